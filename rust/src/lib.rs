@@ -1,9 +1,21 @@
 //! `logcore._native`: the extension module. It converts between Python and the pure crates and holds no logic.
 
+mod client;
+mod codec;
+mod columns;
+mod errors;
+mod log;
+mod server;
+
 use pyo3::prelude::*;
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    codec::register(module)?;
+    log::register(module)?;
+    server::register(module)?;
+    client::register(module)?;
+    columns::register(module)?;
     Ok(())
 }
