@@ -1,1 +1,45 @@
-//! protocol
+//! Kafka's requests, responses and their headers: bytes to [`Value`] trees and back.
+//!
+//! Owns the table of every message (`messages.table`, `records.table`) and the one interpreter that reads it in both
+//! directions. Does no I/O, starts no thread, holds no lock: any thread may call it. It knows nothing of what is inside
+//! `records` fields (crate `records`) and nothing of Python (the extension's `codec.rs`).
+//!
+//! Input is hostile until decoded: every length and count is checked against the bytes that remain before anything is
+//! allocated, nesting is bounded by the table, the number of values of one message is bounded, and `bytes`, `records` and
+//! string fields are slices of the buffer they came in.
+//!
+//! ```
+//! use bytes::Bytes;
+//! use logcore_protocol::{Direction, decode_response, encode_response, schema};
+//!
+//! let heartbeat = schema(12, Direction::Response).expect("Heartbeat is in the table");
+//! let mut response = heartbeat.message();
+//! response.set("error_code", 27i16);
+//! let mut out = Vec::new();
+//! encode_response(12, 4, &response.into(), &mut out)?;
+//! let decoded = decode_response(12, 4, &Bytes::from(out))?;
+//! assert_eq!(decoded.get("error_code").and_then(|code| code.as_i16()), Some(27));
+//! # Ok::<(), logcore_protocol::ProtocolError>(())
+//! ```
+
+mod decode;
+mod encode;
+mod error;
+mod header;
+mod schema;
+mod table;
+mod value;
+mod wire;
+
+pub use decode::{MAX_VALUES, decode_data, decode_request, decode_response, decode_with};
+pub use encode::{
+    Gap, encode_data, encode_request, encode_response, encode_response_with_gaps, encode_with,
+};
+pub use error::{Problem, ProtocolError};
+pub use header::{
+    API_VERSIONS, CONTROLLED_SHUTDOWN, RequestHeader, decode_response_header,
+    encode_response_header, request_header_version, response_header_version,
+};
+pub use schema::{Direction, Field, FieldType, Schema, StructSchema, Versions};
+pub use table::{data_schema, field_names, request_schemas, schema, schemas};
+pub use value::{Str, Struct, Value};

@@ -1,0 +1,220 @@
+//! Bytes to values.
+
+use bytes::Bytes;
+
+use crate::error::{Fault, Problem, ProtocolError};
+use crate::schema::{Direction, Field, FieldType, Schema, StructSchema};
+use crate::table;
+use crate::value::{Str, Struct, Value};
+use crate::wire::Reader;
+
+type Result<T> = std::result::Result<T, Box<Fault>>;
+
+/// The most values one message may hold. A value takes 40 bytes of memory but may take one byte of input, so without a
+/// limit a request of `socket.request.max.bytes` could take many times its size. Metadata of a million partitions fits.
+pub const MAX_VALUES: usize = 1 << 24;
+
+/// The longest string, in bytes, as in Apache's generated readers.
+pub(crate) const MAX_STRING: usize = i16::MAX as usize;
+
+/// Decodes a request's body, header not included. The body must end where the message ends.
+pub fn decode_request(
+    api_key: i16,
+    version: i16,
+    body: &Bytes,
+) -> std::result::Result<Value, ProtocolError> {
+    decode_with(table::find(api_key, Direction::Request)?, version, body)
+}
+
+/// Decodes a response's body, header not included.
+pub fn decode_response(
+    api_key: i16,
+    version: i16,
+    body: &Bytes,
+) -> std::result::Result<Value, ProtocolError> {
+    decode_with(table::find(api_key, Direction::Response)?, version, body)
+}
+
+/// Decodes data by its schema's name, without the int16 version that often stands before it.
+pub fn decode_data(
+    name: &str,
+    version: i16,
+    data: &Bytes,
+) -> std::result::Result<Value, ProtocolError> {
+    decode_with(table::find_data(name)?, version, data)
+}
+
+/// Decodes any message. Fields which the version lacks, and tagged fields left out, take their defaults.
+pub fn decode_with(
+    schema: &'static Schema,
+    version: i16,
+    body: &Bytes,
+) -> std::result::Result<Value, ProtocolError> {
+    schema.check_version(version)?;
+    let mut decoder = Decoder {
+        reader: Reader::new(body),
+        version,
+        flexible: schema.flexible.contains(version),
+        values_left: MAX_VALUES,
+    };
+    decoder
+        .message(schema.root)
+        .map(Value::Struct)
+        .map_err(|fault| ProtocolError::Decode {
+            message: schema.to_string(),
+            version,
+            path: fault.path(),
+            position: fault.position,
+            problem: fault.problem,
+        })
+}
+
+struct Decoder<'a> {
+    reader: Reader<'a>,
+    version: i16,
+    flexible: bool,
+    values_left: usize,
+}
+
+impl Decoder<'_> {
+    fn message(&mut self, schema: &'static StructSchema) -> Result<Struct> {
+        let message = self.structure(schema)?;
+        match self.reader.remaining() {
+            0 => Ok(message),
+            extra => Err(self.reader.fault(Problem::TrailingBytes(extra))),
+        }
+    }
+
+    /// The depth of this recursion is that of the table: no struct there contains itself.
+    fn structure(&mut self, schema: &'static StructSchema) -> Result<Struct> {
+        self.spend(schema.fields.len())?;
+        let mut fields = Vec::with_capacity(schema.fields.len());
+        for field in &schema.fields {
+            fields.push(if field.is_plain(self.version) {
+                self.field(field)
+                    .map_err(|fault| fault.in_field(field.name))?
+            } else {
+                field.default.clone()
+            });
+        }
+        if self.flexible {
+            self.tagged_fields(schema, &mut fields)?;
+        }
+        Ok(Struct::from_fields(schema, fields))
+    }
+
+    fn tagged_fields(&mut self, schema: &'static StructSchema, fields: &mut [Value]) -> Result<()> {
+        for _ in 0..self.reader.varint()? {
+            let tag = self.reader.varint()?;
+            let size = self.reader.varint()? as usize;
+            let known = schema.tagged.iter().copied().find(|&index| {
+                let field = &schema.fields[index];
+                field.tag == tag && field.tagged.contains(self.version)
+            });
+            let Some(index) = known else {
+                // A newer peer's field: it is allowed, and of no use here.
+                self.reader.skip(size)?;
+                continue;
+            };
+            let field = &schema.fields[index];
+            fields[index] = self
+                .tagged_field(field, size)
+                .map_err(|fault| fault.in_field(field.name))?;
+        }
+        Ok(())
+    }
+
+    fn tagged_field(&mut self, field: &Field, size: usize) -> Result<Value> {
+        let limit = self.reader.limit(size)?;
+        let value = self.field(field)?;
+        self.reader.end_limit(limit)?;
+        Ok(value)
+    }
+
+    fn field(&mut self, field: &Field) -> Result<Value> {
+        let nullable = field.nullable.contains(self.version);
+        if nullable && matches!(field.kind, FieldType::Struct(_)) && self.reader.i8()? < 0 {
+            return Ok(Value::Null);
+        }
+        let value = self.value(&field.kind)?;
+        if value.is_null() && !nullable {
+            return Err(self.reader.fault(Problem::UnexpectedNull));
+        }
+        Ok(value)
+    }
+
+    fn value(&mut self, kind: &FieldType) -> Result<Value> {
+        Ok(match kind {
+            FieldType::Bool => Value::Bool(self.reader.i8()? != 0),
+            FieldType::Int8 => Value::I8(self.reader.i8()?),
+            FieldType::Int16 => Value::I16(self.reader.i16()?),
+            FieldType::Int32 => Value::I32(self.reader.i32()?),
+            FieldType::Int64 => Value::I64(self.reader.i64()?),
+            FieldType::Uint16 => Value::U16(self.reader.u16()?),
+            FieldType::Uint32 => Value::U32(self.reader.u32()?),
+            FieldType::Float64 => Value::F64(self.reader.f64()?),
+            FieldType::Uuid => Value::Uuid(self.reader.array()?),
+            FieldType::String => self.string()?,
+            FieldType::Bytes | FieldType::Records => {
+                match self.reader.long_length(self.flexible)? {
+                    Some(length) => Value::Bytes(self.reader.take(length)?),
+                    None => Value::Null,
+                }
+            }
+            FieldType::Array(element) => self.array(element)?,
+            FieldType::Struct(schema) => Value::Struct(self.structure(schema)?),
+        })
+    }
+
+    fn string(&mut self) -> Result<Value> {
+        let Some(length) = self.reader.string_length(self.flexible)? else {
+            return Ok(Value::Null);
+        };
+        if length > MAX_STRING {
+            return Err(self.reader.fault(Problem::StringTooLong(length)));
+        }
+        let start = self.reader.position();
+        let bytes = self.reader.take(length)?;
+        match Str::from_utf8(bytes) {
+            Ok(text) => Ok(Value::Str(text)),
+            Err(_) => Err(Fault::new(Problem::InvalidUtf8, start)),
+        }
+    }
+
+    fn array(&mut self, element: &FieldType) -> Result<Value> {
+        let Some(count) = self.reader.long_length(self.flexible)? else {
+            return Ok(Value::Null);
+        };
+        let remaining = self.reader.remaining();
+        let element_size = element.min_size(self.version, self.flexible).max(1);
+        if count > remaining / element_size {
+            return Err(self.reader.fault(Problem::CountTooLarge {
+                count,
+                element_size,
+                remaining,
+            }));
+        }
+        self.spend(count)?;
+        let mut values = Vec::with_capacity(count);
+        for index in 0..count {
+            let value = self
+                .value(element)
+                .map_err(|fault| fault.in_element(index))?;
+            if value.is_null() {
+                return Err(self.reader.fault(Problem::UnexpectedNull).in_element(index));
+            }
+            values.push(value);
+        }
+        Ok(Value::Array(values))
+    }
+
+    fn spend(&mut self, values: usize) -> Result<()> {
+        match self.values_left.checked_sub(values) {
+            Some(left) => {
+                self.values_left = left;
+                Ok(())
+            }
+            None => Err(self.reader.fault(Problem::TooManyValues(MAX_VALUES))),
+        }
+    }
+}
