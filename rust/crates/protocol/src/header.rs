@@ -154,6 +154,7 @@ pub fn encode_response_header(
     Ok(())
 }
 
+#[allow(clippy::boxed_local)] // the form in which the reader returns it
 fn header_error(fault: Box<Fault>) -> ProtocolError {
     ProtocolError::Header {
         position: fault.position,
