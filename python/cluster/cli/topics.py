@@ -1,0 +1,268 @@
+"""`logcore topics`: the flags and output of kafka-topics.sh (Apache Kafka 3.9, TopicCommand)."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
+
+from cluster.cli._common import CommandError, Parser, client_config, pairs, properties_file
+
+if TYPE_CHECKING:
+    from cluster.client import AdminClient, ConfigEntry, TopicDescription
+
+Result = TypeVar("Result")
+
+ACTIONS = ("create", "list", "describe", "alter", "delete")
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+REQUEST_TIMEOUT = 30.0
+MAX_REPLICATION_FACTOR = 32767
+
+# Which actions take each of the flags that not all of them take.
+TAKEN_BY = {
+    "partitions": ("create", "alter"),
+    "replication_factor": ("create",),
+    "replica_assignment": ("create", "alter"),
+    "config": ("create",),
+    "if_exists": ("alter", "delete", "describe"),
+    "if_not_exists": ("create",),
+    "exclude_internal": ("list", "describe"),
+    "under_replicated_partitions": ("describe",),
+    "unavailable_partitions": ("describe",),
+    "under_min_isr_partitions": ("describe",),
+    "at_min_isr_partitions": ("describe",),
+    "topics_with_overrides": ("describe",),
+    "topic_id": ("describe",),
+}
+
+
+def parser() -> Parser:
+    options = Parser("topics", "Creates, lists, describes, alters and deletes topics.")
+    options.add_argument("--bootstrap-server", metavar="HOST:PORT[,...]", help="the broker to connect to (required)")
+    options.add_argument("--command-config", metavar="FILE", help="a file of client properties")
+    for action in ACTIONS:
+        options.add_argument(f"--{action}", action="store_true")
+    options.add_argument("--topic", help="the topic; a regular expression for all but --create")
+    options.add_argument("--topic-id", metavar="ID", help="with --describe: the topic of this id")
+    options.add_argument("--partitions", type=int, metavar="N")
+    options.add_argument("--replication-factor", type=int, metavar="N")
+    options.add_argument("--replica-assignment", metavar="B1:B2,B3:B4", help="the brokers of each partition")
+    options.add_argument("--config", action="append", default=[], metavar="NAME=VALUE", help="with --create; may be repeated")
+    options.add_argument("--if-exists", action="store_true")
+    options.add_argument("--if-not-exists", action="store_true")
+    options.add_argument("--exclude-internal", action="store_true")
+    options.add_argument("--under-replicated-partitions", action="store_true")
+    options.add_argument("--unavailable-partitions", action="store_true")
+    options.add_argument("--under-min-isr-partitions", action="store_true")
+    options.add_argument("--at-min-isr-partitions", action="store_true")
+    options.add_argument("--topics-with-overrides", action="store_true")
+    return options
+
+
+def check(options: argparse.Namespace) -> str:
+    """Refuses the combinations that Kafka's tool refuses, and returns the one action."""
+    actions = [action for action in ACTIONS if getattr(options, action)]
+    if len(actions) != 1:
+        raise CommandError("exactly one action is needed: --list, --describe, --create, --alter or --delete", status=2)
+    action = actions[0]
+    if options.bootstrap_server is None:
+        raise CommandError("--bootstrap-server must be given", status=2)
+    if action not in ("list", "describe") and options.topic is None:
+        raise CommandError(f"--{action} needs --topic", status=2)
+    for name, allowed in TAKEN_BY.items():
+        if getattr(options, name) not in (None, False, []) and action not in allowed:
+            flag = name.replace("_", "-")
+            raise CommandError(f"--{flag} goes with --{' or --'.join(allowed)}, not with --{action}", status=2)
+    if action == "alter" and options.partitions is None:
+        raise CommandError("--alter needs --partitions (kafka-configs alters a topic's settings)", status=2)
+    if action == "create":
+        if options.replica_assignment and (options.partitions is not None or options.replication_factor is not None):
+            raise CommandError("--replica-assignment already says how many partitions and replicas there are", status=2)
+        if options.partitions is not None and options.partitions < 1:
+            raise CommandError("--partitions must be greater than 0", status=2)
+        factor = options.replication_factor
+        if factor is not None and not 1 <= factor <= MAX_REPLICATION_FACTOR:
+            raise CommandError(f"--replication-factor must be between 1 and {MAX_REPLICATION_FACTOR}", status=2)
+    return action
+
+
+def run(arguments: list[str]) -> int:
+    options = parser().parse_args(arguments)
+    action = check(options)
+    config = client_config(options.bootstrap_server, properties_file(options.command_config, "--command-config"))
+
+    from cluster.client import AdminClient, KafkaException
+
+    try:
+        with_admin = {"create": create, "list": list_topics, "describe": describe, "alter": alter, "delete": delete}
+        with_admin[action](AdminClient(config), options)
+    except KafkaException as error:
+        raise CommandError(f"{options.bootstrap_server}: {error.args[0].str()}") from None
+    return 0
+
+
+def create(admin: AdminClient, options: argparse.Namespace) -> None:
+    from cluster.client import KafkaException, NewTopic
+
+    name = options.topic
+    if "." in name or "_" in name:
+        print(
+            "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could collide. "
+            "To avoid issues it is best to use either, but not both."
+        )
+    assignment = replica_assignment(options.replica_assignment) if options.replica_assignment else None
+    configs = pairs(options.config, "--config")
+    if assignment is not None:
+        topic = NewTopic(name, num_partitions=len(assignment), replica_assignment=assignment, config=configs)
+    else:
+        # -1 asks for the broker's own default (KIP-464).
+        topic = NewTopic(
+            name,
+            num_partitions=-1 if options.partitions is None else options.partitions,
+            replication_factor=-1 if options.replication_factor is None else options.replication_factor,
+            config=configs,
+        )
+    try:
+        wait(admin.create_topics([topic]))
+    except KafkaException as error:
+        if options.if_not_exists and error.args[0].name() == "TOPIC_ALREADY_EXISTS":
+            return
+        raise
+    print(f"Created topic {name}.")
+
+
+def list_topics(admin: AdminClient, options: argparse.Namespace) -> None:
+    print("\n".join(matching(admin, options)))
+
+
+def alter(admin: AdminClient, options: argparse.Namespace) -> None:
+    from cluster.client import NewPartitions
+
+    names = existing(admin, options)
+    assignment = replica_assignment(options.replica_assignment) if options.replica_assignment else None
+    requests = []
+    for name in names:
+        added = None
+        if assignment is not None:
+            added = assignment[len(describe_topics(admin, [name])[name].partitions) :]
+        requests.append(NewPartitions(name, options.partitions, replica_assignment=added))
+    if requests:
+        wait(admin.create_partitions(requests))
+
+
+def delete(admin: AdminClient, options: argparse.Namespace) -> None:
+    names = existing(admin, options)
+    if names:
+        wait(admin.delete_topics(names))
+
+
+def describe(admin: AdminClient, options: argparse.Namespace) -> None:
+    from cluster.client import ConfigResource, ResourceType
+
+    names = matching(admin, options)
+    if options.topic_id is None:
+        require(names, options)
+    if not names:
+        return
+    topics = describe_topics(admin, names)
+    if options.topic_id is not None:
+        topics = {name: topic for name, topic in topics.items() if str(topic.topic_id) == options.topic_id}
+        if not topics and not options.if_exists:
+            raise CommandError(f"TopicId '{options.topic_id}' does not exist as expected")
+    live = set(admin.list_topics(timeout=REQUEST_TIMEOUT).brokers)
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+    configs = {resource.name: future.result(REQUEST_TIMEOUT) for resource, future in admin.describe_configs(resources).items()}
+    for name, topic in topics.items():
+        print_topic(topic, configs[name], options, live)
+
+
+def print_topic(
+    topic: TopicDescription, configs: dict[str, ConfigEntry], options: argparse.Namespace, live: set[int]
+) -> None:
+    """Prints a topic's line and its partitions' lines as TopicCommand does, less what the report flags leave out."""
+    overrides = {name: entry.value for name, entry in configs.items() if not entry.is_default}
+    reports = (
+        options.under_replicated_partitions,
+        options.unavailable_partitions,
+        options.under_min_isr_partitions,
+        options.at_min_isr_partitions,
+    )
+    if not any(reports) and (overrides or not options.topics_with_overrides):
+        shown = ",".join(f"{name}={value}" for name, value in overrides.items())
+        print(
+            f"Topic: {topic.name}\tTopicId: {topic.topic_id}\tPartitionCount: {len(topic.partitions)}"
+            f"\tReplicationFactor: {len(topic.partitions[0].replicas)}\tConfigs: {shown}"
+        )
+    if options.topics_with_overrides:
+        return
+    min_isr = int(configs["min.insync.replicas"].value or "1") if "min.insync.replicas" in configs else 1
+    for partition in sorted(topic.partitions, key=lambda partition: partition.id):
+        leader = partition.leader
+        has_leader = leader is not None and leader.id >= 0
+        isr = len(partition.isr)
+        wanted = (
+            isr < len(partition.replicas),
+            not has_leader or (leader is not None and leader.id not in live),
+            not has_leader or isr < min_isr,
+            isr == min_isr,
+        )
+        if any(reports) and not any(asked and holds for asked, holds in zip(reports, wanted, strict=True)):
+            continue
+        print(
+            f"\tTopic: {topic.name}\tPartition: {partition.id}\tLeader: {leader.id if leader and has_leader else 'none'}"
+            f"\tReplicas: {','.join(str(node.id) for node in partition.replicas)}"
+            f"\tIsr: {','.join(str(node.id) for node in partition.isr)}\tElr: N/A\tLastKnownElr: N/A"
+        )
+
+
+def describe_topics(admin: AdminClient, names: list[str]) -> dict[str, TopicDescription]:
+    from cluster.client import TopicCollection
+
+    return {name: future.result(REQUEST_TIMEOUT) for name, future in admin.describe_topics(TopicCollection(names)).items()}
+
+
+def matching(admin: AdminClient, options: argparse.Namespace) -> list[str]:
+    """The topics that --topic (a comma-separated list of names or a regular expression) means, sorted."""
+    names = sorted(admin.list_topics(timeout=REQUEST_TIMEOUT).topics)
+    if options.exclude_internal:
+        names = [name for name in names if name not in INTERNAL_TOPICS]
+    if options.topic is None:
+        return names
+    try:
+        pattern = re.compile(options.topic.strip().replace(",", "|").replace(" ", "").strip("\"'"))
+    except re.error as error:
+        raise CommandError(f"--topic {options.topic!r} is not a regular expression: {error}", status=2) from None
+    return [name for name in names if pattern.fullmatch(name)]
+
+
+def existing(admin: AdminClient, options: argparse.Namespace) -> list[str]:
+    names = matching(admin, options)
+    require(names, options)
+    return names
+
+
+def require(names: list[str], options: argparse.Namespace) -> None:
+    if options.topic and not names and not options.if_exists:
+        raise CommandError(f"Topic '{options.topic}' does not exist as expected")
+
+
+def replica_assignment(text: str) -> list[list[int]]:
+    """Parses `1:2,2:3` into a broker list for each partition."""
+    try:
+        found = [[int(broker) for broker in partition.split(":")] for partition in text.split(",")]
+    except ValueError:
+        raise CommandError(f"--replica-assignment takes brokers as 1:2,2:3, not {text!r}", status=2) from None
+    for number, brokers in enumerate(found):
+        if len(set(brokers)) != len(brokers):
+            raise CommandError(f"--replica-assignment names a broker twice for partition {number}: {brokers}", status=2)
+        if len(brokers) != len(found[0]):
+            raise CommandError(f"partition {number} has a replication factor of its own: {brokers}", status=2)
+    return found
+
+
+def wait(futures: dict[str, Future[Result]] | Iterable[Future[Result]]) -> None:
+    """Waits for every future; the first failure is raised."""
+    for future in list(futures.values()) if isinstance(futures, dict) else list(futures):
+        future.result(REQUEST_TIMEOUT)

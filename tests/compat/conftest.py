@@ -1,0 +1,66 @@
+"""The peers: Apache Kafka's own tools (Java, through Maven) and kcat (Debian). A missing one is skipped by name, and fails under CI=true."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+KAFKA_LIBS = ROOT / "build" / "peers" / "kafka-3.9.1"
+RUN_TIMEOUT = 90.0
+
+
+def missing(peer: str, how: str) -> None:
+    message = f"peer missing: {peer} ({how})"
+    if os.environ.get("CI") == "true":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+class KafkaTools:
+    """Runs a main class out of Apache Kafka 3.9.1's jars in a small JVM."""
+
+    def command(self, main_class: str, *arguments: str) -> list[str]:
+        return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{KAFKA_LIBS}/*", main_class, *arguments]
+
+    def run(self, main_class: str, *arguments: str, stdin: str | None = None, status: int | None = 0) -> str:
+        done = subprocess.run(
+            self.command(main_class, *arguments), input=stdin, capture_output=True, text=True, timeout=RUN_TIMEOUT
+        )
+        if status is not None:
+            assert done.returncode == status, f"{main_class} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def topics(self, *arguments: str, status: int | None = 0) -> str:
+        return self.run("org.apache.kafka.tools.TopicCommand", *arguments, status=status)
+
+    def dump_log(self, *files: Path) -> str:
+        names = ",".join(map(str, files))
+        return self.run("kafka.tools.DumpLogSegments", "--deep-iteration", "--print-data-log", "--files", names)
+
+
+@pytest.fixture(scope="session")
+def kafka_tools() -> KafkaTools:
+    if shutil.which("java") is None:
+        missing("java", "apt-get install openjdk-17-jre-headless")
+    if not (KAFKA_LIBS / ".complete").exists():
+        missing("Apache Kafka 3.9.1's jars", "make peers, which needs mvn")
+    return KafkaTools()
+
+
+@pytest.fixture(scope="session")
+def kcat() -> Callable[..., str]:
+    if shutil.which("kcat") is None:
+        missing("kcat", "apt-get install kcat")
+
+    def run(*arguments: str, stdin: str | None = None) -> str:
+        done = subprocess.run(["kcat", *arguments], input=stdin, capture_output=True, text=True, timeout=RUN_TIMEOUT)
+        assert done.returncode == 0, f"kcat {arguments} ended with {done.returncode}:\n{done.stderr}"
+        return done.stdout
+
+    return run

@@ -1,0 +1,124 @@
+"""Apache Kafka 3.9.1's own tools against our broker, and our tools beside them.
+
+If these failed, an operator's scripts would not move over: the Java AdminClient, producer and consumer would refuse
+our answers, or our tools would print something other than Kafka's.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+from tests.compat.conftest import KafkaTools
+from tests.conftest import BrokerProcess
+
+pytestmark = pytest.mark.compat
+
+PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+
+
+def ours(*arguments: str, stdin: str | None = None, status: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "cluster.cli", *arguments], input=stdin, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == status, f"logcore {arguments} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout if status == 0 else done.stderr
+
+
+def fresh(name: str) -> str:
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def test_topics_tool_creates_describes_alters_and_deletes(broker: BrokerProcess, kafka_tools: KafkaTools) -> None:
+    topic, server = fresh("java"), ("--bootstrap-server", broker.bootstrap)
+    created = kafka_tools.topics("--create", "--topic", topic, *server, "--partitions", "3", "--config", "retention.ms=3600000")
+    assert created == f"Created topic {topic}.\n"
+    assert topic in kafka_tools.topics("--list", *server).split()
+    assert ours("topics", "--list", *server) == kafka_tools.topics("--list", *server)
+    described = kafka_tools.topics("--describe", "--topic", topic, *server)
+    assert "PartitionCount: 3" in described
+    assert "retention.ms=3600000" in described
+    assert ours("topics", "--describe", "--topic", topic, *server) == described
+    kafka_tools.topics("--alter", "--topic", topic, *server, "--partitions", "5")
+    assert "PartitionCount: 5" in kafka_tools.topics("--describe", "--topic", topic, *server)
+    again = kafka_tools.topics("--create", "--topic", topic, *server, status=1)
+    assert "already exists" in again
+    kafka_tools.topics("--delete", "--topic", topic, *server)
+    assert topic not in kafka_tools.topics("--list", *server).split()
+
+
+def test_our_topics_tool_is_the_same_to_kafkas(broker: BrokerProcess, kafka_tools: KafkaTools) -> None:
+    topic, server = f"our_topic_{uuid.uuid4().hex[:8]}", ("--bootstrap-server", broker.bootstrap)
+    made = ours("topics", "--create", "--topic", topic, *server, "--partitions", "2", "--replication-factor", "1")
+    assert made.splitlines()[0].startswith("WARNING: Due to limitations in metric names")
+    assert made.splitlines()[1] == f"Created topic {topic}."
+    assert kafka_tools.topics("--describe", "--topic", topic, *server) == ours("topics", "--describe", "--topic", topic, *server)
+    assert "already exists" in ours("topics", "--create", "--topic", topic, *server, status=1)
+    assert ours("topics", "--create", "--topic", topic, "--if-not-exists", *server).splitlines()[1:] == []
+    ours("topics", "--alter", "--topic", topic, *server, "--partitions", "4")
+    assert "PartitionCount: 4" in kafka_tools.topics("--describe", "--topic", topic, *server)
+    ours("topics", "--delete", "--topic", topic, *server)
+    assert topic not in ours("topics", "--list", *server).split()
+    gone = ours("topics", "--delete", "--topic", topic, *server, status=1)
+    assert gone == f"logcore topics: Topic '{topic}' does not exist as expected\n"
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_console_producer_and_consumer(broker: BrokerProcess, kafka_tools: KafkaTools, codec: str) -> None:
+    """Java's producer (idempotent by default) to Java's consumer and to ours, and ours to Java's, in each compression."""
+    topic = fresh(f"console-{codec}")
+    lines = "".join(f"k{i}\tvalue number {i}\n" for i in range(50))
+    kafka_tools.run(
+        PRODUCER, "--bootstrap-server", broker.bootstrap, "--topic", topic, "--compression-codec", codec,
+        "--property", "parse.key=true", stdin=lines,
+    )
+    read = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--from-beginning", "--property", "print.key=true")
+    ours("console-producer", "--bootstrap-server", broker.bootstrap, "--topic", topic, "--compression-codec", codec,
+         "--property", "parse.key=true", stdin=lines)
+    expected = sorted(lines.splitlines() * 2)
+    assert sorted(kafka_tools.run(CONSUMER, *read, "--max-messages", "100", "--timeout-ms", "60000").splitlines()) == expected
+    assert sorted(ours("console-consumer", *read, "--max-messages", "100", "--timeout-ms", "30000").splitlines()) == expected
+
+
+def test_console_consumer_in_a_group_goes_on_where_it_stopped(broker: BrokerProcess, kafka_tools: KafkaTools) -> None:
+    topic, group = fresh("grouped"), fresh("group")
+    produce = ("--bootstrap-server", broker.bootstrap, "--topic", topic)
+    consume = (*produce, "--group", group, "--from-beginning", "--timeout-ms", "60000")
+    ours("console-producer", *produce, stdin="one\ntwo\nthree\nfour\n")
+    assert kafka_tools.run(CONSUMER, *consume, "--max-messages", "2").split() == ["one", "two"]
+    assert ours("console-consumer", *consume, "--max-messages", "2").split() == ["three", "four"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["topics", "--nonsense"], "unrecognized arguments: --nonsense"),
+        (["topics", "--list", "--create", "--bootstrap-server", "localhost:1"], "exactly one action"),
+        (["console-consumer", "--bootstrap-server", "localhost:1"], "--topic"),
+        (["start", "--port", "many"], "--port"),
+        (["frobnicate"], "no command 'frobnicate'"),
+    ],
+)
+def test_wrong_arguments_are_one_clear_line(arguments: list[str], says: str) -> None:
+    error = ours(*arguments, status=2)
+    assert says in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topics", "--list"],
+        ["console-producer", "--topic", "t"],
+        ["console-consumer", "--topic", "t"],
+    ],
+)
+def test_an_unreachable_broker_is_one_clear_line(arguments: list[str], unused_port: int) -> None:
+    address = f"127.0.0.1:{unused_port}"
+    error = ours(*arguments, "--bootstrap-server", address, status=1, stdin="x\n")
+    assert address in error
+    assert error.count("\n") == 1, error

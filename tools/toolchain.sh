@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Checks for what the build needs: Python 3.11+, a Rust toolchain and, when asked for, a Java runtime. Installs what is
+# missing where the user may (root, with apt-get); elsewhere says which command to run. usage: toolchain.sh [java] [maven]
+set -u
+missing=0
+
+may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+# need WHAT COMMAND DEBIAN_PACKAGE
+need() {
+    command -v "$2" >/dev/null && return
+    if may_install; then
+        echo "toolchain: $1 is missing; installing Debian's package $3"
+        if (apt-get update && apt-get install -y --no-install-recommends "$3") >/dev/null 2>&1 && command -v "$2" >/dev/null; then
+            return
+        fi
+    fi
+    echo "toolchain: $1 is missing. Run: sudo apt-get install $3    (or your system's own way to install it)" >&2
+    missing=1
+}
+
+python=${PYTHON:-python3}
+need "a C compiler" cc gcc
+need "Python" "$python" python3
+if command -v "$python" >/dev/null; then
+    if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+        echo "toolchain: $("$python" --version) is too old, 3.11 or newer is needed. Run: make PYTHON=/path/to/python3.11 …" >&2
+        missing=1
+    elif ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
+        may_install && apt-get install -y --no-install-recommends python3-venv >/dev/null 2>&1
+        if ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
+            echo "toolchain: Python's venv module is missing. Run: sudo apt-get install python3-venv" >&2
+            missing=1
+        fi
+    fi
+fi
+
+if ! command -v cargo >/dev/null; then
+    echo "toolchain: Rust's cargo is missing. Run: sudo apt-get install rustup && rustup toolchain install 1.95.0    (or see https://rustup.rs)" >&2
+    missing=1
+elif ! cargo --version >/dev/null 2>&1; then
+    echo "toolchain: the Rust toolchain that rust-toolchain.toml names is not installed; asking rustup for it"
+    if ! rustup toolchain install 1.95.0 --profile minimal --component rustfmt --component clippy; then
+        echo "toolchain: rustup could not install it. Run: rustup toolchain install 1.95.0" >&2
+        missing=1
+    fi
+fi
+
+for extra in "$@"; do
+    case $extra in
+        java) need "a Java runtime (for Spark and Apache Kafka's own tools)" java openjdk-17-jre-headless ;;
+        maven) need "Maven (it brings Apache Kafka's jars for the tests)" mvn maven ;;
+    esac
+done
+exit $missing
