@@ -1,0 +1,212 @@
+"""Jute, ZooKeeper's wire encoding: primitives and the records shared by requests and replies.
+
+Owns bytes <-> values; knows no socket and no tree. Every length and count is checked against the bytes that
+remain before anything is allocated, and any disagreement raises :class:`JuteError`.
+
+Layout (``zookeeper-jute``'s ``BinaryInputArchive``; all integers big-endian, two's complement)::
+
+    int     4 bytes          long    8 bytes          boolean 1 byte, 0 or 1
+    buffer  int length, bytes; length -1 is null
+    ustring as buffer, UTF-8
+    vector  int count, elements; count -1 is null
+    Id      ustring scheme, ustring id
+    ACL     int perms, Id
+    Stat    czxid mzxid ctime mtime: long; version cversion aversion: int; ephemeralOwner: long;
+            dataLength numChildren: int; pzxid: long  (68 bytes)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from .errors import JuteError
+
+MAX_BUFFER = 0xFFFFF
+"""Largest frame accepted, in bytes: the default of ZooKeeper's ``jute.maxbuffer``."""
+
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_STAT = struct.Struct(">qqqqiiiqiiq")
+
+T = TypeVar("T")
+
+
+class Id(NamedTuple):
+    """Who: an authentication scheme and a name in it."""
+
+    scheme: str
+    id: str
+
+
+class Acl(NamedTuple):
+    """What ``id`` may do: ``perms`` is a bit set of the constants in :mod:`.acl`."""
+
+    perms: int
+    id: Id
+
+
+class Stat(NamedTuple):
+    """A znode's metadata as clients see it. Times are milliseconds of the epoch."""
+
+    czxid: int
+    mzxid: int
+    ctime: int
+    mtime: int
+    version: int
+    cversion: int
+    aversion: int
+    ephemeral_owner: int
+    data_length: int
+    num_children: int
+    pzxid: int
+
+
+class Reader:
+    """Reads jute values from ``data``, never past its end."""
+
+    __slots__ = ("_data", "_end", "_position")
+
+    def __init__(self, data: bytes, position: int = 0) -> None:
+        self._data = data
+        self._position = position
+        self._end = len(data)
+
+    @property
+    def remaining(self) -> int:
+        """Bytes not read yet."""
+        return self._end - self._position
+
+    def _take(self, length: int) -> int:
+        position = self._position
+        if length > self._end - position:
+            raise JuteError(f"{length} bytes wanted at {position}, {self._end - position} remain")
+        self._position = position + length
+        return position
+
+    def i32(self) -> int:
+        value: int = _INT.unpack_from(self._data, self._take(4))[0]
+        return value
+
+    def i64(self) -> int:
+        value: int = _LONG.unpack_from(self._data, self._take(8))[0]
+        return value
+
+    def boolean(self) -> bool:
+        return self._data[self._take(1)] != 0
+
+    def buffer(self) -> bytes | None:
+        length = self.i32()
+        if length == -1:
+            return None
+        if length < 0:
+            raise JuteError(f"a buffer of length {length}")
+        position = self._take(length)
+        return self._data[position : position + length]
+
+    def string(self) -> str:
+        """A string; null reads as the empty string, which no valid path or name is."""
+        raw = self.buffer()
+        if raw is None:
+            return ""
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise JuteError(f"a string that is not UTF-8: {error}") from error
+
+    def vector(self, element: Callable[[], T], element_bytes_min: int) -> list[T]:
+        """``count`` elements, each at least ``element_bytes_min`` bytes; null reads as an empty list."""
+        count = self.i32()
+        if count == -1:
+            return []
+        if count < 0 or count * element_bytes_min > self.remaining:
+            raise JuteError(f"a vector of {count} elements in {self.remaining} bytes")
+        return [element() for _ in range(count)]
+
+    def strings(self) -> list[str]:
+        return self.vector(self.string, 4)
+
+    def identity(self) -> Id:
+        return Id(self.string(), self.string())
+
+    def acl(self) -> Acl:
+        return Acl(self.i32(), self.identity())
+
+    def acls(self) -> list[Acl]:
+        return self.vector(self.acl, 12)
+
+    def identities(self) -> list[Id]:
+        return self.vector(self.identity, 8)
+
+    def take(self, length: int) -> bytes:
+        """The next ``length`` bytes, raw."""
+        position = self._take(length)
+        return self._data[position : position + length]
+
+    def rest(self) -> bytes:
+        """Everything not read yet."""
+        return self.take(self.remaining)
+
+
+class Writer:
+    """Appends jute values to ``out``."""
+
+    __slots__ = ("out",)
+
+    def __init__(self) -> None:
+        self.out = bytearray()
+
+    def i32(self, value: int) -> Writer:
+        self.out += _INT.pack(value)
+        return self
+
+    def i64(self, value: int) -> Writer:
+        self.out += _LONG.pack(value)
+        return self
+
+    def boolean(self, value: bool) -> Writer:
+        self.out.append(1 if value else 0)
+        return self
+
+    def buffer(self, value: bytes | None) -> Writer:
+        if value is None:
+            self.out += b"\xff\xff\xff\xff"
+        else:
+            self.out += _INT.pack(len(value))
+            self.out += value
+        return self
+
+    def string(self, value: str) -> Writer:
+        return self.buffer(value.encode("utf-8"))
+
+    def strings(self, values: Sequence[str]) -> Writer:
+        self.i32(len(values))
+        for value in values:
+            self.string(value)
+        return self
+
+    def ids(self, values: Sequence[Id]) -> Writer:
+        self.i32(len(values))
+        for value in values:
+            self.string(value.scheme).string(value.id)
+        return self
+
+    def acls(self, values: Sequence[Acl]) -> Writer:
+        self.i32(len(values))
+        for value in values:
+            self.i32(value.perms).string(value.id.scheme).string(value.id.id)
+        return self
+
+    def stat(self, value: Stat) -> Writer:
+        self.out += _STAT.pack(*value)
+        return self
+
+    def finish(self) -> bytes:
+        return bytes(self.out)
+
+
+def frame(parts: Iterable[bytes]) -> bytes:
+    """One frame of the connection: an int length, then the parts."""
+    payload = b"".join(parts)
+    return _INT.pack(len(payload)) + payload

@@ -1,0 +1,185 @@
+"""Durability: the transaction log on the log engine, snapshots, and recovery from both.
+
+Owns the data directory::
+
+    .lock                      held while a server runs on the directory log.<zxid>/                one
+    embedded log; its records are commands (:mod:`.machine`), the first has this zxid snapshot.<zxid>
+    state after the transaction with this zxid (:mod:`.snapshot`)
+
+(zxids as 16 hex digits.) A snapshot begins a new log, so purging is removing whole logs. The newest three
+snapshots stay, with every log since the oldest of them, so that one unreadable snapshot loses nothing.
+
+A crash at any point leaves: a torn tail in the newest log (the engine cuts it at open; nobody was
+answered), an unfinished ``snapshot.*.tmp`` (removed), a snapshot whose new log is not there yet (made at
+open), or old files half purged (purged again). Recovery reads the newest whole snapshot and applies what
+the logs hold beyond it; zxids must follow one another, a gap stops the start.
+
+:meth:`TransactionLog.recover` runs before service; then ``append``, ``roll`` and ``close`` are called from
+one writer thread and ``save`` from any one thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ._engine import open_engine_log
+from .errors import CoordinatorError, JuteError
+from .machine import Machine, State, decode_command
+from .snapshot import NAME_PREFIX, read_snapshot, snapshot_path, sync_directory, write_snapshot
+
+LOG_PREFIX = "log."
+SNAPSHOTS_RETAINED = 3
+"""ZooKeeper's smallest ``autopurge.snapRetainCount``."""
+
+_logger = logging.getLogger(__name__)
+
+
+class RecordLog(Protocol):
+    """What is asked of a log of byte strings; :mod:`._engine` is the one in use."""
+
+    def append(self, records: Sequence[bytes]) -> None:
+        """Appends in order and returns when a power cut cannot lose them. Raises on any failure."""
+
+    def records(self) -> Iterator[bytes]:
+        """Every whole record, oldest first."""
+
+    def close(self) -> None: ...
+
+
+class TransactionLog:
+    """Logs and snapshots of one data directory."""
+
+    def __init__(self, directory: Path, open_log: Callable[[Path], RecordLog] = open_engine_log) -> None:
+        """Takes the directory, made if missing. Raises CoordinatorError when another server has it."""
+        self._directory = directory
+        self._open_log = open_log
+        self._log: RecordLog | None = None
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise CoordinatorError(
+                f"cannot use the coordinator's data directory {directory}: {error}"
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise CoordinatorError(
+                f"the coordinator's data directory {directory} is in use by another process; "
+                "stop that one or name another directory"
+            ) from error
+
+    def recover(self) -> tuple[Machine, int]:
+        """The machine as of the last durable transaction, and how many transactions its snapshot is behind.
+        Opens the log for appending. Raises CoordinatorError when transactions are missing."""
+        for leftover in self._directory.glob(f"{NAME_PREFIX}*.tmp"):
+            leftover.unlink()
+        machine = self._newest_snapshot()
+        snapshot_zxid = machine.last_zxid
+        logs = self._logs()
+        for position, (first_zxid, path) in enumerate(logs):
+            is_last = position + 1 == len(logs)
+            if not is_last and logs[position + 1][0] <= snapshot_zxid + 1:
+                continue  # the snapshot holds all of it
+            log = self._open_log(path)
+            last_zxid = self._replay(machine, log, path)
+            if is_last and (last_zxid or first_zxid - 1) == machine.last_zxid:
+                self._log = log
+            else:
+                log.close()
+        if self._log is None:
+            self.roll(machine.last_zxid + 1)
+        return machine, machine.last_zxid - snapshot_zxid
+
+    def append(self, commands: Sequence[bytes]) -> None:
+        """Makes commands durable. After an exception the log must not be used again."""
+        assert self._log is not None, "append comes after recover"
+        self._log.append(commands)
+
+    def roll(self, first_zxid: int) -> None:
+        """Begins a new log, whose first command will be ``first_zxid``."""
+        if self._log is not None:
+            previous, self._log = self._log, None
+            previous.close()
+        path = self._directory / f"{LOG_PREFIX}{first_zxid:016x}"
+        self._log = self._open_log(path)
+        sync_directory(self._directory)
+
+    def save(self, state: State) -> None:
+        """Writes a snapshot, then removes what it makes superfluous. Raises OSError; nothing is lost by
+        that."""
+        write_snapshot(self._directory, state)
+        snapshots = self._snapshots()
+        for zxid in snapshots[:-SNAPSHOTS_RETAINED]:
+            snapshot_path(self._directory, zxid).unlink(missing_ok=True)
+        oldest = snapshots[-SNAPSHOTS_RETAINED:][0]
+        logs = self._logs()
+        if len(snapshots) < SNAPSHOTS_RETAINED:
+            return  # the very first log still stands in for the snapshots there are not yet
+        for (_first, path), (next_first, _next_path) in itertools.pairwise(logs):
+            if next_first <= oldest + 1:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def close(self) -> None:
+        """Closes the log and gives the directory back. Safe to call twice."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _newest_snapshot(self) -> Machine:
+        for zxid in reversed(self._snapshots()):
+            path = snapshot_path(self._directory, zxid)
+            try:
+                return Machine(read_snapshot(path))
+            except (CoordinatorError, OSError, ValueError) as error:
+                _logger.warning("skipping an unreadable snapshot: %s: %s", path, error)
+        return Machine()
+
+    def _replay(self, machine: Machine, log: RecordLog, path: Path) -> int:
+        """Applies what the machine does not have yet; returns the log's last zxid, 0 when it is empty."""
+        last_zxid = 0
+        for record in log.records():
+            try:
+                command = decode_command(record)
+            except JuteError as error:
+                raise CoordinatorError(f"{path} holds a record that is no transaction: {error}") from error
+            last_zxid = command.zxid
+            if command.zxid <= machine.last_zxid:
+                continue
+            if command.zxid != machine.last_zxid + 1:
+                raise CoordinatorError(
+                    f"transactions {machine.last_zxid + 1:#x} to {command.zxid - 1:#x} are missing "
+                    f"before {path}; restore the logs and snapshots of {self._directory} from one backup"
+                )
+            machine.apply(command)
+        return last_zxid
+
+    def _snapshots(self) -> list[int]:
+        return [zxid for zxid, _path in _numbered(self._directory, NAME_PREFIX)]
+
+    def _logs(self) -> list[tuple[int, Path]]:
+        return _numbered(self._directory, LOG_PREFIX)
+
+
+def _numbered(directory: Path, prefix: str) -> list[tuple[int, Path]]:
+    """Entries named ``prefix`` plus a zxid, oldest first; others are not ours."""
+    found = []
+    for path in directory.iterdir():
+        digits = path.name.removeprefix(prefix)
+        if path.name.startswith(prefix) and len(digits) == 16:
+            try:
+                found.append((int(digits, 16), path))
+            except ValueError:
+                continue
+    return sorted(found)

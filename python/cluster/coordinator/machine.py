@@ -1,0 +1,176 @@
+"""The coordinator's state machine: the tree and the session table, changed by one command after another.
+
+Owns what is replicated and what a snapshot holds. Pure and deterministic: a :class:`Command` carries its
+transaction id, its time and its client's identities, so applying the same commands in the same order gives
+the same state, in recovery as in service. A refused command leaves no trace but its transaction id. Called
+by :mod:`.server` on the event loop, and by recovery before there is one; a crash loses nothing that
+:mod:`.log` holds.
+
+A command as logged (jute's types)::
+
+    long zxid, long time (ms), long session id, int operation, vector<Id> identities, then the request's own
+    body
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .errors import Code, JuteError, ZooKeeperError
+from .jute import Id, Reader, Stat, Writer
+from .requests import (
+    Check,
+    CloseSession,
+    Create,
+    CreateSession,
+    Delete,
+    Multi,
+    Op,
+    SetAcl,
+    SetData,
+    Write,
+    decode_request,
+)
+from .sessions import Session, SessionTable
+from .tree import Context, Effects, Event, NodeState, Tree
+
+
+class Command(NamedTuple):
+    """A write on its way through the log. ``body`` holds the bytes ``request`` was read from."""
+
+    zxid: int
+    time_ms: int
+    session_id: int
+    op: int
+    identities: tuple[Id, ...]
+    request: Write
+    body: bytes
+
+    def encode(self) -> bytes:
+        writer = Writer().i64(self.zxid).i64(self.time_ms).i64(self.session_id).i32(self.op)
+        return writer.ids(self.identities).finish() + self.body
+
+
+def decode_command(data: bytes) -> Command:
+    """The command of a log record. Raises JuteError when it is none."""
+    reader = Reader(data)
+    zxid, time_ms, session_id, op = reader.i64(), reader.i64(), reader.i64(), reader.i32()
+    identities = tuple(reader.identities())
+    body = reader.rest()
+    request = decode_request(op, Reader(body))
+    if not isinstance(request, Write):
+        raise JuteError(f"operation {op} is no write")
+    return Command(zxid, time_ms, session_id, op, identities, request, body)
+
+
+class Created(NamedTuple):
+    path: str
+    stat: Stat
+    with_stat: bool
+
+
+class Done(NamedTuple):
+    """Success of an operation whose reply has no body, or a Stat."""
+
+    op: Op
+    stat: Stat | None = None
+
+
+class Failed(NamedTuple):
+    code: Code
+
+
+class MultiDone(NamedTuple):
+    """One result per operation. When one failed, those before it are Failed(OK) and those after
+    Failed(RUNTIME_INCONSISTENCY), as ZooKeeper answers: nothing was done."""
+
+    results: list[Created | Done | Failed]
+
+
+Result = Created | Done | Failed | MultiDone
+
+
+class Outcome(NamedTuple):
+    """What a command did: its result, events for watches in order, and the session it ended or began."""
+
+    result: Result
+    events: list[tuple[Event, str]]
+    closed_session: int = 0
+    opened_session: Session | None = None
+
+
+class State(NamedTuple):
+    """Everything a snapshot holds, detached from the machine."""
+
+    last_zxid: int
+    last_session_id: int
+    sessions: list[Session]
+    nodes: list[tuple[str, NodeState]]
+
+
+class Machine:
+    """Tree and sessions after the command with id ``last_zxid``."""
+
+    def __init__(self, state: State | None = None) -> None:
+        """An empty machine or the one of a snapshot; raises ValueError when its nodes make no tree."""
+        self.tree = Tree() if state is None else Tree.restore(state.nodes)
+        self.sessions = (
+            SessionTable() if state is None else SessionTable(state.sessions, state.last_session_id)
+        )
+        self.last_zxid = 0 if state is None else state.last_zxid
+
+    def export(self) -> State:
+        return State(self.last_zxid, self.sessions.last_id, self.sessions.all(), self.tree.export())
+
+    def apply(self, command: Command) -> Outcome:
+        """Applies the next command; its zxid must be higher than every one before."""
+        assert command.zxid > self.last_zxid, "transactions are applied in order, once"
+        self.last_zxid = command.zxid
+        context = Context(command.zxid, command.time_ms, command.session_id, command.identities)
+        request = command.request
+        if isinstance(request, CreateSession):
+            session = Session(command.session_id, request.timeout_ms, request.password)
+            self.sessions.open(session)
+            return Outcome(Done(Op.CREATE_SESSION), [], opened_session=session)
+        if command.session_id not in self.sessions:
+            return Outcome(Failed(Code.SESSION_EXPIRED), [])
+        effects = Effects()
+        if isinstance(request, CloseSession):
+            self.tree.delete_ephemerals(command.session_id, command.zxid, effects)
+            self.sessions.close(command.session_id)
+            return Outcome(Done(Op.CLOSE_SESSION), effects.events, closed_session=command.session_id)
+        if isinstance(request, Multi):
+            return Outcome(self._multi(request, context, effects), effects.events)
+        try:
+            return Outcome(self._one(request, context, effects), effects.events)
+        except ZooKeeperError as error:
+            return Outcome(Failed(error.code), [])
+
+    def _one(
+        self, request: Create | Delete | SetData | SetAcl | Check, context: Context, effects: Effects
+    ) -> Created | Done:
+        tree = self.tree
+        if isinstance(request, Create):
+            path = tree.create(request, context, effects)
+            return Created(path, tree.node(path).stat(), request.with_stat)
+        if isinstance(request, Delete):
+            tree.delete(request, context, effects)
+            return Done(Op.DELETE)
+        if isinstance(request, SetData):
+            return Done(Op.SET_DATA, tree.set_data(request, context, effects))
+        if isinstance(request, SetAcl):
+            return Done(Op.SET_ACL, tree.set_acl(request, context, effects))
+        return Done(Op.CHECK, tree.check(request, context))
+
+    def _multi(self, request: Multi, context: Context, effects: Effects) -> MultiDone:
+        results: list[Created | Done | Failed] = []
+        try:
+            for operation in request.operations:
+                results.append(self._one(operation, context, effects))
+        except ZooKeeperError as error:
+            effects.roll_back()
+            failed_at, count = len(results), len(request.operations)
+            results = [Failed(Code.OK)] * failed_at
+            results.append(Failed(error.code))
+            results += [Failed(Code.RUNTIME_INCONSISTENCY)] * (count - failed_at - 1)
+        return MultiDone(results)

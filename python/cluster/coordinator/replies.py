@@ -1,0 +1,94 @@
+"""Replies and notifications as bytes.
+
+Owns the encoding of what the server sends; pure. Layouts are those of ``zookeeper.jute``: a reply is a
+ReplyHeader{int xid, long zxid, int err} and, when err is 0, the body of its operation.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from .errors import Code
+from .jute import Writer, frame
+from .machine import Created, Done, Failed, MultiDone, Result
+from .requests import Op
+from .tree import Event
+
+NOTIFICATION_XID = -1
+PING_XID = -2
+AUTH_XID = -4
+
+_HEADER = struct.Struct(">iqi")
+_SYNC_CONNECTED = 3
+
+
+def reply(xid: int, zxid: int, code: Code, body: bytes = b"") -> bytes:
+    """A whole frame."""
+    return frame((_HEADER.pack(xid, zxid, code), body if code is Code.OK else b""))
+
+
+def connected(timeout_ms: int, session_id: int, password: bytes, sends_read_only: bool) -> bytes:
+    """Answer to the connect request; a timeout and an id of 0 say that the session is over."""
+    writer = Writer().i32(0).i32(timeout_ms).i64(session_id).buffer(password)
+    if sends_read_only:
+        writer.boolean(False)
+    return frame((writer.finish(),))
+
+
+def notification(event: Event, path: str, zxid: int) -> bytes:
+    """A WatcherEvent{int type, int state, ustring path} under the header of notifications."""
+    body = Writer().i32(event).i32(_SYNC_CONNECTED).string(path).finish()
+    return frame((_HEADER.pack(NOTIFICATION_XID, zxid, 0), body))
+
+
+def encode_result(result: Result) -> tuple[Code, bytes]:
+    """Error code and body for the outcome of a write."""
+    if isinstance(result, Failed):
+        return result.code, b""
+    writer = Writer()
+    if isinstance(result, MultiDone):
+        for part in result.results:
+            _multi_part(writer, part)
+        end_of_multi(writer)
+    else:
+        _body(writer, result)
+    return Code.OK, writer.finish()
+
+
+def multi_error(writer: Writer, code: Code) -> None:
+    """A refused operation inside a multi: its header, then ErrorResponse{int err}."""
+    _multi_header(writer, Op.ERROR, False, code).i32(code)
+
+
+def multi_ok(writer: Writer, op: Op) -> None:
+    """Header of a successful operation inside a multi; its body follows."""
+    _multi_header(writer, op, False, 0)
+
+
+def end_of_multi(writer: Writer) -> None:
+    _multi_header(writer, Op.ERROR, True, -1)
+
+
+def _multi_header(writer: Writer, op: Op, done: bool, error: int) -> Writer:
+    return writer.i32(op).boolean(done).i32(error)
+
+
+def _multi_part(writer: Writer, part: Created | Done | Failed) -> None:
+    if isinstance(part, Failed):
+        multi_error(writer, part.code)
+    elif isinstance(part, Created):
+        multi_ok(writer, Op.CREATE2 if part.with_stat else Op.CREATE)
+        _body(writer, part)
+    else:
+        multi_ok(writer, part.op)
+        if part.op is not Op.CHECK:  # CheckResult has no body, the reply to a check alone has
+            _body(writer, part)
+
+
+def _body(writer: Writer, result: Created | Done) -> None:
+    if isinstance(result, Created):
+        writer.string(result.path)
+        if result.with_stat:
+            writer.stat(result.stat)
+    elif result.stat is not None:
+        writer.stat(result.stat)

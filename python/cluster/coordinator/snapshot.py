@@ -1,0 +1,120 @@
+"""Snapshots: the whole state of the machine in one file.
+
+Owns the file format and its atomic replacement; knows nothing of the log. Functions block and are called
+from a worker thread (writing) or before service (reading). A crash while writing leaves a ``.tmp`` file
+that nobody reads; a finished file is either whole (CRC-32) or refused. A path is under :data:`NAME_PREFIX`
+plus the zxid in 16 hex digits.
+
+Format, version 1 (big-endian; ``buffer`` and ``vector`` as in :mod:`.jute`)::
+
+    0   8 bytes  magic "LCZNODES"
+    8   int      format version, 1
+    12  long     last zxid applied
+    20  long     last session id given
+    28  vector   sessions:   long id, int timeout (ms), buffer password
+    ..  vector   ACLs:       vector<ACL>; nodes name them by position
+    ..  vector   nodes:      ustring path, buffer data (null allowed), int ACL's position,
+                             long czxid, mzxid, pzxid, ctime, mtime,
+                             int version, creations of children, ACL version, long ephemeral owner
+    end-4 int    CRC-32 (IEEE) of everything before it
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path
+
+from .errors import CoordinatorError, JuteError
+from .jute import Acl, Reader, Writer
+from .machine import State
+from .sessions import Session
+from .tree import NodeState
+
+NAME_PREFIX = "snapshot."
+MAGIC = b"LCZNODES"
+VERSION = 1
+
+_NODE_TAIL = struct.Struct(">iqqqqqiiiq")
+_NODE_BYTES_MIN = 8 + _NODE_TAIL.size
+
+
+def snapshot_path(directory: Path, zxid: int) -> Path:
+    return directory / f"{NAME_PREFIX}{zxid:016x}"
+
+
+def write_snapshot(directory: Path, state: State) -> Path:
+    """Writes the state and returns its file, which a crash can no longer lose. Raises OSError."""
+    path = snapshot_path(directory, state.last_zxid)
+    temporary = path.with_name(path.name + ".tmp")
+    data = encode(state)
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_directory(directory)
+    return path
+
+
+def read_snapshot(path: Path) -> State:
+    """The state of a file. Raises CoordinatorError when it is not whole, OSError when it cannot be read."""
+    try:
+        return decode(path.read_bytes())
+    except JuteError as error:
+        raise CoordinatorError(f"{path} is no whole snapshot: {error}") from error
+
+
+def encode(state: State) -> bytes:
+    writer = Writer()
+    writer.out += MAGIC
+    writer.i32(VERSION).i64(state.last_zxid).i64(state.last_session_id).i32(len(state.sessions))
+    for session in state.sessions:
+        writer.i64(session.id).i32(session.timeout_ms).buffer(session.password)
+    acls: dict[tuple[Acl, ...], int] = {}
+    for _path, node in state.nodes:
+        acls.setdefault(node.acl, len(acls))
+    writer.i32(len(acls))
+    for acl in acls:
+        writer.acls(acl)
+    writer.i32(len(state.nodes))
+    for path, node in state.nodes:
+        writer.string(path).buffer(node.data)
+        writer.out += _NODE_TAIL.pack(acls[node.acl], *node[2:])
+    writer.out += struct.pack(">I", zlib.crc32(writer.out))
+    return writer.finish()
+
+
+def decode(data: bytes) -> State:
+    """Raises JuteError for anything :func:`encode` did not make."""
+    if len(data) < len(MAGIC) + 8 or data[: len(MAGIC)] != MAGIC:
+        raise JuteError("it does not begin as one")
+    if struct.unpack(">I", data[-4:])[0] != zlib.crc32(memoryview(data)[:-4]):
+        raise JuteError("its checksum is wrong")
+    reader = Reader(data[:-4], len(MAGIC))
+    version = reader.i32()
+    if version != VERSION:
+        raise JuteError(f"its format version is {version}, this program reads {VERSION}")
+    last_zxid, last_session_id = reader.i64(), reader.i64()
+    sessions = reader.vector(lambda: Session(reader.i64(), reader.i32(), reader.buffer() or b""), 16)
+    acls = [tuple(acl) for acl in reader.vector(reader.acls, 4)]
+    nodes = reader.vector(lambda: _node(reader, acls), _NODE_BYTES_MIN)
+    return State(last_zxid, last_session_id, sessions, nodes)
+
+
+def _node(reader: Reader, acls: list[tuple[Acl, ...]]) -> tuple[str, NodeState]:
+    path, data = reader.string(), reader.buffer()
+    acl, *rest = _NODE_TAIL.unpack(reader.take(_NODE_TAIL.size))
+    if not 0 <= acl < len(acls):
+        raise JuteError(f"{path} has ACL {acl} of {len(acls)}")
+    return path, NodeState(data, acls[acl], *rest)
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

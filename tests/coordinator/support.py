@@ -1,0 +1,191 @@
+"""What the coordinator's tests share: a clock of their own, a plain file in place of the log engine, a server on a loop
+in a thread (kazoo blocks), and a client that speaks raw frames."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cluster.coordinator import CoordinatorServer
+from cluster.coordinator.log import RecordLog
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 20.0
+
+
+class FakeClock:
+    """Time that moves when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+
+class FileLog:
+    """A :class:`RecordLog` in one file: length, CRC-32, record. A torn tail is cut, as by the log engine."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
+        self.file = path / "records"
+        self._records: list[bytes] = []
+        valid = 0
+        data = self.file.read_bytes() if self.file.exists() else b""
+        while len(data) - valid >= 8:
+            length, crc = struct.unpack_from(">II", data, valid)
+            record = data[valid + 8 : valid + 8 + length]
+            if len(record) < length or zlib.crc32(record) != crc:
+                break
+            self._records.append(record)
+            valid += 8 + length
+        self._out = open(self.file, "ab")  # noqa: SIM115
+        self._out.truncate(valid)
+
+    def append(self, records: Sequence[bytes]) -> None:
+        for record in records:
+            self._out.write(struct.pack(">II", len(record), zlib.crc32(record)) + record)
+        self._out.flush()
+        os.fsync(self._out.fileno())
+
+    def records(self) -> Iterator[bytes]:
+        return iter(self._records)
+
+    def close(self) -> None:
+        self._out.close()
+
+
+class LoopThread:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WAIT_SECONDS)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Runs a function on the loop, in one turn."""
+
+        async def once() -> T:
+            return function()
+
+        return self.run(once())
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(WAIT_SECONDS)
+        self.loop.close()
+
+
+class Coordinator:
+    """A server for tests that block."""
+
+    def __init__(
+        self,
+        thread: LoopThread,
+        directory: Path,
+        port: int = 0,
+        clock: FakeClock | None = None,
+        open_log: Callable[[Path], RecordLog] | None = None,
+        **options: Any,
+    ) -> None:
+        self.thread = thread
+        self.directory = directory
+        self.clock = clock or FakeClock()
+        if open_log is not None:
+            options["open_log"] = open_log
+        self.server = CoordinatorServer(directory, port=port, clock=self.clock, **options)
+        self.port = thread.run(self.server.start())
+        self._stopped = False
+
+    @property
+    def hosts(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Moves the clock and lets sessions expire, before any client can say a word."""
+
+        def move() -> None:
+            self.clock.now_ms += milliseconds
+            self.server.expire_sessions()
+
+        self.thread.call(move)
+
+    def stop(self) -> None:
+        if not self._stopped:
+            self._stopped = True
+            self.thread.run(self.server.stop())
+
+
+class RawClient:
+    """A connection that sends what it is told and reads frames."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), WAIT_SECONDS)
+
+    def send(self, payload: bytes) -> None:
+        self.socket.sendall(struct.pack(">i", len(payload)) + payload)
+
+    def receive(self) -> bytes:
+        """The next frame; empty when the server closed the connection."""
+        header = self._exactly(4)
+        return self._exactly(struct.unpack(">i", header)[0]) if header else b""
+
+    def _exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            try:
+                part = self.socket.recv(count - len(data))
+            except ConnectionResetError:
+                part = b""
+            if not part:
+                return b""
+            data += part
+        return data
+
+    def read_all(self) -> bytes:
+        """Everything until the server closes."""
+        data = b""
+        while part := self.socket.recv(65536):
+            data += part
+        return data
+
+    def connect(
+        self, timeout_ms: int = 10_000, session_id: int = 0, password: bytes = bytes(16), last_zxid: int = 0
+    ) -> tuple[int, int, bytes]:
+        """Shakes hands; returns timeout, session id and password, zeros when refused."""
+        self.send(struct.pack(">iqiqi", 0, last_zxid, timeout_ms, session_id, len(password)) + password + b"\0")
+        answer = self.receive()
+        if not answer:
+            raise ConnectionError("the server closed the connection")
+        _version, timeout, session, length = struct.unpack_from(">iiqi", answer)
+        return timeout, session, answer[20 : 20 + length]
+
+    def request(self, xid: int, op: int, body: bytes = b"") -> tuple[int, int, int, bytes]:
+        """Sends one request and returns the next frame: xid, zxid, error, body."""
+        self.send(struct.pack(">ii", xid, op) + body)
+        return self.reply()
+
+    def reply(self) -> tuple[int, int, int, bytes]:
+        answer = self.receive()
+        if not answer:
+            raise ConnectionError("the server closed the connection")
+        xid, zxid, error = struct.unpack_from(">iqi", answer)
+        return xid, zxid, error, answer[16:]
+
+    def close(self) -> None:
+        self.socket.close()
