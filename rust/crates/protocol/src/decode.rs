@@ -11,7 +11,8 @@ use crate::wire::Reader;
 type Result<T> = std::result::Result<T, Box<Fault>>;
 
 /// The most values one message may hold. A value takes 40 bytes of memory but may take one byte of input, so without a
-/// limit a request of `socket.request.max.bytes` could take many times its size. Metadata of a million partitions fits.
+/// limit a request of `socket.request.max.bytes` could take a hundred times its size. Metadata of half a million
+/// partitions fits.
 pub const MAX_VALUES: usize = 1 << 24;
 
 /// The longest string, in bytes, as in Apache's generated readers.

@@ -1,0 +1,256 @@
+//! Were one of these to fail, a short message from anybody who can connect could take the broker's memory.
+//!
+//! The allocator counts what this thread allocates, so a decode that trusts a length is seen even when the machine
+//! would have had the memory.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use bytes::Bytes;
+use common::all_versions;
+use logcore_protocol::{
+    Direction, FieldType, MAX_VALUES, Problem, ProtocolError, RequestHeader, StructSchema,
+    decode_request, decode_response, decode_response_header, decode_with, schema,
+};
+use proptest::prelude::*;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATED: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is passed to the system's allocator unchanged; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATED.try_with(|total| total.set(total.get() + layout.size()));
+        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the pointer came from System.alloc with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The bytes allocated while `run` runs.
+fn allocated_by<T>(run: impl FnOnce() -> T) -> (T, usize) {
+    let before = ALLOCATED.get();
+    let result = run();
+    (result, ALLOCATED.get() - before)
+}
+
+/// A value is 40 bytes; the worst element has some values for each byte of input, and an error has its message.
+fn bound(input: usize) -> usize {
+    input * 40 * 16 + 4096
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    #[test]
+    fn allocation_is_bounded_by_the_input(
+        (schema, version) in prop::sample::select(all_versions()),
+        bytes in prop::collection::vec(prop_oneof![4 => 0u8..4, 1 => Just(0x7f), 1 => Just(0xff)], 0..300),
+    ) {
+        let input = Bytes::from(bytes);
+        let (_, allocated) = allocated_by(|| decode_with(schema, version, &input));
+        prop_assert!(allocated <= bound(input.len()), "{} version {}: {} bytes", schema, version, allocated);
+    }
+}
+
+/// The greatest count an array can claim, at every place where a message begins with one.
+#[test]
+fn absurd_counts_allocate_nothing() {
+    for (schema, version) in all_versions() {
+        for claim in [
+            &[0x7f, 0xff, 0xff, 0xff][..],
+            &[0xff, 0xff, 0xff, 0xff, 0x0f],
+            &[0xff; 16],
+        ] {
+            let mut bytes = claim.to_vec();
+            bytes.resize(64, 0);
+            for offset in 0..16 {
+                let mut input = vec![0; offset];
+                input.extend_from_slice(&bytes);
+                let input = Bytes::from(input);
+                let (_, allocated) = allocated_by(|| decode_with(schema, version, &input));
+                assert!(
+                    allocated <= bound(input.len()),
+                    "{schema} version {version}: {allocated} bytes"
+                );
+            }
+        }
+    }
+}
+
+fn problem(error: ProtocolError) -> Problem {
+    match error {
+        ProtocolError::Decode { problem, .. } | ProtocolError::Header { problem, .. } => problem,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn lengths_that_lie_are_named() {
+    // Metadata v1: an int32 count of topics.
+    let metadata =
+        |bytes: &[u8]| problem(decode_request(3, 1, &Bytes::copy_from_slice(bytes)).unwrap_err());
+    assert_eq!(
+        metadata(&[0x7f, 0xff, 0xff, 0xff, 0, 0]),
+        Problem::CountTooLarge {
+            count: 0x7fff_ffff,
+            element_size: 2,
+            remaining: 2
+        }
+    );
+    assert_eq!(
+        metadata(&[0xff, 0xff, 0xff, 0xfe]),
+        Problem::NegativeLength(-2)
+    );
+    assert_eq!(
+        metadata(&[0, 0, 0, 1, 0xff, 0xfe]),
+        Problem::NegativeLength(-2)
+    );
+    assert_eq!(metadata(&[0, 0, 0, 1, 0xff, 0xff]), Problem::UnexpectedNull);
+    assert_eq!(
+        metadata(&[0, 0, 0, 1, 0, 9, b'x']),
+        Problem::Truncated {
+            needed: 9,
+            remaining: 1
+        }
+    );
+    assert_eq!(metadata(&[0, 0, 0, 1, 0, 1, 0xff]), Problem::InvalidUtf8);
+    // v0 has no null array.
+    assert_eq!(
+        problem(decode_request(3, 0, &Bytes::from_static(&[0xff; 4])).unwrap_err()),
+        Problem::UnexpectedNull
+    );
+    // v9: compact. Five bytes are the most a varint may take, and 32 bits the most it may hold.
+    let compact =
+        |bytes: &[u8]| problem(decode_request(3, 9, &Bytes::copy_from_slice(bytes)).unwrap_err());
+    assert_eq!(
+        compact(&[0x80, 0x80, 0x80, 0x80, 0x80, 0]),
+        Problem::InvalidVarint
+    );
+    assert_eq!(
+        compact(&[0xff, 0xff, 0xff, 0xff, 0x1f]),
+        Problem::InvalidVarint
+    );
+    assert!(matches!(
+        compact(&[0xff, 0xff, 0xff, 0xff, 0x0f]),
+        Problem::CountTooLarge {
+            count: 0xffff_fffe,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_tagged_field_has_the_size_it_says() {
+    // Fetch v12 with no topics; then one tagged field: cluster_id (tag 0), a compact nullable string.
+    let with_tags = |tags: &[u8]| {
+        let mut body = vec![0; 4 + 4 + 4 + 4 + 1 + 4 + 4];
+        body.extend_from_slice(&[1, 1, 1]);
+        body.extend_from_slice(tags);
+        decode_request(1, 12, &Bytes::from(body))
+    };
+    let decoded = with_tags(&[1, 0, 3, 3, b'i', b'd']).unwrap();
+    assert_eq!(decoded.get("cluster_id").unwrap().as_str(), Some("id"));
+    assert_eq!(
+        problem(with_tags(&[1, 0, 4, 3, b'i', b'd', 0]).unwrap_err()),
+        Problem::TaggedFieldSize(1)
+    );
+    let short = problem(with_tags(&[1, 0, 2, 3, b'i', b'd']).unwrap_err());
+    assert_eq!(
+        short,
+        Problem::Truncated {
+            needed: 2,
+            remaining: 1
+        }
+    );
+    let long = problem(with_tags(&[1, 0, 0xff, 0xff, 0xff, 0xff, 0x0f]).unwrap_err());
+    assert!(matches!(long, Problem::Truncated { .. }));
+    // A tag nobody knows is skipped; four thousand million of them are not waited for.
+    assert!(with_tags(&[1, 99, 2, 7, 7]).is_ok());
+    assert!(with_tags(&[0xff, 0xff, 0xff, 0xff, 0x0f, 99, 0]).is_err());
+}
+
+/// A response with an array of int8, the only type whose values are 40 times as large as its bytes.
+#[test]
+fn the_number_of_values_is_bounded() {
+    let mut body = vec![0; 4 + 2 + 16 + 4];
+    let mut count = MAX_VALUES as u32 + 1;
+    while count >= 0x80 {
+        body.push(count as u8 | 0x80);
+        count >>= 7;
+    }
+    body.push(count as u8);
+    body.resize(body.len() + MAX_VALUES, 0);
+    let body = Bytes::from(body);
+    let (result, allocated) = allocated_by(|| decode_response(71, 0, &body));
+    assert_eq!(
+        problem(result.unwrap_err()),
+        Problem::TooManyValues(MAX_VALUES)
+    );
+    assert!(allocated < 4096, "{allocated} bytes");
+}
+
+#[test]
+fn headers_are_checked_too() {
+    let request = |bytes: &[u8]| RequestHeader::decode(&mut Bytes::copy_from_slice(bytes));
+    assert!(matches!(
+        request(&[]),
+        Err(ProtocolError::Header { position: 0, .. })
+    ));
+    assert_eq!(
+        request(&[0x7f, 0xff, 0, 0, 0, 0, 0, 0]),
+        Err(ProtocolError::UnknownApi(0x7fff))
+    );
+    assert_eq!(
+        request(&[0xff, 0xff, 0, 0, 0, 0, 0, 0]),
+        Err(ProtocolError::UnknownApi(-1))
+    );
+    let absurd = request(&[0, 3, 0, 1, 0, 0, 0, 1, 0x7f, 0xff]);
+    assert_eq!(
+        problem(absurd.unwrap_err()),
+        Problem::Truncated {
+            needed: 0x7fff,
+            remaining: 0
+        }
+    );
+    let mut response = Bytes::from_static(&[
+        0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0x0f, 1, 0xff, 0xff, 0xff, 0xff, 0x0f,
+    ]);
+    assert!(decode_response_header(3, 9, &mut response).is_err());
+    assert_eq!(response.len(), 15, "a refused header is not consumed");
+}
+
+/// The interpreter's recursion is as deep as the table; and an element of an array is never free.
+#[test]
+fn the_table_bounds_depth_and_element_size() {
+    fn depth(schema: &StructSchema) -> usize {
+        let nested = schema.fields.iter().filter_map(|field| match field.kind {
+            FieldType::Struct(inner) | FieldType::Array(&FieldType::Struct(inner)) => {
+                Some(depth(inner))
+            }
+            _ => None,
+        });
+        1 + nested.max().unwrap_or(0)
+    }
+    let deepest = logcore_protocol::schemas()
+        .map(|schema| depth(schema.root))
+        .max();
+    assert!(deepest <= Some(6), "{deepest:?}");
+    assert_eq!(
+        schema(0, Direction::Request).map(|schema| depth(schema.root)),
+        Some(3)
+    );
+}

@@ -1,0 +1,264 @@
+//! Were one of these to fail, the table would not say what Kafka 3.9 says, or the names others rely on would not resolve.
+
+use logcore_protocol::{
+    Direction, FieldType, StructSchema, Value, data_schema, field_names, request_schemas, schema,
+    schemas,
+};
+
+fn walk(schema: &'static StructSchema, visit: &mut dyn FnMut(&'static StructSchema)) {
+    visit(schema);
+    for field in &schema.fields {
+        if let FieldType::Struct(inner) | FieldType::Array(&FieldType::Struct(inner)) = field.kind {
+            walk(inner, visit);
+        }
+    }
+}
+
+/// Key, name and highest version of everything a Kafka 3.9.1 broker in ZooKeeper mode advertises; the lowest is 0.
+const ADVERTISED: &[(i16, &str, i16)] = &[
+    (0, "Produce", 11),
+    (1, "Fetch", 17),
+    (2, "ListOffsets", 9),
+    (3, "Metadata", 12),
+    (4, "LeaderAndIsr", 7),
+    (5, "StopReplica", 4),
+    (6, "UpdateMetadata", 8),
+    (7, "ControlledShutdown", 3),
+    (8, "OffsetCommit", 9),
+    (9, "OffsetFetch", 9),
+    (10, "FindCoordinator", 6),
+    (11, "JoinGroup", 9),
+    (12, "Heartbeat", 4),
+    (13, "LeaveGroup", 5),
+    (14, "SyncGroup", 5),
+    (15, "DescribeGroups", 5),
+    (16, "ListGroups", 5),
+    (17, "SaslHandshake", 1),
+    (18, "ApiVersions", 4),
+    (19, "CreateTopics", 7),
+    (20, "DeleteTopics", 6),
+    (21, "DeleteRecords", 2),
+    (22, "InitProducerId", 5),
+    (23, "OffsetForLeaderEpoch", 4),
+    (24, "AddPartitionsToTxn", 5),
+    (25, "AddOffsetsToTxn", 4),
+    (26, "EndTxn", 4),
+    (27, "WriteTxnMarkers", 1),
+    (28, "TxnOffsetCommit", 4),
+    (29, "DescribeAcls", 3),
+    (30, "CreateAcls", 3),
+    (31, "DeleteAcls", 3),
+    (32, "DescribeConfigs", 4),
+    (33, "AlterConfigs", 2),
+    (34, "AlterReplicaLogDirs", 2),
+    (35, "DescribeLogDirs", 4),
+    (36, "SaslAuthenticate", 2),
+    (37, "CreatePartitions", 3),
+    (38, "CreateDelegationToken", 3),
+    (39, "RenewDelegationToken", 2),
+    (40, "ExpireDelegationToken", 2),
+    (41, "DescribeDelegationToken", 3),
+    (42, "DeleteGroups", 2),
+    (43, "ElectLeaders", 2),
+    (44, "IncrementalAlterConfigs", 1),
+    (45, "AlterPartitionReassignments", 0),
+    (46, "ListPartitionReassignments", 0),
+    (47, "OffsetDelete", 0),
+    (48, "DescribeClientQuotas", 1),
+    (49, "AlterClientQuotas", 1),
+    (50, "DescribeUserScramCredentials", 0),
+    (51, "AlterUserScramCredentials", 0),
+    (56, "AlterPartition", 3),
+    (57, "UpdateFeatures", 1),
+    (58, "Envelope", 0),
+    (60, "DescribeCluster", 1),
+    (61, "DescribeProducers", 0),
+    (65, "DescribeTransactions", 0),
+    (66, "ListTransactions", 1),
+    (67, "AllocateProducerIds", 0),
+    (68, "ConsumerGroupHeartbeat", 0),
+    (69, "ConsumerGroupDescribe", 0),
+];
+
+#[test]
+fn every_advertised_request_is_there_with_its_response() {
+    for &(key, name, highest) in ADVERTISED {
+        for direction in [Direction::Request, Direction::Response] {
+            let schema = schema(key, direction).unwrap_or_else(|| panic!("{name} is missing"));
+            assert_eq!(
+                (schema.name, schema.api_key, schema.direction),
+                (name, Some(key), Some(direction))
+            );
+            let valid = schema.valid_versions();
+            assert_eq!((valid.first, valid.last), (0, highest), "{name}");
+        }
+    }
+}
+
+#[test]
+fn requests_and_responses_agree() {
+    for request in request_schemas() {
+        let key = request.api_key.expect("a request has a key");
+        let response = schema(key, Direction::Response).expect("every request has a response");
+        assert_eq!(request.name, response.name);
+        assert_eq!(
+            request.valid_versions(),
+            response.valid_versions(),
+            "{request}"
+        );
+        assert_eq!(
+            request.flexible_versions(),
+            response.flexible_versions(),
+            "{request}"
+        );
+    }
+    assert!(schema(-1, Direction::Request).is_none());
+    assert!(schema(i16::MAX, Direction::Request).is_none());
+    assert!(schema(52, Direction::Request).is_none(), "Vote is KRaft's");
+}
+
+#[test]
+fn data_schemas_are_there() {
+    for (name, first, last) in [
+        ("ConsumerProtocolSubscription", 0, 3),
+        ("ConsumerProtocolAssignment", 0, 3),
+        ("OffsetCommitKey", 0, 1),
+        ("OffsetCommitValue", 0, 4),
+        ("GroupMetadataKey", 2, 2),
+        ("GroupMetadataValue", 0, 4),
+    ] {
+        let valid = data_schema(name)
+            .unwrap_or_else(|| panic!("{name} is missing"))
+            .valid_versions();
+        assert_eq!((valid.first, valid.last), (first, last), "{name}");
+    }
+    assert!(data_schema("Produce").is_none());
+}
+
+#[test]
+fn fields_are_consistent() {
+    for schema in schemas() {
+        let (valid, flexible) = (schema.valid_versions(), schema.flexible_versions());
+        walk(schema.root, &mut |fields| {
+            for (index, field) in fields.fields.iter().enumerate() {
+                let place = format!("{schema}: {}.{}", fields.name, field.name);
+                assert_eq!(
+                    fields.field_index(field.name),
+                    Some(index),
+                    "{place} is there twice"
+                );
+                assert_eq!(field_names()[field.name_id], field.name, "{place}");
+                for version in valid.first..=valid.last {
+                    let tagged = field.tagged.contains(version);
+                    assert!(
+                        !tagged || flexible.contains(version),
+                        "{place} is tagged where nothing is flexible"
+                    );
+                    assert!(
+                        !tagged || field.versions.contains(version),
+                        "{place} is tagged where it is not"
+                    );
+                }
+                let tags = fields
+                    .fields
+                    .iter()
+                    .filter(|other| !other.tagged.is_empty() && other.tag == field.tag);
+                assert!(
+                    field.tagged.is_empty() || tags.count() == 1,
+                    "{place} shares its tag"
+                );
+                assert!(
+                    field.default.is_null() || same_type(&field.kind, &field.default),
+                    "{place}"
+                );
+            }
+        });
+    }
+}
+
+fn same_type(kind: &FieldType, value: &Value) -> bool {
+    matches!(
+        (kind, value),
+        (FieldType::Bool, Value::Bool(_))
+            | (FieldType::Int8, Value::I8(_))
+            | (FieldType::Int16, Value::I16(_))
+            | (FieldType::Int32, Value::I32(_))
+            | (FieldType::Int64, Value::I64(_))
+            | (FieldType::Uint16, Value::U16(_))
+            | (FieldType::Uint32, Value::U32(_))
+            | (FieldType::Float64, Value::F64(_))
+            | (FieldType::Uuid, Value::Uuid(_))
+            | (FieldType::String, Value::Str(_))
+            | (FieldType::Bytes | FieldType::Records, Value::Bytes(_))
+            | (FieldType::Array(_), Value::Array(_))
+            | (FieldType::Struct(_), Value::Struct(_))
+    )
+}
+
+/// An array's count is checked against the bytes that remain, which is worth nothing when an element takes none.
+#[test]
+fn no_element_of_an_array_is_free() {
+    for schema in schemas() {
+        let valid = schema.valid_versions();
+        walk(schema.root, &mut |fields| {
+            for field in &fields.fields {
+                let FieldType::Array(FieldType::Struct(element)) = field.kind else {
+                    continue;
+                };
+                for version in valid.first..=valid.last {
+                    let present = field.versions.contains(version);
+                    let plain = |inner: &logcore_protocol::Field| {
+                        inner.versions.contains(version) && !inner.tagged.contains(version)
+                    };
+                    let costs = schema.flexible_versions().contains(version)
+                        || element.fields.iter().any(plain);
+                    assert!(
+                        costs || !present,
+                        "{schema} version {version}: {}",
+                        field.name
+                    );
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn names_resolve() {
+    let fetch = schema(1, Direction::Request).expect("Fetch");
+    assert_eq!(fetch.field_index("cluster_id"), Some(0));
+    let partition = fetch
+        .nested(&["topics", "partitions"])
+        .expect("partitions are structs");
+    assert_eq!(partition.field_index("partition"), Some(0));
+    assert!(
+        fetch
+            .nested(&["topics", "partitions", "partition"])
+            .is_none()
+    );
+    assert!(fetch.nested(&["nonsense"]).is_none());
+    let update = schema(6, Direction::Request).expect("UpdateMetadata");
+    assert!(
+        update.field_index("is_kraft_controller").is_some(),
+        "Kafka's rule for runs of capitals"
+    );
+}
+
+#[test]
+fn defaults_are_kafkas() {
+    let mut fetch = schema(1, Direction::Request).expect("Fetch").message();
+    assert_eq!(fetch.get("max_bytes"), Some(&Value::I32(i32::MAX)));
+    assert_eq!(fetch.get("cluster_id"), Some(&Value::Null));
+    assert_eq!(fetch.get("rack_id").and_then(Value::as_str), Some(""));
+    let state = fetch
+        .get("replica_state")
+        .and_then(|state| state.get("replica_epoch"));
+    assert_eq!(state, Some(&Value::I64(-1)));
+    let topic = fetch.element("topics");
+    assert_eq!(topic.get("topic_id"), Some(&Value::Uuid([0; 16])));
+    fetch.push("topics", topic);
+    assert_eq!(
+        fetch.get("topics").map(|topics| topics.structs().count()),
+        Some(1)
+    );
+}
