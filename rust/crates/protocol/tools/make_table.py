@@ -152,7 +152,9 @@ def main(jar: str) -> None:
         if message["type"] == "request"
     }
     order = {"request": 0, "response": 1, "data": 2}
-    messages.sort(key=lambda message: (message.get("apiKey", 1 << 16), order.get(message["type"], 3), message["name"]))
+    messages.sort(
+        key=lambda message: (message.get("apiKey", 1 << 16), order.get(message["type"], 3), message["name"])
+    )
     print(PREAMBLE.format(source=jar.rpartition("/")[2].removesuffix(".jar")))
     for message in messages:
         for line in message_lines(message, unstable.get(message.get("apiKey"), False)):
