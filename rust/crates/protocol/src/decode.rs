@@ -11,9 +11,9 @@ use crate::wire::Reader;
 type Result<T> = std::result::Result<T, Box<Fault>>;
 
 /// The most values one message may hold. A value takes 40 bytes of memory but may take one byte of input, so without a
-/// limit a request of `socket.request.max.bytes` could take a hundred times its size. Metadata of half a million
-/// partitions fits.
-pub const MAX_VALUES: usize = 1 << 24;
+/// limit a request of `socket.request.max.bytes` could take a hundred times its size. Metadata of four hundred
+/// thousand partitions fits.
+pub const MAX_VALUES: usize = 1 << 23;
 
 /// The longest string, in bytes, as in Apache's generated readers.
 pub(crate) const MAX_STRING: usize = i16::MAX as usize;
