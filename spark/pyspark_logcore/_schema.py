@@ -1,0 +1,67 @@
+"""The columns of Spark's Kafka source, and what a user's own schema may ask of them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+HEADERS = "headers"
+
+_HEADER_TYPE = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+_COLUMNS: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    HEADERS: ArrayType(_HEADER_TYPE),
+}
+
+# A user may declare these NOT NULL: every record has them.
+_NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
+
+
+def kafka_schema(include_headers: bool) -> StructType:
+    """The schema of Spark's Kafka source; every field is nullable there and here."""
+    names = [name for name in _COLUMNS if include_headers or name != HEADERS]
+    return StructType([StructField(name, _COLUMNS[name]) for name in names])
+
+
+def check_schema(schema: StructType) -> None:
+    """Raises ValueError when `schema` asks for a column that is not there, or one of another type."""
+    if not schema.fields:
+        raise ValueError(f"the schema names no column; choose from {', '.join(_COLUMNS)}")
+    for field in schema.fields:
+        expected = _COLUMNS.get(field.name)
+        if expected is None:
+            raise ValueError(f"there is no column {field.name!r}; the columns are {', '.join(_COLUMNS)}")
+        if field.dataType != expected:
+            raise ValueError(
+                f"column {field.name!r} is {expected.simpleString()}, not {field.dataType.simpleString()}; "
+                "read it as it is and convert it with a column expression"
+            )
+        if not field.nullable and field.name not in _NEVER_NULL:
+            raise ValueError(f"column {field.name!r} can be null and cannot be declared NOT NULL")
+
+
+def with_nullability(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
+    """`batch` with the nullability that the user's schema declares; no data is copied."""
+    if all(field.nullable for field in schema.fields):
+        return batch
+    fields = [
+        arrow.with_nullable(field.nullable) for arrow, field in zip(batch.schema, schema.fields, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
