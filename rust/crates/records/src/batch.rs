@@ -1,0 +1,272 @@
+//! One record batch v2 in a slice of bytes: checksum, shape, records, and the changes a broker makes in place.
+//!
+//! A batch is never copied to be looked at. The layout is in [`crate::header`] and [`crate::record`].
+
+use std::borrow::Cow;
+
+use crate::compression::{self, Compression};
+use crate::error::RecordError;
+use crate::header::{
+    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BatchHeader, CRC_AT, HEADER_SIZE, LEADER_EPOCH_AT,
+    LOG_APPEND_TIME_FLAG, LOG_OVERHEAD, MAX_TIMESTAMP_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT,
+    array_at,
+};
+use crate::record::{RecordBase, RecordIter, Records};
+
+/// A batch whose bytes are all there. Only the length and the magic byte have been checked so far.
+#[derive(Debug, Clone)]
+pub struct Batch<'a> {
+    pub header: BatchHeader,
+    /// Exactly this batch, header included.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Batch<'a> {
+    /// Takes the batch at the front of `bytes`, which may go on after it.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordError> {
+        let header = BatchHeader::parse(bytes)?;
+        let size = header.size();
+        match bytes.get(..size) {
+            Some(bytes) => Ok(Self { header, bytes }),
+            None => Err(RecordError::Truncated {
+                what: "batch",
+                needed: size,
+                available: bytes.len(),
+            }),
+        }
+    }
+
+    /// Compares the stored checksum with that of the bytes.
+    pub fn verify_crc(&self) -> Result<(), RecordError> {
+        let computed = crc32c::crc32c(&self.bytes[ATTRIBUTES_AT..]);
+        if computed == self.header.crc {
+            Ok(())
+        } else {
+            Err(RecordError::CrcMismatch {
+                stored: self.header.crc,
+                computed,
+            })
+        }
+    }
+
+    /// What follows the header: the records, compressed if the attributes say so.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        &self.bytes[HEADER_SIZE..]
+    }
+
+    /// The records, decompressed into a buffer of their own when needed, to at most `limit` bytes.
+    pub fn records(&self, limit: usize) -> Result<Records<'a>, RecordError> {
+        let codec = self.header.compression()?;
+        let bytes = if codec == Compression::None {
+            Cow::Borrowed(self.payload())
+        } else {
+            let mut out = Vec::new();
+            compression::decompress(codec, self.payload(), limit, &mut out)?;
+            Cow::Owned(out)
+        };
+        Ok(Records {
+            base: RecordBase::of(&self.header),
+            bytes,
+        })
+    }
+
+    /// Like [`Batch::records`] for callers that read many batches: what is decompressed goes to `scratch`, whose
+    /// capacity is kept from batch to batch. Uncompressed batches leave `scratch` alone.
+    pub fn records_in<'r>(
+        &self,
+        scratch: &'r mut Vec<u8>,
+        limit: usize,
+    ) -> Result<RecordIter<'r>, RecordError>
+    where
+        'a: 'r,
+    {
+        let codec = self.header.compression()?;
+        let bytes = if codec == Compression::None {
+            self.payload()
+        } else {
+            compression::decompress(codec, self.payload(), limit, scratch)?;
+            &scratch[..]
+        };
+        Ok(RecordIter::new(RecordBase::of(&self.header), bytes))
+    }
+
+    /// Checks the shape of a newly produced batch: attributes known, counts and deltas that agree, a producer's
+    /// state that is complete and, when the batch is not compressed, each record within bounds with the offset
+    /// deltas 0, 1, 2 …
+    ///
+    /// Nothing is decompressed; [`Batch::validate_deep`] does that. Batches of a compacted log have gaps and fail.
+    pub fn validate(&self) -> Result<(), RecordError> {
+        if self.validate_header()? == Compression::None {
+            validate_records(RecordIter::new(
+                RecordBase::of(&self.header),
+                self.payload(),
+            ))?;
+        }
+        Ok(())
+    }
+
+    /// [`Batch::validate`] that also looks into compressed batches, decompressing to at most `limit` bytes.
+    pub fn validate_deep(&self, limit: usize) -> Result<(), RecordError> {
+        self.validate_header()?;
+        validate_records(self.records(limit)?.iter())
+    }
+
+    fn validate_header(&self) -> Result<Compression, RecordError> {
+        let header = &self.header;
+        let codec = header.compression()?;
+        if header.unknown_attributes() != 0 {
+            return Err(RecordError::InvalidAttributes(header.attributes));
+        }
+        let inconsistent = |text: String| Err(RecordError::InconsistentBatch(text));
+        let (count, delta) = (header.record_count, header.last_offset_delta);
+        if count <= 0 || count - 1 != delta {
+            return inconsistent(format!(
+                "{count} records with the last offset delta {delta}"
+            ));
+        }
+        if header.base_offset.checked_add(i64::from(count)).is_none() {
+            return inconsistent(format!(
+                "base offset {} with {count} records",
+                header.base_offset
+            ));
+        }
+        if header.has_producer_id() && header.base_sequence < 0 && !header.is_control() {
+            let sequence = header.base_sequence;
+            return inconsistent(format!(
+                "producer id {} with the base sequence {sequence}",
+                header.producer_id
+            ));
+        }
+        if header.is_transactional() && !header.has_producer_id() {
+            return inconsistent("transactional without a producer id".to_owned());
+        }
+        Ok(codec)
+    }
+
+    /// True when a record has no key, which a compacted topic refuses. Decompresses to at most `limit` bytes.
+    pub fn has_keyless_record(&self, limit: usize) -> Result<bool, RecordError> {
+        for record in self.records(limit)?.iter() {
+            if record?.key.is_none() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn validate_records(mut records: RecordIter<'_>) -> Result<(), RecordError> {
+    let mut expected = 0;
+    while let Some(result) = records.next_with_delta() {
+        let (_, delta) = result?;
+        if delta != expected {
+            return Err(RecordError::InvalidRecord {
+                index: expected as usize,
+                reason: "its offset delta is not its position in the batch",
+            });
+        }
+        expected += 1;
+    }
+    Ok(())
+}
+
+/// Walks over the batches in `bytes`; see [`Batches`].
+pub fn batches(bytes: &[u8]) -> Batches<'_> {
+    Batches {
+        bytes,
+        position: 0,
+        failed: false,
+    }
+}
+
+/// Yields each whole batch. Ends cleanly before a batch that is not all there, and after the first error.
+#[derive(Debug, Clone)]
+pub struct Batches<'a> {
+    bytes: &'a [u8],
+    position: usize,
+    failed: bool,
+}
+
+impl<'a> Batches<'a> {
+    /// Bytes of the whole batches yielded so far.
+    pub fn valid_bytes(&self) -> usize {
+        self.position
+    }
+
+    /// The bytes after [`Batches::valid_bytes`].
+    pub fn remaining(&self) -> &'a [u8] {
+        &self.bytes[self.position..]
+    }
+}
+
+impl<'a> Iterator for Batches<'a> {
+    type Item = Result<Batch<'a>, RecordError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = self.remaining();
+        if self.failed || rest.is_empty() {
+            return None;
+        }
+        match Batch::parse(rest) {
+            Ok(batch) => {
+                self.position += batch.bytes.len();
+                Some(Ok(batch))
+            }
+            Err(RecordError::Truncated { .. }) => None,
+            Err(error) => {
+                self.failed = true;
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+impl std::iter::FusedIterator for Batches<'_> {}
+
+/// Sets where a batch stands in its log. The checksum does not cover these fields and stays right.
+///
+/// `batch` begins with a batch that was parsed; a shorter slice is a programmer's mistake and panics.
+pub fn set_offsets_in_place(batch: &mut [u8], base_offset: i64, leader_epoch: i32) {
+    batch[..8].copy_from_slice(&base_offset.to_be_bytes());
+    batch[LEADER_EPOCH_AT..LEADER_EPOCH_AT + 4].copy_from_slice(&leader_epoch.to_be_bytes());
+}
+
+/// Gives all records of a batch the broker's time `now_ms` (milliseconds since the epoch) and sets the checksum.
+///
+/// `batch` is exactly one batch that was parsed and whose checksum was verified; anything shorter panics.
+pub fn set_log_append_time_in_place(batch: &mut [u8], now_ms: i64) {
+    let attributes = i16::from_be_bytes(array_at(batch, ATTRIBUTES_AT)) | LOG_APPEND_TIME_FLAG;
+    batch[ATTRIBUTES_AT..ATTRIBUTES_AT + 2].copy_from_slice(&attributes.to_be_bytes());
+    batch[MAX_TIMESTAMP_AT..MAX_TIMESTAMP_AT + 8].copy_from_slice(&now_ms.to_be_bytes());
+    set_crc(batch);
+}
+
+/// Gives a batch to another producer id, epoch and sequence, as an idempotent producer must when its epoch was
+/// raised and it sends again, and sets the checksum.
+///
+/// `batch` is exactly one batch that was parsed; anything shorter panics.
+pub fn set_producer_state_in_place(
+    batch: &mut [u8],
+    producer_id: i64,
+    producer_epoch: i16,
+    base_sequence: i32,
+) {
+    batch[PRODUCER_ID_AT..PRODUCER_ID_AT + 8].copy_from_slice(&producer_id.to_be_bytes());
+    batch[PRODUCER_EPOCH_AT..PRODUCER_EPOCH_AT + 2].copy_from_slice(&producer_epoch.to_be_bytes());
+    batch[BASE_SEQUENCE_AT..BASE_SEQUENCE_AT + 4].copy_from_slice(&base_sequence.to_be_bytes());
+    set_crc(batch);
+}
+
+/// Computes the checksum of a batch and stores it.
+pub(crate) fn set_crc(batch: &mut [u8]) {
+    let crc = crc32c::crc32c(&batch[ATTRIBUTES_AT..]);
+    batch[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_be_bytes());
+}
+
+/// The batch length field of a batch of `size` bytes.
+pub(crate) fn length_field(size: usize) -> Result<i32, RecordError> {
+    i32::try_from(size - LOG_OVERHEAD).map_err(|_| RecordError::TooLarge {
+        what: "batch",
+        size,
+    })
+}

@@ -1,0 +1,79 @@
+//! The lz4 frames of message sets v0 (KAFKA-3160).
+//!
+//! Old clients computed the header checksum over the frame's magic number too, where the format says that it covers
+//! the descriptor only. Newer clients that write v0 repeat the mistake on purpose, because old readers insist on it.
+//! Others write the right one. So the checksum of a v0 frame tells nothing, and is replaced by the right one.
+//!
+//! Descriptor (LZ4 frame format): FLG, BD, content size u64 if FLG bit 3, dictionary id u32 if FLG bit 0, HC.
+
+use super::failed;
+use crate::compression::Compression;
+use crate::error::RecordError;
+
+const MAGIC_SIZE: usize = 4;
+const CONTENT_SIZE_FLAG: u8 = 0x08;
+const DICTIONARY_FLAG: u8 = 0x01;
+
+/// The frame's header with the right checksum, and what follows it.
+pub(super) fn mend_header(input: &[u8]) -> Result<(Vec<u8>, &[u8]), RecordError> {
+    let cut = || failed(Compression::Lz4, "the frame header is cut short");
+    let flags = *input.get(MAGIC_SIZE).ok_or_else(cut)?;
+    let mut descriptor = 2;
+    if flags & CONTENT_SIZE_FLAG != 0 {
+        descriptor += 8;
+    }
+    if flags & DICTIONARY_FLAG != 0 {
+        descriptor += 4;
+    }
+    let checksum_at = MAGIC_SIZE + descriptor;
+    let (header, rest) = input.split_at_checked(checksum_at + 1).ok_or_else(cut)?;
+    let mut header = header.to_vec();
+    header[checksum_at] = (xxh32_short(&header[MAGIC_SIZE..checksum_at]) >> 8) as u8;
+    Ok((header, rest))
+}
+
+/// xxHash32 with seed 0 of fewer than 16 bytes, where no stripes occur.
+fn xxh32_short(bytes: &[u8]) -> u32 {
+    const PRIMES: [u32; 5] = [
+        2_654_435_761,
+        2_246_822_519,
+        3_266_489_917,
+        668_265_263,
+        374_761_393,
+    ];
+    debug_assert!(bytes.len() < 16);
+    let mut hash = PRIMES[4].wrapping_add(bytes.len() as u32);
+    let (words, tail) = bytes.as_chunks::<4>();
+    for word in words {
+        hash = hash.wrapping_add(u32::from_le_bytes(*word).wrapping_mul(PRIMES[2]));
+        hash = hash.rotate_left(17).wrapping_mul(PRIMES[3]);
+    }
+    for &byte in tail {
+        hash = hash.wrapping_add(u32::from(byte).wrapping_mul(PRIMES[4]));
+        hash = hash.rotate_left(11).wrapping_mul(PRIMES[0]);
+    }
+    hash = (hash ^ (hash >> 15)).wrapping_mul(PRIMES[1]);
+    hash = (hash ^ (hash >> 13)).wrapping_mul(PRIMES[2]);
+    hash ^ (hash >> 16)
+}
+
+#[cfg(test)]
+mod tests {
+    //! If this fails, lz4 message sets of Kafka 0.8 and 0.9 clients are refused.
+    use super::*;
+
+    #[test]
+    fn a_wrong_header_checksum_is_replaced_by_the_right_one() {
+        let mut frame = Vec::new();
+        super::super::compress(Compression::Lz4, None, b"some text, some text", &mut frame)
+            .unwrap();
+        let right = frame[6];
+        frame[6] = !right;
+        let (header, rest) = mend_header(&frame).unwrap();
+        assert_eq!(header[6], right);
+        assert_eq!(header.len() + rest.len(), frame.len());
+        for cut in 0..7 {
+            assert!(mend_header(&frame[..cut]).is_err());
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Snappy as Kafka uses it.
+//!
+//! Layout (snappy-java's `SnappyOutputStream`), big-endian:
+//!
+//! ```text
+//! 82 53 4e 41 50 50 59 00   magic
+//! version                   i32 (1)
+//! oldest compatible version i32 (1)
+//! then, to the end:
+//!   block length            i32
+//!   block                   raw snappy of at most the writer's block size
+//! ```
+//!
+//! A writer that was flushed and begun again repeats the header, so one may stand where a block is expected. Clients
+//! that are not Java's may write one raw block and nothing around it.
+
+use super::failed;
+use crate::compression::Compression;
+use crate::error::RecordError;
+
+const MAGIC: [u8; 8] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0];
+const FRAME_HEADER: usize = 16;
+/// What snappy-java writes by default.
+const BLOCK_SIZE: usize = 32 * 1024;
+/// A copy of 64 bytes takes 3 at least, so nothing raw grows to more than this many times its size.
+const GREATEST_RATIO: usize = 22;
+
+pub(super) fn compress(input: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&1i32.to_be_bytes());
+    out.extend_from_slice(&1i32.to_be_bytes());
+    let mut encoder = snap::raw::Encoder::new();
+    for block in input.chunks(BLOCK_SIZE) {
+        let length_at = out.len();
+        let start = length_at + 4;
+        out.resize(start + snap::raw::max_compress_len(block.len()), 0);
+        let length = encoder
+            .compress(block, &mut out[start..])
+            .map_err(|error| failed(Compression::Snappy, error))?;
+        out[length_at..start].copy_from_slice(&(length as u32).to_be_bytes());
+        out.truncate(start + length);
+    }
+    Ok(())
+}
+
+pub(super) fn decompress(
+    input: &[u8],
+    limit: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), RecordError> {
+    if !input.starts_with(&MAGIC) {
+        return append_block(input, limit, out);
+    }
+    let mut rest = input;
+    while !rest.is_empty() {
+        if rest.starts_with(&MAGIC) {
+            rest = rest
+                .get(FRAME_HEADER..)
+                .ok_or_else(|| failed(Compression::Snappy, "the frame header is cut short"))?;
+            continue;
+        }
+        let block = rest.split_first_chunk::<4>().and_then(|(length, after)| {
+            let length = usize::try_from(i32::from_be_bytes(*length)).ok()?;
+            after.split_at_checked(length)
+        });
+        let Some((block, after)) = block else {
+            return Err(failed(Compression::Snappy, "a block is cut short"));
+        };
+        append_block(block, limit, out)?;
+        rest = after;
+    }
+    Ok(())
+}
+
+fn append_block(block: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), RecordError> {
+    let codec = Compression::Snappy;
+    let length = snap::raw::decompress_len(block).map_err(|error| failed(codec, error))?;
+    if length > block.len().saturating_mul(GREATEST_RATIO) {
+        return Err(failed(codec, "a block claims more than it can hold"));
+    }
+    let start = out.len();
+    if length > limit - start {
+        return Err(RecordError::DecompressedTooLarge { codec, limit });
+    }
+    if out.capacity() - start < length {
+        // Blocks are small; grow by doubling, but never beyond the limit.
+        let target = (start * 2).max(start + length).min(limit);
+        out.reserve_exact(target - start);
+    }
+    out.resize(start + length, 0);
+    snap::raw::Decoder::new()
+        .decompress(block, &mut out[start..])
+        .map_err(|error| failed(codec, error))?;
+    Ok(())
+}

@@ -1,0 +1,1 @@
+//! Message sets v0 and v1.

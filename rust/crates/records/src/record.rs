@@ -1,0 +1,259 @@
+//! One record of a batch v2, and walking over all of them without allocating.
+//!
+//! Layout (KIP-98, `DefaultRecord`); all numbers but the attributes are zigzag varints:
+//!
+//! ```text
+//! length            i32   bytes that follow
+//! attributes        i8    no bits defined
+//! timestamp delta   i64   added to the base timestamp
+//! offset delta      i32   added to the base offset
+//! key length        i32   -1: null;  key
+//! value length      i32   -1: null;  value
+//! header count      i32
+//!   key length      i32              key
+//!   value length    i32   -1: null;  value
+//! ```
+
+use crate::error::RecordError;
+use crate::header::{BatchHeader, TimestampType};
+use crate::varint;
+
+/// A record, borrowed from its batch (or from the buffer the batch was decompressed into).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    pub offset: i64,
+    /// Milliseconds since the epoch, -1 for none; the batch's append time when the batch says so.
+    pub timestamp: i64,
+    pub key: Option<&'a [u8]>,
+    pub value: Option<&'a [u8]>,
+    headers: Headers<'a>,
+}
+
+impl<'a> Record<'a> {
+    /// The record's headers in their order; keys may repeat.
+    #[inline]
+    pub fn headers(&self) -> Headers<'a> {
+        self.headers
+    }
+}
+
+/// The headers of a record: an iterator over keys (UTF-8 by convention, not checked) and values.
+///
+/// The bytes were checked when the record was read, so iterating cannot fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Headers<'a> {
+    bytes: &'a [u8],
+    remaining: usize,
+}
+
+impl<'a> Headers<'a> {
+    /// No headers.
+    pub const EMPTY: Headers<'static> = Headers {
+        bytes: &[],
+        remaining: 0,
+    };
+
+    /// True when none are left.
+    pub fn is_empty(&self) -> bool {
+        self.remaining == 0
+    }
+
+    /// Reads `count` headers, which must fill `bytes` exactly.
+    fn check(count: i32, bytes: &'a [u8]) -> Result<Self, &'static str> {
+        // A header takes two bytes at least.
+        if count < 0 || count as usize > bytes.len() / 2 {
+            return Err("the header count is negative or greater than the record");
+        }
+        let mut rest = bytes;
+        for _ in 0..count {
+            next_header(&mut rest)?;
+        }
+        if !rest.is_empty() {
+            return Err("bytes remain after the headers");
+        }
+        Ok(Self {
+            bytes,
+            remaining: count as usize,
+        })
+    }
+}
+
+fn next_header<'a>(rest: &mut &'a [u8]) -> Result<(&'a [u8], Option<&'a [u8]>), &'static str> {
+    let key = nullable(rest)?.ok_or("a header key is null")?;
+    let value = nullable(rest)?;
+    Ok((key, value))
+}
+
+impl<'a> Iterator for Headers<'a> {
+    type Item = (&'a [u8], Option<&'a [u8]>);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.remaining == 0 {
+            return None;
+        }
+        self.remaining -= 1;
+        next_header(&mut self.bytes).ok()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.remaining, Some(self.remaining))
+    }
+}
+
+impl ExactSizeIterator for Headers<'_> {}
+
+const BAD_NUMBER: &str = "a number in it is cut short or too long";
+
+/// Takes a length and that many bytes off the front; a negative length is null, as Kafka reads it.
+#[inline]
+fn nullable<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>, &'static str> {
+    let length = varint::read_i32(rest).map_err(|_| BAD_NUMBER)?;
+    if length < 0 {
+        return Ok(None);
+    }
+    let (bytes, after) = rest
+        .split_at_checked(length as usize)
+        .ok_or("a key or value is longer than its record")?;
+    *rest = after;
+    Ok(Some(bytes))
+}
+
+/// What of the header the records need.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RecordBase {
+    base_offset: i64,
+    base_timestamp: i64,
+    append_time: Option<i64>,
+    count: usize,
+}
+
+impl RecordBase {
+    pub(crate) fn of(header: &BatchHeader) -> Self {
+        Self {
+            base_offset: header.base_offset,
+            base_timestamp: header.base_timestamp,
+            append_time: (header.timestamp_type() == TimestampType::LogAppendTime)
+                .then_some(header.max_timestamp),
+            count: header.record_count.max(0) as usize,
+        }
+    }
+}
+
+/// The records of one batch, uncompressed: borrowed from it, or in a buffer of their own when they were compressed.
+#[derive(Debug)]
+pub struct Records<'a> {
+    pub(crate) base: RecordBase,
+    pub(crate) bytes: std::borrow::Cow<'a, [u8]>,
+}
+
+impl Records<'_> {
+    /// Walks over the records from the first.
+    #[inline]
+    pub fn iter(&self) -> RecordIter<'_> {
+        RecordIter::new(self.base, &self.bytes)
+    }
+}
+
+impl<'r> IntoIterator for &'r Records<'_> {
+    type Item = Result<Record<'r>, RecordError>;
+    type IntoIter = RecordIter<'r>;
+
+    fn into_iter(self) -> RecordIter<'r> {
+        self.iter()
+    }
+}
+
+/// Yields each record, or the first error and then nothing more. It is an error if fewer records than the header
+/// counts are there, or if bytes remain after the last.
+#[derive(Debug, Clone)]
+pub struct RecordIter<'a> {
+    base: RecordBase,
+    rest: &'a [u8],
+    index: usize,
+    done: bool,
+}
+
+impl<'a> RecordIter<'a> {
+    #[inline]
+    pub(crate) fn new(base: RecordBase, bytes: &'a [u8]) -> Self {
+        Self {
+            base,
+            rest: bytes,
+            index: 0,
+            done: false,
+        }
+    }
+
+    /// Reads one record; also returns its offset delta.
+    #[inline]
+    fn read(&mut self) -> Result<(Record<'a>, i32), &'static str> {
+        let length = varint::read_i32(&mut self.rest).map_err(|_| BAD_NUMBER)?;
+        if length < 0 {
+            return Err("its length is negative");
+        }
+        let (mut body, after) = self
+            .rest
+            .split_at_checked(length as usize)
+            .ok_or("it is longer than the batch")?;
+        self.rest = after;
+        let (_attributes, rest) = body.split_first().ok_or("it is empty")?;
+        body = rest;
+        let timestamp_delta = varint::read_i64(&mut body).map_err(|_| BAD_NUMBER)?;
+        let offset_delta = varint::read_i32(&mut body).map_err(|_| BAD_NUMBER)?;
+        let key = nullable(&mut body)?;
+        let value = nullable(&mut body)?;
+        let header_count = varint::read_i32(&mut body).map_err(|_| BAD_NUMBER)?;
+        let headers = if header_count == 0 && body.is_empty() {
+            Headers::EMPTY
+        } else {
+            Headers::check(header_count, body)?
+        };
+        let base = &self.base;
+        let record = Record {
+            offset: base.base_offset.wrapping_add(i64::from(offset_delta)),
+            timestamp: base
+                .append_time
+                .unwrap_or_else(|| base.base_timestamp.wrapping_add(timestamp_delta)),
+            key,
+            value,
+            headers,
+        };
+        Ok((record, offset_delta))
+    }
+
+    /// The next record and its offset delta.
+    #[inline]
+    pub(crate) fn next_with_delta(&mut self) -> Option<Result<(Record<'a>, i32), RecordError>> {
+        if self.done {
+            return None;
+        }
+        let index = self.index;
+        let result = if index < self.base.count {
+            self.index += 1;
+            self.read()
+        } else {
+            self.done = true;
+            if self.rest.is_empty() {
+                return None;
+            }
+            Err("bytes remain after the last record the header counts")
+        };
+        Some(result.map_err(|reason| {
+            self.done = true;
+            RecordError::InvalidRecord { index, reason }
+        }))
+    }
+}
+
+impl<'a> Iterator for RecordIter<'a> {
+    type Item = Result<Record<'a>, RecordError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_with_delta()
+            .map(|result| result.map(|(record, _)| record))
+    }
+}
+
+impl std::iter::FusedIterator for RecordIter<'_> {}
