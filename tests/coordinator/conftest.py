@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from .support import WAIT_SECONDS, Coordinator, LoopThread
+from .support import WAIT_SECONDS, Coordinator, FileLog, LoopThread, RawClient
 
 StartCoordinator = Callable[..., Coordinator]
 Connect = Callable[..., KazooClient]
+OpenRaw = Callable[[], RawClient]
 
 
 @pytest.fixture
@@ -28,6 +29,7 @@ def start_coordinator(loop_thread: LoopThread, tmp_path: Path) -> Iterator[Start
     running: list[Coordinator] = []
 
     def start(directory: Path | None = None, **options: Any) -> Coordinator:
+        options.setdefault("open_log", FileLog)
         coordinator = Coordinator(loop_thread, directory or tmp_path / "coordinator", **options)
         running.append(coordinator)
         return coordinator
@@ -48,7 +50,9 @@ def connect(coordinator: Coordinator) -> Iterator[Connect]:
     clients: list[KazooClient] = []
 
     def start(target: Coordinator | None = None, **options: Any) -> KazooClient:
-        client = KazooClient(hosts=(target or coordinator).hosts, timeout=options.pop("timeout", 10.0), **options)
+        client = KazooClient(
+            hosts=(target or coordinator).hosts, timeout=options.pop("timeout", 10.0), **options
+        )
         clients.append(client)
         client.start(timeout=WAIT_SECONDS)
         return client
@@ -62,3 +66,17 @@ def connect(coordinator: Coordinator) -> Iterator[Connect]:
 @pytest.fixture
 def client(connect: Connect) -> KazooClient:
     return connect()
+
+
+@pytest.fixture
+def open_raw(coordinator: Coordinator) -> Iterator[OpenRaw]:
+    """A factory of connections that speak raw frames."""
+    opened: list[RawClient] = []
+
+    def start() -> RawClient:
+        opened.append(RawClient(coordinator.port))
+        return opened[-1]
+
+    yield start
+    for raw in opened:
+        raw.close()

@@ -1,5 +1,5 @@
-"""What the coordinator's tests share: a clock of their own, a plain file in place of the log engine, a server on a loop
-in a thread (kazoo blocks), and a client that speaks raw frames."""
+"""What the coordinator's tests share: a clock of their own, a plain file in place of the log engine, a
+server on a loop in a thread (kazoo blocks), and a client that speaks raw frames."""
 
 from __future__ import annotations
 
@@ -168,7 +168,9 @@ class RawClient:
         self, timeout_ms: int = 10_000, session_id: int = 0, password: bytes = bytes(16), last_zxid: int = 0
     ) -> tuple[int, int, bytes]:
         """Shakes hands; returns timeout, session id and password, zeros when refused."""
-        self.send(struct.pack(">iqiqi", 0, last_zxid, timeout_ms, session_id, len(password)) + password + b"\0")
+        self.send(
+            struct.pack(">iqiqi", 0, last_zxid, timeout_ms, session_id, len(password)) + password + b"\0"
+        )
         answer = self.receive()
         if not answer:
             raise ConnectionError("the server closed the connection")

@@ -15,7 +15,7 @@ import asyncio
 import enum
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from . import replies
 from .acl import digest_identity
@@ -38,6 +38,8 @@ OUTSTANDING_MAX = 1000
 """Requests of one client in flight; ZooKeeper's ``globalOutstandingLimit``, here per client."""
 IDENTITIES_MAX = 16
 """Identities one connection may add: they travel with each of its writes."""
+FLUSH_BYTES = 64 << 10
+"""Output that is handed to the transport at once, which then says whether the client keeps up."""
 UNSENT_BYTES_MAX = 64 << 20
 """A client that leaves this much unread (watch events, in the end) is cut off."""
 
@@ -53,11 +55,15 @@ class Phase(enum.Enum):
     CLOSED = enum.auto()
 
 
-class Pending(NamedTuple):
-    """A request not answered yet; ``read`` is None for a write, which the server completes."""
+class Pending:
+    """A request not answered yet: a read to be answered in its turn, or a write whose answer arrives."""
 
-    xid: int
-    read: Read | None
+    __slots__ = ("answer", "read", "xid")
+
+    def __init__(self, xid: int, read: Read | None) -> None:
+        self.xid = xid
+        self.read = read
+        self.answer: bytes | None = None
 
 
 class Connection(asyncio.Protocol):
@@ -68,7 +74,9 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._out: list[bytes] = []
+        self._out_bytes = 0
         self._pending: deque[Pending] = deque()
+        self._writes: deque[Pending] = deque()
         self._reading = True
         self._writable = True
         self.phase = Phase.NEW
@@ -77,6 +85,12 @@ class Connection(asyncio.Protocol):
         self.sends_read_only = False
         self.address = ""
         self.identities: tuple[Id, ...] = ()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes held for this client: received and not handled, or not yet sent."""
+        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return len(self._received) + self._out_bytes + unsent
 
     # ---- called by asyncio ----
 
@@ -93,6 +107,7 @@ class Connection(asyncio.Protocol):
         self.phase = Phase.CLOSED
         self._stop_handshake_timer()
         self._pending.clear()
+        self._writes.clear()
         self._out.clear()
         self._received.clear()
         self._server.disconnected(self)
@@ -104,11 +119,10 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writable = False
-        if self._transport is not None and self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
-            self._transport.abort()
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._answer()
         self.pump()
         self._server.send_all()
 
@@ -177,31 +191,36 @@ class Connection(asyncio.Protocol):
         if isinstance(asked, CreateSession):
             raise JuteError("createSession is no client's request")
         if isinstance(asked, Write):
-            self._pending.append(Pending(xid, None))
+            pending = Pending(xid, None)
+            self._pending.append(pending)
+            self._writes.append(pending)
             self._server.write(self, Op(op), asked, body[8:])
         else:
             self._pending.append(Pending(xid, asked))
-            if len(self._pending) == 1:
-                self._answer_reads()
+            self._answer()
 
     # ---- answers ----
 
-    def _answer_reads(self) -> None:
-        while self._pending and (read := self._pending[0].read) is not None:
-            xid = self._pending.popleft().xid
-            if isinstance(read, Auth):
-                self._authenticate(xid, read)
+    def _answer(self) -> None:
+        """Answers what can be answered in order, while the client takes its replies."""
+        while self._pending and self._writable and self.phase is Phase.OPEN:
+            pending = self._pending[0]
+            if pending.read is None:
+                if pending.answer is None:
+                    return
+                self.send(pending.answer)
+            elif isinstance(pending.read, Auth):
+                self._authenticate(pending.xid, pending.read)
             else:
-                self._server.read(self, xid, read)
+                self._server.read(self, pending.xid, pending.read)
+            self._pending.popleft()
 
     def complete_write(self, zxid: int, code: Code, body: bytes) -> None:
         """The oldest write of this client is durable and applied."""
-        if self.phase is Phase.CLOSED or not self._pending:
-            return
-        pending = self._pending.popleft()
-        assert pending.read is None, "reads before a write are answered when they arrive"
-        self.send(replies.reply(pending.xid, zxid, code, body))
-        self._answer_reads()
+        if self._writes:
+            pending = self._writes.popleft()
+            pending.answer = replies.reply(pending.xid, zxid, code, body)
+            self._answer()
 
     def _authenticate(self, xid: int, request: Auth) -> None:
         """Adds an identity; a scheme we do not know ends the connection, as ZooKeeper does."""
@@ -223,13 +242,20 @@ class Connection(asyncio.Protocol):
         if not self._out:
             self._server.has_output(self)
         self._out.append(data)
+        self._out_bytes += len(data)
+        if self._out_bytes >= FLUSH_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         """Hands queued bytes to the transport."""
         if self._out and self._transport is not None:
             data = b"".join(self._out)
             self._out.clear()
+            self._out_bytes = 0
             self._transport.write(data)
+            if self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+                _logger.warning("cutting off %s: it does not read its replies", self.address)
+                self.abort()
 
     def opened(self, session_id: int) -> None:
         """The handshake is over."""

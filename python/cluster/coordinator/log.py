@@ -90,7 +90,11 @@ class TransactionLog:
             if not is_last and logs[position + 1][0] <= snapshot_zxid + 1:
                 continue  # the snapshot holds all of it
             log = self._open_log(path)
-            last_zxid = self._replay(machine, log, path)
+            try:
+                last_zxid = self._replay(machine, log, path)
+            except BaseException:
+                log.close()
+                raise
             if is_last and (last_zxid or first_zxid - 1) == machine.last_zxid:
                 self._log = log
             else:

@@ -1,0 +1,149 @@
+"""Hostile clients. If these fail, somebody who can reach the port can stop the coordinator, fill its
+memory, take over a session, or be shown a state older than one already seen."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import pytest
+from cluster.coordinator.jute import MAX_BUFFER
+from cluster.coordinator.requests import Op
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kazoo.client import KazooClient
+
+from .conftest import OpenRaw
+from .support import Coordinator
+
+HTTP = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+TLS = bytes.fromhex("16030100c8010000c40303")
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        HTTP,
+        TLS,
+        b"\xff" * 64,
+        b"\0" * 64,
+        struct.pack(">i", MAX_BUFFER + 1),
+        struct.pack(">i", -1),
+        b"\0\0\0\4abcd",
+    ],
+    ids=["http", "tls", "ones", "zeros", "long", "negative", "short"],
+)
+def test_garbage_costs_its_connection_only(client: KazooClient, open_raw: OpenRaw, garbage: bytes) -> None:
+    raw = open_raw()
+    raw.socket.sendall(garbage)
+    assert raw.receive() == b""
+    assert client.exists("/")
+
+
+def test_a_frame_longer_than_allowed_is_refused_at_its_length(open_raw: OpenRaw) -> None:
+    raw = open_raw()
+    raw.connect()
+    raw.socket.sendall(struct.pack(">i", 2**31 - 1))
+    assert raw.receive() == b""
+
+
+def test_the_largest_allowed_frame_is_served(client: KazooClient) -> None:
+    room = MAX_BUFFER - 200
+    client.create("/big", b"x" * room)
+    assert len(client.get("/big")[0]) == room
+
+
+def test_a_malformed_request_closes_the_connection_and_the_session_lives(open_raw: OpenRaw) -> None:
+    raw = open_raw()
+    _timeout, session, password = raw.connect()
+    raw.send(struct.pack(">ii", 1, Op.GET_DATA) + struct.pack(">i", 2**30) + b"/a")
+    assert raw.receive() == b""
+    again = open_raw()
+    assert again.connect(session_id=session, password=password)[1] == session
+
+
+def test_an_unknown_operation_is_answered_unimplemented(open_raw: OpenRaw) -> None:
+    raw = open_raw()
+    raw.connect()
+    assert raw.request(7, 999)[2] == -6
+    assert raw.request(8, Op.EXISTS, struct.pack(">i", 1) + b"/\0")[2] == 0
+
+
+def test_a_client_cannot_forge_the_birth_of_a_session(open_raw: OpenRaw) -> None:
+    raw = open_raw()
+    raw.connect()
+    raw.send(struct.pack(">ii", 1, Op.CREATE_SESSION) + struct.pack(">ii", 4000, 0))
+    assert raw.receive() == b""
+
+
+def test_a_wrong_password_gets_no_session(open_raw: OpenRaw) -> None:
+    owner = open_raw()
+    _timeout, session, password = owner.connect()
+    for guess in (bytes(16), b"", password[:-1]):
+        thief = open_raw()
+        assert thief.connect(session_id=session, password=guess) == (0, 0, bytes(16))
+        assert thief.receive() == b""
+    assert owner.request(-2, Op.PING)[0] == -2
+
+
+def test_a_session_moves_to_its_newest_connection(open_raw: OpenRaw) -> None:
+    old = open_raw()
+    _timeout, session, password = old.connect()
+    new = open_raw()
+    assert new.connect(session_id=session, password=password)[1] == session
+    assert old.receive() == b""
+    assert new.request(-2, Op.PING)[2] == 0
+
+
+def test_a_client_that_has_seen_a_newer_state_is_not_served(open_raw: OpenRaw) -> None:
+    raw = open_raw()
+    with pytest.raises(ConnectionError):
+        raw.connect(last_zxid=1 << 40)
+
+
+def test_requests_sent_together_with_the_handshake_are_served(open_raw: OpenRaw) -> None:
+    raw = open_raw()
+    handshake = struct.pack(">iqiqi", 0, 0, 10_000, 0, 16) + bytes(16) + b"\0"
+    ping = struct.pack(">ii", -2, Op.PING)
+    both = struct.pack(">i", len(handshake)) + handshake + struct.pack(">i", len(ping)) + ping
+    for position in range(len(both)):  # as slowly as a network can
+        raw.socket.sendall(both[position : position + 1])
+    assert len(raw.receive()) == 37
+    assert raw.reply()[0] == -2
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ops=st.lists(st.tuples(st.sampled_from([*Op, 55]), st.binary(max_size=60)), max_size=5))
+def test_any_requests_leave_the_server_serving(open_raw: OpenRaw, ops: list[tuple[int, bytes]]) -> None:
+    raw = open_raw()
+    raw.connect()
+    for xid, (op, body) in enumerate(ops):
+        try:
+            raw.send(struct.pack(">ii", xid, op) + body)
+        except OSError:
+            break
+    other = open_raw()
+    other.connect()
+    assert other.request(-2, Op.PING)[2] == 0
+
+
+def test_a_client_that_never_reads_blocks_nobody(
+    coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient
+) -> None:
+    client.create("/large", os.urandom(500_000))
+    raw = open_raw()
+    raw.connect()
+    get = struct.pack(">ii", 1, Op.GET_DATA) + struct.pack(">i", 6) + b"/large" + b"\0"
+    raw.socket.setblocking(False)
+    sent = 0
+    try:
+        for _ in range(100_000):
+            sent += raw.socket.send(struct.pack(">i", len(get)) + get)
+    except BlockingIOError:
+        pass
+    assert client.get("/large")[1].dataLength == 500_000
+    # The server stopped reading this client when its replies piled up: it holds a few of them, not thousands.
+    connection = next(
+        connection for connection in coordinator.server._connections if connection.buffered_bytes > 0
+    )
+    assert connection.buffered_bytes < 4_000_000

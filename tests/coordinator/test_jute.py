@@ -1,0 +1,106 @@
+"""The wire encoding. If these fail, a client's bytes are misread, or hostile ones cost more than their
+connection."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from cluster.coordinator.errors import JuteError
+from cluster.coordinator.jute import Acl, Id, Reader, Stat, Writer
+from cluster.coordinator.machine import decode_command
+from cluster.coordinator.requests import (
+    Check,
+    ConnectRequest,
+    Create,
+    Delete,
+    Multi,
+    Op,
+    SetData,
+    SetWatches,
+    Unknown,
+    decode_connect,
+    decode_request,
+)
+from cluster.coordinator.snapshot import decode as decode_snapshot
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def test_connect_with_and_without_the_read_only_flag() -> None:
+    body = struct.pack(">iqiqi", 0, 7, 9000, 0x1234, 2) + b"pw"
+    assert decode_connect(body) == ConnectRequest(7, 9000, 0x1234, b"pw", False)
+    assert decode_connect(body + b"\1") == ConnectRequest(7, 9000, 0x1234, b"pw", True)
+
+
+def test_a_multi_as_clients_send_it() -> None:
+    writer = Writer()
+    writer.i32(Op.CREATE).boolean(False).i32(-1).string("/a").buffer(b"x").acls(
+        [Acl(31, Id("world", "anyone"))]
+    ).i32(3)
+    writer.i32(Op.SET_DATA).boolean(False).i32(-1).string("/a").buffer(None).i32(4)
+    writer.i32(Op.CHECK).boolean(False).i32(-1).string("/a").i32(5)
+    writer.i32(Op.DELETE).boolean(False).i32(-1).string("/a").i32(6)
+    writer.i32(-1).boolean(True).i32(-1)
+    assert decode_request(Op.MULTI, Reader(writer.finish())) == Multi(
+        [
+            Create("/a", b"x", [Acl(31, Id("world", "anyone"))], 3, False),
+            SetData("/a", None, 4),
+            Check("/a", 5),
+            Delete("/a", 6),
+        ]
+    )
+
+
+def test_set_watches_of_both_ages() -> None:
+    writer = Writer().i64(5).strings(["/d"]).strings(["/e"]).strings(["/c"])
+    assert decode_request(Op.SET_WATCHES, Reader(writer.finish())) == SetWatches(
+        5, ["/d"], ["/e"], ["/c"], [], []
+    )
+    writer.strings(["/p"]).strings(["/r"])
+    expected = SetWatches(5, ["/d"], ["/e"], ["/c"], ["/p"], ["/r"])
+    assert decode_request(Op.SET_WATCHES2, Reader(writer.finish())) == expected
+
+
+def test_stat_is_68_bytes_in_the_documented_order() -> None:
+    raw = Writer().stat(Stat(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)).finish()
+    assert len(raw) == 68
+    assert struct.unpack(">qqqqiiiqiiq", raw) == (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
+
+
+@pytest.mark.parametrize("length", [-2, -(2**31), 5, 2**31 - 1])
+def test_a_length_beyond_the_end_is_refused_before_it_is_believed(length: int) -> None:
+    with pytest.raises(JuteError):
+        Reader(struct.pack(">i", length) + b"abcd").buffer()
+
+
+@pytest.mark.parametrize("count", [-2, 2, 2**31 - 1])
+def test_an_absurd_count_is_refused_before_it_is_believed(count: int) -> None:
+    with pytest.raises(JuteError):
+        Reader(struct.pack(">i", count) + b"\0\0\0\0").strings()
+
+
+def test_a_string_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(JuteError):
+        Reader(b"\0\0\0\1\xff").string()
+
+
+@settings(deadline=None)
+@given(st.sampled_from([*Op, 77]), st.binary(max_size=200))
+def test_any_bytes_are_a_request_or_a_jute_error(op: int, body: bytes) -> None:
+    try:
+        request = decode_request(op, Reader(body))
+    except JuteError:
+        return
+    assert isinstance(request, tuple)
+    assert isinstance(request, Unknown) == (op in (77, Op.ERROR))
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_handshake_a_command_a_snapshot_or_a_jute_error(body: bytes) -> None:
+    for decode in (decode_connect, decode_command, decode_snapshot):
+        try:
+            decode(body)
+        except JuteError:
+            continue

@@ -1,0 +1,331 @@
+"""Crashes. If these fail, an answered write is gone after a restart, a refused one is back, or a damaged
+directory is served as if it were whole."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from cluster.coordinator import CoordinatorError
+from cluster.coordinator.acl import OPEN
+from cluster.coordinator.jute import Acl, Id, Reader, Writer
+from cluster.coordinator.log import TransactionLog
+from cluster.coordinator.machine import Command, Machine, State, decode_command
+from cluster.coordinator.requests import CreateSession, Op, decode_request, encode_create_session
+from cluster.coordinator.sessions import Session
+from cluster.coordinator.snapshot import decode, encode, read_snapshot, snapshot_path, write_snapshot
+from cluster.coordinator.tree import NodeState
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kazoo.client import KazooClient
+
+from .conftest import Connect, StartCoordinator
+from .support import WAIT_SECONDS, Coordinator, FileLog, RawClient
+
+
+def command(zxid: int, op: Op, body: bytes, session: int = 1) -> Command:
+    return Command(zxid, zxid * 1000, session, op, (), decode_request(op, Reader(body)), body)  # type: ignore[arg-type]
+
+
+def history(count: int, seed: int = 1) -> list[Command]:
+    """A session's life: creations, changes, deletions, refusals."""
+    birth = encode_create_session(CreateSession(4000, b"p" * 16))
+    commands = [command(1, Op.CREATE_SESSION, birth)]
+    chance = random.Random(seed)
+    for zxid in range(2, count + 1):
+        path = f"/{chance.choice('abc')}"
+        kind = chance.choice([Op.CREATE, Op.CREATE, Op.SET_DATA, Op.SET_DATA, Op.DELETE])
+        writer = Writer().string(path)
+        if kind is Op.CREATE:
+            writer.buffer(bytes([zxid % 256])).acls(OPEN).i32(chance.choice([0, 1, 2, 3]))
+        elif kind is Op.SET_DATA:
+            writer.buffer(bytes([zxid % 256])).i32(-1)
+        else:
+            writer.i32(-1)
+        commands.append(command(zxid, kind, writer.finish()))
+    return commands
+
+
+def fingerprint(machine: Machine) -> bytes:
+    """The machine's whole state, comparable."""
+    state = machine.export()
+    return encode(state._replace(nodes=sorted(state.nodes), sessions=sorted(state.sessions)))
+
+
+def states_after(commands: Sequence[Command]) -> list[bytes]:
+    machine = Machine()
+    states = [fingerprint(machine)]
+    for each in commands:
+        machine.apply(each)
+        states.append(fingerprint(machine))
+    return states
+
+
+def recover(directory: Path) -> Machine:
+    log = TransactionLog(directory, FileLog)
+    try:
+        return log.recover()[0]
+    finally:
+        log.close()
+
+
+def write_history(directory: Path, commands: Sequence[Command], snapshot_every: int) -> None:
+    """What a server does: append, apply, and now and then roll and save."""
+    log = TransactionLog(directory, FileLog)
+    machine, _behind = log.recover()
+    for each in commands:
+        log.append([each.encode()])
+        machine.apply(each)
+        if machine.last_zxid % snapshot_every == 0:
+            log.roll(machine.last_zxid + 1)
+            log.save(machine.export())
+    log.close()
+
+
+def newest_log(directory: Path) -> Path:
+    return max(directory.glob("log.*")) / "records"
+
+
+def test_commands_read_back_as_they_were_logged() -> None:
+    for each in history(50):
+        with_identity = each._replace(identities=(Id("digest", "me:hash"), Id("ip", "::1")))
+        assert decode_command(with_identity.encode()) == with_identity
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 10_000))
+def test_replaying_the_log_gives_the_same_state(seed: int) -> None:
+    commands = history(60, seed)
+    first, second = states_after(commands), states_after([decode_command(each.encode()) for each in commands])
+    assert first == second
+
+
+def test_a_log_cut_anywhere_gives_a_state_that_once_was(tmp_path: Path) -> None:
+    commands = history(40)
+    expected = states_after(commands)
+    whole = tmp_path / "whole"
+    write_history(whole, commands, snapshot_every=15)
+    assert fingerprint(recover(whole)) == expected[-1]
+    tail = newest_log(whole).read_bytes()
+    for length in range(0, len(tail), 7):
+        cut = tmp_path / "cut"
+        shutil.copytree(whole, cut)
+        newest_log(cut).write_bytes(tail[:length])
+        machine = recover(cut)
+        assert 30 <= machine.last_zxid < 40
+        assert fingerprint(machine) == expected[machine.last_zxid]
+        # And life goes on from there.
+        following = command(
+            machine.last_zxid + 1, Op.CREATE, Writer().string("/new").buffer(b"").acls(OPEN).i32(0).finish()
+        )
+        write_history(cut, [following], snapshot_every=100)
+        assert recover(cut).tree.find("/new") is not None
+        shutil.rmtree(cut)
+
+
+def test_a_log_behind_its_snapshot_is_continued_beyond_it(tmp_path: Path) -> None:
+    commands = history(20)
+    expected = states_after(commands)
+    write_history(tmp_path, commands, snapshot_every=100)
+    write_snapshot(tmp_path, machine_of(commands).export())
+    newest_log(tmp_path).write_bytes(newest_log(tmp_path).read_bytes()[:-40])
+    assert fingerprint(recover(tmp_path)) == expected[20]
+    more = history(30)[20:]
+    write_history(tmp_path, more, snapshot_every=100)
+    assert recover(tmp_path).last_zxid == 30
+
+
+def machine_of(commands: Sequence[Command]) -> Machine:
+    machine = Machine()
+    for each in commands:
+        machine.apply(each)
+    return machine
+
+
+def test_a_crash_between_any_two_steps_of_a_snapshot_loses_nothing(tmp_path: Path) -> None:
+    commands = history(40)
+    expected = states_after(commands)[-1]
+    write_history(tmp_path, commands, snapshot_every=10)
+    # The snapshot was not finished.
+    (tmp_path / "snapshot.00000000000000ff.tmp").write_bytes(b"half")
+    assert fingerprint(recover(tmp_path)) == expected
+    assert not list(tmp_path.glob("*.tmp"))
+    # The snapshot is there, its new log is not.
+    shutil.rmtree(newest_log(tmp_path).parent)
+    assert fingerprint(recover(tmp_path)) == expected
+    # The new log is there, its snapshot is not.
+    snapshot_path(tmp_path, 40).unlink()
+    assert fingerprint(recover(tmp_path)) == expected
+
+
+def test_old_files_are_purged_and_one_bad_snapshot_is_survived(tmp_path: Path) -> None:
+    commands = history(100)
+    expected = states_after(commands)[-1]
+    write_history(tmp_path, commands, snapshot_every=10)
+    snapshots = sorted(path.name for path in tmp_path.glob("snapshot.*"))
+    assert snapshots == [f"snapshot.{zxid:016x}" for zxid in (80, 90, 100)]
+    assert sorted(path.name for path in tmp_path.glob("log.*")) == [
+        f"log.{zxid:016x}" for zxid in (81, 91, 101)
+    ]
+    newest = snapshot_path(tmp_path, 100)
+    newest.write_bytes(newest.read_bytes()[:-1] + b"!")
+    assert fingerprint(recover(tmp_path)) == expected
+
+
+def test_missing_transactions_stop_the_start(tmp_path: Path) -> None:
+    write_history(tmp_path, history(50), snapshot_every=10)
+    for snapshot in tmp_path.glob("snapshot.*"):
+        snapshot.write_bytes(b"")
+    with pytest.raises(CoordinatorError, match="missing"):
+        recover(tmp_path)
+
+
+def test_a_foreign_record_stops_the_start(tmp_path: Path) -> None:
+    write_history(tmp_path, history(5), snapshot_every=100)
+    log = FileLog(newest_log(tmp_path).parent)
+    log.append([b"not ours"])
+    log.close()
+    with pytest.raises(CoordinatorError, match="no transaction"):
+        recover(tmp_path)
+
+
+def test_two_servers_cannot_share_a_directory(tmp_path: Path) -> None:
+    log = TransactionLog(tmp_path, FileLog)
+    with pytest.raises(CoordinatorError, match="in use"):
+        TransactionLog(tmp_path, FileLog)
+    log.close()
+    TransactionLog(tmp_path, FileLog).close()
+
+
+def test_a_directory_that_cannot_be_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(CoordinatorError, match="file/below"):
+        TransactionLog(tmp_path / "file" / "below", FileLog)
+
+
+def test_snapshots_refuse_every_flipped_byte(tmp_path: Path) -> None:
+    raw = encode(machine_of(history(20)).export())
+    path = tmp_path / "snapshot.0000000000000014"
+    for position in range(len(raw)):
+        path.write_bytes(raw[:position] + bytes([raw[position] ^ 0x40]) + raw[position + 1 :])
+        with pytest.raises(CoordinatorError):
+            read_snapshot(path)
+
+
+def test_the_snapshot_format_of_version_1() -> None:
+    """Bytes of the first release; they have to be readable forever."""
+    root = NodeState(b"", OPEN, 0, 0, 3, 0, 0, 0, 1, 0, 0)
+    own = NodeState(None, (Acl(1, Id("ip", "::1")),), 3, 4, 3, 5000, 6000, 2, 0, -2, 7)
+    state = State(9, 8, [Session(7, 4000, b"p" * 16)], [("/", root), ("/ä", own)])
+    golden = bytes.fromhex("".join(GOLDEN))
+    assert encode(state) == golden
+    assert decode(golden) == state
+
+
+GOLDEN = (
+    "4c435a4e4f444553000000010000000000000009000000000000000800000001000000000000000700000fa000000010",
+    "7070707070707070707070707070707000000002000000010000001f00000005776f726c6400000006616e796f6e6500",
+    "00000100000001000000026970000000033a3a3100000002000000012f00000000000000000000000000000000000000",
+    "000000000000000000000000030000000000000000000000000000000000000000000000010000000000000000000000",
+    "00000000032fc3a4ffffffff000000010000000000000003000000000000000400000000000000030000000000001388",
+    "00000000000017700000000200000000fffffffe0000000000000007587b38a9",
+)
+
+
+def test_a_killed_server_keeps_what_it_answered(
+    start_coordinator: StartCoordinator, coordinator: Coordinator, client: KazooClient, tmp_path: Path
+) -> None:
+    """The directory is copied while writes run: what was answered before the copy began is in the copy."""
+    client.create("/k", b"")
+    answered: list[int] = []
+    enough = threading.Event()
+
+    def note(result: object) -> None:
+        answered.append(1)
+        if len(answered) == 300:
+            enough.set()
+
+    pending = [client.create_async(f"/k/{number:05}") for number in range(3000)]
+    for each in pending:
+        each.rawlink(note)
+    assert enough.wait(WAIT_SECONDS)
+    before = len(answered)
+    copy = tmp_path / "copy"
+    shutil.copytree(coordinator.directory, copy)
+    for each in pending:
+        each.get(timeout=WAIT_SECONDS)
+    second = start_coordinator(copy)
+    raw = RawClient(second.port)
+    raw.connect()
+    error, body = raw.request(1, Op.GET_CHILDREN, Writer().string("/k").boolean(False).finish())[2:]
+    raw.close()
+    assert error == 0
+    children = Reader(body).strings()
+    assert len(children) >= before
+    assert children == [f"{number:05}" for number in range(len(children))]
+
+
+def test_snapshots_are_taken_while_serving(
+    start_coordinator: StartCoordinator, connect: Connect, tmp_path: Path
+) -> None:
+    directory = tmp_path / "snapshots"
+    busy = start_coordinator(directory, snapshot_transactions=50)
+    client = connect(busy)
+    client.create("/n", b"")
+    for result in [client.set_async("/n", str(number).encode()) for number in range(1000)]:
+        result.get(timeout=WAIT_SECONDS)
+    client.stop()
+    busy.stop()
+    assert 1 <= len(list(directory.glob("snapshot.*"))) <= 3
+    data, stat = connect(start_coordinator(directory)).get("/n")
+    assert (data, stat.version) == (b"999", 1000)
+
+
+class FailingLog(FileLog):
+    """A disk that fails after a few writes."""
+
+    left = 5
+
+    def append(self, records: Sequence[bytes]) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(5, "Input/output error")
+        super().append(records)
+
+
+def test_a_failed_disk_ends_the_service_and_answers_nothing(
+    start_coordinator: StartCoordinator, tmp_path: Path
+) -> None:
+    server = start_coordinator(tmp_path / "failing", open_log=FailingLog)
+    raw = RawClient(server.port)
+    raw.connect()
+    create = Writer().buffer(b"").acls(OPEN).i32(0).finish()
+    answered = 0
+    while answered < 10:
+        raw.send(Writer().i32(1).i32(Op.CREATE).string(f"/{answered}").finish() + create)
+        if not raw.receive():
+            break
+        answered += 1
+    raw.close()
+    assert answered == 4
+    failed = server.server.failed
+    assert failed is not None
+    with pytest.raises(CoordinatorError, match="Input/output error"):
+        server.thread.call(failed.result)
+    with pytest.raises(OSError, match=r"refused|reset"):
+        RawClient(server.port)
+    server.stop()
+    assert len(recover(tmp_path / "failing").tree) == 4 + answered
+
+
+def test_a_port_in_use_is_a_clear_error(
+    start_coordinator: StartCoordinator, coordinator: Coordinator, tmp_path: Path
+) -> None:
+    with pytest.raises(CoordinatorError, match=f":{coordinator.port}: Address already in use"):
+        start_coordinator(tmp_path / "other", port=coordinator.port)
+    # The failed start gave its directory back.
+    start_coordinator(tmp_path / "other")

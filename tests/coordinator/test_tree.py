@@ -1,0 +1,243 @@
+"""The znode tree against a small model. If these fail, clients see versions, children, sequence numbers or
+error codes that ZooKeeper would not give them, or a refused multi leaves something behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+from cluster.coordinator.acl import OPEN
+from cluster.coordinator.errors import Code, ZooKeeperError
+from cluster.coordinator.requests import Check, Create, Delete, SetData
+from cluster.coordinator.tree import (
+    EPHEMERAL,
+    ROOT,
+    SEQUENTIAL,
+    SPECIAL_PATHS,
+    Context,
+    Effects,
+    Event,
+    Tree,
+    parent_of,
+    validate_path,
+)
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+NAMES = ("a", "b", "c")
+PATHS = [f"/{x}" for x in NAMES] + [f"/{x}/{y}" for x in NAMES for y in NAMES] + ["/a/b/c", ROOT]
+Operation = Create | Delete | SetData | Check
+
+
+@dataclass(frozen=True)
+class ModelNode:
+    """A znode as the documentation describes it: plain counters."""
+
+    data: bytes | None
+    version: int = 0
+    created: int = 0
+    deleted: int = 0
+    owner: int = 0
+    czxid: int = 0
+    mzxid: int = 0
+    pzxid: int = 0
+
+
+Model = dict[str, ModelNode]
+
+
+def children_of(model: Model, path: str) -> set[str]:
+    return {other for other in model if other != ROOT and parent_of(other) == path}
+
+
+def model_apply(model: Model, operation: Operation, zxid: int, session: int) -> Code:
+    """Changes the model, or says why not."""
+    node = model.get(operation.path)
+    if isinstance(operation, Create):
+        parent_path = parent_of(operation.path)
+        parent = model.get(parent_path)
+        path = operation.path
+        if parent is None:
+            return Code.NO_NODE
+        if operation.flags & SEQUENTIAL:
+            path += f"{parent.created:010}"
+        if path in model:
+            return Code.NODE_EXISTS
+        if parent.owner:
+            return Code.NO_CHILDREN_FOR_EPHEMERALS
+        owner = session if operation.flags & EPHEMERAL else 0
+        model[path] = ModelNode(operation.data, owner=owner, czxid=zxid, mzxid=zxid, pzxid=zxid)
+        model[parent_path] = replace(parent, created=parent.created + 1, pzxid=zxid)
+        return Code.OK
+    if isinstance(operation, Delete) and operation.path in SPECIAL_PATHS:
+        return Code.BAD_ARGUMENTS
+    if node is None:
+        return Code.NO_NODE
+    if operation.version not in (-1, node.version):
+        return Code.BAD_VERSION
+    if isinstance(operation, Delete):
+        if children_of(model, operation.path):
+            return Code.NOT_EMPTY
+        del model[operation.path]
+        parent_path = parent_of(operation.path)
+        parent = model[parent_path]
+        model[parent_path] = replace(parent, deleted=parent.deleted + 1, pzxid=zxid)
+    elif isinstance(operation, SetData):
+        model[operation.path] = replace(node, data=operation.data, version=node.version + 1, mzxid=zxid)
+    return Code.OK
+
+
+def tree_apply(tree: Tree, operation: Operation, context: Context, effects: Effects) -> None:
+    if isinstance(operation, Create):
+        tree.create(operation, context, effects)
+    elif isinstance(operation, Delete):
+        tree.delete(operation, context, effects)
+    elif isinstance(operation, SetData):
+        tree.set_data(operation, context, effects)
+    else:
+        tree.check(operation, context)
+
+
+paths = st.sampled_from(PATHS)
+versions = st.sampled_from([-1, -1, 0, 1, 2])
+data = st.one_of(st.none(), st.binary(max_size=3))
+flags = st.sampled_from([0, 0, EPHEMERAL, SEQUENTIAL, EPHEMERAL | SEQUENTIAL])
+operations = st.one_of(
+    st.builds(Create, paths, data, st.just(list(OPEN)), flags, st.just(False)),
+    st.builds(Delete, paths, versions),
+    st.builds(SetData, paths, data, versions),
+    st.builds(Check, paths, versions),
+)
+
+
+class TreeAgainstModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tree = Tree()
+        self.model: Model = {path: ModelNode(b"") for path in SPECIAL_PATHS}
+        self.zxid = 0
+
+    def context(self, session: int) -> Context:
+        self.zxid += 1
+        return Context(self.zxid, self.zxid * 10, session, ())
+
+    @rule(operation=operations, session=st.sampled_from([1, 2]))
+    def one(self, operation: Operation, session: int) -> None:
+        context, effects = self.context(session), Effects()
+        expected = model_apply(self.model, operation, context.zxid, session)
+        if isinstance(operation, Create) and operation.path == ROOT and operation.flags & SEQUENTIAL == 0:
+            expected = Code.NODE_EXISTS
+        try:
+            tree_apply(self.tree, operation, context, effects)
+            code = Code.OK
+        except ZooKeeperError as error:
+            code = error.code
+        assert code is expected
+        assert len(effects.events) == (code is Code.OK and not isinstance(operation, Check))
+
+    @rule(batch=st.lists(operations, min_size=1, max_size=6), session=st.sampled_from([1, 2]))
+    def multi(self, batch: list[Operation], session: int) -> None:
+        context, effects = self.context(session), Effects()
+        attempt = dict(self.model)
+        expected = [model_apply(attempt, operation, context.zxid, session) for operation in batch]
+        failed = next((i for i, code in enumerate(expected) if code is not Code.OK), None)
+        refused: tuple[int, Code] | None = None
+        for position, operation in enumerate(batch):
+            try:
+                tree_apply(self.tree, operation, context, effects)
+            except ZooKeeperError as error:
+                refused = (position, error.code)
+                effects.roll_back()
+                break
+        if refused is None:
+            assert failed is None
+            self.model = attempt
+        else:
+            assert refused == (failed, expected[refused[0]])
+            assert effects.events == []
+
+    @rule(session=st.sampled_from([1, 2]))
+    def end_session(self, session: int) -> None:
+        context, effects = self.context(session), Effects()
+        held = sorted(path for path, node in self.model.items() if node.owner == session)
+        self.tree.delete_ephemerals(session, context.zxid, effects)
+        for path in held:
+            assert model_apply(self.model, Delete(path, -1), context.zxid, session) is Code.OK
+        assert effects.events == [(Event.DELETED, path) for path in held]
+
+    @rule()
+    def restore(self) -> None:
+        self.tree = Tree.restore(self.tree.export())
+
+    @invariant()
+    def same(self) -> None:
+        assert len(self.tree) == len(self.model)
+        for path, expected in self.model.items():
+            node = self.tree.node(path)
+            stat = node.stat()
+            assert node.state.data == expected.data
+            assert (stat.version, stat.ephemeral_owner) == (expected.version, expected.owner)
+            assert (stat.czxid, stat.mzxid, stat.pzxid) == (expected.czxid, expected.mzxid, expected.pzxid)
+            below = {name.rpartition("/")[2] for name in children_of(self.model, path)}
+            assert (node.children or set()) == below
+            assert stat.num_children == len(below)
+            if path not in SPECIAL_PATHS:
+                assert stat.cversion == expected.created + expected.deleted
+        assert self.tree.owners() == {node.owner for node in self.model.values() if node.owner}
+
+
+TestTreeAgainstModel = TreeAgainstModel.TestCase
+TestTreeAgainstModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "a",
+        "a/b",
+        "/a/",
+        "//",
+        "/a//b",
+        "/.",
+        "/a/..",
+        "/a/./b",
+        "/\0",
+        "/a\x1f",
+        "/\x7f",
+        "/\uf000",
+        "/\uffff",
+    ],
+)
+def test_bad_paths_are_refused(path: str) -> None:
+    with pytest.raises(ZooKeeperError) as caught:
+        validate_path(path)
+    assert caught.value.code is Code.BAD_ARGUMENTS
+
+
+@pytest.mark.parametrize("path", ["/", "/a", "/a/b", "/...", "/.a", "/a.", "/ä/日本", "/a b", "/a\u00a0"])
+def test_good_paths_pass(path: str) -> None:
+    validate_path(path)
+
+
+def test_a_sequential_child_may_have_only_its_number_for_a_name() -> None:
+    tree, effects = Tree(), Effects()
+    create = Create("/", b"", list(OPEN), SEQUENTIAL, False)
+    # The root has counted no creation: the nodes every tree starts with were not created by requests.
+    assert tree.create(create, Context(1, 0, 1, ()), effects) == "/0000000000"
+
+
+def test_unknown_create_flags_are_refused() -> None:
+    with pytest.raises(ZooKeeperError) as caught:
+        Tree().create(Create("/a", b"", list(OPEN), 4, False), Context(1, 0, 1, ()), Effects())
+    assert caught.value.code is Code.BAD_ARGUMENTS
+
+
+def test_restore_refuses_orphans_and_an_incomplete_root() -> None:
+    nodes = Tree().export()
+    orphan = [*nodes, ("/x/y", nodes[0][1])]
+    with pytest.raises(ValueError, match="parent"):
+        Tree.restore(orphan)
+    with pytest.raises(ValueError, match="missing"):
+        Tree.restore([(path, state) for path, state in nodes if path != "/zookeeper/config"])
