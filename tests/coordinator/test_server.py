@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from cluster.coordinator.errors import Code
-from cluster.coordinator.jute import Reader, Writer
+from cluster.coordinator.jute import Id, Reader, Writer
 from cluster.coordinator.requests import Op
 from cluster.coordinator.tree import Event
 from kazoo.client import KazooClient, KazooState
@@ -351,6 +351,14 @@ def test_digest_acls_are_enforced(client: KazooClient, connect: Connect) -> None
             [make_digest_acl("bob", "x", all=True), acl._replace(id=acl.id._replace(scheme="none"))],
         )
     assert ann.set_acls("/private", [acl], version=0).aversion == 1
+
+
+def test_a_client_can_ask_who_it_is(open_raw: OpenRaw) -> None:
+    raw = open_raw()
+    raw.connect()
+    raw.request(-4, Op.AUTH, Writer().i32(0).string("digest").buffer(b"ann:secret").finish())
+    error, body = raw.request(1, Op.WHO_AM_I)[2:]
+    assert (error, Reader(body).identities()) == (0, [Id("ip", "127.0.0.1"), Id("digest", "ann")])
 
 
 def test_an_unknown_authentication_scheme_fails(connect: Connect) -> None:

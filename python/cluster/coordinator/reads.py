@@ -31,6 +31,7 @@ from .requests import (
     SetWatches,
     Sync,
     Unknown,
+    WhoAmI,
 )
 from .tree import Event, Node, Tree, validate_path
 from .watches import Kind, Notification, WatchManager
@@ -85,6 +86,14 @@ def answer(request: Read, client: Client[W], machine: Machine, watches: WatchMan
     elif isinstance(request, Sync):
         # Every write received before this request has been applied by now: the request waited for them.
         writer.string(request.path)
+    elif isinstance(request, WhoAmI):
+        # ClientInfo{ustring authScheme, ustring user}: laid out as Id is, less the password's hash.
+        writer.ids(
+            [
+                Id(scheme, name.partition(":")[0] if scheme == "digest" else name)
+                for scheme, name in client.identities
+            ]
+        )
     elif isinstance(request, Unknown):
         raise ZooKeeperError(Code.UNIMPLEMENTED)
     else:

@@ -42,6 +42,7 @@ class Op(IntEnum):
     GET_ALL_CHILDREN_NUMBER = 104
     SET_WATCHES2 = 105
     ADD_WATCH = 106
+    WHO_AM_I = 107
     CREATE_SESSION = -10
     CLOSE_SESSION = -11
     ERROR = -1
@@ -168,6 +169,10 @@ class CountDescendants(NamedTuple):
     path: str
 
 
+class WhoAmI(NamedTuple):
+    pass
+
+
 class Unknown(NamedTuple):
     """An operation this server does not have."""
 
@@ -191,6 +196,7 @@ Read = (
     | MultiRead
     | GetEphemerals
     | CountDescendants
+    | WhoAmI
     | Unknown
 )
 """What is answered from this server's applied state."""
@@ -321,6 +327,7 @@ _DECODERS: dict[int, Callable[[Reader], Write | Read]] = {
     Op.CHECK_WATCHES: lambda reader: _find_watches(reader, False),
     Op.REMOVE_WATCHES: lambda reader: _find_watches(reader, True),
     Op.MULTI_READ: lambda reader: MultiRead(_operations(reader, _IN_MULTI_READ)),
+    Op.WHO_AM_I: lambda reader: WhoAmI(),
     Op.GET_EPHEMERALS: lambda reader: GetEphemerals(reader.string()),
     Op.GET_ALL_CHILDREN_NUMBER: lambda reader: CountDescendants(reader.string()),
 }

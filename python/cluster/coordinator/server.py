@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,7 +74,7 @@ class CoordinatorServer:
 
     def __init__(
         self,
-        data_dir: str | PathLike[str],
+        data_dir: str | os.PathLike[str],
         host: str = "127.0.0.1",
         port: int = 0,
         *,
@@ -145,8 +145,9 @@ class CoordinatorServer:
         try:
             return await loop.create_server(lambda: Connection(self), self._host, self._port)
         except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
             raise CoordinatorError(
-                f"the coordinator cannot listen on {self._host}:{self._port}: {error.strerror}; "
+                f"the coordinator cannot listen on {self._host}:{self._port}: {reason}; "
                 "stop what uses the port or choose another"
             ) from error
 
