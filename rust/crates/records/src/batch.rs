@@ -270,3 +270,6 @@ pub(crate) fn length_field(size: usize) -> Result<i32, RecordError> {
         size,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -154,9 +154,12 @@ pub fn decompress(
             out.extend_from_slice(input);
             Ok(())
         }
-        Compression::Gzip => {
-            read_bounded(codec, flate2::bufread::MultiGzDecoder::new(input), limit, out)
-        }
+        Compression::Gzip => read_bounded(
+            codec,
+            flate2::bufread::MultiGzDecoder::new(input),
+            limit,
+            out,
+        ),
         Compression::Snappy => snappy::decompress(input, limit, out),
         Compression::Lz4 => {
             read_bounded(codec, lz4_flex::frame::FrameDecoder::new(input), limit, out)
@@ -198,7 +201,10 @@ fn read_bounded(
                     Err(error) => Err(failed(codec, error)),
                 };
             }
-            let target = (filled * 2).max(out.capacity()).max(FIRST_OUTPUT).min(limit);
+            let target = (filled * 2)
+                .max(out.capacity())
+                .max(FIRST_OUTPUT)
+                .min(limit);
             out.reserve_exact(target - filled);
             out.resize(target, 0);
         }
@@ -243,8 +249,8 @@ fn compress_zstd(level: Option<i32>, input: &[u8], out: &mut Vec<u8>) -> Result<
 /// of 128 MiB and more. A frame that does not tell its size is tried again with four times the room.
 fn decompress_zstd(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), RecordError> {
     let codec = Compression::Zstd;
-    let too_small = (zstd_safe::zstd_sys::ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize)
-        .wrapping_neg();
+    let too_small =
+        (zstd_safe::zstd_sys::ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize).wrapping_neg();
     let told = match zstd_safe::get_frame_content_size(input) {
         Ok(size) => size.unwrap_or(0),
         Err(_) => return Err(failed(codec, "the frame header is damaged")),

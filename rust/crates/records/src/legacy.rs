@@ -1,1 +1,264 @@
-//! Message sets v0 and v1.
+//! Message sets v0 and v1, the formats before record batches: read, and converted to one batch v2.
+//!
+//! They arrive from old producers (Produce v0 to v2) and lie in old log directories. They are never written.
+//!
+//! Layout of a message (`LegacyRecord`; KIP-31, KIP-32), big-endian:
+//!
+//! ```text
+//!  0  offset         i64
+//!  8  size           i32   bytes that follow
+//! 12  CRC-32         u32   of everything from the magic byte on
+//! 16  magic          i8    0 or 1
+//! 17  attributes     i8    bits 0-2 codec (not zstd), bit 3 timestamp type (v1)
+//! 18  timestamp      i64   v1 only; ms since the epoch
+//!     key length     i32   -1: null;  key
+//!     value length   i32   -1: null;  value
+//! ```
+//!
+//! A message with a codec is a wrapper: its value is a compressed message set whose messages are the real ones. In
+//! v0 these carry offsets of their own; in v1 they count from the first, and the wrapper carries the offset of the
+//! last (0 from some producers). The messages of a wrapper have its magic and are not wrappers themselves.
+
+use crate::builder::BatchBuilder;
+use crate::compression::{self, Compression};
+use crate::error::RecordError;
+use crate::header::{MAGIC_AT, TimestampType, array_at};
+
+/// Bytes of the offset and the size.
+const FRAME: usize = 12;
+/// The least a message's size field can say: checksum, magic, attributes and two lengths.
+const MINIMUM_SIZE: usize = 14;
+const CODEC_MASK: u8 = 0x07;
+const LOG_APPEND_TIME_FLAG: u8 = 0x08;
+
+/// One message, taken out of its wrapper if it had one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LegacyMessage<'a> {
+    pub offset: i64,
+    /// Milliseconds since the epoch, -1 for none (always in v0).
+    pub timestamp: i64,
+    pub timestamp_type: TimestampType,
+    pub key: Option<&'a [u8]>,
+    pub value: Option<&'a [u8]>,
+}
+
+/// True when the batch at the front of `bytes` is a message v0 or v1 (by its magic byte).
+pub fn is_legacy(bytes: &[u8]) -> bool {
+    matches!(bytes.get(MAGIC_AT), Some(0 | 1))
+}
+
+/// Converts a whole message set to one batch v2 with the base offset 0, compressed as its first wrapper was.
+///
+/// All wrappers together decompress to at most `limit` bytes. Errors: a message cut short, a wrong checksum, a
+/// wrapper that breaks the rules above, no messages at all.
+pub fn to_v2(bytes: &[u8], limit: usize) -> Result<Vec<u8>, RecordError> {
+    let codec = first_codec(bytes)?;
+    let mut builder = BatchBuilder::with_capacity(codec, None, bytes.len());
+    for_each(bytes, limit, |message| {
+        builder.append(message.timestamp, message.key, message.value, &[])?;
+        Ok(())
+    })?;
+    builder.build()
+}
+
+/// Calls `visit` with each message in order. Checksums are verified, inner ones too; see [`to_v2`] for the errors.
+pub fn for_each(
+    bytes: &[u8],
+    limit: usize,
+    mut visit: impl FnMut(LegacyMessage<'_>) -> Result<(), RecordError>,
+) -> Result<(), RecordError> {
+    let mut rest = bytes;
+    let mut allowance = limit;
+    let mut scratch = Vec::new();
+    while !rest.is_empty() {
+        let outer = Outer::take(&mut rest)?;
+        if outer.codec == Compression::None {
+            visit(outer.message)?;
+            continue;
+        }
+        outer.decompress(allowance, &mut scratch)?;
+        allowance -= scratch.len();
+        visit_inner(&outer, &scratch, &mut visit)?;
+    }
+    Ok(())
+}
+
+/// Visits the messages inside the wrapper `outer`, which are in `set`.
+fn visit_inner(
+    outer: &Outer<'_>,
+    set: &[u8],
+    visit: &mut impl FnMut(LegacyMessage<'_>) -> Result<(), RecordError>,
+) -> Result<(), RecordError> {
+    let base = if outer.magic == 1 && outer.message.offset != 0 {
+        outer.message.offset.wrapping_sub(last_inner_offset(set)?)
+    } else {
+        0
+    };
+    if base < 0 {
+        return Err(RecordError::InvalidLegacy(
+            "a wrapper's offset is less than its last inner one",
+        ));
+    }
+    let mut rest = set;
+    let mut empty = true;
+    while !rest.is_empty() {
+        let inner = Outer::take(&mut rest)?;
+        if inner.magic != outer.magic {
+            return Err(RecordError::InvalidLegacy(
+                "a message's magic differs from its wrapper's",
+            ));
+        }
+        if inner.codec != Compression::None {
+            return Err(RecordError::InvalidLegacy("a wrapper inside a wrapper"));
+        }
+        let mut message = inner.message;
+        message.offset = message.offset.wrapping_add(base);
+        if outer.message.timestamp_type == TimestampType::LogAppendTime {
+            message.timestamp = outer.message.timestamp;
+            message.timestamp_type = TimestampType::LogAppendTime;
+        }
+        visit(message)?;
+        empty = false;
+    }
+    if empty {
+        return Err(RecordError::InvalidLegacy("a wrapper without messages"));
+    }
+    Ok(())
+}
+
+fn last_inner_offset(set: &[u8]) -> Result<i64, RecordError> {
+    let mut rest = set;
+    let mut last = 0;
+    while !rest.is_empty() {
+        last = i64::from_be_bytes(array_at(frame(rest)?, 0));
+        rest = &rest[frame(rest)?.len()..];
+    }
+    Ok(last)
+}
+
+/// The codec of the first wrapper, `None` when there is none.
+fn first_codec(bytes: &[u8]) -> Result<Compression, RecordError> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let message = frame(rest)?;
+        let codec = Compression::from_code(message[MAGIC_AT + 1] & CODEC_MASK)?;
+        if codec != Compression::None {
+            return Ok(codec);
+        }
+        rest = &rest[message.len()..];
+    }
+    Ok(Compression::None)
+}
+
+/// The first message of `bytes` with its frame, all of it; nothing but the size has been checked.
+fn frame(bytes: &[u8]) -> Result<&[u8], RecordError> {
+    let truncated = |needed| RecordError::Truncated {
+        what: "legacy message",
+        needed,
+        available: bytes.len(),
+    };
+    if bytes.len() < FRAME {
+        return Err(truncated(FRAME));
+    }
+    let size = i32::from_be_bytes(array_at(bytes, 8));
+    if size < MINIMUM_SIZE as i32 {
+        return Err(RecordError::InvalidLength {
+            what: "legacy message",
+            length: i64::from(size),
+            minimum: MINIMUM_SIZE as i64,
+        });
+    }
+    let needed = FRAME + size as usize;
+    bytes.get(..needed).ok_or_else(|| truncated(needed))
+}
+
+/// A message as it stands in a set, wrapper or not.
+struct Outer<'a> {
+    magic: u8,
+    codec: Compression,
+    message: LegacyMessage<'a>,
+}
+
+impl<'a> Outer<'a> {
+    /// Takes the message at the front of `rest` and verifies its checksum.
+    fn take(rest: &mut &'a [u8]) -> Result<Self, RecordError> {
+        let bytes = frame(rest)?;
+        *rest = &rest[bytes.len()..];
+        let magic = bytes[MAGIC_AT];
+        if magic > 1 {
+            return Err(RecordError::UnsupportedMagic(magic as i8));
+        }
+        let stored = u32::from_be_bytes(array_at(bytes, FRAME));
+        let computed = crc32fast::hash(&bytes[MAGIC_AT..]);
+        if stored != computed {
+            return Err(RecordError::CrcMismatch { stored, computed });
+        }
+        let attributes = bytes[MAGIC_AT + 1];
+        let mut body = &bytes[MAGIC_AT + 2..];
+        let timestamp = match magic {
+            0 => -1,
+            _ => i64::from_be_bytes(take_array(&mut body)?),
+        };
+        let append_time = magic == 1 && attributes & LOG_APPEND_TIME_FLAG != 0;
+        let key = take_nullable(&mut body)?;
+        let value = take_nullable(&mut body)?;
+        if !body.is_empty() {
+            return Err(RecordError::InvalidLegacy(
+                "bytes remain after a message's value",
+            ));
+        }
+        Ok(Self {
+            magic,
+            codec: Compression::from_code(attributes & CODEC_MASK)?,
+            message: LegacyMessage {
+                offset: i64::from_be_bytes(array_at(bytes, 0)),
+                timestamp,
+                timestamp_type: if append_time {
+                    TimestampType::LogAppendTime
+                } else {
+                    TimestampType::CreateTime
+                },
+                key,
+                value,
+            },
+        })
+    }
+
+    /// Decompresses a wrapper's value into `scratch`.
+    fn decompress(&self, limit: usize, scratch: &mut Vec<u8>) -> Result<(), RecordError> {
+        let value = self
+            .message
+            .value
+            .ok_or(RecordError::InvalidLegacy("a wrapper with a null value"))?;
+        match self.codec {
+            Compression::Zstd => Err(RecordError::InvalidLegacy("a wrapper compressed by zstd")),
+            Compression::Lz4 => compression::decompress_lz4_legacy(value, limit, scratch),
+            codec => compression::decompress(codec, value, limit, scratch),
+        }
+    }
+}
+
+fn take_array<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], RecordError> {
+    let (array, after) = rest
+        .split_first_chunk::<N>()
+        .ok_or(RecordError::InvalidLegacy("a message is cut short"))?;
+    *rest = after;
+    Ok(*array)
+}
+
+fn take_nullable<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>, RecordError> {
+    let length = i32::from_be_bytes(take_array(rest)?);
+    if length < 0 {
+        return Ok(None);
+    }
+    let (bytes, after) =
+        rest.split_at_checked(length as usize)
+            .ok_or(RecordError::InvalidLegacy(
+                "a key or value is longer than its message",
+            ))?;
+    *rest = after;
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests;

@@ -151,11 +151,7 @@ mod tests {
     /// The plainest statement of the encoding, in 128 bits so that nothing can overflow.
     fn model(value: i64) -> Vec<u8> {
         let value = i128::from(value);
-        let mut rest = if value < 0 {
-            -2 * value - 1
-        } else {
-            2 * value
-        };
+        let mut rest = if value < 0 { -2 * value - 1 } else { 2 * value };
         let mut out = Vec::new();
         loop {
             let byte = (rest % 128) as u8;

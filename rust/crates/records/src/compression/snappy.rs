@@ -43,11 +43,7 @@ pub(super) fn compress(input: &[u8], out: &mut Vec<u8>) -> Result<(), RecordErro
     Ok(())
 }
 
-pub(super) fn decompress(
-    input: &[u8],
-    limit: usize,
-    out: &mut Vec<u8>,
-) -> Result<(), RecordError> {
+pub(super) fn decompress(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), RecordError> {
     if !input.starts_with(&MAGIC) {
         return append_block(input, limit, out);
     }
