@@ -1,1 +1,52 @@
-//! storage
+//! Kafka's log on disk: segments, indexes, recovery, producers, retention, and directories of logs.
+//!
+//! Owns the files of a log directory as Apache Kafka 3.9 writes them (in ZooKeeper mode), byte for byte, so that either
+//! can start on what the other left. Does not own the bytes inside a batch (`logcore-records`), sockets, or decisions:
+//! who leads and what is replicated is told from outside.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`mod@log`] | one partition's log: append, read, roll, flush, close |
+//! | [`log_dir`] | a broker's directory of logs, locked, with its checkpoints |
+//! | [`standalone`] | one partition's directory used without a broker |
+//! | [`loader`] | opening and recovery |
+//! | `segment`, `offset_index`, `time_index`, `index_file`, `scan` | one segment and the ways into it |
+//! | `validator` | what an append must be |
+//! | `producer_state`, `producer_snapshot` | idempotent and transactional producers |
+//! | `leader_epochs`, [`checkpoints`], [`metadata`], [`lock`], [`uuid`] | the small files |
+//! | [`slice`] | what reads and appends return |
+//! | [`config`], [`error`] | settings, and everything that can go wrong |
+//!
+//! Use: open a [`LogDir`] (a server) or a [`StandaloneLog`] (a library), or [`Log::open_read_only`] beside whoever
+//! writes. Nothing here starts a thread that outlives a call: somebody calls [`LogDir::maintain`] every few seconds.
+
+pub mod checkpoints;
+pub mod config;
+pub mod error;
+mod files;
+mod index_file;
+mod leader_epochs;
+pub mod loader;
+pub mod lock;
+pub mod log;
+pub mod log_dir;
+pub mod metadata;
+mod offset_index;
+mod producer_snapshot;
+mod producer_state;
+mod scan;
+mod segment;
+pub mod slice;
+pub mod standalone;
+mod time_index;
+pub mod uuid;
+mod validator;
+
+pub use config::{LogConfig, TimestampType};
+pub use error::{Result, StorageError};
+pub use loader::{LastKnown, Recovery};
+pub use log::Log;
+pub use log_dir::{LogDir, Partition, parse_partition_dir};
+pub use slice::{Appended, LogSlice, TimestampOffset, whole_batches};
+pub use standalone::StandaloneLog;
+pub use uuid::TopicId;

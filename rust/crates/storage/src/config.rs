@@ -1,0 +1,192 @@
+//! The settings of one log, with Kafka's names, units and defaults (`TopicConfig`, `LogConfig`).
+//!
+//! Plain values: a log holds one behind an `Arc` and swaps it whole, so a reader sees all of a change or none.
+
+pub use logcore_records::TimestampType;
+
+use crate::error::{Result, StorageError};
+
+/// Settings of one partition's log. The field's doc names the topic setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogConfig {
+    /// `segment.bytes`: a segment is rolled before it grows larger.
+    pub segment_bytes: u64,
+    /// `segment.ms`: a segment is rolled when its first record is this much older than the next.
+    pub segment_ms: i64,
+    /// `index.interval.bytes`: one index entry for at least this many bytes of log.
+    pub index_interval_bytes: u32,
+    /// `segment.index.bytes`: the size an active segment's index files are preallocated to (sparse).
+    pub segment_index_bytes: u32,
+    /// `max.message.bytes`: the largest batch accepted, header included.
+    pub max_message_bytes: u32,
+    /// `message.timestamp.type`.
+    pub timestamp_type: TimestampType,
+    /// `message.timestamp.before.max.ms`: how far a create time may lie in the past.
+    pub timestamp_before_max_ms: i64,
+    /// `message.timestamp.after.max.ms`: how far a create time may lie in the future.
+    pub timestamp_after_max_ms: i64,
+    /// `retention.ms`; -1 keeps for ever.
+    pub retention_ms: i64,
+    /// `retention.bytes`; -1 keeps everything.
+    pub retention_bytes: i64,
+    /// `cleanup.policy` contains `delete`: retention applies.
+    pub cleanup_delete: bool,
+    /// `cleanup.policy` contains `compact`: every record needs a key.
+    pub cleanup_compact: bool,
+    /// `flush.messages`: fsync after this many records, `i64::MAX` leaves it to the operating system.
+    pub flush_messages: i64,
+    /// `flush.ms`: fsync when the oldest unflushed append is this old; `i64::MAX` for never. Done by
+    /// [`crate::Log::maintain`].
+    pub flush_ms: i64,
+    /// `file.delete.delay.ms`: how long a segment's files stay on disk as `.deleted`.
+    pub file_delete_delay_ms: i64,
+    /// `producer.id.expiration.ms`: a producer idle for longer is forgotten.
+    pub producer_id_expiration_ms: i64,
+    /// Fsync a segment when the next one begins, inside the append. Kafka does this in the background, as
+    /// [`crate::Log::maintain`] does; an embedded log has nothing running in the background.
+    pub flush_on_roll: bool,
+}
+
+const WEEK_MS: i64 = 7 * 24 * 60 * 60 * 1000;
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 1 << 30,
+            segment_ms: WEEK_MS,
+            index_interval_bytes: 4096,
+            segment_index_bytes: 10 << 20,
+            max_message_bytes: (1 << 20) + 12,
+            timestamp_type: TimestampType::CreateTime,
+            timestamp_before_max_ms: i64::MAX,
+            timestamp_after_max_ms: i64::MAX,
+            retention_ms: WEEK_MS,
+            retention_bytes: -1,
+            cleanup_delete: true,
+            cleanup_compact: false,
+            flush_messages: i64::MAX,
+            flush_ms: i64::MAX,
+            file_delete_delay_ms: 60_000,
+            producer_id_expiration_ms: 86_400_000,
+            flush_on_roll: false,
+        }
+    }
+}
+
+impl LogConfig {
+    /// Sets one topic setting by Kafka's name from its text, as it stands in a topic's configuration.
+    ///
+    /// `Ok(false)`: the name is not one this crate acts on, nothing changed. Errors: a value that is not of the
+    /// setting's type or outside Kafka's bounds.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<bool> {
+        match name {
+            "segment.bytes" => self.segment_bytes = number("segment.bytes", value, 14, i32::MAX.into())? as u64,
+            "segment.ms" => self.segment_ms = number("segment.ms", value, 1, i64::MAX)?,
+            "index.interval.bytes" => {
+                self.index_interval_bytes = number("index.interval.bytes", value, 0, i32::MAX.into())? as u32;
+            }
+            "segment.index.bytes" => {
+                self.segment_index_bytes = number("segment.index.bytes", value, 4, i32::MAX.into())? as u32;
+            }
+            "max.message.bytes" => {
+                self.max_message_bytes = number("max.message.bytes", value, 0, i32::MAX.into())? as u32;
+            }
+            "message.timestamp.type" => {
+                self.timestamp_type = match value {
+                    "CreateTime" => TimestampType::CreateTime,
+                    "LogAppendTime" => TimestampType::LogAppendTime,
+                    _ => {
+                        return Err(StorageError::InvalidConfig {
+                            name: "message.timestamp.type",
+                            value: value.to_owned(),
+                            reason: "CreateTime or LogAppendTime is needed",
+                        });
+                    }
+                }
+            }
+            "message.timestamp.before.max.ms" => {
+                self.timestamp_before_max_ms = number("message.timestamp.before.max.ms", value, 0, i64::MAX)?;
+            }
+            "message.timestamp.after.max.ms" => {
+                self.timestamp_after_max_ms = number("message.timestamp.after.max.ms", value, 0, i64::MAX)?;
+            }
+            "retention.ms" => self.retention_ms = number("retention.ms", value, -1, i64::MAX)?,
+            "retention.bytes" => self.retention_bytes = number("retention.bytes", value, i64::MIN, i64::MAX)?,
+            "cleanup.policy" => self.set_cleanup_policy(value)?,
+            "flush.messages" => self.flush_messages = number("flush.messages", value, 1, i64::MAX)?,
+            "flush.ms" => self.flush_ms = number("flush.ms", value, 0, i64::MAX)?,
+            "file.delete.delay.ms" => {
+                self.file_delete_delay_ms = number("file.delete.delay.ms", value, 0, i64::MAX)?;
+            }
+            "producer.id.expiration.ms" => {
+                self.producer_id_expiration_ms = number("producer.id.expiration.ms", value, 1, i64::MAX)?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn set_cleanup_policy(&mut self, value: &str) -> Result<()> {
+        let (mut delete, mut compact) = (false, false);
+        for policy in value.split(',').map(str::trim) {
+            match policy {
+                "delete" => delete = true,
+                "compact" => compact = true,
+                _ => {
+                    return Err(StorageError::InvalidConfig {
+                        name: "cleanup.policy",
+                        value: value.to_owned(),
+                        reason: "a list of delete and compact is needed",
+                    });
+                }
+            }
+        }
+        (self.cleanup_delete, self.cleanup_compact) = (delete, compact);
+        Ok(())
+    }
+}
+
+fn number(name: &'static str, value: &str, least: i64, most: i64) -> Result<i64> {
+    match value.trim().parse::<i64>() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        Ok(_) => Err(StorageError::InvalidConfig {
+            name,
+            value: value.to_owned(),
+            reason: "the number is outside the setting's bounds",
+        }),
+        Err(_) => Err(StorageError::InvalidConfig {
+            name,
+            value: value.to_owned(),
+            reason: "a whole number is needed",
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Broken if it failed: a topic's settings would be taken wrongly or a bad one silently dropped.
+    #[test]
+    fn settings_by_name() {
+        let mut config = LogConfig::default();
+        assert!(config.set("segment.bytes", "1048576").unwrap());
+        assert!(config.set("cleanup.policy", "compact, delete").unwrap());
+        assert!(config.set("message.timestamp.type", "LogAppendTime").unwrap());
+        assert!(!config.set("min.insync.replicas", "2").unwrap());
+        assert_eq!(config.segment_bytes, 1 << 20);
+        assert!(config.cleanup_compact && config.cleanup_delete);
+        assert_eq!(config.timestamp_type, TimestampType::LogAppendTime);
+        for (name, value) in [
+            ("segment.bytes", "13"),
+            ("segment.bytes", "2147483648"),
+            ("retention.ms", "-2"),
+            ("flush.messages", "zero"),
+            ("cleanup.policy", "shred"),
+            ("message.timestamp.type", "Never"),
+        ] {
+            let error = config.set(name, value).unwrap_err();
+            assert_eq!(error.kafka_code(), 40, "{name}={value}");
+        }
+    }
+}

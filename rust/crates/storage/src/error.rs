@@ -1,0 +1,217 @@
+//! What can go wrong between a caller and a log on disk.
+//!
+//! One enum for the crate. Variants fall in two groups: what a client sent is refused (nothing was written, the log is
+//! as before), and what happened to the disk or the directory. [`StorageError::kafka_code`] gives the protocol's number.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use logcore_records::RecordError;
+
+/// Every way an operation of this crate can fail.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    // ---- what was sent ----
+    /// Bytes that are not whole, intact batches (CORRUPT_MESSAGE).
+    #[error("corrupt batch at byte {position} of the append: {reason}")]
+    CorruptBatch { position: usize, reason: String },
+
+    /// One batch is larger than `max.message.bytes` (MESSAGE_TOO_LARGE).
+    #[error(
+        "a batch of {size} bytes exceeds the limit of {limit} bytes (max.message.bytes); send smaller batches or raise the limit"
+    )]
+    RecordTooLarge { size: u64, limit: u64 },
+
+    /// All batches of one append are larger than a segment (RECORD_LIST_TOO_LARGE).
+    #[error(
+        "an append of {size} bytes does not fit into a segment of {limit} bytes (segment.bytes)"
+    )]
+    AppendTooLarge { size: u64, limit: u64 },
+
+    /// An intact batch that says something not allowed (INVALID_RECORD).
+    #[error("invalid record batch at byte {position} of the append: {reason}")]
+    InvalidRecord { position: usize, reason: String },
+
+    /// A timestamp outside of what the topic accepts (INVALID_TIMESTAMP).
+    #[error(
+        "timestamp {timestamp} is outside the accepted range around the broker's time {now_ms} (message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
+    )]
+    InvalidTimestamp { timestamp: i64, now_ms: i64 },
+
+    /// A record format this operation does not take (UNSUPPORTED_FOR_MESSAGE_FORMAT).
+    #[error(
+        "record format v{magic} cannot be appended as it is; convert the message set to v2 batches first"
+    )]
+    UnsupportedFormat { magic: i8 },
+
+    /// A producer's sequence number does not follow the last one (OUT_OF_ORDER_SEQUENCE_NUMBER).
+    #[error(
+        "out of order sequence number for producer {producer_id}: {found} arrived, {expected} was expected"
+    )]
+    OutOfOrderSequence {
+        producer_id: i64,
+        expected: i64,
+        found: i32,
+    },
+
+    /// A producer with a newer epoch has written since (INVALID_PRODUCER_EPOCH).
+    #[error("producer {producer_id} has epoch {found} but epoch {current} has already written")]
+    InvalidProducerEpoch {
+        producer_id: i64,
+        found: i16,
+        current: i16,
+    },
+
+    /// State of a producer is asked for that this log does not have (UNKNOWN_PRODUCER_ID).
+    #[error("producer {producer_id} is not known to this log")]
+    UnknownProducer { producer_id: i64 },
+
+    /// A plain write inside an open transaction (INVALID_TXN_STATE).
+    #[error(
+        "producer {producer_id} has an open transaction but the batch is not transactional"
+    )]
+    InvalidTxnState { producer_id: i64 },
+
+    /// The leader epoch given is older than one already in the log (FENCED_LEADER_EPOCH).
+    #[error("leader epoch {found} is older than epoch {current}, in which this log was written")]
+    FencedLeaderEpoch { found: i32, current: i32 },
+
+    /// An offset before the log's start or after its end (OFFSET_OUT_OF_RANGE).
+    #[error("offset {requested} is outside the log's range {log_start}..{log_end}")]
+    OffsetOutOfRange {
+        requested: i64,
+        log_start: i64,
+        log_end: i64,
+    },
+
+    /// A setting with a value that cannot be (INVALID_CONFIG).
+    #[error("{name}={value} is not allowed: {reason}")]
+    InvalidConfig {
+        name: &'static str,
+        value: String,
+        reason: &'static str,
+    },
+
+    // ---- the disk and the directory ----
+    /// The operating system refused (KAFKA_STORAGE_ERROR).
+    #[error("cannot {action} {path}: {source}", path = path.display())]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+
+    /// A file of ours holds bytes it cannot hold (KAFKA_STORAGE_ERROR).
+    #[error("{path} is corrupt at byte {position}: {reason}", path = path.display())]
+    Corrupt {
+        path: PathBuf,
+        position: u64,
+        reason: String,
+    },
+
+    /// An earlier write or fsync failed; nothing more is accepted until the directory is opened anew
+    /// (KAFKA_STORAGE_ERROR).
+    #[error("the log in {dir} is offline since a disk failure: {reason}", dir = dir.display())]
+    Offline { dir: PathBuf, reason: String },
+
+    /// The log was closed or its directory deleted (NOT_LEADER_OR_FOLLOWER).
+    #[error("the log in {dir} is closed", dir = dir.display())]
+    Closed { dir: PathBuf },
+
+    /// A write to a log that was opened for reading only (POLICY_VIOLATION: no client gets here).
+    #[error("the log in {dir} was opened read-only", dir = dir.display())]
+    ReadOnly { dir: PathBuf },
+
+    /// Another process, or another opening in this one, holds the directory (KAFKA_STORAGE_ERROR).
+    #[error("{dir} is in use by another process or another opening; stop that first", dir = dir.display())]
+    Locked { dir: PathBuf },
+
+    /// Something to create exists already (TOPIC_ALREADY_EXISTS).
+    #[error("{path} exists already", path = path.display())]
+    AlreadyExists { path: PathBuf },
+
+    /// Something to open is not there (UNKNOWN_TOPIC_OR_PARTITION).
+    #[error("there is no log at {path}", path = path.display())]
+    NotFound { path: PathBuf },
+
+    /// The directory belongs to another broker, cluster or topic (INCONSISTENT_CLUSTER_ID for the wire; it stops
+    /// the start).
+    #[error("{path} says {field} is {found}, but {expected} was expected: this is another one's directory", path = path.display())]
+    Mismatch {
+        path: PathBuf,
+        field: &'static str,
+        expected: String,
+        found: String,
+    },
+}
+
+impl StorageError {
+    /// Wraps an error of the operating system with what was done to which file.
+    pub(crate) fn io(
+        action: &'static str,
+        path: impl AsRef<Path>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.as_ref().to_path_buf();
+        move |source| Self::Io {
+            action,
+            path,
+            source,
+        }
+    }
+
+    /// Refuses bytes of an append: damage is told from an intact batch that is not allowed.
+    pub(crate) fn from_record(position: usize, error: &RecordError) -> Self {
+        match error {
+            RecordError::UnsupportedMagic(magic @ 0..=1) => {
+                Self::UnsupportedFormat { magic: *magic }
+            }
+            error if error.is_corruption() => Self::CorruptBatch {
+                position,
+                reason: error.to_string(),
+            },
+            error => Self::InvalidRecord {
+                position,
+                reason: error.to_string(),
+            },
+        }
+    }
+
+    /// Kafka's error code (`org.apache.kafka.common.protocol.Errors`).
+    pub fn kafka_code(&self) -> i16 {
+        match self {
+            Self::OffsetOutOfRange { .. } => 1,
+            Self::CorruptBatch { .. } => 2,
+            Self::NotFound { .. } => 3,
+            Self::Closed { .. } => 6,
+            Self::RecordTooLarge { .. } => 10,
+            Self::AppendTooLarge { .. } => 18,
+            Self::InvalidTimestamp { .. } => 32,
+            Self::AlreadyExists { .. } => 36,
+            Self::InvalidConfig { .. } => 40,
+            Self::UnsupportedFormat { .. } => 43,
+            Self::ReadOnly { .. } => 44,
+            Self::OutOfOrderSequence { .. } => 45,
+            Self::InvalidProducerEpoch { .. } => 47,
+            Self::InvalidTxnState { .. } => 48,
+            Self::Io { .. }
+            | Self::Corrupt { .. }
+            | Self::Offline { .. }
+            | Self::Locked { .. } => 56,
+            Self::UnknownProducer { .. } => 59,
+            Self::FencedLeaderEpoch { .. } => 74,
+            Self::InvalidRecord { .. } => 87,
+            Self::Mismatch { .. } => 104,
+        }
+    }
+
+    /// True when the disk or the directory failed, false when what was sent was refused.
+    pub fn is_storage_failure(&self) -> bool {
+        matches!(
+            self,
+            Self::Io { .. } | Self::Corrupt { .. } | Self::Offline { .. }
+        )
+    }
+}
+
+/// Results of this crate.
+pub type Result<T, E = StorageError> = std::result::Result<T, E>;

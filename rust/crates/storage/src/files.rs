@@ -1,0 +1,141 @@
+//! Names of the files in a partition's directory, and the few file operations all of them share.
+//!
+//! Names are Kafka's (`LogFileUtils`): the base offset in 20 digits and a suffix. A crash between the two steps of
+//! [`replace_file`] leaves the old file whole and a `.tmp` beside it, which nobody reads.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Result, StorageError};
+
+pub(crate) const LOG_SUFFIX: &str = ".log";
+pub(crate) const INDEX_SUFFIX: &str = ".index";
+pub(crate) const TIME_INDEX_SUFFIX: &str = ".timeindex";
+pub(crate) const TXN_INDEX_SUFFIX: &str = ".txnindex";
+pub(crate) const SNAPSHOT_SUFFIX: &str = ".snapshot";
+pub(crate) const DELETED_SUFFIX: &str = ".deleted";
+pub(crate) const CLEANED_SUFFIX: &str = ".cleaned";
+pub(crate) const SWAP_SUFFIX: &str = ".swap";
+
+/// All files one segment may have; the snapshot with its base offset goes with it.
+pub(crate) const SEGMENT_SUFFIXES: [&str; 5] = [
+    LOG_SUFFIX,
+    INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+];
+
+/// `00000000000000000042.log` for 42 and `.log`.
+pub(crate) fn segment_file(dir: &Path, base_offset: i64, suffix: &str) -> PathBuf {
+    dir.join(format!("{base_offset:020}{suffix}"))
+}
+
+/// The offset in a file's name when the name is 20 digits and exactly `suffix`.
+pub(crate) fn offset_of(name: &str, suffix: &str) -> Option<i64> {
+    let digits = name.strip_suffix(suffix)?;
+    if digits.len() != 20 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse().ok()
+}
+
+/// Names of the plain files in a directory, sorted; names that are not UTF-8 are none of ours and left out.
+pub(crate) fn file_names(dir: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(StorageError::io("list", dir))? {
+        let entry = entry.map_err(StorageError::io("list", dir))?;
+        if entry.file_type().is_ok_and(|t| t.is_file())
+            && let Ok(name) = entry.file_name().into_string()
+        {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Makes entries of a directory (new, renamed and removed files) survive a power loss.
+pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(StorageError::io("fsync directory", dir))
+}
+
+/// Writes a file whole, or leaves the old one: `.tmp` beside it, fsync, rename, fsync of the directory.
+pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".tmp");
+    let temporary = PathBuf::from(name);
+    File::create(&temporary)
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.sync_all()
+        })
+        .map_err(StorageError::io("write", &temporary))?;
+    fs::rename(&temporary, path).map_err(StorageError::io("replace", path))?;
+    match path.parent() {
+        Some(dir) => sync_dir(dir),
+        None => Ok(()),
+    }
+}
+
+/// Removes a file; true when it was there.
+pub(crate) fn remove_if_exists(path: &Path) -> Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(StorageError::io("remove", path)(error)),
+    }
+}
+
+/// Reads a small text or binary file of ours; `None` when it is not there. More than `limit` bytes is corruption.
+pub(crate) fn read_small(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
+    let size = match fs::metadata(path) {
+        Ok(metadata) => metadata.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StorageError::io("read", path)(error)),
+    };
+    if size > limit {
+        return Err(StorageError::Corrupt {
+            path: path.to_path_buf(),
+            position: limit,
+            reason: format!("the file has {size} bytes, more than the {limit} it can have"),
+        });
+    }
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StorageError::io("read", path)(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Broken if it failed: Kafka would not find our segments, or we would take a foreign file for one.
+    #[test]
+    fn names() {
+        let dir = Path::new("/d");
+        assert_eq!(
+            segment_file(dir, 42, LOG_SUFFIX),
+            Path::new("/d/00000000000000000042.log")
+        );
+        assert_eq!(offset_of("00000000000000000042.log", LOG_SUFFIX), Some(42));
+        assert_eq!(
+            offset_of("09223372036854775807.index", INDEX_SUFFIX),
+            Some(i64::MAX)
+        );
+        for name in [
+            "42.log",
+            "0000000000000000004x.log",
+            "00000000000000000042.log.deleted",
+            "99999999999999999999.log",
+            "+0000000000000000042.log",
+        ] {
+            assert_eq!(offset_of(name, LOG_SUFFIX), None, "{name}");
+        }
+    }
+}

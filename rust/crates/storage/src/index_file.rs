@@ -1,0 +1,263 @@
+//! The file behind an index: fixed-size entries of 32-bit words, big-endian, memory-mapped.
+//!
+//! An active segment's file is preallocated to `segment.index.bytes` as a hole (Kafka's `AbstractIndex`) and trimmed
+//! to its entries when the segment is sealed or the log closed; what follows the entries before that is zeros.
+//!
+//! One thread appends (whoever holds the log's writer lock), any number read, nobody waits: an entry's words are
+//! stored first, then the count of entries is published. Words are atomics, so there is no data race to reason about.
+//!
+//! Faults. Touching a mapping past the file's end, or a hole that the full disk cannot fill, is SIGBUS. So only files
+//! we own are mapped (a read-only log copies its indexes into memory instead), a page is allocated before the first
+//! store into it, files are never trimmed below their published entries, and nothing past those entries is touched
+//! after trimming. A crash leaves any subset of the pages written; the loader checks or rebuilds, for an index is a hint.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
+use crate::error::{Result, StorageError};
+use crate::slice::read_at_most;
+
+const PAGE: u64 = 4096;
+
+#[derive(Debug)]
+enum Memory {
+    Mapped(MmapRaw),
+    Heap(Vec<AtomicU32>),
+}
+
+/// Entries of `WORDS` 32-bit words each.
+#[derive(Debug)]
+pub(crate) struct IndexFile<const WORDS: usize> {
+    path: PathBuf,
+    memory: Memory,
+    entries: AtomicUsize,
+    capacity: AtomicUsize,
+    /// Bytes at the front of the file that have blocks on disk; changed by the appending thread only.
+    allocated: Mutex<u64>,
+}
+
+impl<const WORDS: usize> IndexFile<WORDS> {
+    pub(crate) const ENTRY_SIZE: u64 = 4 * WORDS as u64;
+
+    /// A new, empty file for an active segment; one that is there is emptied.
+    pub(crate) fn create(path: &Path, max_bytes: u32) -> Result<Self> {
+        Self::map(path, true, max_bytes)
+    }
+
+    /// A trimmed file, to be appended to again.
+    pub(crate) fn open_active(path: &Path, max_bytes: u32) -> Result<Self> {
+        Self::map(path, false, max_bytes)
+    }
+
+    fn map(path: &Path, truncate: bool, max_bytes: u32) -> Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(truncate)
+            .open(path)
+            .map_err(StorageError::io("open", path))?;
+        let used = Self::whole_entries(path, &file)?;
+        let capacity = (u64::from(max_bytes) / Self::ENTRY_SIZE).max(1).max(used);
+        let size = capacity * Self::ENTRY_SIZE;
+        file.set_len(size)
+            .map_err(StorageError::io("preallocate", path))?;
+        let map = MmapOptions::new()
+            .len(size as usize)
+            .map_raw(&file)
+            .map_err(StorageError::io("map", path))?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            memory: Memory::Mapped(map),
+            entries: AtomicUsize::new(used as usize),
+            capacity: AtomicUsize::new(capacity as usize),
+            allocated: Mutex::new(used * Self::ENTRY_SIZE),
+        })
+    }
+
+    /// A trimmed file of a sealed segment, to be read only.
+    pub(crate) fn open_sealed(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(StorageError::io("open", path))?;
+        let used = Self::whole_entries(path, &file)?;
+        let memory = if used == 0 {
+            // There is no mapping of no bytes.
+            Memory::Heap(Vec::new())
+        } else {
+            let map = MmapOptions::new()
+                .len((used * Self::ENTRY_SIZE) as usize)
+                .map_raw_read_only(&file)
+                .map_err(StorageError::io("map", path))?;
+            Memory::Mapped(map)
+        };
+        Ok(Self::fixed(path, memory, used as usize))
+    }
+
+    /// A copy in memory of a file somebody else may be writing: the entries up to the first that is all zeros.
+    pub(crate) fn copy(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(StorageError::io("open", path))?;
+        let total = Self::whole_entries(path, &file)?;
+        let entry = |number: u64| -> Result<bool> {
+            let mut bytes = [0; 16];
+            let bytes = &mut bytes[..Self::ENTRY_SIZE as usize];
+            let filled = read_at_most(&file, bytes, number * Self::ENTRY_SIZE)
+                .map_err(StorageError::io("read", path))?;
+            Ok(filled == bytes.len() && bytes.iter().any(|byte| *byte != 0))
+        };
+        // Entries are written in order, so those in use are a prefix.
+        let (mut low, mut high) = (0, total);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if entry(middle)? {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let mut bytes = vec![0; (low * Self::ENTRY_SIZE) as usize];
+        let filled = read_at_most(&file, &mut bytes, 0).map_err(StorageError::io("read", path))?;
+        let used = filled / Self::ENTRY_SIZE as usize;
+        let words = bytes[..used * Self::ENTRY_SIZE as usize]
+            .chunks_exact(4)
+            .map(|word| AtomicU32::new(u32::from_ne_bytes([word[0], word[1], word[2], word[3]])))
+            .collect();
+        Ok(Self::fixed(path, Memory::Heap(words), used))
+    }
+
+    /// An index without entries and without a file: everything is found by scanning.
+    pub(crate) fn none(path: &Path) -> Self {
+        Self::fixed(path, Memory::Heap(Vec::new()), 0)
+    }
+
+    fn fixed(path: &Path, memory: Memory, entries: usize) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            memory,
+            entries: AtomicUsize::new(entries),
+            capacity: AtomicUsize::new(entries),
+            allocated: Mutex::new(0),
+        }
+    }
+
+    fn whole_entries(path: &Path, file: &File) -> Result<u64> {
+        let size = file.metadata().map_err(StorageError::io("read", path))?.len();
+        if size % Self::ENTRY_SIZE == 0 && size <= i32::MAX as u64 {
+            return Ok(size / Self::ENTRY_SIZE);
+        }
+        Err(StorageError::Corrupt {
+            path: path.to_path_buf(),
+            position: size,
+            reason: format!("{size} bytes are not whole entries of {} bytes", Self::ENTRY_SIZE),
+        })
+    }
+
+    fn words(&self) -> &[AtomicU32] {
+        match &self.memory {
+            Memory::Heap(words) => words,
+            // SAFETY: the mapping lives as long as `self`, begins on a page, and is as long as it says; AtomicU32 has
+            // the size and alignment of u32 and any bits are one. All access in this process is through these atomics.
+            // The pages past the file's end, after trimming, are never loaded: see `get`.
+            Memory::Mapped(map) => unsafe {
+                std::slice::from_raw_parts(map.as_mut_ptr().cast::<AtomicU32>(), map.len() / 4)
+            },
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.load(Ordering::Acquire)
+    }
+
+    /// How many more entries fit.
+    pub(crate) fn room(&self) -> usize {
+        self.capacity.load(Ordering::Relaxed).saturating_sub(self.len())
+    }
+
+    /// Entry `number`, which must be less than a length seen before.
+    pub(crate) fn get(&self, number: usize) -> [u32; WORDS] {
+        debug_assert!(number < self.len());
+        let words = &self.words()[number * WORDS..(number + 1) * WORDS];
+        std::array::from_fn(|i| u32::from_be(words[i].load(Ordering::Relaxed)))
+    }
+
+    /// How many of the first entries satisfy `holds`, which must hold for a prefix only.
+    pub(crate) fn partition_point(&self, holds: impl Fn([u32; WORDS]) -> bool) -> usize {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if holds(self.get(middle)) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    /// Appends an entry; false when there is no room. One thread at a time.
+    pub(crate) fn push(&self, entry: [u32; WORDS]) -> Result<bool> {
+        if self.room() == 0 {
+            return Ok(false);
+        }
+        let number = self.len();
+        self.allocate((number as u64 + 1) * Self::ENTRY_SIZE)?;
+        let words = &self.words()[number * WORDS..(number + 1) * WORDS];
+        for (word, value) in words.iter().zip(entry) {
+            word.store(value.to_be(), Ordering::Relaxed);
+        }
+        self.entries.store(number + 1, Ordering::Release);
+        Ok(true)
+    }
+
+    /// Gives the file's bytes up to `end` blocks on disk, so that a store into the mapping cannot fail.
+    fn allocate(&self, end: u64) -> Result<()> {
+        let mut allocated = self.allocated.lock();
+        if end <= *allocated {
+            return Ok(());
+        }
+        let target = end.next_multiple_of(PAGE);
+        let file = OpenOptions::new()
+            .write(true)
+            .open(&self.path)
+            .map_err(StorageError::io("open", &self.path))?;
+        match fallocate(&file, FallocateFlags::KEEP_SIZE, *allocated, target - *allocated) {
+            // A file system without fallocate allocates as it likes; there is nothing better to do than to store.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                *allocated = target;
+                Ok(())
+            }
+            Err(errno) => Err(StorageError::io("allocate", &self.path)(errno.into())),
+        }
+    }
+
+    /// Cuts the file to its entries. Nothing can be appended after.
+    pub(crate) fn trim(&self) -> Result<()> {
+        let entries = self.len();
+        self.capacity.store(entries, Ordering::Relaxed);
+        OpenOptions::new()
+            .write(true)
+            .open(&self.path)
+            .and_then(|file| file.set_len(entries as u64 * Self::ENTRY_SIZE))
+            .map_err(StorageError::io("trim", &self.path))
+    }
+
+    /// Brings the entries to disk.
+    pub(crate) fn flush(&self) -> Result<()> {
+        let bytes = self.len() * Self::ENTRY_SIZE as usize;
+        match &self.memory {
+            Memory::Mapped(map) if bytes > 0 => map
+                .flush_range(0, bytes)
+                .map_err(StorageError::io("flush", &self.path)),
+            Memory::Mapped(_) | Memory::Heap(_) => Ok(()),
+        }
+    }
+}
+
+/// True when an index file is there and of a plausible size, without opening it.
+pub(crate) fn looks_whole(path: &Path, entry_size: u64) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.len() % entry_size == 0)
+}

@@ -1,0 +1,164 @@
+//! Which leader wrote from which offset on (`LeaderEpochFileCache`, KIP-101).
+//!
+//! A short list of (epoch, first offset), both rising, kept in memory and in `leader-epoch-checkpoint`. Changed under
+//! the log's writer lock. A crash between a batch and the file is mended by recovery, which sees the epochs in the
+//! batches' headers.
+
+use std::path::{Path, PathBuf};
+
+use crate::checkpoints::{LEADER_EPOCH_FILE, read_epochs, write_epochs};
+use crate::error::Result;
+
+#[derive(Debug, Default)]
+pub(crate) struct LeaderEpochs {
+    path: PathBuf,
+    entries: Vec<(i32, i64)>,
+    changed: bool,
+}
+
+impl LeaderEpochs {
+    /// Reads the file of a partition's directory. One that is damaged or contradicts itself counts as empty: recovery
+    /// fills it from the log again as far as it scans.
+    pub(crate) fn load(dir: &Path) -> Result<Self> {
+        let path = dir.join(LEADER_EPOCH_FILE);
+        let mut epochs = Self {
+            path,
+            ..Self::default()
+        };
+        match read_epochs(&epochs.path) {
+            Ok(entries) if rises(&entries) => epochs.entries = entries,
+            Ok(_) | Err(crate::error::StorageError::Corrupt { .. }) => epochs.changed = true,
+            Err(error) => return Err(error),
+        }
+        Ok(epochs)
+    }
+
+    pub(crate) fn latest(&self) -> Option<i32> {
+        self.entries.last().map(|(epoch, _)| *epoch)
+    }
+
+    /// Notes that `epoch` writes from `offset` on; true when that was new. Epochs before it that claim later offsets
+    /// wrote nothing that is still there, and go.
+    pub(crate) fn assign(&mut self, epoch: i32, offset: i64) -> bool {
+        if epoch < 0 || self.latest().is_some_and(|latest| epoch <= latest) {
+            return false;
+        }
+        self.entries.retain(|(_, start)| *start < offset);
+        self.entries.push((epoch, offset));
+        self.changed = true;
+        true
+    }
+
+    /// Forgets epochs that begin at or after the log's end.
+    pub(crate) fn truncate_from_end(&mut self, end: i64) {
+        let before = self.entries.len();
+        self.entries.retain(|(_, start)| *start < end);
+        self.changed |= self.entries.len() != before;
+    }
+
+    /// Forgets epochs that ended before the log's start; the one that wrote at the start begins there.
+    pub(crate) fn truncate_from_start(&mut self, start: i64) {
+        let covering = self.entries.partition_point(|(_, first)| *first <= start);
+        if let Some(index) = covering.checked_sub(1)
+            && (index > 0 || self.entries[0].1 < start)
+        {
+            self.entries.drain(..index);
+            self.entries[0].1 = start;
+            self.changed = true;
+        }
+    }
+
+    /// The largest epoch not after the one asked for, and the offset its records end before
+    /// (`LeaderEpochFileCache.endOffsetFor`). `None` when this log knows no such epoch.
+    pub(crate) fn end_offset(&self, epoch: i32, log_end: i64) -> Option<(i32, i64)> {
+        let latest = self.latest()?;
+        if epoch == latest {
+            return Some((epoch, log_end));
+        }
+        let higher = self.entries.partition_point(|(known, _)| *known <= epoch);
+        let (_, end) = *self.entries.get(higher)?;
+        match higher.checked_sub(1) {
+            Some(floor) => Some((self.entries[floor].0, end)),
+            None => Some((epoch, end)),
+        }
+    }
+
+    /// The epoch that wrote `offset`.
+    pub(crate) fn epoch_of(&self, offset: i64) -> Option<i32> {
+        let after = self.entries.partition_point(|(_, start)| *start <= offset);
+        Some(self.entries[after.checked_sub(1)?].0)
+    }
+
+    /// Writes the file if anything changed since, and creates it when it is not there.
+    pub(crate) fn save(&mut self) -> Result<()> {
+        if self.changed {
+            write_epochs(&self.path, &self.entries)?;
+            self.changed = false;
+        }
+        Ok(())
+    }
+}
+
+fn rises(entries: &[(i32, i64)]) -> bool {
+    entries
+        .windows(2)
+        .all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Broken if it failed: a follower would truncate at a wrong offset and two logs would differ.
+    #[test]
+    fn end_offsets() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut epochs = LeaderEpochs::load(dir.path()).unwrap();
+        assert_eq!(epochs.end_offset(0, 10), None);
+        for (epoch, offset) in [(2, 6), (3, 7), (5, 9)] {
+            assert!(epochs.assign(epoch, offset));
+        }
+        assert!(!epochs.assign(4, 20) && !epochs.assign(-1, 20) && !epochs.assign(5, 20));
+        // As in Kafka's own cache: an epoch before the first gets its own number back.
+        assert_eq!(epochs.end_offset(1, 100), Some((1, 6)));
+        assert_eq!(epochs.end_offset(2, 100), Some((2, 7)));
+        assert_eq!(epochs.end_offset(4, 100), Some((3, 9)));
+        assert_eq!(epochs.end_offset(5, 100), Some((5, 100)));
+        assert_eq!(epochs.end_offset(6, 100), None);
+        assert_eq!(epochs.epoch_of(8), Some(3));
+        assert_eq!(epochs.epoch_of(5), None);
+
+        epochs.save().unwrap();
+        let reloaded = LeaderEpochs::load(dir.path()).unwrap();
+        assert_eq!(reloaded.entries, [(2, 6), (3, 7), (5, 9)]);
+    }
+
+    #[test]
+    fn truncation() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut epochs = LeaderEpochs::load(dir.path()).unwrap();
+        for (epoch, offset) in [(2, 6), (3, 7), (5, 9)] {
+            epochs.assign(epoch, offset);
+        }
+        epochs.truncate_from_start(5);
+        assert_eq!(epochs.entries, [(2, 6), (3, 7), (5, 9)]);
+        epochs.truncate_from_start(8);
+        assert_eq!(epochs.entries, [(3, 8), (5, 9)]);
+        epochs.truncate_from_end(9);
+        assert_eq!(epochs.entries, [(3, 8)]);
+        // A leader that wrote nothing leaves no trace once another writes at its offset.
+        epochs.assign(7, 20);
+        epochs.assign(8, 20);
+        assert_eq!(epochs.entries, [(3, 8), (8, 20)]);
+    }
+
+    // Broken if it failed: a damaged hint would stop the log from opening.
+    #[test]
+    fn damage_counts_as_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        for text in ["rubbish", "0\n2\n3 5\n2 9\n"] {
+            std::fs::write(dir.path().join(LEADER_EPOCH_FILE), text).unwrap();
+            assert_eq!(LeaderEpochs::load(dir.path()).unwrap().latest(), None);
+        }
+    }
+}

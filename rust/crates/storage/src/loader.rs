@@ -1,0 +1,368 @@
+//! From a directory's files to a log that can be used (`LogLoader`).
+//!
+//! Runs in the thread that opens the log, before anybody else sees it, with the directory locked. After a clean
+//! shutdown nothing is read but names, sizes and the last few batches. After anything else, every segment from the
+//! recovery point on is read and checked: the log ends after the last whole batch, what follows is cut off, indexes,
+//! leader epochs and producer state are built from what is left. Damage to what was already known to be on disk is not
+//! cut but reported: it is no torn tail. A crash during recovery leaves a directory that recovers the same way.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use logcore_records::Batch;
+
+use crate::config::LogConfig;
+use crate::error::{Result, StorageError};
+use crate::files::{
+    self, CLEANED_SUFFIX, DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_of, segment_file,
+};
+use crate::index_file::looks_whole;
+use crate::leader_epochs::LeaderEpochs;
+use crate::producer_snapshot;
+use crate::producer_state::ProducerState;
+use crate::scan::{Next, Scanner, StoredBatch};
+use crate::segment::{Access, IndexSettings, Segment};
+use crate::{offset_index, time_index};
+
+/// How a log was left, as far as its directory's checkpoints tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LastKnown {
+    /// The log was closed: every file is whole.
+    pub clean_shutdown: bool,
+    /// Everything before this offset is on disk for certain.
+    pub recovery_point: i64,
+    /// Where the log begins, if later than its first segment.
+    pub log_start_offset: i64,
+}
+
+/// What opening a log did to it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Segments that were read and checked.
+    pub segments_checked: usize,
+    /// Bytes cut off because they were no whole batch.
+    pub truncated_bytes: u64,
+    /// Segments removed because they followed such bytes.
+    pub segments_removed: usize,
+    /// Why bytes were cut off, in words.
+    pub reason: Option<String>,
+}
+
+pub(crate) struct Loaded {
+    pub(crate) segments: Vec<Arc<Segment>>,
+    pub(crate) log_start: i64,
+    pub(crate) log_end: i64,
+    pub(crate) recovery_point: i64,
+    pub(crate) producers: ProducerState,
+    pub(crate) snapshot_offset: i64,
+    pub(crate) epochs: LeaderEpochs,
+    pub(crate) recovery: Recovery,
+}
+
+pub(crate) fn settings(config: &LogConfig) -> IndexSettings {
+    IndexSettings {
+        interval_bytes: config.index_interval_bytes,
+        max_bytes: config.segment_index_bytes,
+    }
+}
+
+/// Loads the log in `dir`, which is created when missing.
+pub(crate) fn load(dir: &Path, config: &LogConfig, known: LastKnown, now_ms: i64) -> Result<Loaded> {
+    fs::create_dir_all(dir).map_err(StorageError::io("create", dir))?;
+    finish_interrupted(dir)?;
+    let mut loader = Loader {
+        dir,
+        config,
+        known,
+        now_ms,
+        epochs: LeaderEpochs::load(dir)?,
+        recovery: Recovery::default(),
+    };
+    let mut segments = loader.open_segments()?;
+    if known.clean_shutdown {
+        loader.finish_clean(&segments)?;
+    } else {
+        loader.recover(&mut segments)?;
+    }
+    loader.drop_all_before_start(&mut segments)?;
+    let first_base = match segments.first() {
+        Some(first) => first.base_offset,
+        None => {
+            let base = known.log_start_offset;
+            segments.push(Arc::new(Segment::create(dir, base, settings(config), now_ms)?));
+            base
+        }
+    };
+    let log_start = known.log_start_offset.max(first_base);
+    let log_end = segments.last().map_or(log_start, |last| last.next_offset());
+    loader.epochs.truncate_from_end(log_end);
+    loader.epochs.truncate_from_start(log_start);
+    loader.epochs.save()?;
+    let (producers, snapshot_offset) = loader.producers(&segments, log_start, log_end)?;
+    let recovery_point = if known.clean_shutdown { log_end } else { known.recovery_point.min(log_end) };
+    Ok(Loaded {
+        segments,
+        log_start,
+        log_end,
+        recovery_point,
+        producers,
+        snapshot_offset,
+        epochs: loader.epochs,
+        recovery: loader.recovery,
+    })
+}
+
+struct Loader<'a> {
+    dir: &'a Path,
+    config: &'a LogConfig,
+    known: LastKnown,
+    now_ms: i64,
+    epochs: LeaderEpochs,
+    recovery: Recovery,
+}
+
+impl Loader<'_> {
+    /// Opens every `.log` file; each ends where the next begins. Index files without a segment are removed, segments
+    /// without sound index files get new ones.
+    fn open_segments(&self) -> Result<Vec<Arc<Segment>>> {
+        let names = files::file_names(self.dir)?;
+        let bases: Vec<i64> = names.iter().filter_map(|name| offset_of(name, LOG_SUFFIX)).collect();
+        for suffix in [INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX] {
+            for base in names.iter().filter_map(|name| offset_of(name, suffix)) {
+                if bases.binary_search(&base).is_err() {
+                    files::remove_if_exists(&segment_file(self.dir, base, suffix))?;
+                }
+            }
+        }
+        let mut segments = Vec::with_capacity(bases.len());
+        for (number, base) in bases.iter().enumerate() {
+            let segment =
+                Segment::open(self.dir, *base, settings(self.config), Access::Owned, self.now_ms)?;
+            if let Some(next) = bases.get(number + 1) {
+                segment.set_next_offset(*next);
+            }
+            segments.push(Arc::new(segment));
+        }
+        Ok(segments)
+    }
+
+    fn ensure_indexes(&self, segment: &Segment) -> Result<()> {
+        let path = |suffix| segment_file(self.dir, segment.base_offset, suffix);
+        let sound = looks_whole(&path(INDEX_SUFFIX), offset_index::ENTRY_SIZE)
+            && looks_whole(&path(TIME_INDEX_SUFFIX), time_index::ENTRY_SIZE);
+        if sound { Ok(()) } else { segment.indexes().map(|_| ()) }
+    }
+
+    fn finish_clean(&self, segments: &[Arc<Segment>]) -> Result<()> {
+        let Some((last, sealed)) = segments.split_last() else {
+            return Ok(());
+        };
+        for segment in sealed {
+            self.ensure_indexes(segment)?;
+        }
+        last.find_end(false)?;
+        last.reopen_active()
+    }
+
+    /// Checks the segments from the recovery point on and cuts the log where it is not whole.
+    fn recover(&mut self, segments: &mut Vec<Arc<Segment>>) -> Result<()> {
+        let after = segments.partition_point(|s| s.base_offset <= self.known.recovery_point);
+        let from = after.saturating_sub(1);
+        for segment in &segments[..from] {
+            self.ensure_indexes(segment)?;
+        }
+        let mut number = from;
+        while let Some(segment) = segments.get(number).cloned() {
+            number += 1;
+            let next_base = segments.get(number).map(|next| next.base_offset);
+            let epochs = &mut self.epochs;
+            let mut torn = segment.recover(|batch| {
+                epochs.assign(batch.leader_epoch, batch.base_offset);
+            })?;
+            self.recovery.segments_checked += 1;
+            let (size, end) = (segment.size(), segment.next_offset());
+            if torn.is_none() && next_base.is_some_and(|next| end > next) {
+                torn = Some(format!("offset {} is in the next segment too", end - 1));
+            }
+            if let Some(reason) = torn {
+                if end < self.known.recovery_point {
+                    return Err(segment.corrupt(size, reason));
+                }
+                self.cut(segments, number, &segment, reason)?;
+            } else if let Some(next) = next_base {
+                segment.set_next_offset(next);
+                segment.seal()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the log with `segment`, as far as that is whole.
+    fn cut(
+        &mut self,
+        segments: &mut Vec<Arc<Segment>>,
+        kept: usize,
+        segment: &Segment,
+        reason: String,
+    ) -> Result<()> {
+        self.recovery.truncated_bytes += segment.file_size()? - segment.size();
+        self.recovery.reason = Some(reason);
+        segment.truncate_to_published()?;
+        for removed in segments.drain(kept..) {
+            self.recovery.truncated_bytes += removed.file_size()?;
+            self.recovery.segments_removed += 1;
+            remove_segment_files(self.dir, removed.base_offset)?;
+        }
+        files::sync_dir(self.dir)
+    }
+
+    /// A log whose start is behind its end has lost its files: nothing of it may be read any more.
+    fn drop_all_before_start(&mut self, segments: &mut Vec<Arc<Segment>>) -> Result<()> {
+        let end = segments.last().map(|last| last.next_offset());
+        if end.is_none_or(|end| end >= self.known.log_start_offset) {
+            return Ok(());
+        }
+        for removed in segments.drain(..) {
+            self.recovery.segments_removed += 1;
+            remove_segment_files(self.dir, removed.base_offset)?;
+        }
+        self.epochs.truncate_from_end(0);
+        Ok(())
+    }
+
+    /// Producer state at the log's end: the latest snapshot, and the batches after it.
+    fn producers(
+        &self,
+        segments: &[Arc<Segment>],
+        log_start: i64,
+        log_end: i64,
+    ) -> Result<(ProducerState, i64)> {
+        let found = producer_snapshot::load_latest(self.dir, log_end)?;
+        let (from, mut state) = match found {
+            Some((offset, state)) => (offset.max(log_start), state),
+            // Kafka, too, takes a log that was closed and has no snapshot for one without producers.
+            None if self.known.clean_shutdown => (log_end, ProducerState::default()),
+            None => (log_start, ProducerState::default()),
+        };
+        for segment in segments.iter().filter(|s| s.next_offset() > from) {
+            replay(segment, from, &mut state)?;
+        }
+        state.remove_expired(self.now_ms, self.config.producer_id_expiration_ms);
+        let snapshot_offset = if !self.known.clean_shutdown && from < log_end {
+            producer_snapshot::write(self.dir, log_end, &state, false)?;
+            log_end
+        } else {
+            from
+        };
+        let bases: Vec<i64> = segments.iter().map(|s| s.base_offset).collect();
+        producer_snapshot::remove_stray(self.dir, &bases)?;
+        Ok((state, snapshot_offset))
+    }
+}
+
+/// Takes the batches of a segment from `from` on into the state of their producers.
+fn replay(segment: &Segment, from: i64, state: &mut ProducerState) -> Result<()> {
+    let end = segment.size();
+    let Some(first) = segment.locate(from, end)? else {
+        return Ok(());
+    };
+    let file = segment.file().clone();
+    let mut scan = Scanner::all_headers(&file, first.position, end);
+    loop {
+        match scan.next().map_err(StorageError::io("read", segment.path()))? {
+            Next::Batch(batch) => replay_batch(segment, &batch, state)?,
+            Next::End => return Ok(()),
+            Next::Torn(reason) => return Err(segment.corrupt(scan.position(), reason)),
+        }
+    }
+}
+
+fn replay_batch(segment: &Segment, batch: &StoredBatch, state: &mut ProducerState) -> Result<()> {
+    let Some(header) = batch.header.as_ref().filter(|h| h.has_producer_id()) else {
+        return Ok(());
+    };
+    let coordinator_epoch = if header.is_control() {
+        let bytes = segment.batch_bytes(batch)?;
+        marker_epoch(&bytes)
+    } else {
+        None
+    };
+    state.replay(header, coordinator_epoch);
+    Ok(())
+}
+
+/// The coordinator's epoch in a transaction marker, whose value is `version i16, coordinator epoch i32`
+/// (`EndTransactionMarker`).
+fn marker_epoch(bytes: &[u8]) -> Option<i32> {
+    let batch = Batch::parse(bytes).ok()?;
+    let records = batch.records(bytes.len()).ok()?;
+    let record = records.iter().next()?.ok()?;
+    let epoch = record.value?.get(2..6)?;
+    Some(i32::from_be_bytes([epoch[0], epoch[1], epoch[2], epoch[3]]))
+}
+
+/// Removes all files of a segment.
+pub(crate) fn remove_segment_files(dir: &Path, base_offset: i64) -> Result<()> {
+    for suffix in SEGMENT_SUFFIXES {
+        files::remove_if_exists(&segment_file(dir, base_offset, suffix))?;
+    }
+    Ok(())
+}
+
+/// Finishes what a crash interrupted: deletions are done, a cleaner's unfinished output (`.cleaned`) goes, its finished
+/// output (`.swap`) replaces the segments it was made from.
+fn finish_interrupted(dir: &Path) -> Result<()> {
+    let names = files::file_names(dir)?;
+    let ending = |suffix: &'static str| names.iter().filter(move |name| name.ends_with(suffix));
+    for name in ending(DELETED_SUFFIX).chain(ending(".tmp")) {
+        files::remove_if_exists(&dir.join(name))?;
+    }
+    let base_of = |name: &str| name.get(..20).and_then(|digits| digits.parse::<i64>().ok());
+    let unfinished = ending(CLEANED_SUFFIX).filter_map(|name| base_of(name)).min();
+    for name in ending(CLEANED_SUFFIX) {
+        files::remove_if_exists(&dir.join(name))?;
+    }
+    let mut finished = Vec::new();
+    for name in ending(SWAP_SUFFIX) {
+        let Some(base) = base_of(name) else { continue };
+        if unfinished.is_some_and(|unfinished| base >= unfinished) {
+            files::remove_if_exists(&dir.join(name))?;
+        } else {
+            finished.push(name.as_str());
+        }
+    }
+    replace_by_swapped(dir, &names, &finished)
+}
+
+fn replace_by_swapped(dir: &Path, names: &[String], swapped: &[&str]) -> Result<()> {
+    let mut range: Option<(i64, i64)> = None;
+    for name in swapped {
+        let plain = name.trim_end_matches(SWAP_SUFFIX);
+        let Some(base) = offset_of(plain, LOG_SUFFIX) else { continue };
+        let path = dir.join(name);
+        let file = fs::File::open(&path).map_err(StorageError::io("open", &path))?;
+        let size = file.metadata().map_err(StorageError::io("read", &path))?.len();
+        let mut scan = Scanner::all_headers(&file, 0, size);
+        let mut next = base;
+        while let Next::Batch(batch) = scan.next().map_err(StorageError::io("read", &path))? {
+            next = batch.last_offset + 1;
+        }
+        let (low, high) = range.unwrap_or((base, next));
+        range = Some((low.min(base), high.max(next)));
+    }
+    if let Some((low, high)) = range {
+        for name in names.iter().filter(|name| !name.ends_with(SWAP_SUFFIX)) {
+            let base = SEGMENT_SUFFIXES.iter().find_map(|suffix| offset_of(name, suffix));
+            if base.is_some_and(|base| (low..high).contains(&base)) {
+                files::remove_if_exists(&dir.join(name))?;
+            }
+        }
+    }
+    for name in swapped {
+        let (from, to) = (dir.join(name), dir.join(name.trim_end_matches(SWAP_SUFFIX)));
+        fs::rename(&from, &to).map_err(StorageError::io("rename", &from))?;
+    }
+    Ok(())
+}

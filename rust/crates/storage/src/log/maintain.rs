@@ -1,0 +1,207 @@
+//! Retention and the work that is done now and then (`UnifiedLog.deleteOldSegments`, `LogManager`).
+//!
+//! Nothing here runs by itself: the server's housekeeping thread calls [`Log::maintain`]. A segment that is deleted
+//! leaves the list first, then its files become `.deleted`, and after `file.delete.delay.ms` they are removed; a crash
+//! in between leaves `.deleted` files, which the loader removes.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::UNIX_EPOCH;
+
+use super::{Log, Writer};
+use crate::config::LogConfig;
+use crate::error::{Result, StorageError};
+use crate::files::{DELETED_SUFFIX, SEGMENT_SUFFIXES, segment_file};
+use crate::segment::Segment;
+
+impl Log {
+    /// Flushes rolled segments and what `flush.ms` asks for, applies retention, removes files whose time has come,
+    /// forgets idle producers.
+    pub fn maintain(&self, now_ms: i64) -> Result<()> {
+        self.check_writable()?;
+        let config = self.config();
+        self.flush_rolled()?;
+        let flush_due = {
+            let mut writer = self.writer.lock();
+            writer
+                .producers
+                .remove_expired(now_ms, config.producer_id_expiration_ms);
+            writer
+                .unflushed_since_ms
+                .is_some_and(|since| now_ms.saturating_sub(since) >= config.flush_ms)
+        };
+        if flush_due {
+            self.flush()?;
+        }
+        self.delete_old_segments(now_ms)?;
+        let mut writer = self.writer.lock();
+        self.remove_deleted(&mut writer, now_ms);
+        Ok(())
+    }
+
+    /// Brings the segments before the active one to disk, so that recovery after a crash begins at the active one.
+    fn flush_rolled(&self) -> Result<()> {
+        let segments = self.segments();
+        let Some((active, [.., last_rolled])) = segments.split_last() else {
+            return Ok(());
+        };
+        if self.recovery_point() < active.base_offset {
+            self.flush_through(last_rolled).map_err(|e| self.fail(e))?;
+            self.recovery_point
+                .fetch_max(active.base_offset, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Deletes the oldest segments as far as `retention.ms`, `retention.bytes` and the log's start allow; returns how
+    /// many.
+    pub fn delete_old_segments(&self, now_ms: i64) -> Result<usize> {
+        let mut writer = self.writer.lock();
+        self.check_writable()?;
+        let config = self.config();
+        let count = self.deletable(&config, now_ms)?;
+        if count == 0 {
+            return Ok(0);
+        }
+        self.delete_first(&mut writer, &config, count, now_ms)
+            .map_err(|e| self.fail(e))?;
+        Ok(count)
+    }
+
+    /// How many segments from the oldest on may go.
+    fn deletable(&self, config: &LogConfig, now_ms: i64) -> Result<usize> {
+        let segments = self.segments();
+        let high_watermark = self.high_watermark();
+        let log_start = self.log_start_offset();
+        let mut excess = match config.retention_bytes {
+            limit @ 0.. if config.cleanup_delete => self.size_bytes() as i64 - limit,
+            _ => 0,
+        };
+        let mut count = 0;
+        for (number, segment) in segments.iter().enumerate() {
+            let end = segments
+                .get(number + 1)
+                .map_or_else(|| self.log_end_offset(), |next| next.base_offset);
+            let size = segment.size() as i64;
+            let is_active = number + 1 == segments.len();
+            if end > high_watermark || (is_active && size == 0) {
+                break;
+            }
+            let breached = !is_active && end <= log_start;
+            let oversized = size > 0 && excess >= size;
+            let expired = config.cleanup_delete
+                && config.retention_ms >= 0
+                && now_ms.saturating_sub(newest_ms(segment)?) > config.retention_ms;
+            if !(breached || oversized || expired) {
+                break;
+            }
+            excess -= size;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn delete_first(
+        &self,
+        writer: &mut Writer,
+        config: &LogConfig,
+        count: usize,
+        now_ms: i64,
+    ) -> Result<()> {
+        if count == self.segment_count() {
+            self.roll_locked(writer, config, now_ms)?;
+        }
+        let removed: Vec<Arc<Segment>> = {
+            let mut segments = self.segments.write();
+            let (removed, kept) = segments.split_at(count);
+            let removed = removed.to_vec();
+            let new_start = kept.first().map_or(0, |first| first.base_offset);
+            // The start moves before the list shrinks: a reader finds a segment or an error, never the wrong batch.
+            self.log_start.fetch_max(new_start, Ordering::AcqRel);
+            *segments = Arc::new(kept.to_vec());
+            removed
+        };
+        {
+            let mut epochs = self.epochs.write();
+            epochs.truncate_from_start(self.log_start_offset());
+            epochs.save()?;
+        }
+        let mut files = Vec::new();
+        for segment in &removed {
+            self.rename_deleted(segment, &mut files)?;
+        }
+        writer
+            .deletions
+            .push((now_ms.saturating_add(config.file_delete_delay_ms), files));
+        Ok(())
+    }
+
+    fn rename_deleted(&self, segment: &Segment, files: &mut Vec<PathBuf>) -> Result<()> {
+        for suffix in SEGMENT_SUFFIXES {
+            let from = segment_file(&self.dir, segment.base_offset, suffix);
+            let to = segment_file(
+                &self.dir,
+                segment.base_offset,
+                &format!("{suffix}{DELETED_SUFFIX}"),
+            );
+            match fs::rename(&from, &to) {
+                Ok(()) => files.push(to),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(StorageError::io("rename", &from)(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes files whose time has come. One that cannot be removed is left for the next opening.
+    pub(super) fn remove_deleted(&self, writer: &mut Writer, now_ms: i64) {
+        writer.deletions.retain(|(due_ms, files)| {
+            if *due_ms > now_ms {
+                return true;
+            }
+            for path in files {
+                let _left_for_the_loader = fs::remove_file(path);
+            }
+            false
+        });
+    }
+
+    /// Moves the log's start forward (DeleteRecords); whole segments before it go with the next
+    /// [`Log::delete_old_segments`]. Returns the start as it is then.
+    ///
+    /// Errors: [`StorageError::OffsetOutOfRange`] beyond the high watermark.
+    pub fn advance_log_start_offset(&self, offset: i64) -> Result<i64> {
+        let _writer = self.writer.lock();
+        self.check_writable()?;
+        if offset > self.high_watermark() {
+            return Err(StorageError::OffsetOutOfRange {
+                requested: offset,
+                log_start: self.log_start_offset(),
+                log_end: self.high_watermark(),
+            });
+        }
+        self.log_start.fetch_max(offset, Ordering::AcqRel);
+        let start = self.log_start_offset();
+        let mut epochs = self.epochs.write();
+        epochs.truncate_from_start(start);
+        epochs.save().map_err(|e| self.fail(e))?;
+        Ok(start)
+    }
+}
+
+/// The time of a segment's newest record, or when its file was last written if no record has one.
+fn newest_ms(segment: &Segment) -> Result<i64> {
+    if let Some(largest) = segment.largest()? {
+        return Ok(largest.timestamp);
+    }
+    let modified = segment
+        .file()
+        .metadata()
+        .and_then(|metadata| metadata.modified())
+        .map_err(StorageError::io("read", segment.path()))?;
+    Ok(modified
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
+}

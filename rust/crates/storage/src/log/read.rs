@@ -1,0 +1,151 @@
+//! Reading a log by offset and by time.
+//!
+//! Runs in readers' threads without the writer lock. Nothing at or above the `upper_bound` given, or above the log's
+//! end as it was when the call began, is returned. Damage found on the way takes the log offline: it is reported and
+//! never served.
+
+use logcore_records::Batch;
+
+use super::Log;
+use crate::error::{Result, StorageError};
+use crate::scan::StoredBatch;
+use crate::segment::Segment;
+use crate::slice::{LogSlice, TimestampOffset};
+
+/// How much a batch may decompress to while a record in it is looked for.
+const DECOMPRESSED_MAX: usize = 256 << 20;
+
+impl Log {
+    /// The bytes from the batch with `offset` on: at most `max_bytes`, from one segment, of batches that end before
+    /// `upper_bound` (exclusive: high watermark, last stable offset or log end). With `min_one` the first batch is whole
+    /// even if larger than `max_bytes`; without, a first batch that does not fit gives an empty slice. So does an
+    /// offset at which there is nothing yet.
+    ///
+    /// Errors: [`StorageError::OffsetOutOfRange`] before the log's start and after its end.
+    pub fn read(&self, offset: i64, max_bytes: u64, upper_bound: i64, min_one: bool) -> Result<LogSlice> {
+        self.check_open()?;
+        let (log_start, log_end) = (self.log_start_offset(), self.log_end_offset());
+        let out_of_range = || StorageError::OffsetOutOfRange {
+            requested: offset,
+            log_start,
+            log_end,
+        };
+        if offset < log_start || offset > log_end {
+            return Err(out_of_range());
+        }
+        let upper_bound = upper_bound.min(log_end);
+        let segments = self.segments();
+        let after = segments.partition_point(|segment| segment.base_offset <= offset);
+        let Some(index) = after.checked_sub(1) else {
+            // Its segment went between the two looks.
+            return Err(out_of_range());
+        };
+        if offset < upper_bound {
+            // A compacted segment may have lost its last offsets; what follows is in the next.
+            for segment in &segments[index..] {
+                let found = segment
+                    .read(offset, max_bytes, upper_bound, min_one)
+                    .map_err(|e| self.damaged(e))?;
+                if let Some(slice) = found {
+                    return Ok(slice);
+                }
+            }
+        }
+        Ok(segments[index].empty_slice(offset))
+    }
+
+    /// The first record at or after `timestamp` (milliseconds since the epoch), of those from the log's start on.
+    pub fn offset_for_timestamp(&self, timestamp: i64) -> Result<Option<TimestampOffset>> {
+        self.check_open()?;
+        let log_start = self.log_start_offset();
+        for segment in self.segments().iter() {
+            if segment.next_offset() <= log_start {
+                continue;
+            }
+            let found = self
+                .time_in_segment(segment, timestamp, log_start)
+                .map_err(|e| self.damaged(e))?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    fn time_in_segment(
+        &self,
+        segment: &Segment,
+        timestamp: i64,
+        log_start: i64,
+    ) -> Result<Option<TimestampOffset>> {
+        if segment.largest()?.is_none_or(|largest| largest.timestamp < timestamp) {
+            return Ok(None);
+        }
+        let mut from = log_start;
+        while let Some(batch) = segment.locate_time(timestamp, from)? {
+            let found = first_record(segment, &batch, |at, offset| {
+                at >= timestamp && offset >= log_start
+            })?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            // Its newest record is before the log's start: go on behind it.
+            from = batch.last_offset + 1;
+        }
+        Ok(None)
+    }
+
+    /// The record with the largest timestamp, the first of them if several have it.
+    pub fn max_timestamp(&self) -> Result<Option<TimestampOffset>> {
+        self.check_open()?;
+        let mut newest: Option<(i64, std::sync::Arc<Segment>)> = None;
+        for segment in self.segments().iter() {
+            let largest = segment.largest().map_err(|e| self.damaged(e))?;
+            if let Some(largest) = largest
+                && newest.as_ref().is_none_or(|(at, _)| largest.timestamp > *at)
+            {
+                newest = Some((largest.timestamp, segment.clone()));
+            }
+        }
+        match newest {
+            Some((timestamp, segment)) => self
+                .time_in_segment(&segment, timestamp, self.log_start_offset())
+                .map_err(|e| self.damaged(e)),
+            None => Ok(None),
+        }
+    }
+
+    /// Takes the log offline if `error` says that what is on disk is damaged.
+    fn damaged(&self, error: StorageError) -> StorageError {
+        if matches!(error, StorageError::Corrupt { .. }) { self.fail(error) } else { error }
+    }
+}
+
+/// The first record of a batch that is `wanted`, by its timestamp and offset.
+fn first_record(
+    segment: &Segment,
+    stored: &StoredBatch,
+    wanted: impl Fn(i64, i64) -> bool,
+) -> Result<Option<TimestampOffset>> {
+    let found = |timestamp, offset| TimestampOffset {
+        timestamp,
+        offset,
+        leader_epoch: stored.leader_epoch,
+    };
+    if stored.header.is_none() {
+        // A legacy entry is one record, or a compressed set of which the last record's offset is known.
+        let (timestamp, offset) = (stored.max_timestamp, stored.last_offset);
+        return Ok(wanted(timestamp, offset).then(|| found(timestamp, offset)));
+    }
+    let bytes = segment.batch_bytes(stored)?;
+    let damaged = |error: logcore_records::RecordError| segment.corrupt(stored.position, error.to_string());
+    let batch = Batch::parse(&bytes).map_err(damaged)?;
+    batch.verify_crc().map_err(damaged)?;
+    for record in batch.records(DECOMPRESSED_MAX).map_err(damaged)?.iter() {
+        let record = record.map_err(damaged)?;
+        if wanted(record.timestamp, record.offset) {
+            return Ok(Some(found(record.timestamp, record.offset)));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,416 @@
+//! One segment: a `.log` file of batches and the two indexes into it (`LogSegment`).
+//!
+//! Owns the open file, the published size, and the indexes, which for sealed segments are opened (and checked, or
+//! built anew) when first needed. Does not decide when to roll or what may be appended.
+//!
+//! One thread appends, whoever holds the log's writer lock. Readers take what is published: the tail's mutex is held for
+//! a few loads or stores, never during I/O. A crash leaves the file with a prefix of the bytes written, or with
+//! rubbish in its tail; the loader cuts it at the last whole batch.
+
+mod lookup;
+mod repair;
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::error::{Result, StorageError};
+use crate::files::{INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, remove_if_exists, segment_file};
+use crate::offset_index::OffsetIndex;
+use crate::scan::{Next, StoredBatch};
+use crate::time_index::{TimeEntry, TimeIndex};
+
+/// What a segment needs to know to make its indexes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IndexSettings {
+    pub(crate) interval_bytes: u32,
+    pub(crate) max_bytes: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Indexes {
+    pub(crate) offset: OffsetIndex,
+    pub(crate) time: TimeIndex,
+}
+
+impl Indexes {
+    fn create(dir: &Path, base_offset: i64, max_bytes: u32) -> Result<Self> {
+        let offset = segment_file(dir, base_offset, INDEX_SUFFIX);
+        let time = segment_file(dir, base_offset, TIME_INDEX_SUFFIX);
+        // A mapping somebody still reads keeps the old file: it must not be cut under them.
+        remove_if_exists(&offset)?;
+        remove_if_exists(&time)?;
+        Ok(Self {
+            offset: OffsetIndex::create(&offset, base_offset, max_bytes)?,
+            time: TimeIndex::create(&time, base_offset, max_bytes)?,
+        })
+    }
+
+    pub(crate) fn trim(&self) -> Result<()> {
+        self.offset.trim()?;
+        self.time.trim()
+    }
+
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.offset.flush()?;
+        self.time.flush()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.offset.is_full() || self.time.is_full()
+    }
+}
+
+/// What has been appended, as far as readers may see.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tail {
+    /// Bytes of whole batches.
+    pub(crate) size: u64,
+    /// The offset after the last record.
+    pub(crate) next_offset: i64,
+    /// The largest timestamp and the last offset of its batch; `None` while not known (see `largest`).
+    largest: Largest,
+    /// The largest timestamp of the first batch, which the age of a segment counts from.
+    first_timestamp: Option<i64>,
+    bytes_since_index: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Largest {
+    /// A sealed segment that nobody asked yet.
+    Unknown,
+    /// No record has a timestamp.
+    None,
+    At(TimeEntry),
+}
+
+/// How a segment's files may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// The directory is locked by us.
+    Owned,
+    /// Somebody else's: nothing is written or mapped.
+    Foreign,
+}
+
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) base_offset: i64,
+    pub(crate) created_ms: i64,
+    dir: PathBuf,
+    path: Arc<PathBuf>,
+    file: Arc<File>,
+    access: Access,
+    settings: IndexSettings,
+    tail: Mutex<Tail>,
+    indexes: RwLock<Option<Arc<Indexes>>>,
+    sealed: AtomicBool,
+    /// The directory entry of this segment's files is on disk.
+    pub(crate) directory_synced: AtomicBool,
+}
+
+impl Segment {
+    /// A new, empty active segment.
+    pub(crate) fn create(
+        dir: &Path,
+        base_offset: i64,
+        settings: IndexSettings,
+        now_ms: i64,
+    ) -> Result<Self> {
+        let path = segment_file(dir, base_offset, LOG_SUFFIX);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)
+            .map_err(StorageError::io("create", &path))?;
+        let segment = Self::new(dir, path, file, base_offset, settings, Access::Owned);
+        *segment.indexes.write() = Some(Arc::new(Indexes::create(
+            dir,
+            base_offset,
+            settings.max_bytes,
+        )?));
+        segment.tail.lock().largest = Largest::None;
+        Ok(Self {
+            created_ms: now_ms,
+            sealed: AtomicBool::new(false),
+            ..segment
+        })
+    }
+
+    /// A segment that is there. Its size is the file's, its next offset not known before [`Segment::set_next_offset`],
+    /// [`Segment::recover`] or [`Segment::find_end`]; its indexes are opened when needed.
+    pub(crate) fn open(
+        dir: &Path,
+        base_offset: i64,
+        settings: IndexSettings,
+        access: Access,
+        now_ms: i64,
+    ) -> Result<Self> {
+        let path = segment_file(dir, base_offset, LOG_SUFFIX);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(access == Access::Owned)
+            .open(&path)
+            .map_err(StorageError::io("open", &path))?;
+        let segment = Self::new(dir, path, file, base_offset, settings, access);
+        segment.tail.lock().size = segment.file_size()?;
+        Ok(Self {
+            created_ms: now_ms,
+            ..segment
+        })
+    }
+
+    fn new(
+        dir: &Path,
+        path: PathBuf,
+        file: File,
+        base_offset: i64,
+        settings: IndexSettings,
+        access: Access,
+    ) -> Self {
+        Self {
+            base_offset,
+            created_ms: 0,
+            dir: dir.to_path_buf(),
+            path: Arc::new(path),
+            file: Arc::new(file),
+            access,
+            settings,
+            tail: Mutex::new(Tail {
+                size: 0,
+                next_offset: base_offset,
+                largest: Largest::Unknown,
+                first_timestamp: None,
+                bytes_since_index: 0,
+            }),
+            indexes: RwLock::new(None),
+            sealed: AtomicBool::new(true),
+            directory_synced: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    /// Bytes in the file, published or not.
+    pub(crate) fn file_size(&self) -> Result<u64> {
+        let metadata = self
+            .file
+            .metadata()
+            .map_err(StorageError::io("read", self.path()))?;
+        Ok(metadata.len())
+    }
+
+    pub(crate) fn tail(&self) -> Tail {
+        *self.tail.lock()
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.tail.lock().size
+    }
+
+    pub(crate) fn next_offset(&self) -> i64 {
+        self.tail.lock().next_offset
+    }
+
+    /// A sealed segment ends where the next one begins.
+    pub(crate) fn set_next_offset(&self, next_offset: i64) {
+        self.tail.lock().next_offset = next_offset;
+    }
+
+    /// Nothing is appended to it any more.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.sealed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn corrupt(&self, position: u64, reason: String) -> StorageError {
+        StorageError::Corrupt {
+            path: self.path().to_path_buf(),
+            position,
+            reason,
+        }
+    }
+
+    // ---- appending ----
+
+    /// True when `position`s and offsets relative to the base still fit the index's 31 bits.
+    pub(crate) fn can_hold(&self, last_offset: i64) -> bool {
+        last_offset - self.base_offset <= i64::from(i32::MAX)
+    }
+
+    /// How long the segment has been filling when a record of `timestamp` arrives at `now_ms`, in milliseconds.
+    pub(crate) fn age_ms(&self, now_ms: i64, timestamp: i64) -> Result<i64> {
+        let tail = self.tail();
+        let first = match tail.first_timestamp {
+            Some(first) => first,
+            None if tail.size == 0 => -1,
+            None => {
+                let first = match self.scan_headers(0, tail.size).next() {
+                    Ok(Next::Batch(batch)) => batch.max_timestamp,
+                    Ok(Next::End | Next::Torn(_)) => -1,
+                    Err(error) => return Err(StorageError::io("read", self.path())(error)),
+                };
+                self.tail.lock().first_timestamp = Some(first);
+                first
+            }
+        };
+        Ok(if first >= 0 { timestamp - first } else { now_ms - self.created_ms })
+    }
+
+    /// Writes the batches in one piece behind the last and indexes them; readers do not see them before
+    /// [`Segment::publish`]. `batches` describes `bytes`, with positions relative to its front.
+    pub(crate) fn append(&self, bytes: &[u8], batches: &[StoredBatch]) -> Result<Tail> {
+        let mut tail = self.tail();
+        self.file
+            .write_all_at(bytes, tail.size)
+            .map_err(StorageError::io("append to", self.path()))?;
+        let indexes = self.indexes()?;
+        let start = tail.size;
+        for batch in batches {
+            tail.add(batch, start + batch.position, self.settings, &indexes)?;
+        }
+        Ok(tail)
+    }
+
+    /// Lets readers see what was appended.
+    pub(crate) fn publish(&self, tail: Tail) {
+        *self.tail.lock() = tail;
+    }
+
+    /// Nothing more will be appended: the time index gets its last entry and the index files their final size.
+    pub(crate) fn seal(&self) -> Result<()> {
+        self.trim()?;
+        self.sealed.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn trim(&self) -> Result<()> {
+        // Sealed indexes were trimmed when they were sealed or rebuilt.
+        if self.sealed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let indexes = self.indexes()?;
+        if let Some(largest) = self.largest()? {
+            indexes.time.append(largest)?;
+        }
+        indexes.trim()
+    }
+
+    /// Brings data and indexes to disk.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.file
+            .sync_data()
+            .map_err(StorageError::io("fsync", self.path()))?;
+        let opened = self.indexes.read().clone();
+        match opened {
+            Some(indexes) => indexes.flush(),
+            None => Ok(()),
+        }
+    }
+
+    // ---- indexes ----
+
+    /// The indexes, opened now if they were not. Those of an owned segment that are missing or not sane are built anew.
+    pub(crate) fn indexes(&self) -> Result<Arc<Indexes>> {
+        if let Some(indexes) = &*self.indexes.read() {
+            return Ok(indexes.clone());
+        }
+        let mut slot = self.indexes.write();
+        if let Some(indexes) = &*slot {
+            return Ok(indexes.clone());
+        }
+        let indexes = match self.load_indexes() {
+            Ok(Some(indexes)) => indexes,
+            Ok(None) | Err(StorageError::Io { .. } | StorageError::Corrupt { .. }) => {
+                match self.access {
+                    Access::Owned if self.path.exists() => self.build_indexes()?,
+                    // Foreign, or deleted while a reader still holds it: everything is found by scanning.
+                    Access::Owned | Access::Foreign => self.no_indexes(),
+                }
+            }
+            Err(other) => return Err(other),
+        };
+        let indexes = Arc::new(indexes);
+        *slot = Some(indexes.clone());
+        Ok(indexes)
+    }
+
+    /// Forgets indexes that led astray; they are built anew when next needed.
+    fn distrust_indexes(&self) -> Result<()> {
+        if self.access != Access::Owned || !self.sealed.load(Ordering::Acquire) {
+            // What this process wrote itself since it opened the log is not in doubt, and what is not ours not to mend.
+            return Ok(());
+        }
+        let mut slot = self.indexes.write();
+        *slot = Some(Arc::new(if self.path.exists() {
+            self.build_indexes()?
+        } else {
+            self.no_indexes()
+        }));
+        Ok(())
+    }
+
+    fn index_paths(&self) -> (PathBuf, PathBuf) {
+        (
+            segment_file(&self.dir, self.base_offset, INDEX_SUFFIX),
+            segment_file(&self.dir, self.base_offset, TIME_INDEX_SUFFIX),
+        )
+    }
+
+    fn no_indexes(&self) -> Indexes {
+        let (offset, time) = self.index_paths();
+        Indexes {
+            offset: OffsetIndex::none(&offset, self.base_offset),
+            time: TimeIndex::none(&time, self.base_offset),
+        }
+    }
+}
+
+impl Tail {
+    /// Accounts for a batch at `position`, making an index entry when enough bytes have gone by.
+    fn add(
+        &mut self,
+        batch: &StoredBatch,
+        position: u64,
+        settings: IndexSettings,
+        indexes: &Indexes,
+    ) -> Result<()> {
+        if position == 0 {
+            self.first_timestamp = Some(batch.max_timestamp);
+        }
+        let entry = TimeEntry {
+            timestamp: batch.max_timestamp,
+            offset: batch.last_offset,
+        };
+        self.largest = match self.largest {
+            Largest::At(largest) if largest.timestamp >= entry.timestamp => Largest::At(largest),
+            Largest::At(_) => Largest::At(entry),
+            Largest::None if entry.timestamp >= 0 => Largest::At(entry),
+            Largest::None => Largest::None,
+            // `largest` resolves this before the first append.
+            Largest::Unknown => Largest::Unknown,
+        };
+        if self.bytes_since_index > u64::from(settings.interval_bytes) {
+            indexes.offset.append(batch.last_offset, position)?;
+            if let Largest::At(largest) = self.largest {
+                indexes.time.append(largest)?;
+            }
+            self.bytes_since_index = 0;
+        }
+        self.bytes_since_index += batch.size;
+        self.size = position + batch.size;
+        self.next_offset = batch.last_offset + 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,207 @@
+//! Finding batches in a segment by offset and by time, and cutting slices.
+//!
+//! Runs in readers' threads, beside the appending one. Everything is bounded by the tail as it was published when the
+//! call began. An index entry is believed only if the batch it leads to is what it says.
+
+use std::sync::atomic::Ordering;
+
+use super::{Largest, Segment};
+use crate::error::{Result, StorageError};
+use crate::scan::{Next, Scanner, StoredBatch};
+use crate::slice::LogSlice;
+use crate::time_index::TimeEntry;
+
+impl Segment {
+    pub(super) fn scan_headers(&self, position: u64, end: u64) -> Scanner<'_> {
+        Scanner::headers(&self.file, position, end)
+    }
+
+    /// The first batch that ends at or after `offset`, of those in the first `end` bytes.
+    pub(crate) fn locate(&self, offset: i64, end: u64) -> Result<Option<StoredBatch>> {
+        let hint = self.indexes()?.offset.lookup(offset, end);
+        if hint.position == 0 {
+            return self.scan_for(0, end, |batch| batch.last_offset >= offset);
+        }
+        let mut scan = self.scan_headers(hint.position, end);
+        match scan.next().map_err(StorageError::io("read", self.path()))? {
+            Next::Batch(first)
+                if first.base_offset >= self.base_offset && first.last_offset <= hint.offset =>
+            {
+                if first.last_offset >= offset {
+                    return Ok(Some(first));
+                }
+                self.scan_on(scan, |batch| batch.last_offset >= offset)
+            }
+            Next::Batch(_) | Next::Torn(_) | Next::End => {
+                self.distrust_indexes()?;
+                self.scan_for(0, end, |batch| batch.last_offset >= offset)
+            }
+        }
+    }
+
+    /// The first batch from `position` on that satisfies `wanted`. What is published is whole, so a batch that is not is
+    /// corruption.
+    pub(crate) fn scan_for(
+        &self,
+        position: u64,
+        end: u64,
+        wanted: impl Fn(&StoredBatch) -> bool,
+    ) -> Result<Option<StoredBatch>> {
+        self.scan_on(self.scan_headers(position, end), wanted)
+    }
+
+    fn scan_on(
+        &self,
+        mut scan: Scanner<'_>,
+        wanted: impl Fn(&StoredBatch) -> bool,
+    ) -> Result<Option<StoredBatch>> {
+        loop {
+            match scan.next().map_err(StorageError::io("read", self.path()))? {
+                Next::Batch(batch) if wanted(&batch) => return Ok(Some(batch)),
+                Next::Batch(_) => {}
+                Next::End => return Ok(None),
+                Next::Torn(reason) => return Err(self.corrupt(scan.position(), reason)),
+            }
+        }
+    }
+
+    /// The slice from the batch with `offset` on, of at most `max_bytes`, ending before `upper_bound`; with `min_one`
+    /// the first batch is whole however large it is. `None`: no batch here ends at or after `offset`.
+    pub(crate) fn read(
+        &self,
+        offset: i64,
+        max_bytes: u64,
+        upper_bound: i64,
+        min_one: bool,
+    ) -> Result<Option<LogSlice>> {
+        let tail = self.tail();
+        let Some(first) = self.locate(offset, tail.size)? else {
+            return Ok(None);
+        };
+        let end = if upper_bound >= tail.next_offset {
+            tail.size
+        } else {
+            self.locate(upper_bound, tail.size)?
+                .map_or(tail.size, |batch| batch.position)
+        };
+        let available = end.saturating_sub(first.position);
+        if first.last_offset >= upper_bound || available < first.size {
+            return Ok(Some(self.empty_slice(offset)));
+        }
+        let len = if max_bytes >= first.size {
+            available.min(max_bytes)
+        } else if min_one {
+            first.size
+        } else {
+            return Ok(Some(self.empty_slice(offset)));
+        };
+        Ok(Some(LogSlice {
+            file: self.file.clone(),
+            position: first.position,
+            len,
+            base_offset: first.base_offset,
+            first_batch_len: first.size,
+            path: self.path.clone(),
+        }))
+    }
+
+    /// Nothing, at `offset`.
+    pub(crate) fn empty_slice(&self, offset: i64) -> LogSlice {
+        LogSlice {
+            file: self.file.clone(),
+            position: self.size(),
+            len: 0,
+            base_offset: offset,
+            first_batch_len: 0,
+            path: self.path.clone(),
+        }
+    }
+
+    /// All bytes of a batch found here.
+    pub(crate) fn batch_bytes(&self, batch: &StoredBatch) -> Result<Vec<u8>> {
+        let mut scan = Scanner::headers(&self.file, batch.position, batch.end());
+        let bytes = scan
+            .bytes(batch)
+            .map_err(StorageError::io("read", self.path()))?;
+        if (bytes.len() as u64) < batch.size {
+            return Err(self.corrupt(batch.position, "the file ends inside a batch".to_owned()));
+        }
+        Ok(bytes.to_vec())
+    }
+
+    /// The largest timestamp here and the last offset of its batch; `None` when no record has one.
+    pub(crate) fn largest(&self) -> Result<Option<TimeEntry>> {
+        let tail = self.tail();
+        match tail.largest {
+            Largest::None => return Ok(None),
+            Largest::At(entry) => return Ok(Some(entry)),
+            Largest::Unknown => {}
+        }
+        let indexed = self.indexes()?.time.last();
+        if indexed.is_some() && self.sealed.load(Ordering::Acquire) {
+            // A sealed segment's last entry is that of the whole segment.
+            self.remember_largest(tail.size, indexed);
+            return Ok(indexed);
+        }
+        let from = match indexed {
+            Some(entry) => self.locate(entry.offset, tail.size)?.map_or(0, |b| b.position),
+            None => 0,
+        };
+        let mut largest = indexed;
+        let mut scan = Scanner::all_headers(&self.file, from, tail.size);
+        loop {
+            match scan.next().map_err(StorageError::io("read", self.path()))? {
+                Next::Batch(batch) => {
+                    if batch.max_timestamp > largest.map_or(-1, |l| l.timestamp) {
+                        largest = Some(TimeEntry {
+                            timestamp: batch.max_timestamp,
+                            offset: batch.last_offset,
+                        });
+                    }
+                }
+                Next::End => break,
+                Next::Torn(reason) => return Err(self.corrupt(scan.position(), reason)),
+            }
+        }
+        self.remember_largest(tail.size, largest);
+        Ok(largest)
+    }
+
+    /// Keeps the answer, unless the segment has grown since.
+    fn remember_largest(&self, size: u64, largest: Option<TimeEntry>) {
+        let mut current = self.tail.lock();
+        if current.largest == Largest::Unknown && current.size == size {
+            current.largest = largest.map_or(Largest::None, Largest::At);
+        }
+    }
+
+    /// The first batch with a record at or after `timestamp` and an offset of at least `from_offset`.
+    pub(crate) fn locate_time(
+        &self,
+        timestamp: i64,
+        from_offset: i64,
+    ) -> Result<Option<StoredBatch>> {
+        let tail = self.tail();
+        let end = tail.size;
+        let wanted =
+            |batch: &StoredBatch| batch.max_timestamp >= timestamp && batch.last_offset >= from_offset;
+        let Some(entry) = self.indexes()?.time.lookup(timestamp, tail.next_offset) else {
+            return self.scan_for(0, end, wanted);
+        };
+        match self.locate(entry.offset, end)? {
+            // The entry says which batch has this timestamp; if it does not, the index is not of this file.
+            Some(batch) if batch.max_timestamp == entry.timestamp => {
+                let from = if entry.offset >= from_offset {
+                    batch.position
+                } else {
+                    self.locate(from_offset, end)?.map_or(end, |b| b.position)
+                };
+                self.scan_for(from, end, wanted)
+            }
+            Some(_) | None => {
+                self.distrust_indexes()?;
+                self.scan_for(0, end, wanted)
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Opening and mending a segment: loading indexes, building them anew, recovery after a crash.
+//!
+//! Runs in the thread that opens the log, and in a reader's when an index that was not looked at before turns out to be
+//! missing or wrong. Building replaces index files by new ones, so what others have mapped stays as it is. A crash in
+//! the middle leaves an index that is not sane, which is built anew again.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Access, Indexes, Largest, Segment, Tail};
+use crate::error::{Result, StorageError};
+use crate::offset_index::OffsetIndex;
+use crate::scan::{Next, Scanner, StoredBatch};
+use crate::time_index::TimeIndex;
+
+impl Segment {
+    /// The indexes as they are on disk; `None` when they do not fit the segment.
+    pub(super) fn load_indexes(&self) -> Result<Option<Indexes>> {
+        let (offset, time) = self.index_paths();
+        let base = self.base_offset;
+        let indexes = match self.access {
+            Access::Owned => Indexes {
+                offset: OffsetIndex::open_sealed(&offset, base)?,
+                time: TimeIndex::open_sealed(&time, base)?,
+            },
+            Access::Foreign => Indexes {
+                offset: OffsetIndex::copy(&offset, base)?,
+                time: TimeIndex::copy(&time, base)?,
+            },
+        };
+        let tail = self.tail();
+        // Of a segment still being found, the end is not known yet; a batch is never an index entry's word alone.
+        let next_offset = if tail.next_offset > base { tail.next_offset } else { i64::MAX };
+        let sane = indexes.offset.is_sane(next_offset, tail.size) && indexes.time.is_sane(next_offset);
+        Ok(sane.then_some(indexes))
+    }
+
+    /// Builds both index files from the `.log` file of a sealed segment.
+    pub(super) fn build_indexes(&self) -> Result<Indexes> {
+        let size = self.size();
+        let indexes = Indexes::create(&self.dir, self.base_offset, self.index_capacity(size))?;
+        let mut tail = Tail {
+            size: 0,
+            next_offset: self.base_offset,
+            largest: Largest::None,
+            first_timestamp: None,
+            bytes_since_index: 0,
+        };
+        let mut scan = Scanner::all_headers(&self.file, 0, size);
+        loop {
+            match scan.next().map_err(StorageError::io("read", self.path()))? {
+                Next::Batch(batch) => {
+                    tail.add(&batch, batch.position, self.settings, &indexes)?;
+                }
+                Next::End => break,
+                Next::Torn(reason) => return Err(self.corrupt(scan.position(), reason)),
+            }
+        }
+        if let Largest::At(largest) = tail.largest {
+            indexes.time.append(largest)?;
+        }
+        indexes.trim()?;
+        Ok(indexes)
+    }
+
+    /// Index bytes that are enough for a segment of `size` bytes, whatever the setting was when it was written.
+    fn index_capacity(&self, size: u64) -> u32 {
+        let entries = size / u64::from(self.settings.interval_bytes.max(1)) + 2;
+        let needed = (entries * crate::time_index::ENTRY_SIZE).min(i32::MAX as u64) as u32;
+        needed.max(self.settings.max_bytes)
+    }
+
+    /// Makes the last segment of a log that was closed cleanly ready for appends.
+    pub(crate) fn reopen_active(&self) -> Result<()> {
+        // Appends compare with it, and this checks the indexes, or builds them.
+        self.largest()?;
+        let (offset, time) = self.index_paths();
+        let max_bytes = self.settings.max_bytes;
+        let indexes = Indexes {
+            offset: OffsetIndex::open_active(&offset, self.base_offset, max_bytes)?,
+            time: TimeIndex::open_active(&time, self.base_offset, max_bytes)?,
+        };
+        let mut tail = self.tail.lock();
+        // As after an entry was made: where exactly the last one was does not matter.
+        tail.bytes_since_index = indexes
+            .offset
+            .last()
+            .map_or(tail.size, |last| tail.size - last.position.min(tail.size));
+        *self.indexes.write() = Some(Arc::new(indexes));
+        self.sealed.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Reads the whole file, checks every batch, builds both indexes and publishes what is whole. Offsets must rise.
+    /// `on_batch` sees each batch that is kept. Returns why the file's tail is not whole, if it is not; the file is not
+    /// cut yet.
+    pub(crate) fn recover(
+        &self,
+        mut on_batch: impl FnMut(&StoredBatch),
+    ) -> Result<Option<String>> {
+        let size = self.file_size()?;
+        let indexes = Indexes::create(&self.dir, self.base_offset, self.index_capacity(size))?;
+        let mut tail = Tail {
+            size: 0,
+            next_offset: self.base_offset,
+            largest: Largest::None,
+            first_timestamp: None,
+            bytes_since_index: 0,
+        };
+        let mut scan = Scanner::checked(&self.file, 0, size);
+        let torn = loop {
+            match scan.next().map_err(StorageError::io("read", self.path()))? {
+                Next::Batch(batch) if batch.base_offset < tail.next_offset => {
+                    break Some(format!(
+                        "offset {} follows offset {}",
+                        batch.base_offset,
+                        tail.next_offset - 1
+                    ));
+                }
+                Next::Batch(batch) if !self.can_hold(batch.last_offset) => {
+                    break Some(format!("offset {} is too far from the base", batch.last_offset));
+                }
+                Next::Batch(batch) => {
+                    tail.add(&batch, batch.position, self.settings, &indexes)?;
+                    on_batch(&batch);
+                }
+                Next::End => break None,
+                Next::Torn(reason) => break Some(reason),
+            }
+        };
+        self.publish(tail);
+        *self.indexes.write() = Some(Arc::new(indexes));
+        self.sealed.store(false, Ordering::Release);
+        Ok(torn)
+    }
+
+    /// Cuts the file to what is published and brings that to disk.
+    pub(crate) fn truncate_to_published(&self) -> Result<()> {
+        self.file
+            .set_len(self.size())
+            .and_then(|()| self.file.sync_all())
+            .map_err(StorageError::io("truncate", self.path()))
+    }
+
+    /// Finds the end of the last segment from the last index entry on. With `check`, batches there are verified and the
+    /// first that is not whole is the end (somebody else may be writing it); without, it is corruption.
+    pub(crate) fn find_end(&self, check: bool) -> Result<()> {
+        let size = self.file_size()?;
+        {
+            let mut tail = self.tail.lock();
+            tail.size = tail.size.max(size);
+        }
+        let mut hint = self.indexes()?.offset.last().map_or(0, |last| last.position);
+        loop {
+            let mut scan = if check {
+                Scanner::checked(&self.file, hint, size)
+            } else {
+                Scanner::headers(&self.file, hint, size)
+            };
+            let mut next_offset = None;
+            let torn = loop {
+                match scan.next().map_err(StorageError::io("read", self.path()))? {
+                    Next::Batch(batch) if batch.base_offset < self.base_offset => {
+                        break Some(format!("offset {} is before the segment's", batch.base_offset));
+                    }
+                    Next::Batch(batch) => next_offset = Some(batch.last_offset + 1),
+                    Next::End => break None,
+                    Next::Torn(reason) => break Some(reason),
+                }
+            };
+            if hint > 0 && (next_offset.is_none() || (torn.is_some() && !check)) {
+                // The index led to no batch: begin at the front.
+                hint = 0;
+                continue;
+            }
+            if let (Some(reason), false) = (torn, check) {
+                return Err(self.corrupt(scan.position(), reason));
+            }
+            let mut tail = self.tail.lock();
+            tail.size = scan.position();
+            tail.next_offset = next_offset.unwrap_or(self.base_offset);
+            tail.largest = Largest::Unknown;
+            drop(tail);
+            if self.access == Access::Foreign {
+                // Its owner goes on writing: what the indexes do not cover yet has to be looked at.
+                self.sealed.store(false, Ordering::Release);
+            }
+            return Ok(());
+        }
+    }
+}

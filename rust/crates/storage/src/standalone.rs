@@ -1,0 +1,146 @@
+//! One partition's directory used by itself, without a server: what `import logcore` opens.
+//!
+//! Owns the locks and knows how the directory was left. By itself, a partition's directory has its own `.lock` and
+//! `.kafka_cleanshutdown`. Inside a broker's log directory (one with `meta.properties`) the broker's lock is taken too,
+//! so that the two never write at once, and the broker's clean shutdown marker is away while this is open: whoever opens
+//! the directory after a crash will recover it.
+//!
+//! A crash: recovery begins at the last segment, because each is brought to disk when the next begins
+//! ([`LogConfig::flush_on_roll`]); inside a broker's directory, at the broker's recovery point.
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+
+use crate::checkpoints::{LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets};
+use crate::config::LogConfig;
+use crate::error::{Result, StorageError};
+use crate::files::{self, LOG_SUFFIX, offset_of};
+use crate::loader::LastKnown;
+use crate::lock::DirLock;
+use crate::log::{Log, system_now_ms};
+use crate::log_dir::parse_partition_dir;
+use crate::metadata::{self, META_PROPERTIES_FILE};
+use crate::slice::Appended;
+
+/// A [`Log`] with the locks on its directory, or one opened for reading only without any.
+#[derive(Debug)]
+pub struct StandaloneLog {
+    log: Log,
+    held: Mutex<Option<Held>>,
+}
+
+#[derive(Debug)]
+struct Held {
+    /// Where to put the clean shutdown marker; `None` if it was not there to begin with.
+    mark_clean: Option<PathBuf>,
+    _locks: Vec<DirLock>,
+}
+
+impl Deref for StandaloneLog {
+    type Target = Log;
+
+    fn deref(&self) -> &Log {
+        &self.log
+    }
+}
+
+impl StandaloneLog {
+    /// Opens for reading and appending; `create` makes the directory when it is missing.
+    ///
+    /// Errors: [`StorageError::Locked`], [`StorageError::NotFound`], and those of [`Log::open`].
+    pub fn open(dir: &Path, create: bool, config: LogConfig) -> Result<Self> {
+        if create {
+            std::fs::create_dir_all(dir).map_err(StorageError::io("create", dir))?;
+        } else if !has_segments(dir) {
+            return Err(StorageError::NotFound {
+                path: dir.to_path_buf(),
+            });
+        }
+        let dir = dir.canonicalize().map_err(StorageError::io("resolve", dir))?;
+        let mut locks = vec![DirLock::acquire(&dir)?];
+        let broker_dir = dir
+            .parent()
+            .filter(|parent| parent.join(META_PROPERTIES_FILE).exists());
+        let (known, mark_clean) = match broker_dir {
+            Some(parent) => {
+                locks.push(DirLock::acquire(parent)?);
+                let clean = metadata::take_clean_shutdown(parent)?;
+                (in_broker_dir(&dir, parent, clean)?, clean.then(|| parent.to_path_buf()))
+            }
+            None => (by_itself(&dir)?, Some(dir.clone())),
+        };
+        let config = LogConfig {
+            flush_on_roll: true,
+            ..config
+        };
+        Ok(Self {
+            log: Log::open_with(&dir, config, known)?,
+            held: Mutex::new(Some(Held {
+                mark_clean,
+                _locks: locks,
+            })),
+        })
+    }
+
+    /// Opens for reading only, beside whoever writes; see [`Log::open_read_only`].
+    pub fn open_read_only(dir: &Path) -> Result<Self> {
+        Ok(Self {
+            log: Log::open_read_only(dir)?,
+            held: Mutex::new(None),
+        })
+    }
+
+    /// Appends whole v2 batches at the system's time, as the leader that wrote last.
+    pub fn append(&self, batches: &mut [u8]) -> Result<Appended> {
+        let epoch = self.log.latest_epoch().unwrap_or(0);
+        self.log.append_as_leader(batches, epoch, system_now_ms())
+    }
+
+    /// Closes the log, marks it as whole and frees the locks. Closing again does nothing.
+    pub fn close(&self) -> Result<()> {
+        let mut held = self.held.lock();
+        let result = self.log.close();
+        let Some(held) = held.take() else {
+            return result;
+        };
+        result?;
+        match held.mark_clean {
+            Some(dir) => metadata::write_clean_shutdown(&dir),
+            None => Ok(()),
+        }
+    }
+}
+
+fn segment_bases(dir: &Path) -> Result<Vec<i64>> {
+    let names = files::file_names(dir)?;
+    Ok(names.iter().filter_map(|name| offset_of(name, LOG_SUFFIX)).collect())
+}
+
+fn has_segments(dir: &Path) -> bool {
+    segment_bases(dir).is_ok_and(|bases| !bases.is_empty())
+}
+
+fn by_itself(dir: &Path) -> Result<LastKnown> {
+    Ok(LastKnown {
+        clean_shutdown: metadata::take_clean_shutdown(dir)?,
+        recovery_point: segment_bases(dir)?.last().copied().unwrap_or(0),
+        log_start_offset: 0,
+    })
+}
+
+fn in_broker_dir(dir: &Path, parent: &Path, clean_shutdown: bool) -> Result<LastKnown> {
+    let key = dir
+        .file_name()
+        .and_then(|name| parse_partition_dir(name.to_str()?));
+    let offset = |file: &str| -> Result<i64> {
+        let offsets = read_offsets(&parent.join(file))?;
+        Ok(key.as_ref().and_then(|key| offsets.get(key)).copied().unwrap_or(0))
+    };
+    Ok(LastKnown {
+        clean_shutdown,
+        recovery_point: offset(RECOVERY_POINT_FILE)?,
+        log_start_offset: offset(LOG_START_FILE)?,
+    })
+}
