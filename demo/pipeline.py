@@ -100,7 +100,7 @@ def start_spark(output: Path) -> SparkSession:
 
 
 def run(spark: SparkSession, log_directory: Path, output: Path, stages: list[Stage]) -> Results:
-    """Reads the topic's segments, writes Parquet to `output`/parquet and returns the figures for the report."""
+    """Reads the topic's segments, writes Parquet to `output`/parquet and returns the report's figures."""
     parquet = output / "parquet"
     with timed(stages, "Spark reads the segments") as stage:
         partitions, payload = _scan(spark, log_directory)

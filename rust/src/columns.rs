@@ -1,7 +1,139 @@
-//! Binding of the `columns` room.
+//! Binding of the `columns` room: partitions and fetched batches as Arrow, handed over by PyCapsule without a copy.
 
+use std::path::PathBuf;
+
+use logcore_columns::{
+    self as columns, ColumnsError, DEFAULT_BATCH_ROWS, DecodeOptions, Projection,
+};
+use parking_lot::Mutex;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
+use pyo3_arrow::PyRecordBatch;
 
-pub(crate) fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+/// An iterator of Arrow record batches over the records of one partition's directory.
+#[pyclass(module = "logcore._native", frozen)]
+struct PartitionScan {
+    inner: Mutex<columns::PartitionScan>,
+}
+
+#[pymethods]
+impl PartitionScan {
+    #[new]
+    #[pyo3(signature = (directory, topic, partition, columns, start_offset=0, end_offset=None, batch_rows=DEFAULT_BATCH_ROWS))]
+    #[expect(clippy::too_many_arguments, reason = "Python names them")]
+    fn new(
+        py: Python<'_>,
+        directory: PathBuf,
+        topic: String,
+        partition: i32,
+        columns: Vec<PyBackedStr>,
+        start_offset: i64,
+        end_offset: Option<i64>,
+        batch_rows: usize,
+    ) -> PyResult<Self> {
+        let options = DecodeOptions {
+            projection: projection(&columns)?,
+            topic,
+            partition,
+            start: start_offset,
+            end: end_offset.unwrap_or(i64::MAX),
+            batch_rows,
+        };
+        let scan = py
+            .detach(|| columns::PartitionScan::open(&directory, &options))
+            .map_err(to_python)?;
+        Ok(Self {
+            inner: Mutex::new(scan),
+        })
+    }
+
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyRecordBatch>> {
+        py.detach(|| self.inner.lock().next())
+            .transpose()
+            .map(|batch| batch.map(PyRecordBatch::new))
+            .map_err(to_python)
+    }
+}
+
+#[pyfunction]
+#[pyo3(signature = (records, topic, partition, columns, start_offset=0, end_offset=None, batch_rows=DEFAULT_BATCH_ROWS))]
+#[expect(clippy::too_many_arguments, reason = "Python names them")]
+fn decode_batches(
+    py: Python<'_>,
+    records: &[u8],
+    topic: String,
+    partition: i32,
+    columns: Vec<PyBackedStr>,
+    start_offset: i64,
+    end_offset: Option<i64>,
+    batch_rows: usize,
+) -> PyResult<(Vec<PyRecordBatch>, i64)> {
+    let options = DecodeOptions {
+        projection: projection(&columns)?,
+        topic,
+        partition,
+        start: start_offset,
+        end: end_offset.unwrap_or(i64::MAX),
+        batch_rows,
+    };
+    let decoded = py
+        .detach(|| columns::decode_batches(records, &options))
+        .map_err(to_python)?;
+    let batches = decoded
+        .batches
+        .into_iter()
+        .map(PyRecordBatch::new)
+        .collect();
+    Ok((batches, decoded.next_offset))
+}
+
+#[pyfunction]
+fn partition_offsets(py: Python<'_>, directory: PathBuf) -> PyResult<(i64, i64)> {
+    py.detach(|| columns::partition_offsets(&directory))
+        .map_err(to_python)
+}
+
+#[pyfunction]
+fn partition_offset_for_timestamp(
+    py: Python<'_>,
+    directory: PathBuf,
+    timestamp: i64,
+) -> PyResult<Option<i64>> {
+    py.detach(|| columns::partition_offset_for_timestamp(&directory, timestamp))
+        .map_err(to_python)
+}
+
+fn projection(names: &[PyBackedStr]) -> PyResult<Projection> {
+    let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+    Projection::from_names(&names).map_err(to_python)
+}
+
+/// A caller's mistake is a ValueError, damaged bytes are an OSError as other unreadable files are.
+fn to_python(error: ColumnsError) -> PyErr {
+    match error {
+        ColumnsError::UnknownColumn { .. }
+        | ColumnsError::NoColumns
+        | ColumnsError::DuplicateColumn { .. }
+        | ColumnsError::BadRange { .. }
+        | ColumnsError::OutOfRange { .. } => PyValueError::new_err(error.to_string()),
+        ColumnsError::Storage(_)
+        | ColumnsError::CorruptSegment { .. }
+        | ColumnsError::CutOff { .. }
+        | ColumnsError::CorruptFetch { .. }
+        | ColumnsError::RecordTooLarge { .. }
+        | ColumnsError::Arrow(_) => PyOSError::new_err(error.to_string()),
+    }
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PartitionScan>()?;
+    module.add_function(wrap_pyfunction!(decode_batches, module)?)?;
+    module.add_function(wrap_pyfunction!(partition_offsets, module)?)?;
+    module.add_function(wrap_pyfunction!(partition_offset_for_timestamp, module)?)?;
     Ok(())
 }

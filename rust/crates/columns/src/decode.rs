@@ -1,0 +1,306 @@
+//! Batches as bytes, walked in order and fed into the columns.
+//!
+//! A batch is looked at in this order, so that little is done for what is not wanted: header, offset range, control
+//! flag, checksum, decompression, records. Messages of the formats 0 and 1, which old logs hold, are converted one by
+//! one and take the same road. What is incomplete at the end of the bytes is left to the caller.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+
+use arrow_array::RecordBatch;
+use logcore_records::{
+    Batch, BatchHeader, LOG_OVERHEAD, Record, RecordError, TimestampType, legacy,
+};
+
+use crate::error::ColumnsError;
+use crate::rows::{Row, Rows};
+use crate::schema::Projection;
+
+/// Most bytes one batch may decompress to. Kafka's consumers have no limit; this one keeps a forged batch from taking
+/// the machine's memory, and is far above what `max.request.size` lets a producer send.
+const DECOMPRESSED_LIMIT: usize = 1 << 30;
+
+/// Where the magic byte is, in record batches and in the older messages alike.
+const MAGIC_AT: usize = 16;
+
+/// Which rows to build, and of what.
+#[derive(Debug, Clone)]
+pub struct DecodeOptions {
+    pub projection: Projection,
+    pub topic: String,
+    pub partition: i32,
+    /// First offset wanted.
+    pub start: i64,
+    /// First offset not wanted any more.
+    pub end: i64,
+    /// Rows of an Arrow batch; the last one has fewer, and so has one whose rows are very large.
+    pub batch_rows: usize,
+}
+
+impl DecodeOptions {
+    pub(crate) fn check(&self) -> Result<(), ColumnsError> {
+        if self.start < 0 || self.end < self.start {
+            return Err(ColumnsError::BadRange {
+                start: self.start,
+                end: self.end,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The rows of some fetched bytes.
+#[derive(Debug)]
+pub struct Decoded {
+    pub batches: Vec<RecordBatch>,
+    /// The offset to fetch from next: after the last whole batch, or `start` when there was none.
+    pub next_offset: i64,
+}
+
+/// Decodes the records field of a Fetch response: whole batches, perhaps followed by a part of one.
+///
+/// # Errors
+/// A batch that is damaged, named by its position in `bytes`; a range that is none.
+pub fn decode_batches(bytes: &[u8], options: &DecodeOptions) -> Result<Decoded, ColumnsError> {
+    options.check()?;
+    let origin = Origin::Fetch {
+        topic: options.topic.clone(),
+        partition: options.partition,
+    };
+    let mut decoder = Decoder::new(options, origin);
+    decoder.feed(bytes, 0)?;
+    decoder.flush()?;
+    Ok(Decoded {
+        batches: decoder.finished.into(),
+        next_offset: decoder.next_offset,
+    })
+}
+
+/// Where bytes came from, for messages.
+pub(crate) enum Origin {
+    Fetch { topic: String, partition: i32 },
+    Directory(PathBuf),
+}
+
+impl Origin {
+    fn corrupt(&self, offset: i64, position: u64, error: &RecordError) -> ColumnsError {
+        let reason = error.to_string();
+        match self {
+            Origin::Fetch { topic, partition } => ColumnsError::CorruptFetch {
+                topic: topic.clone(),
+                partition: *partition,
+                position,
+                reason,
+            },
+            Origin::Directory(path) => ColumnsError::CorruptSegment {
+                path: path.clone(),
+                offset,
+                position,
+                reason,
+            },
+        }
+    }
+}
+
+/// Turns bytes into finished Arrow batches, over as many pieces of bytes as come.
+pub(crate) struct Decoder {
+    rows: Rows,
+    end: i64,
+    scratch: Vec<u8>,
+    origin: Origin,
+    /// Records below this offset have been seen or were not asked for.
+    pub(crate) next_offset: i64,
+    pub(crate) finished: VecDeque<RecordBatch>,
+}
+
+impl Decoder {
+    pub(crate) fn new(options: &DecodeOptions, origin: Origin) -> Self {
+        Self {
+            rows: Rows::new(
+                options.projection.clone(),
+                &options.topic,
+                options.partition,
+                options.batch_rows,
+            ),
+            end: options.end,
+            scratch: Vec::new(),
+            origin,
+            next_offset: options.start,
+            finished: VecDeque::new(),
+        }
+    }
+
+    /// Whether nothing more is wanted.
+    pub(crate) fn is_done(&self) -> bool {
+        self.next_offset >= self.end
+    }
+
+    /// Takes the whole batches at the front of `bytes`, which lie at `position` of their origin; returns how many bytes they are.
+    pub(crate) fn feed(&mut self, bytes: &[u8], position: u64) -> Result<usize, ColumnsError> {
+        let mut consumed = 0;
+        while !self.is_done() {
+            let rest = &bytes[consumed..];
+            match self.feed_entry(rest) {
+                Ok(Some(size)) => consumed += size,
+                Ok(None) => break,
+                Err(Failure::Columns(error)) => return Err(error),
+                Err(Failure::Record(error)) => {
+                    let position = position + consumed as u64;
+                    return Err(self.origin.corrupt(self.next_offset, position, &error));
+                }
+            }
+        }
+        Ok(consumed)
+    }
+
+    /// Hands out the rows that do not fill a batch.
+    pub(crate) fn flush(&mut self) -> Result<(), ColumnsError> {
+        if self.rows.len() > 0 {
+            let batch = self.rows.take()?;
+            self.finished.push_back(batch);
+        }
+        Ok(())
+    }
+
+    /// One batch or old message; its size, or `None` when it is not all there.
+    fn feed_entry(&mut self, bytes: &[u8]) -> Result<Option<usize>, Failure> {
+        if matches!(bytes.get(MAGIC_AT), Some(0 | 1)) {
+            return self.feed_legacy(bytes);
+        }
+        let batch = match Batch::parse(bytes) {
+            Ok(batch) => batch,
+            Err(RecordError::Truncated { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        self.feed_batch(&batch, batch_timestamp_type(&batch.header))?;
+        Ok(Some(batch.bytes.len()))
+    }
+
+    fn feed_legacy(&mut self, bytes: &[u8]) -> Result<Option<usize>, Failure> {
+        let Some(size) = legacy_size(bytes)? else {
+            return Ok(None);
+        };
+        let converted = legacy::to_v2(&bytes[..size], DECOMPRESSED_LIMIT)?;
+        // Format 0 has no timestamps; Kafka calls their type "none".
+        let none = bytes[MAGIC_AT] == 0;
+        for batch in logcore_records::batches(&converted) {
+            let batch = batch?;
+            let timestamp_type = if none {
+                -1
+            } else {
+                batch_timestamp_type(&batch.header)
+            };
+            self.feed_batch(&batch, timestamp_type)?;
+        }
+        Ok(Some(size))
+    }
+
+    fn feed_batch(&mut self, batch: &Batch<'_>, timestamp_type: i32) -> Result<(), Failure> {
+        let header = &batch.header;
+        if header.last_offset() < self.next_offset {
+            return Ok(());
+        }
+        if header.base_offset >= self.end {
+            self.next_offset = self.end;
+            return Ok(());
+        }
+        batch.verify_crc()?;
+        if !header.is_control() {
+            let mut scratch = std::mem::take(&mut self.scratch);
+            let fed = self.feed_records(batch, timestamp_type, &mut scratch);
+            self.scratch = scratch;
+            fed?;
+        }
+        self.next_offset = header.last_offset().saturating_add(1);
+        Ok(())
+    }
+
+    fn feed_records(
+        &mut self,
+        batch: &Batch<'_>,
+        timestamp_type: i32,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        let wanted = self.next_offset..self.end;
+        for record in batch.records_in(scratch, DECOMPRESSED_LIMIT)? {
+            let record = record?;
+            if wanted.contains(&record.offset) {
+                self.push(&record, timestamp_type)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, record: &Record<'_>, timestamp_type: i32) -> Result<(), ColumnsError> {
+        let mut row_bytes = record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len);
+        if self.rows.wants_headers() {
+            row_bytes += record
+                .headers()
+                .map(|(key, value)| key.len() + value.map_or(0, <[u8]>::len))
+                .sum::<usize>();
+        }
+        if !self.rows.fits(row_bytes) {
+            self.flush()?;
+        }
+        if self.rows.wants_headers() {
+            for (key, value) in record.headers() {
+                self.rows.push_header(key, value)?;
+            }
+        }
+        self.rows.push(&Row {
+            offset: record.offset,
+            timestamp: record.timestamp,
+            timestamp_type,
+            key: record.key,
+            value: record.value,
+        })
+    }
+}
+
+/// Bytes that are wrong, or rows that cannot be built.
+enum Failure {
+    Record(RecordError),
+    Columns(ColumnsError),
+}
+
+impl From<RecordError> for Failure {
+    fn from(error: RecordError) -> Self {
+        Failure::Record(error)
+    }
+}
+
+impl From<ColumnsError> for Failure {
+    fn from(error: ColumnsError) -> Self {
+        Failure::Columns(error)
+    }
+}
+
+/// Kafka's `TimestampType.id`.
+fn batch_timestamp_type(header: &BatchHeader) -> i32 {
+    match header.timestamp_type() {
+        TimestampType::CreateTime => 0,
+        TimestampType::LogAppendTime => 1,
+    }
+}
+
+/// The size of the old message at the front: offset (8 bytes), size (4), then that many bytes. `None` when it is cut off.
+fn legacy_size(bytes: &[u8]) -> Result<Option<usize>, RecordError> {
+    let Some(field) = bytes
+        .get(8..LOG_OVERHEAD)
+        .and_then(|b| b.first_chunk::<4>())
+    else {
+        return Ok(None);
+    };
+    let length = i32::from_be_bytes(*field);
+    // CRC, magic byte, attributes, and the lengths of key and value: `LegacyRecord.RECORD_OVERHEAD_V0`.
+    const MINIMUM: i32 = 14;
+    if length < MINIMUM {
+        return Err(RecordError::InvalidLength {
+            what: "message",
+            length: i64::from(length),
+            minimum: i64::from(MINIMUM),
+        });
+    }
+    let size = LOG_OVERHEAD + length as usize;
+    Ok((bytes.len() >= size).then_some(size))
+}

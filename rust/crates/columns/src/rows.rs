@@ -1,0 +1,279 @@
+//! Rows going into Arrow buffers, one growing buffer a column and none per row.
+//!
+//! A binary column is the concatenated bytes and the 32-bit end of each row's bytes, exactly as Arrow lays it out, so
+//! finishing a batch moves the vectors and copies nothing. A batch ends at `max_rows` rows or before its row bytes
+//! would pass [`MAX_BATCH_BYTES`], which bounds memory and keeps the 32-bit offsets from overflowing.
+
+use std::sync::Arc;
+
+use arrow_array::types::Utf8Type;
+use arrow_array::{
+    ArrayRef, BinaryArray, GenericByteArray, Int32Array, Int64Array, ListArray, RecordBatch,
+    StringArray, StructArray, TimestampMicrosecondArray,
+};
+use arrow_buffer::{Buffer, NullBufferBuilder, OffsetBuffer, ScalarBuffer};
+
+use crate::error::ColumnsError;
+use crate::schema::{Column, Projection, header_field, header_fields};
+
+/// Most bytes of keys, values and headers in one Arrow batch, unless a single record is larger.
+pub(crate) const MAX_BATCH_BYTES: usize = 64 << 20;
+
+const MICROS_PER_MILLI: i64 = 1_000;
+
+/// One record on its way into the columns.
+pub(crate) struct Row<'a> {
+    pub(crate) offset: i64,
+    /// Milliseconds since the epoch.
+    pub(crate) timestamp: i64,
+    pub(crate) timestamp_type: i32,
+    pub(crate) key: Option<&'a [u8]>,
+    pub(crate) value: Option<&'a [u8]>,
+}
+
+/// A variable-width column: Arrow's offsets, bytes and validity.
+struct Bytes {
+    offsets: Vec<i32>,
+    values: Vec<u8>,
+    nulls: NullBufferBuilder,
+}
+
+impl Bytes {
+    fn with_capacity(rows: usize, bytes: usize) -> Self {
+        let mut offsets = Vec::with_capacity(rows + 1);
+        offsets.push(0);
+        Self {
+            offsets,
+            values: Vec::with_capacity(bytes),
+            nulls: NullBufferBuilder::new(rows),
+        }
+    }
+
+    fn push(&mut self, value: Option<&[u8]>) -> Result<(), ColumnsError> {
+        if let Some(bytes) = value {
+            self.values.extend_from_slice(bytes);
+            self.nulls.append_non_null();
+        } else {
+            self.nulls.append_null();
+        }
+        let end = i32::try_from(self.values.len()).map_err(|_| ColumnsError::RecordTooLarge {
+            bytes: self.values.len(),
+        })?;
+        self.offsets.push(end);
+        Ok(())
+    }
+
+    /// Takes what was pushed as Arrow buffers and starts anew with as much room.
+    fn take(&mut self) -> (OffsetBuffer<i32>, Buffer, NullBufferBuilder) {
+        let fresh = Self::with_capacity(self.offsets.len() - 1, self.values.len());
+        let full = std::mem::replace(self, fresh);
+        (
+            OffsetBuffer::new(ScalarBuffer::from(full.offsets)),
+            Buffer::from_vec(full.values),
+            full.nulls,
+        )
+    }
+
+    fn take_binary(&mut self) -> Result<BinaryArray, ColumnsError> {
+        let (offsets, values, mut nulls) = self.take();
+        Ok(BinaryArray::try_new(offsets, values, nulls.finish())?)
+    }
+
+    fn take_string(&mut self) -> Result<StringArray, ColumnsError> {
+        let (offsets, values, mut nulls) = self.take();
+        Ok(StringArray::try_new(offsets, values, nulls.finish())?)
+    }
+}
+
+/// The headers column: a list of (key, value) a row, null where a record has none.
+struct Headers {
+    ends: Vec<i32>,
+    nulls: NullBufferBuilder,
+    keys: Bytes,
+    values: Bytes,
+}
+
+impl Headers {
+    fn with_capacity(rows: usize) -> Self {
+        let mut ends = Vec::with_capacity(rows + 1);
+        ends.push(0);
+        Self {
+            ends,
+            nulls: NullBufferBuilder::new(rows),
+            keys: Bytes::with_capacity(0, 0),
+            values: Bytes::with_capacity(0, 0),
+        }
+    }
+
+    fn end_row(&mut self) -> Result<(), ColumnsError> {
+        let total = self.keys.offsets.len() - 1;
+        let end =
+            i32::try_from(total).map_err(|_| ColumnsError::RecordTooLarge { bytes: total })?;
+        self.nulls.append(self.ends.last() != Some(&end));
+        self.ends.push(end);
+        Ok(())
+    }
+
+    fn take(&mut self) -> Result<ListArray, ColumnsError> {
+        let fresh = Self::with_capacity(self.ends.len() - 1);
+        let mut full = std::mem::replace(self, fresh);
+        let keys: ArrayRef = Arc::new(full.keys.take_string()?);
+        let values: ArrayRef = Arc::new(full.values.take_binary()?);
+        let entries = StructArray::try_new(header_fields(), vec![keys, values], None)?;
+        Ok(ListArray::try_new(
+            header_field(),
+            OffsetBuffer::new(ScalarBuffer::from(full.ends)),
+            Arc::new(entries),
+            full.nulls.finish(),
+        )?)
+    }
+}
+
+/// Collects rows of one partition into Arrow record batches of the projected columns.
+pub(crate) struct Rows {
+    projection: Projection,
+    topic: String,
+    partition: i32,
+    max_rows: usize,
+    rows: usize,
+    bytes: usize,
+    key: Option<Bytes>,
+    value: Option<Bytes>,
+    offset: Option<Vec<i64>>,
+    timestamp: Option<Vec<i64>>,
+    timestamp_type: Option<Vec<i32>>,
+    headers: Option<Headers>,
+}
+
+impl Rows {
+    pub(crate) fn new(
+        projection: Projection,
+        topic: &str,
+        partition: i32,
+        max_rows: usize,
+    ) -> Self {
+        let binary = |column| projection.has(column).then(|| Bytes::with_capacity(0, 0));
+        Self {
+            topic: topic.to_owned(),
+            partition,
+            max_rows: max_rows.max(1),
+            rows: 0,
+            bytes: 0,
+            key: binary(Column::Key),
+            value: binary(Column::Value),
+            offset: projection.has(Column::Offset).then(Vec::new),
+            timestamp: projection.has(Column::Timestamp).then(Vec::new),
+            timestamp_type: projection.has(Column::TimestampType).then(Vec::new),
+            headers: projection
+                .has(Column::Headers)
+                .then(|| Headers::with_capacity(0)),
+            projection,
+        }
+    }
+
+    /// Whether the callers need to give headers at all.
+    pub(crate) fn wants_headers(&self) -> bool {
+        self.headers.is_some()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// Whether a row with `row_bytes` bytes of key, value and headers still belongs into the batch being built.
+    pub(crate) fn fits(&self, row_bytes: usize) -> bool {
+        self.rows == 0
+            || (self.rows < self.max_rows
+                && self.bytes.saturating_add(row_bytes) <= MAX_BATCH_BYTES)
+    }
+
+    /// Appends one row; its headers, when wanted, come before by [`Rows::push_header`].
+    pub(crate) fn push(&mut self, row: &Row<'_>) -> Result<(), ColumnsError> {
+        if let Some(key) = &mut self.key {
+            key.push(row.key)?;
+            self.bytes += row.key.map_or(0, <[u8]>::len);
+        }
+        if let Some(value) = &mut self.value {
+            value.push(row.value)?;
+            self.bytes += row.value.map_or(0, <[u8]>::len);
+        }
+        if let Some(offset) = &mut self.offset {
+            offset.push(row.offset);
+        }
+        if let Some(timestamp) = &mut self.timestamp {
+            timestamp.push(row.timestamp.saturating_mul(MICROS_PER_MILLI));
+        }
+        if let Some(timestamp_type) = &mut self.timestamp_type {
+            timestamp_type.push(row.timestamp_type);
+        }
+        if let Some(headers) = &mut self.headers {
+            headers.end_row()?;
+        }
+        self.rows += 1;
+        Ok(())
+    }
+
+    /// Adds a header to the row that the next [`Rows::push`] ends. Bytes of a key that are no UTF-8 become U+FFFD, as in Java.
+    pub(crate) fn push_header(
+        &mut self,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<(), ColumnsError> {
+        if let Some(headers) = &mut self.headers {
+            headers
+                .keys
+                .push(Some(String::from_utf8_lossy(key).as_bytes()))?;
+            headers.values.push(value)?;
+            self.bytes += key.len() + value.map_or(0, <[u8]>::len);
+        }
+        Ok(())
+    }
+
+    /// Takes the rows so far as one Arrow record batch.
+    pub(crate) fn take(&mut self) -> Result<RecordBatch, ColumnsError> {
+        let rows = std::mem::take(&mut self.rows);
+        self.bytes = 0;
+        let columns = self.projection.columns().to_vec();
+        let arrays: Result<Vec<ArrayRef>, ColumnsError> = columns
+            .into_iter()
+            .map(|column| self.take_column(column, rows))
+            .collect();
+        Ok(RecordBatch::try_new(
+            Arc::clone(self.projection.schema()),
+            arrays?,
+        )?)
+    }
+
+    fn take_column(&mut self, column: Column, rows: usize) -> Result<ArrayRef, ColumnsError> {
+        Ok(match column {
+            Column::Key => Arc::new(taken(&mut self.key, column)?.take_binary()?),
+            Column::Value => Arc::new(taken(&mut self.value, column)?.take_binary()?),
+            Column::Topic => Arc::new(GenericByteArray::<Utf8Type>::new_repeated(
+                &self.topic,
+                rows,
+            )),
+            Column::Partition => Arc::new(Int32Array::from(vec![self.partition; rows])),
+            Column::Offset => Arc::new(Int64Array::from(renewed(taken(&mut self.offset, column)?))),
+            Column::Timestamp => {
+                let micros = renewed(taken(&mut self.timestamp, column)?);
+                Arc::new(TimestampMicrosecondArray::from(micros).with_timezone("UTC"))
+            }
+            Column::TimestampType => Arc::new(Int32Array::from(renewed(taken(
+                &mut self.timestamp_type,
+                column,
+            )?))),
+            Column::Headers => Arc::new(taken(&mut self.headers, column)?.take()?),
+        })
+    }
+}
+
+fn taken<T>(column: &mut Option<T>, which: Column) -> Result<&mut T, ColumnsError> {
+    column.as_mut().ok_or_else(|| ColumnsError::UnknownColumn {
+        name: which.name().to_owned(),
+    })
+}
+
+fn renewed<T>(values: &mut Vec<T>) -> Vec<T> {
+    let fresh = Vec::with_capacity(values.len());
+    std::mem::replace(values, fresh)
+}

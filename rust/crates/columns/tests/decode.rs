@@ -1,0 +1,317 @@
+//! Fetched bytes against a model: whatever is put into batches comes out as rows, and nothing else does.
+//!
+//! Were this broken, Spark and Arrow users would silently read wrong, missing or repeated records.
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
+use arrow_array::{Array, RecordBatch};
+use logcore_columns::{Column, ColumnsError, DecodeOptions, Projection, decode_batches};
+use logcore_records::{BatchBuilder, Compression, TimestampType};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+type Headers = Vec<(String, Option<Vec<u8>>)>;
+
+/// One record: what goes in, and what has to come out.
+#[derive(Debug, Clone, PartialEq)]
+struct Model {
+    offset: i64,
+    timestamp: i64,
+    key: Option<Vec<u8>>,
+    value: Option<Vec<u8>>,
+    headers: Headers,
+}
+
+#[derive(Debug, Clone)]
+struct ModelBatch {
+    compression: Compression,
+    control: bool,
+    records: Vec<Model>,
+}
+
+fn record() -> impl Strategy<Value = Model> {
+    (
+        0..4_000_000_000_000i64,
+        option::of(vec(any::<u8>(), 0..20)),
+        option::of(vec(any::<u8>(), 0..200)),
+        vec(("[a-zé]{0,6}", option::of(vec(any::<u8>(), 0..8))), 0..3),
+    )
+        .prop_map(|(timestamp, key, value, headers)| Model {
+            offset: 0,
+            timestamp,
+            key,
+            value,
+            headers,
+        })
+}
+
+fn compression() -> impl Strategy<Value = Compression> {
+    prop_oneof![
+        Just(Compression::None),
+        Just(Compression::Gzip),
+        Just(Compression::Snappy),
+        Just(Compression::Lz4),
+        Just(Compression::Zstd),
+    ]
+}
+
+/// Batches with dense offsets from a first offset on.
+fn log() -> impl Strategy<Value = Vec<ModelBatch>> {
+    let batch = (
+        compression(),
+        prop::bool::weighted(0.1),
+        vec(record(), 1..12),
+    );
+    (0..1_000_000i64, vec(batch, 1..8)).prop_map(|(first, batches)| {
+        let mut offset = first;
+        let number = |(compression, control, mut records): (_, _, Vec<Model>)| {
+            for record in &mut records {
+                record.offset = offset;
+                offset += 1;
+            }
+            ModelBatch {
+                compression,
+                control,
+                records,
+            }
+        };
+        batches.into_iter().map(number).collect()
+    })
+}
+
+fn encode(batch: &ModelBatch) -> Vec<u8> {
+    let mut builder = BatchBuilder::new(batch.compression, None);
+    builder.set_control(batch.control);
+    builder.set_base_offset(batch.records[0].offset, 0);
+    for record in &batch.records {
+        let headers: Vec<(&[u8], Option<&[u8]>)> = record
+            .headers
+            .iter()
+            .map(|(key, value)| (key.as_bytes(), value.as_deref()))
+            .collect();
+        builder
+            .append(
+                record.timestamp,
+                record.key.as_deref(),
+                record.value.as_deref(),
+                &headers,
+            )
+            .expect("the record fits");
+    }
+    builder.build().expect("the batch has records")
+}
+
+fn options(columns: &[Column], start: i64, end: i64, batch_rows: usize) -> DecodeOptions {
+    DecodeOptions {
+        projection: Projection::new(columns.to_vec()).expect("some columns"),
+        topic: "orders".to_owned(),
+        partition: 3,
+        start,
+        end,
+        batch_rows,
+    }
+}
+
+fn owned(array: &arrow_array::BinaryArray, row: usize) -> Option<Vec<u8>> {
+    array.is_valid(row).then(|| array.value(row).to_vec())
+}
+
+/// The rows of a batch with all columns.
+fn rows(batch: &RecordBatch) -> Vec<Model> {
+    let key = batch.column(0).as_binary::<i32>();
+    let value = batch.column(1).as_binary::<i32>();
+    let topic = batch.column(2).as_string::<i32>();
+    let partition = batch.column(3).as_primitive::<Int32Type>();
+    let offset = batch.column(4).as_primitive::<Int64Type>();
+    let timestamp = batch.column(5).as_primitive::<TimestampMicrosecondType>();
+    let timestamp_type = batch.column(6).as_primitive::<Int32Type>();
+    let headers = batch.column(7).as_list::<i32>();
+    (0..batch.num_rows())
+        .map(|row| {
+            assert_eq!(topic.value(row), "orders");
+            assert_eq!(partition.value(row), 3);
+            assert_eq!(timestamp_type.value(row), 0);
+            assert_eq!(timestamp.value(row) % 1_000, 0);
+            let list = headers.is_valid(row).then(|| headers.value(row));
+            let entries = list.as_ref().map(|list| list.as_struct());
+            assert!(
+                entries.is_none_or(|entries| !entries.is_empty()),
+                "no headers are null"
+            );
+            let headers = entries.map_or_else(Vec::new, |entries| {
+                let keys = entries.column(0).as_string::<i32>();
+                let values = entries.column(1).as_binary::<i32>();
+                (0..entries.len())
+                    .map(|index| (keys.value(index).to_owned(), owned(values, index)))
+                    .collect()
+            });
+            Model {
+                offset: offset.value(row),
+                timestamp: timestamp.value(row) / 1_000,
+                key: owned(key, row),
+                value: owned(value, row),
+                headers,
+            }
+        })
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn rows_are_the_records_in_range(
+        log in log(),
+        from in -3i64..40,
+        length in 0i64..60,
+        batch_rows in 1usize..20,
+        torn in 0usize..61,
+    ) {
+        let first = log[0].records[0].offset;
+        let start = (first + from).max(0);
+        let end = start + length;
+        let mut bytes: Vec<u8> = log.iter().flat_map(encode).collect();
+        // A part of one more batch at the end, as a fetch response may have it.
+        let last = log.last().expect("a batch").records.last().expect("a record").offset;
+        bytes.extend_from_slice(&encode(&log[0])[..torn]);
+
+        let options = options(&Column::ALL, start, end, batch_rows);
+        let decoded = decode_batches(&bytes, &options).expect("undamaged bytes");
+
+        let expected: Vec<Model> = log
+            .iter()
+            .filter(|batch| !batch.control)
+            .flat_map(|batch| batch.records.clone())
+            .filter(|record| (start..end).contains(&record.offset))
+            .collect();
+        let found: Vec<Model> = decoded.batches.iter().flat_map(rows).collect();
+        prop_assert_eq!(found, expected);
+        for (index, batch) in decoded.batches.iter().enumerate() {
+            let full = index + 1 < decoded.batches.len();
+            prop_assert!(batch.num_rows() <= batch_rows && (!full || batch.num_rows() == batch_rows));
+        }
+        // Fetching on from there loses nothing that is left in the range.
+        prop_assert!(decoded.next_offset >= end.min(last + 1) || decoded.next_offset == start);
+    }
+
+    #[test]
+    fn fewer_columns_are_the_same_columns(log in log(), seed in 1u8..255) {
+        let bytes: Vec<u8> = log.iter().flat_map(encode).collect();
+        let wanted: Vec<Column> = Column::ALL
+            .into_iter()
+            .enumerate()
+            .filter(|(index, _)| seed & (1 << index) != 0)
+            .map(|(_, column)| column)
+            .collect();
+        let all = decode_batches(&bytes, &options(&Column::ALL, 0, i64::MAX, 7)).expect("undamaged");
+        let some = decode_batches(&bytes, &options(&wanted, 0, i64::MAX, 7)).expect("undamaged");
+        prop_assert_eq!(all.batches.len(), some.batches.len());
+        for (all, some) in all.batches.iter().zip(&some.batches) {
+            prop_assert_eq!(some.num_columns(), wanted.len());
+            for (index, column) in wanted.iter().enumerate() {
+                prop_assert_eq!(all.column_by_name(column.name()), Some(some.column(index)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_never_read_as_a_record(log in log(), at in any::<prop::sample::Index>(), bit in 0u8..8) {
+        let mut bytes: Vec<u8> = log.iter().flat_map(encode).collect();
+        let sound = decode_batches(&bytes, &options(&[Column::Key, Column::Value, Column::Timestamp], 0, i64::MAX, 1000))
+            .expect("undamaged");
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        // Offsets and leader epoch are outside the checksum, and a length may only cut the walk short: what comes out
+        // then is a front part of the sound rows. Everything else is an error.
+        let options = options(&[Column::Key, Column::Value, Column::Timestamp], 0, i64::MAX, 1000);
+        if let Ok(decoded) = decode_batches(&bytes, &options) {
+            let found: usize = decoded.batches.iter().map(RecordBatch::num_rows).sum();
+            let total: usize = sound.batches.iter().map(RecordBatch::num_rows).sum();
+            prop_assert!(found <= total);
+        }
+    }
+
+    #[test]
+    fn garbage_costs_an_error_at_most(bytes in vec(any::<u8>(), 0..400)) {
+        let _ = decode_batches(&bytes, &options(&Column::ALL, 0, i64::MAX, 10));
+    }
+}
+
+#[test]
+fn log_append_time_is_said_and_used() {
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    builder.set_timestamp_type(TimestampType::LogAppendTime);
+    builder.append(5, None, Some(b"v"), &[]).expect("fits");
+    let mut bytes = builder.build().expect("one record");
+    logcore_records::set_log_append_time_in_place(&mut bytes, 77);
+    let decoded = decode_batches(
+        &bytes,
+        &options(&[Column::Timestamp, Column::TimestampType], 0, 1, 10),
+    )
+    .expect("undamaged");
+    let batch = &decoded.batches[0];
+    assert_eq!(
+        batch
+            .column(0)
+            .as_primitive::<TimestampMicrosecondType>()
+            .value(0),
+        77_000
+    );
+    assert_eq!(batch.column(1).as_primitive::<Int32Type>().value(0), 1);
+}
+
+#[test]
+fn a_wrong_checksum_is_named_with_its_place() {
+    let batch = ModelBatch {
+        compression: Compression::None,
+        control: false,
+        records: vec![Model {
+            offset: 0,
+            timestamp: 1,
+            key: None,
+            value: Some(b"value".to_vec()),
+            headers: vec![],
+        }],
+    };
+    let mut bytes = encode(&batch);
+    let first = bytes.len();
+    bytes.extend(encode(&ModelBatch {
+        records: vec![Model {
+            offset: 1,
+            ..batch.records[0].clone()
+        }],
+        ..batch
+    }));
+    let last = bytes.len() - 3;
+    bytes[last] ^= 0x40;
+    let error = decode_batches(&bytes, &options(&[Column::Value], 0, i64::MAX, 10))
+        .expect_err("a damaged batch");
+    assert!(
+        matches!(&error, ColumnsError::CorruptFetch { position, partition: 3, .. } if *position == first as u64),
+        "{error}"
+    );
+}
+
+#[test]
+fn header_keys_that_are_no_text_are_replaced_and_not_fatal() {
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    builder
+        .append(1, None, None, &[(&[0xff, b'k'], None)])
+        .expect("fits");
+    let bytes = builder.build().expect("one record");
+    let decoded =
+        decode_batches(&bytes, &options(&[Column::Headers], 0, 1, 10)).expect("undamaged");
+    let list = decoded.batches[0].column(0).as_list::<i32>().value(0);
+    assert_eq!(
+        list.as_struct().column(0).as_string::<i32>().value(0),
+        "\u{fffd}k"
+    );
+}
+
+#[test]
+fn a_range_that_is_none_is_refused() {
+    for (start, end) in [(-1, 5), (5, 4)] {
+        let error =
+            decode_batches(&[], &options(&[Column::Value], start, end, 10)).expect_err("no range");
+        assert!(matches!(error, ColumnsError::BadRange { .. }), "{error}");
+    }
+}

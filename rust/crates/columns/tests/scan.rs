@@ -1,0 +1,153 @@
+//! Partitions on disk, written by the log itself and read back as columns while it is still open.
+//!
+//! Were this broken, rows would be lost or doubled where segments and reads meet, or a reader would disturb the writer.
+
+use std::path::Path;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use logcore_columns::{
+    Column, ColumnsError, DecodeOptions, PartitionScan, Projection, partition_offset_for_timestamp,
+    partition_offsets,
+};
+use logcore_records::{BatchBuilder, Compression};
+use logcore_storage::{Log, LogConfig};
+
+/// Appends batches of ten records each; record `i` has the timestamp `1000 * i` and a value of `size` bytes.
+fn append(log: &Log, from: i64, batches: i64, size: usize, compression: Compression) {
+    for batch in 0..batches {
+        let mut builder = BatchBuilder::new(compression, None);
+        for record in 0..10 {
+            let offset = from + batch * 10 + record;
+            let value = vec![offset as u8; size];
+            builder
+                .append(1_000 * offset, None, Some(&value), &[])
+                .expect("the record fits");
+        }
+        let mut bytes = builder.build().expect("the batch has records");
+        log.append_as_leader(&mut bytes, 0, 1_000 * from)
+            .expect("the log takes the batch");
+    }
+}
+
+fn options(start: i64, end: i64) -> DecodeOptions {
+    DecodeOptions {
+        projection: Projection::new(vec![Column::Offset, Column::Value]).expect("two columns"),
+        topic: "orders".to_owned(),
+        partition: 0,
+        start,
+        end,
+        batch_rows: 1_000,
+    }
+}
+
+fn offsets(directory: &Path, start: i64, end: i64) -> Vec<i64> {
+    let mut found = Vec::new();
+    for batch in PartitionScan::open(directory, &options(start, end)).expect("a readable log") {
+        let batch = batch.expect("undamaged batches");
+        let values = batch.column(1).as_binary::<i32>();
+        for (row, offset) in batch
+            .column(0)
+            .as_primitive::<Int64Type>()
+            .values()
+            .iter()
+            .enumerate()
+        {
+            assert!(values.value(row).iter().all(|byte| *byte == *offset as u8));
+            found.push(*offset);
+        }
+    }
+    found
+}
+
+fn small_segments() -> LogConfig {
+    LogConfig {
+        segment_bytes: 64 << 10,
+        ..LogConfig::default()
+    }
+}
+
+#[test]
+fn every_offset_comes_once_across_segments_and_codecs() {
+    let room = tempfile::tempdir().expect("a temporary directory");
+    let directory = room.path().join("orders-0");
+    let log = Log::open(&directory, small_segments(), true, 0).expect("a new log");
+    for (index, codec) in [
+        Compression::None,
+        Compression::Gzip,
+        Compression::Snappy,
+        Compression::Lz4,
+        Compression::Zstd,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        append(&log, index as i64 * 1_000, 100, 100, codec);
+    }
+    assert!(log.segment_count() > 1, "the test wants several segments");
+    assert_eq!(partition_offsets(&directory).expect("readable"), (0, 5_000));
+    assert_eq!(
+        offsets(&directory, 0, i64::MAX),
+        (0..5_000).collect::<Vec<_>>()
+    );
+    for (start, end) in [(0, 1), (4_999, 5_000), (995, 1_013), (777, 4_321), (12, 12)] {
+        assert_eq!(
+            offsets(&directory, start, end),
+            (start..end).collect::<Vec<_>>()
+        );
+    }
+    // The writer is not disturbed, and a new reader sees what it adds.
+    append(&log, 5_000, 1, 10, Compression::None);
+    assert_eq!(partition_offsets(&directory).expect("readable"), (0, 5_010));
+    log.close().expect("a clean end");
+}
+
+#[test]
+fn batches_larger_than_a_read_are_whole() {
+    let room = tempfile::tempdir().expect("a temporary directory");
+    let directory = room.path().join("orders-0");
+    let config = LogConfig {
+        max_message_bytes: 16 << 20,
+        ..LogConfig::default()
+    };
+    let log = Log::open(&directory, config, true, 0).expect("a new log");
+    append(&log, 0, 3, 300_000, Compression::None);
+    assert_eq!(
+        offsets(&directory, 0, i64::MAX),
+        (0..30).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn times_lead_to_offsets() {
+    let room = tempfile::tempdir().expect("a temporary directory");
+    let directory = room.path().join("orders-0");
+    let log = Log::open(&directory, small_segments(), true, 0).expect("a new log");
+    append(&log, 0, 200, 100, Compression::None);
+    for (timestamp, expected) in [(0, Some(0)), (500_001, Some(501)), (1_999_001, None)] {
+        assert_eq!(
+            partition_offset_for_timestamp(&directory, timestamp).expect("readable"),
+            expected
+        );
+    }
+}
+
+#[test]
+fn what_is_not_there_is_said() {
+    let room = tempfile::tempdir().expect("a temporary directory");
+    let directory = room.path().join("orders-0");
+    let log = Log::open(&directory, small_segments(), true, 0).expect("a new log");
+    append(&log, 0, 2, 10, Compression::None);
+    assert!(matches!(
+        PartitionScan::open(&directory, &options(0, 21)).err(),
+        Some(ColumnsError::OutOfRange {
+            earliest: 0,
+            latest: 20,
+            ..
+        })
+    ));
+    assert!(matches!(
+        PartitionScan::open(&room.path().join("absent-0"), &options(0, 1)).err(),
+        Some(ColumnsError::Storage(_))
+    ));
+}

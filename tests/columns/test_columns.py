@@ -1,0 +1,205 @@
+"""Partitions and fetched bytes as Arrow.
+
+Were this broken, Spark and every Arrow user would read wrong, missing or repeated records, or pay for columns
+they did not ask for.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from aiokafka.record.util import calc_crc32c
+from logcore.columns import PartitionScan, decode_batches, partition_offset_for_timestamp, partition_offsets
+
+from tests.columns.segment_files import (
+    CODECS,
+    Record,
+    encode,
+    encode_legacy,
+    sample,
+    write_partition,
+    write_segment,
+)
+
+ALL = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
+
+
+def scan(
+    directory: Path, columns: list[str] | None = None, *args: int | None, **named: int | None
+) -> pa.Table:
+    found = PartitionScan(directory, "orders", 3, ALL if columns is None else columns, *args, **named)  # type: ignore[arg-type]
+    batches = [pa.record_batch(batch) for batch in found]
+    return pa.Table.from_batches(batches) if batches else pa.table({name: [] for name in columns or ALL})
+
+
+def records(table: pa.Table) -> list[Record]:
+    rows = []
+    for row in table.to_pylist():
+        assert row["headers"] is None or row["headers"]
+        headers = tuple((header["key"], header["value"]) for header in row["headers"] or ())
+        milliseconds = round(row["timestamp"].timestamp() * 1000)
+        rows.append(Record(row["offset"], milliseconds, row["key"], row["value"], headers))
+    return rows
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_record_comes_back(tmp_path: Path, codec: str) -> None:
+    written = sample(100)
+    write_partition(tmp_path, written, codec)
+    table = scan(tmp_path)
+    assert records(table) == written
+    assert set(table["topic"].to_pylist()) == {"orders"}
+    assert set(table["partition"].to_pylist()) == {3}
+    assert set(table["timestampType"].to_pylist()) == {0}
+
+
+def test_types_are_those_pyspark_makes_of_the_kafka_schema(tmp_path: Path) -> None:
+    write_partition(tmp_path, sample(10))
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    assert scan(tmp_path).schema == pa.schema(
+        [
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("us", tz="UTC")),
+            ("timestampType", pa.int32()),
+            ("headers", pa.list_(pa.field("element", header))),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(0, 100), (1, 99), (6, 8), (49, 51), (50, 50), (97, 100), (13, None)]
+)
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_ranges(tmp_path: Path, codec: str, start: int, end: int | None) -> None:
+    written = sample(100)
+    write_partition(tmp_path, written, codec)
+    assert records(scan(tmp_path, None, start, end)) == written[start:end]
+
+
+def test_only_wanted_columns_are_built_in_the_order_asked_for(tmp_path: Path) -> None:
+    write_partition(tmp_path, sample(20))
+    whole = scan(tmp_path)
+    for columns in (
+        ["offset"],
+        ["value", "key"],
+        ["headers", "timestamp"],
+        ["topic", "partition", "timestampType"],
+    ):
+        assert scan(tmp_path, columns) == whole.select(columns)
+
+
+def test_batches_have_the_rows_asked_for(tmp_path: Path) -> None:
+    write_partition(tmp_path, sample(100))
+    found = PartitionScan(tmp_path, "orders", 3, ["offset"], batch_rows=30)
+    assert [pa.record_batch(batch).num_rows for batch in found] == [30, 30, 30, 10]
+
+
+def test_offsets_and_times(tmp_path: Path) -> None:
+    written = sample(40, first=1000)
+    write_partition(tmp_path, written)
+    assert partition_offsets(tmp_path) == (1000, 1040)
+    assert partition_offset_for_timestamp(tmp_path, 0) == 1000
+    assert partition_offset_for_timestamp(tmp_path, written[25].timestamp - 999) == 1025
+    assert partition_offset_for_timestamp(tmp_path, written[-1].timestamp + 1) is None
+
+
+def test_a_torn_tail_is_not_read(tmp_path: Path) -> None:
+    written = sample(30)
+    write_segment(tmp_path, 0, encode(written[:20]) + encode(written[20:])[:-1])
+    assert partition_offsets(tmp_path) == (0, 20)
+    assert records(scan(tmp_path)) == written[:20]
+
+
+def test_a_reader_beside_a_writer_sees_whole_batches_only(tmp_path: Path) -> None:
+    """A writer appends in pieces while scans run: each sees a front part of the log, in order, never less
+    than before.
+    """
+    written = sample(400)
+    data = b"".join(encode(written[at : at + 5]) for at in range(0, 400, 5))
+    write_segment(tmp_path, 0, b"")
+    begun = threading.Event()
+
+    def write() -> None:
+        with (tmp_path / f"{0:020}.log").open("ab", buffering=0) as file:
+            for at in range(0, len(data), 97):
+                file.write(data[at : at + 97])
+                begun.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert begun.wait(30)
+    before = 0
+    while writer.is_alive():
+        table = scan(tmp_path, ["offset"])
+        assert table["offset"].to_pylist() == list(range(table.num_rows))
+        assert table.num_rows >= before
+        before = table.num_rows
+    writer.join()
+    assert records(scan(tmp_path)) == written
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_messages_of_old_logs(tmp_path: Path, magic: int) -> None:
+    written = [Record(offset, 1_400_000_000_000 + offset, b"k", b"v%d" % offset) for offset in range(5)]
+    write_segment(tmp_path, 0, encode_legacy(written, magic))
+    table = scan(tmp_path)
+    assert table["offset"].to_pylist() == [0, 1, 2, 3, 4]
+    assert table["value"].to_pylist() == [record.value for record in written]
+    assert set(table["timestampType"].to_pylist()) == {0 if magic else -1}
+
+
+def test_a_flipped_bit_is_an_error_that_names_the_place(tmp_path: Path) -> None:
+    written = sample(20)
+    first, second = encode(written[:10]), bytearray(encode(written[10:]))
+    second[-4] ^= 1
+    write_segment(tmp_path, 0, first + bytes(second) + encode(sample(5, first=20)))
+    with pytest.raises(OSError, match=rf"offset 10, at position {len(first)} .* corrupt: checksum"):
+        scan(tmp_path)
+    assert records(scan(tmp_path, None, 0, 10)) == written[:10]
+
+
+def test_what_a_caller_does_wrong_is_said(tmp_path: Path) -> None:
+    write_partition(tmp_path, sample(10))
+    with pytest.raises(ValueError, match='no column "size"; the columns are key, value'):
+        scan(tmp_path, ["size"])
+    with pytest.raises(ValueError, match="name at least one"):
+        PartitionScan(tmp_path, "orders", 3, [])
+    with pytest.raises(ValueError, match="asked for twice"):
+        scan(tmp_path, ["key", "key"])
+    with pytest.raises(ValueError, match=r"\[0, 11\) are not in .*which has \[0, 10\)"):
+        scan(tmp_path, None, 0, 11)
+    with pytest.raises(ValueError, match="no range"):
+        scan(tmp_path, None, 5, 4)
+    with pytest.raises(OSError, match="absent"):
+        scan(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_fetched_bytes(codec: str) -> None:
+    written = sample(30)
+    data = b"".join(encode(written[at : at + 10], codec) for at in (0, 10, 20))
+    batches, following = decode_batches(data + data[:40], "orders", 3, ALL, 5, 25)
+    assert records(pa.Table.from_batches([pa.record_batch(batch) for batch in batches])) == written[5:25]
+    assert following >= 25
+    batches, following = decode_batches(data[:-1], "orders", 3, ["offset"])
+    assert pa.record_batch(batches[0])["offset"].to_pylist() == list(range(20))
+    assert following == 20
+
+
+def test_control_batches_are_passed_over() -> None:
+    control = bytearray(encode([Record(10, 1, struct.pack(">hh", 0, 1), b"\0" * 6)]))
+    control[22] |= 0x20  # the attributes' control bit; the checksum covers them
+    struct.pack_into(">I", control, 17, calc_crc32c(bytes(control[21:])))
+    data = encode(sample(10)) + bytes(control) + encode(sample(5, first=11))
+    batches, following = decode_batches(data, "orders", 3, ["offset"])
+    found = [offset for batch in batches for offset in pa.record_batch(batch)["offset"].to_pylist()]
+    assert found == [*range(10), *range(11, 16)]
+    assert following == 16

@@ -1,0 +1,170 @@
+"""Options and plans, without Spark's Java part.
+
+Were this broken, jobs would read the wrong offsets, or a mistyped option would be taken for none at all.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+from pyspark_logcore._options import TopicChoice, parse_options
+from pyspark_logcore._plan import OffsetRange, plan, split
+from pyspark_logcore._schema import check_schema, kafka_schema
+
+
+class FakeLog:
+    """Partitions of topic `t` with their first and end offsets; the timestamp of record i is 10 * i."""
+
+    def __init__(self, bounds: Mapping[int, tuple[int, int]]) -> None:
+        self._bounds = bounds
+
+    def partitions(self, choice: TopicChoice) -> list[tuple[str, int]]:
+        return sorted(("t", number) for number in self._bounds if choice.wants("t", number))
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        return self._bounds[partition]
+
+    def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
+        low, high = self._bounds[partition]
+        offset = max(low, -(-timestamp // 10))
+        return offset if offset < high else None
+
+
+def planned(bounds: Mapping[int, tuple[int, int]], **options: str) -> list[tuple[int, int, int]]:
+    tasks = plan(parse_options({"path": "/logs", **options}), FakeLog(bounds))
+    return [(task.partition, task.start, task.end) for task in tasks]
+
+
+TWO = {0: (5, 20), 1: (0, 8)}
+
+
+def test_everything_by_default() -> None:
+    assert planned(TWO) == [(0, 5, 20), (1, 0, 8)]
+
+
+def test_an_empty_partition_is_no_task() -> None:
+    assert planned({0: (5, 5), 1: (0, 8)}) == [(1, 0, 8)]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingOffsets": "earliest", "endingOffsets": "latest"}, [(0, 5, 20), (1, 0, 8)]),
+        ({"startingOffsets": '{"t":{"0":7,"1":-2}}'}, [(0, 7, 20), (1, 0, 8)]),
+        ({"endingOffsets": '{"t":{"0":-1,"1":3}}'}, [(0, 5, 20), (1, 0, 3)]),
+        ({"startingTimestamp": "70"}, [(0, 7, 20), (1, 7, 8)]),
+        ({"startingTimestamp": "70", "startingOffsets": '{"t":{"0":9,"1":1}}'}, [(0, 7, 20), (1, 7, 8)]),
+        ({"endingTimestamp": "100"}, [(0, 5, 10), (1, 0, 8)]),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":100,"1":10}}'}, [(0, 10, 20), (1, 1, 8)]),
+        ({"assign": '{"t":[1]}'}, [(1, 0, 8)]),
+        ({"subscribePattern": "u.*"}, []),
+        ({"STARTINGOFFSETS": "EARLIEST", "Subscribe": "t"}, [(0, 5, 20), (1, 0, 8)]),
+    ],
+)
+def test_limits(options: dict[str, str], expected: list[tuple[int, int, int]]) -> None:
+    assert planned(TWO, **options) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffset": "earliest"}, "unknown option 'startingoffset'; the options are path, subscribe"),
+        ({"kafka.bootstrap.servers": "h:1"}, "not both"),
+        ({"subscribe": "t", "assign": '{"t":[0]}'}, "only one of the options"),
+        ({"subscribe": " , "}, "names no topic"),
+        ({"subscribePattern": "("}, "no regular expression"),
+        ({"assign": "t"}, "'assign' is no JSON"),
+        ({"assign": '{"t":[-1]}'}, "'assign' has to be JSON"),
+        ({"startingOffsets": "latest"}, "cannot be latest"),
+        ({"endingOffsets": "earliest"}, "cannot be earliest"),
+        ({"startingOffsets": '{"t":{"0":-1,"1":0}}'}, "cannot be latest"),
+        ({"startingOffsets": "soon"}, "'startingOffsets' has to be JSON like"),
+        ({"startingOffsets": '{"t":{"0":6}}'}, "missing: t-1"),
+        ({"startingOffsets": '{"t":{"0":6,"1":0,"2":0}}'}, "not read: t-2"),
+        ({"startingOffsets": '{"t":{"0":4,"1":0}}'}, r"offset 4 of t-0 .*\[5, 20\)"),
+        ({"endingOffsets": '{"t":{"0":21,"1":0}}'}, r"offset 21 of t-0 .*\[5, 20\)"),
+        (
+            {"startingOffsets": '{"t":{"0":9,"1":0}}', "endingOffsets": '{"t":{"0":8,"1":8}}'},
+            "the start 9 .* is after the end 8",
+        ),
+        ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
+        ({"startingTimestamp": "5000"}, "no record of t-0 is at or after 5000"),
+        ({"startingOffsetsByTimestampStrategy": "guess"}, "one of error, latest"),
+        ({"minPartitions": "0"}, "'minPartitions' has to be a positive number"),
+        ({"includeHeaders": "yes"}, "'includeHeaders' has to be one of true, false"),
+    ],
+)
+def test_what_is_wrong_is_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        planned(TWO, **options)
+
+
+def test_brokers_need_a_topic_and_a_source_is_needed_at_all() -> None:
+    with pytest.raises(ValueError, match="needs one of the options subscribe"):
+        parse_options({"kafka.bootstrap.servers": "h:1"})
+    with pytest.raises(ValueError, match="give a log directory"):
+        parse_options({"subscribe": "t"})
+    with pytest.raises(ValueError, match=r"kafka.auto.offset.reset' is not supported"):
+        parse_options({"kafka.bootstrap.servers": "h:1", "topic": "t", "kafka.auto.offset.reset": "latest"})
+
+
+def test_less_strict_when_told_so() -> None:
+    assert planned(TWO, startingTimestamp="5000", startingOffsetsByTimestampStrategy="latest") == []
+    wide = {"startingOffsets": '{"t":{"0":0,"1":0}}', "endingOffsets": '{"t":{"0":99,"1":99}}'}
+    assert planned(TWO, failOnDataLoss="false", **wide) == [(0, 5, 20), (1, 0, 8)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 5000)), max_size=6),
+    st.none() | st.integers(1, 40),
+    st.none() | st.integers(1, 500),
+)
+def test_a_split_covers_every_offset_once(
+    sizes: list[tuple[int, int]], min_partitions: int | None, max_records: int | None
+) -> None:
+    ranges = [OffsetRange("t", number, start, start + size) for number, (start, size) in enumerate(sizes)]
+    tasks = split(ranges, min_partitions, max_records)
+    for one in ranges:
+        edge = one.start
+        for task in tasks:
+            if task.partition == one.partition:
+                assert task.start == edge
+                assert task.size > 0
+                assert max_records is None or task.size <= max_records
+                edge = task.end
+        assert edge == one.end
+    if min_partitions is None and max_records is None:
+        assert tasks == ranges
+
+
+def test_min_partitions_follow_size() -> None:
+    tasks = split([OffsetRange("t", 0, 0, 900), OffsetRange("t", 1, 0, 100)], 10, None)
+    assert [task.partition for task in tasks] == [0] * 9 + [1]
+
+
+def test_a_task_survives_pickling_and_is_small() -> None:
+    task = OffsetRange("t", 1, 5, 9)
+    sent = pickle.dumps(task)
+    assert pickle.loads(sent) == task
+    assert len(sent) < 300
+
+
+def test_schemas() -> None:
+    names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    assert kafka_schema(False).fieldNames() == names
+    assert kafka_schema(True).fieldNames() == [*names, "headers"]
+    assert all(field.nullable for field in kafka_schema(True))
+    check_schema(StructType([StructField("offset", LongType(), False)]))
+    for schema, message in (
+        (StructType([StructField("size", LongType())]), "no column 'size'"),
+        (StructType([StructField("offset", IntegerType())]), "'offset' is bigint, not int"),
+        (StructType([StructField("value", kafka_schema(False)["value"].dataType, False)]), "can be null"),
+        (StructType([]), "names no column"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_schema(schema)

@@ -1,0 +1,163 @@
+"""`spark.read.format("logcore")` through a real Spark session, over files and over a broker.
+
+Were this broken, a Spark job would fail, or worse, count records that are not there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+from pyspark_logcore._schema import kafka_schema
+
+from tests.columns.segment_files import sample, write_partition
+from tests.conftest import BrokerProcess
+from tests.spark.conftest import ORDERS
+
+
+def read(
+    spark: SparkSession, path: Path, schema: str | StructType | None = None, **options: str
+) -> DataFrame:
+    reader = spark.read.format("logcore").options(**options)
+    return (reader.schema(schema) if schema is not None else reader).load(str(path))
+
+
+def test_every_topic_of_a_directory(spark: SparkSession, log_directory: Path) -> None:
+    found = read(spark, log_directory)
+    assert found.schema == kafka_schema(False)
+    counted = Counter((row.topic, row.partition) for row in found.select("topic", "partition").collect())
+    assert counted == {**{("orders", number): count for number, count in ORDERS.items()}, ("refunds", 0): 10}
+
+
+def test_rows_are_the_records(spark: SparkSession, log_directory: Path) -> None:
+    found = read(spark, log_directory, subscribe="orders", includeHeaders="true")
+    assert found.schema == kafka_schema(True)
+    rows = found.where("partition = 1").orderBy("offset").collect()
+    for row, record in zip(rows, sample(ORDERS[1]), strict=True):
+        assert (row.offset, row.topic, row.timestampType) == (record.offset, "orders", 0)
+        assert None if row.key is None else bytes(row.key) == record.key
+        assert (row.value is None) == (record.value is None)
+        assert bytes(row.value or b"") == (record.value or b"")
+        headers = tuple(
+            (one.key, None if one.value is None else bytes(one.value)) for one in row.headers or ()
+        )
+        assert headers == record.headers
+    first = found.where("partition = 1 and offset = 1").selectExpr("unix_millis(timestamp) as ms").first()
+    assert first is not None
+    assert first.ms == sample(2)[1].timestamp
+
+
+def test_the_users_schema_prunes(spark: SparkSession, log_directory: Path) -> None:
+    found = read(spark, log_directory, "offset bigint, value binary", subscribe="refunds")
+    assert found.columns == ["offset", "value"]
+    assert sorted(row.offset for row in found.collect()) == list(range(10))
+    headers = "headers array<struct<key:string,value:binary>>, partition int not null"
+    assert read(spark, log_directory, headers, subscribe="refunds").where("headers is not null").count() == 4
+
+
+def test_offsets_and_tasks(spark: SparkSession, log_directory: Path) -> None:
+    found = read(
+        spark,
+        log_directory,
+        "partition int, offset bigint",
+        subscribe="orders",
+        startingOffsets='{"orders":{"0":10,"1":-2,"2":59}}',
+        endingOffsets='{"orders":{"0":-1,"1":3,"2":-1}}',
+        minPartitions="6",
+    )
+    assert found.rdd.getNumPartitions() > 3
+    rows = Counter(row.partition for row in found.collect())
+    assert rows == {0: 90, 1: 3, 2: 1}
+    later = sample(100)[90].timestamp
+    times = read(spark, log_directory, assign='{"orders":[0]}', startingTimestamp=str(later))
+    assert sorted(row.offset for row in times.collect()) == list(range(90, 100))
+
+
+def test_nothing_to_read_is_an_empty_frame(spark: SparkSession, log_directory: Path) -> None:
+    assert read(spark, log_directory, subscribePattern="nothing.*").count() == 0
+
+
+def test_a_single_partitions_directory(spark: SparkSession, log_directory: Path) -> None:
+    found = read(spark, log_directory / "orders-2")
+    assert {(row.topic, row.partition) for row in found.collect()} == {("orders", 2)}
+    assert found.count() == ORDERS[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"subscribe": "absent"},
+            "topic 'absent' is not in .*; there is __consumer_offsets, orders, refunds",
+        ),
+        ({"assign": '{"orders":[9]}'}, "partition orders-9 is not in"),
+        ({"startingOffset": "earliest"}, "unknown option 'startingoffset'"),
+    ],
+)
+def test_errors_reach_the_user(
+    spark: SparkSession, log_directory: Path, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(Exception, match=message):
+        read(spark, log_directory, **options).count()
+
+
+def test_a_missing_directory_and_an_empty_one(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="does not exist"):
+        read(spark, tmp_path / "absent").count()
+    with pytest.raises(Exception, match="holds no partition"):
+        read(spark, tmp_path).count()
+
+
+def test_a_damaged_segment_fails_the_job(spark: SparkSession, tmp_path: Path) -> None:
+    write_partition(tmp_path / "t-0", sample(20))
+    segment = sorted((tmp_path / "t-0").glob("*.log"))[0]
+    damaged = bytearray(segment.read_bytes())
+    damaged[100] ^= 1
+    segment.write_bytes(damaged)
+    with pytest.raises(Exception, match="corrupt"):
+        read(spark, tmp_path).collect()
+
+
+def test_from_a_broker_as_from_its_files(spark: SparkSession, broker: BrokerProcess) -> None:
+    from cluster import AdminClient, NewTopic, Producer
+
+    for future in (
+        AdminClient({"bootstrap.servers": broker.bootstrap})
+        .create_topics([NewTopic("wire", num_partitions=3, replication_factor=1)])
+        .values()
+    ):
+        future.result(timeout=30)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "compression.type": "zstd"})
+    written = sample(500)
+    for record in written:
+        producer.produce(
+            "wire",
+            value=record.value,
+            key=record.key,
+            timestamp=record.timestamp,
+            headers=list(record.headers),
+        )
+    assert producer.flush(30) == 0
+
+    options = {"subscribe": "wire", "includeHeaders": "true"}
+    fetched = (
+        spark.read.format("logcore").option("kafka.bootstrap.servers", broker.bootstrap).options(**options)
+    )
+    over_wire = sorted(fetched.load().collect(), key=lambda row: (row.partition, row.offset))
+    partition = next(broker.data_dir.rglob("wire-0"))
+    from_files = sorted(
+        read(spark, partition.parent, **options).collect(), key=lambda row: (row.partition, row.offset)
+    )
+    assert over_wire == from_files
+    assert len(over_wire) == len(written)
+    assert Counter(None if row.value is None else bytes(row.value) for row in over_wire) == Counter(
+        record.value for record in written
+    )
+
+    with pytest.raises(Exception, match="topic 'absent' is not at"):
+        spark.read.format("logcore").options(
+            **{"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "absent"}
+        ).load().count()
