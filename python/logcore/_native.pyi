@@ -1,6 +1,8 @@
 """Types of the extension module, one section per room."""
 
-from typing import Any
+import os
+from collections.abc import Sequence
+from typing import Any, Protocol, Self, final, type_check_only
 
 __version__: str
 
@@ -41,7 +43,158 @@ def valid_versions(api_key: int) -> tuple[int, int]:
 # ---- log ----
 
 # ---- server ----
+# The broker's data plane. Every method may be called from any thread; no event loop is needed. Topic ids are 16 bytes.
+# Settings are Kafka's property names with str, int or bool values; names this room does not act on are ignored.
+
+class ServerError(Exception):
+    """What the server refused. `code` is Kafka's error code for it, -1 when there is none."""
+
+    code: int
+
+class ServerConfigError(ServerError):
+    """A setting with a value that cannot be; the text names it."""
+
+class ListenerError(ServerError):
+    """An address that cannot be listened on: in use, not allowed, not this machine's."""
+
+class LogDirError(ServerError):
+    """A log directory that cannot be used, or a log in it that failed; the text has the path."""
+
+@final
+class Request:
+    """A request that Rust does not answer itself. Dropped without an answer, it closes its connection."""
+
+    @property
+    def api_key(self) -> int: ...
+    @property
+    def api_version(self) -> int: ...
+    @property
+    def correlation_id(self) -> int: ...
+    @property
+    def client_id(self) -> str | None: ...
+    @property
+    def connection_id(self) -> str:
+        """Local and remote address and a number: unique for the life of the server."""
+    @property
+    def client_host(self) -> str:
+        """The peer's IP address."""
+    @property
+    def listener(self) -> str:
+        """The name of the listener it came in on."""
+    @property
+    def body(self) -> dict[str, Any]:
+        """The decoded request; the same dict at each access."""
+    @property
+    def answered(self) -> bool:
+        """Whether `respond` or `close` was called."""
+    def respond(self, body: dict[str, Any]) -> None:
+        """Sends the response; raises ProtocolError when it does not fit the API's schema, and may then be called again.
+
+        A second answer is ignored, and so is one to a peer that is gone.
+        """
+    def close(self) -> None:
+        """Closes the connection without an answer."""
+
+@final
+class Server:
+    """Sockets, Produce, Fetch, ListOffsets, OffsetForLeaderEpoch and ApiVersions, and the log directories beneath."""
+
+    def __new__(cls, *, node_id: int, cluster_id: str, log_dirs: list[str], config: dict[str, int | str | bool]) -> Self:
+        """Opens the log directories and recovers what a crash left; raises LogDirError or ServerConfigError."""
+    def start(self, listeners: list[tuple[str, str, int]], apis: list[tuple[int, int, int]]) -> list[int]:
+        """Listens on (name, host, port) and serves; returns the ports.
+
+        `apis` are (key, first version, last version) of all that ApiVersions shall advertise, answered in Rust or by
+        taking requests. Ranges of APIs answered in Rust are narrowed to what Rust answers. Port 0 lets the system choose,
+        an empty host means every interface. Raises ListenerError or ServerError.
+        """
+    @property
+    def wake_fd(self) -> int:
+        """A file descriptor that is readable while requests or log lines wait; for `loop.add_reader`."""
+    def take_requests(self) -> list[Request]:
+        """The requests that wait, oldest first, a few hundred at most. Makes `wake_fd` unreadable if none remain."""
+    def take_log_lines(self) -> list[tuple[int, str]]:
+        """Level (of `logging`) and text of what happened since the last call."""
+    def create_partition(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        leader_epoch: int,
+        leader_id: int,
+        config: dict[str, str],
+    ) -> None:
+        """Creates a partition, or gives one that is there its leader, epoch and settings.
+
+        Partitions found on disk have no leader, and are not served, until this is called for them. `config` are the
+        topic's own settings. Raises ServerError when the topic has another id here.
+        """
+    def delete_topic(self, topic: str) -> None: ...
+    def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
+        """Replaces the topic's own settings."""
+    def partitions(self) -> list[tuple[str, bytes, int]]:
+        """Topic, topic id (zeros if it has none) and index of every partition found or created, sorted."""
+    def offsets(self, topic: str, partition: int) -> tuple[int, int, int]:
+        """Log start, high watermark and log end."""
+    def append(self, topic: str, partition: int, batches: bytes | bytearray) -> int:
+        """Appends whole record batches as the partition's leader; returns the first record's offset."""
+    def read(self, topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
+        """Whole batches from the one that has `offset`, up to the high watermark; at least one if there is any."""
+    def metrics(self) -> dict[str, int]:
+        """Counters by name, among them `requests_<API>`."""
+    def stop(self, grace_seconds: float = 2.0) -> None:
+        """Stops accepting, lets requests in flight be answered for at most `grace_seconds`, closes the logs cleanly.
+
+        Blocks: call it where requests can still be answered meanwhile, or after they were. A second call does nothing.
+        """
 
 # ---- client ----
 
 # ---- columns ----
+# Columns are named as in Spark's Kafka source: key, value, topic, partition, offset, timestamp, timestampType, headers.
+# Offsets are [start_offset, end_offset); no end means the end of what there is. Damaged bytes raise OSError, a wrong
+# argument ValueError.
+
+@type_check_only
+class _ArrowRecordBatch(Protocol):
+    """A record batch that any Arrow library takes without a copy, as in `pyarrow.record_batch(batch)`."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+    def __arrow_c_schema__(self) -> object: ...
+
+@final
+class PartitionScan:
+    """The records of a partition's directory as Arrow record batches of the named columns, about `batch_rows` rows each.
+
+    Reads only, and may run beside a broker that writes the directory. `topic` and `partition` fill their columns.
+    """
+
+    def __new__(
+        cls,
+        directory: str | os.PathLike[str],
+        topic: str,
+        partition: int,
+        columns: Sequence[str],
+        start_offset: int = 0,
+        end_offset: int | None = None,
+        batch_rows: int = 65536,
+    ) -> Self: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> _ArrowRecordBatch: ...
+
+def decode_batches(
+    records: bytes,
+    topic: str,
+    partition: int,
+    columns: Sequence[str],
+    start_offset: int = 0,
+    end_offset: int | None = None,
+    batch_rows: int = 65536,
+) -> tuple[list[_ArrowRecordBatch], int]:
+    """The records field of a Fetch response as Arrow record batches, and the offset to fetch from next."""
+
+def partition_offsets(directory: str | os.PathLike[str]) -> tuple[int, int]:
+    """The earliest offset in a partition's directory, and the one after its last."""
+
+def partition_offset_for_timestamp(directory: str | os.PathLike[str], timestamp: int) -> int | None:
+    """The first offset at or after `timestamp` (milliseconds since 1970 UTC), None when there is none."""
