@@ -1,1 +1,48 @@
-//! server
+//! A broker's data plane: sockets, framing, the APIs answered in Rust, the way to Python for all others, log housekeeping.
+//!
+//! Owns: the threads that serve connections, the registry of partitions and who leads them, long polls, fetch sessions, the
+//! log directories while they are open. Does not own: any decision. Which topics there are, who leads and since when comes
+//! from outside through [`Server`]; requests this crate does not answer come out of [`Server::take_requests`].
+//!
+//! | room | what |
+//! |---|---|
+//! | `server`, `shared` | the owner's view; what every part reaches |
+//! | `listener`, `connection` | accepting within limits; one task per connection |
+//! | `frame`, `response` | bytes in, bytes out, `sendfile` |
+//! | `api` | one file per API |
+//! | `registry`, `purgatory`, `fetch_session` | partitions and leaders; long polls; KIP-227 |
+//! | `control`, `lines`, `wake` | requests and log lines on their way to Python |
+//! | `logs`, `housekeeping`, `config` | directories, their upkeep, settings |
+//!
+//! Crash: what was acknowledged is in the operating system's hands, or on disk if `flush.messages` says so; recovery is the
+//! storage crate's. Nothing of this crate is on disk.
+#![cfg_attr(test, allow(clippy::unwrap_used))] // a test may panic
+
+mod api;
+mod codes;
+mod config;
+mod connection;
+mod control;
+mod error;
+mod fetch_session;
+mod frame;
+mod housekeeping;
+mod lines;
+mod listener;
+mod logs;
+mod metrics;
+mod purgatory;
+mod registry;
+mod response;
+mod server;
+mod shared;
+mod wake;
+
+pub use codes::ErrorCode;
+pub use config::Properties;
+pub use control::{ConnectionInfo, ControlRequest};
+pub use error::{Result, ServerError};
+pub use lines::{Level, LogLine};
+pub use listener::ListenerSpec;
+pub use registry::TopicId;
+pub use server::{Offsets, PartitionSpec, Server, ServerOptions};

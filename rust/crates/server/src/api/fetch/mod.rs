@@ -1,0 +1,259 @@
+//! Fetch (key 1): record batches out of logs.
+//!
+//! This file is the wire: what a request says, which partitions its session adds, what the response looks like. Looking
+//! into the logs and waiting for more is [`look`]'s. The file ranges found are sent by the connection with `sendfile`.
+//! Source of the rules: `KafkaApis.handleFetchRequest`, `FetchResponse`.
+
+mod look;
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use logcore_protocol::{RequestHeader, Struct, Value};
+use logcore_storage::LogSlice;
+
+use self::look::{Found, Look, Refused, Terms};
+use super::{Fields, Outcome, response_message};
+use crate::codes::ErrorCode;
+use crate::config::ServerConfig;
+use crate::fetch_session::{NO_SESSION, SessionRequest, Told, Wanted};
+use crate::registry::TopicRef;
+use crate::response::Response;
+use crate::shared::Shared;
+
+pub(crate) const KEY: i16 = 1;
+/// Versions below 4 cannot carry batches of format v2.
+pub(crate) const VERSIONS: RangeInclusive<i16> = 4..=17;
+
+/// The first versions with topic ids, with the replica's id in a structure, and with the leader's identity in errors.
+const TOPIC_IDS_SINCE: i16 = 13;
+const REPLICA_STATE_SINCE: i16 = 15;
+const LEADER_SINCE: i16 = 16;
+
+/// Looks, waits if need be, and answers.
+pub(crate) async fn handle(shared: &Shared, header: &RequestHeader, message: Value) -> Outcome {
+    let Some(request) = message.as_struct() else {
+        unreachable!("a decoded request is a struct");
+    };
+    let terms = parse_terms(header.api_version, &shared.config, request);
+    let session = parse_session(header.api_version, request);
+    // A long poll may wait for minutes: it keeps nothing of the frame.
+    drop(message);
+    let uses_topic_ids = session.uses_topic_ids;
+    let context = match shared.sessions.begin(session) {
+        Ok(context) => context,
+        Err(code) => return answer_error(header, code),
+    };
+    let looks = terms.look_or_wait(shared, context.wanted()).await;
+    count(shared, &looks);
+    let told: Vec<Told> = looks.iter().map(tell).collect();
+    match shared.sessions.finish(&context, uses_topic_ids, &told) {
+        Ok((id, must)) => answer(header, id, context.wanted(), looks, &must),
+        Err(code) => answer_error(header, code),
+    }
+}
+
+fn parse_terms(version: i16, config: &ServerConfig, request: &Struct) -> Terms {
+    let replica_id = if version >= REPLICA_STATE_SINCE {
+        let state = request.get("replica_state").and_then(Value::as_struct);
+        state.map_or(look::CONSUMER, |state| state.int32("replica_id"))
+    } else {
+        request.int32("replica_id")
+    };
+    let bytes_max = unsigned(request.int32("max_bytes")).min(config.fetch_bytes_max);
+    Terms {
+        replica_id,
+        wait: Duration::from_millis(unsigned(request.int32("max_wait_ms"))),
+        bytes_min: unsigned(request.int32("min_bytes")).min(bytes_max),
+        bytes_max,
+        committed: request.int8("isolation_level") == 1,
+    }
+}
+
+fn parse_session(version: i16, request: &Struct) -> SessionRequest {
+    let uses_topic_ids = version >= TOPIC_IDS_SINCE;
+    let topic_ref = |topic: &Struct| {
+        if uses_topic_ids {
+            TopicRef::Id(topic.uuid("topic_id"))
+        } else {
+            TopicRef::Name(Arc::from(topic.text("topic")))
+        }
+    };
+    let mut wanted = Vec::new();
+    for topic in request.each("topics") {
+        let name = topic_ref(topic);
+        wanted.extend(topic.each("partitions").map(|partition| Wanted {
+            topic: name.clone(),
+            index: partition.int32("partition"),
+            offset: partition.int64("fetch_offset"),
+            current_leader_epoch: partition.int32("current_leader_epoch"),
+            last_fetched_epoch: partition.int32("last_fetched_epoch"),
+            bytes_max: unsigned(partition.int32("partition_max_bytes")),
+        }));
+    }
+    let mut forgotten = Vec::new();
+    for topic in request.each("forgotten_topics_data") {
+        let name = topic_ref(topic);
+        let partitions = topic
+            .get("partitions")
+            .and_then(Value::as_array)
+            .unwrap_or_default();
+        let indexes = partitions.iter().filter_map(Value::as_i32);
+        forgotten.extend(indexes.map(|index| (name.clone(), index)));
+    }
+    SessionRequest {
+        id: request.int32("session_id"),
+        epoch: request.int32("session_epoch"),
+        uses_topic_ids,
+        wanted,
+        forgotten,
+    }
+}
+
+/// A size or time that makes no sense below zero.
+fn unsigned(number: i32) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+fn count(shared: &Shared, looks: &[Look]) {
+    let slices = looks
+        .iter()
+        .flatten()
+        .filter_map(|found| found.slice.as_ref());
+    shared
+        .metrics
+        .fetched_bytes
+        .add(slices.map(|slice| slice.len).sum());
+    let failed = looks.iter().filter(|look| look.is_err()).count();
+    shared.metrics.failed_fetches.add(failed as u64);
+}
+
+fn tell(look: &Look) -> Told {
+    match look {
+        Ok(found) => Told {
+            high_watermark: found.high_watermark,
+            log_start_offset: found.log_start_offset,
+            is_news: found.slice.is_some() || found.diverging.is_some(),
+            is_error: false,
+            has_records: found.slice.is_some(),
+        },
+        Err(_) => Told {
+            high_watermark: -1,
+            log_start_offset: -1,
+            is_news: true,
+            is_error: true,
+            has_records: false,
+        },
+    }
+}
+
+/// A response about the session, with no partition in it.
+fn answer_error(header: &RequestHeader, code: ErrorCode) -> Outcome {
+    let mut message = response_message(KEY);
+    message
+        .set("error_code", code.0)
+        .set("session_id", NO_SESSION);
+    Response::new(header, &message.into()).into()
+}
+
+/// The response: consecutive partitions of one topic are told together.
+fn answer(
+    header: &RequestHeader,
+    session_id: i32,
+    wanted: &[Wanted],
+    looks: Vec<Look>,
+    must: &[bool],
+) -> Outcome {
+    let mut message = response_message(KEY);
+    if header.api_version >= 7 {
+        message.set("session_id", session_id);
+    }
+    let empty_topic = message.element("responses");
+    let empty_partition = empty_topic.element("partitions");
+    let mut slices = Vec::new();
+    let mut topics: Vec<(&TopicRef, Vec<Value>)> = Vec::new();
+    for ((wanted, look), _) in wanted
+        .iter()
+        .zip(looks)
+        .zip(must)
+        .filter(|(_, must)| **must)
+    {
+        let mut entry = empty_partition.clone();
+        entry.set("partition_index", wanted.index);
+        match look {
+            Ok(found) => slices.extend(fill_found(&mut entry, found)),
+            Err(refused) => fill_refused(&mut entry, header.api_version, &refused),
+        }
+        match topics.last_mut() {
+            Some((topic, partitions)) if **topic == wanted.topic => {
+                partitions.push(Value::Struct(entry))
+            }
+            _ => topics.push((&wanted.topic, vec![Value::Struct(entry)])),
+        }
+    }
+    let topics = topics.into_iter().map(|(topic, partitions)| {
+        let mut entry = empty_topic.clone();
+        match topic {
+            TopicRef::Name(name) => entry.set("topic", &**name),
+            TopicRef::Id(id) => entry.set("topic_id", *id),
+        };
+        Value::Struct(entry.with("partitions", partitions))
+    });
+    message.set("responses", topics.collect::<Vec<_>>());
+    Response::with_slices(header, &message.into(), slices).into()
+}
+
+fn fill_found(entry: &mut Struct, found: Found) -> Option<LogSlice> {
+    entry
+        .set("high_watermark", found.high_watermark)
+        .set("last_stable_offset", found.last_stable_offset)
+        .set("log_start_offset", found.log_start_offset)
+        .set("preferred_read_replica", -1)
+        .set(
+            "aborted_transactions",
+            found.committed.then(Vec::<Value>::new),
+        );
+    if let Some((epoch, end)) = found.diverging {
+        let diverging = entry
+            .element("diverging_epoch")
+            .with("epoch", epoch)
+            .with("end_offset", end);
+        entry.set("diverging_epoch", diverging);
+    }
+    // A slice is never longer than the request's int32 limits or one batch, whose length is an int32 as well.
+    let gap = found
+        .slice
+        .as_ref()
+        .and_then(|slice| u32::try_from(slice.len).ok());
+    entry.set(
+        "records",
+        gap.map_or(Value::Bytes(Bytes::new()), Value::Gap),
+    );
+    found.slice
+}
+
+fn fill_refused(entry: &mut Struct, version: i16, refused: &Refused) {
+    // Version 5 and before do not know that a disk can fail; such clients look for the leader anew instead.
+    let code = match refused.code {
+        ErrorCode::KAFKA_STORAGE_ERROR if version <= 5 => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+        code => code,
+    };
+    entry
+        .set("error_code", code.0)
+        .set("high_watermark", -1i64)
+        .set("last_stable_offset", -1i64)
+        .set("log_start_offset", -1i64)
+        .set("preferred_read_replica", -1)
+        .set("aborted_transactions", Value::Null)
+        .set("records", Bytes::new());
+    if let (Some(leader), LEADER_SINCE..) = (refused.leader, version) {
+        let current = entry
+            .element("current_leader")
+            .with("leader_id", leader.leader_id)
+            .with("leader_epoch", leader.epoch);
+        entry.set("current_leader", current);
+    }
+}

@@ -1,0 +1,106 @@
+//! The APIs that are answered in Rust, one file each. All run on the task of the connection the request came on.
+
+pub(crate) mod api_versions;
+pub(crate) mod fetch;
+pub(crate) mod list_offsets;
+pub(crate) mod offset_for_leader_epoch;
+pub(crate) mod produce;
+
+use std::ops::RangeInclusive;
+
+use logcore_protocol::{Direction, ProtocolError, Schema, Struct, Value};
+
+use crate::response::Response;
+
+/// What becomes of a request.
+pub(crate) enum Outcome {
+    Respond(Response),
+    /// Nothing is sent: Produce with acks=0.
+    Silent,
+    /// The connection is closed, and why.
+    Close(String),
+}
+
+impl From<Result<Response, ProtocolError>> for Outcome {
+    fn from(response: Result<Response, ProtocolError>) -> Self {
+        match response {
+            Ok(response) => Self::Respond(response),
+            Err(error) => Self::Close(format!("the response cannot be encoded: {error}")),
+        }
+    }
+}
+
+/// The versions of an API that are answered in Rust; `None` for APIs that cross to Python.
+pub(crate) fn native_versions(key: i16) -> Option<RangeInclusive<i16>> {
+    match key {
+        produce::KEY => Some(produce::VERSIONS),
+        fetch::KEY => Some(fetch::VERSIONS),
+        list_offsets::KEY => Some(list_offsets::VERSIONS),
+        api_versions::KEY => Some(api_versions::VERSIONS),
+        offset_for_leader_epoch::KEY => Some(offset_for_leader_epoch::VERSIONS),
+        _ => None,
+    }
+}
+
+/// An empty response of an API whose key is in the table for sure: the program's own.
+///
+/// # Panics
+/// When it is not: the table lacks an API this crate was written for.
+pub(crate) fn response_message(key: i16) -> Struct {
+    response_schema(key).message()
+}
+
+/// The schema of such a response.
+///
+/// # Panics
+/// As above.
+pub(crate) fn response_schema(key: i16) -> &'static Schema {
+    match logcore_protocol::schema(key, Direction::Response) {
+        Some(schema) => schema,
+        None => panic!("the message table has no response for API {key}"),
+    }
+}
+
+/// Fields of a decoded request by name, at zero when a version lacks them and the table has no default.
+pub(crate) trait Fields {
+    fn int8(&self, name: &str) -> i8;
+    fn int16(&self, name: &str) -> i16;
+    fn int32(&self, name: &str) -> i32;
+    fn int64(&self, name: &str) -> i64;
+    fn text(&self, name: &str) -> &str;
+    fn uuid(&self, name: &str) -> [u8; 16];
+    fn each<'a>(&'a self, name: &str) -> Box<dyn Iterator<Item = &'a Struct> + 'a>;
+}
+
+impl Fields for Struct {
+    fn int8(&self, name: &str) -> i8 {
+        self.get(name).and_then(Value::as_i8).unwrap_or_default()
+    }
+
+    fn int16(&self, name: &str) -> i16 {
+        self.get(name).and_then(Value::as_i16).unwrap_or_default()
+    }
+
+    fn int32(&self, name: &str) -> i32 {
+        self.get(name).and_then(Value::as_i32).unwrap_or_default()
+    }
+
+    fn int64(&self, name: &str) -> i64 {
+        self.get(name).and_then(Value::as_i64).unwrap_or_default()
+    }
+
+    fn text(&self, name: &str) -> &str {
+        self.get(name).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    fn uuid(&self, name: &str) -> [u8; 16] {
+        self.get(name).and_then(Value::as_uuid).unwrap_or_default()
+    }
+
+    fn each<'a>(&'a self, name: &str) -> Box<dyn Iterator<Item = &'a Struct> + 'a> {
+        match self.get(name) {
+            Some(value) => Box::new(value.structs()),
+            None => Box::new(std::iter::empty()),
+        }
+    }
+}

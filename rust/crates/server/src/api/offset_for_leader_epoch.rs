@@ -1,0 +1,51 @@
+//! OffsetForLeaderEpoch (key 23): where an epoch ended in this log. KIP-101, KIP-279, KIP-320.
+
+use std::ops::RangeInclusive;
+
+use logcore_protocol::{RequestHeader, Struct, Value};
+
+use super::{Fields, Outcome, response_message};
+use crate::codes::ErrorCode;
+use crate::response::Response;
+use crate::shared::Shared;
+
+pub(crate) const KEY: i16 = 23;
+pub(crate) const VERSIONS: RangeInclusive<i16> = 0..=4;
+
+/// Answers. Touches no file.
+pub(crate) fn handle(shared: &Shared, header: &RequestHeader, request: &Struct) -> Outcome {
+    let mut message = response_message(KEY);
+    let empty_topic = message.element("topics");
+    let empty_partition = empty_topic.element("partitions");
+    let mut topics = Vec::new();
+    for topic in request.each("topics") {
+        let name = topic.text("topic");
+        let mut partitions = Vec::new();
+        for partition in topic.each("partitions") {
+            let index = partition.int32("partition");
+            let mut answer = empty_partition.clone();
+            answer.set("partition", index);
+            match end_offset(shared, name, partition) {
+                Ok((epoch, end)) => answer.set("leader_epoch", epoch).set("end_offset", end),
+                Err(code) => answer.set("error_code", code.0),
+            };
+            partitions.push(Value::Struct(answer));
+        }
+        let mut answer = empty_topic.clone();
+        answer.set("topic", name).set("partitions", partitions);
+        topics.push(Value::Struct(answer));
+    }
+    message.set("topics", topics);
+    Response::new(header, &message.into()).into()
+}
+
+/// The largest epoch not above the one asked for, and its end; -1 and -1 when the log knows none.
+fn end_offset(shared: &Shared, topic: &str, request: &Struct) -> Result<(i32, i64), ErrorCode> {
+    let place = shared
+        .registry
+        .find(topic, request.int32("partition"))
+        .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+    place.lead(shared.node_id, request.int32("current_leader_epoch"))?;
+    let epoch = request.int32("leader_epoch");
+    Ok(place.log.epoch_end_offset(epoch).unwrap_or((-1, -1)))
+}

@@ -1,0 +1,60 @@
+//! Kafka's error codes, as far as this crate answers them.
+//!
+//! Source: `org.apache.kafka.common.protocol.Errors`. Only numbers live here; what an error means to a client is the client's.
+
+/// An error code of Kafka's protocol. [`ErrorCode::NONE`] is success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ErrorCode(pub i16);
+
+macro_rules! codes {
+    ($($name:ident = $code:literal),+ $(,)?) => {
+        impl ErrorCode {
+            $(#[allow(missing_docs)] pub const $name: Self = Self($code);)+
+
+            /// The name Kafka gives this code, for log lines.
+            pub const fn name(self) -> &'static str {
+                match self.0 {
+                    $($code => stringify!($name),)+
+                    _ => "UNKNOWN",
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    UNKNOWN_SERVER_ERROR = -1,
+    NONE = 0,
+    OFFSET_OUT_OF_RANGE = 1,
+    CORRUPT_MESSAGE = 2,
+    UNKNOWN_TOPIC_OR_PARTITION = 3,
+    NOT_LEADER_OR_FOLLOWER = 6,
+    MESSAGE_TOO_LARGE = 10,
+    INVALID_TOPIC_EXCEPTION = 17,
+    INVALID_REQUIRED_ACKS = 21,
+    INVALID_TIMESTAMP = 32,
+    UNSUPPORTED_VERSION = 35,
+    INVALID_REQUEST = 42,
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45,
+    INVALID_PRODUCER_EPOCH = 47,
+    INVALID_TXN_STATE = 48,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53,
+    KAFKA_STORAGE_ERROR = 56,
+    UNKNOWN_PRODUCER_ID = 59,
+    FETCH_SESSION_ID_NOT_FOUND = 70,
+    INVALID_FETCH_SESSION_EPOCH = 71,
+    FENCED_LEADER_EPOCH = 74,
+    UNKNOWN_LEADER_EPOCH = 75,
+    UNSUPPORTED_COMPRESSION_TYPE = 76,
+    INVALID_RECORD = 87,
+    UNKNOWN_TOPIC_ID = 100,
+    INCONSISTENT_TOPIC_ID = 103,
+    FETCH_SESSION_TOPIC_ID_ERROR = 106,
+}
+
+impl ErrorCode {
+    /// Whether this is success.
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+}

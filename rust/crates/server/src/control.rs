@@ -1,0 +1,140 @@
+//! Requests that cross to Python, and their answers' way back.
+//!
+//! One bounded queue (`queued.max.requests`) from the connections to whoever calls [`ControlQueue::take`]; a full queue makes
+//! the connection's task wait, which stops its reading: nothing is dropped. Each request carries the one-shot channel its
+//! connection waits on. A request that is dropped unanswered closes that channel, and with it the connection: never a hang.
+//! A crash loses what was queued, as it loses the connections.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+
+use logcore_protocol::{ProtocolError, RequestHeader, Value};
+
+use crate::response;
+use crate::wake::WakeFd;
+
+/// How many requests one [`ControlQueue::take`] returns at most, so that the event loop gets to do other things in between.
+const TAKE_MAX: usize = 256;
+
+/// Where a request came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectionInfo {
+    /// Kafka's form: local host and port, remote host and port, and a number that makes it unique.
+    pub id: String,
+    /// The peer's address, without the port.
+    pub client_host: String,
+    /// The name of the listener it came in on.
+    pub listener: String,
+}
+
+/// A decoded request that waits for its answer.
+pub struct ControlRequest {
+    /// Key, version, correlation id and client id.
+    pub header: RequestHeader,
+    /// Where it came from.
+    pub connection: Arc<ConnectionInfo>,
+    /// The decoded body.
+    pub body: Value,
+    answer: Option<oneshot::Sender<Answer>>,
+}
+
+/// What becomes of a request.
+pub(crate) enum Answer {
+    /// A whole response frame.
+    Frame(Vec<u8>),
+    /// The connection is to be closed.
+    Close,
+}
+
+impl ControlRequest {
+    pub(crate) fn new(
+        header: RequestHeader,
+        connection: Arc<ConnectionInfo>,
+        body: Value,
+    ) -> (Self, oneshot::Receiver<Answer>) {
+        let (answer, receiver) = oneshot::channel();
+        let request = Self {
+            header,
+            connection,
+            body,
+            answer: Some(answer),
+        };
+        (request, receiver)
+    }
+
+    /// Encodes and sends the response. A peer that is gone is not an error; a second answer is ignored.
+    ///
+    /// # Errors
+    /// When the message does not fit the API's response schema; the request is then still unanswered.
+    pub fn respond(&mut self, message: &Value) -> Result<(), ProtocolError> {
+        let frame = response::encode(&self.header, message)?;
+        self.send(Answer::Frame(frame));
+        Ok(())
+    }
+
+    /// Closes the connection the request came on, without an answer.
+    pub fn close(&mut self) {
+        self.send(Answer::Close);
+    }
+
+    /// Whether it was answered or closed.
+    pub fn is_answered(&self) -> bool {
+        self.answer.is_none()
+    }
+
+    fn send(&mut self, answer: Answer) {
+        if let Some(sender) = self.answer.take() {
+            // The connection may have ended meanwhile; then nobody waits for the answer.
+            let _ = sender.send(answer);
+        }
+    }
+}
+
+/// The queue.
+pub(crate) struct ControlQueue {
+    sender: mpsc::Sender<ControlRequest>,
+    receiver: Mutex<mpsc::Receiver<ControlRequest>>,
+    wake: Arc<WakeFd>,
+}
+
+impl ControlQueue {
+    pub(crate) fn new(capacity: usize, wake: Arc<WakeFd>) -> Self {
+        let (sender, receiver) = mpsc::channel(capacity.max(1));
+        Self {
+            sender,
+            receiver: Mutex::new(receiver),
+            wake,
+        }
+    }
+
+    /// Waits for room and enqueues. False when the queue was closed: the server stops.
+    pub(crate) async fn put(&self, request: ControlRequest) -> bool {
+        let sent = self.sender.send(request).await.is_ok();
+        self.wake.signal();
+        sent
+    }
+
+    /// What waits, oldest first, up to a bound. Clears the wake descriptor when nothing remains.
+    pub(crate) fn take(&self) -> Vec<ControlRequest> {
+        self.wake.clear();
+        let mut receiver = self.receiver.lock();
+        let mut taken = Vec::new();
+        while taken.len() < TAKE_MAX {
+            match receiver.try_recv() {
+                Ok(request) => taken.push(request),
+                Err(_) => return taken,
+            }
+        }
+        self.wake.signal();
+        taken
+    }
+
+    /// Refuses further requests and drops those nobody took, which closes their connections.
+    pub(crate) fn close(&self) {
+        let mut receiver = self.receiver.lock();
+        receiver.close();
+        while receiver.try_recv().is_ok() {}
+    }
+}

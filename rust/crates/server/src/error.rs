@@ -1,0 +1,105 @@
+//! What can go wrong when a server is opened, started or told to do something.
+//!
+//! Errors of single requests are not here: they are Kafka error codes on the wire ([`crate::ErrorCode`]) or close a connection.
+
+use std::io;
+
+use logcore_storage::StorageError;
+
+use crate::codes::ErrorCode;
+
+/// Every way an operation of this crate can fail.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// A setting with a value that cannot be.
+    #[error("{name}={value} is not allowed: {reason}")]
+    InvalidConfig {
+        name: String,
+        value: String,
+        reason: &'static str,
+    },
+
+    /// No usable log directory was named.
+    #[error("log.dirs names no directory; name at least one")]
+    NoLogDirs,
+
+    /// A log directory or a log in it cannot be used, or refused what was asked of it.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+
+    /// A listener's address cannot be bound.
+    #[error("listener {name} cannot listen on {address}: {source}")]
+    Bind {
+        name: String,
+        address: String,
+        source: io::Error,
+    },
+
+    /// The operating system refused something the server cannot do without.
+    #[error("cannot {action}: {source}")]
+    Os {
+        action: &'static str,
+        source: io::Error,
+    },
+
+    /// An API or a range of its versions that nobody here can read or answer.
+    #[error("API {key} versions {first}-{last} cannot be served: {reason}")]
+    UnservedApi {
+        key: i16,
+        first: i16,
+        last: i16,
+        reason: String,
+    },
+
+    /// Something done twice, too early or too late.
+    #[error("the server {0}")]
+    WrongState(&'static str),
+
+    /// A topic or partition that is not registered.
+    #[error("there is no partition {partition} of topic {topic} on this server")]
+    UnknownPartition { topic: String, partition: i32 },
+
+    /// A topic that is not registered.
+    #[error("there is no topic {0} on this server")]
+    UnknownTopic(String),
+
+    /// The name belongs to a topic with another id.
+    #[error("topic {topic} has the id {found} here, not {expected}: delete the stale topic first")]
+    TopicId {
+        topic: String,
+        found: String,
+        expected: String,
+    },
+
+    /// Another broker leads the partition.
+    #[error("this server does not lead {topic}-{partition}")]
+    NotLeader { topic: String, partition: i32 },
+
+    /// A response that does not fit its schema.
+    #[error(transparent)]
+    Protocol(#[from] logcore_protocol::ProtocolError),
+}
+
+impl ServerError {
+    /// The error code Kafka has for this.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Storage(error) => ErrorCode(error.kafka_code()),
+            Self::InvalidConfig { .. } => ErrorCode(40),
+            Self::UnknownPartition { .. } | Self::UnknownTopic(_) => {
+                ErrorCode::UNKNOWN_TOPIC_OR_PARTITION
+            }
+            Self::TopicId { .. } => ErrorCode::INCONSISTENT_TOPIC_ID,
+            Self::NotLeader { .. } => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            Self::NoLogDirs
+            | Self::Bind { .. }
+            | Self::Os { .. }
+            | Self::UnservedApi { .. }
+            | Self::WrongState(_)
+            | Self::Protocol(_) => ErrorCode::UNKNOWN_SERVER_ERROR,
+        }
+    }
+}
+
+/// Results of this crate.
+pub type Result<T, E = ServerError> = std::result::Result<T, E>;

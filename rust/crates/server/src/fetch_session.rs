@@ -1,0 +1,318 @@
+//! Incremental fetch sessions (KIP-227): a client names its partitions once and later only says what changed.
+//!
+//! Owns the bounded cache of sessions and their rules; knows nothing of logs or bytes. Called from connection tasks; one lock
+//! for the cache, held for no I/O. A session not used for [`STALE_AFTER`] gives way to a new one, as does a smaller session
+//! that is no longer young; otherwise the newcomer gets none and sends full requests, which is always correct.
+//! Source: `FetchSession`, `FetchManager`. A crash loses all sessions; clients are told so and send a full request.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::codes::ErrorCode;
+use crate::registry::TopicRef;
+
+/// How long a session must be unused, or old, to be evicted (`FetchSessionCache`'s two minutes).
+const STALE_AFTER: Duration = Duration::from_secs(120);
+/// The id of no session.
+pub(crate) const NO_SESSION: i32 = 0;
+/// The epoch of a full request that asks for a session.
+const INITIAL_EPOCH: i32 = 0;
+/// The epoch of a full request that wants none.
+const FINAL_EPOCH: i32 = -1;
+
+/// What a client wants of one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) topic: TopicRef,
+    pub(crate) index: i32,
+    pub(crate) offset: i64,
+    /// -1: the client does not say.
+    pub(crate) current_leader_epoch: i32,
+    /// -1: the client does not say.
+    pub(crate) last_fetched_epoch: i32,
+    pub(crate) bytes_max: u64,
+}
+
+impl Wanted {
+    fn key(&self) -> (TopicRef, i32) {
+        (self.topic.clone(), self.index)
+    }
+}
+
+/// What a response says of one partition, as far as it decides whether the partition must be in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) high_watermark: i64,
+    pub(crate) log_start_offset: i64,
+    /// There are records, an error or a divergence: it must be in the response whatever the offsets.
+    pub(crate) is_news: bool,
+    pub(crate) is_error: bool,
+    pub(crate) has_records: bool,
+}
+
+/// The session part of a request.
+#[derive(Debug)]
+pub(crate) struct SessionRequest {
+    pub(crate) id: i32,
+    pub(crate) epoch: i32,
+    pub(crate) uses_topic_ids: bool,
+    pub(crate) wanted: Vec<Wanted>,
+    pub(crate) forgotten: Vec<(TopicRef, i32)>,
+}
+
+/// How a request is to be answered.
+#[derive(Debug)]
+pub(crate) enum Context {
+    /// Everything asked for, no session.
+    Sessionless(Vec<Wanted>),
+    /// Everything asked for, and a session if there is room.
+    Full(Vec<Wanted>),
+    /// What changed in a session; the epoch is the one the session has until the answer.
+    Incremental {
+        id: i32,
+        epoch: i32,
+        wanted: Vec<Wanted>,
+    },
+}
+
+impl Context {
+    pub(crate) fn wanted(&self) -> &[Wanted] {
+        match self {
+            Self::Sessionless(wanted) | Self::Full(wanted) | Self::Incremental { wanted, .. } => {
+                wanted
+            }
+        }
+    }
+}
+
+struct Cached {
+    wanted: Wanted,
+    high_watermark: i64,
+    log_start_offset: i64,
+}
+
+struct Session {
+    epoch: i32,
+    uses_topic_ids: bool,
+    /// In the order they are answered: those that had records last go to the end, so that none starves.
+    partitions: Vec<Cached>,
+    created: Instant,
+    used: Instant,
+}
+
+/// The cache.
+pub(crate) struct FetchSessions {
+    sessions: Mutex<HashMap<i32, Session>>,
+    slots: usize,
+    random: RandomState,
+}
+
+impl FetchSessions {
+    /// `slots` is how many sessions there may be; 0 turns sessions off.
+    pub(crate) fn new(slots: usize) -> Self {
+        Self {
+            sessions: Mutex::default(),
+            slots,
+            random: RandomState::new(),
+        }
+    }
+
+    /// Decides how to answer, and brings the session up to what the request says.
+    ///
+    /// # Errors
+    /// FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR, for the whole response.
+    pub(crate) fn begin(&self, request: SessionRequest) -> Result<Context, ErrorCode> {
+        let mut sessions = self.sessions.lock();
+        if request.epoch == INITIAL_EPOCH || request.epoch == FINAL_EPOCH {
+            sessions.remove(&request.id);
+            return Ok(if request.epoch == FINAL_EPOCH {
+                Context::Sessionless(request.wanted)
+            } else {
+                Context::Full(request.wanted)
+            });
+        }
+        let session = sessions
+            .get_mut(&request.id)
+            .ok_or(ErrorCode::FETCH_SESSION_ID_NOT_FOUND)?;
+        if session.epoch != request.epoch {
+            return Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH);
+        }
+        if session.uses_topic_ids != request.uses_topic_ids {
+            return Err(ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR);
+        }
+        session.update(request.wanted, request.forgotten);
+        if session.partitions.is_empty() {
+            sessions.remove(&request.id);
+            return Ok(Context::Sessionless(Vec::new()));
+        }
+        session.epoch = next_epoch(session.epoch);
+        session.used = Instant::now();
+        Ok(Context::Incremental {
+            id: request.id,
+            epoch: session.epoch,
+            wanted: session
+                .partitions
+                .iter()
+                .map(|cached| cached.wanted.clone())
+                .collect(),
+        })
+    }
+
+    /// Closes the request: the session's id, and for each of the context's partitions whether it must be in the response.
+    ///
+    /// # Errors
+    /// INVALID_FETCH_SESSION_EPOCH when another request of the same session came in between.
+    pub(crate) fn finish(
+        &self,
+        context: &Context,
+        uses_topic_ids: bool,
+        told: &[Told],
+    ) -> Result<(i32, Vec<bool>), ErrorCode> {
+        match context {
+            Context::Sessionless(_) => Ok((NO_SESSION, vec![true; told.len()])),
+            Context::Full(wanted) => {
+                let id = self.create(wanted, uses_topic_ids, told);
+                Ok((id, vec![true; told.len()]))
+            }
+            Context::Incremental { id, epoch, .. } => {
+                let mut sessions = self.sessions.lock();
+                let session = sessions
+                    .get_mut(id)
+                    .filter(|session| session.epoch == *epoch);
+                let session = session.ok_or(ErrorCode::INVALID_FETCH_SESSION_EPOCH)?;
+                Ok((*id, session.tell(told)))
+            }
+        }
+    }
+
+    /// How many sessions there are.
+    pub(crate) fn len(&self) -> usize {
+        self.sessions.lock().len()
+    }
+
+    fn create(&self, wanted: &[Wanted], uses_topic_ids: bool, told: &[Told]) -> i32 {
+        let now = Instant::now();
+        let mut sessions = self.sessions.lock();
+        if sessions.len() >= self.slots && !evict(&mut sessions, wanted.len(), now) {
+            return NO_SESSION;
+        }
+        let partitions = wanted.iter().zip(told).map(|(wanted, told)| Cached {
+            wanted: wanted.clone(),
+            high_watermark: if told.is_error {
+                -1
+            } else {
+                told.high_watermark
+            },
+            log_start_offset: told.log_start_offset,
+        });
+        let session = Session {
+            epoch: next_epoch(INITIAL_EPOCH),
+            uses_topic_ids,
+            partitions: partitions.collect(),
+            created: now,
+            used: now,
+        };
+        let id = self.new_id(&sessions);
+        sessions.insert(id, session);
+        id
+    }
+
+    /// A positive number that no session has and nobody can guess.
+    fn new_id(&self, sessions: &HashMap<i32, Session>) -> i32 {
+        let mut seed = sessions.len() as u64;
+        loop {
+            seed = self.random.hash_one((seed, Instant::now()));
+            let id = (seed & 0x7fff_ffff) as i32;
+            if id != NO_SESSION && !sessions.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+}
+
+/// Makes room for a session of so many partitions, if one may be evicted.
+fn evict(sessions: &mut HashMap<i32, Session>, size: usize, now: Instant) -> bool {
+    let stale = sessions
+        .iter()
+        .filter(|(_, session)| now - session.used > STALE_AFTER);
+    let stale = stale
+        .min_by_key(|(_, session)| session.used)
+        .map(|(id, _)| *id);
+    let victim = stale.or_else(|| {
+        let grown = sessions
+            .iter()
+            .filter(|(_, session)| now - session.created > STALE_AFTER);
+        let smallest = grown.min_by_key(|(_, session)| session.partitions.len());
+        smallest
+            .filter(|(_, session)| session.partitions.len() < size)
+            .map(|(id, _)| *id)
+    });
+    victim.is_some_and(|id| sessions.remove(&id).is_some())
+}
+
+fn next_epoch(epoch: i32) -> i32 {
+    if epoch == i32::MAX { 1 } else { epoch + 1 }
+}
+
+impl Session {
+    fn update(&mut self, wanted: Vec<Wanted>, forgotten: Vec<(TopicRef, i32)>) {
+        if !wanted.is_empty() {
+            let order: Vec<_> = wanted.iter().map(Wanted::key).collect();
+            let mut updates: HashMap<_, _> = wanted
+                .into_iter()
+                .map(|wanted| (wanted.key(), wanted))
+                .collect();
+            for cached in &mut self.partitions {
+                if let Some(update) = updates.remove(&cached.wanted.key()) {
+                    cached.wanted = update;
+                }
+            }
+            let added = order.iter().filter_map(|key| updates.remove(key));
+            self.partitions.extend(added.map(|wanted| Cached {
+                wanted,
+                high_watermark: -1,
+                log_start_offset: -1,
+            }));
+        }
+        if !forgotten.is_empty() {
+            let forgotten: std::collections::HashSet<_> = forgotten.into_iter().collect();
+            self.partitions
+                .retain(|cached| !forgotten.contains(&cached.wanted.key()));
+        }
+    }
+
+    /// Remembers what a response says and returns what must be in it. `told` is in the order of the partitions.
+    fn tell(&mut self, told: &[Told]) -> Vec<bool> {
+        let mut must = Vec::with_capacity(told.len());
+        for (cached, told) in self.partitions.iter_mut().zip(told) {
+            must.push(
+                told.is_news
+                    || cached.high_watermark != told.high_watermark
+                    || cached.log_start_offset != told.log_start_offset,
+            );
+            cached.high_watermark = if told.is_error {
+                -1
+            } else {
+                told.high_watermark
+            };
+            cached.log_start_offset = told.log_start_offset;
+        }
+        let had_records = |position: usize| told.get(position).is_some_and(|told| told.has_records);
+        let partitions = std::mem::take(&mut self.partitions).into_iter().enumerate();
+        let (last, first): (Vec<_>, Vec<_>) =
+            partitions.partition(|(position, _)| had_records(*position));
+        self.partitions = first
+            .into_iter()
+            .chain(last)
+            .map(|(_, cached)| cached)
+            .collect();
+        must
+    }
+}
+
+#[cfg(test)]
+#[path = "fetch_session_tests.rs"]
+mod tests;

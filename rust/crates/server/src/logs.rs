@@ -1,0 +1,96 @@
+//! The log directories of one server, as one.
+//!
+//! Opened once, closed once; in between Python creates and deletes partitions and the housekeeping thread maintains them.
+//! What a crash does to a directory, and how it is recovered, is the storage crate's.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use logcore_storage::{LogConfig, LogDir, Partition};
+
+use crate::error::{Result, ServerError};
+use crate::lines::LogLines;
+use crate::registry::TopicId;
+
+/// The directories.
+pub(crate) struct Logs(Vec<LogDir>);
+
+impl Logs {
+    /// Opens every directory and recovers what is in it. Logs that cannot be loaded are reported and stay out.
+    ///
+    /// # Errors
+    /// When a directory itself cannot be used: missing rights, in use, another broker's or cluster's.
+    pub(crate) fn open(
+        paths: &[String],
+        node_id: i32,
+        cluster_id: &str,
+        defaults: &LogConfig,
+        lines: &LogLines,
+    ) -> Result<Self> {
+        if paths.is_empty() {
+            return Err(ServerError::NoLogDirs);
+        }
+        let config_for = |_: &str| defaults.clone();
+        let mut dirs = Vec::with_capacity(paths.len());
+        for path in paths {
+            let dir = LogDir::open(Path::new(path), node_id, Some(cluster_id), &config_for)?;
+            for (log, error) in dir.failures() {
+                lines.error(format!(
+                    "the log in {} stays offline: {error}",
+                    log.display()
+                ));
+            }
+            dirs.push(dir);
+        }
+        Ok(Self(dirs))
+    }
+
+    /// Every partition found or created.
+    pub(crate) fn partitions(&self) -> impl Iterator<Item = Arc<Partition>> {
+        self.0.iter().flat_map(LogDir::partitions)
+    }
+
+    /// Creates a partition's log in the directory that has the fewest.
+    pub(crate) fn create(
+        &self,
+        topic: &str,
+        partition: i32,
+        topic_id: TopicId,
+        config: LogConfig,
+    ) -> Result<Arc<Partition>> {
+        let dir = self.0.iter().min_by_key(|dir| dir.partitions().len());
+        let dir = dir.ok_or(ServerError::NoLogDirs)?;
+        Ok(dir.create(topic, partition, topic_id, config)?)
+    }
+
+    /// Deletes a partition's log; who reads from it may finish.
+    pub(crate) fn delete(&self, topic: &str, partition: i32) -> Result<()> {
+        for dir in &self.0 {
+            if dir.get(topic, partition).is_some() {
+                dir.delete(topic, partition)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Flushes, applies retention, removes deleted files and writes checkpoints, in every directory.
+    pub(crate) fn maintain(&self, now_ms: i64, lines: &LogLines) {
+        for dir in &self.0 {
+            if let Err(error) = dir.maintain(now_ms) {
+                lines.error(format!("maintenance of {}: {error}", dir.path().display()));
+            }
+        }
+    }
+
+    /// Closes everything and marks the shutdown as clean where it was.
+    ///
+    /// # Errors
+    /// The first failure; the other directories are closed all the same.
+    pub(crate) fn close(&self) -> Result<()> {
+        let mut result = Ok(());
+        for dir in &self.0 {
+            result = result.and(dir.close().map_err(ServerError::from));
+        }
+        result
+    }
+}

@@ -1,0 +1,100 @@
+//! Counters, read by Python as a dictionary. Relaxed atomics: they order nothing and cost next to nothing.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Keys above this are counted together; Kafka's own keys end far below.
+const API_KEYS: usize = 128;
+
+/// Totals since the server was opened.
+pub(crate) struct Metrics {
+    /// Bytes of request frames, size prefixes included.
+    pub(crate) network_bytes_in: Counter,
+    /// Bytes of responses, size prefixes included.
+    pub(crate) network_bytes_out: Counter,
+    /// Bytes of record batches appended by Produce requests.
+    pub(crate) produced_bytes: Counter,
+    /// Records appended by Produce requests.
+    pub(crate) produced_records: Counter,
+    /// Bytes of record batches sent in Fetch responses.
+    pub(crate) fetched_bytes: Counter,
+    /// Partitions of Produce requests that were refused.
+    pub(crate) failed_produces: Counter,
+    /// Partitions of Fetch requests that were refused.
+    pub(crate) failed_fetches: Counter,
+    /// Connections accepted.
+    pub(crate) connections_accepted: Counter,
+    /// Connections closed by the server because of what they sent.
+    pub(crate) connections_refused: Counter,
+    /// Connections open now.
+    pub(crate) connections: Counter,
+    requests: [AtomicU64; API_KEYS],
+}
+
+/// One counter.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, amount: u64) {
+        self.0.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    pub(crate) fn subtract(&self, amount: u64) {
+        self.0.fetch_sub(amount, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            network_bytes_in: Counter::default(),
+            network_bytes_out: Counter::default(),
+            produced_bytes: Counter::default(),
+            produced_records: Counter::default(),
+            fetched_bytes: Counter::default(),
+            failed_produces: Counter::default(),
+            failed_fetches: Counter::default(),
+            connections_accepted: Counter::default(),
+            connections_refused: Counter::default(),
+            connections: Counter::default(),
+            requests: [const { AtomicU64::new(0) }; API_KEYS],
+        }
+    }
+}
+
+impl Metrics {
+    /// Counts a request by its API.
+    pub(crate) fn request(&self, api_key: i16) {
+        let slot = usize::try_from(api_key).map_or(API_KEYS - 1, |key| key.min(API_KEYS - 1));
+        self.requests[slot].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Every counter by name.
+    pub(crate) fn totals(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("network_bytes_in", self.network_bytes_in.get()),
+            ("network_bytes_out", self.network_bytes_out.get()),
+            ("produced_bytes", self.produced_bytes.get()),
+            ("produced_records", self.produced_records.get()),
+            ("fetched_bytes", self.fetched_bytes.get()),
+            ("failed_produces", self.failed_produces.get()),
+            ("failed_fetches", self.failed_fetches.get()),
+            ("connections_accepted", self.connections_accepted.get()),
+            ("connections_refused", self.connections_refused.get()),
+            ("connections", self.connections.get()),
+        ]
+    }
+
+    /// How many requests of each API came, by key; APIs never asked for are left out.
+    pub(crate) fn requests(&self) -> Vec<(i16, u64)> {
+        let counts = self.requests.iter().enumerate();
+        counts
+            .map(|(key, count)| (key as i16, count.load(Ordering::Relaxed)))
+            .filter(|(_, count)| *count > 0)
+            .collect()
+    }
+}

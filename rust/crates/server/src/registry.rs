@@ -1,0 +1,232 @@
+//! Which partitions this server has, by name and by topic id, and who leads them.
+//!
+//! Read by every Produce and Fetch, changed only when Python decides so. Readers take the lock for one lookup and leave
+//! with an `Arc`: a partition that is deleted meanwhile refuses what comes later by itself. Nothing here is on disk;
+//! after a crash the loader finds the logs and Python registers the leaders again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+
+use logcore_storage::Log;
+
+use crate::codes::ErrorCode;
+use crate::purgatory::{HasWaitingRoom, WaitingRoom};
+
+/// A topic's id (KIP-516); all zeros when it has none.
+pub type TopicId = [u8; 16];
+
+/// How a request names a topic.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum TopicRef {
+    Name(Arc<str>),
+    Id(TopicId),
+}
+
+/// Who leads, and since which epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Leadership {
+    /// -1: nobody said yet.
+    pub(crate) leader_id: i32,
+    pub(crate) epoch: i32,
+}
+
+impl Leadership {
+    const UNKNOWN: Self = Self {
+        leader_id: -1,
+        epoch: -1,
+    };
+
+    fn pack(self) -> u64 {
+        u64::from(self.leader_id as u32) << 32 | u64::from(self.epoch as u32)
+    }
+
+    fn unpack(packed: u64) -> Self {
+        Self {
+            leader_id: (packed >> 32) as i32,
+            epoch: packed as u32 as i32,
+        }
+    }
+}
+
+/// One replica on this server.
+pub(crate) struct Partition {
+    pub(crate) topic: Arc<str>,
+    pub(crate) topic_id: TopicId,
+    pub(crate) index: i32,
+    pub(crate) log: Arc<Log>,
+    leadership: AtomicU64,
+    room: WaitingRoom,
+}
+
+impl Partition {
+    pub(crate) fn new(topic: Arc<str>, topic_id: TopicId, index: i32, log: Arc<Log>) -> Self {
+        Self {
+            topic,
+            topic_id,
+            index,
+            log,
+            leadership: AtomicU64::new(Leadership::UNKNOWN.pack()),
+            room: WaitingRoom::default(),
+        }
+    }
+
+    pub(crate) fn leadership(&self) -> Leadership {
+        Leadership::unpack(self.leadership.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_leadership(&self, leadership: Leadership) {
+        self.leadership.store(leadership.pack(), Ordering::Release);
+        self.room.wake_all();
+    }
+
+    /// The leadership, if it is this server's and the caller knows of no other epoch (-1: it does not know any).
+    ///
+    /// # Errors
+    /// FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER, checked in Kafka's order (KIP-320).
+    pub(crate) fn lead(&self, node_id: i32, known_epoch: i32) -> Result<Leadership, ErrorCode> {
+        let leadership = self.leadership();
+        if known_epoch >= 0 && known_epoch < leadership.epoch {
+            Err(ErrorCode::FENCED_LEADER_EPOCH)
+        } else if known_epoch >= 0 && known_epoch > leadership.epoch {
+            Err(ErrorCode::UNKNOWN_LEADER_EPOCH)
+        } else if leadership.leader_id != node_id {
+            Err(ErrorCode::NOT_LEADER_OR_FOLLOWER)
+        } else {
+            Ok(leadership)
+        }
+    }
+}
+
+impl HasWaitingRoom for Partition {
+    fn waiting_room(&self) -> &WaitingRoom {
+        &self.room
+    }
+}
+
+struct Topic {
+    id: TopicId,
+    partitions: BTreeMap<i32, Arc<Partition>>,
+}
+
+#[derive(Default)]
+struct Tables {
+    topics: HashMap<Arc<str>, Topic>,
+    names: HashMap<TopicId, Arc<str>>,
+}
+
+/// The tables.
+#[derive(Default)]
+pub(crate) struct Registry(RwLock<Tables>);
+
+impl Registry {
+    /// A partition by its topic's name.
+    pub(crate) fn find(&self, topic: &str, index: i32) -> Option<Arc<Partition>> {
+        self.0
+            .read()
+            .topics
+            .get(topic)?
+            .partitions
+            .get(&index)
+            .cloned()
+    }
+
+    /// A partition the way a request names it.
+    ///
+    /// # Errors
+    /// UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID for an id without a topic.
+    pub(crate) fn resolve(
+        &self,
+        topic: &TopicRef,
+        index: i32,
+    ) -> Result<Arc<Partition>, ErrorCode> {
+        let tables = self.0.read();
+        let name = match topic {
+            TopicRef::Name(name) => name,
+            TopicRef::Id(id) => tables.names.get(id).ok_or(ErrorCode::UNKNOWN_TOPIC_ID)?,
+        };
+        let topic = tables.topics.get(name);
+        topic
+            .and_then(|topic| topic.partitions.get(&index))
+            .cloned()
+            .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+    }
+
+    /// The id of a topic that has partitions here.
+    pub(crate) fn topic_id(&self, topic: &str) -> Option<TopicId> {
+        self.0.read().topics.get(topic).map(|topic| topic.id)
+    }
+
+    /// The topic's name as its partitions share it.
+    pub(crate) fn name(&self, topic: &str) -> Arc<str> {
+        let tables = self.0.read();
+        let known = tables.topics.get_key_value(topic);
+        known.map_or_else(|| Arc::from(topic), |(name, _)| Arc::clone(name))
+    }
+
+    /// Adds a partition. The caller has made sure that the topic has no other id.
+    pub(crate) fn insert(&self, partition: Arc<Partition>) {
+        let mut tables = self.0.write();
+        if partition.topic_id != TopicId::default() {
+            tables
+                .names
+                .insert(partition.topic_id, Arc::clone(&partition.topic));
+        }
+        let topic = tables
+            .topics
+            .entry(Arc::clone(&partition.topic))
+            .or_insert(Topic {
+                id: partition.topic_id,
+                partitions: BTreeMap::new(),
+            });
+        topic.partitions.insert(partition.index, partition);
+    }
+
+    /// Removes a topic and returns its partitions; long polls on them are woken.
+    pub(crate) fn remove_topic(&self, topic: &str) -> Option<Vec<Arc<Partition>>> {
+        let mut tables = self.0.write();
+        let removed = tables.topics.remove(topic)?;
+        tables.names.remove(&removed.id);
+        drop(tables);
+        let partitions: Vec<_> = removed.partitions.into_values().collect();
+        for partition in &partitions {
+            partition.room.wake_all();
+        }
+        Some(partitions)
+    }
+
+    /// The partitions of one topic, by rising index.
+    pub(crate) fn topic(&self, topic: &str) -> Option<Vec<Arc<Partition>>> {
+        let tables = self.0.read();
+        Some(
+            tables
+                .topics
+                .get(topic)?
+                .partitions
+                .values()
+                .cloned()
+                .collect(),
+        )
+    }
+
+    /// Every partition, in no particular order of topics.
+    pub(crate) fn all(&self) -> Vec<Arc<Partition>> {
+        let tables = self.0.read();
+        let topics = tables.topics.values();
+        topics
+            .flat_map(|topic| topic.partitions.values().cloned())
+            .collect()
+    }
+
+    /// How many partitions there are.
+    pub(crate) fn len(&self) -> usize {
+        let tables = self.0.read();
+        tables
+            .topics
+            .values()
+            .map(|topic| topic.partitions.len())
+            .sum()
+    }
+}

@@ -1,0 +1,429 @@
+//! The server as its owner sees it: opened, started, told what to do, stopped.
+//!
+//! All methods may be called from any thread; those that touch files or wait say so, and block. The connections run on a
+//! runtime of the server's own, whose threads end with it.
+
+use std::os::fd::RawFd;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, watch};
+
+use crate::api::api_versions::ApiTable;
+use crate::config::{Properties, ServerConfig};
+use crate::control::{ControlQueue, ControlRequest};
+use crate::error::{Result, ServerError};
+use crate::fetch_session::FetchSessions;
+use crate::housekeeping::Housekeeping;
+use crate::lines::{LogLine, LogLines};
+use crate::listener::{self, Limits, ListenerSpec};
+use crate::logs::Logs;
+use crate::metrics::Metrics;
+use crate::purgatory::HasWaitingRoom;
+use crate::registry::{Leadership, Partition, Registry, TopicId};
+use crate::shared::{Shared, now_ms};
+use crate::wake::WakeFd;
+
+/// How long threads that run the connections may take to end.
+const RUNTIME_END: Duration = Duration::from_secs(1);
+
+/// What a server is opened with.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// `broker.id`
+    pub node_id: i32,
+    /// The cluster's id, checked against every directory's `meta.properties`.
+    pub cluster_id: String,
+    /// `log.dirs`
+    pub log_dirs: Vec<String>,
+    /// Kafka's properties by name.
+    pub properties: Properties,
+}
+
+/// A partition to register: see [`Server::create_partition`].
+#[derive(Debug, Clone)]
+pub struct PartitionSpec {
+    /// The topic's name.
+    pub topic: String,
+    /// The topic's id.
+    pub topic_id: TopicId,
+    /// The partition's index.
+    pub partition: i32,
+    /// The leader's epoch.
+    pub leader_epoch: i32,
+    /// The broker that leads; this server serves the partition when it is this server's node id.
+    pub leader_id: i32,
+    /// The topic's own settings; the others have the broker's defaults.
+    pub config: Properties,
+}
+
+/// The three offsets that describe a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offsets {
+    /// The first record that is still there.
+    pub log_start: i64,
+    /// The first offset consumers do not see.
+    pub high_watermark: i64,
+    /// The offset the next record gets.
+    pub log_end: i64,
+}
+
+struct Running {
+    runtime: Runtime,
+    /// Ends when the last connection has.
+    alive: mpsc::Receiver<()>,
+}
+
+enum State {
+    Opened,
+    Running(Running),
+    Stopped,
+}
+
+/// A broker's data plane.
+pub struct Server {
+    shared: Arc<Shared>,
+    wake: Arc<WakeFd>,
+    state: Mutex<State>,
+    housekeeping: Mutex<Option<Housekeeping>>,
+    /// One change to the partitions at a time: what is on disk and what is registered change together.
+    changes: Mutex<()>,
+}
+
+impl Server {
+    /// Opens the log directories, recovers what a crash left and registers what is found, with no leader yet. Blocks.
+    ///
+    /// # Errors
+    /// For a setting with a bad value and for a directory that cannot be used.
+    pub fn open(options: &ServerOptions) -> Result<Self> {
+        let os = |action| move |source| ServerError::Os { action, source };
+        let config = ServerConfig::new(&options.properties)?;
+        let wake = Arc::new(WakeFd::new().map_err(os("create an eventfd"))?);
+        let lines = Arc::new(LogLines::new(Arc::clone(&wake)));
+        let logs = Logs::open(
+            &options.log_dirs,
+            options.node_id,
+            &options.cluster_id,
+            &config.log_defaults,
+            &lines,
+        )?;
+        let registry = Registry::default();
+        for found in logs.partitions() {
+            let id = found.topic_id.unwrap_or_default();
+            let log = Arc::clone(&found.log);
+            registry.insert(Arc::new(Partition::new(
+                found.topic.as_str().into(),
+                id,
+                found.partition,
+                log,
+            )));
+        }
+        let shared = Arc::new(Shared {
+            node_id: options.node_id,
+            logs,
+            registry,
+            control: ControlQueue::new(config.queued_requests_max, Arc::clone(&wake)),
+            sessions: FetchSessions::new(config.fetch_sessions_max),
+            lines,
+            metrics: Metrics::default(),
+            apis: OnceLock::new(),
+            stopping: watch::Sender::new(false),
+            config,
+        });
+        let housekeeping = Housekeeping::start(Arc::clone(&shared))?;
+        Ok(Self {
+            shared,
+            wake,
+            state: Mutex::new(State::Opened),
+            housekeeping: Mutex::new(Some(housekeeping)),
+            changes: Mutex::default(),
+        })
+    }
+
+    /// Binds the listeners and serves. `apis` is what ApiVersions shall advertise: key, first and last version. Returns the
+    /// ports, in the listeners' order.
+    ///
+    /// # Errors
+    /// When an address cannot be bound, an API cannot be served, or the server was started before.
+    pub fn start(&self, listeners: &[ListenerSpec], apis: &[(i16, i16, i16)]) -> Result<Vec<u16>> {
+        let mut state = self.state.lock();
+        if !matches!(*state, State::Opened) {
+            return Err(ServerError::WrongState("was started or stopped before"));
+        }
+        let table = ApiTable::new(apis)?;
+        let runtime = runtime()?;
+        let entered = runtime.enter();
+        let bound = listeners
+            .iter()
+            .map(|spec| listener::bind(spec, self.shared.config.listen_backlog));
+        let bound = bound.collect::<Result<Vec<_>>>()?;
+        let ports = bound
+            .iter()
+            .map(|listener| listener.local_addr().map(|address| address.port()));
+        let ports = ports
+            .collect::<std::io::Result<Vec<_>>>()
+            .map_err(|source| ServerError::Os {
+                action: "read a listener's port",
+                source,
+            })?;
+        drop(entered);
+        // A failed start may be tried again with other listeners, but then the table is the one set here.
+        let _ = self.shared.apis.set(table);
+        let config = &self.shared.config;
+        let limits = Arc::new(Limits::new(
+            config.connections_max,
+            config.connections_per_ip_max,
+        ));
+        let (sender, alive) = mpsc::channel(1);
+        for (spec, listener) in listeners.iter().zip(bound) {
+            let (shared, limits) = (Arc::clone(&self.shared), Arc::clone(&limits));
+            runtime.spawn(listener::accept(
+                shared,
+                limits,
+                listener,
+                spec.name.clone(),
+                sender.clone(),
+            ));
+        }
+        *state = State::Running(Running { runtime, alive });
+        Ok(ports)
+    }
+
+    /// Stops accepting, lets requests that are being answered finish for at most `grace`, and closes the logs cleanly.
+    /// Long polls are answered at once. Blocks. A second call does nothing.
+    ///
+    /// # Errors
+    /// When a log cannot be closed cleanly; it will be recovered when it is opened again.
+    pub fn stop(&self, grace: Duration) -> Result<()> {
+        let state = std::mem::replace(&mut *self.state.lock(), State::Stopped);
+        self.shared.stopping.send_replace(true);
+        match state {
+            State::Stopped => return Ok(()),
+            State::Opened => {}
+            State::Running(Running { runtime, mut alive }) => {
+                let ended = async { tokio::time::timeout(grace, alive.recv()).await };
+                if runtime.block_on(ended).is_err() {
+                    self.shared.lines.warning(
+                        "stopping with requests unanswered: their handlers did not finish in time",
+                    );
+                }
+                self.shared.control.close();
+                runtime.shutdown_timeout(RUNTIME_END);
+            }
+        }
+        if let Some(housekeeping) = self.housekeeping.lock().take() {
+            housekeeping.stop();
+        }
+        let _changes = self.changes.lock();
+        self.shared.logs.close()
+    }
+
+    /// The descriptor that is readable while requests or log lines wait.
+    pub fn wake_fd(&self) -> RawFd {
+        self.wake.raw()
+    }
+
+    /// The requests that wait for an answer, oldest first, at most a few hundred at once. Never blocks.
+    pub fn take_requests(&self) -> Vec<ControlRequest> {
+        self.shared.control.take()
+    }
+
+    /// The log lines since the last call.
+    pub fn take_log_lines(&self) -> Vec<LogLine> {
+        self.shared.lines.take()
+    }
+
+    /// Registers a partition, creating its log unless it is there, or gives one that is registered a leader, an epoch and
+    /// settings. Blocks.
+    ///
+    /// # Errors
+    /// When the name belongs to a topic with another id, a setting is bad or the log cannot be created.
+    pub fn create_partition(&self, spec: &PartitionSpec) -> Result<()> {
+        let _changes = self.changes.lock();
+        let config = self.shared.config.topic(&spec.config)?;
+        self.check_topic_id(&spec.topic, spec.topic_id)?;
+        let registered = self.shared.registry.find(&spec.topic, spec.partition);
+        let partition = match registered {
+            Some(partition) => {
+                partition.log.update_config(config);
+                self.with_id(partition, spec.topic_id)
+            }
+            None => {
+                let created =
+                    self.shared
+                        .logs
+                        .create(&spec.topic, spec.partition, spec.topic_id, config)?;
+                let log = Arc::clone(&created.log);
+                let name = self.shared.registry.name(&spec.topic);
+                Arc::new(Partition::new(name, spec.topic_id, spec.partition, log))
+            }
+        };
+        partition.set_leadership(Leadership {
+            leader_id: spec.leader_id,
+            epoch: spec.leader_epoch,
+        });
+        self.shared.registry.insert(partition);
+        Ok(())
+    }
+
+    /// Deletes a topic and its logs. Whoever reads from them may finish; what comes later is told that the topic is unknown.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// [`ServerError::UnknownTopic`], or when a directory cannot be renamed.
+    pub fn delete_topic(&self, topic: &str) -> Result<()> {
+        let _changes = self.changes.lock();
+        let partitions = self.shared.registry.remove_topic(topic);
+        let partitions = partitions.ok_or_else(|| ServerError::UnknownTopic(topic.to_owned()))?;
+        let mut result = Ok(());
+        for partition in partitions {
+            result = result.and(self.shared.logs.delete(topic, partition.index));
+        }
+        result
+    }
+
+    /// Replaces a topic's own settings; those not named go back to the broker's defaults.
+    ///
+    /// # Errors
+    /// [`ServerError::UnknownTopic`], or for a bad value, in which case nothing changes.
+    pub fn update_topic_config(&self, topic: &str, overrides: &Properties) -> Result<()> {
+        let _changes = self.changes.lock();
+        let config = self.shared.config.topic(overrides)?;
+        let partitions = self.shared.registry.topic(topic);
+        for partition in partitions.ok_or_else(|| ServerError::UnknownTopic(topic.to_owned()))? {
+            partition.log.update_config(config.clone());
+        }
+        Ok(())
+    }
+
+    /// Every partition that was found or created: topic, topic id (zeros if it has none) and index, in that order.
+    pub fn partitions(&self) -> Vec<(String, TopicId, i32)> {
+        let all = self.shared.registry.all();
+        let mut all: Vec<_> = all
+            .iter()
+            .map(|place| (place.topic.to_string(), place.topic_id, place.index))
+            .collect();
+        all.sort();
+        all
+    }
+
+    /// A partition's offsets.
+    ///
+    /// # Errors
+    /// [`ServerError::UnknownPartition`].
+    pub fn offsets(&self, topic: &str, partition: i32) -> Result<Offsets> {
+        let log = &self.find(topic, partition)?.log;
+        Ok(Offsets {
+            log_start: log.log_start_offset(),
+            high_watermark: log.high_watermark(),
+            log_end: log.log_end_offset(),
+        })
+    }
+
+    /// Appends whole batches as the partition's leader and returns the offset of the first record. Blocks.
+    ///
+    /// # Errors
+    /// As Produce would answer.
+    pub fn append(&self, topic: &str, partition: i32, batches: &[u8]) -> Result<i64> {
+        let place = self.find(topic, partition)?;
+        let leadership =
+            place
+                .lead(self.shared.node_id, -1)
+                .map_err(|_| ServerError::NotLeader {
+                    topic: topic.to_owned(),
+                    partition,
+                })?;
+        let mut batches = batches.to_vec();
+        let appended = place
+            .log
+            .append_as_leader(&mut batches, leadership.epoch, now_ms())?;
+        place.waiting_room().appended(batches.len() as u64);
+        Ok(appended.first_offset)
+    }
+
+    /// Whole batches from the one that has `offset`, up to the high watermark; at least one if there is any. Blocks.
+    ///
+    /// # Errors
+    /// When there is no such partition or offset, or the disk fails.
+    pub fn read(
+        &self,
+        topic: &str,
+        partition: i32,
+        offset: i64,
+        bytes_max: u64,
+    ) -> Result<Vec<u8>> {
+        let log = &self.find(topic, partition)?.log;
+        let slice = log.read(offset, bytes_max, log.high_watermark(), true)?;
+        Ok(slice.read_whole_batches()?)
+    }
+
+    /// Counters by name.
+    pub fn metrics(&self) -> Vec<(&'static str, u64)> {
+        let mut totals = self.shared.metrics.totals();
+        totals.push(("partitions", self.shared.registry.len() as u64));
+        totals.push(("fetch_sessions", self.shared.sessions.len() as u64));
+        totals
+    }
+
+    /// How many requests of each API came, by key.
+    pub fn request_counts(&self) -> Vec<(i16, u64)> {
+        self.shared.metrics.requests()
+    }
+
+    fn find(&self, topic: &str, partition: i32) -> Result<Arc<Partition>> {
+        let found = self.shared.registry.find(topic, partition);
+        found.ok_or_else(|| ServerError::UnknownPartition {
+            topic: topic.to_owned(),
+            partition,
+        })
+    }
+
+    /// Zeros are no id: a directory of an older Kafka has none, and takes the one it is given.
+    fn check_topic_id(&self, topic: &str, id: TopicId) -> Result<()> {
+        match self.shared.registry.topic_id(topic) {
+            Some(known) if known != id && known != TopicId::default() => {
+                Err(ServerError::TopicId {
+                    topic: topic.to_owned(),
+                    found: hex(known),
+                    expected: hex(id),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn with_id(&self, partition: Arc<Partition>, id: TopicId) -> Arc<Partition> {
+        if partition.topic_id == id {
+            return partition;
+        }
+        let (topic, log) = (Arc::clone(&partition.topic), Arc::clone(&partition.log));
+        Arc::new(Partition::new(topic, id, partition.index, log))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Whoever wants to know how the stop went calls it; here nobody is left to be told.
+        let _ = self.stop(Duration::ZERO);
+    }
+}
+
+/// As many threads as the machine has cores.
+fn runtime() -> Result<Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores)
+        .thread_name("logcore-network")
+        .enable_all()
+        .build()
+        .map_err(|source| ServerError::Os {
+            action: "start the network threads",
+            source,
+        })
+}
+
+fn hex(id: TopicId) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}

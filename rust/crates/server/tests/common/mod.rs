@@ -1,0 +1,318 @@
+//! A server in a directory of its own and a client that speaks bytes.
+#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used)] // a test may panic
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use bytes::Bytes;
+use logcore_protocol::{
+    Direction, RequestHeader, Struct, Value, decode_response, decode_response_header,
+    encode_request, schema,
+};
+use logcore_records::{BatchBuilder, Compression};
+use logcore_server::{ListenerSpec, PartitionSpec, Properties, Server, ServerOptions};
+
+pub(crate) const TOPIC_ID: [u8; 16] = [7; 16];
+pub(crate) const APIS: &[(i16, i16, i16)] = &[
+    (0, 0, 11),
+    (1, 4, 17),
+    (2, 1, 9),
+    (3, 0, 12),
+    (18, 0, 4),
+    (23, 0, 4),
+];
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct TestServer {
+    pub(crate) server: Server,
+    pub(crate) port: u16,
+    _dir: tempfile::TempDir,
+}
+
+pub(crate) fn properties(pairs: &[(&str, &str)]) -> Properties {
+    let owned = pairs
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    owned.collect()
+}
+
+pub(crate) fn partition(topic: &str, index: i32) -> PartitionSpec {
+    PartitionSpec {
+        topic: topic.to_owned(),
+        topic_id: TOPIC_ID,
+        partition: index,
+        leader_epoch: 3,
+        leader_id: 1,
+        config: Properties::new(),
+    }
+}
+
+impl TestServer {
+    /// Serves partitions 0 and 1 of topic `t`, led by this server in epoch 3.
+    pub(crate) fn start(config: &[(&str, &str)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::open(&ServerOptions {
+            node_id: 1,
+            cluster_id: "abcdefghijklmnopqrstug".to_owned(),
+            log_dirs: vec![dir.path().join("logs").to_string_lossy().into_owned()],
+            properties: properties(config),
+        })
+        .unwrap();
+        server.create_partition(&partition("t", 0)).unwrap();
+        server.create_partition(&partition("t", 1)).unwrap();
+        let listener = ListenerSpec {
+            name: "PLAINTEXT".to_owned(),
+            host: "127.0.0.1".to_owned(),
+            port: 0,
+        };
+        let port = server.start(&[listener], APIS).unwrap()[0];
+        Self {
+            server,
+            port,
+            _dir: dir,
+        }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Client {
+            stream,
+            next_id: 100,
+        }
+    }
+
+    /// Returns once the server has begun to serve so many requests of an API.
+    pub(crate) fn wait_for_requests(&self, key: i16, count: u64) {
+        let seen = || {
+            self.server
+                .request_counts()
+                .into_iter()
+                .find(|(found, _)| *found == key)
+        };
+        while seen().is_none_or(|(_, seen)| seen < count) {
+            // A round trip gives the server the time to get there.
+            self.client().call(18, 0, request(18));
+        }
+    }
+
+    /// Log lines, as text, once one of them contains `part`.
+    pub(crate) fn wait_for_line(&self, part: &str) -> String {
+        let mut all = String::new();
+        while !all.contains(part) {
+            assert!(
+                is_readable(self.server.wake_fd()),
+                "no line with {part:?} in: {all}"
+            );
+            let _ = self.server.take_requests();
+            for line in self.server.take_log_lines() {
+                all.push_str(&line.message);
+                all.push('\n');
+            }
+        }
+        all
+    }
+}
+
+/// Waits until the descriptor is readable; false when it takes too long.
+fn is_readable(fd: i32) -> bool {
+    // SAFETY: the server owns the descriptor and outlives the call.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    let mut fds = [rustix::event::PollFd::new(
+        &fd,
+        rustix::event::PollFlags::IN,
+    )];
+    let patience = rustix::event::Timespec {
+        tv_sec: PATIENCE.as_secs() as i64,
+        tv_nsec: 0,
+    };
+    rustix::event::poll(&mut fds, Some(&patience)).unwrap() > 0
+}
+
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    next_id: i32,
+}
+
+impl Client {
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// A request as it goes onto the wire.
+    pub(crate) fn frame(&mut self, key: i16, version: i16, message: Struct) -> Vec<u8> {
+        self.next_id += 1;
+        let header = RequestHeader {
+            api_key: key,
+            api_version: version,
+            correlation_id: self.next_id,
+            client_id: Some("test".into()),
+        };
+        let mut frame = vec![0; 4];
+        header.encode(&mut frame).unwrap();
+        encode_request(key, version, &message.into(), &mut frame).unwrap();
+        let size = (frame.len() - 4) as i32;
+        frame[..4].copy_from_slice(&size.to_be_bytes());
+        frame
+    }
+
+    pub(crate) fn send(&mut self, key: i16, version: i16, message: Struct) {
+        let frame = self.frame(key, version, message);
+        self.send_raw(&frame);
+    }
+
+    /// The next response: correlation id and body.
+    pub(crate) fn receive(&mut self, key: i16, version: i16) -> (i32, Value) {
+        let mut size = [0; 4];
+        self.stream.read_exact(&mut size).unwrap();
+        let mut frame = vec![0; i32::from_be_bytes(size) as usize];
+        self.stream.read_exact(&mut frame).unwrap();
+        let mut frame = Bytes::from(frame);
+        let id = decode_response_header(key, version, &mut frame).unwrap();
+        (id, decode_response(key, version, &frame).unwrap())
+    }
+
+    pub(crate) fn call(&mut self, key: i16, version: i16, message: Struct) -> Value {
+        self.send(key, version, message);
+        let (id, body) = self.receive(key, version);
+        assert_eq!(id, self.next_id);
+        body
+    }
+
+    /// Whether the server closed the connection without another byte.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        match self.stream.read(&mut [0; 1]) {
+            Ok(count) => count == 0,
+            // What it had not read yet makes the kernel send a reset instead.
+            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+pub(crate) fn request(key: i16) -> Struct {
+    schema(key, Direction::Request).unwrap().message()
+}
+
+pub(crate) fn batch(values: &[&[u8]]) -> Vec<u8> {
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    for value in values {
+        builder
+            .append(1_700_000_000_000, None, Some(value), &[])
+            .unwrap();
+    }
+    builder.build().unwrap()
+}
+
+pub(crate) fn produce(topic: &str, acks: i16, parts: &[(i32, &[u8])]) -> Struct {
+    let mut message = request(0);
+    message.set("acks", acks).set("timeout_ms", 1000);
+    let mut data = message.element("topic_data").with("name", topic);
+    for (index, records) in parts {
+        let part = data.element("partition_data").with("index", *index);
+        data.push("partition_data", part.with("records", records.to_vec()));
+    }
+    message.push("topic_data", data);
+    message
+}
+
+/// The response for the first partition of a Produce.
+pub(crate) fn produced(body: &Value) -> Struct {
+    let topic = body.get("responses").unwrap().structs().next().unwrap();
+    topic
+        .get("partition_responses")
+        .unwrap()
+        .structs()
+        .next()
+        .unwrap()
+        .clone()
+}
+
+pub(crate) struct Fetch {
+    pub(crate) version: i16,
+    pub(crate) offset: i64,
+    pub(crate) wait_ms: i32,
+    pub(crate) bytes_min: i32,
+    pub(crate) bytes_max: i32,
+    pub(crate) partition_bytes_max: i32,
+    pub(crate) session: (i32, i32),
+    pub(crate) leader_epoch: i32,
+    pub(crate) partitions: Vec<i32>,
+}
+
+impl Default for Fetch {
+    fn default() -> Self {
+        Self {
+            version: 12,
+            offset: 0,
+            wait_ms: 0,
+            bytes_min: 1,
+            bytes_max: 50 << 20,
+            partition_bytes_max: 1 << 20,
+            session: (0, -1),
+            leader_epoch: -1,
+            partitions: vec![0],
+        }
+    }
+}
+
+impl Fetch {
+    pub(crate) fn message(&self) -> Struct {
+        let mut message = request(1);
+        message
+            .set("max_wait_ms", self.wait_ms)
+            .set("min_bytes", self.bytes_min)
+            .set("max_bytes", self.bytes_max)
+            .set("session_id", self.session.0)
+            .set("session_epoch", self.session.1);
+        let mut topic = message.element("topics");
+        if self.version >= 13 {
+            topic.set("topic_id", TOPIC_ID);
+        } else {
+            topic.set("topic", "t");
+        }
+        for index in &self.partitions {
+            let part = topic
+                .element("partitions")
+                .with("partition", *index)
+                .with("current_leader_epoch", self.leader_epoch)
+                .with("fetch_offset", self.offset)
+                .with("partition_max_bytes", self.partition_bytes_max);
+            topic.push("partitions", part);
+        }
+        if !self.partitions.is_empty() {
+            message.push("topics", topic);
+        }
+        message
+    }
+
+    pub(crate) fn call(&self, client: &mut Client) -> Value {
+        client.call(1, self.version, self.message())
+    }
+}
+
+/// Every partition of a Fetch response.
+pub(crate) fn fetched(body: &Value) -> Vec<Struct> {
+    let topics = body.get("responses").unwrap().structs();
+    let partitions = topics.flat_map(|topic| topic.get("partitions").unwrap().structs());
+    partitions.cloned().collect()
+}
+
+pub(crate) fn int(message: &Struct, name: &str) -> i64 {
+    match message.get(name) {
+        Some(Value::I16(number)) => i64::from(*number),
+        Some(Value::I32(number)) => i64::from(*number),
+        Some(Value::I64(number)) => *number,
+        other => panic!("{name} is {other:?}"),
+    }
+}
+
+pub(crate) fn records(partition: &Struct) -> Bytes {
+    partition
+        .get("records")
+        .and_then(Value::as_bytes)
+        .cloned()
+        .unwrap_or_default()
+}

@@ -1,0 +1,361 @@
+//! Fetch and ListOffsets: limits, long polls, sessions, epochs, and what is read while a topic is deleted.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod common;
+
+use common::{Client, Fetch, TestServer, batch, fetched, int, produce, produced, records, request};
+use logcore_protocol::{Struct, Value};
+
+fn write(client: &mut Client, index: i32, value: &[u8]) -> Vec<u8> {
+    let sent = batch(&[value]);
+    let body = client.call(0, 9, produce("t", 1, &[(index, &sent)]));
+    assert_eq!(int(&produced(&body), "error_code"), 0);
+    sent
+}
+
+// If this failed, a consumer of some version would not get what was produced.
+#[test]
+fn every_version_returns_the_records() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let sent = write(&mut client, 0, &[9; 300_000]);
+    for version in 4..=17 {
+        let fetch = Fetch {
+            version,
+            ..Fetch::default()
+        };
+        let response = fetch.call(&mut client);
+        let part = &fetched(&response)[0];
+        assert_eq!(int(part, "error_code"), 0, "version {version}");
+        assert_eq!(int(part, "high_watermark"), 1);
+        assert_eq!(int(part, "last_stable_offset"), 1);
+        assert_eq!(records(part)[16..], sent[16..]);
+    }
+}
+
+// If this failed, a consumer could be sent more than it has memory for, or be stuck before a batch larger than its limit.
+#[test]
+fn limits_hold_but_the_first_batch_is_whole() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let size = write(&mut client, 0, &[1; 1000]).len() as i32;
+    for _ in 0..9 {
+        write(&mut client, 0, &[1; 1000]);
+        write(&mut client, 1, &[2; 1000]);
+    }
+    let both = || Fetch {
+        partitions: vec![0, 1],
+        ..Fetch::default()
+    };
+    let sizes = |fetch: Fetch, client: &mut Client| -> Vec<i32> {
+        let response = fetch.call(client);
+        fetched(&response)
+            .iter()
+            .map(|part| records(part).len() as i32)
+            .collect()
+    };
+    assert_eq!(
+        sizes(
+            Fetch {
+                bytes_max: 1,
+                ..both()
+            },
+            &mut client
+        ),
+        [size, 0]
+    );
+    assert_eq!(
+        sizes(
+            Fetch {
+                partition_bytes_max: 1,
+                ..both()
+            },
+            &mut client
+        ),
+        [size, 0]
+    );
+    let limited = sizes(
+        Fetch {
+            partition_bytes_max: 3 * size,
+            ..both()
+        },
+        &mut client,
+    );
+    assert_eq!(limited, [3 * size, 3 * size]);
+    let limited = sizes(
+        Fetch {
+            bytes_max: 11 * size + 5,
+            ..both()
+        },
+        &mut client,
+    );
+    assert_eq!(limited[0], 10 * size);
+    assert!(limited[1] <= size + 5);
+    assert_eq!(sizes(both(), &mut client), [10 * size, 9 * size]);
+}
+
+// If this failed, consumers would poll in a busy loop or see records late.
+#[test]
+fn a_long_poll_is_woken_by_the_append() {
+    let server = TestServer::start(&[]);
+    let mut consumer = server.client();
+    let mut producer = server.client();
+    let size = write(&mut producer, 1, b"first").len() as i32;
+    let poll = Fetch {
+        wait_ms: 600_000,
+        bytes_min: size + 1,
+        partitions: vec![0, 1],
+        ..Fetch::default()
+    };
+    consumer.send(1, poll.version, poll.message());
+    // The server looks at the poll before or after this append: it is answered in both cases, and not before it.
+    write(&mut producer, 0, b"second");
+    let (_, response) = consumer.receive(1, poll.version);
+    assert!(
+        fetched(&response)
+            .iter()
+            .all(|part| records(part).len() as i32 >= size)
+    );
+}
+
+// If this failed, an idle consumer would hang beyond its patience, or a stop would wait for all long polls.
+#[test]
+fn a_long_poll_ends_with_its_time_and_with_the_server() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let response = Fetch {
+        wait_ms: 20,
+        ..Fetch::default()
+    }
+    .call(&mut client);
+    assert!(records(&fetched(&response)[0]).is_empty());
+    let poll = Fetch {
+        wait_ms: 600_000,
+        ..Fetch::default()
+    };
+    client.send(1, poll.version, poll.message());
+    server.wait_for_requests(1, 2);
+    server
+        .server
+        .stop(std::time::Duration::from_secs(20))
+        .unwrap();
+    let (_, response) = client.receive(1, poll.version);
+    assert_eq!(int(&fetched(&response)[0], "error_code"), 0);
+    assert!(client.is_closed());
+}
+
+// If this failed, a consumer that lost its place, its leader or its topic would be told nothing or the wrong thing.
+#[test]
+fn errors_are_kafkas_and_end_the_wait() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    write(&mut client, 0, b"x");
+    let patient = || Fetch {
+        wait_ms: 600_000,
+        ..Fetch::default()
+    };
+    for (fetch, expected) in [
+        (
+            Fetch {
+                offset: 2,
+                ..patient()
+            },
+            1,
+        ),
+        (
+            Fetch {
+                offset: -1,
+                ..patient()
+            },
+            1,
+        ),
+        (
+            Fetch {
+                partitions: vec![5],
+                ..patient()
+            },
+            3,
+        ),
+        (
+            Fetch {
+                leader_epoch: 2,
+                ..patient()
+            },
+            74,
+        ),
+        (
+            Fetch {
+                leader_epoch: 4,
+                ..patient()
+            },
+            75,
+        ),
+    ] {
+        let response = fetch.call(&mut client);
+        let part = &fetched(&response)[0];
+        assert_eq!(int(part, "error_code"), expected);
+        assert_eq!(int(part, "high_watermark"), -1);
+    }
+    let mut unknown = patient().message();
+    unknown.set("topics", Vec::<Value>::new());
+    let stranger = unknown.element("topics").with("topic_id", [9u8; 16]);
+    let part = stranger.element("partitions");
+    unknown.push(
+        "topics",
+        stranger.with("partitions", vec![Value::Struct(part)]),
+    );
+    let response = client.call(1, 13, unknown);
+    assert_eq!(int(&fetched(&response)[0], "error_code"), 100);
+    client.send(
+        1,
+        12,
+        Fetch {
+            offset: 1,
+            ..patient()
+        }
+        .message(),
+    );
+    server.wait_for_requests(1, 7);
+    server.server.delete_topic("t").unwrap();
+    let (_, response) = client.receive(1, 12);
+    assert_eq!(int(&fetched(&response)[0], "error_code"), 3);
+}
+
+// If this failed, consumers with sessions (KIP-227) would miss records or be sent every partition every time.
+#[test]
+fn sessions_send_what_changed() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let fetch = |session: (i32, i32), partitions: Vec<i32>, client: &mut Client| {
+        let response = Fetch {
+            session,
+            partitions,
+            offset: 0,
+            ..Fetch::default()
+        }
+        .call(client);
+        let root = response.as_struct().unwrap().clone();
+        let indexes: Vec<_> = fetched(&response)
+            .iter()
+            .map(|part| int(part, "partition_index"))
+            .collect();
+        (
+            int(&root, "session_id") as i32,
+            int(&root, "error_code"),
+            indexes,
+        )
+    };
+    let (id, _, indexes) = fetch((0, 0), vec![0, 1], &mut client);
+    assert!(id > 0);
+    assert_eq!(indexes, [0, 1]);
+    assert_eq!(fetch((id, 1), vec![], &mut client), (id, 0, vec![]));
+    write(&mut client, 1, b"new");
+    assert_eq!(fetch((id, 2), vec![], &mut client), (id, 0, vec![1]));
+    assert_eq!(fetch((id, 2), vec![], &mut client), (0, 71, vec![]));
+    assert_eq!(fetch((id ^ 1, 1), vec![], &mut client), (0, 70, vec![]));
+    assert_eq!(fetch((id, -1), vec![0], &mut client), (0, 0, vec![0]));
+    assert_eq!(fetch((id, 3), vec![], &mut client), (0, 70, vec![]));
+}
+
+fn list(client: &mut Client, version: i16, timestamp: i64) -> Struct {
+    let mut message = request(2);
+    message.set("replica_id", -1);
+    let topic = message.element("topics").with("name", "t");
+    let part = topic.element("partitions").with("timestamp", timestamp);
+    message.push(
+        "topics",
+        topic.with("partitions", vec![Value::Struct(part)]),
+    );
+    let body = client.call(2, version, message);
+    let topic = body.get("topics").unwrap().structs().next().unwrap();
+    topic
+        .get("partitions")
+        .unwrap()
+        .structs()
+        .next()
+        .unwrap()
+        .clone()
+}
+
+// If this failed, a consumer could not find the beginning, the end or a time.
+#[test]
+fn list_offsets_finds_ends_and_times() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    assert_eq!(int(&list(&mut client, 9, -1), "offset"), 0);
+    for time in [1000, 3000, 2000] {
+        let mut builder =
+            logcore_records::BatchBuilder::new(logcore_records::Compression::None, None);
+        builder.append(time, None, Some(b"v"), &[]).unwrap();
+        let sent = builder.build().unwrap();
+        client.call(0, 9, produce("t", 1, &[(0, &sent)]));
+    }
+    for (version, timestamp, offset, time) in [
+        (1, -1, 3, -1),
+        (1, -2, 0, -1),
+        (9, -1, 3, -1),
+        (9, -2, 0, -1),
+        (7, -3, 1, 3000),
+        (8, -4, 0, -1),
+        (9, -5, -1, -1),
+        (9, 0, 0, 1000),
+        (9, 1001, 1, 3000),
+        (9, 3001, -1, -1),
+    ] {
+        let found = list(&mut client, version, timestamp);
+        assert_eq!(int(&found, "error_code"), 0);
+        assert_eq!(
+            (int(&found, "offset"), int(&found, "timestamp")),
+            (offset, time),
+            "{timestamp} at v{version}"
+        );
+        let epoch = if version >= 4 && offset >= 0 { 3 } else { -1 };
+        assert_eq!(
+            int(&found, "leader_epoch"),
+            epoch,
+            "{timestamp} at v{version}"
+        );
+    }
+    assert_eq!(int(&list(&mut client, 6, -3), "error_code"), 35);
+    assert_eq!(int(&list(&mut client, 9, -6), "error_code"), 35);
+}
+
+// If this failed, a consumer could not notice that the log it read from was cut (KIP-320).
+#[test]
+fn offset_for_leader_epoch_tells_where_epochs_end() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    write(&mut client, 0, b"in epoch 3");
+    let ends: Vec<_> = [(2, -1), (3, -1), (9, -1), (3, 2)]
+        .into_iter()
+        .map(|(epoch, known)| {
+            let mut message = request(23);
+            let topic = message.element("topics").with("topic", "t");
+            let part = topic
+                .element("partitions")
+                .with("leader_epoch", epoch)
+                .with("current_leader_epoch", known);
+            message.push(
+                "topics",
+                topic.with("partitions", vec![Value::Struct(part)]),
+            );
+            let body = client.call(23, 4, message);
+            let topic = body.get("topics").unwrap().structs().next().unwrap();
+            let part = topic
+                .get("partitions")
+                .unwrap()
+                .structs()
+                .next()
+                .unwrap()
+                .clone();
+            (
+                int(&part, "error_code"),
+                int(&part, "leader_epoch"),
+                int(&part, "end_offset"),
+            )
+        })
+        .collect();
+    assert_eq!(ends[1], (0, 3, 1));
+    assert_eq!(ends[3].0, 74);
+    assert_eq!((ends[0].0, ends[2].0), (0, 0));
+}

@@ -1,0 +1,160 @@
+//! What arrives that is no request, or not one for us: it costs its sender the connection and nobody else anything.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod common;
+
+use common::{Fetch, TestServer, batch, fetched, int, produce, produced, request};
+
+// If this failed, anybody who reaches the port could disturb or stop the broker.
+#[test]
+fn bad_frames_close_their_own_connection_only() {
+    let server = TestServer::start(&[("socket.request.max.bytes", "1000000")]);
+    let mut innocent = server.client();
+    innocent.call(0, 9, produce("t", 1, &[(0, &batch(&[b"kept"]))]));
+    let http = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n".as_slice();
+    let bad: [(&[u8], &str); 7] = [
+        (&(-1i32).to_be_bytes(), "is negative"),
+        (&1_000_001i32.to_be_bytes(), "socket.request.max.bytes"),
+        (http, "socket.request.max.bytes"),
+        (&[0, 0, 0, 3, 0, 0, 0], "not a request"),
+        (&[0, 0, 0, 0], "not a request"),
+        // An unknown API key, and a version of a known API that nobody has.
+        (
+            &[0, 0, 0, 10, 0x7f, 0, 0, 0, 0, 0, 0, 1, 0xff, 0xff],
+            "not a request",
+        ),
+        (
+            &[0, 0, 0, 11, 0, 0, 0, 99, 0, 0, 0, 1, 0xff, 0xff, 0],
+            "API 0 version 99",
+        ),
+    ];
+    for (bytes, reason) in bad {
+        let mut guilty = server.client();
+        guilty.send_raw(bytes);
+        assert!(guilty.is_closed(), "{bytes:?}");
+        let lines = server.wait_for_line(reason);
+        assert_eq!(lines.lines().count(), 1, "one line for {bytes:?}: {lines}");
+        let response = Fetch::default().call(&mut innocent);
+        assert_eq!(int(&fetched(&response)[0], "high_watermark"), 1);
+    }
+}
+
+// If this failed, a body that lies about its lengths would be believed.
+#[test]
+fn a_malformed_body_closes_the_connection() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let mut frame = client.frame(0, 8, produce("t", 1, &[(0, &batch(&[b"x"]))]));
+    // The count of topics, after header, transactional id, acks and timeout.
+    let count = 4 + 8 + 2 + 4 + 2 + 2 + 4;
+    frame[count..count + 4].copy_from_slice(&i32::MAX.to_be_bytes());
+    client.send_raw(&frame);
+    assert!(client.is_closed());
+    server.wait_for_line("malformed request");
+    assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 0);
+}
+
+// If this failed, a frame cut in two by the network would be taken for garbage.
+#[test]
+fn frames_may_arrive_byte_by_byte_or_all_at_once() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let frame = client.frame(0, 9, produce("t", 1, &[(0, &batch(&[b"slow"]))]));
+    for byte in &frame {
+        client.send_raw(&[*byte]);
+    }
+    let (first, _) = client.receive(0, 9);
+    let large = vec![b'x'; 40_000];
+    let mut together = Vec::new();
+    for round in 0..20 {
+        let value: &[u8] = if round % 2 == 0 { b"small" } else { &large };
+        together.extend(client.frame(0, 9, produce("t", 1, &[(0, &batch(&[value]))])));
+    }
+    client.send_raw(&together);
+    for round in 0..20 {
+        let (id, body) = client.receive(0, 9);
+        assert_eq!(id, first + 1 + round);
+        assert_eq!(int(&produced(&body), "base_offset"), i64::from(round) + 1);
+    }
+}
+
+// If this failed, a client newer than this broker could not find out what it speaks.
+#[test]
+fn api_versions_answers_every_version() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    // A version that does not exist, with a body of a future we know nothing of.
+    client.send_raw(&[
+        0, 0, 0, 16, 0, 18, 0, 77, 0, 0, 0, 9, 0xff, 0xff, 0, 1, 2, 3, 4, 5,
+    ]);
+    let (id, body) = client.receive(18, 0);
+    assert_eq!(id, 9);
+    assert_eq!(int(body.as_struct().unwrap(), "error_code"), 35);
+    let keys = |body: &logcore_protocol::Value| -> Vec<(i64, i64, i64)> {
+        let keys = body.get("api_keys").unwrap().structs();
+        keys.map(|key| {
+            (
+                int(key, "api_key"),
+                int(key, "min_version"),
+                int(key, "max_version"),
+            )
+        })
+        .collect()
+    };
+    assert_eq!(keys(&body), [(18, 0, 4)]);
+    for version in 0..=4 {
+        let mut message = request(18);
+        if version >= 3 {
+            message
+                .set("client_software_name", "a-client")
+                .set("client_software_version", "1.0");
+        }
+        let body = client.call(18, version, message);
+        assert_eq!(int(body.as_struct().unwrap(), "error_code"), 0);
+        let expected: Vec<_> = common::APIS
+            .iter()
+            .map(|(key, first, last)| (i64::from(*key), i64::from(*first), i64::from(*last)))
+            .collect();
+        assert_eq!(keys(&body), expected);
+    }
+    let mut nonsense = request(18);
+    nonsense
+        .set("client_software_name", "-")
+        .set("client_software_version", "1");
+    assert_eq!(
+        int(
+            client.call(18, 3, nonsense).as_struct().unwrap(),
+            "error_code"
+        ),
+        42
+    );
+}
+
+// If this failed, one host could use up the broker's connections.
+#[test]
+fn connections_per_ip_are_limited() {
+    let server = TestServer::start(&[("max.connections.per.ip", "1")]);
+    let mut first = server.client();
+    first.call(18, 0, request(18));
+    assert!(server.client().is_closed());
+    first.call(18, 0, request(18));
+    drop(first);
+    // The place is free again once the server saw the end of the first connection.
+    while {
+        let mut next = server.client();
+        next.send(18, 0, request(18));
+        next.is_closed()
+    } {}
+}
+
+// If this failed, forgotten connections would add up until none is left.
+#[test]
+fn idle_connections_are_closed() {
+    let server = TestServer::start(&[("connections.max.idle.ms", "50")]);
+    assert!(server.client().is_closed());
+    server.wait_for_line("idle for connections.max.idle.ms");
+    let mut halfway = server.client();
+    halfway.send_raw(&[0, 0]);
+    assert!(halfway.is_closed());
+    server.wait_for_line("a frame was begun");
+}

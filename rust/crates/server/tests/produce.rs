@@ -1,0 +1,240 @@
+//! Produce: what is written, what is refused and with which code.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod common;
+
+use common::{
+    Client, Fetch, TestServer, batch, fetched, int, partition, produce, produced, records,
+};
+use logcore_records::{BatchBuilder, Compression};
+
+fn code(client: &mut Client, version: i16, topic: &str, index: i32, records: &[u8]) -> i64 {
+    let body = client.call(0, version, produce(topic, 1, &[(index, records)]));
+    int(&produced(&body), "error_code")
+}
+
+fn built(build: impl FnOnce(&mut BatchBuilder)) -> Vec<u8> {
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    builder.append(1, None, Some(b"value"), &[]).unwrap();
+    build(&mut builder);
+    builder.build().unwrap()
+}
+
+// If this failed, what a producer sent would not be what a consumer gets.
+#[test]
+fn every_version_is_stored_and_acknowledged() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    for version in 3..=11i16 {
+        let sent = batch(&[b"a", b"b"]);
+        let body = client.call(0, version, produce("t", -1, &[(0, &sent)]));
+        let answer = produced(&body);
+        let offset = i64::from(version - 3) * 2;
+        assert_eq!(int(&answer, "error_code"), 0);
+        assert_eq!(int(&answer, "base_offset"), offset);
+        assert_eq!(int(&answer, "log_append_time_ms"), -1);
+        let stored = server.server.read("t", 0, offset, 1).unwrap();
+        assert_eq!(stored[..8], offset.to_be_bytes());
+        assert_eq!(stored[12..16], 3i32.to_be_bytes(), "leader epoch");
+        assert_eq!(stored[16..], sent[16..]);
+    }
+    assert_eq!(server.server.offsets("t", 0).unwrap().high_watermark, 18);
+}
+
+// If this failed, damage would be stored, or a client would be told the wrong reason and do the wrong thing.
+#[test]
+fn what_is_refused_is_not_stored_and_named_as_kafka_names_it() {
+    let server = TestServer::start(&[("message.max.bytes", "2000")]);
+    let mut client = server.client();
+    let good = batch(&[b"good"]);
+    let mut wrong_crc = good.clone();
+    *wrong_crc.last_mut().unwrap() ^= 1;
+    let mut old_format = good.clone();
+    old_format[16] = 1;
+    let two = [good.clone(), good.clone()].concat();
+    let control = built(|builder| builder.set_control(true));
+    let transactional = built(|builder| {
+        builder.set_transactional(true);
+        builder.set_producer_state(5, 0, 0);
+    });
+    for (records, expected) in [
+        (&wrong_crc[..], 2),
+        (&batch(&[&[0; 3000]]), 10),
+        (b"", 87),
+        (&good[..good.len() - 1], 87),
+        (&old_format, 87),
+        (&two, 87),
+        (&control, 87),
+        (&transactional, 53),
+    ] {
+        assert_eq!(code(&mut client, 9, "t", 0, records), expected);
+    }
+    assert_eq!(code(&mut client, 9, "nowhere", 0, &good), 3);
+    assert_eq!(code(&mut client, 9, "t", 2, &good), 3);
+    let body = client.call(0, 9, produce("t", 7, &[(0, &good)]));
+    assert_eq!(int(&produced(&body), "error_code"), 21);
+    let mut with_id = produce("t", 1, &[(0, &transactional)]);
+    with_id.set("transactional_id", "tx");
+    assert_eq!(
+        int(&produced(&client.call(0, 9, with_id)), "error_code"),
+        48
+    );
+    assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 0);
+    assert_eq!(code(&mut client, 9, "t", 0, &good), 0);
+}
+
+// If this failed, one bad partition would take the good ones of its request down with it.
+#[test]
+fn partitions_of_one_request_stand_for_themselves() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let good = batch(&[&[5; 20_000]]);
+    let mut bad = good.clone();
+    bad[100] ^= 1;
+    let body = client.call(0, 8, produce("t", 1, &[(0, &bad), (1, &good), (9, &good)]));
+    let topic = body
+        .get("responses")
+        .unwrap()
+        .structs()
+        .next()
+        .unwrap()
+        .clone();
+    let codes: Vec<_> = topic
+        .get("partition_responses")
+        .unwrap()
+        .structs()
+        .map(|part| int(part, "error_code"))
+        .collect();
+    assert_eq!(codes, [2, 0, 3]);
+    assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 0);
+    assert_eq!(server.server.offsets("t", 1).unwrap().log_end, 1);
+}
+
+// If this failed, a retry of an idempotent producer would be stored twice, or a gap in its records would go unnoticed.
+#[test]
+fn sequences_of_idempotent_producers() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let numbered = |epoch: i16, sequence: i32| {
+        built(|builder| builder.set_producer_state(77, epoch, sequence))
+    };
+    for (epoch, sequence, expected) in [
+        (1, 0, 0),
+        (1, 1, 0),
+        (1, 1, 0),
+        (1, 5, 45),
+        (0, 2, 47),
+        (1, 2, 0),
+    ] {
+        let sent = numbered(epoch, sequence);
+        assert_eq!(
+            code(&mut client, 9, "t", 0, &sent),
+            expected,
+            "epoch {epoch}, sequence {sequence}"
+        );
+    }
+    assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 3);
+}
+
+// If this failed, a producer that asks for no answer would block or be told lies by silence.
+#[test]
+fn acks_zero_answers_nothing_and_closes_on_an_error() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    client.send(0, 9, produce("t", 0, &[(0, &batch(&[b"quiet"]))]));
+    // The next answer is that of the next request.
+    let response = Fetch::default().call(&mut client);
+    assert_eq!(int(&fetched(&response)[0], "high_watermark"), 1);
+    client.send(0, 9, produce("unknown", 0, &[(0, &batch(&[b"lost"]))]));
+    assert!(client.is_closed());
+    server.wait_for_line("unknown-0: UNKNOWN_TOPIC_OR_PARTITION");
+}
+
+// If this failed, a broker would write into a log that another one leads.
+#[test]
+fn only_the_leader_writes() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let mut elsewhere = partition("t", 0);
+    (elsewhere.leader_id, elsewhere.leader_epoch) = (2, 4);
+    server.server.create_partition(&elsewhere).unwrap();
+    let body = client.call(0, 10, produce("t", 1, &[(0, &batch(&[b"x"]))]));
+    let answer = produced(&body);
+    assert_eq!(int(&answer, "error_code"), 6);
+    let leader = answer
+        .get("current_leader")
+        .unwrap()
+        .as_struct()
+        .unwrap()
+        .clone();
+    assert_eq!(
+        (int(&leader, "leader_id"), int(&leader, "leader_epoch")),
+        (2, 4)
+    );
+    let response = Fetch {
+        version: 16,
+        ..Fetch::default()
+    }
+    .call(&mut client);
+    assert_eq!(int(&fetched(&response)[0], "error_code"), 6);
+    assert!(server.server.append("t", 0, &batch(&[b"x"])).is_err());
+}
+
+// If this failed, a topic with log-append time would keep the producers' clocks, or its batches a wrong checksum.
+#[test]
+fn log_append_time_is_the_brokers() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let stamped = common::properties(&[("message.timestamp.type", "LogAppendTime")]);
+    server.server.update_topic_config("t", &stamped).unwrap();
+    let body = client.call(0, 9, produce("t", 1, &[(0, &batch(&[b"a", b"b"]))]));
+    let time = int(&produced(&body), "log_append_time_ms");
+    assert!(time > 1_700_000_000_000);
+    let response = Fetch::default().call(&mut client);
+    let stored = records(&fetched(&response)[0]);
+    let stored = logcore_records::Batch::parse(&stored).unwrap();
+    stored.verify_crc().unwrap();
+    assert_eq!(stored.header.max_timestamp, time);
+}
+
+// If this failed, clients of before 2017 would be refused, or their records would come back changed.
+#[test]
+fn message_sets_are_converted() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let mut message = Vec::new();
+    // Magic 1, no compression, a timestamp, no key, and a value of two bytes (KIP-32).
+    message.extend([1, 0]);
+    message.extend(1_700_000_000_123i64.to_be_bytes());
+    message.extend((-1i32).to_be_bytes());
+    message.extend(2i32.to_be_bytes());
+    message.extend(b"ok");
+    let mut set = 0i64.to_be_bytes().to_vec();
+    set.extend((message.len() as i32 + 4).to_be_bytes());
+    set.extend(crc32(&message).to_be_bytes());
+    set.extend(&message);
+    for version in 0..=2 {
+        assert_eq!(
+            code(&mut client, version, "t", 0, &set),
+            0,
+            "version {version}"
+        );
+    }
+    set[17] ^= 64;
+    assert_ne!(code(&mut client, 2, "t", 0, &set), 0);
+    let response = Fetch::default().call(&mut client);
+    let stored = records(&fetched(&response)[0]);
+    let first = logcore_records::Batch::parse(&stored).unwrap();
+    assert_eq!(first.header.base_timestamp, 1_700_000_000_123);
+    assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 3);
+}
+
+/// CRC-32 (IEEE), bit by bit.
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |crc: u32, byte: &u8| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
+        })
+    };
+    !bytes.iter().fold(!0, step)
+}
