@@ -1,7 +1,366 @@
-//! Binding of the `server` room.
+//! Binding of the `server` room: the broker's data plane for Python.
+//!
+//! Calls that may block release the GIL. Requests cross as [`PyRequest`] objects; one that is dropped unanswered closes its
+//! connection, so no client hangs on a handler that failed.
 
+use std::time::Duration;
+
+use logcore_protocol::{Direction, schema};
+use logcore_server::{
+    ControlRequest, ListenerSpec, PartitionSpec, Properties, Server, ServerError as CoreError,
+    ServerOptions,
+};
+use parking_lot::Mutex;
+use pyo3::create_exception;
+use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyString};
 
-pub(crate) fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+use crate::codec::{api_schema, protocol_error, py_to_value, value_to_py};
+
+create_exception!(
+    logcore,
+    ServerError,
+    PyException,
+    "What the server refused; `code` is Kafka's error code for it."
+);
+create_exception!(
+    logcore,
+    ServerConfigError,
+    ServerError,
+    "A setting with a value that cannot be."
+);
+create_exception!(
+    logcore,
+    ListenerError,
+    ServerError,
+    "An address that cannot be listened on."
+);
+create_exception!(
+    logcore,
+    LogDirError,
+    ServerError,
+    "A log directory that cannot be used, or a log in it that failed."
+);
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("ServerError", py.get_type::<ServerError>())?;
+    module.add("ServerConfigError", py.get_type::<ServerConfigError>())?;
+    module.add("ListenerError", py.get_type::<ListenerError>())?;
+    module.add("LogDirError", py.get_type::<LogDirError>())?;
+    module.add_class::<PyServer>()?;
+    module.add_class::<PyRequest>()?;
     Ok(())
+}
+
+/// The exception for an error of the crate, with Kafka's code on it. Every variant is named: a new one must get a class.
+fn raise(py: Python<'_>, error: CoreError) -> PyErr {
+    let (code, text) = (error.code(), error.to_string());
+    let raised = match error {
+        CoreError::InvalidConfig { .. } => ServerConfigError::new_err(text),
+        CoreError::Bind { .. } => ListenerError::new_err(text),
+        CoreError::Storage(error) => match error.kafka_code() {
+            40 => ServerConfigError::new_err(text),
+            56 | 104 => LogDirError::new_err(text),
+            _ => ServerError::new_err(text),
+        },
+        CoreError::NoLogDirs => LogDirError::new_err(text),
+        CoreError::Protocol(error) => return protocol_error(error),
+        CoreError::Os { .. }
+        | CoreError::UnservedApi { .. }
+        | CoreError::WrongState(_)
+        | CoreError::UnknownPartition { .. }
+        | CoreError::UnknownTopic(_)
+        | CoreError::TopicId { .. }
+        | CoreError::NotLeader { .. } => ServerError::new_err(text),
+    };
+    match raised.value(py).setattr("code", code.0) {
+        Ok(()) => raised,
+        Err(error) => error,
+    }
+}
+
+/// Runs without the GIL and turns the crate's error into an exception.
+fn detached<T: Send>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T, CoreError> + Send,
+) -> PyResult<T> {
+    py.detach(work).map_err(|error| raise(py, error))
+}
+
+/// Settings as text: Kafka writes booleans in lower case.
+fn properties(config: &Bound<'_, PyDict>) -> PyResult<Properties> {
+    let mut properties = Properties::new();
+    for (name, value) in config {
+        let text = if let Ok(flag) = value.cast::<PyBool>() {
+            if flag.is_true() { "true" } else { "false" }.to_owned()
+        } else if value.is_instance_of::<PyInt>() || value.is_instance_of::<PyString>() {
+            value.str()?.to_string()
+        } else {
+            let kind = value.get_type();
+            return Err(PyTypeError::new_err(format!(
+                "{name}: a setting is a str, an int or a bool, not a {}",
+                kind.name()?
+            )));
+        };
+        properties.insert(name.extract()?, text);
+    }
+    Ok(properties)
+}
+
+fn topic_id(bytes: &[u8]) -> PyResult<[u8; 16]> {
+    bytes.try_into().map_err(|_| {
+        PyValueError::new_err(format!(
+            "a topic id is 16 bytes, found {} bytes",
+            bytes.len()
+        ))
+    })
+}
+
+#[pyclass(frozen, name = "Server", module = "logcore._native")]
+struct PyServer(Server);
+
+#[pymethods]
+impl PyServer {
+    #[new]
+    #[pyo3(signature = (*, node_id, cluster_id, log_dirs, config))]
+    fn new(
+        py: Python<'_>,
+        node_id: i32,
+        cluster_id: String,
+        log_dirs: Vec<String>,
+        config: &Bound<'_, PyDict>,
+    ) -> PyResult<Self> {
+        let options = ServerOptions {
+            node_id,
+            cluster_id,
+            log_dirs,
+            properties: properties(config)?,
+        };
+        detached(py, || Server::open(&options)).map(Self)
+    }
+
+    fn start(
+        &self,
+        py: Python<'_>,
+        listeners: Vec<(String, String, u16)>,
+        apis: Vec<(i16, i16, i16)>,
+    ) -> PyResult<Vec<u16>> {
+        let listeners: Vec<_> = listeners
+            .into_iter()
+            .map(|(name, host, port)| ListenerSpec { name, host, port })
+            .collect();
+        detached(py, || self.0.start(&listeners, &apis))
+    }
+
+    #[getter]
+    fn wake_fd(&self) -> i32 {
+        self.0.wake_fd()
+    }
+
+    fn take_requests(&self) -> Vec<PyRequest> {
+        self.0
+            .take_requests()
+            .into_iter()
+            .map(PyRequest::new)
+            .collect()
+    }
+
+    fn take_log_lines(&self) -> Vec<(i32, String)> {
+        let lines = self.0.take_log_lines();
+        lines
+            .into_iter()
+            .map(|line| (line.level as i32, line.message))
+            .collect()
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one for each field of a partition"
+    )]
+    fn create_partition(
+        &self,
+        py: Python<'_>,
+        topic: String,
+        topic_id: &[u8],
+        partition: i32,
+        leader_epoch: i32,
+        leader_id: i32,
+        config: &Bound<'_, PyDict>,
+    ) -> PyResult<()> {
+        let spec = PartitionSpec {
+            topic,
+            topic_id: self::topic_id(topic_id)?,
+            partition,
+            leader_epoch,
+            leader_id,
+            config: properties(config)?,
+        };
+        detached(py, || self.0.create_partition(&spec))
+    }
+
+    fn delete_topic(&self, py: Python<'_>, topic: &str) -> PyResult<()> {
+        detached(py, || self.0.delete_topic(topic))
+    }
+
+    fn update_topic_config(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        config: &Bound<'_, PyDict>,
+    ) -> PyResult<()> {
+        let properties = properties(config)?;
+        detached(py, || self.0.update_topic_config(topic, &properties))
+    }
+
+    fn partitions<'py>(&self, py: Python<'py>) -> Vec<(String, Bound<'py, PyBytes>, i32)> {
+        self.0
+            .partitions()
+            .into_iter()
+            .map(|(topic, id, partition)| (topic, PyBytes::new(py, &id), partition))
+            .collect()
+    }
+
+    fn offsets(&self, py: Python<'_>, topic: &str, partition: i32) -> PyResult<(i64, i64, i64)> {
+        let offsets = detached(py, || self.0.offsets(topic, partition))?;
+        Ok((offsets.log_start, offsets.high_watermark, offsets.log_end))
+    }
+
+    fn append(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        partition: i32,
+        batches: PyBackedBytes,
+    ) -> PyResult<i64> {
+        detached(py, || self.0.append(topic, partition, &batches))
+    }
+
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &str,
+        partition: i32,
+        offset: i64,
+        max_bytes: u64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let batches = detached(py, || self.0.read(topic, partition, offset, max_bytes))?;
+        Ok(PyBytes::new(py, &batches))
+    }
+
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let metrics = PyDict::new(py);
+        for (name, value) in self.0.metrics() {
+            metrics.set_item(name, value)?;
+        }
+        for (key, count) in self.0.request_counts() {
+            let name = schema(key, Direction::Request).map_or("unknown", |schema| schema.name);
+            metrics.set_item(format!("requests_{name}"), count)?;
+        }
+        Ok(metrics)
+    }
+
+    #[pyo3(signature = (grace_seconds = 2.0))]
+    fn stop(&self, py: Python<'_>, grace_seconds: f64) -> PyResult<()> {
+        let grace = Duration::try_from_secs_f64(grace_seconds)
+            .map_err(|error| PyValueError::new_err(format!("grace_seconds: {error}")))?;
+        detached(py, || self.0.stop(grace))
+    }
+}
+
+#[pyclass(frozen, name = "Request", module = "logcore._native")]
+struct PyRequest {
+    request: Mutex<ControlRequest>,
+    body: PyOnceLock<Py<PyAny>>,
+}
+
+impl PyRequest {
+    fn new(request: ControlRequest) -> Self {
+        Self {
+            request: Mutex::new(request),
+            body: PyOnceLock::new(),
+        }
+    }
+}
+
+#[pymethods]
+impl PyRequest {
+    #[getter]
+    fn api_key(&self) -> i16 {
+        self.request.lock().header.api_key
+    }
+
+    #[getter]
+    fn api_version(&self) -> i16 {
+        self.request.lock().header.api_version
+    }
+
+    #[getter]
+    fn correlation_id(&self) -> i32 {
+        self.request.lock().header.correlation_id
+    }
+
+    #[getter]
+    fn client_id(&self) -> Option<String> {
+        let request = self.request.lock();
+        request.header.client_id.as_deref().map(str::to_owned)
+    }
+
+    #[getter]
+    fn connection_id(&self) -> String {
+        self.request.lock().connection.id.clone()
+    }
+
+    #[getter]
+    fn client_host(&self) -> String {
+        self.request.lock().connection.client_host.clone()
+    }
+
+    #[getter]
+    fn listener(&self) -> String {
+        self.request.lock().connection.listener.clone()
+    }
+
+    #[getter]
+    fn answered(&self) -> bool {
+        self.request.lock().is_answered()
+    }
+
+    #[getter]
+    fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let convert = || {
+            // The values share their buffers, so this copies nothing and the lock is not held while Python allocates.
+            let value = self.request.lock().body.clone();
+            value_to_py(py, &value).map(Bound::unbind)
+        };
+        Ok(self.body.get_or_try_init(py, convert)?.bind(py).clone())
+    }
+
+    fn respond(&self, body: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (key, version) = {
+            let request = self.request.lock();
+            (request.header.api_key, request.header.api_version)
+        };
+        let message = py_to_value(api_schema(key, Direction::Response)?, version, body)?;
+        let responded = self.request.lock().respond(&message);
+        responded.map_err(protocol_error)
+    }
+
+    fn close(&self) {
+        self.request.lock().close();
+    }
+
+    fn __repr__(&self) -> String {
+        let request = self.request.lock();
+        let header = &request.header;
+        let name =
+            schema(header.api_key, Direction::Request).map_or("unknown", |schema| schema.name);
+        format!(
+            "<Request {name} v{} #{} from {}>",
+            header.api_version, header.correlation_id, request.connection.id
+        )
+    }
 }

@@ -1,0 +1,148 @@
+"""Produce and Fetch through the extension: what goes in comes out, also after a crash."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from logcore._native import LogDirError, ServerError
+
+from . import wire
+from .conftest import NODE, TOPIC_ID, Running, open_server
+
+
+def test_produce_and_fetch_round_trip(running: Running) -> None:
+    """If this failed, a consumer would not get what a producer was told is stored."""
+    first, second = wire.batch([b"a", b"b"]), wire.batch([b"c" * 100_000])
+    with running.client() as client:
+        assert client.produce("t", 0, first)["base_offset"] == 0
+        assert client.produce("t", 0, second)["base_offset"] == 2
+        part = client.fetch("t", 0, 0)
+    assert (part["error_code"], part["high_watermark"], part["log_start_offset"]) == (0, 3, 0)
+    stored = part["records"]
+    assert len(stored) == len(first) + len(second)
+    assert stored[16 : len(first)] == first[16:]
+    assert stored[len(first) + 16 :] == second[16:]
+    assert stored[len(first) : len(first) + 8] == (2).to_bytes(8, "big")
+    assert running.server.offsets("t", 0) == (0, 3, 3)
+    assert running.server.read("t", 0, 1, 1) == stored[: len(first)]
+
+
+def test_a_long_poll_is_woken_by_an_append(running: Running) -> None:
+    """If this failed, a consumer would wait out its time before it sees a record."""
+    records = wire.batch([b"wake up"])
+    with running.client() as client:
+        sent = client.send(wire.FETCH, 12, wire.fetch("t", 0, 0, wait_ms=600_000))
+        assert running.server.append("t", 0, records) == 0
+        received, response = client.receive(wire.FETCH, 12)
+    assert received == sent
+    assert response["responses"][0]["partitions"][0]["records"][16:] == records[16:]
+
+
+def test_a_wrong_crc_is_refused_and_not_stored(running: Running) -> None:
+    """If this failed, damage on the way would become damage on disk."""
+    records = bytearray(wire.batch([b"precious"]))
+    records[-3] ^= 0x10
+    with running.client() as client:
+        part = client.produce("t", 0, bytes(records))
+        assert part["error_code"] == 2
+        assert "checksum" in part["error_message"]
+        assert running.server.offsets("t", 0) == (0, 0, 0)
+        assert client.produce("t", 0, wire.batch([b"fine"]))["error_code"] == 0
+    with pytest.raises(ServerError) as refused:
+        running.server.append("t", 0, bytes(records))
+    assert refused.value.code == 2
+    assert running.server.metrics()["produced_records"] == 1
+
+
+def test_a_bad_frame_closes_its_own_connection_only(running: Running) -> None:
+    """If this failed, garbage on the port would cost somebody else something."""
+    with running.client() as good, running.client() as bad:
+        good.produce("t", 0, wire.batch([b"before"]))
+        bad.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert bad.is_closed()
+        assert "socket.request.max.bytes" in running.wait_for_line("closed")
+        assert good.produce("t", 0, wire.batch([b"after"]))["base_offset"] == 1
+
+
+def test_a_restart_finds_everything(tmp_path: Path) -> None:
+    """If this failed, a clean stop would lose records, topics or their ids."""
+    before = Running(tmp_path, {})
+    with before.client() as client:
+        client.produce("t", 0, wire.batch([b"kept"]))
+    before.server.stop()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    after = open_server(tmp_path)
+    assert after.partitions() == [("t", TOPIC_ID, 0)]
+    assert after.offsets("t", 0) == (0, 1, 1)
+    (port,) = after.start([("PLAINTEXT", "127.0.0.1", 0)], wire.APIS)
+    with wire.Client(port) as client:
+        assert client.fetch("t", 0, 0)["error_code"] == 6, "nobody has said who leads"
+        after.create_partition("t", TOPIC_ID, 0, 1, NODE, {})
+        assert len(client.fetch("t", 0, 0)["records"]) > 0
+    with pytest.raises(ServerError) as refused:
+        after.create_partition("t", bytes(16 * [9]), 1, 1, NODE, {})
+    assert refused.value.code == 103
+    after.stop()
+
+
+CHILD = """
+import sys, threading
+from pathlib import Path
+from tests.server.conftest import Running
+running = Running(Path(sys.argv[1]), {})
+print(running.port, flush=True)
+threading.Event().wait()
+"""
+
+
+def test_acknowledged_records_survive_sigkill(tmp_path: Path) -> None:
+    """If this failed, a crash of the broker would lose what it had acknowledged, or store it twice."""
+    child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        with child.stdout, wire.Client(int(child.stdout.readline())) as client:
+            values = [b"%d" % number * 50 for number in range(200)]
+            for offset, value in enumerate(values):
+                assert client.produce("t", 0, wire.batch([value]))["base_offset"] == offset
+            client.send(wire.PRODUCE, 9, wire.produce("t", 0, wire.batch([b"in flight"])))
+            child.kill()
+            child.wait(wire.PATIENCE)
+    finally:
+        child.kill()
+        child.wait(wire.PATIENCE)
+    server = open_server(tmp_path)
+    log_start, _, log_end = server.offsets("t", 0)
+    assert log_start == 0
+    assert log_end in (200, 201), "the one in flight may or may not have made it"
+    for position, value in enumerate(values):
+        stored = server.read("t", 0, position, 1)
+        assert stored[61:] == wire.batch([value])[61:]
+        assert int.from_bytes(stored[:8], "big") == position
+    server.stop()
+
+
+def test_a_directory_has_one_server(running: Running) -> None:
+    """If this failed, two servers could write into one log."""
+    with pytest.raises(LogDirError, match="in use"):
+        open_server(running.path)
+
+
+def test_topics_come_and_go(running: Running) -> None:
+    """If this failed, a deleted topic would still be served, or its name never be free again."""
+    other = bytes(16 * [1])
+    with running.client() as client:
+        client.produce("t", 0, wire.batch([b"old"]))
+        running.server.delete_topic("t")
+        assert client.produce("t", 0, wire.batch([b"late"]))["error_code"] == 3
+        assert client.fetch("t", 0, 0)["error_code"] == 3
+        running.server.create_partition("t", other, 0, 0, NODE, {"max.message.bytes": "100"})
+        assert running.server.partitions() == [("t", other, 0)]
+        assert client.produce("t", 0, wire.batch([b"x" * 200]))["error_code"] == 10
+        running.server.update_topic_config("t", {})
+        assert client.produce("t", 0, wire.batch([b"x" * 200]))["base_offset"] == 0
+    with pytest.raises(ServerError) as unknown:
+        running.server.delete_topic("never was")
+    assert unknown.value.code == 3
