@@ -160,7 +160,8 @@ def test_a_flipped_bit_is_an_error_that_names_the_place(tmp_path: Path) -> None:
     written = sample(20)
     first, second = encode(written[:10]), bytearray(encode(written[10:]))
     second[-4] ^= 1
-    write_segment(tmp_path, 0, first + bytes(second) + encode(sample(5, first=20)))
+    write_segment(tmp_path, 0, first + bytes(second))
+    write_segment(tmp_path, 20, encode(sample(5, first=20)))
     with pytest.raises(OSError, match=rf"offset 10, at position {len(first)} .* corrupt: checksum"):
         scan(tmp_path)
     assert records(scan(tmp_path, None, 0, 10)) == written[:10]

@@ -1,16 +1,14 @@
 //! Batches as bytes, walked in order and fed into the columns.
 //!
 //! A batch is looked at in this order, so that little is done for what is not wanted: header, offset range, control
-//! flag, checksum, decompression, records. Messages of the formats 0 and 1, which old logs hold, are converted one by
-//! one and take the same road. What is incomplete at the end of the bytes is left to the caller.
+//! flag, checksum, decompression, records. Messages of the formats 0 and 1, which old logs hold, have a walk of
+//! their own into the same rows. What is incomplete at the end of the bytes is left to the caller.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use arrow_array::RecordBatch;
-use logcore_records::{
-    Batch, BatchHeader, LOG_OVERHEAD, Record, RecordError, TimestampType, legacy,
-};
+use logcore_records::{Batch, Headers, LOG_OVERHEAD, RecordError, TimestampType, legacy};
 
 use crate::error::ColumnsError;
 use crate::rows::{Row, Rows};
@@ -164,7 +162,7 @@ impl Decoder {
 
     /// One batch or old message; its size, or `None` when it is not all there.
     fn feed_entry(&mut self, bytes: &[u8]) -> Result<Option<usize>, Failure> {
-        if matches!(bytes.get(MAGIC_AT), Some(0 | 1)) {
+        if legacy::is_legacy(bytes) {
             return self.feed_legacy(bytes);
         }
         let batch = match Batch::parse(bytes) {
@@ -172,7 +170,7 @@ impl Decoder {
             Err(RecordError::Truncated { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        self.feed_batch(&batch, batch_timestamp_type(&batch.header))?;
+        self.feed_batch(&batch)?;
         Ok(Some(batch.bytes.len()))
     }
 
@@ -180,22 +178,39 @@ impl Decoder {
         let Some(size) = legacy_size(bytes)? else {
             return Ok(None);
         };
-        let converted = legacy::to_v2(&bytes[..size], DECOMPRESSED_LIMIT)?;
         // Format 0 has no timestamps; Kafka calls their type "none".
-        let none = bytes[MAGIC_AT] == 0;
-        for batch in logcore_records::batches(&converted) {
-            let batch = batch?;
-            let timestamp_type = if none {
-                -1
-            } else {
-                batch_timestamp_type(&batch.header)
-            };
-            self.feed_batch(&batch, timestamp_type)?;
+        let untimed = bytes[MAGIC_AT] == 0;
+        let wanted = self.next_offset..self.end;
+        let mut last = None;
+        let mut failed = None;
+        legacy::for_each(&bytes[..size], DECOMPRESSED_LIMIT, |message| {
+            last = Some(message.offset);
+            if failed.is_none() && wanted.contains(&message.offset) {
+                let row = Row {
+                    offset: message.offset,
+                    timestamp: message.timestamp,
+                    timestamp_type: if untimed {
+                        -1
+                    } else {
+                        timestamp_type_id(message.timestamp_type)
+                    },
+                    key: message.key,
+                    value: message.value,
+                };
+                failed = self.push(&row, Headers::EMPTY).err();
+            }
+            Ok(())
+        })?;
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        if let Some(last) = last {
+            self.next_offset = self.next_offset.max(last.saturating_add(1));
         }
         Ok(Some(size))
     }
 
-    fn feed_batch(&mut self, batch: &Batch<'_>, timestamp_type: i32) -> Result<(), Failure> {
+    fn feed_batch(&mut self, batch: &Batch<'_>) -> Result<(), Failure> {
         let header = &batch.header;
         if header.last_offset() < self.next_offset {
             return Ok(());
@@ -207,7 +222,7 @@ impl Decoder {
         batch.verify_crc()?;
         if !header.is_control() {
             let mut scratch = std::mem::take(&mut self.scratch);
-            let fed = self.feed_records(batch, timestamp_type, &mut scratch);
+            let fed = self.feed_records(batch, &mut scratch);
             self.scratch = scratch;
             fed?;
         }
@@ -215,27 +230,29 @@ impl Decoder {
         Ok(())
     }
 
-    fn feed_records(
-        &mut self,
-        batch: &Batch<'_>,
-        timestamp_type: i32,
-        scratch: &mut Vec<u8>,
-    ) -> Result<(), Failure> {
+    fn feed_records(&mut self, batch: &Batch<'_>, scratch: &mut Vec<u8>) -> Result<(), Failure> {
         let wanted = self.next_offset..self.end;
+        let timestamp_type = timestamp_type_id(batch.header.timestamp_type());
         for record in batch.records_in(scratch, DECOMPRESSED_LIMIT)? {
             let record = record?;
             if wanted.contains(&record.offset) {
-                self.push(&record, timestamp_type)?;
+                let row = Row {
+                    offset: record.offset,
+                    timestamp: record.timestamp,
+                    timestamp_type,
+                    key: record.key,
+                    value: record.value,
+                };
+                self.push(&row, record.headers())?;
             }
         }
         Ok(())
     }
 
-    fn push(&mut self, record: &Record<'_>, timestamp_type: i32) -> Result<(), ColumnsError> {
-        let mut row_bytes = record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len);
+    fn push(&mut self, row: &Row<'_>, headers: Headers<'_>) -> Result<(), ColumnsError> {
+        let mut row_bytes = row.key.map_or(0, <[u8]>::len) + row.value.map_or(0, <[u8]>::len);
         if self.rows.wants_headers() {
-            row_bytes += record
-                .headers()
+            row_bytes += headers
                 .map(|(key, value)| key.len() + value.map_or(0, <[u8]>::len))
                 .sum::<usize>();
         }
@@ -243,17 +260,11 @@ impl Decoder {
             self.flush()?;
         }
         if self.rows.wants_headers() {
-            for (key, value) in record.headers() {
+            for (key, value) in headers {
                 self.rows.push_header(key, value)?;
             }
         }
-        self.rows.push(&Row {
-            offset: record.offset,
-            timestamp: record.timestamp,
-            timestamp_type,
-            key: record.key,
-            value: record.value,
-        })
+        self.rows.push(row)
     }
 }
 
@@ -276,8 +287,8 @@ impl From<ColumnsError> for Failure {
 }
 
 /// Kafka's `TimestampType.id`.
-fn batch_timestamp_type(header: &BatchHeader) -> i32 {
-    match header.timestamp_type() {
+fn timestamp_type_id(timestamp_type: TimestampType) -> i32 {
+    match timestamp_type {
         TimestampType::CreateTime => 0,
         TimestampType::LogAppendTime => 1,
     }
