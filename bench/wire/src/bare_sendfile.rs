@@ -1,0 +1,140 @@
+//! The least that can answer `fetch`: the records go from a file to the socket by `sendfile`, with one small front
+//! before them. Where each batch begins is looked up in memory; nothing else is known about the file.
+
+use std::fs::File;
+use std::net::TcpStream;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use logcore_records::{BatchHeader, HEADER_SIZE};
+use rustix::net::SendFlags;
+
+use crate::args::Args;
+use crate::bare_broker::{accept, listen};
+use crate::error::BenchError;
+use crate::frames::Frames;
+use crate::messages::{self, FetchRequest};
+
+/// The flags of `bare-sendfile`.
+pub(crate) struct Options {
+    pub(crate) port: u16,
+    pub(crate) file: PathBuf,
+}
+
+impl Options {
+    pub(crate) fn take(args: &mut Args) -> Result<Self, BenchError> {
+        let options = Self {
+            port: args.optional("port", 0)?,
+            file: args.required("file")?,
+        };
+        args.finish()?;
+        Ok(options)
+    }
+}
+
+/// A file of batches, such as a segment, and where they begin.
+pub(crate) struct Batches {
+    file: File,
+    /// The last offset of each batch and the position of its first byte, both ascending.
+    starts: Vec<(i64, u64)>,
+    /// Bytes of whole batches.
+    size: u64,
+    next_offset: i64,
+}
+
+impl Batches {
+    /// Reads every batch header of the file once; the batches end at the first that is not whole.
+    pub(crate) fn open(path: &Path) -> Result<Self, BenchError> {
+        let failed = || BenchError::io(format!("reading {}", path.display()));
+        let file = File::open(path).map_err(failed())?;
+        let file_size = file.metadata().map_err(failed())?.len();
+        let (mut starts, mut size, mut next_offset) = (Vec::new(), 0u64, 0);
+        while size + HEADER_SIZE as u64 <= file_size {
+            let mut front = [0; HEADER_SIZE];
+            file.read_exact_at(&mut front, size).map_err(failed())?;
+            let header = BatchHeader::parse(&front)?;
+            if size + header.size() as u64 > file_size {
+                break;
+            }
+            starts.push((header.last_offset(), size));
+            next_offset = header.next_offset();
+            size += header.size() as u64;
+        }
+        if starts.is_empty() {
+            return Err(BenchError::Protocol(format!(
+                "{} holds no whole batch",
+                path.display()
+            )));
+        }
+        Ok(Self {
+            file,
+            starts,
+            size,
+            next_offset,
+        })
+    }
+
+    /// The bytes from the batch that holds `offset` on, `max_bytes` at most. A first batch that is longer goes whole,
+    /// as it does in Kafka.
+    fn range(&self, offset: i64, max_bytes: usize) -> (u64, usize) {
+        let index = self.starts.partition_point(|(last, _)| *last < offset);
+        let Some((_, start)) = self.starts.get(index) else {
+            return (self.size, 0);
+        };
+        let after = self.starts.get(index + 1);
+        let first = after.map_or(self.size, |(_, position)| *position) - start;
+        let length = (self.size - start).min(max_bytes as u64).max(first);
+        (*start, length as usize)
+    }
+}
+
+/// Sends one response: its front, held back until the first of the records can leave with it, and the records.
+fn answer(
+    stream: &TcpStream,
+    batches: &Batches,
+    front: &mut Vec<u8>,
+    request: &FetchRequest,
+    topic: &[u8],
+) -> Result<(), BenchError> {
+    let (mut position, mut left) = batches.range(request.offset, request.max_bytes);
+    messages::fetch_response_front(front, request, topic, batches.next_offset, left);
+    let mut unsent = &front[..];
+    let flags = if left > 0 {
+        SendFlags::MORE | SendFlags::NOSIGNAL
+    } else {
+        SendFlags::NOSIGNAL
+    };
+    while !unsent.is_empty() {
+        let sent = rustix::net::send(stream, unsent, flags)
+            .map_err(|error| BenchError::io("answering")(error.into()))?;
+        unsent = &unsent[sent..];
+    }
+    while left > 0 {
+        let sent = rustix::fs::sendfile(stream, &batches.file, Some(&mut position), left)
+            .map_err(|error| BenchError::io("sending the file")(error.into()))?;
+        if sent == 0 {
+            return Err(BenchError::Protocol("the file was cut".to_owned()));
+        }
+        left -= sent;
+    }
+    Ok(())
+}
+
+/// Serves one connection until the peer closes it.
+pub(crate) fn serve(batches: &Batches, stream: &TcpStream) -> Result<(), BenchError> {
+    let mut frames = Frames::new(stream);
+    let mut front = Vec::new();
+    while let Some(frame) = frames.next()? {
+        let request = messages::read_fetch_request(frame)?;
+        let topic = request.topic.clone();
+        answer(stream, batches, &mut front, &request, &frame[topic])?;
+    }
+    Ok(())
+}
+
+/// Serves until the process is killed.
+pub(crate) fn run(options: &Options) -> Result<(), BenchError> {
+    let batches = Batches::open(&options.file)?;
+    let listener = listen("bare-sendfile", options.port)?;
+    accept(&listener, |_, stream| serve(&batches, &stream))
+}

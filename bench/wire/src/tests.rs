@@ -1,0 +1,168 @@
+//! If these fail, the load and the bare servers do not understand each other, and no figure means anything.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::thread;
+
+use crate::args::{Args, Size};
+use crate::bare_sendfile::Batches;
+use crate::error::BenchError;
+use crate::frames::Frames;
+use crate::{bare_broker, bare_sendfile, fetch, latency, messages, produce, write_loop};
+
+fn args(words: &str) -> Args {
+    Args::parse(words.split_whitespace().map(str::to_owned).collect()).unwrap()
+}
+
+/// A directory of this test, removed at the end.
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let name = format!("logcore-bench-wire-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn what_produce_sends_is_what_fetch_reads() {
+    let scratch = Scratch::new("round-trip");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..3 {
+                let (stream, _) = listener.accept().unwrap();
+                bare_broker::serve(&scratch.0, number, stream).unwrap();
+            }
+        });
+        let flags = format!("--port {port} --topic t --batch-size 4KiB --seconds 0.05");
+        let options = produce::Options::take(&mut args(&flags)).unwrap();
+        let line = produce::run(&options).unwrap().line();
+        assert!(
+            line.starts_with("{\"command\": \"produce\", \"mb_per_s\": "),
+            "{line}"
+        );
+        let options = format!("--port {port} --topic t --acks 0 --seconds 0.01");
+        let options = produce::Options::take(&mut args(&options)).unwrap();
+        produce::run(&options).unwrap();
+        let options = format!("--port {port} --topic t --seconds 0.01");
+        let options = latency::Options::take(&mut args(&options)).unwrap();
+        assert!(latency::run(&options).unwrap().line().contains("p999_us"));
+    });
+
+    let batches = Batches::open(&scratch.0.join("bare-0.log")).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // Once in small pieces that cut batches, once smaller than a batch, once all at a time.
+            for _ in 0..3 {
+                let (stream, _) = listener.accept().unwrap();
+                bare_sendfile::serve(&batches, &stream).unwrap();
+            }
+        });
+        for max_bytes in ["9000", "100", "64MiB"] {
+            let flags = format!("--port {port} --topic t --max-bytes {max_bytes} --seconds 0.1");
+            let options = fetch::Options::take(&mut args(&flags)).unwrap();
+            let line = fetch::run(&options).unwrap().line();
+            assert!(line.contains("\"gb_per_s\": "), "{line}");
+        }
+    });
+}
+
+#[test]
+fn an_error_code_ends_the_run() {
+    let mut response = Vec::new();
+    messages::produce_response(&mut response, 7, b"topic", 3, 0);
+    let frame = &mut response[4..];
+    messages::check_produce_response(frame, 7).unwrap();
+    assert!(matches!(
+        messages::check_produce_response(frame, 8),
+        Err(BenchError::Protocol(_))
+    ));
+    // Correlation id, tags, count, name, count, index; then the code.
+    let code_at = 4 + 1 + 1 + 6 + 1 + 4;
+    frame[code_at + 1] = 6;
+    assert!(matches!(
+        messages::check_produce_response(frame, 7),
+        Err(BenchError::Broker {
+            partition: 3,
+            code: 6,
+            ..
+        })
+    ));
+    for cut in 0..code_at {
+        assert!(messages::check_produce_response(&frame[..cut], 7).is_err());
+    }
+}
+
+#[test]
+fn frames_arrive_whole_however_they_are_cut() {
+    /// Gives out one more byte at each read.
+    struct Drip(Vec<u8>, usize, usize);
+    impl std::io::Read for Drip {
+        fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+            self.2 += 1;
+            let count = self.2.min(out.len()).min(self.0.len() - self.1);
+            out[..count].copy_from_slice(&self.0[self.1..self.1 + count]);
+            self.1 += count;
+            Ok(count)
+        }
+    }
+    let mut bytes = Vec::new();
+    for length in [0usize, 1, 5, 3000, 2] {
+        bytes.extend_from_slice(&(length as i32).to_be_bytes());
+        bytes.extend(vec![length as u8; length]);
+    }
+    let mut frames = Frames::new(Drip(bytes.clone(), 0, 0));
+    for length in [0usize, 1, 5, 3000, 2] {
+        assert_eq!(frames.next().unwrap().unwrap(), vec![length as u8; length]);
+    }
+    assert!(frames.next().unwrap().is_none());
+    bytes.pop();
+    let mut frames = Frames::new(&bytes[..]);
+    for _ in 0..4 {
+        frames.next().unwrap();
+    }
+    assert!(frames.next().is_err());
+    assert!(Frames::new(&[0xff; 8][..]).next().is_err());
+}
+
+#[test]
+fn wrong_flags_are_named() {
+    let refused = |words: &str| {
+        let words = words.split_whitespace().map(str::to_owned).collect();
+        let taken = Args::parse(words).and_then(|mut args| fetch::Options::take(&mut args));
+        match taken.map(|_| ()) {
+            Err(BenchError::Usage(text)) => text,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(refused("--topic t").contains("--port"));
+    assert!(refused("--topic t --port 1 --color red").contains("--color"));
+    assert!(refused("--topic t --port 70000").contains("70000"));
+    assert!(refused("--topic t --port 1 --max-bytes 4MB").contains("4MB"));
+    assert!(refused("--topic").contains("needs a value"));
+    assert!(refused("topic").contains("not a flag"));
+    assert_eq!("3KiB".parse(), Ok(Size(3072)));
+    assert!("0".parse::<Size>().is_err());
+}
+
+#[test]
+fn the_write_loop_leaves_nothing_behind() {
+    let scratch = Scratch::new("write-loop");
+    let flags = format!(
+        "--dir {} --block 1000 --total 10KiB --file-size 4000",
+        scratch.0.display()
+    );
+    let options = write_loop::Options::take(&mut args(&flags)).unwrap();
+    let line = write_loop::run(&options).unwrap().line();
+    assert!(line.contains("\"files\": 3"), "{line}");
+    assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0);
+}
