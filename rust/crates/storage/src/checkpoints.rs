@@ -40,7 +40,10 @@ pub fn read_offsets(path: &Path) -> Result<Offsets> {
             let topic = parts.next()?;
             let partition = parts.next()?.parse().ok()?;
             let offset = parts.next()?.parse().ok()?;
-            parts.next().is_none().then(|| ((topic.to_owned(), partition), offset))
+            parts
+                .next()
+                .is_none()
+                .then(|| ((topic.to_owned(), partition), offset))
         })();
         match entry {
             Some((key, offset)) => offsets.insert(key, offset),
@@ -78,7 +81,9 @@ pub fn read_epochs(path: &Path) -> Result<Vec<(i32, i64)>> {
 
 /// Replaces a file of `epoch start-offset` lines.
 pub fn write_epochs(path: &Path, epochs: &[(i32, i64)]) -> Result<()> {
-    let lines = epochs.iter().map(|(epoch, offset)| format!("{epoch} {offset}\n"));
+    let lines = epochs
+        .iter()
+        .map(|(epoch, offset)| format!("{epoch} {offset}\n"));
     write_lines(path, epochs.len(), lines)
 }
 
@@ -89,7 +94,11 @@ struct Line {
 
 impl Line {
     fn malformed(&self, path: &Path) -> StorageError {
-        corrupt(path, self.position, format!("malformed line {:?}", self.text))
+        corrupt(
+            path,
+            self.position,
+            format!("malformed line {:?}", self.text),
+        )
     }
 }
 
@@ -121,9 +130,16 @@ fn read_lines(path: &Path) -> Result<Vec<Line>> {
         return Ok(Vec::new());
     }
     if lines[0].text != "0" {
-        return Err(corrupt(path, 0, format!("version {:?} is not known, 0 is", lines[0].text)));
+        return Err(corrupt(
+            path,
+            0,
+            format!("version {:?} is not known, 0 is", lines[0].text),
+        ));
     }
-    let count: usize = lines[1].text.parse().map_err(|_| lines[1].malformed(path))?;
+    let count: usize = lines[1]
+        .text
+        .parse()
+        .map_err(|_| lines[1].malformed(path))?;
     let entries = lines.split_off(2);
     if entries.len() != count {
         return Err(corrupt(
@@ -192,6 +208,9 @@ mod tests {
             );
         }
         std::fs::write(&path, b"0\n1\n\xff 0 1\n").unwrap();
-        assert!(matches!(read_offsets(&path), Err(StorageError::Corrupt { .. })));
+        assert!(matches!(
+            read_offsets(&path),
+            Err(StorageError::Corrupt { .. })
+        ));
     }
 }

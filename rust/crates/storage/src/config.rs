@@ -80,16 +80,21 @@ impl LogConfig {
     /// setting's type or outside Kafka's bounds.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool> {
         match name {
-            "segment.bytes" => self.segment_bytes = number("segment.bytes", value, 14, i32::MAX.into())? as u64,
+            "segment.bytes" => {
+                self.segment_bytes = number("segment.bytes", value, 14, i32::MAX.into())? as u64
+            }
             "segment.ms" => self.segment_ms = number("segment.ms", value, 1, i64::MAX)?,
             "index.interval.bytes" => {
-                self.index_interval_bytes = number("index.interval.bytes", value, 0, i32::MAX.into())? as u32;
+                self.index_interval_bytes =
+                    number("index.interval.bytes", value, 0, i32::MAX.into())? as u32;
             }
             "segment.index.bytes" => {
-                self.segment_index_bytes = number("segment.index.bytes", value, 4, i32::MAX.into())? as u32;
+                self.segment_index_bytes =
+                    number("segment.index.bytes", value, 4, i32::MAX.into())? as u32;
             }
             "max.message.bytes" => {
-                self.max_message_bytes = number("max.message.bytes", value, 0, i32::MAX.into())? as u32;
+                self.max_message_bytes =
+                    number("max.message.bytes", value, 0, i32::MAX.into())? as u32;
             }
             "message.timestamp.type" => {
                 self.timestamp_type = match value {
@@ -105,13 +110,17 @@ impl LogConfig {
                 }
             }
             "message.timestamp.before.max.ms" => {
-                self.timestamp_before_max_ms = number("message.timestamp.before.max.ms", value, 0, i64::MAX)?;
+                self.timestamp_before_max_ms =
+                    number("message.timestamp.before.max.ms", value, 0, i64::MAX)?;
             }
             "message.timestamp.after.max.ms" => {
-                self.timestamp_after_max_ms = number("message.timestamp.after.max.ms", value, 0, i64::MAX)?;
+                self.timestamp_after_max_ms =
+                    number("message.timestamp.after.max.ms", value, 0, i64::MAX)?;
             }
             "retention.ms" => self.retention_ms = number("retention.ms", value, -1, i64::MAX)?,
-            "retention.bytes" => self.retention_bytes = number("retention.bytes", value, i64::MIN, i64::MAX)?,
+            "retention.bytes" => {
+                self.retention_bytes = number("retention.bytes", value, i64::MIN, i64::MAX)?
+            }
             "cleanup.policy" => self.set_cleanup_policy(value)?,
             "flush.messages" => self.flush_messages = number("flush.messages", value, 1, i64::MAX)?,
             "flush.ms" => self.flush_ms = number("flush.ms", value, 0, i64::MAX)?,
@@ -119,7 +128,8 @@ impl LogConfig {
                 self.file_delete_delay_ms = number("file.delete.delay.ms", value, 0, i64::MAX)?;
             }
             "producer.id.expiration.ms" => {
-                self.producer_id_expiration_ms = number("producer.id.expiration.ms", value, 1, i64::MAX)?;
+                self.producer_id_expiration_ms =
+                    number("producer.id.expiration.ms", value, 1, i64::MAX)?;
             }
             _ => return Ok(false),
         }
@@ -172,7 +182,11 @@ mod tests {
         let mut config = LogConfig::default();
         assert!(config.set("segment.bytes", "1048576").unwrap());
         assert!(config.set("cleanup.policy", "compact, delete").unwrap());
-        assert!(config.set("message.timestamp.type", "LogAppendTime").unwrap());
+        assert!(
+            config
+                .set("message.timestamp.type", "LogAppendTime")
+                .unwrap()
+        );
         assert!(!config.set("min.insync.replicas", "2").unwrap());
         assert_eq!(config.segment_bytes, 1 << 20);
         assert!(config.cleanup_compact && config.cleanup_delete);

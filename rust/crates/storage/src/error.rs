@@ -67,9 +67,7 @@ pub enum StorageError {
     UnknownProducer { producer_id: i64 },
 
     /// A plain write inside an open transaction (INVALID_TXN_STATE).
-    #[error(
-        "producer {producer_id} has an open transaction but the batch is not transactional"
-    )]
+    #[error("producer {producer_id} has an open transaction but the batch is not transactional")]
     InvalidTxnState { producer_id: i64 },
 
     /// The leader epoch given is older than one already in the log (FENCED_LEADER_EPOCH).
@@ -193,10 +191,9 @@ impl StorageError {
             Self::OutOfOrderSequence { .. } => 45,
             Self::InvalidProducerEpoch { .. } => 47,
             Self::InvalidTxnState { .. } => 48,
-            Self::Io { .. }
-            | Self::Corrupt { .. }
-            | Self::Offline { .. }
-            | Self::Locked { .. } => 56,
+            Self::Io { .. } | Self::Corrupt { .. } | Self::Offline { .. } | Self::Locked { .. } => {
+                56
+            }
             Self::UnknownProducer { .. } => 59,
             Self::FencedLeaderEpoch { .. } => 74,
             Self::InvalidRecord { .. } => 87,

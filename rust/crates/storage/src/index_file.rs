@@ -145,14 +145,20 @@ impl<const WORDS: usize> IndexFile<WORDS> {
     }
 
     fn whole_entries(path: &Path, file: &File) -> Result<u64> {
-        let size = file.metadata().map_err(StorageError::io("read", path))?.len();
+        let size = file
+            .metadata()
+            .map_err(StorageError::io("read", path))?
+            .len();
         if size % Self::ENTRY_SIZE == 0 && size <= i32::MAX as u64 {
             return Ok(size / Self::ENTRY_SIZE);
         }
         Err(StorageError::Corrupt {
             path: path.to_path_buf(),
             position: size,
-            reason: format!("{size} bytes are not whole entries of {} bytes", Self::ENTRY_SIZE),
+            reason: format!(
+                "{size} bytes are not whole entries of {} bytes",
+                Self::ENTRY_SIZE
+            ),
         })
     }
 
@@ -174,7 +180,9 @@ impl<const WORDS: usize> IndexFile<WORDS> {
 
     /// How many more entries fit.
     pub(crate) fn room(&self) -> usize {
-        self.capacity.load(Ordering::Relaxed).saturating_sub(self.len())
+        self.capacity
+            .load(Ordering::Relaxed)
+            .saturating_sub(self.len())
     }
 
     /// Entry `number`, which must be less than a length seen before.
@@ -224,7 +232,12 @@ impl<const WORDS: usize> IndexFile<WORDS> {
             .write(true)
             .open(&self.path)
             .map_err(StorageError::io("open", &self.path))?;
-        match fallocate(&file, FallocateFlags::KEEP_SIZE, *allocated, target - *allocated) {
+        match fallocate(
+            &file,
+            FallocateFlags::KEEP_SIZE,
+            *allocated,
+            target - *allocated,
+        ) {
             // A file system without fallocate allocates as it likes; there is nothing better to do than to store.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 *allocated = target;

@@ -20,6 +20,8 @@
 //! Use: open a [`LogDir`] (a server) or a [`StandaloneLog`] (a library), or [`Log::open_read_only`] beside whoever
 //! writes. Nothing here starts a thread that outlives a call: somebody calls [`LogDir::maintain`] every few seconds.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 pub mod checkpoints;
 pub mod config;
 pub mod error;

@@ -69,7 +69,12 @@ pub(crate) fn settings(config: &LogConfig) -> IndexSettings {
 }
 
 /// Loads the log in `dir`, which is created when missing.
-pub(crate) fn load(dir: &Path, config: &LogConfig, known: LastKnown, now_ms: i64) -> Result<Loaded> {
+pub(crate) fn load(
+    dir: &Path,
+    config: &LogConfig,
+    known: LastKnown,
+    now_ms: i64,
+) -> Result<Loaded> {
     fs::create_dir_all(dir).map_err(StorageError::io("create", dir))?;
     finish_interrupted(dir)?;
     let mut loader = Loader {
@@ -91,7 +96,12 @@ pub(crate) fn load(dir: &Path, config: &LogConfig, known: LastKnown, now_ms: i64
         Some(first) => first.base_offset,
         None => {
             let base = known.log_start_offset;
-            segments.push(Arc::new(Segment::create(dir, base, settings(config), now_ms)?));
+            segments.push(Arc::new(Segment::create(
+                dir,
+                base,
+                settings(config),
+                now_ms,
+            )?));
             base
         }
     };
@@ -101,7 +111,11 @@ pub(crate) fn load(dir: &Path, config: &LogConfig, known: LastKnown, now_ms: i64
     loader.epochs.truncate_from_start(log_start);
     loader.epochs.save()?;
     let (producers, snapshot_offset) = loader.producers(&segments, log_start, log_end)?;
-    let recovery_point = if known.clean_shutdown { log_end } else { known.recovery_point.min(log_end) };
+    let recovery_point = if known.clean_shutdown {
+        log_end
+    } else {
+        known.recovery_point.min(log_end)
+    };
     Ok(Loaded {
         segments,
         log_start,
@@ -128,7 +142,10 @@ impl Loader<'_> {
     /// without sound index files get new ones.
     fn open_segments(&self) -> Result<Vec<Arc<Segment>>> {
         let names = files::file_names(self.dir)?;
-        let bases: Vec<i64> = names.iter().filter_map(|name| offset_of(name, LOG_SUFFIX)).collect();
+        let bases: Vec<i64> = names
+            .iter()
+            .filter_map(|name| offset_of(name, LOG_SUFFIX))
+            .collect();
         for suffix in [INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX] {
             for base in names.iter().filter_map(|name| offset_of(name, suffix)) {
                 if bases.binary_search(&base).is_err() {
@@ -138,8 +155,13 @@ impl Loader<'_> {
         }
         let mut segments = Vec::with_capacity(bases.len());
         for (number, base) in bases.iter().enumerate() {
-            let segment =
-                Segment::open(self.dir, *base, settings(self.config), Access::Owned, self.now_ms)?;
+            let segment = Segment::open(
+                self.dir,
+                *base,
+                settings(self.config),
+                Access::Owned,
+                self.now_ms,
+            )?;
             if let Some(next) = bases.get(number + 1) {
                 segment.set_next_offset(*next);
             }
@@ -152,7 +174,11 @@ impl Loader<'_> {
         let path = |suffix| segment_file(self.dir, segment.base_offset, suffix);
         let sound = looks_whole(&path(INDEX_SUFFIX), offset_index::ENTRY_SIZE)
             && looks_whole(&path(TIME_INDEX_SUFFIX), time_index::ENTRY_SIZE);
-        if sound { Ok(()) } else { segment.indexes().map(|_| ()) }
+        if sound {
+            Ok(())
+        } else {
+            segment.indexes().map(|_| ())
+        }
     }
 
     fn finish_clean(&self, segments: &[Arc<Segment>]) -> Result<()> {
@@ -271,7 +297,10 @@ fn replay(segment: &Segment, from: i64, state: &mut ProducerState) -> Result<()>
     let file = segment.file().clone();
     let mut scan = Scanner::all_headers(&file, first.position, end);
     loop {
-        match scan.next().map_err(StorageError::io("read", segment.path()))? {
+        match scan
+            .next()
+            .map_err(StorageError::io("read", segment.path()))?
+        {
             Next::Batch(batch) => replay_batch(segment, &batch, state)?,
             Next::End => return Ok(()),
             Next::Torn(reason) => return Err(segment.corrupt(scan.position(), reason)),
@@ -320,7 +349,9 @@ fn finish_interrupted(dir: &Path) -> Result<()> {
         files::remove_if_exists(&dir.join(name))?;
     }
     let base_of = |name: &str| name.get(..20).and_then(|digits| digits.parse::<i64>().ok());
-    let unfinished = ending(CLEANED_SUFFIX).filter_map(|name| base_of(name)).min();
+    let unfinished = ending(CLEANED_SUFFIX)
+        .filter_map(|name| base_of(name))
+        .min();
     for name in ending(CLEANED_SUFFIX) {
         files::remove_if_exists(&dir.join(name))?;
     }
@@ -340,10 +371,15 @@ fn replace_by_swapped(dir: &Path, names: &[String], swapped: &[&str]) -> Result<
     let mut range: Option<(i64, i64)> = None;
     for name in swapped {
         let plain = name.trim_end_matches(SWAP_SUFFIX);
-        let Some(base) = offset_of(plain, LOG_SUFFIX) else { continue };
+        let Some(base) = offset_of(plain, LOG_SUFFIX) else {
+            continue;
+        };
         let path = dir.join(name);
         let file = fs::File::open(&path).map_err(StorageError::io("open", &path))?;
-        let size = file.metadata().map_err(StorageError::io("read", &path))?.len();
+        let size = file
+            .metadata()
+            .map_err(StorageError::io("read", &path))?
+            .len();
         let mut scan = Scanner::all_headers(&file, 0, size);
         let mut next = base;
         while let Next::Batch(batch) = scan.next().map_err(StorageError::io("read", &path))? {
@@ -354,7 +390,9 @@ fn replace_by_swapped(dir: &Path, names: &[String], swapped: &[&str]) -> Result<
     }
     if let Some((low, high)) = range {
         for name in names.iter().filter(|name| !name.ends_with(SWAP_SUFFIX)) {
-            let base = SEGMENT_SUFFIXES.iter().find_map(|suffix| offset_of(name, suffix));
+            let base = SEGMENT_SUFFIXES
+                .iter()
+                .find_map(|suffix| offset_of(name, suffix));
             if base.is_some_and(|base| (low..high).contains(&base)) {
                 files::remove_if_exists(&dir.join(name))?;
             }

@@ -80,7 +80,9 @@ struct Writer {
 pub(crate) fn system_now_ms() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+        .map_or(0, |since| {
+            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+        })
 }
 
 impl Log {
@@ -91,7 +93,12 @@ impl Log {
     /// with `recovery_point` on is checked and the log cut after the last whole batch.
     ///
     /// Errors: the disk's, and [`StorageError::Corrupt`] for damage before the recovery point.
-    pub fn open(dir: &Path, config: LogConfig, clean_shutdown: bool, recovery_point: i64) -> Result<Self> {
+    pub fn open(
+        dir: &Path,
+        config: LogConfig,
+        clean_shutdown: bool,
+        recovery_point: i64,
+    ) -> Result<Self> {
         let known = LastKnown {
             clean_shutdown,
             recovery_point,
@@ -158,7 +165,10 @@ impl Log {
 
         let mut writer = self.writer.lock();
         self.check_writable()?;
-        if let Some(current) = self.latest_epoch().filter(|current| leader_epoch < *current) {
+        if let Some(current) = self
+            .latest_epoch()
+            .filter(|current| leader_epoch < *current)
+        {
             return Err(StorageError::FencedLeaderEpoch {
                 found: leader_epoch,
                 current,
@@ -180,7 +190,10 @@ impl Log {
                 batches: Vec::new(),
             });
         }
-        let skipped: usize = headers.drain(..repeated.len()).map(|header| header.size()).sum();
+        let skipped: usize = headers
+            .drain(..repeated.len())
+            .map(|header| header.size())
+            .sum();
         let first_written = self.write(
             &mut writer,
             &config,
@@ -190,7 +203,9 @@ impl Log {
             now_ms,
         )?;
         Ok(Appended {
-            first_offset: repeated.first().map_or(first_written, |first| first.first_offset),
+            first_offset: repeated
+                .first()
+                .map_or(first_written, |first| first.first_offset),
             last_offset: self.log_end_offset() - 1,
             log_append_time: log_append_time.unwrap_or(-1),
             log_start_offset: self.log_start_offset(),
@@ -226,11 +241,16 @@ impl Log {
         }
 
         // From here on nothing is refused: what fails is the disk.
-        let newest = headers.iter().map(|header| header.max_timestamp).max().unwrap_or(-1);
+        let newest = headers
+            .iter()
+            .map(|header| header.max_timestamp)
+            .max()
+            .unwrap_or(-1);
         let active = self
             .active_for(writer, config, size, newest, end - 1, now_ms)
             .map_err(|e| self.fail(e))?;
-        self.assign_epoch(leader_epoch, first_offset).map_err(|e| self.fail(e))?;
+        self.assign_epoch(leader_epoch, first_offset)
+            .map_err(|e| self.fail(e))?;
         let placed = validator::place(bytes, headers, log_append_time.is_some());
         let tail = active.append(bytes, &placed).map_err(|e| self.fail(e))?;
         writer.unflushed += end - first_offset;
@@ -243,7 +263,8 @@ impl Log {
         active.publish(tail);
         writer.producers.commit(staged);
         let undecided = writer.producers.first_undecided_offset();
-        self.first_undecided.store(undecided.unwrap_or(STABLE), Ordering::Release);
+        self.first_undecided
+            .store(undecided.unwrap_or(STABLE), Ordering::Release);
         self.log_end.store(end, Ordering::Release);
         self.high_watermark.store(end, Ordering::Release);
         if writer.unflushed == 0 {
@@ -280,7 +301,11 @@ impl Log {
             || !active.can_hold(last_offset)
             || active.indexes()?.is_full()
             || active.age_ms(now_ms, newest)? > config.segment_ms;
-        if full { self.roll_locked(writer, config, now_ms) } else { Ok(active) }
+        if full {
+            self.roll_locked(writer, config, now_ms)
+        } else {
+            Ok(active)
+        }
     }
 
     /// Ends the active segment and begins a new one, unless the active one is empty.
@@ -293,7 +318,12 @@ impl Log {
             .map_err(|e| self.fail(e))
     }
 
-    fn roll_locked(&self, writer: &mut Writer, config: &LogConfig, now_ms: i64) -> Result<Arc<Segment>> {
+    fn roll_locked(
+        &self,
+        writer: &mut Writer,
+        config: &LogConfig,
+        now_ms: i64,
+    ) -> Result<Arc<Segment>> {
         let active = self.active();
         let base = self.log_end_offset();
         if active.base_offset == base {
@@ -305,7 +335,12 @@ impl Log {
             self.flush_through(&active)?;
             self.recovery_point.fetch_max(base, Ordering::AcqRel);
         }
-        let next = Arc::new(Segment::create(&self.dir, base, loader::settings(config), now_ms)?);
+        let next = Arc::new(Segment::create(
+            &self.dir,
+            base,
+            loader::settings(config),
+            now_ms,
+        )?);
         let mut segments = self.segments.write();
         let mut list = segments.to_vec();
         list.push(next.clone());
@@ -350,14 +385,21 @@ impl Log {
         let flushed = self.recovery_point();
         let segments = self.segments();
         let mut new_entries = false;
-        for segment in segments.iter().filter(|s| s.base_offset <= last.base_offset) {
+        for segment in segments
+            .iter()
+            .filter(|s| s.base_offset <= last.base_offset)
+        {
             if segment.next_offset() <= flushed && segment.base_offset != last.base_offset {
                 continue;
             }
             segment.flush()?;
             new_entries |= !segment.directory_synced.swap(true, Ordering::AcqRel);
         }
-        if new_entries { files::sync_dir(&self.dir) } else { Ok(()) }
+        if new_entries {
+            files::sync_dir(&self.dir)
+        } else {
+            Ok(())
+        }
     }
 
     /// Flushes, gives the files their final size, writes the producers' snapshot. Appends and reads after this fail;
@@ -376,7 +418,8 @@ impl Log {
             if self.recovery_point() < self.log_end_offset() {
                 self.flush_through(&active)?;
             }
-            self.recovery_point.fetch_max(self.log_end_offset(), Ordering::AcqRel);
+            self.recovery_point
+                .fetch_max(self.log_end_offset(), Ordering::AcqRel);
             self.snapshot_producers(&mut writer, true)?;
             self.remove_deleted(&mut writer, i64::MAX);
             self.epochs.write().save()

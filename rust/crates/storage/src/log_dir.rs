@@ -76,7 +76,9 @@ impl LogDir {
         config_for: &(dyn Fn(&str) -> LogConfig + Sync),
     ) -> Result<Self> {
         fs::create_dir_all(path).map_err(StorageError::io("create", path))?;
-        let path = path.canonicalize().map_err(StorageError::io("resolve", path))?;
+        let path = path
+            .canonicalize()
+            .map_err(StorageError::io("resolve", path))?;
         let lock = DirLock::acquire(&path)?;
         let cluster_id = claim(&path, broker_id, cluster_id)?;
         let clean = metadata::take_clean_shutdown(&path)?;
@@ -127,7 +129,10 @@ impl LogDir {
 
     /// One partition.
     pub fn get(&self, topic: &str, partition: i32) -> Option<Arc<Partition>> {
-        self.partitions.read().get(&(topic.to_owned(), partition)).cloned()
+        self.partitions
+            .read()
+            .get(&(topic.to_owned(), partition))
+            .cloned()
     }
 
     /// Creates an empty log.
@@ -320,7 +325,9 @@ fn partition_dirs(path: &Path) -> Result<Vec<(Key, PathBuf)>> {
         if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }
-        let Ok(name) = entry.file_name().into_string() else { continue };
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
         let dir = entry.path();
         if name.ends_with(DELETE_SUFFIX) {
             fs::remove_dir_all(&dir).map_err(StorageError::io("remove", &dir))?;
@@ -391,7 +398,10 @@ pub fn parse_partition_dir(name: &str) -> Option<(String, i32)> {
 
 /// `user_activity-0.<32 hex digits>-delete`, cut to what a file's name may have (`LocalLog.logDeleteDirName`).
 fn deleted_name(topic: &str, partition: i32) -> Result<String> {
-    let id: String = uuid::random()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    let id: String = uuid::random()?
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     let suffix = format!("-{partition}.{id}{DELETE_SUFFIX}");
     let mut end = topic.len().min(NAME_MAX - suffix.len());
     while !topic.is_char_boundary(end) {

@@ -186,8 +186,11 @@ pub fn read_topic_id(dir: &Path) -> Result<Option<TopicId>> {
 pub fn write_topic_id(dir: &Path, id: &TopicId) -> Result<()> {
     let path = dir.join(PARTITION_METADATA_FILE);
     let temporary = dir.join(format!("{PARTITION_METADATA_FILE}.tmp"));
-    std::fs::write(&temporary, format!("version: 0\ntopic_id: {}", uuid::encode(id)))
-        .map_err(StorageError::io("write", &temporary))?;
+    std::fs::write(
+        &temporary,
+        format!("version: 0\ntopic_id: {}", uuid::encode(id)),
+    )
+    .map_err(StorageError::io("write", &temporary))?;
     std::fs::rename(&temporary, &path).map_err(StorageError::io("replace", &path))
 }
 
@@ -197,7 +200,10 @@ fn clean_shutdown_path(dir: &Path) -> PathBuf {
 
 /// Says that everything in the directory is on disk. The last thing written before the lock is freed.
 pub fn write_clean_shutdown(dir: &Path) -> Result<()> {
-    files::replace_file(&clean_shutdown_path(dir), br#"{"version":0,"brokerEpoch":-1}"#)
+    files::replace_file(
+        &clean_shutdown_path(dir),
+        br#"{"version":0,"brokerEpoch":-1}"#,
+    )
 }
 
 /// Takes the marker away, before anything is written; true when it was there.
@@ -229,7 +235,11 @@ mod tests {
         assert!(lines[1].starts_with('#') && lines[1].contains(" UTC 20"));
         assert_eq!(
             lines[2..],
-            ["broker.id=7", "cluster.id=PGe0vV0nQfOgQnwyn2aVtg", "version=0"]
+            [
+                "broker.id=7",
+                "cluster.id=PGe0vV0nQfOgQnwyn2aVtg",
+                "version=0"
+            ]
         );
         assert_eq!(MetaProperties::read(dir.path()).unwrap(), Some(meta));
 

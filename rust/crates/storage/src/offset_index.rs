@@ -65,9 +65,8 @@ impl OffsetIndex {
     /// front of the segment.
     pub(crate) fn lookup(&self, offset: i64, end: u64) -> OffsetPosition {
         let relative = offset - self.base_offset;
-        let before = |[found, position]: [u32; 2]| {
-            i64::from(found) <= relative && u64::from(position) < end
-        };
+        let before =
+            |[found, position]: [u32; 2]| i64::from(found) <= relative && u64::from(position) < end;
         match self.file.partition_point(before) {
             0 => OffsetPosition {
                 offset: self.base_offset,
@@ -92,7 +91,9 @@ impl OffsetIndex {
         ) else {
             return Ok(());
         };
-        self.file.push([relative as u32, position as u32]).map(|_| ())
+        self.file
+            .push([relative as u32, position as u32])
+            .map(|_| ())
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -190,7 +191,9 @@ mod tests {
         let path = dir.path().join("i");
         let index = OffsetIndex::create(&path, 0, 1 << 20).unwrap();
         for number in 1..=700u32 {
-            index.append(i64::from(number) * 10, u64::from(number) * 5000).unwrap();
+            index
+                .append(i64::from(number) * 10, u64::from(number) * 5000)
+                .unwrap();
         }
         let copy = OffsetIndex::copy(&path, 0).unwrap();
         assert_eq!(copy.last(), index.last());

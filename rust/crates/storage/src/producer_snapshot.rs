@@ -67,12 +67,21 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<ProducerState, String> {
     let stored = u32::from_be_bytes([front[2], front[3], front[4], front[5]]);
     let computed = crc32c::crc32c(&bytes[ENTRIES_AT..]);
     if stored != computed {
-        return Err(format!("checksum {stored:#010x} is stored, {computed:#010x} computed"));
+        return Err(format!(
+            "checksum {stored:#010x} is stored, {computed:#010x} computed"
+        ));
     }
     let count = i32::from_be_bytes([front[6], front[7], front[8], front[9]]);
     let entries = &bytes[ENTRIES_AT + 4..];
-    if usize::try_from(count).ok().and_then(|c| c.checked_mul(ENTRY_SIZE)) != Some(entries.len()) {
-        return Err(format!("{count} producers do not take {} bytes", entries.len()));
+    if usize::try_from(count)
+        .ok()
+        .and_then(|c| c.checked_mul(ENTRY_SIZE))
+        != Some(entries.len())
+    {
+        return Err(format!(
+            "{count} producers do not take {} bytes",
+            entries.len()
+        ));
     }
     let mut state = ProducerState::default();
     for bytes in entries.chunks_exact(ENTRY_SIZE) {
@@ -87,7 +96,11 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<ProducerState, String> {
         };
         let entry = ProducerEntry {
             epoch,
-            batches: if last.last_offset >= 0 { VecDeque::from([last]) } else { VecDeque::new() },
+            batches: if last.last_offset >= 0 {
+                VecDeque::from([last])
+            } else {
+                VecDeque::new()
+            },
             last_timestamp: last.timestamp,
             coordinator_epoch: reader.i32(),
             transaction_start: Some(reader.i64()).filter(|start| *start >= 0),

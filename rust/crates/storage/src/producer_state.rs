@@ -95,7 +95,11 @@ impl ProducerEntry {
             return Ok(());
         }
         if header.producer_epoch != self.epoch {
-            return if header.base_sequence == 0 { Ok(()) } else { out_of_order(0) };
+            return if header.base_sequence == 0 {
+                Ok(())
+            } else {
+                out_of_order(0)
+            };
         }
         // After a transaction's marker there is no last batch; sequences then begin anew.
         let expected = match self.batches.back() {
@@ -159,7 +163,10 @@ impl ProducerState {
         if !header.has_producer_id() {
             return None;
         }
-        let batch = self.producers.get(&header.producer_id)?.find_duplicate(header)?;
+        let batch = self
+            .producers
+            .get(&header.producer_id)?
+            .find_duplicate(header)?;
         Some(Duplicate {
             first_offset: batch.first_offset(),
             last_offset: batch.last_offset,
@@ -246,7 +253,11 @@ impl ProducerState {
 
     /// All producers in order of their ids.
     pub(crate) fn sorted(&self) -> Vec<(i64, &ProducerEntry)> {
-        let mut producers: Vec<_> = self.producers.iter().map(|(id, entry)| (*id, entry)).collect();
+        let mut producers: Vec<_> = self
+            .producers
+            .iter()
+            .map(|(id, entry)| (*id, entry))
+            .collect();
         producers.sort_unstable_by_key(|(id, _)| *id);
         producers
     }
@@ -290,7 +301,11 @@ mod tests {
     fn duplicates_and_gaps() {
         let mut state = ProducerState::default();
         for number in 0..7 {
-            append(&mut state, &header(1, 0, number * 10, 10, i64::from(number) * 10)).unwrap();
+            append(
+                &mut state,
+                &header(1, 0, number * 10, 10, i64::from(number) * 10),
+            )
+            .unwrap();
         }
         let found = state.duplicate_of(&header(1, 0, 20, 10, 0)).unwrap();
         assert_eq!((found.first_offset, found.last_offset), (20, 29));
@@ -315,7 +330,11 @@ mod tests {
         append(&mut state, &header(1, 3, 500, 1, 0)).unwrap();
         assert!(matches!(
             append(&mut state, &header(1, 2, 501, 1, 1)),
-            Err(StorageError::InvalidProducerEpoch { found: 2, current: 3, .. })
+            Err(StorageError::InvalidProducerEpoch {
+                found: 2,
+                current: 3,
+                ..
+            })
         ));
         assert!(matches!(
             append(&mut state, &header(1, 4, 501, 1, 1)),
@@ -330,7 +349,9 @@ mod tests {
     fn sequences_wrap() {
         let mut state = ProducerState::default();
         append(&mut state, &header(1, 0, i32::MAX - 1, 4, 0)).unwrap();
-        let found = state.duplicate_of(&header(1, 0, i32::MAX - 1, 4, 9)).unwrap();
+        let found = state
+            .duplicate_of(&header(1, 0, i32::MAX - 1, 4, 9))
+            .unwrap();
         assert_eq!(found.first_offset, 0);
         append(&mut state, &header(1, 0, 2, 1, 4)).unwrap();
         append(&mut state, &header(2, 0, i32::MAX, 1, 5)).unwrap();

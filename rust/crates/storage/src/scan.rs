@@ -73,7 +73,11 @@ impl StoredBatch {
                 })
             }
             magic @ 0..=1 => {
-                let least = if magic == 0 { LEGACY_V0_OVERHEAD } else { LEGACY_V1_OVERHEAD };
+                let least = if magic == 0 {
+                    LEGACY_V0_OVERHEAD
+                } else {
+                    LEGACY_V1_OVERHEAD
+                };
                 if length < least {
                     return Err(format!("message size {length} is less than {least}"));
                 }
@@ -108,7 +112,9 @@ impl StoredBatch {
         if stored == computed {
             Ok(())
         } else {
-            Err(format!("checksum {stored:#010x} is stored, {computed:#010x} computed"))
+            Err(format!(
+                "checksum {stored:#010x} is stored, {computed:#010x} computed"
+            ))
         }
     }
 }
@@ -267,7 +273,10 @@ mod tests {
             let Next::Batch(batch) = scan.next().unwrap() else {
                 panic!("no batch")
             };
-            assert_eq!((batch.last_offset, batch.max_timestamp), (offset, timestamp));
+            assert_eq!(
+                (batch.last_offset, batch.max_timestamp),
+                (offset, timestamp)
+            );
         }
         assert!(matches!(scan.next().unwrap(), Next::End));
 
@@ -281,17 +290,12 @@ mod tests {
     // Broken if it failed: rubbish in a file would panic, allocate without bound or be taken for a batch.
     #[test]
     fn rubbish_is_torn() {
-        for bytes in [
-            vec![0; 100],
-            vec![0xff; 100],
-            b"short".to_vec(),
-            {
-                let mut huge = vec![0; 61];
-                huge[8..12].copy_from_slice(&i32::MAX.to_be_bytes());
-                huge[16] = 2;
-                huge
-            },
-        ] {
+        for bytes in [vec![0; 100], vec![0xff; 100], b"short".to_vec(), {
+            let mut huge = vec![0; 61];
+            huge[8..12].copy_from_slice(&i32::MAX.to_be_bytes());
+            huge[16] = 2;
+            huge
+        }] {
             let file = file_of(&bytes);
             let mut scan = Scanner::checked(&file, 0, bytes.len() as u64);
             assert!(matches!(scan.next().unwrap(), Next::Torn(_)));

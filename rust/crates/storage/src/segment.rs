@@ -265,7 +265,11 @@ impl Segment {
                 first
             }
         };
-        Ok(if first >= 0 { timestamp - first } else { now_ms - self.created_ms })
+        Ok(if first >= 0 {
+            timestamp - first
+        } else {
+            now_ms - self.created_ms
+        })
     }
 
     /// Writes the batches in one piece behind the last and indexes them; readers do not see them before

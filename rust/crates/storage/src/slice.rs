@@ -39,7 +39,9 @@ impl LogSlice {
 
     /// Fills `out` from the front of the slice; returns how many bytes there were.
     pub fn read_into(&self, out: &mut [u8]) -> Result<usize> {
-        let wanted = usize::try_from(self.len).unwrap_or(usize::MAX).min(out.len());
+        let wanted = usize::try_from(self.len)
+            .unwrap_or(usize::MAX)
+            .min(out.len());
         read_at_most(&self.file, &mut out[..wanted], self.position)
             .map_err(StorageError::io("read", self.path.as_path()))
     }

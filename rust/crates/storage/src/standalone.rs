@@ -58,7 +58,9 @@ impl StandaloneLog {
                 path: dir.to_path_buf(),
             });
         }
-        let dir = dir.canonicalize().map_err(StorageError::io("resolve", dir))?;
+        let dir = dir
+            .canonicalize()
+            .map_err(StorageError::io("resolve", dir))?;
         let mut locks = vec![DirLock::acquire(&dir)?];
         let broker_dir = dir
             .parent()
@@ -67,7 +69,10 @@ impl StandaloneLog {
             Some(parent) => {
                 locks.push(DirLock::acquire(parent)?);
                 let clean = metadata::take_clean_shutdown(parent)?;
-                (in_broker_dir(&dir, parent, clean)?, clean.then(|| parent.to_path_buf()))
+                (
+                    in_broker_dir(&dir, parent, clean)?,
+                    clean.then(|| parent.to_path_buf()),
+                )
             }
             None => (by_itself(&dir)?, Some(dir.clone())),
         };
@@ -115,7 +120,10 @@ impl StandaloneLog {
 
 fn segment_bases(dir: &Path) -> Result<Vec<i64>> {
     let names = files::file_names(dir)?;
-    Ok(names.iter().filter_map(|name| offset_of(name, LOG_SUFFIX)).collect())
+    Ok(names
+        .iter()
+        .filter_map(|name| offset_of(name, LOG_SUFFIX))
+        .collect())
 }
 
 fn has_segments(dir: &Path) -> bool {
@@ -136,7 +144,11 @@ fn in_broker_dir(dir: &Path, parent: &Path, clean_shutdown: bool) -> Result<Last
         .and_then(|name| parse_partition_dir(name.to_str()?));
     let offset = |file: &str| -> Result<i64> {
         let offsets = read_offsets(&parent.join(file))?;
-        Ok(key.as_ref().and_then(|key| offsets.get(key)).copied().unwrap_or(0))
+        Ok(key
+            .as_ref()
+            .and_then(|key| offsets.get(key))
+            .copied()
+            .unwrap_or(0))
     };
     Ok(LastKnown {
         clean_shutdown,

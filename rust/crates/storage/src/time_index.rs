@@ -152,7 +152,10 @@ mod tests {
             ]
         );
         assert_eq!(index.lookup(7, 62), None);
-        assert_eq!(index.lookup(i64::MAX, 62), Some(at(0x0102_0304_0506_0709, 61)));
+        assert_eq!(
+            index.lookup(i64::MAX, 62),
+            Some(at(0x0102_0304_0506_0709, 61))
+        );
         assert!(index.is_sane(62) && !index.is_sane(61));
     }
 
@@ -164,9 +167,17 @@ mod tests {
         let mut timestamp = 0;
         while !index.is_full() {
             timestamp += 1;
-            index.append(TimeEntry { timestamp, offset: timestamp }).unwrap();
+            index
+                .append(TimeEntry {
+                    timestamp,
+                    offset: timestamp,
+                })
+                .unwrap();
         }
-        let last = TimeEntry { timestamp: 100, offset: 100 };
+        let last = TimeEntry {
+            timestamp: 100,
+            offset: 100,
+        };
         index.append(last).unwrap();
         assert_eq!(index.last(), Some(last));
     }

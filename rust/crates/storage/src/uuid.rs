@@ -20,7 +20,9 @@ pub fn encode(id: &TopicId) -> String {
             .fold(0u32, |bits, byte| bits << 8 | u32::from(*byte))
             << (8 * (3 - chunk.len()));
         for place in 0..=chunk.len() {
-            text.push(char::from(ALPHABET[(bits >> (18 - 6 * place)) as usize & 63]));
+            text.push(char::from(
+                ALPHABET[(bits >> (18 - 6 * place)) as usize & 63],
+            ));
         }
     }
     text

@@ -48,7 +48,9 @@ pub(crate) fn check(bytes: &[u8], config: &LogConfig, now_ms: i64) -> Result<Vec
                 .has_keyless_record(DECOMPRESSED_MAX)
                 .map_err(|e| StorageError::from_record(position, &e))?
         {
-            return Err(invalid("a compacted topic does not accept records without a key"));
+            return Err(invalid(
+                "a compacted topic does not accept records without a key",
+            ));
         }
         found.push(batch.header);
     }

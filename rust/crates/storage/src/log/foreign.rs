@@ -40,7 +40,12 @@ impl Log {
             epochs: LeaderEpochs::load(dir)?,
             recovery: Recovery::default(),
         };
-        Ok(Self::new(dir, LogConfig::default(), Access::Foreign, loaded))
+        Ok(Self::new(
+            dir,
+            LogConfig::default(),
+            Access::Foreign,
+            loaded,
+        ))
     }
 
     /// Picks up what its owner has done to a log that was opened read-only; does nothing to another.
@@ -66,12 +71,17 @@ impl Log {
 fn list(dir: &Path, known: &[Arc<Segment>]) -> Result<Vec<Arc<Segment>>> {
     for _ in 0..LISTINGS_MAX {
         let names = match files::file_names(dir) {
-            Err(StorageError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            Err(StorageError::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
                 break;
             }
             other => other?,
         };
-        let bases: Vec<i64> = names.iter().filter_map(|name| offset_of(name, LOG_SUFFIX)).collect();
+        let bases: Vec<i64> = names
+            .iter()
+            .filter_map(|name| offset_of(name, LOG_SUFFIX))
+            .collect();
         if bases.is_empty() {
             break;
         }
@@ -85,7 +95,11 @@ fn list(dir: &Path, known: &[Arc<Segment>]) -> Result<Vec<Arc<Segment>>> {
 }
 
 /// `None` when one vanished.
-fn open_all(dir: &Path, bases: &[i64], known: &[Arc<Segment>]) -> Result<Option<Vec<Arc<Segment>>>> {
+fn open_all(
+    dir: &Path,
+    bases: &[i64],
+    known: &[Arc<Segment>],
+) -> Result<Option<Vec<Arc<Segment>>>> {
     let config = settings(&LogConfig::default());
     let mut segments = Vec::with_capacity(bases.len());
     for (number, base) in bases.iter().enumerate() {
@@ -99,7 +113,9 @@ fn open_all(dir: &Path, bases: &[i64], known: &[Arc<Segment>]) -> Result<Option<
         }
         let segment = match Segment::open(dir, *base, config, Access::Foreign, 0) {
             Ok(segment) => segment,
-            Err(StorageError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            Err(StorageError::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
                 return Ok(None);
             }
             Err(other) => return Err(other),
@@ -123,7 +139,9 @@ fn bounds(dir: &Path, segments: &[Arc<Segment>]) -> Result<(i64, i64)> {
         .and_then(|dir| Some((dir.parent()?.join(LOG_START_FILE), partition_of(&dir)?)));
     let start = match checkpoint {
         // A damaged checkpoint is for its owner to report.
-        Some((path, key)) => read_offsets(&path).ok().and_then(|offsets| offsets.get(&key).copied()),
+        Some((path, key)) => read_offsets(&path)
+            .ok()
+            .and_then(|offsets| offsets.get(&key).copied()),
         None => None,
     };
     Ok((start.unwrap_or(first).clamp(first, end), end))

@@ -201,7 +201,7 @@ fn newest_ms(segment: &Segment) -> Result<i64> {
         .metadata()
         .and_then(|metadata| metadata.modified())
         .map_err(StorageError::io("read", segment.path()))?;
-    Ok(modified
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
+    Ok(modified.duration_since(UNIX_EPOCH).map_or(0, |since| {
+        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    }))
 }

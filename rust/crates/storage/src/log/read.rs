@@ -22,7 +22,13 @@ impl Log {
     /// offset at which there is nothing yet.
     ///
     /// Errors: [`StorageError::OffsetOutOfRange`] before the log's start and after its end.
-    pub fn read(&self, offset: i64, max_bytes: u64, upper_bound: i64, min_one: bool) -> Result<LogSlice> {
+    pub fn read(
+        &self,
+        offset: i64,
+        max_bytes: u64,
+        upper_bound: i64,
+        min_one: bool,
+    ) -> Result<LogSlice> {
         self.check_open()?;
         let (log_start, log_end) = (self.log_start_offset(), self.log_end_offset());
         let out_of_range = || StorageError::OffsetOutOfRange {
@@ -78,7 +84,10 @@ impl Log {
         timestamp: i64,
         log_start: i64,
     ) -> Result<Option<TimestampOffset>> {
-        if segment.largest()?.is_none_or(|largest| largest.timestamp < timestamp) {
+        if segment
+            .largest()?
+            .is_none_or(|largest| largest.timestamp < timestamp)
+        {
             return Ok(None);
         }
         let mut from = log_start;
@@ -102,7 +111,9 @@ impl Log {
         for segment in self.segments().iter() {
             let largest = segment.largest().map_err(|e| self.damaged(e))?;
             if let Some(largest) = largest
-                && newest.as_ref().is_none_or(|(at, _)| largest.timestamp > *at)
+                && newest
+                    .as_ref()
+                    .is_none_or(|(at, _)| largest.timestamp > *at)
             {
                 newest = Some((largest.timestamp, segment.clone()));
             }
@@ -117,7 +128,11 @@ impl Log {
 
     /// Takes the log offline if `error` says that what is on disk is damaged.
     fn damaged(&self, error: StorageError) -> StorageError {
-        if matches!(error, StorageError::Corrupt { .. }) { self.fail(error) } else { error }
+        if matches!(error, StorageError::Corrupt { .. }) {
+            self.fail(error)
+        } else {
+            error
+        }
     }
 }
 
@@ -138,7 +153,8 @@ fn first_record(
         return Ok(wanted(timestamp, offset).then(|| found(timestamp, offset)));
     }
     let bytes = segment.batch_bytes(stored)?;
-    let damaged = |error: logcore_records::RecordError| segment.corrupt(stored.position, error.to_string());
+    let damaged =
+        |error: logcore_records::RecordError| segment.corrupt(stored.position, error.to_string());
     let batch = Batch::parse(&bytes).map_err(damaged)?;
     batch.verify_crc().map_err(damaged)?;
     for record in batch.records(DECOMPRESSED_MAX).map_err(damaged)?.iter() {

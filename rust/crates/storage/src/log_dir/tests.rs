@@ -1,0 +1,284 @@
+//! Tests of a directory of logs.
+
+use logcore_records::{BatchBuilder, Compression};
+
+use super::*;
+use crate::standalone::StandaloneLog;
+
+fn open(path: &Path) -> Result<LogDir> {
+    LogDir::open(path, 1, Some("cluster-a"), &|_| LogConfig::default())
+}
+
+fn append(log: &Log, value: &[u8]) {
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    builder.append(1, None, Some(value), &[]).unwrap();
+    log.append_as_leader(&mut builder.build().unwrap(), 0, 1)
+        .unwrap();
+}
+
+fn read(path: &Path, name: &str) -> String {
+    fs::read_to_string(path.join(name)).unwrap()
+}
+
+// Broken if it failed: partitions would be lost over a restart, or Kafka not understand what we left.
+#[test]
+fn a_directory_over_its_life() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    let logs = open(path).unwrap();
+    assert_eq!(
+        (logs.had_clean_shutdown(), logs.cluster_id()),
+        (false, "cluster-a")
+    );
+    for partition in 0..3 {
+        let created = logs
+            .create("user-activity", partition, [7; 16], LogConfig::default())
+            .unwrap();
+        for _ in 0..partition {
+            append(&created.log, b"v");
+        }
+    }
+    assert!(matches!(
+        logs.create("user-activity", 0, [7; 16], LogConfig::default()),
+        Err(StorageError::AlreadyExists { .. })
+    ));
+    assert!(matches!(open(path), Err(StorageError::Locked { .. })));
+    logs.checkpoint().unwrap();
+    assert_eq!(
+        read(path, "recovery-point-offset-checkpoint"),
+        "0\n3\nuser-activity 0 0\nuser-activity 1 0\nuser-activity 2 0\n"
+    );
+    assert_eq!(
+        read(path, "replication-offset-checkpoint"),
+        "0\n3\nuser-activity 0 0\nuser-activity 1 1\nuser-activity 2 2\n"
+    );
+    assert_eq!(read(path, "log-start-offset-checkpoint"), "0\n0\n");
+    assert!(!path.join(".kafka_cleanshutdown").exists());
+    logs.close().unwrap();
+    logs.close().unwrap();
+    assert_eq!(
+        read(path, ".kafka_cleanshutdown"),
+        r#"{"version":0,"brokerEpoch":-1}"#
+    );
+    assert_eq!(
+        read(path, "recovery-point-offset-checkpoint"),
+        "0\n3\nuser-activity 0 0\nuser-activity 1 1\nuser-activity 2 2\n"
+    );
+    assert!(
+        read(path, "meta.properties").contains("broker.id=1\ncluster.id=cluster-a\nversion=0\n")
+    );
+
+    let logs = open(path).unwrap();
+    assert!(logs.had_clean_shutdown() && logs.failures().is_empty());
+    assert!(!path.join(".kafka_cleanshutdown").exists());
+    let found: Vec<_> = logs
+        .partitions()
+        .iter()
+        .map(|p| {
+            (
+                p.topic.clone(),
+                p.partition,
+                p.topic_id,
+                p.log.log_end_offset(),
+            )
+        })
+        .collect();
+    let expected: Vec<_> = (0..3)
+        .map(|n| ("user-activity".to_owned(), n, Some([7; 16]), i64::from(n)))
+        .collect();
+    assert_eq!(found, expected);
+    append(&logs.get("user-activity", 0).unwrap().log, b"w");
+    logs.get("user-activity", 2)
+        .unwrap()
+        .log
+        .advance_log_start_offset(1)
+        .unwrap();
+    logs.maintain(1).unwrap();
+    assert_eq!(
+        read(path, "log-start-offset-checkpoint"),
+        "0\n1\nuser-activity 2 1\n"
+    );
+    // As after SIGKILL.
+    drop(logs);
+    let logs = open(path).unwrap();
+    assert!(!logs.had_clean_shutdown());
+    assert_eq!(
+        logs.get("user-activity", 0).unwrap().log.log_end_offset(),
+        1
+    );
+    assert_eq!(
+        logs.get("user-activity", 2).unwrap().log.log_start_offset(),
+        1
+    );
+}
+
+// Broken if it failed: a deleted topic would come back, or take what a consumer is reading with it.
+#[test]
+fn deleting() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path()).unwrap();
+    let created = logs.create("t", 0, [7; 16], LogConfig::default()).unwrap();
+    append(&created.log, b"v");
+    let slice = created.log.read(0, 1000, 1, true).unwrap();
+    let bytes = slice.read_to_vec().unwrap();
+    logs.delete("t", 0).unwrap();
+    assert!(matches!(
+        logs.delete("t", 0),
+        Err(StorageError::NotFound { .. })
+    ));
+    assert!(logs.get("t", 0).is_none());
+    assert!(matches!(
+        created.log.read(0, 1, 1, true),
+        Err(StorageError::Closed { .. })
+    ));
+    assert_eq!(slice.read_to_vec().unwrap(), bytes);
+    assert!(partition_dirs(dir.path()).unwrap().is_empty());
+    let created = logs.create("t", 0, [8; 16], LogConfig::default()).unwrap();
+    assert_eq!(created.log.log_end_offset(), 0);
+    logs.close().unwrap();
+    // A deletion that a crash interrupted.
+    fs::rename(
+        dir.path().join("t-0"),
+        dir.path().join(deleted_name("t", 0).unwrap()),
+    )
+    .unwrap();
+    let logs = open(dir.path()).unwrap();
+    assert!(logs.partitions().is_empty());
+    assert!(
+        fs::read_dir(dir.path())
+            .unwrap()
+            .all(|e| !e.unwrap().path().is_dir())
+    );
+}
+
+// Broken if it failed: two brokers, or two clusters, would write into one directory.
+#[test]
+fn another_ones_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()).unwrap());
+    let config = |_: &str| LogConfig::default();
+    for (broker, cluster) in [(2, Some("cluster-a")), (1, Some("cluster-b"))] {
+        let error = LogDir::open(dir.path(), broker, cluster, &config).unwrap_err();
+        assert!(matches!(error, StorageError::Mismatch { .. }), "{error}");
+    }
+    let logs = LogDir::open(dir.path(), 1, None, &config).unwrap();
+    assert_eq!(logs.cluster_id(), "cluster-a");
+    let other = tempfile::tempdir().unwrap();
+    let logs = LogDir::open(other.path(), 1, None, &config).unwrap();
+    assert_eq!(logs.cluster_id().len(), 22);
+}
+
+// Broken if it failed: one damaged log would keep all others from being served, or be marked as whole.
+#[test]
+fn one_bad_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    let logs = open(path).unwrap();
+    for partition in 0..2 {
+        let created = logs
+            .create("t", partition, [7; 16], LogConfig::default())
+            .unwrap();
+        for _ in 0..3 {
+            append(&created.log, b"v");
+        }
+        created.log.flush().unwrap();
+    }
+    logs.checkpoint().unwrap();
+    drop(logs);
+    let file = path.join("t-0/00000000000000000000.log");
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[65] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let logs = open(path).unwrap();
+    assert_eq!(logs.failures().len(), 1);
+    assert!(logs.failures()[0].0.ends_with("t-0"));
+    assert!(logs.get("t", 0).is_none());
+    append(&logs.get("t", 1).unwrap().log, b"v");
+    logs.close().unwrap();
+    assert!(!path.join(".kafka_cleanshutdown").exists());
+    // What is known of the damaged one is kept.
+    assert_eq!(
+        read(path, "recovery-point-offset-checkpoint"),
+        "0\n2\nt 0 3\nt 1 4\n"
+    );
+}
+
+// Broken if it failed: a script and a broker would write to the same files.
+#[test]
+fn a_standalone_log_in_a_brokers_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path()).unwrap();
+    append(
+        &logs
+            .create("t", 0, [7; 16], LogConfig::default())
+            .unwrap()
+            .log,
+        b"v",
+    );
+    let partition = dir.path().join("t-0");
+    let config = LogConfig::default();
+    assert!(matches!(
+        StandaloneLog::open(&partition, false, config.clone()),
+        Err(StorageError::Locked { .. })
+    ));
+    let reader = StandaloneLog::open_read_only(&partition).unwrap();
+    assert_eq!(reader.log_end_offset(), 1);
+    logs.close().unwrap();
+    let log = StandaloneLog::open(&partition, false, config).unwrap();
+    assert!(matches!(open(dir.path()), Err(StorageError::Locked { .. })));
+    assert!(!dir.path().join(".kafka_cleanshutdown").exists());
+    append(&log, b"w");
+    log.close().unwrap();
+    let logs = open(dir.path()).unwrap();
+    assert!(logs.had_clean_shutdown());
+    assert_eq!(logs.get("t", 0).unwrap().log.log_end_offset(), 2);
+}
+
+#[test]
+fn a_standalone_log_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("events");
+    let config = LogConfig::default();
+    assert!(matches!(
+        StandaloneLog::open(&path, false, config.clone()),
+        Err(StorageError::NotFound { .. })
+    ));
+    assert!(!path.exists());
+    let log = StandaloneLog::open(&path, true, config.clone()).unwrap();
+    append(&log, b"v");
+    assert!(matches!(
+        StandaloneLog::open(&path, true, config.clone()),
+        Err(StorageError::Locked { .. })
+    ));
+    // As after SIGKILL, then cleanly.
+    drop(log);
+    let log = StandaloneLog::open(&path, true, config.clone()).unwrap();
+    assert_eq!(log.recovery().segments_checked, 1);
+    log.close().unwrap();
+    let log = StandaloneLog::open(&path, false, config).unwrap();
+    assert_eq!(log.recovery().segments_checked, 0);
+    assert_eq!(log.log_end_offset(), 1);
+}
+
+#[test]
+fn names() {
+    assert_eq!(
+        parse_partition_dir("user-activity-12"),
+        Some(("user-activity".into(), 12))
+    );
+    for name in [
+        "t",
+        "t-",
+        "-1",
+        "t-x",
+        "t-0.0123-delete",
+        "t-99999999999",
+        "t-+1",
+        "t-0.x-future",
+    ] {
+        assert_eq!(parse_partition_dir(name), None, "{name}");
+    }
+    let long = "t".repeat(249);
+    let name = deleted_name(&long, 11).unwrap();
+    assert!(name.len() == NAME_MAX && name.contains("t-11.") && name.ends_with("-delete"));
+}

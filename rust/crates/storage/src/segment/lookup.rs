@@ -144,7 +144,9 @@ impl Segment {
             return Ok(indexed);
         }
         let from = match indexed {
-            Some(entry) => self.locate(entry.offset, tail.size)?.map_or(0, |b| b.position),
+            Some(entry) => self
+                .locate(entry.offset, tail.size)?
+                .map_or(0, |b| b.position),
             None => 0,
         };
         let mut largest = indexed;
@@ -183,8 +185,9 @@ impl Segment {
     ) -> Result<Option<StoredBatch>> {
         let tail = self.tail();
         let end = tail.size;
-        let wanted =
-            |batch: &StoredBatch| batch.max_timestamp >= timestamp && batch.last_offset >= from_offset;
+        let wanted = |batch: &StoredBatch| {
+            batch.max_timestamp >= timestamp && batch.last_offset >= from_offset
+        };
         let Some(entry) = self.indexes()?.time.lookup(timestamp, tail.next_offset) else {
             return self.scan_for(0, end, wanted);
         };

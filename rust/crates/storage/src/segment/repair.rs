@@ -30,8 +30,13 @@ impl Segment {
         };
         let tail = self.tail();
         // Of a segment still being found, the end is not known yet; a batch is never an index entry's word alone.
-        let next_offset = if tail.next_offset > base { tail.next_offset } else { i64::MAX };
-        let sane = indexes.offset.is_sane(next_offset, tail.size) && indexes.time.is_sane(next_offset);
+        let next_offset = if tail.next_offset > base {
+            tail.next_offset
+        } else {
+            i64::MAX
+        };
+        let sane =
+            indexes.offset.is_sane(next_offset, tail.size) && indexes.time.is_sane(next_offset);
         Ok(sane.then_some(indexes))
     }
 
@@ -94,10 +99,7 @@ impl Segment {
     /// Reads the whole file, checks every batch, builds both indexes and publishes what is whole. Offsets must rise.
     /// `on_batch` sees each batch that is kept. Returns why the file's tail is not whole, if it is not; the file is not
     /// cut yet.
-    pub(crate) fn recover(
-        &self,
-        mut on_batch: impl FnMut(&StoredBatch),
-    ) -> Result<Option<String>> {
+    pub(crate) fn recover(&self, mut on_batch: impl FnMut(&StoredBatch)) -> Result<Option<String>> {
         let size = self.file_size()?;
         let indexes = Indexes::create(&self.dir, self.base_offset, self.index_capacity(size))?;
         let mut tail = Tail {
@@ -118,7 +120,10 @@ impl Segment {
                     ));
                 }
                 Next::Batch(batch) if !self.can_hold(batch.last_offset) => {
-                    break Some(format!("offset {} is too far from the base", batch.last_offset));
+                    break Some(format!(
+                        "offset {} is too far from the base",
+                        batch.last_offset
+                    ));
                 }
                 Next::Batch(batch) => {
                     tail.add(&batch, batch.position, self.settings, &indexes)?;
@@ -150,7 +155,11 @@ impl Segment {
             let mut tail = self.tail.lock();
             tail.size = tail.size.max(size);
         }
-        let mut hint = self.indexes()?.offset.last().map_or(0, |last| last.position);
+        let mut hint = self
+            .indexes()?
+            .offset
+            .last()
+            .map_or(0, |last| last.position);
         loop {
             let mut scan = if check {
                 Scanner::checked(&self.file, hint, size)
@@ -161,7 +170,10 @@ impl Segment {
             let torn = loop {
                 match scan.next().map_err(StorageError::io("read", self.path()))? {
                     Next::Batch(batch) if batch.base_offset < self.base_offset => {
-                        break Some(format!("offset {} is before the segment's", batch.base_offset));
+                        break Some(format!(
+                            "offset {} is before the segment's",
+                            batch.base_offset
+                        ));
                     }
                     Next::Batch(batch) => next_offset = Some(batch.last_offset + 1),
                     Next::End => break None,

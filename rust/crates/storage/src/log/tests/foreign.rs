@@ -1,0 +1,80 @@
+//! Reading beside the process that writes.
+
+use super::*;
+
+// Broken if it failed: a Spark task could not read what a broker is writing, or read half a batch, or disturb it.
+#[test]
+fn beside_a_live_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = open(dir.path());
+    fill(&writer, 3);
+    let before = names(dir.path());
+    let reader = Log::open_read_only(dir.path()).unwrap();
+    assert_eq!(values_from(&reader, 0), values_from(&writer, 0));
+    for round in 1..40 {
+        fill(&writer, 3);
+        assert_eq!(reader.log_end_offset(), round * 3);
+        reader.refresh().unwrap();
+        assert_eq!(reader.log_end_offset(), round * 3 + 3);
+        assert_eq!(values_from(&reader, round), values_from(&writer, round));
+    }
+    assert!(writer.segment_count() > 3);
+    // A batch that is being written.
+    let active = writer.active();
+    let whole = writer
+        .read(119, 1 << 20, i64::MAX, true)
+        .unwrap()
+        .read_to_vec()
+        .unwrap();
+    let path = active.path();
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes.extend(&whole[..whole.len() - 1]);
+    std::fs::write(path, bytes).unwrap();
+    reader.refresh().unwrap();
+    assert_eq!(reader.log_end_offset(), 120);
+    assert!(matches!(
+        reader.append_as_leader(&mut batch_at(0, &[b"x"]), 0, 0),
+        Err(StorageError::ReadOnly { .. })
+    ));
+    assert!(matches!(
+        reader.delete_old_segments(0),
+        Err(StorageError::ReadOnly { .. })
+    ));
+    reader.close().unwrap();
+    assert!(names(dir.path()).starts_with(&before[..2]));
+}
+
+#[test]
+fn retention_under_a_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = open(dir.path());
+    fill(&writer, 60);
+    let reader = Log::open_read_only(dir.path()).unwrap();
+    writer.update_config(LogConfig {
+        retention_bytes: 3000,
+        file_delete_delay_ms: 0,
+        ..small()
+    });
+    writer.maintain(5000).unwrap();
+    assert!(writer.log_start_offset() > 0);
+    // What was opened stays readable; a fresh look sees what is left.
+    assert_eq!(values_from(&reader, 0).len(), 60);
+    reader.refresh().unwrap();
+    assert_eq!(reader.log_start_offset(), writer.log_start_offset());
+    assert_eq!(
+        values_from(&reader, reader.log_start_offset()),
+        values_from(&writer, writer.log_start_offset())
+    );
+}
+
+#[test]
+fn nothing_there() {
+    let dir = tempfile::tempdir().unwrap();
+    for path in [dir.path().to_path_buf(), dir.path().join("missing")] {
+        assert!(matches!(
+            Log::open_read_only(&path),
+            Err(StorageError::NotFound { .. })
+        ));
+    }
+    assert!(names(dir.path()).is_empty());
+}

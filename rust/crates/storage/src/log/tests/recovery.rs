@@ -1,0 +1,335 @@
+//! Opening what a crash, a power loss or a foreign hand left.
+
+use super::*;
+use crate::files::{INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file};
+
+fn active_file(dir: &Path) -> PathBuf {
+    let name = names(dir)
+        .into_iter()
+        .rfind(|name| name.ends_with(LOG_SUFFIX))
+        .unwrap();
+    dir.join(name)
+}
+
+// Broken if it failed: a torn tail would be served, stop the opening, or take good records with it.
+#[test]
+fn any_torn_tail_is_cut_at_the_last_whole_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    drop({
+        let log = open(dir.path());
+        fill(&log, 5);
+        log
+    });
+    let path = active_file(dir.path());
+    let whole = std::fs::read(&path).unwrap();
+    let batch = whole.len() / 5;
+    for cut in (0..whole.len()).step_by(7) {
+        std::fs::write(&path, &whole[..cut]).unwrap();
+        let log = open(dir.path());
+        assert_eq!(log.log_end_offset() as usize, cut / batch);
+        assert_eq!(log.recovery().truncated_bytes as usize, cut % batch);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().len() as usize,
+            cut / batch * batch
+        );
+        fill(&log, 1);
+        assert_eq!(values_from(&log, 0).len(), cut / batch + 1);
+    }
+    // Any one byte wrong in the last two batches: those before stay.
+    for at in (3 * batch..whole.len()).step_by(3) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x40;
+        std::fs::write(&path, &damaged).unwrap();
+        let log = open(dir.path());
+        let end = log.log_end_offset() as usize;
+        // No checksum covers the base offset and the leader epoch; a compacted log may have gaps, so an offset that is too
+        // high cannot be told from one.
+        let uncovered = matches!(at % batch, 0..8 | 12..16);
+        assert!(end == at / batch || uncovered, "byte {at}: {end}");
+    }
+    for rubbish in [vec![0; 5000], vec![0xff; 100], b"rubbish".to_vec()] {
+        std::fs::write(&path, [&whole[..], &rubbish].concat()).unwrap();
+        let log = open(dir.path());
+        assert_eq!(log.log_end_offset(), 5);
+        assert!(log.recovery().reason.is_some());
+    }
+}
+
+// Broken if it failed: segments after a torn one would be served, with a hole before them.
+#[test]
+fn what_follows_a_torn_segment_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    drop({
+        let log = open(dir.path());
+        fill(&log, 60);
+        log
+    });
+    let bases: Vec<i64> = names(dir.path())
+        .iter()
+        .filter_map(|name| files::offset_of(name, LOG_SUFFIX))
+        .collect();
+    let second = segment_file(dir.path(), bases[1], LOG_SUFFIX);
+    let mut bytes = std::fs::read(&second).unwrap();
+    bytes.truncate(bytes.len() - 1);
+    std::fs::write(&second, &bytes).unwrap();
+    // Nothing was known to be on disk.
+    let log = open(dir.path());
+    assert_eq!(log.log_end_offset(), bases[2] - 1);
+    assert_eq!(log.segment_count(), 2);
+    assert_eq!(log.recovery().segments_removed, bases.len() - 2);
+    assert_eq!(values_from(&log, 0).len() as i64, bases[2] - 1);
+    fill(&log, 30);
+    assert_eq!(values_from(&log, 0).len() as i64, bases[2] - 1 + 30);
+}
+
+// Broken if it failed: acknowledged records would be thrown away as if they were a torn tail.
+#[test]
+fn damage_before_the_recovery_point_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    drop({
+        let log = open(dir.path());
+        fill(&log, 10);
+        log.flush().unwrap();
+        assert_eq!(log.recovery_point(), 10);
+        log
+    });
+    let path = active_file(dir.path());
+    let mut bytes = std::fs::read(&path).unwrap();
+    let before = bytes.clone();
+    bytes[100] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let error = Log::open(dir.path(), small(), false, 10).unwrap_err();
+    assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), bytes, "nothing was cut");
+    std::fs::write(&path, before).unwrap();
+    assert_eq!(
+        Log::open(dir.path(), small(), false, 10)
+            .unwrap()
+            .log_end_offset(),
+        10
+    );
+}
+
+// Broken if it failed: damage in a file that was closed would be handed to a consumer as offsets that are not there.
+#[test]
+fn damage_found_while_reading_takes_the_log_offline() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    fill(&log, 10);
+    log.close().unwrap();
+    let path = active_file(dir.path());
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[8] = 0x7f;
+    std::fs::write(&path, &bytes).unwrap();
+    let log = Log::open(dir.path(), small(), true, 10).unwrap();
+    let error = log.read(0, 10_000, i64::MAX, true).unwrap_err();
+    assert!(
+        matches!(error, StorageError::Corrupt { position: 0, .. }),
+        "{error}"
+    );
+    let error = log
+        .append_as_leader(&mut batch_at(0, &[b"x"]), 0, 0)
+        .unwrap_err();
+    assert!(matches!(error, StorageError::Offline { .. }), "{error}");
+}
+
+// Broken if it failed: a lost or wrong index would lose records, or have a reader get others than it asked for.
+#[test]
+fn indexes_are_only_hints() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    fill(&log, 60);
+    log.close().unwrap();
+    let bases: Vec<i64> = names(dir.path())
+        .iter()
+        .filter_map(|name| files::offset_of(name, LOG_SUFFIX))
+        .collect();
+    let index = |base, suffix| segment_file(dir.path(), base, suffix);
+    let good: Vec<Vec<u8>> = bases
+        .iter()
+        .flat_map(|base| [INDEX_SUFFIX, TIME_INDEX_SUFFIX].map(|suffix| (*base, suffix)))
+        .map(|(base, suffix)| std::fs::read(index(base, suffix)).unwrap())
+        .collect();
+    type Damage = fn(&Path);
+    let damages: [Damage; 6] = [
+        |path| std::fs::remove_file(path).unwrap(),
+        |path| std::fs::write(path, b"").unwrap(),
+        |path| std::fs::write(path, [7; 23]).unwrap(),
+        |path| std::fs::write(path, [0; 240]).unwrap(),
+        |path| std::fs::write(path, [0x11; 240]).unwrap(),
+        // Plausible, and wrong: positions in the middle of batches, times that are not theirs.
+        |path| {
+            let mut bytes = std::fs::read(path).unwrap();
+            for byte in bytes.iter_mut().skip(7).step_by(8) {
+                *byte ^= 0x05;
+            }
+            std::fs::write(path, bytes).unwrap();
+        },
+    ];
+    for (number, damage) in damages.iter().enumerate() {
+        for suffix in [INDEX_SUFFIX, TIME_INDEX_SUFFIX] {
+            for base in &bases {
+                damage(&index(*base, suffix));
+            }
+            let log = Log::open(dir.path(), small(), true, 60).unwrap();
+            for offset in (0..60).rev() {
+                let slice = log.read(offset, 1, i64::MAX, true).unwrap();
+                assert_eq!(slice.base_offset, offset, "damage {number} to {suffix}");
+                let found = log.offset_for_timestamp(1000 + offset).unwrap().unwrap();
+                assert_eq!(found.offset, offset, "damage {number} to {suffix}");
+            }
+            fill(&log, 1);
+            log.close().unwrap();
+            // Put back what was, without the record just written.
+            std::fs::remove_dir_all(dir.path()).unwrap();
+            std::fs::create_dir(dir.path()).unwrap();
+            let log = open(dir.path());
+            fill(&log, 60);
+            log.close().unwrap();
+        }
+    }
+    // What is built anew is what was written the first time.
+    for base in &bases {
+        std::fs::remove_file(index(*base, INDEX_SUFFIX)).unwrap();
+        std::fs::write(index(*base, TIME_INDEX_SUFFIX), [0; 7]).unwrap();
+    }
+    Log::open(dir.path(), small(), true, 60)
+        .unwrap()
+        .close()
+        .unwrap();
+    let rebuilt: Vec<Vec<u8>> = bases
+        .iter()
+        .flat_map(|base| [INDEX_SUFFIX, TIME_INDEX_SUFFIX].map(|suffix| (*base, suffix)))
+        .map(|(base, suffix)| std::fs::read(index(base, suffix)).unwrap())
+        .collect();
+    assert_eq!(rebuilt, good);
+}
+
+// Broken if it failed: a producer that retries after the broker was killed would write its batch twice.
+#[test]
+fn retries_are_known_after_a_crash() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    for sequence in 0..30 {
+        log.append_as_leader(&mut producer_batch(5, 0, sequence, 1), 0, system_now_ms())
+            .unwrap();
+        if sequence == 20 {
+            log.roll(0).unwrap();
+        }
+    }
+    drop(log);
+    let retry = |log: &Log| {
+        let mut batch = BatchBuilder::new(Compression::None, None);
+        batch.set_producer_state(5, 0, 29);
+        batch.append(1000, None, Some(b"v"), &[]).unwrap();
+        let again = log
+            .append_as_leader(&mut batch.build().unwrap(), 0, 0)
+            .unwrap();
+        assert_eq!((again.first_offset, again.duplicate), (29, true));
+    };
+    let config = LogConfig {
+        producer_id_expiration_ms: i64::MAX,
+        ..small()
+    };
+    let log = Log::open(dir.path(), config.clone(), false, 0).unwrap();
+    retry(&log);
+    // Four before it, too, since they were replayed.
+    assert!(
+        log.append_as_leader(&mut producer_batch(5, 0, 25, 1), 0, 0)
+            .unwrap()
+            .duplicate
+    );
+    log.close().unwrap();
+    let log = Log::open(dir.path(), config.clone(), true, 0).unwrap();
+    retry(&log);
+    drop(log);
+    // A snapshot that is damaged, and one from a future that was cut off.
+    for name in names(dir.path())
+        .iter()
+        .filter(|name| name.ends_with(".snapshot"))
+    {
+        std::fs::write(dir.path().join(name), b"damaged").unwrap();
+    }
+    std::fs::write(segment_file(dir.path(), 1000, ".snapshot"), b"future").unwrap();
+    let log = Log::open(dir.path(), config, false, 0).unwrap();
+    retry(&log);
+    assert!(!names(dir.path()).contains(&format!("{:020}.snapshot", 1000)));
+}
+
+// Broken if it failed: after a crash a follower would be told a wrong end of an epoch.
+#[test]
+fn epochs_are_found_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    for epoch in [2, 2, 3, 5] {
+        log.append_as_leader(&mut batch_at(0, &[b"v"]), epoch, 0)
+            .unwrap();
+    }
+    drop(log);
+    std::fs::write(dir.path().join("leader-epoch-checkpoint"), "garbage").unwrap();
+    let log = open(dir.path());
+    assert_eq!(log.latest_epoch(), Some(5));
+    assert_eq!(log.epoch_end_offset(2), Some((2, 2)));
+    assert_eq!(log.epoch_end_offset(4), Some((3, 3)));
+    assert_eq!(log.epoch_of(3), Some(5));
+    assert_eq!(
+        std::fs::read(dir.path().join("leader-epoch-checkpoint")).unwrap(),
+        b"0\n3\n2 0\n3 2\n5 3\n"
+    );
+}
+
+// Broken if it failed: half-done work of a cleaner or a deletion would come back, or its result be lost.
+#[test]
+fn interrupted_work_is_finished() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    fill(&log, 60);
+    log.close().unwrap();
+    let bases: Vec<i64> = names(dir.path())
+        .iter()
+        .filter_map(|name| files::offset_of(name, LOG_SUFFIX))
+        .collect();
+    let file = |base: i64, suffix: &str| segment_file(dir.path(), base, suffix);
+    std::fs::write(file(7, ".log.deleted"), b"x").unwrap();
+    std::fs::write(file(1_000, ".log.cleaned"), b"x").unwrap();
+    std::fs::write(file(1_000, ".index.swap"), b"x").unwrap();
+    std::fs::write(file(500, ".index"), b"orphan").unwrap();
+    std::fs::write(dir.path().join("leader-epoch-checkpoint.tmp"), b"x").unwrap();
+    // The first two segments were made into one.
+    let merged = [
+        std::fs::read(file(bases[0], ".log")).unwrap(),
+        std::fs::read(file(bases[1], ".log")).unwrap(),
+    ]
+    .concat();
+    std::fs::write(file(bases[0], ".log.swap"), merged).unwrap();
+    let log = Log::open(dir.path(), small(), true, 60).unwrap();
+    assert_eq!(log.segment_count(), bases.len() - 1);
+    assert_eq!(values_from(&log, 0).len(), 60);
+    let left = names(dir.path());
+    for suffix in [".deleted", ".cleaned", ".swap", ".tmp"] {
+        assert!(
+            !left.iter().any(|name| name.ends_with(suffix)),
+            "{suffix}: {left:?}"
+        );
+    }
+    assert!(!file(500, ".index").exists());
+}
+
+#[test]
+fn a_start_beyond_the_end_empties_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    drop({
+        let log = open(dir.path());
+        fill(&log, 5);
+        log
+    });
+    let known = LastKnown {
+        clean_shutdown: false,
+        recovery_point: 0,
+        log_start_offset: 50,
+    };
+    let log = Log::open_with(dir.path(), small(), known).unwrap();
+    assert_eq!((log.log_start_offset(), log.log_end_offset()), (50, 50));
+    fill(&log, 1);
+    assert_eq!(values_from(&log, 50).len(), 1);
+}
