@@ -1,1 +1,36 @@
-//! client
+//! The client's moving parts: connections, metadata, the producer's accumulator and the consumer's fetcher.
+//!
+//! Owns: bytes between an application and its cluster, and one background thread per client instance with all that is
+//! asynchronous. Does not own: property names, group membership, administration (Python, over [`cluster::Cluster`]'s
+//! raw requests), nor record batches and the protocol's layout (crates `records` and `protocol`). Knows nothing of
+//! Python. Public methods may be called from any thread and block at most as long as their argument says. A crash of
+//! the process loses records that were not acknowledged, and nothing on any disk.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`runtime`] | the background thread, and noticing a fork |
+//! | [`connection`] | one TCP connection: pipelining, versions |
+//! | [`metadata`] | brokers, topics, leaders |
+//! | [`cluster`] | connections per broker and purpose, refreshing metadata |
+//! | [`producer`] | accumulate, send, retry in order, report |
+//! | [`consumer`] | fetch ahead, decode, hand out |
+//! | [`offsets`] | offsets by time |
+//! | [`config`], [`error`], [`api`] | settings, errors, API versions |
+
+pub mod api;
+pub mod cluster;
+pub mod config;
+pub mod connection;
+pub mod consumer;
+pub mod error;
+pub mod metadata;
+pub mod offsets;
+pub mod producer;
+pub mod runtime;
+
+pub use cluster::{Cluster, Purpose, Target};
+pub use config::{ClientConfig, ConsumerConfig, OffsetReset, ProducerConfig};
+pub use consumer::Consumer;
+pub use error::{ClientError, Result};
+pub use producer::Producer;
+pub use runtime::Background;

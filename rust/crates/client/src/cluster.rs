@@ -1,0 +1,493 @@
+//! The cluster as one client sees it: a connection per broker and purpose, the metadata cache, and its refreshing.
+//!
+//! All futures here run on the client's background thread. Connections are made on demand, one attempt at a time per
+//! broker and purpose, with a growing pause after failures. A lost broker is reported once, then again only after it
+//! had come back.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use logcore_protocol::{Struct, Value};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, watch};
+
+use crate::api::{self, Api};
+use crate::config::ClientConfig;
+use crate::connection::{Body, Connection};
+use crate::error::{ClientError, Result, broker};
+use crate::metadata::{Metadata, Topic};
+
+/// What a connection is for. A broker answers one connection's requests one after another, so requests that wait at
+/// the broker (Fetch, JoinGroup) do not share one with those that should be quick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// Metadata, Produce, ListOffsets, administration.
+    General,
+    /// Fetch.
+    Fetch,
+    /// Group membership and offsets.
+    Group,
+}
+
+/// Which broker a request goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// The broker with this id.
+    Broker(i32),
+    /// The cluster's controller.
+    Controller,
+    /// Any broker; the bootstrap addresses when none is known.
+    Any,
+}
+
+/// An address and purpose with its connection, if there is one.
+#[derive(Debug, Default)]
+struct Slot {
+    connection: Option<Arc<Connection>>,
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+/// A topic that stays missing is asked about ever more rarely: after 16 rounds, 16 times the retry backoff apart.
+const UNSETTLED_ROUNDS_MAX: u32 = 16;
+
+type SlotKey = (String, u16, Purpose);
+/// Told about lost brokers.
+type ErrorSink = Box<dyn Fn(ClientError) + Send + Sync>;
+
+/// See the module. Shared by a client's tasks.
+pub struct Cluster {
+    config: ClientConfig,
+    slots: Mutex<HashMap<SlotKey, Arc<tokio::sync::Mutex<Slot>>>>,
+    metadata: RwLock<Arc<Metadata>>,
+    /// Counts the changes of `metadata`.
+    version: watch::Sender<u64>,
+    /// Topics that the background refresh asks about.
+    tracked: Mutex<BTreeSet<Arc<str>>>,
+    refresh_wanted: Notify,
+    down: Mutex<HashSet<String>>,
+    errors: ErrorSink,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Cluster")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    /// A cluster nothing is known about yet; `errors` hears of brokers lost.
+    pub fn new(config: ClientConfig, errors: impl Fn(ClientError) + Send + Sync + 'static) -> Self {
+        Self {
+            config,
+            slots: Mutex::new(HashMap::new()),
+            metadata: RwLock::new(Arc::default()),
+            version: watch::Sender::new(0),
+            tracked: Mutex::new(BTreeSet::new()),
+            refresh_wanted: Notify::new(),
+            down: Mutex::new(HashSet::new()),
+            errors: Box::new(errors),
+        }
+    }
+
+    /// The client's settings.
+    pub fn config(&self) -> &ClientConfig {
+        &self.config
+    }
+
+    /// What is known now.
+    pub fn metadata(&self) -> Arc<Metadata> {
+        Arc::clone(&self.metadata.read())
+    }
+
+    /// Changes whenever metadata was refreshed.
+    pub fn watch_metadata(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    /// Adds a topic to those refreshed in the background; `true` when it is new, which asks for a refresh.
+    pub fn track(&self, topic: &Arc<str>) -> bool {
+        let new = self.tracked.lock().insert(Arc::clone(topic));
+        if new {
+            self.refresh_soon();
+        }
+        new
+    }
+
+    /// Replaces the topics refreshed in the background.
+    pub fn track_only(&self, topics: impl IntoIterator<Item = Arc<str>>) {
+        let topics: BTreeSet<_> = topics.into_iter().collect();
+        let mut tracked = self.tracked.lock();
+        let new = topics.difference(&tracked).next().is_some();
+        *tracked = topics;
+        drop(tracked);
+        if new {
+            self.refresh_soon();
+        }
+    }
+
+    /// Asks the background task for a refresh; many calls make one.
+    pub fn refresh_soon(&self) {
+        self.refresh_wanted.notify_one();
+    }
+
+    /// The background task: refreshes tracked topics when asked and every `metadata_refresh`. Never returns.
+    pub async fn keep_fresh(self: Arc<Self>) {
+        let mut unsettled_rounds = 0;
+        loop {
+            let asked =
+                tokio::time::timeout(self.config.metadata_refresh, self.refresh_wanted.notified());
+            // A timeout is the periodic refresh.
+            let _ = asked.await;
+            let topics: Vec<Arc<str>> = self.tracked.lock().iter().cloned().collect();
+            if topics.is_empty() {
+                continue;
+            }
+            let again = match self.refresh(Some(&topics)).await {
+                Ok(fresh) => topics
+                    .iter()
+                    .any(|name| is_unsettled(fresh.topics.get(name))),
+                Err(_) => true,
+            };
+            unsettled_rounds = if again {
+                (unsettled_rounds + 1).min(UNSETTLED_ROUNDS_MAX)
+            } else {
+                0
+            };
+            // Also bounds how often a storm of requests for refresh reaches the broker.
+            tokio::time::sleep(self.config.retry_backoff * 2_u32.pow(unsettled_rounds / 4)).await;
+            if again {
+                self.refresh_soon();
+            }
+        }
+    }
+
+    /// Asks any broker about `topics` (`None`: all of them) now, and returns its answer, which is also merged into the
+    /// cache.
+    ///
+    /// # Errors
+    /// No broker answers, or the answer does not decode.
+    pub async fn refresh(&self, topics: Option<&[Arc<str>]>) -> Result<Arc<Metadata>> {
+        self.refresh_with(topics, self.config.allow_auto_create)
+            .await
+    }
+
+    /// [`Cluster::refresh`], saying whether a missing topic may be created by being asked about.
+    ///
+    /// # Errors
+    /// As [`Cluster::refresh`].
+    pub async fn refresh_with(
+        &self,
+        topics: Option<&[Arc<str>]>,
+        create: bool,
+    ) -> Result<Arc<Metadata>> {
+        let connection = self.connection(Target::Any, Purpose::General).await?;
+        let version = connection.version(api::METADATA)?;
+        let mut message = api::request(api::METADATA);
+        match topics {
+            None => {
+                message.set("topics", Value::Null);
+            }
+            Some(topics) => {
+                for name in topics {
+                    let topic = message.element("topics").with("name", &**name);
+                    message.push("topics", topic);
+                }
+            }
+        }
+        if version >= 4 {
+            message.set("allow_auto_topic_creation", create);
+        }
+        let response = self
+            .call(&connection, api::METADATA, version, message, Duration::ZERO)
+            .await?;
+        let fresh = Arc::new(Metadata::from_response(&response));
+        {
+            let mut held = self.metadata.write();
+            let mut merged = Metadata::clone(&held);
+            merged.merge(Metadata::clone(&fresh));
+            *held = Arc::new(merged);
+        }
+        self.version.send_modify(|version| *version += 1);
+        Ok(fresh)
+    }
+
+    /// [`Cluster::refresh_with`], tried again until `timeout` has passed.
+    ///
+    /// # Errors
+    /// The last attempt's.
+    pub async fn refresh_within(
+        &self,
+        topics: Option<&[Arc<str>]>,
+        create: bool,
+        timeout: Duration,
+    ) -> Result<Arc<Metadata>> {
+        let deadline = Instant::now() + timeout;
+        let mut last = None;
+        loop {
+            match tokio::time::timeout_at(deadline.into(), self.refresh_with(topics, create)).await
+            {
+                Ok(Ok(metadata)) => return Ok(metadata),
+                Ok(Err(error)) if !error.is_retriable() => return Err(error),
+                Ok(Err(error)) => last = Some(error),
+                Err(_) => {
+                    return Err(last.unwrap_or(ClientError::TimedOut {
+                        what: "asking for the cluster's metadata".into(),
+                        timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+                    }));
+                }
+            }
+            tokio::time::sleep(self.config.retry_backoff).await;
+        }
+    }
+
+    /// Sends one request on a connection and decodes its response. `extra` is added to the request timeout: the time
+    /// the request itself asks the broker to wait.
+    ///
+    /// # Errors
+    /// The connection's end, no answer in time, or bytes that do not decode.
+    pub(crate) async fn call(
+        &self,
+        connection: &Connection,
+        api: Api,
+        version: i16,
+        message: Struct,
+        extra: Duration,
+    ) -> Result<Value> {
+        let message = Value::Struct(message);
+        let pending = connection.send(api.key, version, &Body::Message(&message, 256))?;
+        let answer = pending.answer(self.config.request_timeout + extra).await?;
+        api::decode(api, version, &answer)
+    }
+
+    /// Sends an encoded body of any API and returns the response's body.
+    ///
+    /// # Errors
+    /// The broker cannot be reached, the connection's end, or no answer within `timeout`.
+    pub async fn raw_request(
+        &self,
+        target: Target,
+        purpose: Purpose,
+        api_key: i16,
+        version: i16,
+        body: &[u8],
+        timeout: Duration,
+    ) -> Result<Bytes> {
+        let started = Instant::now();
+        let connection = self.connection_within(target, purpose, timeout).await?;
+        let left = timeout
+            .saturating_sub(started.elapsed())
+            .max(Duration::from_millis(1));
+        connection
+            .send(api_key, version, &Body::Encoded(body))?
+            .answer(left)
+            .await
+    }
+
+    /// The versions of an API that a broker serves.
+    ///
+    /// # Errors
+    /// The broker cannot be reached within `timeout`.
+    pub async fn served(
+        &self,
+        target: Target,
+        purpose: Purpose,
+        api_key: i16,
+        timeout: Duration,
+    ) -> Result<Option<(i16, i16)>> {
+        let connection = self.connection_within(target, purpose, timeout).await?;
+        Ok(connection.served(api_key))
+    }
+
+    async fn connection_within(
+        &self,
+        target: Target,
+        purpose: Purpose,
+        timeout: Duration,
+    ) -> Result<Arc<Connection>> {
+        match tokio::time::timeout(timeout, self.connection(target, purpose)).await {
+            Ok(result) => result,
+            Err(_) => Err(ClientError::TimedOut {
+                what: "connecting to a broker".into(),
+                timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+            }),
+        }
+    }
+
+    /// A live connection to the target, made now if need be. One attempt; the caller tries again.
+    ///
+    /// # Errors
+    /// The attempt failed, or the target is not known.
+    pub async fn connection(&self, target: Target, purpose: Purpose) -> Result<Arc<Connection>> {
+        let id = match target {
+            Target::Any => return self.any_connection(purpose).await,
+            Target::Controller => match self.metadata().controller {
+                id if id >= 0 && !self.metadata().brokers.is_empty() => id,
+                // Boxed because refreshing needs a connection itself.
+                _ => Box::pin(self.refresh(Some(&[]))).await?.controller,
+            },
+            Target::Broker(id) => id,
+        };
+        let known = self.metadata().broker(id).cloned();
+        match known {
+            Some(broker) => self.connect(&broker.host, broker.port, purpose).await,
+            None => {
+                self.refresh_soon();
+                let what =
+                    "the cluster's metadata names no such broker; it may be starting".to_owned();
+                tokio::time::sleep(self.config.retry_backoff).await;
+                Err(ClientError::Transport {
+                    broker: format!("broker {id}"),
+                    what,
+                })
+            }
+        }
+    }
+
+    async fn any_connection(&self, purpose: Purpose) -> Result<Arc<Connection>> {
+        let candidates = self.candidates();
+        for (host, port) in &candidates {
+            if let Some(connection) = self.open_connection(host, *port, purpose).await {
+                return Ok(connection);
+            }
+        }
+        let mut last = ClientError::Config("bootstrap.servers is empty".into());
+        let mut candidates = candidates;
+        // Those that failed wait for their turn; one that did not fail yet should not wait for them.
+        candidates.sort_by_key(|(host, port)| self.down.lock().contains(&format!("{host}:{port}")));
+        for (host, port) in &candidates {
+            match self.connect(host, *port, purpose).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = error,
+            }
+        }
+        let tried: Vec<String> = candidates
+            .iter()
+            .map(|(host, port)| format!("{host}:{port}"))
+            .collect();
+        Err(ClientError::AllBrokersDown {
+            tried: tried.join(", "),
+            last: last.to_string(),
+        })
+    }
+
+    /// Known brokers, then the bootstrap addresses that are not among them.
+    fn candidates(&self) -> Vec<(String, u16)> {
+        let metadata = self.metadata();
+        let mut all: Vec<(String, u16)> = metadata
+            .brokers
+            .iter()
+            .map(|broker| (broker.host.clone(), broker.port))
+            .collect();
+        for address in &self.config.bootstrap {
+            if !all.contains(address) {
+                all.push(address.clone());
+            }
+        }
+        all
+    }
+
+    fn slot(&self, host: &str, port: u16, purpose: Purpose) -> Arc<tokio::sync::Mutex<Slot>> {
+        Arc::clone(
+            self.slots
+                .lock()
+                .entry((host.to_owned(), port, purpose))
+                .or_default(),
+        )
+    }
+
+    async fn open_connection(
+        &self,
+        host: &str,
+        port: u16,
+        purpose: Purpose,
+    ) -> Option<Arc<Connection>> {
+        let slot = self.slot(host, port, purpose);
+        let slot = slot.try_lock().ok()?;
+        slot.connection
+            .clone()
+            .filter(|connection| connection.is_open())
+    }
+
+    async fn connect(&self, host: &str, port: u16, purpose: Purpose) -> Result<Arc<Connection>> {
+        let slot = self.slot(host, port, purpose);
+        let mut slot = slot.lock().await;
+        if let Some(connection) = slot
+            .connection
+            .as_ref()
+            .filter(|connection| connection.is_open())
+        {
+            return Ok(Arc::clone(connection));
+        }
+        slot.connection = None;
+        if let Some(not_before) = slot.not_before {
+            tokio::time::sleep_until(not_before.into()).await;
+        }
+        match Connection::open(host, port, &self.config).await {
+            Ok(connection) => {
+                self.came_back(connection.peer());
+                let connection = Arc::new(connection);
+                *slot = Slot {
+                    connection: Some(Arc::clone(&connection)),
+                    ..Slot::default()
+                };
+                Ok(connection)
+            }
+            Err(error) => {
+                slot.failures += 1;
+                slot.not_before = Some(Instant::now() + self.backoff(slot.failures));
+                self.went_down(&format!("{host}:{port}"), &error);
+                Err(error)
+            }
+        }
+    }
+
+    fn backoff(&self, failures: u32) -> Duration {
+        let doubled = self.config.reconnect_backoff * 2_u32.pow(failures.saturating_sub(1).min(10));
+        doubled.min(self.config.reconnect_backoff_max)
+    }
+
+    fn came_back(&self, peer: &str) {
+        self.down.lock().remove(peer);
+    }
+
+    fn went_down(&self, peer: &str, error: &ClientError) {
+        // A broker that moved or died is news to the metadata as well.
+        self.refresh_soon();
+        let candidates = self.candidates();
+        let mut down = self.down.lock();
+        if !down.insert(peer.to_owned()) {
+            return;
+        }
+        let all_down = candidates
+            .iter()
+            .all(|(host, port)| down.contains(&format!("{host}:{port}")));
+        drop(down);
+        (self.errors)(error.clone());
+        if all_down {
+            let tried: Vec<String> = candidates
+                .iter()
+                .map(|(host, port)| format!("{host}:{port}"))
+                .collect();
+            (self.errors)(ClientError::AllBrokersDown {
+                tried: tried.join(", "),
+                last: error.to_string(),
+            });
+        }
+    }
+}
+
+/// Whether a topic should be asked about again soon: missing, in creation, or without a leader somewhere.
+fn is_unsettled(topic: Option<&Arc<Topic>>) -> bool {
+    topic.is_none_or(|topic| {
+        broker::is_retriable(topic.error)
+            || topic
+                .partitions
+                .iter()
+                .any(|partition| partition.leader < 0)
+    })
+}

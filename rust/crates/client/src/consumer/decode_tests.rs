@@ -1,0 +1,1 @@
+//! If these fail, fetched messages are lost, doubled or mixed up.

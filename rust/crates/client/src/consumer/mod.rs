@@ -1,0 +1,350 @@
+//! The consumer's data path: assigned partitions in, messages out.
+//!
+//! Owns positions and what was fetched ahead, from the response's bytes until the application took the message. Group
+//! membership and committing are Python's. A crash loses nothing but what was fetched ahead.
+
+pub mod decode;
+#[cfg(test)]
+mod decode_tests;
+mod fetcher;
+mod state;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::Notify;
+
+use self::decode::Chunk;
+pub use self::decode::{Message, Shelf};
+pub use self::state::Start;
+use self::state::{State, Waiting};
+use crate::cluster::Cluster;
+use crate::config::{ClientConfig, ConsumerConfig};
+use crate::error::{ClientError, Result};
+use crate::offsets::PartitionKey;
+use crate::runtime::Background;
+
+/// Something of a partition that is no message.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// The application has everything there is, up to this offset (`enable.partition.eof`).
+    End(PartitionKey, i64),
+    /// Reading failed; it goes on after a pause unless the error says otherwise.
+    Failed(PartitionKey, ClientError),
+}
+
+/// What [`Consumer::take`] hands out.
+#[derive(Debug, Clone)]
+pub enum Item {
+    Message(Message),
+    Event(Event),
+    /// A failure that concerns no partition by itself.
+    Error(ClientError),
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) state: Mutex<State>,
+    pub(crate) arrived: Condvar,
+    pub(crate) wake: Notify,
+    pub(crate) read_committed: bool,
+    turn: AtomicUsize,
+}
+
+impl Shared {
+    /// Where to begin among `count`, another place each time.
+    fn rotate(&self, count: usize) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed) % count.max(1)
+    }
+}
+
+/// The batch being handed out.
+#[derive(Debug)]
+struct Reading {
+    at: usize,
+    generation: u64,
+    chunk: Chunk,
+    decoded: VecDeque<Message>,
+}
+
+/// One partition as the application may ask about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// The next offset to be handed out; `None` before the first message.
+    pub position: Option<i64>,
+    /// Offset and leader epoch to commit.
+    pub stored: Option<(i64, i32)>,
+    /// -1 when no answer came yet.
+    pub log_start: i64,
+    /// -1 when no answer came yet.
+    pub high_watermark: i64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Consumer {
+    shared: Arc<Shared>,
+    reading: Mutex<Option<Reading>>,
+    background: Arc<Background>,
+}
+
+impl Consumer {
+    /// Starts the consumer's thread. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn new(client: ClientConfig, config: ConsumerConfig) -> Result<Self> {
+        let background = Arc::new(Background::start("logcore-consumer")?);
+        let shared = Arc::new_cyclic(|shared: &std::sync::Weak<Shared>| {
+            let sink = shared.clone();
+            let cluster = Arc::new(Cluster::new(client, move |error| {
+                if let Some(shared) = sink.upgrade() {
+                    shared.state.lock().errors.push_back(error);
+                    shared.arrived.notify_all();
+                }
+            }));
+            Shared {
+                cluster,
+                read_committed: config.read_committed,
+                state: Mutex::new(State::new(config)),
+                arrived: Condvar::new(),
+                wake: Notify::new(),
+                turn: AtomicUsize::new(0),
+            }
+        });
+        background.spawn(Arc::clone(&shared.cluster).keep_fresh());
+        background.spawn(fetcher::run(Arc::clone(&shared)));
+        Ok(Self {
+            shared,
+            reading: Mutex::new(None),
+            background,
+        })
+    }
+
+    /// Adds partitions to those read; one that is there already starts anew.
+    pub fn assign(&self, partitions: Vec<(PartitionKey, Start)>) {
+        for ((topic, _), _) in &partitions {
+            self.shared.cluster.track(topic);
+        }
+        self.shared.state.lock().assign(partitions);
+        self.shared.wake.notify_one();
+    }
+
+    /// Removes partitions.
+    pub fn unassign(&self, partitions: &[PartitionKey]) {
+        self.shared.state.lock().unassign(partitions);
+    }
+
+    /// Removes all partitions.
+    pub fn unassign_all(&self) {
+        self.shared.state.lock().clear();
+    }
+
+    /// The partitions read now.
+    #[must_use]
+    pub fn assignment(&self) -> Vec<PartitionKey> {
+        self.shared
+            .state
+            .lock()
+            .partitions
+            .iter()
+            .map(|partition| partition.key.clone())
+            .collect()
+    }
+
+    /// Moves a partition; `false` when it is not assigned.
+    pub fn seek(&self, key: &PartitionKey, start: Start) -> bool {
+        let found = self.shared.state.lock().seek(key, start);
+        self.shared.wake.notify_one();
+        found
+    }
+
+    /// Stops or resumes a partition; `false` when it is not assigned.
+    pub fn set_paused(&self, key: &PartitionKey, paused: bool) -> bool {
+        let found = self.shared.state.lock().set_paused(key, paused);
+        self.shared.wake.notify_one();
+        found
+    }
+
+    /// How far a partition has come; `None` when it is not assigned.
+    #[must_use]
+    pub fn progress(&self, key: &PartitionKey) -> Option<Progress> {
+        self.shared
+            .state
+            .lock()
+            .find(key)
+            .map(|partition| Progress {
+                position: partition.position,
+                stored: partition.stored,
+                log_start: partition.log_start,
+                high_watermark: partition.high_watermark,
+            })
+    }
+
+    /// Sets the offset to commit; `false` when the partition is not assigned.
+    pub fn store(&self, key: &PartitionKey, offset: i64, leader_epoch: i32) -> bool {
+        let mut state = self.shared.state.lock();
+        let Some(partition) = state.find_mut(key) else {
+            return false;
+        };
+        partition.stored = Some((offset, leader_epoch));
+        true
+    }
+
+    /// Every assigned partition with an offset to commit.
+    #[must_use]
+    pub fn stored(&self) -> Vec<(PartitionKey, i64, i32)> {
+        let state = self.shared.state.lock();
+        let partitions = state.partitions.iter();
+        let stored = partitions.filter_map(|partition| {
+            partition
+                .stored
+                .map(|(offset, epoch)| (partition.key.clone(), offset, epoch))
+        });
+        stored.collect()
+    }
+
+    /// Up to `max` items, as soon as there is one; after `slice` maybe none.
+    #[must_use]
+    pub fn take(&self, max: usize, slice: Duration) -> Vec<Item> {
+        let items = self.take_now(max);
+        if !items.is_empty() || slice.is_zero() {
+            return items;
+        }
+        {
+            let mut state = self.shared.state.lock();
+            let idle = state.errors.is_empty()
+                && state
+                    .partitions
+                    .iter()
+                    .all(|partition| partition.waiting.is_empty() || partition.paused);
+            if idle && !state.closed {
+                self.shared.arrived.wait_for(&mut state, slice);
+            }
+        }
+        self.take_now(max)
+    }
+
+    /// Wakes whoever waits in [`Consumer::take`].
+    pub fn interrupt(&self) {
+        drop(self.shared.state.lock());
+        self.shared.arrived.notify_all();
+    }
+
+    fn take_now(&self, max: usize) -> Vec<Item> {
+        let mut items = Vec::new();
+        let mut reading = self.reading.lock();
+        while items.len() < max {
+            match reading.as_mut() {
+                Some(open) => {
+                    let drained = self.hand_out(open, max - items.len(), &mut items);
+                    if drained && !Self::decode_more(open, &mut items) {
+                        *reading = None;
+                    }
+                }
+                None => {
+                    let mut state = self.shared.state.lock();
+                    if let Some(error) = state.errors.pop_front() {
+                        items.push(Item::Error(error));
+                        continue;
+                    }
+                    let Some((at, generation, waiting)) = state.next_waiting() else {
+                        break;
+                    };
+                    drop(state);
+                    match waiting {
+                        Waiting::Event(event) => items.push(Item::Event(event)),
+                        Waiting::Data(chunk) => {
+                            // Room was made for the next fetch.
+                            self.shared.wake.notify_one();
+                            *reading = Some(Reading {
+                                at,
+                                generation,
+                                chunk,
+                                decoded: VecDeque::new(),
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        items
+    }
+
+    /// Moves decoded messages out; `true` when none are left or they have become stale.
+    fn hand_out(&self, open: &mut Reading, max: usize, items: &mut Vec<Item>) -> bool {
+        if open.decoded.is_empty() {
+            return true;
+        }
+        let mut state = self.shared.state.lock();
+        let store = state.config.auto_store;
+        let partition = state.partitions.get_mut(open.at);
+        let Some(partition) = partition.filter(|partition| partition.generation == open.generation)
+        else {
+            open.decoded.clear();
+            // Not worth reading on: the rest is as stale.
+            open.chunk.discard();
+            return true;
+        };
+        let count = max.min(open.decoded.len());
+        if let Some(last) = open.decoded.get(count - 1) {
+            partition.consumed(last.offset, last.shelf.leader_epoch, store);
+        }
+        drop(state);
+        items.extend(open.decoded.drain(..count).map(Item::Message));
+        open.decoded.is_empty()
+    }
+
+    /// Decodes the next batch; `false` when the chunk is used up.
+    fn decode_more(open: &mut Reading, items: &mut Vec<Item>) -> bool {
+        match open.chunk.next_batch() {
+            Some(Ok(messages)) => {
+                open.decoded = messages;
+                true
+            }
+            Some(Err(error)) => {
+                let key = (
+                    std::sync::Arc::clone(&open.chunk.topic),
+                    open.chunk.partition,
+                );
+                items.push(Item::Event(Event::Failed(key, error)));
+                // What lies behind a damaged batch is still good; the application may seek back if it cares.
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The cluster behind this consumer.
+    #[must_use]
+    pub fn cluster(&self) -> &Arc<Cluster> {
+        &self.shared.cluster
+    }
+
+    /// The background thread, for requests beside fetching.
+    #[must_use]
+    pub fn background(&self) -> &Arc<Background> {
+        &self.background
+    }
+
+    /// Whether only committed records are read.
+    #[must_use]
+    pub fn read_committed(&self) -> bool {
+        self.shared.read_committed
+    }
+
+    /// Stops the thread.
+    pub fn close(&self) {
+        {
+            let mut state = self.shared.state.lock();
+            state.closed = true;
+            state.clear();
+        }
+        self.shared.arrived.notify_all();
+        self.background.stop();
+    }
+}

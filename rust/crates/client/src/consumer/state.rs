@@ -1,0 +1,291 @@
+//! The assigned partitions and how far each has come: fetched, handed out, stored for commit.
+//!
+//! Pure; one lock around it. Whatever makes fetched data stale (seek, pause, a new assignment) gives the partition a new
+//! generation, and answers to older questions are dropped.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+
+use super::Event;
+use super::decode::Chunk;
+use crate::config::{ConsumerConfig, OffsetReset};
+use crate::error::ClientError;
+use crate::offsets::{EARLIEST, LATEST, PartitionKey};
+
+/// Where an assigned partition shall begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// At this offset.
+    Offset(i64),
+    /// At the log's first offset.
+    Beginning,
+    /// At the log's end.
+    End,
+    /// Where `auto.offset.reset` says, because there is no committed offset.
+    Reset,
+}
+
+/// What a partition needs from the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// ListOffsets with this timestamp.
+    Locating(i64),
+    /// Fetch from here.
+    Fetching(i64),
+    /// Nothing: it waits for a seek.
+    Stopped,
+}
+
+/// Fetched and waiting for the application.
+#[derive(Debug)]
+pub(crate) enum Waiting {
+    Data(Chunk),
+    Event(Event),
+}
+
+#[derive(Debug)]
+pub(crate) struct PartitionState {
+    pub(crate) key: PartitionKey,
+    pub(crate) generation: u64,
+    pub(crate) phase: Phase,
+    /// The next offset the application will get; unknown until it got one or sought.
+    pub(crate) position: Option<i64>,
+    /// Where the next message would come from, for a refetch before anything was handed out.
+    resume_at: Phase,
+    pub(crate) stored: Option<(i64, i32)>,
+    pub(crate) paused: bool,
+    /// A question is on its way.
+    pub(crate) busy: bool,
+    pub(crate) not_before: Option<Instant>,
+    pub(crate) waiting: VecDeque<Waiting>,
+    pub(crate) buffered: usize,
+    pub(crate) high_watermark: i64,
+    pub(crate) log_start: i64,
+    pub(crate) eof_told: Option<i64>,
+    /// The error told last, so that each is told once.
+    pub(crate) told: Option<i32>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) config: ConsumerConfig,
+    pub(crate) partitions: Vec<PartitionState>,
+    index: HashMap<PartitionKey, usize>,
+    next_generation: u64,
+    /// Where the search for the next data begins, so that every partition gets its turn.
+    cursor: usize,
+    /// What concerns no partition.
+    pub(crate) errors: VecDeque<ClientError>,
+    pub(crate) closed: bool,
+}
+
+impl State {
+    pub(crate) fn new(config: ConsumerConfig) -> Self {
+        Self {
+            config,
+            partitions: Vec::new(),
+            index: HashMap::new(),
+            next_generation: 1,
+            cursor: 0,
+            errors: VecDeque::new(),
+            closed: false,
+        }
+    }
+
+    fn generation(&mut self) -> u64 {
+        self.next_generation += 1;
+        self.next_generation
+    }
+
+    /// Adds partitions; one that is there already starts anew.
+    pub(crate) fn assign(&mut self, partitions: Vec<(PartitionKey, Start)>) {
+        for (key, start) in partitions {
+            self.unassign(std::slice::from_ref(&key));
+            let generation = self.generation();
+            let mut partition = PartitionState {
+                key: key.clone(),
+                generation,
+                phase: Phase::Stopped,
+                position: None,
+                resume_at: Phase::Stopped,
+                stored: None,
+                paused: false,
+                busy: false,
+                not_before: None,
+                waiting: VecDeque::new(),
+                buffered: 0,
+                high_watermark: -1,
+                log_start: -1,
+                eof_told: None,
+                told: None,
+            };
+            partition.start(start, self.config.offset_reset);
+            self.index.insert(key, self.partitions.len());
+            self.partitions.push(partition);
+        }
+    }
+
+    /// Removes partitions with all that was fetched of them.
+    pub(crate) fn unassign(&mut self, keys: &[PartitionKey]) {
+        for key in keys {
+            if let Some(at) = self.index.remove(key) {
+                self.partitions.swap_remove(at);
+                if let Some(moved) = self.partitions.get(at) {
+                    self.index.insert(moved.key.clone(), at);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.partitions.clear();
+        self.index.clear();
+    }
+
+    pub(crate) fn find(&self, key: &PartitionKey) -> Option<&PartitionState> {
+        self.partitions.get(*self.index.get(key)?)
+    }
+
+    pub(crate) fn find_mut(&mut self, key: &PartitionKey) -> Option<&mut PartitionState> {
+        self.partitions.get_mut(*self.index.get(key)?)
+    }
+
+    /// The partition, if it is still the one that was asked about.
+    pub(crate) fn current(
+        &mut self,
+        key: &PartitionKey,
+        generation: u64,
+    ) -> Option<&mut PartitionState> {
+        self.find_mut(key)
+            .filter(|partition| partition.generation == generation)
+    }
+
+    /// Moves a partition; `false` when it is not assigned.
+    pub(crate) fn seek(&mut self, key: &PartitionKey, start: Start) -> bool {
+        let generation = self.generation();
+        let reset = self.config.offset_reset;
+        let Some(partition) = self.find_mut(key) else {
+            return false;
+        };
+        partition.forget(generation);
+        partition.position = None;
+        partition.start(start, reset);
+        true
+    }
+
+    /// Stops or resumes handing out; what was fetched ahead is dropped and fetched again later.
+    pub(crate) fn set_paused(&mut self, key: &PartitionKey, paused: bool) -> bool {
+        let generation = self.generation();
+        let Some(partition) = self.find_mut(key) else {
+            return false;
+        };
+        if partition.paused != paused {
+            partition.paused = paused;
+            if paused {
+                partition.rewind(generation);
+            }
+        }
+        true
+    }
+
+    /// The next fetched data or event of any partition, taking turns.
+    pub(crate) fn next_waiting(&mut self) -> Option<(usize, u64, Waiting)> {
+        let count = self.partitions.len();
+        for step in 0..count {
+            let at = (self.cursor + step) % count;
+            let partition = &mut self.partitions[at];
+            if partition.paused {
+                continue;
+            }
+            if let Some(waiting) = partition.waiting.pop_front() {
+                if let Waiting::Data(chunk) = &waiting {
+                    partition.buffered = partition.buffered.saturating_sub(chunk.len());
+                }
+                self.cursor = at + 1;
+                return Some((at, partition.generation, waiting));
+            }
+        }
+        None
+    }
+
+    /// The bytes one partition may be ahead of the application.
+    pub(crate) fn partition_budget(&self) -> usize {
+        let share = self.config.queued_bytes_max / self.partitions.len().max(1);
+        share.max(usize::try_from(self.config.partition_bytes_max).unwrap_or(1))
+    }
+}
+
+impl PartitionState {
+    fn start(&mut self, start: Start, reset: OffsetReset) {
+        match start {
+            Start::Offset(offset) => {
+                self.phase = Phase::Fetching(offset);
+                self.resume_at = self.phase;
+            }
+            Start::Beginning => self.phase = Phase::Locating(EARLIEST),
+            Start::End => self.phase = Phase::Locating(LATEST),
+            Start::Reset => self.reset(reset, "no offset is committed"),
+        }
+    }
+
+    /// Applies `auto.offset.reset`, because of `why`.
+    pub(crate) fn reset(&mut self, reset: OffsetReset, why: &str) {
+        self.phase = match reset {
+            OffsetReset::Earliest => Phase::Locating(EARLIEST),
+            OffsetReset::Latest => Phase::Locating(LATEST),
+            OffsetReset::Error => {
+                let error = ClientError::NoOffset {
+                    topic: self.key.0.to_string(),
+                    partition: self.key.1,
+                    what: why.to_owned(),
+                };
+                self.waiting
+                    .push_back(Waiting::Event(Event::Failed(self.key.clone(), error)));
+                Phase::Stopped
+            }
+        };
+    }
+
+    /// ListOffsets found the offset to start at.
+    pub(crate) fn located(&mut self, offset: i64) {
+        self.phase = Phase::Fetching(offset);
+        self.resume_at = self.phase;
+    }
+
+    fn forget(&mut self, generation: u64) {
+        self.generation = generation;
+        self.waiting.clear();
+        self.buffered = 0;
+        self.busy = false;
+        self.not_before = None;
+        self.eof_told = None;
+        self.told = None;
+    }
+
+    /// Back to what the application got last.
+    fn rewind(&mut self, generation: u64) {
+        self.forget(generation);
+        if let Phase::Fetching(_) = self.phase {
+            self.phase = self.position.map_or(self.resume_at, Phase::Fetching);
+        }
+    }
+
+    /// A message was handed out.
+    #[inline]
+    pub(crate) fn consumed(&mut self, offset: i64, leader_epoch: i32, store: bool) {
+        self.position = Some(offset + 1);
+        if store {
+            self.stored = Some((offset + 1, leader_epoch));
+        }
+    }
+
+    /// Tells the application of a failure, unless it was told the same last.
+    pub(crate) fn tell(&mut self, error: ClientError) {
+        if self.told != Some(error.code()) {
+            self.told = Some(error.code());
+            self.waiting
+                .push_back(Waiting::Event(Event::Failed(self.key.clone(), error)));
+        }
+    }
+}

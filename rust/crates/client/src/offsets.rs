@@ -1,0 +1,209 @@
+//! Offsets by time: ListOffsets, asked of every partition's leader, retried until a deadline.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::api::{self, Fields};
+use crate::cluster::{Cluster, Purpose, Target};
+use crate::error::{ClientError, Result, broker};
+
+/// The timestamp that stands for the end of the log (the last stable offset under `read_committed`).
+pub const LATEST: i64 = -1;
+/// The timestamp that stands for the beginning of the log.
+pub const EARLIEST: i64 = -2;
+
+/// A topic and one of its partitions.
+pub type PartitionKey = (Arc<str>, i32);
+
+/// What ListOffsets found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListedOffset {
+    /// -1 when no record is as late as was asked for.
+    pub offset: i64,
+    /// The record's timestamp in milliseconds, -1 for the beginning and the end.
+    pub timestamp: i64,
+    /// -1 when unknown.
+    pub leader_epoch: i32,
+}
+
+/// One answer per question.
+pub type Answers = HashMap<PartitionKey, Result<ListedOffset>>;
+
+/// Looks up the first offset at or after each timestamp (milliseconds, [`LATEST`] or [`EARLIEST`]). Failures that may
+/// pass are tried again until `timeout`; what is unanswered then has its last failure.
+pub async fn list_offsets(
+    cluster: &Arc<Cluster>,
+    questions: Vec<(PartitionKey, i64)>,
+    read_committed: bool,
+    timeout: Duration,
+) -> Answers {
+    let deadline = Instant::now() + timeout;
+    let mut answers = Answers::new();
+    let mut open = questions;
+    loop {
+        let round = ask_all(cluster, &open, read_committed);
+        let fresh = match tokio::time::timeout_at(deadline.into(), round).await {
+            Ok(fresh) => fresh,
+            Err(_) => Answers::new(),
+        };
+        answers.extend(fresh);
+        let overdue = Instant::now() >= deadline;
+        for (key, _) in open.iter().filter(|_| overdue) {
+            answers.entry(key.clone()).or_insert_with(|| {
+                Err(ClientError::TimedOut {
+                    what: format!("looking up an offset of {}-{}", key.0, key.1),
+                    timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+                })
+            });
+        }
+        open.retain(|(key, _)| match answers.get(key) {
+            Some(Err(error)) => error.is_retriable(),
+            Some(Ok(_)) => false,
+            None => true,
+        });
+        if open.is_empty() || overdue {
+            return answers;
+        }
+        cluster.refresh_soon();
+        tokio::time::sleep(cluster.config().retry_backoff).await;
+    }
+}
+
+async fn ask_all(
+    cluster: &Arc<Cluster>,
+    questions: &[(PartitionKey, i64)],
+    read_committed: bool,
+) -> Answers {
+    let mut answers = Answers::new();
+    let mut by_leader: HashMap<i32, Vec<(PartitionKey, i64, i32)>> = HashMap::new();
+    let mut metadata = cluster.metadata();
+    if questions
+        .iter()
+        .any(|((topic, partition), _)| metadata.leader(topic, *partition).is_none())
+    {
+        let mut topics: Vec<Arc<str>> = questions
+            .iter()
+            .map(|((topic, _), _)| Arc::clone(topic))
+            .collect();
+        topics.sort_unstable();
+        topics.dedup();
+        match cluster.refresh(Some(&topics)).await {
+            Ok(_) => metadata = cluster.metadata(),
+            Err(error) => {
+                let failed = questions
+                    .iter()
+                    .map(|(key, _)| (key.clone(), Err(error.clone())));
+                return failed.collect();
+            }
+        }
+    }
+    for (key, timestamp) in questions {
+        let topic = metadata.topics.get(&key.0);
+        match metadata.leader(&key.0, key.1) {
+            Some((leader, epoch)) => {
+                by_leader
+                    .entry(leader)
+                    .or_default()
+                    .push((key.clone(), *timestamp, epoch));
+            }
+            None => {
+                let gone =
+                    topic.is_some_and(|topic| topic.error == 0 && topic.partition(key.1).is_none());
+                let error = if gone {
+                    ClientError::UnknownPartition {
+                        topic: key.0.to_string(),
+                        partition: key.1,
+                    }
+                } else {
+                    let code = topic.map(|topic| topic.error).filter(|code| *code != 0);
+                    let code = code.unwrap_or(broker::LEADER_NOT_AVAILABLE);
+                    ClientError::Broker {
+                        code,
+                        what: format!("{}-{} has no leader", key.0, key.1),
+                    }
+                };
+                answers.insert(key.clone(), Err(error));
+            }
+        }
+    }
+    for (leader, questions) in by_leader {
+        match ask_leader(cluster, leader, &questions, read_committed).await {
+            Ok(fresh) => answers.extend(fresh),
+            Err(error) => {
+                answers.extend(
+                    questions
+                        .into_iter()
+                        .map(|(key, _, _)| (key, Err(error.clone()))),
+                );
+            }
+        }
+    }
+    answers
+}
+
+async fn ask_leader(
+    cluster: &Arc<Cluster>,
+    leader: i32,
+    questions: &[(PartitionKey, i64, i32)],
+    read_committed: bool,
+) -> Result<Answers> {
+    let connection = cluster
+        .connection(Target::Broker(leader), Purpose::General)
+        .await?;
+    let version = connection.version(api::LIST_OFFSETS)?;
+    let mut message = api::request(api::LIST_OFFSETS).with("replica_id", -1);
+    if version >= 2 {
+        message.set("isolation_level", i8::from(read_committed));
+    }
+    let mut by_topic: HashMap<&Arc<str>, Vec<(i32, i64, i32)>> = HashMap::new();
+    for ((topic, partition), timestamp, epoch) in questions {
+        by_topic
+            .entry(topic)
+            .or_default()
+            .push((*partition, *timestamp, *epoch));
+    }
+    for (name, partitions) in by_topic {
+        let mut topic = message.element("topics").with("name", &**name);
+        for (partition, timestamp, epoch) in partitions {
+            let mut element = topic.element("partitions");
+            element
+                .set("partition_index", partition)
+                .set("timestamp", timestamp);
+            if version >= 4 {
+                element.set("current_leader_epoch", epoch);
+            }
+            topic.push("partitions", element);
+        }
+        message.push("topics", topic);
+    }
+    let response = cluster
+        .call(
+            &connection,
+            api::LIST_OFFSETS,
+            version,
+            message,
+            Duration::ZERO,
+        )
+        .await?;
+    let mut answers = Answers::new();
+    for topic in response.field("topics").structs() {
+        let name: Arc<str> = Arc::from(topic.text("name"));
+        for partition in topic.field("partitions").structs() {
+            let key = (Arc::clone(&name), partition.i32("partition_index"));
+            let answer = match partition.i16("error_code") {
+                0 => Ok(ListedOffset {
+                    offset: partition.i64("offset"),
+                    timestamp: partition.i64("timestamp"),
+                    leader_epoch: partition.i32("leader_epoch"),
+                }),
+                code => Err(ClientError::Broker {
+                    code,
+                    what: format!("{}-{}: ListOffsets", key.0, key.1),
+                }),
+            };
+            answers.insert(key, answer);
+        }
+    }
+    Ok(answers)
+}

@@ -1,0 +1,1 @@
+//! If these fail, a retried batch may be doubled, lost or overtaken.

@@ -1,0 +1,234 @@
+//! The producer: `produce` from any thread, acknowledgements as reports.
+//!
+//! Owns records from `produce` until their report was taken. A crash of the process loses what was not acknowledged;
+//! a crash of the broker loses nothing within the delivery timeout, and with idempotence doubles nothing.
+
+pub(crate) mod accumulator;
+#[cfg(test)]
+mod accumulator_tests;
+pub(crate) mod batch;
+pub mod partitioner;
+mod sender;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::Notify;
+
+use self::accumulator::{Accumulator, Wake};
+pub use self::accumulator::{HeaderSlice, NewRecord};
+pub use self::batch::{Report, Tracked};
+use crate::cluster::Cluster;
+use crate::config::{ClientConfig, ProducerConfig};
+use crate::error::{ClientError, Result};
+use crate::runtime::Background;
+
+/// Something the application shall hear of.
+#[derive(Debug)]
+pub enum Event<T> {
+    /// Records were written or given up.
+    Report(Report<T>),
+    /// A broker was lost, or another failure that concerns no record by itself.
+    Error(ClientError),
+}
+
+#[derive(Debug)]
+struct Events<T> {
+    queue: VecDeque<Event<T>>,
+    /// Records in the queue's reports.
+    records: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared<T> {
+    pub(crate) config: ProducerConfig,
+    pub(crate) cluster: Arc<Cluster>,
+    accumulator: Mutex<Accumulator<T>>,
+    wake: Notify,
+    events: Arc<(Mutex<Events<T>>, Condvar)>,
+}
+
+impl<T> Shared<T> {
+    fn deliver(&self, reports: Vec<Report<T>>) {
+        if reports.is_empty() {
+            return;
+        }
+        let (events, arrived) = &*self.events;
+        let mut events = events.lock();
+        for report in reports {
+            events.records += report.records.len();
+            events.queue.push_back(Event::Report(report));
+        }
+        arrived.notify_all();
+    }
+
+    fn error(&self, error: ClientError) {
+        push_error(&self.events, error);
+    }
+
+    /// Room in the queue and in flight: the sender and those who flush look again.
+    fn batches_settled(&self) {
+        self.wake.notify_one();
+        let (events, arrived) = &*self.events;
+        // The lock orders this against a waiter that just looked.
+        drop(events.lock());
+        arrived.notify_all();
+    }
+}
+
+/// Errors kept for an application that does not ask; older ones go first.
+const ERRORS_MAX: usize = 1000;
+
+fn push_error<T>(events: &(Mutex<Events<T>>, Condvar), error: ClientError) {
+    let (events, arrived) = events;
+    let mut events = events.lock();
+    if events.queue.len() - events.records.min(events.queue.len()) < ERRORS_MAX {
+        events.queue.push_back(Event::Error(error));
+        arrived.notify_all();
+    }
+}
+
+/// See the module. `T` is what a caller attaches to a record to find it again in its report.
+#[derive(Debug)]
+pub struct Producer<T: Send + 'static> {
+    shared: Arc<Shared<T>>,
+    background: Arc<Background>,
+}
+
+impl<T: Send + 'static> Producer<T> {
+    /// Starts the producer's thread. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn new(client: ClientConfig, config: ProducerConfig) -> Result<Self> {
+        let background = Arc::new(Background::start("logcore-producer")?);
+        let events = Arc::new((
+            Mutex::new(Events {
+                queue: VecDeque::new(),
+                records: 0,
+            }),
+            Condvar::new(),
+        ));
+        let sink = Arc::clone(&events);
+        let (propagation, backoff) = (client.topic_propagation, client.retry_backoff);
+        let cluster = Arc::new(Cluster::new(client, move |error| push_error(&sink, error)));
+        let shared = Arc::new(Shared {
+            accumulator: Mutex::new(Accumulator::new(config.clone(), propagation, backoff)),
+            config,
+            cluster: Arc::clone(&cluster),
+            wake: Notify::new(),
+            events,
+        });
+        background.spawn(cluster.keep_fresh());
+        background.spawn(sender::run(Arc::clone(&shared)));
+        Ok(Self { shared, background })
+    }
+
+    /// Takes a record; returns before it is sent. Its report comes only when there is a `context`.
+    ///
+    /// # Errors
+    /// [`ClientError::QueueFull`], [`ClientError::MessageTooLarge`], [`ClientError::UnknownPartition`],
+    /// [`ClientError::UnknownTopic`] or [`ClientError::Forked`].
+    pub fn produce(&self, topic: &str, record: &NewRecord<'_>, context: Option<T>) -> Result<()> {
+        self.background.fork_guard().check()?;
+        let unreported = self.shared.events.0.lock().records;
+        let now = Instant::now();
+        let mut accumulator = self.shared.accumulator.lock();
+        let result = accumulator.append(topic, record, context, unreported, now);
+        let name = match result {
+            Ok(Wake::Metadata) => accumulator.topic_name(topic),
+            _ => None,
+        };
+        drop(accumulator);
+        // A refused record's context is dropped here, outside the lock: dropping may run the caller's code.
+        match result.map_err(|(error, _context)| error)? {
+            Wake::No => {}
+            Wake::Sender => self.shared.wake.notify_one(),
+            Wake::Metadata => {
+                if let Some(name) = name
+                    && !self.shared.cluster.track(&name)
+                {
+                    self.shared.cluster.refresh_soon();
+                }
+                self.shared.wake.notify_one();
+            }
+        }
+        Ok(())
+    }
+
+    /// The oldest event, waiting for one at most `slice`.
+    pub fn next_event(&self, slice: Duration) -> Option<Event<T>> {
+        let (events, arrived) = &*self.shared.events;
+        let mut events = events.lock();
+        if events.queue.is_empty() && !slice.is_zero() {
+            arrived.wait_for(&mut events, slice);
+        }
+        let event = events.queue.pop_front()?;
+        if let Event::Report(report) = &event {
+            events.records -= report.records.len();
+        }
+        Some(event)
+    }
+
+    /// Puts back what is left of a report whose handling was interrupted; it will be the next event.
+    pub fn put_back(&self, report: Report<T>) {
+        let mut events = self.shared.events.0.lock();
+        events.records += report.records.len();
+        events.queue.push_front(Event::Report(report));
+    }
+
+    /// Waits for an event, or for the last record to be settled, at most `slice`.
+    pub fn wait_settled(&self, slice: Duration) {
+        let (events, arrived) = &*self.shared.events;
+        let mut events = events.lock();
+        // Settling a batch takes the events' lock after the accumulator's, so nothing is missed in between.
+        if events.queue.is_empty() && self.shared.accumulator.lock().messages() > 0 {
+            arrived.wait_for(&mut events, slice);
+        }
+    }
+
+    /// Records waiting, in flight, or settled and not yet reported.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let unreported = self.shared.events.0.lock().records;
+        self.shared.accumulator.lock().messages() + unreported
+    }
+
+    /// Whether [`Producer::len`] is 0.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// While on, batches are sent without waiting for company. Calls nest.
+    pub fn set_flushing(&self, on: bool) {
+        self.shared.accumulator.lock().set_flushing(on);
+        self.shared.wake.notify_one();
+    }
+
+    /// Gives up all records not in flight; they are reported as purged.
+    pub fn purge(&self) {
+        let reports = self.shared.accumulator.lock().purge();
+        self.shared.deliver(reports);
+        self.shared.batches_settled();
+    }
+
+    /// The cluster behind this producer.
+    #[must_use]
+    pub fn cluster(&self) -> &Arc<Cluster> {
+        &self.shared.cluster
+    }
+
+    /// The background thread, for requests beside producing.
+    #[must_use]
+    pub fn background(&self) -> &Arc<Background> {
+        &self.background
+    }
+
+    /// Stops the thread. Records not yet acknowledged are dropped: flush first.
+    pub fn close(&self) {
+        self.background.stop();
+    }
+}
