@@ -3,17 +3,21 @@
 //! Opened once, closed once; in between Python creates and deletes partitions and the housekeeping thread maintains them.
 //! What a crash does to a directory, and how it is recovered, is the storage crate's.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use logcore_storage::{LogConfig, LogDir, Partition};
+use logcore_storage::{LogConfig, LogDir, Partition, StorageError};
 
 use crate::error::{Result, ServerError};
 use crate::lines::LogLines;
 use crate::registry::TopicId;
 
 /// The directories.
-pub(crate) struct Logs(Vec<LogDir>);
+pub(crate) struct Logs {
+    dirs: Vec<LogDir>,
+    /// Logs that could not be loaded, and why: their data is still there and no empty log may take their place.
+    offline: Vec<(PathBuf, String)>,
+}
 
 impl Logs {
     /// Opens every directory and recovers what is in it. Logs that cannot be loaded are reported and stay out.
@@ -32,6 +36,7 @@ impl Logs {
         }
         let config_for = |_: &str| defaults.clone();
         let mut dirs = Vec::with_capacity(paths.len());
+        let mut offline = Vec::new();
         for path in paths {
             let dir = LogDir::open(Path::new(path), node_id, Some(cluster_id), &config_for)?;
             for (log, error) in dir.failures() {
@@ -39,18 +44,22 @@ impl Logs {
                     "the log in {} stays offline: {error}",
                     log.display()
                 ));
+                offline.push((log.clone(), error.to_string()));
             }
             dirs.push(dir);
         }
-        Ok(Self(dirs))
+        Ok(Self { dirs, offline })
     }
 
     /// Every partition found or created.
     pub(crate) fn partitions(&self) -> impl Iterator<Item = Arc<Partition>> {
-        self.0.iter().flat_map(LogDir::partitions)
+        self.dirs.iter().flat_map(LogDir::partitions)
     }
 
     /// Creates a partition's log in the directory that has the fewest.
+    ///
+    /// # Errors
+    /// When there is one already, also one that is offline, or the directory cannot be written to.
     pub(crate) fn create(
         &self,
         topic: &str,
@@ -58,14 +67,23 @@ impl Logs {
         topic_id: TopicId,
         config: LogConfig,
     ) -> Result<Arc<Partition>> {
-        let dir = self.0.iter().min_by_key(|dir| dir.partitions().len());
+        let name = format!("{topic}-{partition}");
+        let is_same =
+            |(path, _): &&(PathBuf, String)| path.file_name().is_some_and(|found| found == &*name);
+        if let Some((path, reason)) = self.offline.iter().find(is_same) {
+            return Err(ServerError::Storage(StorageError::Offline {
+                dir: path.clone(),
+                reason: reason.clone(),
+            }));
+        }
+        let dir = self.dirs.iter().min_by_key(|dir| dir.partitions().len());
         let dir = dir.ok_or(ServerError::NoLogDirs)?;
         Ok(dir.create(topic, partition, topic_id, config)?)
     }
 
     /// Deletes a partition's log; who reads from it may finish.
     pub(crate) fn delete(&self, topic: &str, partition: i32) -> Result<()> {
-        for dir in &self.0 {
+        for dir in &self.dirs {
             if dir.get(topic, partition).is_some() {
                 dir.delete(topic, partition)?;
             }
@@ -75,7 +93,7 @@ impl Logs {
 
     /// Flushes, applies retention, removes deleted files and writes checkpoints, in every directory.
     pub(crate) fn maintain(&self, now_ms: i64, lines: &LogLines) {
-        for dir in &self.0 {
+        for dir in &self.dirs {
             if let Err(error) = dir.maintain(now_ms) {
                 lines.error(format!("maintenance of {}: {error}", dir.path().display()));
             }
@@ -88,7 +106,7 @@ impl Logs {
     /// The first failure; the other directories are closed all the same.
     pub(crate) fn close(&self) -> Result<()> {
         let mut result = Ok(());
-        for dir in &self.0 {
+        for dir in &self.dirs {
             result = result.and(dir.close().map_err(ServerError::from));
         }
         result

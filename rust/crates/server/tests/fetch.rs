@@ -359,3 +359,29 @@ fn offset_for_leader_epoch_tells_where_epochs_end() {
     assert_eq!(ends[3].0, 74);
     assert_eq!((ends[0].0, ends[2].0), (0, 0));
 }
+
+// If this failed, a large response would be cut or mixed up when the client reads slower than the broker sends, and a topic
+// deleted meanwhile would take the records from under a consumer that is reading them.
+#[test]
+fn a_slow_reader_gets_everything_even_of_a_deleted_topic() {
+    let server = TestServer::start(&[("message.max.bytes", "40000000")]);
+    let mut client = server.client();
+    let value: Vec<u8> = (0..30_000_000u32)
+        .map(|number| (number / 7) as u8)
+        .collect();
+    let sent = write(&mut client, 0, &value);
+    write(&mut client, 1, b"after it");
+    let fetch = Fetch {
+        partitions: vec![0, 1],
+        partition_bytes_max: 40_000_000,
+        ..Fetch::default()
+    };
+    client.send(1, fetch.version, fetch.message());
+    // The socket's buffers cannot hold the response: once its head is here, the rest is still being sent.
+    client.stream.peek(&mut [0; 64]).unwrap();
+    server.server.delete_topic("t").unwrap();
+    let (_, response) = client.receive(1, fetch.version);
+    let parts = fetched(&response);
+    assert_eq!(records(&parts[0])[16..], sent[16..]);
+    assert!(!records(&parts[1]).is_empty());
+}

@@ -69,6 +69,11 @@ fn what_is_refused_is_not_stored_and_named_as_kafka_names_it() {
     ] {
         assert_eq!(code(&mut client, 9, "t", 0, records), expected);
     }
+    server
+        .server
+        .create_partition(&partition("__consumer_offsets", 0))
+        .unwrap();
+    assert_eq!(code(&mut client, 9, "__consumer_offsets", 0, &good), 17);
     assert_eq!(code(&mut client, 9, "nowhere", 0, &good), 3);
     assert_eq!(code(&mut client, 9, "t", 2, &good), 3);
     let body = client.call(0, 9, produce("t", 7, &[(0, &good)]));

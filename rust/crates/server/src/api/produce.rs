@@ -24,6 +24,9 @@ use crate::shared::{Shared, now_ms};
 pub(crate) const KEY: i16 = 0;
 pub(crate) const VERSIONS: RangeInclusive<i16> = 0..=11;
 
+/// Topics that only the coordinators write (`Topic.isInternal`).
+const INTERNAL_TOPICS: [&str; 2] = ["__consumer_offsets", "__transaction_state"];
+
 /// Where the magic byte is in every format.
 const MAGIC_POSITION: usize = 16;
 
@@ -178,6 +181,9 @@ fn append_part(shared: &Shared, version: i16, part: &Part, records: &mut [u8]) -
         .place
         .as_ref()
         .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+    if INTERNAL_TOPICS.contains(&&*place.topic) {
+        return Err(ErrorCode::INVALID_TOPIC_EXCEPTION.into());
+    }
     let leadership = place.lead(shared.node_id, -1).map_err(|code| Refused {
         leader: Some(place.leadership()),
         ..code.into()

@@ -41,7 +41,8 @@ pub(crate) fn properties(pairs: &[(&str, &str)]) -> Properties {
 pub(crate) fn partition(topic: &str, index: i32) -> PartitionSpec {
     PartitionSpec {
         topic: topic.to_owned(),
-        topic_id: TOPIC_ID,
+        // Every topic has an id of its own; that of `t` is in requests.
+        topic_id: if topic == "t" { TOPIC_ID } else { [8; 16] },
         partition: index,
         leader_epoch: 3,
         leader_id: 1,

@@ -1,0 +1,119 @@
+//! Random damage to requests: whatever arrives, the server goes on serving and stores nothing that is not intact.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod common;
+
+use std::io::{ErrorKind, Read};
+use std::net::Shutdown;
+
+use common::{Client, Fetch, TestServer, batch, fetched, int, produce, records};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+/// Everything stored in partition 0, checked batch by batch; returns how many records there are.
+fn check_log(server: &TestServer) -> i64 {
+    let end = server.server.offsets("t", 0).unwrap().log_end;
+    let mut offset = 0;
+    while offset < end {
+        let stored = server.server.read("t", 0, offset, 1 << 20).unwrap();
+        for batch in logcore_records::batches(&stored) {
+            let batch = batch.unwrap();
+            assert_eq!(batch.header.base_offset, offset);
+            batch.verify_crc().unwrap();
+            batch.validate().unwrap();
+            offset = batch.header.last_offset() + 1;
+        }
+    }
+    offset
+}
+
+/// Reads to the end of the connection: an answer may come or not, but the end has to.
+fn drain(mut client: Client) {
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    if let Err(error) = client.stream.read_to_end(&mut Vec::new()) {
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    }
+}
+
+fn check_alive(server: &TestServer) {
+    let response = Fetch::default().call(&mut server.client());
+    let part = &fetched(&response)[0];
+    assert_eq!(int(part, "error_code"), 0);
+    assert_eq!(int(part, "high_watermark"), check_log(server));
+    let _ = records(part);
+    let defects = server.server.take_log_lines();
+    assert!(
+        defects
+            .iter()
+            .all(|line| !line.message.contains("panicked")),
+        "{defects:?}"
+    );
+}
+
+// If this failed, one flipped bit in a request could stop the broker, or be stored and acknowledged.
+#[test]
+fn damaged_requests_do_no_harm() {
+    let server = TestServer::start(&[("socket.request.max.bytes", "100000")]);
+    // With a record to read, no damage makes a Fetch wait.
+    let first = produce("t", 1, &[(0, &batch(&[b"first"]))]);
+    server.client().call(0, 9, first);
+    let mut runner = TestRunner::new(Config {
+        cases: 500,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let damage = (
+        0i16..2,
+        any::<prop::sample::Index>(),
+        1u8..=255,
+        any::<bool>(),
+    );
+    runner
+        .run(&damage, |(key, place, mask, cut)| {
+            let mut client = server.client();
+            let mut frame = match key {
+                0 => client.frame(
+                    0,
+                    9,
+                    produce("t", 1, &[(0, &batch(&[b"some", b"records"]))]),
+                ),
+                _ => client.frame(1, 12, Fetch::default().message()),
+            };
+            let place = place.index(frame.len());
+            if cut {
+                frame.truncate(place);
+            } else {
+                frame[place] ^= mask;
+            }
+            client.send_raw(&frame);
+            drain(client);
+            check_alive(&server);
+            Ok(())
+        })
+        .unwrap();
+}
+
+// If this failed, a port scanner could stop the broker.
+#[test]
+fn garbage_does_no_harm() {
+    let server = TestServer::start(&[("socket.request.max.bytes", "100000")]);
+    let mut runner = TestRunner::new(Config {
+        cases: 500,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let garbage = (prop::collection::vec(any::<u8>(), 0..300), any::<bool>());
+    runner
+        .run(&garbage, |(mut bytes, framed)| {
+            if framed {
+                // A length that is right leads deeper into the server.
+                bytes.splice(0..0, (bytes.len() as i32).to_be_bytes());
+            }
+            let mut client = server.client();
+            client.send_raw(&bytes);
+            drain(client);
+            check_alive(&server);
+            Ok(())
+        })
+        .unwrap();
+}
