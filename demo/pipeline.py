@@ -13,6 +13,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,7 +71,7 @@ def check_java() -> None:
 
 
 def start_spark(output: Path) -> SparkSession:
-    """A local session on all cores: this interpreter in its workers, loopback only, a quiet terminal."""
+    """A local session on all cores, its workers in this interpreter, on loopback, with a quiet terminal."""
     check_java()
     # Set before the Java process starts, which inherits them.
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -96,24 +98,44 @@ def start_spark(output: Path) -> SparkSession:
     builder = SparkSession.builder.master("local[*]").appName("logcore demo")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with _errors_to(output / "spark.err"):
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _errors_to(path: Path) -> Iterator[None]:
+    """Gives a file as standard error to the processes started meanwhile; Java keeps it, and its workers too."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def warm_up(spark: SparkSession, log_directory: Path) -> None:
+    """Reads a record, so that Spark's Python workers run and its code is warm before anything is measured."""
+    _source(spark, log_directory, "offset bigint").limit(1).collect()
 
 
 def run(spark: SparkSession, log_directory: Path, output: Path, stages: list[Stage]) -> Results:
     """Reads the topic's segments, writes Parquet to `output`/parquet and returns the report's figures."""
     parquet = output / "parquet"
-    with timed(stages, "Spark reads the segments") as stage:
+    with timed(stages, "Spark: read the segments") as stage:
         partitions, payload = _scan(spark, log_directory)
         stage.records, stage.payload = sum(count for count, _ in partitions.values()), payload
-    with timed(stages, "Spark parses the JSON into Parquet") as stage:
+    with timed(stages, "Spark: JSON to Parquet") as stage:
         _parse(spark, log_directory).write.mode("overwrite").parquet(str(parquet / "flights"))
         stage.records, stage.payload = sum(count for count, _ in partitions.values()), payload
-    flights = spark.read.parquet(str(parquet / "flights")).cache()
-    with timed(stages, "Spark joins the weather and computes the figures") as stage:
+    flights = spark.read.parquet(str(parquet / "flights"))
+    with timed(stages, "Spark: weather and figures") as stage:
         joined = _with_weather(spark, flights).cache()
         tables = {name: _table(joined, name, parquet) for name in TABLES}
-        stage.records, stage.payload = flights.count(), payload
-    misfiled = flights.filter(~_well_filed(flights)).count()
+        stage.records, stage.payload = joined.count(), payload
+    misfiled = joined.filter(~_well_filed(joined)).count()
     return Results(tables, partitions, payload, misfiled)
 
 

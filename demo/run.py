@@ -154,7 +154,7 @@ def stream(bootstrap: str, source: list[dict[str, str]], stages: list[Stage]) ->
         TimeRemainingColumn(),
     )
     with (
-        timed(stages, "The producer streams the flights") as stage,
+        timed(stages, "Producer: stream the flights") as stage,
         Progress(*columns, console=console) as progress,
     ):
         bar = progress.add_task("flights", total=len(events), rate="")
@@ -264,9 +264,13 @@ def demo() -> None:
         create_topic(bootstrap)
         stream(bootstrap, source, stages)
 
-        step("Read the segment files with Spark, join the weather, write Parquet")
+        step("Start Spark, its Java process and its Python workers")
+        started = time.perf_counter()
         spark = pipeline.start_spark(OUTPUT)
         try:
+            pipeline.warm_up(spark, log_directory())
+            console.print(f"  ready after {time.perf_counter() - started:.1f} s")
+            step("Read the segment files with Spark, join the weather, write Parquet")
             results = pipeline.run(spark, log_directory(), OUTPUT, stages)
         finally:
             spark.stop()
