@@ -104,7 +104,7 @@ def start_spark(output: Path) -> SparkSession:
 
 @contextmanager
 def _errors_to(path: Path) -> Iterator[None]:
-    """Gives a file as standard error to the processes started meanwhile; Java keeps it, and its workers too."""
+    """Gives processes started meanwhile a file as standard error; Java keeps it, and its workers do."""
     sys.stderr.flush()
     kept = os.dup(2)
     with path.open("wb") as file:

@@ -11,7 +11,7 @@ use arrow_array::RecordBatch;
 use logcore_records::{Batch, Headers, LOG_OVERHEAD, RecordError, TimestampType, legacy};
 
 use crate::error::ColumnsError;
-use crate::rows::{Row, Rows};
+use crate::rows::{Row, Rows, header_bytes};
 use crate::schema::Projection;
 
 /// Most bytes one batch may decompress to. Kafka's consumers have no limit; this one keeps a forged batch from taking
@@ -253,7 +253,7 @@ impl Decoder {
         let mut row_bytes = row.key.map_or(0, <[u8]>::len) + row.value.map_or(0, <[u8]>::len);
         if self.rows.wants_headers() {
             row_bytes += headers
-                .map(|(key, value)| key.len() + value.map_or(0, <[u8]>::len))
+                .map(|(key, value)| header_bytes(key, value))
                 .sum::<usize>();
         }
         if !self.rows.fits(row_bytes) {

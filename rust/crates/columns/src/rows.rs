@@ -19,6 +19,10 @@ use crate::schema::{Column, Projection, header_field, header_fields};
 /// Most bytes of keys, values and headers in one Arrow batch, unless a single record is larger.
 pub(crate) const MAX_BATCH_BYTES: usize = 64 << 20;
 
+/// What a header costs beside its bytes: the offsets and validity of its key and value. Counted, so that headers
+/// without any bytes have a limit too.
+const HEADER_BYTES: usize = 16;
+
 const MICROS_PER_MILLI: i64 = 1_000;
 
 /// One record on its way into the columns.
@@ -224,7 +228,7 @@ impl Rows {
                 .keys
                 .push(Some(String::from_utf8_lossy(key).as_bytes()))?;
             headers.values.push(value)?;
-            self.bytes += key.len() + value.map_or(0, <[u8]>::len);
+            self.bytes += header_bytes(key, value);
         }
         Ok(())
     }
@@ -265,6 +269,11 @@ impl Rows {
             Column::Headers => Arc::new(taken(&mut self.headers, column)?.take()?),
         })
     }
+}
+
+/// What a header counts for in the size of a batch.
+pub(crate) fn header_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
+    HEADER_BYTES + key.len() + value.map_or(0, <[u8]>::len)
 }
 
 fn taken<T>(column: &mut Option<T>, which: Column) -> Result<&mut T, ColumnsError> {
