@@ -1,0 +1,235 @@
+"""The composition root: one broker, from its settings to serving, and back to closed logs.
+
+Owns the order in which parts start and stop. Everything in Python runs on the event loop that called `start`;
+blocking work goes to threads. A crash leaves the logs to their recovery, the registration to its session, and
+the rest to the znodes; the next start goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from cluster.broker import registration
+from cluster.broker.bridge import Bridge
+from cluster.broker.config import BrokerConfig
+from cluster.broker.context import Context
+from cluster.broker.group_log import OffsetsLog
+from cluster.broker.handlers import advertised
+from cluster.broker.producer_ids import ProducerIds
+from cluster.broker.start_error import BrokerStartError
+from cluster.broker.topic_policy import offsets_topic_config, topic_defaults
+from cluster.controller import Controller, MetadataCache, NewTopic, ZooKeeper, znodes
+from cluster.controller.names import GROUP_METADATA_TOPIC
+from cluster.errors import TopicAlreadyExists
+from cluster.groups import GroupCoordinator, GroupLimits
+from cluster.model import BrokerId, BrokerInfo, Endpoint, Milliseconds
+
+if TYPE_CHECKING:
+    from logcore._native import Server
+
+log = logging.getLogger(__name__)
+
+_STOP_GRACE_SECONDS = 2.0
+_REREGISTER_PAUSE_SECONDS = 1.0
+
+
+class Broker:
+    """A broker with `config`; `start` raises BrokerStartError with nothing left running."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self._zk: ZooKeeper | None = None
+        self._server: Server | None = None
+        self._controller: Controller | None = None
+        self._groups: GroupCoordinator | None = None
+        self._bridge: Bridge | None = None
+        self._info: BrokerInfo | None = None
+        self._renewal: asyncio.Task[None] | None = None
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Where clients reach the broker, with the real ports; empty before it has started."""
+        return self._info.endpoints if self._info is not None else ()
+
+    @property
+    def bootstrap(self) -> str:
+        """Host and port of the first listener."""
+        first = self.endpoints[0]
+        return f"[{first.host}]:{first.port}" if ":" in first.host else f"{first.host}:{first.port}"
+
+    async def start(self) -> None:
+        """Starts; returns when every partition is open and requests are answered."""
+        for warning in self.config.warnings:
+            log.warning("%s", warning)
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        config = self.config
+        stored_broker, stored_cluster = registration.stored_identity(config.log_dirs)
+        zk = self._zk = await self._connect()
+        await zk.ensure(znodes.PERSISTENT_PATHS)
+        cluster = await registration.cluster_id(zk, stored_cluster)
+        broker = await registration.broker_id(
+            zk,
+            config.broker_id,
+            stored_broker,
+            config.number("reserved.broker.max.id"),
+            config.flag("broker.id.generation.enable"),
+        )
+        await registration.refuse_other_brokers(zk, broker)
+        server = self._server = await asyncio.to_thread(self._open, broker, cluster)
+        on_disk = {topic for topic, _, _ in server.partitions()}
+        info = self._info = BrokerInfo(broker, self._listen(server), config.text("broker.rack"))
+        await registration.register(zk, info, config.log_dirs[0])
+        zk.on_session(self._session_renewed)
+        metadata = MetadataCache(cluster)
+        context = self._compose(zk, server, metadata, broker)
+        await context.controller.start()
+        self._warn_of_strays(on_disk, metadata)
+        context.groups.start()
+        bridge = self._bridge = Bridge(server, context)
+        bridge.start()
+
+    async def _connect(self) -> ZooKeeper:
+        config = self.config
+        try:
+            return await ZooKeeper.connect(
+                config.zookeeper_connect,
+                Milliseconds(config.number("zookeeper.session.timeout.ms")),
+                Milliseconds(config.zookeeper_connection_timeout_ms),
+            )
+        except ConnectionError as error:
+            raise BrokerStartError(str(error)) from None
+
+    def _open(self, broker: BrokerId, cluster: str) -> Server:
+        from logcore._native import Server, ServerError
+
+        for directory in self.config.log_dirs:
+            try:
+                os.makedirs(directory, exist_ok=True)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise BrokerStartError(
+                    f"log directory {directory} cannot be made: {reason}; "
+                    "give the user the right to, or set log.dirs"
+                ) from None
+        try:
+            return Server(
+                node_id=broker,
+                cluster_id=cluster,
+                log_dirs=self.config.log_dirs,
+                config=self.config.server_settings(),
+            )
+        except ServerError as error:
+            raise BrokerStartError(str(error)) from None
+
+    def _listen(self, server: Server) -> tuple[Endpoint, ...]:
+        from logcore._native import ServerError
+
+        wanted = [(item.listener, item.host, item.port) for item in self.config.listeners]
+        try:
+            ports = server.start(wanted, advertised())
+        except ServerError as error:
+            raise BrokerStartError(str(error)) from None
+        bound = {item.listener: port for item, port in zip(self.config.listeners, ports, strict=True)}
+        return tuple(
+            Endpoint(item.listener, item.host, item.port or bound[item.listener], item.security_protocol)
+            for item in self.config.advertised
+        )
+
+    def _compose(self, zk: ZooKeeper, server: Server, metadata: MetadataCache, broker: BrokerId) -> Context:
+        config = self.config
+        controller = self._controller = Controller(
+            zk,
+            server,
+            metadata,
+            broker,
+            topic_defaults(config),
+            delete_enabled=config.flag("delete.topic.enable"),
+            unclean_election=config.flag("unclean.leader.election.enable"),
+        )
+        limits = GroupLimits(
+            session_timeout_min_ms=config.number("group.min.session.timeout.ms"),
+            session_timeout_max_ms=config.number("group.max.session.timeout.ms"),
+            members_max=config.number("group.max.size"),
+            initial_delay_ms=config.number("group.initial.rebalance.delay.ms"),
+            offsets_retention_ms=config.number("offsets.retention.minutes") * 60_000,
+            metadata_bytes_max=config.number("offset.metadata.max.bytes"),
+        )
+        groups = self._groups = GroupCoordinator(
+            limits, OffsetsLog(server, metadata, broker), config.number("offsets.retention.check.interval.ms")
+        )
+        controller.on_topics_deleted(groups.topics_deleted)
+        offsets_topic = NewTopic(
+            GROUP_METADATA_TOPIC,
+            config.number("offsets.topic.num.partitions"),
+            config.number("offsets.topic.replication.factor"),
+            config=offsets_topic_config(config),
+        )
+
+        async def ensure_offsets_topic() -> None:
+            if metadata.topic(GROUP_METADATA_TOPIC) is None:
+                try:
+                    await controller.create_topic(offsets_topic)
+                except TopicAlreadyExists:
+                    return
+
+        return Context(
+            broker, config, metadata, controller, groups, ProducerIds(zk, broker), ensure_offsets_topic
+        )
+
+    @staticmethod
+    def _warn_of_strays(on_disk: set[str], metadata: MetadataCache) -> None:
+        strays = sorted(on_disk - set(metadata.names()))
+        if strays:
+            log.warning(
+                "the log directories hold topics the coordinator does not know, which are not served: %s",
+                ", ".join(strays),
+            )
+
+    # ---- a lost session ----
+
+    def _session_renewed(self) -> None:
+        if self._renewal is None or self._renewal.done():
+            self._renewal = asyncio.create_task(self._register_again(), name="registration")
+
+    async def _register_again(self) -> None:
+        """The old session took registration and controllership with it; the logs went on being served."""
+        from kazoo.exceptions import KazooException
+
+        assert self._zk is not None
+        assert self._info is not None
+        assert self._controller is not None
+        while True:
+            try:
+                await registration.register(self._zk, self._info, self.config.log_dirs[0])
+                break
+            except (KazooException, BrokerStartError) as error:
+                log.warning("registering again with the coordinator failed and is tried again: %r", error)
+                await asyncio.sleep(_REREGISTER_PAUSE_SECONDS)
+        self._controller.session_renewed()
+
+    # ---- stop ----
+
+    async def stop(self) -> None:
+        """Answers what is under way, closes the logs cleanly and leaves the cluster. May be called twice."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+        if self._groups is not None:
+            await self._groups.stop()
+        if self._server is not None:
+            await asyncio.to_thread(self._server.stop, _STOP_GRACE_SECONDS)
+        if self._bridge is not None:
+            await self._bridge.stop()
+        if self._controller is not None:
+            await self._controller.stop()
+        if self._zk is not None:
+            await self._zk.close()
+        self._groups = self._server = self._bridge = self._controller = self._zk = None

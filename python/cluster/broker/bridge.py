@@ -1,0 +1,107 @@
+"""From the data plane's queue to the handlers and back: the one place where requests enter Python.
+
+Owns the order of each connection's requests: as in Kafka, the next one of a connection begins when the last
+one is answered, and connections do not wait for each other. A handler that raises costs its own request an
+UNKNOWN_SERVER_ERROR answer and nobody else anything. Lives on the event loop, woken by the server's
+descriptor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from cluster.broker.context import Context, Request
+from cluster.broker.handlers import HANDLERS
+from cluster.errors import UnknownServerError
+
+log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """The part of `logcore._native.Server` that brings requests."""
+
+    @property
+    def wake_fd(self) -> int:
+        """Readable while something waits."""
+
+    def take_requests(self) -> Sequence[Request]:
+        """What waits."""
+
+    def take_log_lines(self) -> Sequence[tuple[int, str]]:
+        """What the data plane has to say."""
+
+
+class Bridge:
+    """Takes requests and has them answered."""
+
+    def __init__(self, source: Source, context: Context) -> None:
+        self._source = source
+        self._context = context
+        self._waiting: dict[str, deque[Request]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begins to take requests."""
+        asyncio.get_running_loop().add_reader(self._source.wake_fd, self._wake)
+
+    async def stop(self) -> None:
+        """Takes no more; cancels what is still being answered, which closes those connections."""
+        asyncio.get_running_loop().remove_reader(self._source.wake_fd)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._flush_log()
+
+    def _wake(self) -> None:
+        for request in self._source.take_requests():
+            waiting = self._waiting.get(request.connection_id)
+            if waiting is not None:
+                waiting.append(request)
+                continue
+            self._waiting[request.connection_id] = deque()
+            task = asyncio.create_task(self._serve(request))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        self._flush_log()
+
+    def _flush_log(self) -> None:
+        for level, text in self._source.take_log_lines():
+            log.log(level, "%s", text)
+
+    async def _serve(self, request: Request) -> None:
+        """Answers a connection's requests until none waits."""
+        connection = request.connection_id
+        waiting = self._waiting[connection]
+        try:
+            while True:
+                await self._answer(request)
+                if not waiting:
+                    return
+                request = waiting.popleft()
+        finally:
+            del self._waiting[connection]
+
+    async def _answer(self, request: Request) -> None:
+        handler = HANDLERS.get(request.api_key)
+        if handler is None:
+            log.error("API %d is advertised but has no handler; its connection is closed", request.api_key)
+            request.close()
+            return
+        try:
+            request.respond(await handler.handle(self._context, request))
+            return
+        except asyncio.CancelledError:
+            request.close()
+            raise
+        except Exception:
+            log.exception("a request failed: API %d version %d", request.api_key, request.api_version)
+        try:
+            request.respond(handler.failure(request, UnknownServerError.code))
+        except Exception:
+            log.exception("no answer fits the request that failed; its connection is closed")
+            request.close()

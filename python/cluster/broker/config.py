@@ -1,0 +1,261 @@
+"""A broker's configuration: `server.properties` with overrides, checked as Kafka checks it.
+
+Owns the reading of the settings and the rules between them; the settings themselves are in `settings.py`.
+Reads the file once at start, never writes; immutable afterwards, so any thread may use it. A bad value raises
+ConfigError before anything is opened; a setting that Kafka does not know, or that this broker does not act
+on, is a warning.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.broker.settings import ConfigError, Setting, Value, broker_settings
+from cluster.model import Endpoint
+from cluster.properties import parse_properties
+
+__all__ = ["BrokerConfig", "ConfigError"]
+
+_ALIASES = {"node.id": "broker.id"}
+_WILDCARDS = ("", "0.0.0.0", "::")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Settings with their values. `given` holds those the operator wrote, as text; the others have their
+    defaults.
+    """
+
+    given: dict[str, str]
+    values: dict[str, Value]
+    warnings: tuple[str, ...]
+    listeners: tuple[Endpoint, ...]
+    advertised: tuple[Endpoint, ...]
+
+    @classmethod
+    def load(cls, path: Path, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
+        """Reads a properties file; `overrides` win over it. OSError when it cannot be read, ConfigError for a
+        value.
+        """
+        return cls.parse(parse_properties(path.read_text("utf-8")) | dict(overrides or {}))
+
+    @classmethod
+    def parse(cls, properties: Mapping[str, str]) -> BrokerConfig:
+        """Checks `properties` and fills in the defaults; ConfigError names the first setting that cannot be
+        used.
+        """
+        table = broker_settings()
+        given = {_ALIASES.get(name, name): value.strip() for name, value in properties.items()}
+        values = {name: setting.default_value() for name, setting in table.items()}
+        for name, text in given.items():
+            if name in table:
+                values[name] = table[name].parse(text)
+        listeners = _listeners("listeners", _text(values["listeners"]), values)
+        config = cls(given, values, _warnings(given, table), listeners, _advertised(values, listeners))
+        _cross_check(config)
+        return config
+
+    def number(self, name: str) -> int:
+        """A whole number; it is a mistake of the program to ask for a setting that is none."""
+        value = self.values[name]
+        assert isinstance(value, int)
+        return value
+
+    def flag(self, name: str) -> bool:
+        """A boolean setting."""
+        return self.values[name] is True
+
+    def text(self, name: str) -> str | None:
+        """A text, or None where the setting has no value."""
+        value = self.values[name]
+        return value if isinstance(value, str) else None
+
+    @property
+    def broker_id(self) -> int:
+        """The id the operator gave; -1 leaves the choice to the coordinator."""
+        return self.number("broker.id")
+
+    @property
+    def log_dirs(self) -> list[str]:
+        """`log.dirs`, else `log.dir`."""
+        chosen = self.text("log.dirs") or self.text("log.dir") or ""
+        return [part.strip() for part in chosen.split(",") if part.strip()]
+
+    @property
+    def zookeeper_connect(self) -> str:
+        """Hosts and optional chroot of the coordinator."""
+        return self.text("zookeeper.connect") or ""
+
+    @property
+    def zookeeper_connection_timeout_ms(self) -> int:
+        """How long to wait for the coordinator at start."""
+        value = self.values["zookeeper.connection.timeout.ms"]
+        return value if isinstance(value, int) else self.number("zookeeper.session.timeout.ms")
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener brokers use among themselves."""
+        return self.text("inter.broker.listener.name") or _text(self.values["security.inter.broker.protocol"])
+
+    def server_settings(self) -> dict[str, int | str | bool]:
+        """What was given, for the data plane, which has the same defaults."""
+        chosen: dict[str, int | str | bool] = {}
+        for name in self.given:
+            value = self.values.get(name)
+            if isinstance(value, int | str):
+                chosen[name] = value
+            elif isinstance(value, list):
+                chosen[name] = ",".join(value)
+        return chosen
+
+    def topic_default(self, setting: Setting) -> Value:
+        """What a topic has that does not set `setting` itself: the first synonym that was given, else the
+        default.
+        """
+        for name, factor in setting.synonyms:
+            value = self.values.get(name)
+            if name in self.given and value is not None:
+                return self._scaled(value, factor, setting)
+        return setting.default_value()
+
+    @staticmethod
+    def _scaled(value: Value, factor: int, setting: Setting) -> Value:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return value
+        # Any negative time means for ever, which a topic writes as -1.
+        return -1 if value < 0 and setting.name == "retention.ms" else value * factor
+
+    @staticmethod
+    def defaults_text(name: str) -> str | None:
+        """The default of a broker setting, as text."""
+        return broker_settings()[name].default
+
+
+def _text(value: Value) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _warnings(given: Mapping[str, str], table: Mapping[str, Setting]) -> tuple[str, ...]:
+    unknown = sorted(name for name in given if name not in table)
+    unserved = sorted(
+        name
+        for name, text in given.items()
+        if name in table and not table[name].supported and text != table[name].default
+    )
+    lines = []
+    if unknown:
+        lines.append(f"unknown settings, ignored: {', '.join(unknown)}")
+    if unserved:
+        lines.append(f"settings of Kafka this broker does not act on: {', '.join(unserved)}")
+    return tuple(lines)
+
+
+def _protocols(values: Mapping[str, Value]) -> dict[str, str]:
+    name = "listener.security.protocol.map"
+    text = _text(values[name])
+    pairs = {}
+    for part in filter(None, (word.strip() for word in text.split(","))):
+        listener, colon, protocol = part.partition(":")
+        if not colon or protocol.strip() not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+            raise ConfigError(name, text, "LISTENER:PROTOCOL pairs are needed, separated by commas")
+        pairs[listener.strip().upper()] = protocol.strip()
+    return pairs
+
+
+def _listeners(name: str, text: str, values: Mapping[str, Value]) -> tuple[Endpoint, ...]:
+    protocols = _protocols(values)
+    endpoints = []
+    for part in filter(None, (word.strip() for word in text.split(","))):
+        listener, separator, address = part.partition("://")
+        host, colon, port = address.rpartition(":")
+        host = host.strip("[]")
+        if not separator or not colon or not port.isdecimal() or int(port) > 65535:
+            raise ConfigError(name, text, "NAME://HOST:PORT is needed, several separated by commas")
+        protocol = protocols.get(listener.upper())
+        if protocol is None:
+            raise ConfigError(name, text, f"listener.security.protocol.map has no protocol for {listener}")
+        if protocol != "PLAINTEXT":
+            raise ConfigError(
+                name, text, f"this broker serves the security protocol PLAINTEXT only, not {protocol}"
+            )
+        endpoints.append(Endpoint(listener.upper(), host, int(port), protocol))
+    if not endpoints:
+        raise ConfigError(name, text, "at least one listener is needed")
+    if len({endpoint.listener for endpoint in endpoints}) < len(endpoints):
+        raise ConfigError(name, text, "each listener needs a name of its own")
+    ports = [endpoint.port for endpoint in endpoints if endpoint.port]
+    if name == "listeners" and len(set(ports)) < len(ports):
+        raise ConfigError(name, text, "each listener needs a port of its own")
+    return tuple(endpoints)
+
+
+def _advertised(values: Mapping[str, Value], listeners: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
+    """What clients are told; a listener on every address advertises this host's name. Port 0 is filled in
+    once bound.
+    """
+    name = "advertised.listeners"
+    text = _text(values[name])
+    if not text:
+        return tuple(
+            Endpoint(item.listener, socket.getfqdn(), item.port, item.security_protocol)
+            if item.host in _WILDCARDS
+            else item
+            for item in listeners
+        )
+    advertised = _listeners(name, text, values)
+    names = {endpoint.listener for endpoint in listeners}
+    for endpoint in advertised:
+        if endpoint.listener not in names:
+            raise ConfigError(name, text, f"{endpoint.listener} is not one of the listeners")
+        if endpoint.host in _WILDCARDS:
+            raise ConfigError(name, text, "an address that clients can reach is needed, not a wildcard")
+    return advertised
+
+
+def _cross_check(config: BrokerConfig) -> None:
+    if config.values["process.roles"]:
+        raise ConfigError(
+            "process.roles", config.given["process.roles"], "this broker runs in ZooKeeper mode only"
+        )
+    if not config.zookeeper_connect:
+        raise ConfigError(
+            "zookeeper.connect", "", "the address of the coordinator is needed, as in localhost:2181"
+        )
+    if not config.log_dirs:
+        raise ConfigError("log.dirs", "", "at least one directory is needed")
+    generated = config.flag("broker.id.generation.enable")
+    most = config.number("reserved.broker.max.id")
+    if config.broker_id < (-1 if generated else 0):
+        raise ConfigError(
+            "broker.id", config.broker_id, "a number of at least 0 is needed, or -1 to have one chosen"
+        )
+    if generated and config.broker_id > most:
+        raise ConfigError(
+            "broker.id", config.broker_id, f"at most reserved.broker.max.id, {most}, while ids are generated"
+        )
+    if config.number("group.min.session.timeout.ms") > config.number("group.max.session.timeout.ms"):
+        value = config.number("group.min.session.timeout.ms")
+        raise ConfigError("group.min.session.timeout.ms", value, "at most group.max.session.timeout.ms")
+    _check_listener_names(config)
+    for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
+        time = config.values[name]
+        if isinstance(time, int) and (time == 0 or time < -1):
+            raise ConfigError(name, time, "a number of at least 1 is needed, or -1 for no limit")
+
+
+def _check_listener_names(config: BrokerConfig) -> None:
+    names = [endpoint.listener for endpoint in config.advertised]
+    if "inter.broker.listener.name" in config.given and "security.inter.broker.protocol" in config.given:
+        value = config.given["inter.broker.listener.name"]
+        raise ConfigError(
+            "inter.broker.listener.name", value, "only one of it and security.inter.broker.protocol"
+        )
+    if config.inter_broker_listener not in names:
+        raise ConfigError(
+            "inter.broker.listener.name",
+            config.inter_broker_listener,
+            f"one of the listeners is needed: {', '.join(names)}",
+        )

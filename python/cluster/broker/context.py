@@ -1,0 +1,81 @@
+"""What a handler is given: the request, and the parts of the broker it may use."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cluster.broker.config import BrokerConfig
+from cluster.broker.producer_ids import ProducerIds
+from cluster.controller import Controller, MetadataCache
+from cluster.groups import GroupCoordinator
+from cluster.model import BrokerId, Endpoint
+
+Body = dict[str, Any]
+"""A decoded message: a key for each field, as the codec makes it."""
+
+
+class Request(Protocol):
+    """A request that crossed from the data plane (`logcore._native.Request`)."""
+
+    @property
+    def api_key(self) -> int:
+        """Kafka's number of the API."""
+
+    @property
+    def api_version(self) -> int:
+        """The version it was sent in, and is answered in."""
+
+    @property
+    def client_id(self) -> str | None:
+        """What the client calls itself."""
+
+    @property
+    def connection_id(self) -> str:
+        """The connection it came on."""
+
+    @property
+    def client_host(self) -> str:
+        """The client's address."""
+
+    @property
+    def listener(self) -> str:
+        """The listener it came in on."""
+
+    @property
+    def body(self) -> Body:
+        """The decoded request."""
+
+    def respond(self, body: Body) -> None:
+        """Sends the answer."""
+
+    def close(self) -> None:
+        """Closes the connection without an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The broker, as handlers see it."""
+
+    broker_id: BrokerId
+    config: BrokerConfig
+    metadata: MetadataCache
+    controller: Controller
+    groups: GroupCoordinator
+    producer_ids: ProducerIds
+    ensure_offsets_topic: Callable[[], Awaitable[None]]
+
+    def endpoint_of(self, broker: BrokerId, listener: str) -> Endpoint | None:
+        """Where clients of `listener` reach a broker."""
+        info = self.metadata.brokers.get(broker)
+        return info.endpoint(listener) if info is not None else None
+
+
+TOPIC_OPERATIONS = 3576
+GROUP_OPERATIONS = 328
+CLUSTER_OPERATIONS = 8096
+OPERATIONS_NOT_ASKED = -(2**31)
+"""Bit fields of all operations there are on a topic, a group, a cluster (AclEntry.supportedOperations):
+without an authorizer everybody may do everything.
+"""

@@ -1,0 +1,26 @@
+"""DeleteGroups: groups without members, with all they committed."""
+
+from __future__ import annotations
+
+from cluster.broker.context import Body, Context, Request
+
+API_KEY = 42
+VERSIONS = (0, 2)
+
+
+async def handle(context: Context, request: Request) -> Body:
+    """Deletes each group by itself."""
+    return {"results": [{"group_id": name, "error_code": _delete(context, name)} for name in _names(request)]}
+
+
+def _names(request: Request) -> list[str]:
+    return list(dict.fromkeys(request.body["groups_names"]))
+
+
+def _delete(context: Context, name: str) -> int:
+    return context.groups.status(name, empty_allowed=True) or context.groups.delete(name)
+
+
+def failure(request: Request, code: int) -> Body:
+    """Each group has the error."""
+    return {"results": [{"group_id": name, "error_code": code} for name in _names(request)]}

@@ -1,0 +1,57 @@
+"""DescribeGroups: members, what they read, what they were given. A group that is not there is dead."""
+
+from __future__ import annotations
+
+from cluster.broker.context import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, Body, Context, Request
+from cluster.errors import NONE
+
+API_KEY = 15
+VERSIONS = (0, 5)
+
+
+async def handle(context: Context, request: Request) -> Body:
+    """Answers at once."""
+    return {"groups": [_group(context, request, name) for name in request.body["groups"]]}
+
+
+def _group(context: Context, request: Request, name: str) -> Body:
+    error = context.groups.status(name, empty_allowed=True)
+    if error:
+        return _failed(name, error)
+    group = context.groups.machine.describe(name)
+    asked = request.body["include_authorized_operations"]
+    return {
+        "error_code": NONE,
+        "group_id": name,
+        "group_state": group.state,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol,
+        "members": [
+            {
+                "member_id": member.id,
+                "group_instance_id": member.instance,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata,
+                "member_assignment": member.assignment,
+            }
+            for member in group.members
+        ],
+        "authorized_operations": GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+    }
+
+
+def _failed(name: str, code: int) -> Body:
+    return {
+        "error_code": code,
+        "group_id": name,
+        "group_state": "",
+        "protocol_type": "",
+        "protocol_data": "",
+        "members": [],
+    }
+
+
+def failure(request: Request, code: int) -> Body:
+    """Each group has the error."""
+    return {"groups": [_failed(name, code) for name in request.body["groups"]]}

@@ -1,0 +1,28 @@
+"""Heartbeat: the member lives; the answer tells it when to join again."""
+
+from __future__ import annotations
+
+from cluster.broker.context import Body, Context, Request
+from cluster.errors import NONE, CoordinatorLoadInProgress
+
+API_KEY = 12
+VERSIONS = (0, 4)
+
+
+async def handle(context: Context, request: Request) -> Body:
+    """Answers at once."""
+    body = request.body
+    error = context.groups.status(body["group_id"])
+    if error == CoordinatorLoadInProgress.code:
+        # Nobody is thrown out while the group's state is being read.
+        error = NONE
+    elif not error:
+        error = context.groups.heartbeat(
+            body["group_id"], body["generation_id"], body["member_id"], body["group_instance_id"]
+        )
+    return {"error_code": error}
+
+
+def failure(request: Request, code: int) -> Body:
+    """The error."""
+    return {"error_code": code}

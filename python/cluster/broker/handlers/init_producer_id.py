@@ -1,0 +1,28 @@
+"""InitProducerId for idempotent producers. A transactional id is refused: transactions are not served yet."""
+
+from __future__ import annotations
+
+from cluster.broker.context import Body, Context, Request
+from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, TransactionalIdAuthorizationFailed
+
+API_KEY = 22
+VERSIONS = (0, 5)
+
+
+async def handle(context: Context, request: Request) -> Body:
+    """Gives out a new producer id with epoch 0."""
+    transactional_id = request.body["transactional_id"]
+    if transactional_id is not None:
+        # A code that makes every client stop at once instead of asking again and again.
+        refused = TransactionalIdAuthorizationFailed.code if transactional_id else InvalidRequest.code
+        return failure(request, refused)
+    try:
+        producer_id = await context.producer_ids.take()
+    except KafkaProtocolError as error:
+        return failure(request, error.code)
+    return {"error_code": NONE, "producer_id": producer_id, "producer_epoch": 0}
+
+
+def failure(request: Request, code: int) -> Body:
+    """No producer id, and the error."""
+    return {"error_code": code, "producer_id": -1, "producer_epoch": -1}

@@ -1,0 +1,34 @@
+"""ListGroups: the groups this broker coordinates, by state and type where asked."""
+
+from __future__ import annotations
+
+from cluster.broker.context import Body, Context, Request
+from cluster.errors import NONE, CoordinatorLoadInProgress
+
+API_KEY = 16
+VERSIONS = (0, 5)
+
+_TYPE = "classic"
+
+
+async def handle(context: Context, request: Request) -> Body:
+    """Answers at once; while groups are being read, with those that have been."""
+    body = request.body
+    groups = context.groups.machine.list_groups(body["states_filter"], body["types_filter"])
+    return {
+        "error_code": CoordinatorLoadInProgress.code if context.groups.loading else NONE,
+        "groups": [
+            {
+                "group_id": group.group,
+                "protocol_type": group.protocol_type,
+                "group_state": group.state,
+                "group_type": _TYPE,
+            }
+            for group in groups
+        ],
+    }
+
+
+def failure(request: Request, code: int) -> Body:
+    """No groups, and the error."""
+    return {"error_code": code, "groups": []}

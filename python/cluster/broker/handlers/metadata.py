@@ -1,0 +1,172 @@
+"""Metadata: brokers, topics, leaders. Creates topics that are asked for, where that is allowed.
+
+Where Kafka answers LEADER_NOT_AVAILABLE for a topic it has just created, this broker waits until the topic is
+there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from cluster.broker.context import (
+    CLUSTER_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
+    TOPIC_OPERATIONS,
+    Body,
+    Context,
+    Request,
+)
+from cluster.broker.topic_policy import offsets_topic_config
+from cluster.controller import NewTopic, outcome_of
+from cluster.controller.names import GROUP_METADATA_TOPIC, is_internal, validate_topic_name
+from cluster.errors import (
+    NONE,
+    InvalidTopicException,
+    LeaderNotAvailable,
+    ListenerNotFound,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from cluster.model import NO_LEADER, NO_TOPIC_ID, PartitionState, Replicas, TopicId, TopicInfo
+
+API_KEY = 3
+VERSIONS = (0, 12)
+
+_BY_ID = 10
+_NULL_NAMES = 12
+
+
+async def handle(context: Context, request: Request) -> Body:
+    """Answers for the topics asked for, or for all."""
+    body, version = request.body, request.api_version
+    asked = body["topics"]
+    if asked is None or (version == 0 and not asked):
+        topics = [_topic(context, request, topic) for topic in context.metadata.topics()]
+    else:
+        topics = list(await asyncio.gather(*(_asked(context, request, item) for item in _distinct(asked))))
+    return _frame(context, request, topics)
+
+
+def _distinct(asked: list[Body]) -> list[Body]:
+    return list({(item["name"], item["topic_id"]): item for item in asked}.values())
+
+
+def _frame(context: Context, request: Request, topics: list[Body]) -> Body:
+    endpoints = [
+        (info, endpoint)
+        for info in context.metadata.brokers.values()
+        if (endpoint := info.endpoint(request.listener)) is not None
+    ]
+    answer: Body = {
+        "brokers": [
+            {"node_id": info.id, "host": endpoint.host, "port": endpoint.port, "rack": info.rack}
+            for info, endpoint in endpoints
+        ],
+        "cluster_id": context.metadata.cluster_id,
+        "controller_id": context.metadata.controller_id,
+        "topics": topics,
+    }
+    if request.body["include_cluster_authorized_operations"]:
+        answer["cluster_authorized_operations"] = CLUSTER_OPERATIONS
+    return answer
+
+
+async def _asked(context: Context, request: Request, item: Body) -> Body:
+    name, topic_id = item["name"], TopicId(item["topic_id"])
+    if request.api_version >= _BY_ID and topic_id != NO_TOPIC_ID:
+        known = context.metadata.name_of(topic_id)
+        if known is None:
+            shown = None if request.api_version >= _NULL_NAMES else name or ""
+            return _unknown(shown, UnknownTopicId.code, topic_id)
+        name = known
+    if name is None:
+        return _unknown(None if request.api_version >= _NULL_NAMES else "", InvalidTopicException.code)
+    topic = context.metadata.topic(name)
+    if topic is not None:
+        return _topic(context, request, topic)
+    return await _create(context, request, name)
+
+
+async def _create(context: Context, request: Request, name: str) -> Body:
+    try:
+        validate_topic_name(name)
+    except InvalidTopicException as error:
+        return _unknown(name, error.code)
+    allowed = request.body["allow_auto_topic_creation"] and context.config.flag("auto.create.topics.enable")
+    if not allowed:
+        return _unknown(name, UnknownTopicOrPartition.code)
+    new = NewTopic(name)
+    if name == GROUP_METADATA_TOPIC:
+        new = NewTopic(
+            name,
+            context.config.number("offsets.topic.num.partitions"),
+            context.config.number("offsets.topic.replication.factor"),
+            config=offsets_topic_config(context.config),
+        )
+    error = await outcome_of(
+        context.controller.create_topic(new), context.config.number("request.timeout.ms")
+    )
+    topic = context.metadata.topic(name)
+    if topic is not None:
+        return _topic(context, request, topic)
+    if failed is None or isinstance(failed, TopicAlreadyExists | RequestTimedOut):
+        return _unknown(name, LeaderNotAvailable.code)
+    return _unknown(name, failed.code)
+
+
+def _unknown(name: str | None, code: int, topic_id: TopicId = NO_TOPIC_ID) -> Body:
+    return {
+        "error_code": code,
+        "name": name,
+        "topic_id": topic_id,
+        "is_internal": name is not None and is_internal(name),
+        "partitions": [],
+    }
+
+
+def _topic(context: Context, request: Request, topic: TopicInfo) -> Body:
+    asked = request.body["include_topic_authorized_operations"]
+    return {
+        "error_code": NONE,
+        "name": topic.name,
+        "topic_id": topic.id,
+        "is_internal": is_internal(topic.name),
+        "partitions": [
+            _partition(context, request, number, topic.assignment[number], state)
+            for number, state in sorted(topic.partitions.items())
+        ],
+        "topic_authorized_operations": TOPIC_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+    }
+
+
+def _partition(
+    context: Context, request: Request, number: int, assigned: Replicas, state: PartitionState
+) -> Body:
+    code = NONE
+    if state.leader == NO_LEADER or state.leader not in context.metadata.brokers:
+        code = LeaderNotAvailable.code
+    elif context.endpoint_of(state.leader, request.listener) is None:
+        code = ListenerNotFound.code if request.api_version >= 6 else LeaderNotAvailable.code
+    return {
+        "error_code": code,
+        "partition_index": number,
+        "leader_id": state.leader if code == NONE else NO_LEADER,
+        "leader_epoch": state.leader_epoch,
+        "replica_nodes": list(assigned.replicas),
+        "isr_nodes": list(state.isr),
+        "offline_replicas": [item for item in assigned.replicas if item not in context.metadata.brokers],
+    }
+
+
+def failure(request: Request, code: int) -> Body:
+    """Each topic asked for has the error."""
+    named = request.api_version < _NULL_NAMES
+    return {
+        "brokers": [],
+        "topics": [
+            _unknown(item["name"] or ("" if named else None), code, TopicId(item["topic_id"]))
+            for item in request.body["topics"] or ()
+        ],
+    }

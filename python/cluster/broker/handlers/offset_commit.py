@@ -1,0 +1,88 @@
+"""OffsetCommit. Version 0, which Kafka kept in ZooKeeper, is kept like the others here, in
+__consumer_offsets.
+"""
+
+from __future__ import annotations
+
+from cluster.broker.context import Body, Context, Request
+from cluster.errors import NONE, UnknownTopicOrPartition
+from cluster.groups import Commit, CommittedOffset
+from cluster.model import TopicPartition
+
+API_KEY = 8
+VERSIONS = (0, 9)
+
+_BROKER_DECIDES = -1
+
+
+async def handle(context: Context, request: Request) -> Body:
+    """Answers when the offsets are written."""
+    body = request.body
+    error = context.groups.status(body["group_id"], empty_allowed=True)
+    if error:
+        return failure(request, error)
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    errors: dict[TopicPartition, int] = {}
+    now = context.groups.now()
+    for item, entry in _partitions(request):
+        topic = context.metadata.topic(item.topic)
+        if topic is None or item.partition not in topic.partitions:
+            errors[item] = UnknownTopicOrPartition.code
+        else:
+            offsets[item] = _offset(body, entry, now)
+    if offsets:
+        result = await context.groups.commit(
+            Commit(
+                group=body["group_id"],
+                generation=body["generation_id_or_member_epoch"],
+                member=body["member_id"],
+                instance=body["group_instance_id"],
+                offsets=offsets,
+            )
+        )
+        errors |= {item: result.errors.get(item, result.error) for item in offsets}
+    return _answer(request, errors, NONE)
+
+
+def _partitions(request: Request) -> list[tuple[TopicPartition, Body]]:
+    return [
+        (TopicPartition(topic["name"], entry["partition_index"]), entry)
+        for topic in request.body["topics"]
+        for entry in topic["partitions"]
+    ]
+
+
+def _offset(body: Body, entry: Body, now: int) -> CommittedOffset:
+    retention, committed = body["retention_time_ms"], entry["commit_timestamp"]
+    return CommittedOffset(
+        offset=entry["committed_offset"],
+        leader_epoch=entry["committed_leader_epoch"],
+        metadata=entry["committed_metadata"] or "",
+        commit_ms=now if committed == _BROKER_DECIDES else committed,
+        expire_ms=None if retention == _BROKER_DECIDES else now + retention,
+    )
+
+
+def _answer(request: Request, errors: dict[TopicPartition, int], default: int) -> Body:
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [
+                    {
+                        "partition_index": entry["partition_index"],
+                        "error_code": errors.get(
+                            TopicPartition(topic["name"], entry["partition_index"]), default
+                        ),
+                    }
+                    for entry in topic["partitions"]
+                ],
+            }
+            for topic in request.body["topics"]
+        ]
+    }
+
+
+def failure(request: Request, code: int) -> Body:
+    """Each partition has the error."""
+    return _answer(request, {}, code)

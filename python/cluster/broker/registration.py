@@ -1,0 +1,145 @@
+"""How a broker makes itself known: the cluster's id, its own id, its registration under /brokers/ids.
+
+Owns the steps of kafka.server.KafkaServer's start that talk to the coordinator. The registration is
+ephemeral: it goes with the session. A crashed broker's registration stays until its session ends; to be able
+to start again at once, the id of the session is noted in the log directory, and a registration of that
+session is known to be our own.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from cluster.broker.start_error import BrokerStartError
+from cluster.controller import ZooKeeper, znodes
+from cluster.model import BrokerId, BrokerInfo, new_topic_id, topic_id_text
+from cluster.properties import parse_properties
+
+log = logging.getLogger(__name__)
+
+_SESSION_FILE = "coordinator-session"
+
+
+def stored_identity(log_dirs: list[str]) -> tuple[int | None, str | None]:
+    """Broker id and cluster id of the first log directory that has them in its meta.properties."""
+    for directory in log_dirs:
+        path = Path(directory) / "meta.properties"
+        try:
+            properties = parse_properties(path.read_text("utf-8"))
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise BrokerStartError(f"{path} cannot be read: {error}") from None
+        broker = properties.get("broker.id", properties.get("node.id"))
+        try:
+            return (None if broker is None else int(broker)), properties.get("cluster.id")
+        except ValueError:
+            raise BrokerStartError(f"{path} cannot be used: broker.id is {broker!r}, not a number") from None
+    return None, None
+
+
+async def cluster_id(zk: ZooKeeper, stored: str | None) -> str:
+    """The cluster's id, made up by its first broker; BrokerStartError when the log directory is another
+    cluster's.
+    """
+    from kazoo.exceptions import NodeExistsError
+
+    await zk.ensure(["/cluster"])
+    fresh = topic_id_text(new_topic_id())
+    try:
+        await zk.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(fresh))
+        found = fresh
+    except NodeExistsError:
+        data, _ = await zk.get(znodes.CLUSTER_ID)
+        found = znodes.decode_cluster_id(data)
+    if stored is not None and stored != found:
+        raise BrokerStartError(
+            f"the coordinator's cluster is {found}, but the log directory belongs to cluster {stored}; "
+            "point zookeeper.connect to its coordinator, or log.dirs to another directory"
+        )
+    return found
+
+
+async def broker_id(
+    zk: ZooKeeper, configured: int, stored: int | None, reserved_max: int, generate: bool
+) -> BrokerId:
+    """The configured id, else the log directory's, else a new one; BrokerStartError when they differ."""
+    if configured >= 0:
+        if stored is not None and stored != configured:
+            raise BrokerStartError(
+                f"broker.id is {configured}, but the log directory belongs to broker {stored}; "
+                "use that id, or another directory"
+            )
+        return BrokerId(configured)
+    if stored is not None:
+        return BrokerId(stored)
+    if not generate:
+        raise BrokerStartError(
+            "broker.id is not set and broker.id.generation.enable is false; set one of them"
+        )
+    # The version of a node that is written for nothing else is a counter.
+    return BrokerId(await zk.set(znodes.BROKER_SEQUENCE, b"") + reserved_max)
+
+
+async def register(zk: ZooKeeper, broker: BrokerInfo, log_dir: str) -> None:
+    """Creates the registration; BrokerStartError when another live broker has this id."""
+    from kazoo.exceptions import NodeExistsError
+
+    path = znodes.broker_path(broker.id)
+    data = znodes.encode_broker(broker, int(time.time() * 1000))
+    note = Path(log_dir) / _SESSION_FILE
+    for _ in range(3):
+        try:
+            await zk.create(path, data, ephemeral=True)
+            _write_note(note, zk.session_id)
+            return
+        except NodeExistsError:
+            await _remove_own(zk, path, broker.id, note)
+    raise BrokerStartError(f"broker id {broker.id} is being registered by somebody else at the same time")
+
+
+async def _remove_own(zk: ZooKeeper, path: str, broker: BrokerId, note: Path) -> None:
+    found = await zk.find(path)
+    if found is None:
+        return
+    owner = found[1].owner
+    if owner not in (zk.session_id, _read_note(note)):
+        raise BrokerStartError(
+            f"broker id {broker} is in use: a live session ({owner:#x}) has registered it; "
+            "stop that broker, or set "
+            "another broker.id (the registration of a broker that crashed ends with its session, after "
+            "zookeeper.session.timeout.ms at most)"
+        )
+    log.info("removing the registration of this broker's earlier session %#x", owner)
+    await zk.delete(path)
+    controller = await zk.find(znodes.CONTROLLER)
+    if controller is not None and controller[1].owner == owner:
+        await zk.delete(znodes.CONTROLLER)
+
+
+def _write_note(note: Path, session: int) -> None:
+    try:
+        note.write_text(f"{session}\n", "ascii")
+    except OSError as error:
+        # Without it a restart after a crash has to wait for the session's end, nothing worse.
+        log.warning("%s could not be written: %s", note, error)
+
+
+def _read_note(note: Path) -> int | None:
+    try:
+        return int(note.read_text("ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+async def refuse_other_brokers(zk: ZooKeeper, own: BrokerId) -> None:
+    """This version leads every partition itself; it does not join a cluster that has other brokers."""
+    others = sorted(int(name) for name in await zk.children(znodes.BROKER_IDS) if int(name) != own)
+    if others:
+        names = ", ".join(str(other) for other in others)
+        raise BrokerStartError(
+            f"the cluster already has broker {names}; this version of logcore serves clusters of one broker: "
+            "stop the others, or use another coordinator or chroot in zookeeper.connect"
+        )

@@ -1,0 +1,158 @@
+"""Carries out the state machine's actions: znodes through the coordinator, logs through threads, the view at
+once.
+
+Owns no decision. Actions are done one after the other in the order given, each awaited; a failure of the
+coordinator is the caller's to repeat, a failure of one log (its disk, a foreign topic id) is reported and
+hurts no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from cluster.controller import state as machine
+from cluster.controller import znodes
+from cluster.controller.metadata import MetadataCache
+from cluster.controller.state import Action, ControllerState
+from cluster.controller.zookeeper import Check, Create, Delete, Operation, ZooKeeper
+from cluster.model import PartitionState, TopicInfo
+
+log = logging.getLogger(__name__)
+
+_OPERATIONS_AT_ONCE = 300
+"""Operations of one transaction: a request stays far below the coordinator's limit of 1 MiB."""
+
+
+class Logs(Protocol):
+    """The part of the data plane the controller commands; its methods may block: they are called in threads."""
+
+    def create_partition(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        leader_epoch: int,
+        leader_id: int,
+        config: dict[str, str],
+    ) -> None:
+        """Opens or creates a partition's log, or gives an open one its new leader and epoch."""
+
+    def delete_topic(self, topic: str) -> None:
+        """Closes and deletes the logs of a topic."""
+
+    def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
+        """Gives the logs of a topic their settings."""
+
+
+class Executor:
+    """Does actions; `guard` makes every transaction fail once another controller took over."""
+
+    def __init__(self, zk: ZooKeeper, logs: Logs, metadata: MetadataCache, state: ControllerState) -> None:
+        self._zk = zk
+        self._logs = logs
+        self._metadata = metadata
+        self._state = state
+        self.guard = Check(znodes.CONTROLLER_EPOCH, -1)
+
+    async def run(self, actions: Sequence[Action]) -> None:
+        """Does `actions` in order."""
+        for action in actions:
+            await self._one(action)
+
+    async def _one(self, action: Action) -> None:
+        match action:
+            case machine.WriteTopic(topic):
+                await self._zk.set(
+                    znodes.topic_path(topic.name), znodes.encode_topic(topic.id, topic.assignment)
+                )
+            case machine.CreateStates(name, states):
+                await self._create_states(name, states)
+            case machine.UpdateState(partition, new_state, expected):
+                path = znodes.state_path(*partition)
+                version = await self._zk.set(path, znodes.encode_state(new_state), expected)
+                self._state.states_written(partition.topic, {partition.partition: version})
+            case machine.OpenPartitions(topic, partitions):
+                await asyncio.to_thread(self._open, topic, partitions)
+            case machine.Configure(topic):
+                await asyncio.to_thread(self._configure, topic)
+            case machine.Publish(topic):
+                self._metadata.publish(replace(topic, partitions=dict(topic.partitions)))
+            case machine.Withdraw(name):
+                self._metadata.withdraw(name)
+            case machine.CloseTopic(name):
+                await asyncio.to_thread(self._close, name)
+            case machine.RemoveTopic(name):
+                await self._remove(name)
+            case machine.DropWish(name):
+                await self._zk.delete(znodes.delete_topic_path(name))
+
+    async def _create_states(self, topic: str, states: Mapping[int, PartitionState]) -> None:
+        from kazoo.exceptions import NodeExistsError
+
+        await self._zk.ensure([znodes.partitions_path(topic)])
+        operations: list[Operation] = []
+        for number, state in states.items():
+            operations.append(Create(znodes.partition_path(topic, number), b""))
+            operations.append(Create(znodes.state_path(topic, number), znodes.encode_state(state)))
+        chunks = [
+            operations[start : start + _OPERATIONS_AT_ONCE]
+            for start in range(0, len(operations), _OPERATIONS_AT_ONCE)
+        ]
+        try:
+            await asyncio.gather(*(self._zk.transaction([self.guard, *chunk]) for chunk in chunks))
+        except NodeExistsError:
+            # Some were written before a crash or a break of the connection: the rest one by one.
+            await asyncio.gather(
+                *(self._create_state(topic, number, state) for number, state in states.items())
+            )
+
+    async def _create_state(self, topic: str, number: int, state: PartitionState) -> None:
+        from kazoo.exceptions import NodeExistsError
+
+        await self._zk.ensure([znodes.partition_path(topic, number)])
+        try:
+            await self._zk.create(znodes.state_path(topic, number), znodes.encode_state(state))
+        except NodeExistsError:
+            version = await self._zk.set(znodes.state_path(topic, number), znodes.encode_state(state))
+            self._state.states_written(topic, {number: version})
+
+    async def _remove(self, topic: str) -> None:
+        await self._zk.delete(znodes.topic_config_path(topic))
+        numbers = await self._zk.children(znodes.partitions_path(topic))
+        operations: list[Operation] = []
+        for number in numbers:
+            path = f"{znodes.partitions_path(topic)}/{number}"
+            operations += [Delete(f"{path}/{name}") for name in await self._zk.children(path)]
+            operations.append(Delete(path))
+        for start in range(0, len(operations), _OPERATIONS_AT_ONCE):
+            await self._zk.transaction([self.guard, *operations[start : start + _OPERATIONS_AT_ONCE]])
+        await self._zk.delete_tree(znodes.topic_path(topic))
+        await self._zk.delete(znodes.delete_topic_path(topic))
+
+    def _open(self, topic: TopicInfo, partitions: Sequence[int]) -> None:
+        for number in partitions:
+            state = topic.partitions[number]
+            try:
+                self._logs.create_partition(
+                    topic.name, topic.id, number, state.leader_epoch, state.leader, dict(topic.config)
+                )
+            except Exception:
+                log.exception(
+                    "the log of %s-%d could not be opened; the partition is offline", topic.name, number
+                )
+
+    def _configure(self, topic: TopicInfo) -> None:
+        try:
+            self._logs.update_topic_config(topic.name, dict(topic.config))
+        except Exception:
+            log.exception("the settings of topic %s could not be applied", topic.name)
+
+    def _close(self, topic: str) -> None:
+        try:
+            self._logs.delete_topic(topic)
+        except Exception:
+            log.exception("the logs of topic %s could not be deleted", topic)

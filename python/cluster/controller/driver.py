@@ -1,0 +1,450 @@
+"""The controller at work: elects itself, reads the znodes, carries out what the state machine says.
+
+Owns the order of things: one task takes one piece of work after the other (an event, or a command from a
+handler), so that two never mix; each is done when its znodes are written, its logs open and the view
+published. Lives on the event loop; znodes go through `ZooKeeper`, logs through threads. After a crash the
+next start reads the znodes and goes on: a topic whose states are missing gets them, a deletion half done is
+finished. When the connection to the coordinator breaks in the middle, events are repeated, and commands
+answer REQUEST_TIMED_OUT, since they may have happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from cluster.controller import znodes
+from cluster.controller._actions import Executor, Logs
+from cluster.controller.metadata import MetadataCache
+from cluster.controller.state import Action, ControllerState
+from cluster.controller.topics import (
+    NewPartitions,
+    NewTopic,
+    TopicDefaults,
+    TopicPlan,
+    plan_partitions,
+    plan_topic,
+)
+from cluster.controller.zookeeper import Check, Create, SetData, ZooKeeper
+from cluster.errors import (
+    KafkaProtocolError,
+    NotController,
+    RequestTimedOut,
+    TopicDeletionDisabled,
+    UnknownServerError,
+    UnknownTopicOrPartition,
+)
+from cluster.model import BrokerId, BrokerInfo, ControllerEpoch, TopicInfo, new_topic_id
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_READS_AT_ONCE = 256
+"""How many topics are read at the same time at start: enough to hide the round trips, few enough for the
+memory.
+"""
+
+
+class Controller:
+    """The controller of a cluster, on the broker `local`."""
+
+    def __init__(
+        self,
+        zk: ZooKeeper,
+        logs: Logs,
+        metadata: MetadataCache,
+        local: BrokerId,
+        defaults: TopicDefaults,
+        *,
+        delete_enabled: bool = True,
+        unclean_election: bool = False,
+    ) -> None:
+        self._zk = zk
+        self._metadata = metadata
+        self._local = local
+        self._defaults = defaults
+        self._delete_enabled = delete_enabled
+        self._state = ControllerState(local, delete_enabled, unclean_election)
+        self._executor = Executor(zk, logs, metadata, self._state)
+        self._work: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
+        self._pending: set[str] = set()
+        self._worker: asyncio.Task[None] | None = None
+        self._active = False
+        self._config_change_seen = ""
+        self._topics_deleted: Callable[[Sequence[str]], None] | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether this broker is the controller now."""
+        return self._active
+
+    def on_topics_deleted(self, callback: Callable[[Sequence[str]], None]) -> None:
+        """Has `callback` called, on the loop, with the names of topics that were deleted."""
+        self._topics_deleted = callback
+
+    async def start(self) -> None:
+        """Elects and reads everything; returns when every partition is open and published."""
+        self._worker = asyncio.create_task(self._run(), name="controller")
+        await self._command(self._elect)
+
+    async def stop(self) -> None:
+        """Ends the task; what it was at is repeated by the next controller."""
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        self._active = False
+
+    def session_renewed(self) -> None:
+        """The session was lost, and with it the office: elect and read again."""
+        self._active = False
+        self._event("elect", self._elect)
+
+    # ---- the one task ----
+
+    async def _run(self) -> None:
+        while True:
+            work = await self._work.get()
+            try:
+                await work()
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                log.exception("the controller failed at a piece of work and goes on with the next")
+
+    def _event(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Queues `work`, once for all events of that name that wait; repeated when the connection breaks."""
+        if name in self._pending:
+            return
+        self._pending.add(name)
+
+        async def run() -> None:
+            from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
+
+            self._pending.discard(name)
+            try:
+                await work()
+            except (ConnectionLoss, OperationTimeoutError, SessionExpiredError):
+                await self._zk.wait_connected()
+                self._event(name, work)
+
+        self._work.put_nowait(run)
+
+    async def _command(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Queues `work` and waits for its outcome."""
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        async def run() -> None:
+            from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
+
+            try:
+                result = await work()
+            except (ConnectionLoss, OperationTimeoutError, SessionExpiredError):
+                self._event("topics", self._topics_changed)
+                if not outcome.done():
+                    outcome.set_exception(
+                        RequestTimedOut("The coordinator did not answer; the change may have been made.")
+                    )
+            except Exception as error:
+                if not outcome.done():
+                    outcome.set_exception(error)
+            else:
+                if not outcome.done():
+                    outcome.set_result(result)
+
+        self._work.put_nowait(run)
+        return await outcome
+
+    async def _carry_out(self, actions: Sequence[Action]) -> None:
+        await self._executor.run(actions)
+
+    # ---- election and loading ----
+
+    async def _elect(self) -> None:
+        from kazoo.exceptions import NodeExistsError
+
+        epoch, version = await self._read_epoch()
+        now = int(time.time() * 1000)
+        try:
+            await self._zk.transaction(
+                [
+                    Create(znodes.CONTROLLER, znodes.encode_controller(self._local, now), ephemeral=True),
+                    SetData(znodes.CONTROLLER_EPOCH, str(epoch + 1).encode(), version),
+                ]
+            )
+        except NodeExistsError:
+            if await self._own_office():
+                return
+            await self._follow()
+            return
+        self._active = True
+        self._state.elected(ControllerEpoch(epoch + 1))
+        self._executor.guard = Check(znodes.CONTROLLER_EPOCH, version + 1)
+        self._metadata.controller_id = self._local
+        log.info("broker %d is the controller, epoch %d", self._local, epoch + 1)
+        await self._load()
+
+    async def _read_epoch(self) -> tuple[int, int]:
+        from kazoo.exceptions import NodeExistsError
+
+        found = await self._zk.find(znodes.CONTROLLER_EPOCH)
+        if found is None:
+            try:
+                await self._zk.create(znodes.CONTROLLER_EPOCH, b"0")
+            except NodeExistsError:
+                return await self._read_epoch()
+            return 0, 0
+        return int(found[0]), found[1].version
+
+    async def _own_office(self) -> bool:
+        """Whether the office is this session's already: the answer to an earlier attempt was lost."""
+        found = await self._zk.find(znodes.CONTROLLER)
+        if found is None or found[1].owner != self._zk.session_id:
+            return False
+        if not self._active:
+            await self._zk.delete(znodes.CONTROLLER)
+            await self._elect()
+        return True
+
+    async def _follow(self) -> None:
+        """Another broker is the controller; try again when it goes."""
+        from kazoo.exceptions import NoNodeError
+
+        self._active = False
+        try:
+            data, _ = await self._zk.get(znodes.CONTROLLER, watch=lambda: self._event("elect", self._elect))
+        except NoNodeError:
+            await self._elect()
+            return
+        self._metadata.controller_id = znodes.decode_controller(data)
+        log.warning("broker %d is the controller; this broker waits", self._metadata.controller_id)
+
+    async def _load(self) -> None:
+        await self._read_brokers()
+        if await self._zk.find(znodes.FEATURE) is None:
+            await self._zk.create(znodes.FEATURE, znodes.encode_features())
+        changes = await self._zk.children(znodes.CONFIG_CHANGES, self._watch("config", self._configs_changed))
+        self._config_change_seen = max(changes, default="")
+        wished = set(
+            await self._zk.children(znodes.DELETE_TOPICS, self._watch("delete", self._deletions_wished))
+        )
+        names = await self._zk.children(znodes.TOPICS, self._watch("topics", self._topics_changed))
+        for name in sorted(wished):
+            await self._delete(name, name in names)
+        await self._load_topics(
+            [name for name in sorted(names) if name not in wished or not self._delete_enabled]
+        )
+        for name in set(self._metadata.names()) - set(self._state.topics):
+            self._metadata.withdraw(name)
+
+    def _watch(self, name: str, work: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+        return lambda: self._event(name, work) if self._active else None
+
+    async def _load_topics(self, names: Sequence[str]) -> None:
+        for start in range(0, len(names), _READS_AT_ONCE):
+            batch = names[start : start + _READS_AT_ONCE]
+            for actions in await asyncio.gather(*(self._load_topic(name) for name in batch)):
+                await self._carry_out(actions)
+
+    async def _load_topic(self, name: str) -> list[Action]:
+        from kazoo.exceptions import NoNodeError
+
+        watch = self._watch(f"topic {name}", lambda: self._topic_changed(name))
+        try:
+            data, _ = await self._zk.get(znodes.topic_path(name), watch)
+        except NoNodeError:
+            return self._state.topic_vanished(name)
+        topic_id, assignment = znodes.decode_topic(name, data)
+        states = await asyncio.gather(
+            *(self._zk.find(znodes.state_path(name, number)) for number in assignment)
+        )
+        config = await self._zk.find(znodes.topic_config_path(name))
+        return self._state.topic_loaded(
+            name,
+            topic_id,
+            new_topic_id(),
+            assignment,
+            {
+                number: znodes.decode_state(name, number, found[0], found[1].version)
+                for number, found in zip(assignment, states, strict=True)
+                if found is not None
+            },
+            znodes.decode_config(znodes.topic_config_path(name), config[0] if config else None),
+        )
+
+    async def _watch_topic(self, name: str) -> None:
+        from kazoo.exceptions import NoNodeError
+
+        watch = self._watch(f"topic {name}", lambda: self._topic_changed(name))
+        with contextlib.suppress(NoNodeError):
+            await self._zk.get(znodes.topic_path(name), watch)
+
+    async def _read_brokers(self) -> None:
+        ids = await self._zk.children(znodes.BROKER_IDS, self._watch("brokers", self._read_brokers))
+        found = await asyncio.gather(*(self._zk.find(znodes.broker_path(int(name))) for name in ids))
+        brokers: dict[BrokerId, BrokerInfo] = {}
+        for name, node in zip(ids, found, strict=True):
+            if node is not None:
+                broker = BrokerId(int(name))
+                brokers[broker] = znodes.decode_broker(broker, node[0], node[1].czxid)
+        self._metadata.brokers = brokers
+        # Only brokers this controller can command take part: for now that is the one it runs in.
+        await self._carry_out(
+            self._state.brokers_changed({i: b for i, b in brokers.items() if i == self._local})
+        )
+
+    # ---- what the watches bring ----
+
+    async def _topics_changed(self) -> None:
+        names = set(await self._zk.children(znodes.TOPICS, self._watch("topics", self._topics_changed)))
+        for name in set(self._state.topics) - names:
+            await self._carry_out(self._state.topic_vanished(name))
+        await self._load_topics(sorted(names - set(self._state.topics)))
+
+    async def _topic_changed(self, name: str) -> None:
+        if name in self._state.topics:
+            await self._carry_out(await self._load_topic(name))
+
+    async def _deletions_wished(self) -> None:
+        wished = await self._zk.children(znodes.DELETE_TOPICS, self._watch("delete", self._deletions_wished))
+        for name in sorted(wished):
+            await self._delete(name, name in self._state.topics)
+
+    async def _delete(self, name: str, exists: bool) -> None:
+        await self._carry_out(self._state.deletion_wished(name, exists))
+        if exists and self._delete_enabled and self._topics_deleted is not None:
+            self._topics_deleted([name])
+
+    async def _configs_changed(self) -> None:
+        changes = await self._zk.children(znodes.CONFIG_CHANGES, self._watch("config", self._configs_changed))
+        news = sorted(name for name in changes if name > self._config_change_seen)
+        for change in news:
+            self._config_change_seen = change
+            path = f"{znodes.CONFIG_CHANGES}/{change}"
+            found = await self._zk.find(path)
+            kind, _, name = (
+                znodes.decode_config_change(path, found[0]).partition("/") if found else ("", "", "")
+            )
+            if kind == "topics":
+                node = await self._zk.find(znodes.topic_config_path(name))
+                config = znodes.decode_config(znodes.topic_config_path(name), node[0] if node else None)
+                await self._carry_out(self._state.config_changed(name, config))
+
+    # ---- commands of the handlers ----
+
+    def _require_active(self) -> None:
+        if not self._active:
+            raise NotController
+
+    def _assignable(self) -> list[BrokerInfo]:
+        return list(self._state.brokers.values())
+
+    async def create_topic(self, new: NewTopic, validate_only: bool = False) -> TopicInfo:
+        """Creates a topic, or only checks it; returns it published. Raises the KafkaProtocolError that says
+        why not.
+        """
+        return await self._command(lambda: self._create_topic(new, validate_only))
+
+    async def _create_topic(self, new: NewTopic, validate_only: bool) -> TopicInfo:
+        from kazoo.exceptions import NodeExistsError
+
+        self._require_active()
+        brokers = self._assignable()
+        plan = plan_topic(
+            new,
+            brokers,
+            self._state.topics,
+            self._defaults,
+            random.randrange(max(1, len(brokers))),
+            random.randrange(max(1, len(brokers))),
+        )
+        topic = TopicInfo(plan.name, new_topic_id(), plan.assignment, {}, plan.config)
+        if validate_only:
+            return topic
+        try:
+            await self._write_topic(plan, topic)
+        except NodeExistsError:
+            self._event("topics", self._topics_changed)
+            raise UnknownServerError(f"Topic '{plan.name}' appeared meanwhile; ask again.") from None
+        await self._carry_out(
+            self._state.topic_loaded(topic.name, topic.id, topic.id, topic.assignment, {}, topic.config)
+        )
+        # Only now the watch: the node was written by this controller, there was nothing to miss.
+        self._event(f"watch {topic.name}", lambda: self._watch_topic(topic.name))
+        return self._metadata.topic(topic.name) or topic
+
+    async def _write_topic(self, plan: TopicPlan, topic: TopicInfo) -> None:
+        from kazoo.exceptions import NodeExistsError
+
+        path = znodes.topic_config_path(plan.name)
+        config = znodes.encode_config(plan.config)
+        create = Create(znodes.topic_path(plan.name), znodes.encode_topic(topic.id, topic.assignment))
+        try:
+            await self._zk.transaction([self._executor.guard, Create(path, config), create])
+        except NodeExistsError:
+            # Settings may be left of an earlier topic; a topic of this name may not.
+            await self._zk.transaction([self._executor.guard, SetData(path, config), create])
+
+    async def create_partitions(self, new: NewPartitions, validate_only: bool = False) -> None:
+        """Adds partitions to a topic, or only checks it; they are published on return."""
+        await self._command(lambda: self._create_partitions(new, validate_only))
+
+    async def _create_partitions(self, new: NewPartitions, validate_only: bool) -> None:
+        self._require_active()
+        topic = self._state.topics.get(new.name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"The topic '{new.name}' does not exist.")
+        added = plan_partitions(new, topic, self._assignable())
+        if validate_only:
+            return
+        grown = replace(topic, assignment=topic.assignment | added)
+        await self._zk.set(znodes.topic_path(new.name), znodes.encode_topic(topic.id, grown.assignment))
+        await self._carry_out(
+            self._state.topic_loaded(
+                topic.name, topic.id, topic.id, grown.assignment, dict(topic.partitions), topic.config
+            )
+        )
+
+    async def delete_topic(self, name: str) -> None:
+        """Deletes a topic with its records; returns when its logs are out of the way and its znodes gone."""
+        await self._command(lambda: self._delete_topic(name))
+
+    async def _delete_topic(self, name: str) -> None:
+        from kazoo.exceptions import NodeExistsError
+
+        self._require_active()
+        if not self._delete_enabled:
+            raise TopicDeletionDisabled
+        if name not in self._state.topics:
+            raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
+        try:
+            await self._zk.create(znodes.delete_topic_path(name))
+        except NodeExistsError:
+            log.info("somebody else asked for the deletion of %s too", name)
+        await self._delete(name, True)
+
+
+async def outcome_of(work: Awaitable[object], timeout_ms: int) -> KafkaProtocolError | None:
+    """Waits for a command and returns its error, or None; REQUEST_TIMED_OUT when it takes longer than
+    allowed.
+
+    The command goes on when the time is up, as in Kafka.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait_for(asyncio.shield(task), max(timeout_ms, 0) / 1000)
+    except TimeoutError:
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return RequestTimedOut()
+    except KafkaProtocolError as error:
+        return error
+    except Exception as error:
+        log.exception("a command failed")
+        return UnknownServerError(str(error))
+    return None

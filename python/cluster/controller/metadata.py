@@ -1,0 +1,52 @@
+"""What clients are told about the cluster: brokers, topics, leaders, the controller.
+
+Owns the published view only: the controller's driver puts a topic here once its partitions are open, and
+takes it out before they close, so a client never hears of a partition that does not answer. Lives on the
+event loop; not shared with other threads. Not persistent: it is built anew from the znodes at start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cluster.model import NO_BROKER, NO_TOPIC_ID, BrokerId, BrokerInfo, TopicId, TopicInfo
+
+
+class MetadataCache:
+    """The published view."""
+
+    def __init__(self, cluster_id: str) -> None:
+        self.cluster_id = cluster_id
+        self.controller_id: BrokerId = NO_BROKER
+        self.brokers: dict[BrokerId, BrokerInfo] = {}
+        self._topics: dict[str, TopicInfo] = {}
+        self._names: dict[TopicId, str] = {}
+
+    def topic(self, name: str) -> TopicInfo | None:
+        """The topic of that name, if it is published."""
+        return self._topics.get(name)
+
+    def name_of(self, topic_id: TopicId) -> str | None:
+        """The name of the topic with that id."""
+        return self._names.get(topic_id)
+
+    def topics(self) -> Iterable[TopicInfo]:
+        """Every published topic, in no particular order."""
+        return self._topics.values()
+
+    def names(self) -> Iterable[str]:
+        """The names of the published topics."""
+        return self._topics.keys()
+
+    def publish(self, topic: TopicInfo) -> None:
+        """Shows a topic, or its new state."""
+        self.withdraw(topic.name)
+        self._topics[topic.name] = topic
+        if topic.id != NO_TOPIC_ID:
+            self._names[topic.id] = topic.name
+
+    def withdraw(self, name: str) -> None:
+        """Hides a topic; nothing happens when it is not shown."""
+        topic = self._topics.pop(name, None)
+        if topic is not None:
+            self._names.pop(topic.id, None)

@@ -1,0 +1,50 @@
+"""Which topic names are allowed, and which topics are Kafka's own (org.apache.kafka.common.internals.Topic).
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from cluster.errors import InvalidTopicException
+
+GROUP_METADATA_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
+
+NAME_LENGTH_MAX = 249
+"""A directory's name has room for 255 characters, less a dash and a partition of five digits."""
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def validate_topic_name(name: str) -> None:
+    """Raises InvalidTopicException with the reason when `name` cannot name a topic."""
+    if not name:
+        raise InvalidTopicException("Topic name is invalid: the empty string is not allowed")
+    if name in (".", ".."):
+        raise InvalidTopicException("Topic name is invalid: '.' or '..' is not allowed")
+    if len(name) > NAME_LENGTH_MAX:
+        raise InvalidTopicException(
+            f"Topic name is invalid: the length of '{name}' is longer than "
+            f"the max allowed length {NAME_LENGTH_MAX}"
+        )
+    if not _LEGAL.fullmatch(name):
+        raise InvalidTopicException(
+            f"Topic name is invalid: '{name}' contains one or more characters other than "
+            "ASCII alphanumerics, '.', '_' and '-'"
+        )
+
+
+def is_internal(name: str) -> bool:
+    """Whether the topic is one of Kafka's own."""
+    return name in INTERNAL_TOPICS
+
+
+def colliding_topic(name: str, others: Iterable[str]) -> str | None:
+    """A topic whose metrics would have the same name: a dot and an underscore are the same there."""
+    if "." not in name and "_" not in name:
+        return None
+    folded = name.replace(".", "_")
+    return next((other for other in others if other != name and other.replace(".", "_") == folded), None)

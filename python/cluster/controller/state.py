@@ -1,0 +1,251 @@
+"""The controller's state machine: which topics there are, who leads their partitions, what to do about a
+change.
+
+Messages in, actions out; no I/O, no clock, no randomness. The driver carries the actions out in order and
+reports the outcome of those that can fail. Source: kafka.controller (PartitionStateMachine,
+TopicDeletionManager, KafkaController). Not persistent: a new controller reads everything again (`Loaded`
+messages) and goes on, because each znode write is whole by itself and every step can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cluster.model import (
+    NO_LEADER,
+    NO_TOPIC_ID,
+    BrokerId,
+    BrokerInfo,
+    ControllerEpoch,
+    LeaderEpoch,
+    PartitionState,
+    Replicas,
+    TopicId,
+    TopicInfo,
+    TopicPartition,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTopic:
+    """Rewrite the topic's znode: it has an id now."""
+
+    topic: TopicInfo
+
+
+@dataclass(frozen=True, slots=True)
+class CreateStates:
+    """Create the state znodes (and their parents) of partitions that have none yet."""
+
+    topic: str
+    states: dict[int, PartitionState]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateState:
+    """Set a partition's state znode, if it still has the version in `expected_version`."""
+
+    partition: TopicPartition
+    state: PartitionState
+    expected_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPartitions:
+    """Open the log of these partitions on this broker, or tell it of their new leader and epoch."""
+
+    topic: TopicInfo
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Give a topic's open logs its settings."""
+
+    topic: TopicInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Show the topic, as it is now, to clients."""
+
+    topic: TopicInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Hide the topic from clients."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseTopic:
+    """Delete the topic's logs on this broker."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTopic:
+    """Delete the topic's znodes: partitions, settings, the topic, the wish to delete it."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropWish:
+    """Delete the wish to delete a topic that does not exist, or when deletion is switched off."""
+
+    topic: str
+
+
+Action = (
+    WriteTopic
+    | CreateStates
+    | UpdateState
+    | OpenPartitions
+    | Configure
+    | Publish
+    | Withdraw
+    | CloseTopic
+    | RemoveTopic
+    | DropWish
+)
+
+
+class ControllerState:
+    """The state machine. `local` is this broker, whose logs the controller opens and closes itself."""
+
+    def __init__(self, local: BrokerId, delete_enabled: bool = True, unclean_election: bool = False) -> None:
+        self.local = local
+        self.epoch = ControllerEpoch(0)
+        self.brokers: dict[BrokerId, BrokerInfo] = {}
+        self.topics: dict[str, TopicInfo] = {}
+        self._delete_enabled = delete_enabled
+        self._unclean_election = unclean_election
+
+    def elected(self, epoch: ControllerEpoch) -> None:
+        """This broker became the controller: everything is to be loaded anew."""
+        self.epoch = epoch
+        self.topics.clear()
+        self.brokers.clear()
+
+    def brokers_changed(self, brokers: Mapping[BrokerId, BrokerInfo]) -> list[Action]:
+        """The live brokers are these now; partitions whose leader is gone, or that had none, get one."""
+        self.brokers = dict(brokers)
+        actions: list[Action] = []
+        for topic in list(self.topics.values()):
+            actions += self._elect(topic)
+        return actions
+
+    def topic_loaded(
+        self,
+        name: str,
+        topic_id: TopicId,
+        fresh_id: TopicId,
+        assignment: Mapping[int, Replicas],
+        states: Mapping[int, PartitionState],
+        config: Mapping[str, str],
+    ) -> list[Action]:
+        """A topic's znodes were read: at start, when it is new, or when partitions were added.
+
+        `fresh_id` becomes its id when it has none (a topic made before Kafka 2.8).
+        """
+        known = self.topics.get(name)
+        topic = TopicInfo(name, topic_id, dict(assignment), dict(states), dict(config))
+        actions: list[Action] = []
+        if topic_id == NO_TOPIC_ID:
+            topic = replace(topic, id=known.id if known else fresh_id)
+            actions.append(WriteTopic(topic))
+        self.topics[name] = topic
+        missing = {number: self._first_state(topic, number) for number in assignment if number not in states}
+        if missing:
+            topic.partitions.update(missing)
+            actions.append(CreateStates(name, missing))
+        changed = self._elect(topic, silent=True)
+        opened = tuple(sorted(number for number in assignment if self._opens(topic, number)))
+        before = known.partitions if known else {}
+        news = tuple(number for number in opened if before.get(number) != topic.partitions[number])
+        actions += changed
+        if news:
+            actions.append(OpenPartitions(self.topics[name], news))
+        if known is not None and known.config != topic.config:
+            actions.append(Configure(self.topics[name]))
+        actions.append(Publish(self.topics[name]))
+        return actions
+
+    def states_written(self, topic: str, versions: Mapping[int, int]) -> None:
+        """State znodes were written and have these versions now."""
+        known = self.topics.get(topic)
+        if known is not None:
+            for number, version in versions.items():
+                known.partitions[number] = replace(known.partitions[number], zk_version=version)
+
+    def config_changed(self, name: str, config: Mapping[str, str]) -> list[Action]:
+        """A topic's own settings are these now."""
+        known = self.topics.get(name)
+        if known is None or known.config == config:
+            return []
+        topic = self.topics[name] = replace(known, config=dict(config))
+        return [Configure(topic), Publish(topic)]
+
+    def deletion_wished(self, name: str, exists: bool) -> list[Action]:
+        """Somebody asked that the topic be deleted; `exists` tells whether it has a znode."""
+        if not self._delete_enabled or not exists:
+            return [DropWish(name)]
+        self.topics.pop(name, None)
+        return [Withdraw(name), CloseTopic(name), RemoveTopic(name)]
+
+    def topic_vanished(self, name: str) -> list[Action]:
+        """The topic's znode is gone though nobody asked for its deletion here."""
+        if self.topics.pop(name, None) is None:
+            return []
+        return [Withdraw(name), CloseTopic(name)]
+
+    def _opens(self, topic: TopicInfo, number: int) -> bool:
+        return self.local in topic.assignment[number].replicas
+
+    def _first_state(self, topic: TopicInfo, number: int) -> PartitionState:
+        live = tuple(broker for broker in topic.assignment[number].replicas if broker in self.brokers)
+        leader = live[0] if live else NO_LEADER
+        return PartitionState(leader, LeaderEpoch(0), live or topic.assignment[number].replicas, self.epoch)
+
+    def _elect(self, topic: TopicInfo, silent: bool = False) -> list[Action]:
+        """Leaders for partitions whose leader is not live; `silent` leaves opening and publishing to the
+        caller.
+        """
+        actions: list[Action] = []
+        moved = []
+        for number, state in list(topic.partitions.items()):
+            if state.leader in self.brokers or number not in topic.assignment:
+                continue
+            chosen = self._choose(topic.assignment[number].replicas, state)
+            if chosen is None:
+                continue
+            topic.partitions[number] = chosen
+            actions.append(UpdateState(TopicPartition(topic.name, number), chosen, state.zk_version))
+            moved.append(number)
+        if moved and not silent:
+            opened = tuple(number for number in moved if self._opens(topic, number))
+            actions += [OpenPartitions(topic, opened), Publish(topic)] if opened else [Publish(topic)]
+        return actions
+
+    def _choose(self, replicas: tuple[BrokerId, ...], state: PartitionState) -> PartitionState | None:
+        """The state after an election, or None when nothing can change
+        (OfflinePartitionLeaderElectionStrategy).
+        """
+        live = [broker for broker in replicas if broker in self.brokers]
+        clean = [broker for broker in live if broker in state.isr]
+        epoch = LeaderEpoch(state.leader_epoch + 1)
+        if clean:
+            isr = tuple(broker for broker in state.isr if broker in self.brokers)
+            return replace(state, leader=clean[0], leader_epoch=epoch, isr=isr, controller_epoch=self.epoch)
+        if live and self._unclean_election:
+            return replace(
+                state, leader=live[0], leader_epoch=epoch, isr=(live[0],), controller_epoch=self.epoch
+            )
+        if state.leader == NO_LEADER:
+            return None
+        return replace(state, leader=NO_LEADER, leader_epoch=epoch, controller_epoch=self.epoch)

@@ -1,0 +1,301 @@
+"""Kafka's znodes: where each lies and what JSON stands in it, byte for byte as Kafka 3.9 in ZooKeeper mode
+writes it.
+
+Source: kafka.zk.ZkData. Owns paths and encoding only; whoever reads or writes them is elsewhere. Pure. JSON
+has no spaces, as Jackson writes it; readers take what older versions of Kafka wrote and ignore keys they do
+not know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from cluster.model import (
+    NO_TOPIC_ID,
+    BrokerId,
+    BrokerInfo,
+    ControllerEpoch,
+    Endpoint,
+    LeaderEpoch,
+    PartitionState,
+    Replicas,
+    TopicId,
+    parse_topic_id,
+    topic_id_text,
+)
+
+BROKER_IDS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+BROKER_SEQUENCE = "/brokers/seqid"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+CLUSTER_ID = "/cluster/id"
+DELETE_TOPICS = "/admin/delete_topics"
+TOPIC_CONFIGS = "/config/topics"
+CONFIG_CHANGES = "/config/changes"
+PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+FEATURE = "/feature"
+
+PERSISTENT_PATHS = (
+    "/consumers",
+    BROKER_IDS,
+    TOPICS,
+    CONFIG_CHANGES,
+    DELETE_TOPICS,
+    BROKER_SEQUENCE,
+    "/isr_change_notification",
+    PRODUCER_ID_BLOCK,
+    "/log_dir_event_notification",
+    TOPIC_CONFIGS,
+    "/config/clients",
+    "/config/users",
+    "/config/brokers",
+    "/config/ips",
+)
+"""What every broker makes sure of when it starts."""
+
+
+class ZnodeError(ValueError):
+    """A znode whose data is not what Kafka would write there."""
+
+    def __init__(self, path: str, data: bytes, reason: str) -> None:
+        super().__init__(f"znode {path} cannot be read: {reason}; it holds {data[:200]!r}")
+
+
+def broker_path(broker: int) -> str:
+    """The ephemeral registration of a broker."""
+    return f"{BROKER_IDS}/{broker}"
+
+
+def topic_path(topic: str) -> str:
+    """A topic's id and replicas; its partitions lie below."""
+    return f"{TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    """The parent of a topic's partitions."""
+    return f"{TOPICS}/{topic}/partitions"
+
+
+def partition_path(topic: str, partition: int) -> str:
+    """The parent of a partition's state."""
+    return f"{TOPICS}/{topic}/partitions/{partition}"
+
+
+def state_path(topic: str, partition: int) -> str:
+    """Who leads a partition."""
+    return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def topic_config_path(topic: str) -> str:
+    """The settings a topic has of its own."""
+    return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def delete_topic_path(topic: str) -> str:
+    """The wish that a topic be deleted."""
+    return f"{DELETE_TOPICS}/{topic}"
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _load(path: str, data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise ZnodeError(path, data, str(error)) from None
+    if not isinstance(value, dict):
+        raise ZnodeError(path, data, "a JSON object is expected")
+    return value
+
+
+def encode_broker(broker: BrokerInfo, now_ms: int) -> bytes:
+    """Version 5: all endpoints, the first plaintext one once more for old clients, protocols, features."""
+    plain = next((item for item in broker.endpoints if item.security_protocol == "PLAINTEXT"), None)
+    value: dict[str, object] = {
+        "features": {},
+        "listener_security_protocol_map": {
+            item.listener: item.security_protocol for item in broker.endpoints
+        },
+        "endpoints": [str(item) for item in broker.endpoints],
+        "jmx_port": -1,
+        "port": plain.port if plain else -1,
+        "host": plain.host if plain else None,
+        "version": 5,
+        "timestamp": str(now_ms),
+    }
+    if broker.rack is not None:
+        value["rack"] = broker.rack
+    return _dump(value)
+
+
+def decode_broker(broker: BrokerId, data: bytes, epoch: int) -> BrokerInfo:
+    """Versions 1 to 5; `epoch` is the znode's czxid."""
+    path = broker_path(broker)
+    value = _load(path, data)
+    try:
+        if int(value["version"]) == 1:
+            endpoints = [Endpoint("PLAINTEXT", str(value["host"]), int(value["port"]))]
+        else:
+            protocols = value.get("listener_security_protocol_map") or {}
+            endpoints = [_endpoint(text, protocols) for text in value["endpoints"]]
+        return BrokerInfo(broker, tuple(endpoints), value.get("rack"), epoch)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ZnodeError(path, data, repr(error)) from None
+
+
+def _endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:
+    listener, _, address = text.partition("://")
+    host, _, port = address.rpartition(":")
+    return Endpoint(listener, host.strip("[]"), int(port), protocols.get(listener, listener))
+
+
+def encode_topic(topic_id: TopicId, assignment: Mapping[int, Replicas]) -> bytes:
+    """Version 3: replicas by partition, those being added and removed, the topic's id."""
+    ordered = sorted(assignment.items())
+    value: dict[str, object] = {
+        "removing_replicas": {str(number): list(item.removing) for number, item in ordered if item.removing},
+        "partitions": {str(number): list(item.replicas) for number, item in ordered},
+        "adding_replicas": {str(number): list(item.adding) for number, item in ordered if item.adding},
+        "version": 3,
+    }
+    if topic_id != NO_TOPIC_ID:
+        value = {
+            "removing_replicas": value.pop("removing_replicas"),
+            "partitions": value.pop("partitions"),
+        } | {
+            "topic_id": topic_id_text(topic_id),
+            **value,
+        }
+    return _dump(value)
+
+
+def decode_topic(topic: str, data: bytes) -> tuple[TopicId, dict[int, Replicas]]:
+    """Versions 1 to 3; without an id the all-zero one."""
+    path = topic_path(topic)
+    value = _load(path, data)
+    try:
+        adding = value.get("adding_replicas") or {}
+        removing = value.get("removing_replicas") or {}
+        assignment = {
+            int(number): Replicas(
+                _brokers(replicas), _brokers(adding.get(number, ())), _brokers(removing.get(number, ()))
+            )
+            for number, replicas in value["partitions"].items()
+        }
+        text = value.get("topic_id")
+        return (parse_topic_id(text) if text else NO_TOPIC_ID), assignment
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ZnodeError(path, data, repr(error)) from None
+
+
+def _brokers(values: Any) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(int(value)) for value in values)
+
+
+def encode_state(state: PartitionState) -> bytes:
+    """Version 1 of a partition's state."""
+    value: dict[str, object] = {
+        "controller_epoch": state.controller_epoch,
+        "leader": state.leader,
+        "version": 1,
+        "leader_epoch": state.leader_epoch,
+        "isr": list(state.isr),
+    }
+    if state.recovery:
+        value["leader_recovery_state"] = state.recovery
+    return _dump(value)
+
+
+def decode_state(topic: str, partition: int, data: bytes, zk_version: int) -> PartitionState:
+    """A partition's state and the version of its znode."""
+    path = state_path(topic, partition)
+    value = _load(path, data)
+    try:
+        return PartitionState(
+            leader=BrokerId(int(value["leader"])),
+            leader_epoch=LeaderEpoch(int(value["leader_epoch"])),
+            isr=_brokers(value["isr"]),
+            controller_epoch=ControllerEpoch(int(value["controller_epoch"])),
+            zk_version=zk_version,
+            recovery=int(value.get("leader_recovery_state", 0)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ZnodeError(path, data, repr(error)) from None
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    """An entity's own settings."""
+    return _dump({"version": 1, "config": dict(config)})
+
+
+def decode_config(path: str, data: bytes | None) -> dict[str, str]:
+    """An entity's own settings; nothing when the znode is empty."""
+    if not data:
+        return {}
+    config = _load(path, data).get("config") or {}
+    if not isinstance(config, dict):
+        raise ZnodeError(path, data, "config is not an object")
+    return {str(name): str(value) for name, value in config.items()}
+
+
+def decode_config_change(path: str, data: bytes) -> str:
+    """The entity whose settings changed, as in topics/NAME (version 2, or version 1's type and name)."""
+    value = _load(path, data)
+    if "entity_path" in value:
+        return str(value["entity_path"])
+    return f"{value.get('entity_type')}/{value.get('entity_name')}"
+
+
+def encode_config_change(entity: str) -> bytes:
+    """The notice that the settings of `entity`, as in topics/NAME, changed."""
+    return _dump({"version": 2, "entity_path": entity})
+
+
+def encode_controller(broker: BrokerId, now_ms: int) -> bytes:
+    """Version 2; -1 says that the controller is no KRaft one."""
+    return _dump({"version": 2, "brokerid": broker, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
+
+
+def decode_controller(data: bytes) -> BrokerId:
+    """The broker that is the controller."""
+    try:
+        return BrokerId(int(_load(CONTROLLER, data)["brokerid"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ZnodeError(CONTROLLER, data, repr(error)) from None
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """The cluster's id; the version is a text here, as in Kafka."""
+    return _dump({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    """The cluster's id."""
+    try:
+        return str(_load(CLUSTER_ID, data)["id"])
+    except KeyError:
+        raise ZnodeError(CLUSTER_ID, data, "it has no id") from None
+
+
+def encode_producer_id_block(broker: int, first: int, last: int) -> bytes:
+    """A block of producer ids that `broker` took."""
+    return _dump({"version": 1, "broker": broker, "block_start": str(first), "block_end": str(last)})
+
+
+def decode_producer_id_block(data: bytes) -> tuple[int, int, int]:
+    """Broker, first and last id of the block taken last."""
+    value = _load(PRODUCER_ID_BLOCK, data)
+    try:
+        return int(value["broker"]), int(value["block_start"]), int(value["block_end"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ZnodeError(PRODUCER_ID_BLOCK, data, repr(error)) from None
+
+
+def encode_features() -> bytes:
+    """No finalized features: version 2, enabled."""
+    return _dump({"version": 2, "status": 1, "features": {}})

@@ -1,0 +1,264 @@
+"""The coordinator's client for the event loop: kazoo's asynchronous calls as awaitables.
+
+Owns one kazoo client, whose threads do the network; every callback comes to the loop through
+call_soon_threadsafe, so nothing here blocks the loop and nothing of ours runs in kazoo's threads. Calls raise
+kazoo's exceptions. On a lost connection a call raises ConnectionLoss and may or may not have happened; on a
+lost session the ephemeral nodes are gone, and `on_session` is called once a new session is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cluster.model import Milliseconds
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+
+log = logging.getLogger(__name__)
+
+Watch = Callable[[], None]
+
+
+class Stat(NamedTuple):
+    """What is needed of a znode's state."""
+
+    version: int
+    czxid: int
+    owner: int
+
+
+class Create(NamedTuple):
+    """An operation of a transaction: create a node."""
+
+    path: str
+    data: bytes
+    ephemeral: bool = False
+
+
+class Delete(NamedTuple):
+    """An operation of a transaction: delete a node, whatever its version."""
+
+    path: str
+
+
+class Check(NamedTuple):
+    """An operation of a transaction: fail unless the node has this version."""
+
+    path: str
+    version: int
+
+
+class SetData(NamedTuple):
+    """An operation of a transaction: set a node's data if it has this version (-1: any)."""
+
+    path: str
+    data: bytes
+    version: int = -1
+
+
+Operation = Create | Delete | Check | SetData
+
+
+class ZooKeeper:
+    """A session with the coordinator."""
+
+    def __init__(self, client: KazooClient, loop: asyncio.AbstractEventLoop) -> None:
+        self._client = client
+        self._loop = loop
+        self._lost = False
+        self._connected = asyncio.Event()
+        self._on_session: Callable[[], None] | None = None
+
+    @classmethod
+    async def connect(
+        cls, connect: str, session_timeout_ms: Milliseconds, connection_timeout_ms: Milliseconds
+    ) -> ZooKeeper:
+        """Connects to `connect` (hosts and ports, and optionally a chroot, which is made when it is missing).
+
+        Raises ConnectionError when no server answers in time.
+        """
+        from kazoo.client import KazooClient
+        from kazoo.handlers.threading import KazooTimeoutError
+        from kazoo.retry import KazooRetry
+
+        hosts, slash, chroot = connect.partition("/")
+        # Attempts to connect follow one another quickly: the servers may still be starting.
+        retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0)
+        client = KazooClient(hosts=hosts, timeout=session_timeout_ms / 1000, connection_retry=retry)
+        zk = cls(client, asyncio.get_running_loop())
+        client.add_listener(zk._listen)
+        try:
+            await asyncio.to_thread(client.start, connection_timeout_ms / 1000)
+        except KazooTimeoutError:
+            await asyncio.to_thread(client.close)
+            raise ConnectionError(
+                f"no coordinator answers at {hosts} within {connection_timeout_ms} ms; "
+                "is it running, and is zookeeper.connect right?"
+            ) from None
+        if slash and chroot:
+            await asyncio.to_thread(client.ensure_path, f"/{chroot}")
+            client.chroot = f"/{chroot}"
+        return zk
+
+    async def close(self) -> None:
+        """Ends the session, which removes its ephemeral nodes."""
+        self._on_session = None
+        await asyncio.to_thread(self._stop)
+
+    def _stop(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+    @property
+    def session_id(self) -> int:
+        """The id of the session, as the owner of its ephemeral nodes shows it."""
+        identifier = self._client.client_id
+        return int(identifier[0]) if identifier else 0
+
+    def on_session(self, callback: Callable[[], None]) -> None:
+        """Has `callback` called on the loop each time a lost session was replaced by a new one."""
+        self._on_session = callback
+
+    async def wait_connected(self) -> None:
+        """Returns when there is a connection."""
+        await self._connected.wait()
+
+    def _listen(self, state: str) -> None:
+        # In kazoo's connection thread.
+        self._loop.call_soon_threadsafe(self._state_changed, state)
+
+    def _state_changed(self, state: str) -> None:
+        if state == "CONNECTED":
+            self._connected.set()
+            if self._lost:
+                self._lost = False
+                log.warning("a new session with the coordinator, %#x", self.session_id)
+                if self._on_session is not None:
+                    self._on_session()
+            return
+        self._connected.clear()
+        if state == "LOST":
+            self._lost = True
+        if self._on_session is not None:
+            log.warning(
+                "the coordinator's connection is %s",
+                "lost with its session" if state == "LOST" else "suspended",
+            )
+
+    async def _result(self, pending: Any) -> Any:
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def settle() -> None:
+            if future.cancelled():
+                return
+            if pending.exception is not None:
+                future.set_exception(pending.exception)
+            else:
+                future.set_result(pending.value)
+
+        pending.rawlink(lambda _: self._loop.call_soon_threadsafe(settle))
+        return await future
+
+    def _watcher(self, watch: Watch | None) -> Callable[[Any], None] | None:
+        if watch is None:
+            return None
+        called = watch
+
+        def on_event(event: object) -> None:
+            # In kazoo's thread.
+            self._loop.call_soon_threadsafe(called)
+
+        return on_event
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        """Data and state; `watch` is called once, on the loop, when the node changes or goes."""
+        data, stat = await self._result(self._client.get_async(path, self._watcher(watch)))
+        return data or b"", Stat(stat.version, stat.czxid, stat.ephemeralOwner or 0)
+
+    async def find(self, path: str) -> tuple[bytes, Stat] | None:
+        """Data and state, or None when there is no such node."""
+        from kazoo.exceptions import NoNodeError
+
+        try:
+            return await self.get(path)
+        except NoNodeError:
+            return None
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """The names below a node, none when it does not exist; `watch` is called once when they change."""
+        from kazoo.exceptions import NoNodeError
+
+        try:
+            names: list[str] = await self._result(self._client.get_children_async(path, self._watcher(watch)))
+        except NoNodeError:
+            return []
+        return names
+
+    async def create(self, path: str, data: bytes = b"", ephemeral: bool = False) -> None:
+        """Creates a node whose parent exists; NodeExistsError when it is there."""
+        await self._result(self._client.create_async(path, data, ephemeral=ephemeral))
+
+    async def create_sequential(self, prefix: str, data: bytes) -> None:
+        """Creates a node whose name is `prefix` and the next number."""
+        await self._result(self._client.create_async(prefix, data, sequence=True))
+
+    async def ensure(self, paths: Iterable[str]) -> None:
+        """Creates the nodes that are missing, with their parents and without data."""
+        await asyncio.gather(*(self._ensure(path) for path in paths))
+
+    async def _ensure(self, path: str) -> None:
+        from kazoo.exceptions import NodeExistsError, NoNodeError
+
+        try:
+            await self.create(path)
+        except NodeExistsError:
+            return
+        except NoNodeError:
+            await self._ensure(path.rpartition("/")[0])
+            await self._ensure(path)
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> int:
+        """Sets the data if the node has that version (-1: any); the new version."""
+        stat = await self._result(self._client.set_async(path, data, version))
+        return int(stat.version)
+
+    async def delete(self, path: str) -> None:
+        """Deletes a node, if it is there."""
+        from kazoo.exceptions import NoNodeError
+
+        try:
+            await self._result(self._client.delete_async(path))
+        except NoNodeError:
+            return
+
+    async def delete_tree(self, path: str) -> None:
+        """Deletes a node and all below it, children first."""
+        await asyncio.gather(*(self.delete_tree(f"{path}/{name}") for name in await self.children(path)))
+        await self.delete(path)
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        """Does all of `operations` or none; raises the exception of the one that failed."""
+        from kazoo.exceptions import RolledBackError, RuntimeInconsistency
+
+        transaction = self._client.transaction()
+        for operation in operations:
+            match operation:
+                case Create(path, data, ephemeral):
+                    transaction.create(path, data, ephemeral=ephemeral)
+                case Delete(path):
+                    transaction.delete(path)
+                case Check(path, version):
+                    transaction.check(path, version)
+                case SetData(path, data, version):
+                    transaction.set_data(path, data, version)
+        results = await self._result(transaction.commit_async())
+        failures = [result for result in results if isinstance(result, Exception)]
+        for failure in failures:
+            if not isinstance(failure, RolledBackError | RuntimeInconsistency):
+                raise failure
+        if failures:
+            raise failures[0]

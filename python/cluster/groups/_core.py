@@ -1,0 +1,130 @@
+"""What the parts of the group machine share: the groups, what is due when, what is to be done, what is being
+written.
+
+Deadlines are kept lazily: a member's heartbeat only moves its own deadline; the heap's entry for it, once it
+is due, looks again and goes back in if it came too early. So a heartbeat costs no heap operation. Pure.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Mapping
+
+from cluster.errors import FencedInstanceId, UnknownMemberId
+from cluster.groups.group import CommittedOffset, Group, GroupState, Member, Token
+from cluster.groups.messages import Action, GroupLimits, Respond, Result, StoredGroup, Write
+from cluster.model import TopicPartition
+
+Due = tuple[str, str, str]
+"""Group, kind (session, pending, join, sync), and the member where it is about one."""
+
+Written = Callable[[int, int], None]
+"""Called with the error of a write and the time."""
+
+
+class Core:
+    """The state of the machine."""
+
+    def __init__(self, limits: GroupLimits, new_id: Callable[[], str]) -> None:
+        self.limits = limits
+        self.groups: dict[str, Group] = {}
+        self._new_id = new_id
+        self._heap: list[tuple[int, int, Due]] = []
+        self._queued: dict[Due, int] = {}
+        self._order = itertools.count()
+        self._out: list[Action] = []
+        self._writing: dict[int, Written] = {}
+        self._write_ids = itertools.count(1)
+
+    # ---- what is to be done ----
+
+    def _take(self) -> list[Action]:
+        actions, self._out = self._out, []
+        return actions
+
+    def _respond(self, token: Token | None, result: Result) -> None:
+        if token is not None:
+            self._out.append(Respond(token, result))
+
+    def _write(
+        self,
+        group: Group,
+        written: Written,
+        stored: StoredGroup | None = None,
+        offsets: Mapping[TopicPartition, CommittedOffset | None] | None = None,
+        remove_group: bool = False,
+    ) -> None:
+        number = next(self._write_ids)
+        self._writing[number] = written
+        self._out.append(Write(number, group.id, stored, remove_group, offsets or {}))
+
+    def stored(self, write: int, error: int, now: int) -> list[Action]:
+        """A Write was carried out: `error` is 0, or the code of what went wrong."""
+        self._writing.pop(write)(error, now)
+        return self._take()
+
+    # ---- what is due when ----
+
+    def next_deadline(self) -> int | None:
+        """When `advance` is to be called next; it may be that nothing has to be done then."""
+        return self._heap[0][0] if self._heap else None
+
+    def _schedule(self, due: Due, deadline: int) -> None:
+        queued = self._queued.get(due)
+        if queued is None or deadline < queued:
+            self._queued[due] = deadline
+            heapq.heappush(self._heap, (deadline, next(self._order), due))
+
+    def _pop_due(self, now: int) -> Due | None:
+        """The next thing that is really due at `now`."""
+        while self._heap and self._heap[0][0] <= now:
+            deadline, _, due = heapq.heappop(self._heap)
+            if self._queued.get(due) != deadline:
+                continue
+            del self._queued[due]
+            current = self._deadline(due)
+            if current is None:
+                continue
+            if current <= now:
+                return due
+            self._schedule(due, current)
+        return None
+
+    def _deadline(self, due: Due) -> int | None:
+        name, kind, member_id = due
+        group = self.groups.get(name)
+        if group is None:
+            return None
+        if kind == "join":
+            return group.join_deadline
+        if kind == "sync":
+            return group.sync_deadline
+        if kind == "pending":
+            return group.pending.get(member_id)
+        member = group.members.get(member_id)
+        return member.deadline if member is not None else None
+
+    def _heard_of(self, group: Group, member: Member, now: int, patience_ms: int | None = None) -> None:
+        """The member lives: it has its session timeout (or `patience_ms`) again."""
+        member.deadline = now + (member.session_timeout_ms if patience_ms is None else patience_ms)
+        self._schedule((group.id, "session", member.id), member.deadline)
+
+    # ---- who is who ----
+
+    @staticmethod
+    def _check_member(group: Group, member_id: str, instance_id: str | None) -> int:
+        """0, or the error for a member that is not, or not any longer, who it says."""
+        if instance_id is not None:
+            current = group.static.get(instance_id)
+            if current is None:
+                return UnknownMemberId.code
+            if current != member_id:
+                return FencedInstanceId.code
+        return 0 if member_id in group.members else UnknownMemberId.code
+
+    def _bury(self, group: Group, now: int) -> None:
+        """The group is no more."""
+        group.become(GroupState.DEAD, now)
+        group.join_deadline = group.sync_deadline = None
+        self.groups.pop(group.id, None)

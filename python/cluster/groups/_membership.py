@@ -1,0 +1,491 @@
+"""Joining, syncing, heartbeats, leaving: how a group comes to agree on who is in it and who does what.
+
+Source: kafka.coordinator.group.GroupCoordinator. Pure: requests with the time in, actions out. The rules in
+short: a change of members starts a rebalance; everybody joins again within the rebalance timeout or is out;
+the leader decides and syncs; its decision is written before anybody hears of it; then the group is stable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from cluster.errors import (
+    NONE,
+    CoordinatorNotAvailable,
+    FencedInstanceId,
+    GroupMaxSizeReached,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    InvalidRequest,
+    InvalidSessionTimeout,
+    MemberIdRequired,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+from cluster.groups._core import Core
+from cluster.groups.group import CONSUMER_PROTOCOL, Group, GroupState, Member, Token
+from cluster.groups.messages import (
+    Action,
+    Join,
+    JoinedMember,
+    JoinResult,
+    LeaveResult,
+    Leaving,
+    StoredGroup,
+    StoredMember,
+    Sync,
+    SyncResult,
+)
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+"""A new member cannot send heartbeats yet; one that is gone would otherwise wait in the group for ever."""
+
+Subscription = Callable[[bytes], frozenset[str] | None]
+"""Reads the topics out of a consumer's subscription; None when it cannot be read."""
+
+
+class Membership(Core):
+    """The part of the machine that knows who is a member."""
+
+    read_subscription: Subscription = staticmethod(lambda data: None)
+
+    # ---- join ----
+
+    def join(self, token: Token, request: Join, now: int) -> list[Action]:
+        """JoinGroup; answered when the join phase ends, or at once with an error."""
+        self._join(token, request, now)
+        group = self.groups.get(request.group)
+        if group is not None and group.state is GroupState.PREPARING:
+            self._maybe_end_join(group, now)
+        return self._take()
+
+    def _join(self, token: Token, request: Join, now: int) -> None:
+        limits = self.limits
+        if not limits.session_timeout_min_ms <= request.session_timeout_ms <= limits.session_timeout_max_ms:
+            self._respond(token, JoinResult(InvalidSessionTimeout.code, request.member))
+            return
+        group = self.groups.get(request.group)
+        if group is None:
+            if request.member:
+                self._respond(token, JoinResult(UnknownMemberId.code, request.member))
+                return
+            group = self.groups[request.group] = Group(request.group)
+        if not self._has_room(group, request.member):
+            group.remove(request.member)
+            self._respond(token, JoinResult(GroupMaxSizeReached.code))
+        elif not group.supports(request.protocol_type, request.protocols):
+            self._respond(token, JoinResult(InconsistentGroupProtocol.code, request.member))
+        elif not request.member:
+            self._join_new(group, token, request, now)
+        elif request.member in group.pending:
+            self._join_pending(group, token, request, now)
+        else:
+            self._join_again(group, token, request, now)
+
+    def _has_room(self, group: Group, member_id: str) -> bool:
+        if group.state is GroupState.EMPTY:
+            return True
+        member = group.members.get(member_id)
+        if group.state is GroupState.PREPARING:
+            waits = member is not None and member.join_token is not None
+            return waits or group.joined() < self.limits.members_max
+        return member is not None or len(group.members) < self.limits.members_max
+
+    def _join_new(self, group: Group, token: Token, request: Join, now: int) -> None:
+        if request.instance is not None:
+            member_id = f"{request.instance}-{self._new_id()}"
+            old_id = group.static.get(request.instance)
+            if old_id is None:
+                self._add(group, token, request, member_id, now)
+            else:
+                self._replace_static(group, old_id, member_id, token, request, now)
+            return
+        member_id = f"{request.client_id}-{self._new_id()}"
+        if not request.known_id_required:
+            self._add(group, token, request, member_id, now)
+            return
+        deadline = now + request.session_timeout_ms
+        group.pending[member_id] = deadline
+        self._schedule((group.id, "pending", member_id), deadline)
+        self._respond(token, JoinResult(MemberIdRequired.code, member_id))
+
+    def _join_pending(self, group: Group, token: Token, request: Join, now: int) -> None:
+        if request.instance is not None:
+            # An id is only given out to members without a static identity.
+            self._respond(token, JoinResult(InvalidRequest.code, request.member))
+            return
+        self._add(group, token, request, request.member, now)
+
+    def _join_again(self, group: Group, token: Token, request: Join, now: int) -> None:
+        error = self._check_member(group, request.member, request.instance)
+        if error:
+            self._respond(token, JoinResult(error, request.member))
+            return
+        member = group.members[request.member]
+        same = member.protocols == request.protocols
+        if group.state is GroupState.EMPTY:
+            self._respond(token, JoinResult(UnknownMemberId.code, request.member))
+        elif group.state is GroupState.COMPLETING and same:
+            # The answer to the first join was lost: the same once more.
+            self._respond(token, self._joined(group, member))
+        elif group.state is GroupState.STABLE and same and group.leader != member.id:
+            self._respond(token, self._joined(group, member, members=()))
+        else:
+            self._update(member, token, request)
+            if group.can_rebalance():
+                self._prepare_rebalance(group, now)
+
+    def _add(self, group: Group, token: Token, request: Join, member_id: str, now: int) -> None:
+        member = Member(
+            id=member_id,
+            instance_id=request.instance,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            session_timeout_ms=request.session_timeout_ms,
+            protocol_type=request.protocol_type,
+            protocols=request.protocols,
+            join_token=token,
+            is_new=True,
+        )
+        if group.state is GroupState.PREPARING and group.generation == 0:
+            group.new_member_added = True
+        group.add(member)
+        self._heard_of(group, member, now, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        if group.can_rebalance():
+            self._prepare_rebalance(group, now)
+
+    def _update(self, member: Member, token: Token, request: Join) -> None:
+        # A second join of the same member takes the place of the first, whose client has given up on it.
+        self._respond(member.join_token, JoinResult(RebalanceInProgress.code, member.id))
+        member.protocols = request.protocols
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.session_timeout_ms = request.session_timeout_ms
+        member.join_token = token
+
+    def _replace_static(
+        self, group: Group, old_id: str, member_id: str, token: Token, request: Join, now: int
+    ) -> None:
+        """A static member came back under a new id: the old one is fenced, its assignment stays."""
+        leader_before = group.leader or ""
+        member = group.members[old_id]
+        self._respond(member.join_token, JoinResult(FencedInstanceId.code, old_id))
+        self._respond(member.sync_token, SyncResult(FencedInstanceId.code))
+        member.join_token = member.sync_token = None
+        group.replace_static(request.instance or "", old_id, member_id)
+        self._heard_of(group, member, now)
+        self._update(member, token, request)
+        if group.state is GroupState.STABLE:
+            if group.elect_protocol() == group.protocol:
+                stored = self._stored_group(group, {m.id: m.assignment for m in group.members.values()})
+                self._write(
+                    group, partial(self._static_replaced, group, member, request, leader_before), stored
+                )
+            else:
+                self._prepare_rebalance(group, now)
+        elif group.state is GroupState.COMPLETING:
+            # The leader may already decide for the old id, which would leave the new one without anything.
+            self._prepare_rebalance(group, now)
+
+    def _static_replaced(
+        self, group: Group, member: Member, request: Join, leader_before: str, error: int, now: int
+    ) -> None:
+        if member.join_token is None or group.members.get(member.id) is not member:
+            return
+        if group.state is not GroupState.STABLE:
+            return
+        token, member.join_token = member.join_token, None
+        if error:
+            self._respond(token, JoinResult(error))
+        elif request.skips_assignment:
+            leads = group.leader == member.id
+            answer = self._joined(group, member, skip_assignment=leads)
+            self._respond(token, answer)
+        else:
+            # Before version 9 the leader must not decide again in a stable group: it is told of the old
+            # leader.
+            self._respond(token, self._joined(group, member, members=(), leader=leader_before))
+
+    def _joined(
+        self,
+        group: Group,
+        member: Member,
+        members: tuple[JoinedMember, ...] | None = None,
+        leader: str | None = None,
+        skip_assignment: bool = False,
+    ) -> JoinResult:
+        if members is None:
+            members = ()
+            if group.leader == member.id:
+                protocol = group.protocol or ""
+                members = tuple(
+                    JoinedMember(m.id, m.instance_id, m.metadata(protocol)) for m in group.members.values()
+                )
+        return JoinResult(
+            NONE,
+            member.id,
+            group.generation,
+            group.protocol_type,
+            group.protocol,
+            group.leader or "" if leader is None else leader,
+            skip_assignment,
+            members,
+        )
+
+    # ---- rebalance ----
+
+    def _prepare_rebalance(self, group: Group, now: int) -> None:
+        if group.state is GroupState.COMPLETING:
+            self._reset_assignments(group, RebalanceInProgress.code, now)
+        group.pending_sync.clear()
+        group.sync_deadline = None
+        if group.state is GroupState.EMPTY:
+            delay = self.limits.initial_delay_ms
+            group.initial_delay_ms = delay
+            group.initial_remaining_ms = max(group.rebalance_timeout_ms() - delay, 0)
+            self._await_joins(group, now + delay)
+        else:
+            group.initial_remaining_ms = None
+            self._await_joins(group, now + group.rebalance_timeout_ms())
+        group.become(GroupState.PREPARING, now)
+
+    def _await_joins(self, group: Group, deadline: int) -> None:
+        group.join_deadline = deadline
+        self._schedule((group.id, "join", ""), deadline)
+
+    def _maybe_end_join(self, group: Group, now: int) -> None:
+        """Ends the join phase when nobody is missing; the first members' gathering runs its time."""
+        if group.initial_remaining_ms is None and group.all_joined():
+            self._end_join(group, now)
+
+    def _join_due(self, group: Group, now: int) -> None:
+        remaining = group.initial_remaining_ms
+        if remaining and group.new_member_added:
+            group.new_member_added = False
+            delay = min(self.limits.initial_delay_ms, remaining)
+            group.initial_remaining_ms = max(remaining - group.initial_delay_ms, 0)
+            group.initial_delay_ms = delay
+            self._await_joins(group, now + delay)
+        else:
+            self._end_join(group, now)
+
+    def _end_join(self, group: Group, now: int) -> None:
+        group.join_deadline = group.initial_remaining_ms = None
+        group.new_member_added = False
+        for member in list(group.members.values()):
+            if member.join_token is None and member.instance_id is None:
+                group.remove(member.id)
+        if group.members and not group.elect_leader():
+            # Only static members, none of which joined: wait until their sessions end, or they come.
+            self._await_joins(group, now + group.rebalance_timeout_ms())
+            return
+        group.next_generation(now, None)
+        group.subscribed = self._subscriptions(group)
+        if group.state is GroupState.EMPTY:
+            self._write(group, lambda error, now: None, self._stored_group(group, {}))
+            return
+        for member in group.members.values():
+            token, member.join_token = member.join_token, None
+            self._respond(token, self._joined(group, member))
+            self._heard_of(group, member, now)
+            member.is_new = False
+            group.pending_sync.add(member.id)
+        group.sync_deadline = now + group.rebalance_timeout_ms()
+        self._schedule((group.id, "sync", ""), group.sync_deadline)
+
+    def _subscriptions(self, group: Group) -> frozenset[str] | None:
+        if group.protocol_type != CONSUMER_PROTOCOL:
+            return None
+        topics: set[str] = set()
+        for member in group.members.values():
+            found = self.read_subscription(member.metadata(group.protocol or ""))
+            if found is None:
+                return None
+            topics |= found
+        return frozenset(topics)
+
+    # ---- sync ----
+
+    def sync(self, token: Token, request: Sync, now: int) -> list[Action]:
+        """SyncGroup; answered when the leader's decision is written, or at once with an error."""
+        group = self.groups.get(request.group)
+        error = UnknownMemberId.code if group is None else self._check_sync(group, request)
+        if group is None or error:
+            self._respond(token, SyncResult(error))
+        elif group.state is GroupState.PREPARING:
+            self._respond(token, SyncResult(RebalanceInProgress.code))
+        elif group.state is GroupState.COMPLETING:
+            self._sync_completing(group, token, request, now)
+        else:
+            member = group.members[request.member]
+            self._synced(group, member.id)
+            self._respond(token, SyncResult(NONE, group.protocol_type, group.protocol, member.assignment))
+            self._heard_of(group, member, now)
+        return self._take()
+
+    def _check_sync(self, group: Group, request: Sync) -> int:
+        if group.state is GroupState.DEAD:
+            return CoordinatorNotAvailable.code
+        error = self._check_member(group, request.member, request.instance)
+        if error:
+            return error
+        if request.generation != group.generation:
+            return IllegalGeneration.code
+        if request.protocol_type is not None and request.protocol_type != group.protocol_type:
+            return InconsistentGroupProtocol.code
+        if request.protocol is not None and request.protocol != group.protocol:
+            return InconsistentGroupProtocol.code
+        return NONE
+
+    def _sync_completing(self, group: Group, token: Token, request: Sync, now: int) -> None:
+        member = group.members[request.member]
+        self._respond(member.sync_token, SyncResult(RebalanceInProgress.code))
+        member.sync_token = token
+        self._synced(group, member.id)
+        if group.leader == member.id:
+            assignment = {name: request.assignments.get(name, b"") for name in group.members}
+            written = partial(self._assignment_written, group, group.generation, assignment)
+            self._write(group, written, self._stored_group(group, assignment))
+
+    def _synced(self, group: Group, member_id: str) -> None:
+        group.pending_sync.discard(member_id)
+        if not group.pending_sync:
+            group.sync_deadline = None
+
+    def _assignment_written(
+        self, group: Group, generation: int, assignment: Mapping[str, bytes], error: int, now: int
+    ) -> None:
+        if group.state is not GroupState.COMPLETING or group.generation != generation:
+            # Another rebalance began meanwhile; this decision is of no use any more.
+            return
+        if error:
+            self._reset_assignments(group, error, now)
+            self._prepare_rebalance(group, now)
+            self._maybe_end_join(group, now)
+            return
+        group.become(GroupState.STABLE, now)
+        for member in group.members.values():
+            member.assignment = assignment.get(member.id, b"")
+            self._answer_sync(group, member, NONE, now)
+
+    def _reset_assignments(self, group: Group, error: int, now: int) -> None:
+        for member in group.members.values():
+            member.assignment = b""
+            self._answer_sync(group, member, error, now)
+
+    def _answer_sync(self, group: Group, member: Member, error: int, now: int) -> None:
+        token, member.sync_token = member.sync_token, None
+        if token is None:
+            return
+        if error:
+            self._respond(token, SyncResult(error))
+        else:
+            self._respond(token, SyncResult(NONE, group.protocol_type, group.protocol, member.assignment))
+        self._heard_of(group, member, now)
+
+    def _sync_due(self, group: Group, now: int) -> None:
+        """Members that joined but never asked what they got are out."""
+        group.sync_deadline = None
+        for member_id in list(group.pending_sync):
+            member = group.remove(member_id)
+            if member is not None:
+                self._respond(member.sync_token, SyncResult(UnknownMemberId.code))
+        self._prepare_rebalance(group, now)
+        self._maybe_end_join(group, now)
+
+    # ---- heartbeat, leave, expiry ----
+
+    def heartbeat(
+        self, group_id: str, generation: int, member_id: str, instance: str | None, now: int
+    ) -> int:
+        """Heartbeat; the error to answer."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return UnknownMemberId.code
+        error = self._check_member(group, member_id, instance)
+        if error:
+            return error
+        if generation != group.generation:
+            return IllegalGeneration.code
+        self._heard_of(group, group.members[member_id], now)
+        return RebalanceInProgress.code if group.state is GroupState.PREPARING else NONE
+
+    def leave(self, group_id: str, leaving: Sequence[Leaving], now: int) -> tuple[LeaveResult, list[Action]]:
+        """LeaveGroup, of one member or several; the answer, and what follows from it."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return LeaveResult(NONE, (UnknownMemberId.code,) * len(leaving)), []
+        errors = tuple(self._leave(group, item, now) for item in leaving)
+        return LeaveResult(NONE, errors), self._take()
+
+    def _leave(self, group: Group, leaving: Leaving, now: int) -> int:
+        member_id = leaving.member
+        if not member_id:
+            current = group.static.get(leaving.instance) if leaving.instance is not None else None
+            if current is None:
+                return UnknownMemberId.code
+            member_id = current
+        elif member_id in group.pending:
+            self._drop_pending(group, member_id, now)
+            return NONE
+        else:
+            error = self._check_member(group, member_id, leaving.instance)
+            if error:
+                return error
+        self._drop(group, member_id, now)
+        return NONE
+
+    def _drop(self, group: Group, member_id: str, now: int) -> None:
+        """The member is out; the others share what it had."""
+        member = group.remove(member_id)
+        if member is None:
+            return
+        self._respond(member.join_token, JoinResult(UnknownMemberId.code))
+        self._respond(member.sync_token, SyncResult(UnknownMemberId.code))
+        if not group.pending_sync:
+            group.sync_deadline = None
+        if group.can_rebalance() and group.state is not GroupState.EMPTY:
+            self._prepare_rebalance(group, now)
+        if group.state is GroupState.PREPARING:
+            self._maybe_end_join(group, now)
+
+    def _drop_pending(self, group: Group, member_id: str, now: int) -> None:
+        group.remove(member_id)
+        if group.state is GroupState.PREPARING:
+            self._maybe_end_join(group, now)
+
+    def _session_due(self, group: Group, member_id: str, now: int) -> None:
+        member = group.members[member_id]
+        member.deadline = None
+        if not member.waits:
+            self._drop(group, member_id, now)
+
+    # ---- what is stored ----
+
+    @staticmethod
+    def _stored_group(group: Group, assignment: Mapping[str, bytes]) -> StoredGroup:
+        protocol = group.protocol or ""
+        members = tuple(
+            StoredMember(
+                member.id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.rebalance_timeout_ms,
+                member.session_timeout_ms,
+                member.metadata(protocol),
+                assignment.get(member.id, b""),
+            )
+            for member in group.members.values()
+        )
+        since = -1 if group.state_since_ms is None else group.state_since_ms
+        return StoredGroup(
+            group.id,
+            group.protocol_type or "",
+            group.generation,
+            group.protocol,
+            group.leader,
+            since,
+            members,
+        )

@@ -1,0 +1,149 @@
+"""Committed offsets: who may commit, what is kept, when it lapses. Source: GroupCoordinator, GroupMetadata
+(KIP-211).
+
+Pure. An offset counts from the moment it is written, and lapses `offsets.retention.minutes` after the group
+became empty; or, for a topic nobody of a living consumer group reads, and for groups without members at all,
+that long after it was committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from cluster.errors import (
+    NONE,
+    IllegalGeneration,
+    OffsetMetadataTooLarge,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+from cluster.groups._core import Core
+from cluster.groups.group import CONSUMER_PROTOCOL, CommittedOffset, Group, GroupState, Token
+from cluster.groups.messages import Action, Commit, CommitResult
+from cluster.model import TopicPartition
+
+
+class Offsets(Core):
+    """The part of the machine that knows how far a group has read."""
+
+    def commit(self, token: Token, request: Commit, now: int) -> list[Action]:
+        """OffsetCommit; answered when it is written, or at once with an error."""
+        group = self.groups.get(request.group)
+        if group is None:
+            if request.generation >= 0:
+                self._respond(token, CommitResult(IllegalGeneration.code))
+                return self._take()
+            # The group only keeps its offsets here and needs no members.
+            group = self.groups[request.group] = Group(request.group)
+        error = self._check_commit(group, request)
+        if error:
+            self._respond(token, CommitResult(error))
+            return self._take()
+        if group.state in (GroupState.STABLE, GroupState.PREPARING) and request.member in group.members:
+            self._heard_of(group, group.members[request.member], now)
+        limit = self.limits.metadata_bytes_max
+        fitting = {
+            item: kept for item, kept in request.offsets.items() if len(kept.metadata.encode()) <= limit
+        }
+        errors = {item: OffsetMetadataTooLarge.code for item in request.offsets if item not in fitting}
+        if not fitting:
+            self._respond(token, CommitResult(NONE, errors))
+            return self._take()
+        group.uncommitted.update(fitting)
+        self._write(group, partial(self._committed, group, token, fitting, errors), offsets=fitting)
+        return self._take()
+
+    def _check_commit(self, group: Group, request: Commit) -> int:
+        if request.generation < 0 and group.state is GroupState.EMPTY:
+            return NONE
+        if request.generation < 0 and not request.member and request.instance is None:
+            # Only members may commit while there are any.
+            return UnknownMemberId.code
+        error = self._check_member(group, request.member, request.instance)
+        if error:
+            return error
+        if request.generation != group.generation:
+            return IllegalGeneration.code
+        return RebalanceInProgress.code if group.state is GroupState.COMPLETING else NONE
+
+    def _committed(
+        self,
+        group: Group,
+        token: Token,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        errors: Mapping[TopicPartition, int],
+        error: int,
+        now: int,
+    ) -> None:
+        group.uncommitted.subtract(offsets.keys())
+        group.uncommitted += type(group.uncommitted)()
+        if error == NONE:
+            group.offsets.update(offsets)
+            self._respond(token, CommitResult(NONE, errors))
+        else:
+            self._respond(token, CommitResult(error, errors))
+
+    def committed(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """Everything the group has committed."""
+        group = self.groups.get(group_id)
+        return {} if group is None else group.offsets
+
+    def expire_offsets(self, now: int) -> list[Action]:
+        """Removes what has lapsed, and groups that have nothing left."""
+        for group in list(self.groups.values()):
+            self._remove_offsets(group, self._expired(group, now), now)
+        return self._take()
+
+    def topics_deleted(self, topics: Iterable[str], now: int) -> list[Action]:
+        """Offsets in topics that are gone mean nothing."""
+        gone = set(topics)
+        for group in list(self.groups.values()):
+            self._remove_offsets(group, [item for item in group.offsets if item.topic in gone], now)
+        return self._take()
+
+    def _remove_offsets(self, group: Group, items: list[TopicPartition], now: int) -> None:
+        for item in items:
+            del group.offsets[item]
+        # A group that never had a generation was never stored, and needs no tombstone.
+        lapsed = group.state is GroupState.EMPTY and not group.has_offsets() and not group.pending
+        if lapsed:
+            self._bury(group, now)
+        if items or (lapsed and group.generation > 0):
+            tombstones = dict.fromkeys(items)
+            self._write(
+                group, lambda error, now: None, None, tombstones, remove_group=lapsed and group.generation > 0
+            )
+
+    def _expired(self, group: Group, now: int) -> list[TopicPartition]:
+        since: Callable[[CommittedOffset], int]
+        subscribed: frozenset[str] = frozenset()
+        if group.protocol_type is None:
+            since = _commit_time
+        elif group.state is GroupState.EMPTY:
+            became_empty = group.state_since_ms
+            since = _commit_time if became_empty is None else (lambda kept: became_empty)
+        elif (
+            group.protocol_type == CONSUMER_PROTOCOL
+            and group.state is GroupState.STABLE
+            and group.subscribed is not None
+        ):
+            since, subscribed = _commit_time, group.subscribed
+        else:
+            return []
+        return [
+            item
+            for item, kept in group.offsets.items()
+            if item.topic not in subscribed
+            and item not in group.uncommitted
+            and self._lapsed(kept, since, now)
+        ]
+
+    def _lapsed(self, kept: CommittedOffset, since: Callable[[CommittedOffset], int], now: int) -> bool:
+        if kept.expire_ms is not None:
+            return now >= kept.expire_ms
+        return now - since(kept) >= self.limits.offsets_retention_ms
+
+
+def _commit_time(kept: CommittedOffset) -> int:
+    return kept.commit_ms

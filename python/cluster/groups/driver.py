@@ -1,0 +1,275 @@
+"""The group coordinator at work: hands requests to the machine, writes what it says, wakes it when something
+is due.
+
+Owns the one timer, the futures of waiting clients and the way to the log; no decisions. Lives on the event
+loop. Appends are done at once on the loop: a write to the page cache of one small batch, and in order. After
+a crash the log is read again from its start; until that is done clients are told
+COORDINATOR_LOAD_IN_PROGRESS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Protocol, TypeVar, cast
+
+from cluster.errors import (
+    NONE,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidCommitOffsetSize,
+    InvalidFetchSize,
+    InvalidGroupId,
+    KafkaProtocolError,
+    KafkaStorageError,
+    MessageTooLarge,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    RecordListTooLarge,
+    UnknownServerError,
+    UnknownTopicOrPartition,
+)
+from cluster.groups.group import Token
+from cluster.groups.machine import GroupMachine
+from cluster.groups.messages import (
+    Action,
+    Commit,
+    CommitResult,
+    GroupLimits,
+    Join,
+    JoinResult,
+    LeaveResult,
+    Leaving,
+    Respond,
+    Result,
+    Sync,
+    SyncResult,
+    Write,
+)
+from cluster.groups.records import Record, encode_write, load_records, read_subscription
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Result)
+
+_COMMIT_ERRORS = {
+    UnknownTopicOrPartition.code: CoordinatorNotAvailable.code,
+    NotEnoughReplicas.code: CoordinatorNotAvailable.code,
+    NotEnoughReplicasAfterAppend.code: CoordinatorNotAvailable.code,
+    NotLeaderOrFollower.code: NotCoordinator.code,
+    KafkaStorageError.code: NotCoordinator.code,
+    MessageTooLarge.code: InvalidCommitOffsetSize.code,
+    RecordListTooLarge.code: InvalidCommitOffsetSize.code,
+    InvalidFetchSize.code: InvalidCommitOffsetSize.code,
+}
+_GROUP_ERRORS = _COMMIT_ERRORS | {
+    MessageTooLarge.code: UnknownServerError.code,
+    RecordListTooLarge.code: UnknownServerError.code,
+    InvalidFetchSize.code: UnknownServerError.code,
+}
+
+
+class GroupLog(Protocol):
+    """__consumer_offsets, as the coordinator needs it."""
+
+    def append(self, group: str, records: Sequence[Record], now_ms: int) -> None:
+        """Appends one batch to the group's partition; raises KafkaProtocolError."""
+
+    def owns(self, group: str) -> bool:
+        """Whether the group's partition is led here."""
+
+    def read(self) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
+        """Every record led here, in pieces, oldest first within a partition; nothing when there is no such
+        topic.
+        """
+
+
+class Clock:
+    """Milliseconds since 1970 that never go back, so that a corrected clock throws nobody out of a group."""
+
+    def __init__(self) -> None:
+        self._start = time.time() - time.monotonic()
+
+    def now(self) -> int:
+        """The time."""
+        return int((self._start + time.monotonic()) * 1000)
+
+
+class GroupCoordinator:
+    """All groups this broker coordinates."""
+
+    def __init__(self, limits: GroupLimits, group_log: GroupLog, expiry_interval_ms: int) -> None:
+        self.machine = GroupMachine(limits, lambda: str(uuid.uuid4()))
+        self.machine.read_subscription = read_subscription
+        self._log = group_log
+        self._clock = Clock()
+        self._expiry_interval_ms = expiry_interval_ms
+        self._waiting: dict[Token, asyncio.Future[Result]] = {}
+        self._tokens = itertools.count(1)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0
+        self._expiry: asyncio.TimerHandle | None = None
+        self._loading = True
+        self._stopped = False
+        self._loader: asyncio.Task[None] | None = None
+
+    # ---- start and stop ----
+
+    def start(self) -> None:
+        """Begins to read the log, in the background."""
+        self._loader = asyncio.create_task(self._load(), name="groups")
+
+    async def stop(self) -> None:
+        """Answers those who wait with COORDINATOR_NOT_AVAILABLE, so that they look for it again."""
+        self._stopped = True
+        if self._loader is not None:
+            self._loader.cancel()
+            await asyncio.gather(self._loader, return_exceptions=True)
+        for handle in (self._timer, self._expiry):
+            if handle is not None:
+                handle.cancel()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(CoordinatorNotAvailable())
+        self._waiting.clear()
+
+    async def loaded(self) -> None:
+        """Returns when the log has been read."""
+        if self._loader is not None:
+            await asyncio.shield(self._loader)
+
+    async def _load(self) -> None:
+        skipped = 0
+        async for records in self._log.read():
+            skipped += load_records(self.machine, records)
+        if skipped:
+            log.warning("%d records of __consumer_offsets could not be understood and were left out", skipped)
+        self._loading = False
+        self._do(self.machine.loaded(self._clock.now()))
+        self._schedule_expiry()
+        if self.machine.groups:
+            log.info("%d consumer groups were loaded", len(self.machine.groups))
+
+    def status(self, group: str, empty_allowed: bool = False) -> int:
+        """0, or why requests about this group cannot be answered here now."""
+        if not group and not empty_allowed:
+            return InvalidGroupId.code
+        if self._stopped:
+            return CoordinatorNotAvailable.code
+        if self._loading:
+            return CoordinatorLoadInProgress.code
+        return NONE if self._log.owns(group) else NotCoordinator.code
+
+    @property
+    def loading(self) -> bool:
+        """Whether the log is still being read."""
+        return self._loading
+
+    def now(self) -> int:
+        """The coordinator's time."""
+        return self._clock.now()
+
+    # ---- requests ----
+
+    async def join(self, request: Join) -> JoinResult:
+        """JoinGroup."""
+        token, future = self._wait()
+        self._do(self.machine.join(token, request, self.now()))
+        return cast(JoinResult, await future)
+
+    async def sync(self, request: Sync) -> SyncResult:
+        """SyncGroup."""
+        token, future = self._wait()
+        self._do(self.machine.sync(token, request, self.now()))
+        return cast(SyncResult, await future)
+
+    async def commit(self, request: Commit) -> CommitResult:
+        """OffsetCommit."""
+        token, future = self._wait()
+        self._do(self.machine.commit(token, request, self.now()))
+        return cast(CommitResult, await future)
+
+    def heartbeat(self, group: str, generation: int, member: str, instance: str | None) -> int:
+        """Heartbeat; the error."""
+        error = self.machine.heartbeat(group, generation, member, instance, self.now())
+        self._do(())
+        return error
+
+    def leave(self, group: str, leaving: Sequence[Leaving]) -> LeaveResult:
+        """LeaveGroup."""
+        result, actions = self.machine.leave(group, leaving, self.now())
+        self._do(actions)
+        return result
+
+    def delete(self, group: str) -> int:
+        """DeleteGroups, for one group; the error."""
+        error, actions = self.machine.delete(group, self.now())
+        self._do(actions)
+        return error
+
+    def topics_deleted(self, topics: Sequence[str]) -> None:
+        """Forgets offsets in topics that are gone."""
+        if not self._loading and not self._stopped:
+            self._do(self.machine.topics_deleted(topics, self.now()))
+
+    # ---- actions and time ----
+
+    def _wait(self) -> tuple[Token, asyncio.Future[Result]]:
+        token = next(self._tokens)
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = future
+        return token, future
+
+    def _do(self, actions: Iterable[Action]) -> None:
+        queue = list(actions)
+        while queue:
+            action = queue.pop(0)
+            if isinstance(action, Respond):
+                future = self._waiting.pop(action.token, None)
+                if future is not None and not future.done():
+                    future.set_result(action.result)
+            else:
+                queue = self.machine.stored(action.id, self._append(action), self.now()) + queue
+        self._set_timer()
+
+    def _append(self, write: Write) -> int:
+        try:
+            self._log.append(write.group, encode_write(write), self.now())
+        except KafkaProtocolError as error:
+            log.warning("group %s: its record could not be written: %s", write.group, error)
+            table = _GROUP_ERRORS if write.stored is not None else _COMMIT_ERRORS
+            return table.get(error.code, error.code)
+        except Exception:
+            log.exception("group %s: its record could not be written", write.group)
+            return UnknownServerError.code
+        return NONE
+
+    def _set_timer(self) -> None:
+        deadline = self.machine.next_deadline()
+        if deadline is None or self._stopped:
+            return
+        if self._timer is not None:
+            if self._timer_at <= deadline:
+                return
+            self._timer.cancel()
+        self._timer_at = deadline
+        delay = max(deadline - self.now(), 0) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._do(self.machine.advance(self.now()))
+
+    def _schedule_expiry(self) -> None:
+        delay = self._expiry_interval_ms / 1000
+        self._expiry = asyncio.get_running_loop().call_later(delay, self._expire)
+
+    def _expire(self) -> None:
+        self._do(self.machine.expire_offsets(self.now()))
+        self._schedule_expiry()

@@ -1,0 +1,220 @@
+"""A consumer group's state: members, votes, generation, offsets. Source:
+kafka.coordinator.group.GroupMetadata.
+
+Owns the data and what can be said of it without looking elsewhere; the rules of who may do what when are in
+`machine.py`. Pure. `join_token` and `sync_token` stand for a client that waits for its answer.
+
+    Empty -> PreparingRebalance -> CompletingRebalance -> Stable -> PreparingRebalance ...; any -> Dead
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from cluster.model import TopicPartition
+
+CONSUMER_PROTOCOL = "consumer"
+
+Token = int
+"""Stands for a request that waits for its answer; the driver knows which."""
+
+Protocols = tuple[tuple[str, bytes], ...]
+"""The assignors a member can run, most preferred first, with its subscription for each."""
+
+
+class GroupState(Enum):
+    """The states, with the names DescribeGroups shows."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+_PREVIOUS = {
+    GroupState.EMPTY: (GroupState.PREPARING,),
+    GroupState.PREPARING: (GroupState.EMPTY, GroupState.STABLE, GroupState.COMPLETING),
+    GroupState.COMPLETING: (GroupState.PREPARING,),
+    GroupState.STABLE: (GroupState.COMPLETING,),
+    GroupState.DEAD: tuple(GroupState),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """An offset a group committed. `expire_ms` is None unless an old client asked for a retention."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_ms: int = 0
+    expire_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Member:
+    """A member. `deadline` is when it is thrown out unless it is heard of; None while it waits in a
+    rebalance.
+    """
+
+    id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    assignment: bytes = b""
+    join_token: Token | None = None
+    sync_token: Token | None = None
+    is_new: bool = False
+    deadline: int | None = None
+
+    def metadata(self, protocol: str) -> bytes:
+        """The subscription for that assignor; KeyError when the member cannot run it."""
+        for name, data in self.protocols:
+            if name == protocol:
+                return data
+        raise KeyError(protocol)
+
+    def vote(self, candidates: Iterable[str]) -> str:
+        """The first of the member's assignors that everybody can run."""
+        allowed = set(candidates)
+        return next(name for name, _ in self.protocols if name in allowed)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the broker, not the member, is the one to answer next; then silence is no failure."""
+        return not self.is_new and (self.join_token is not None or self.sync_token is not None)
+
+
+@dataclass(slots=True)
+class Group:
+    """A group. Members keep the order they joined in; the first of them leads."""
+
+    id: str
+    state: GroupState = GroupState.EMPTY
+    state_since_ms: int | None = None
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    static: dict[str, str] = field(default_factory=dict)
+    pending: dict[str, int] = field(default_factory=dict)
+    """Ids given out whose owner has not joined yet, and when they lapse."""
+    pending_sync: set[str] = field(default_factory=set)
+    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    uncommitted: Counter[TopicPartition] = field(default_factory=Counter)
+    """Commits on their way to the log."""
+    subscribed: frozenset[str] | None = None
+    """Topics the members read, where that is known."""
+    join_deadline: int | None = None
+    initial_remaining_ms: int | None = None
+    """While the first members gather: how much longer that may take at most; None in any later rebalance."""
+    initial_delay_ms: int = 0
+    new_member_added: bool = False
+    sync_deadline: int | None = None
+
+    def become(self, state: GroupState, now: int) -> None:
+        """Changes the state; it is a mistake of the program to go a way there is none."""
+        assert self.state in _PREVIOUS[state], f"group {self.id} cannot go from {self.state} to {state}"
+        self.state = state
+        self.state_since_ms = now
+
+    def can_rebalance(self) -> bool:
+        """Whether a rebalance may begin now."""
+        return self.state in _PREVIOUS[GroupState.PREPARING]
+
+    def add(self, member: Member) -> None:
+        """Adds a member that joined."""
+        if member.instance_id is not None:
+            assert member.instance_id not in self.static
+            self.static[member.instance_id] = member.id
+        if not self.members:
+            self.protocol_type = member.protocol_type
+        if self.leader is None:
+            self.leader = member.id
+        self.members[member.id] = member
+        self.pending.pop(member.id, None)
+
+    def remove(self, member_id: str) -> Member | None:
+        """Removes a member, or an id given out; the next in line leads if it led."""
+        member = self.members.pop(member_id, None)
+        if member is not None and member.instance_id is not None:
+            self.static.pop(member.instance_id, None)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        self.pending.pop(member_id, None)
+        self.pending_sync.discard(member_id)
+        return member
+
+    def replace_static(self, instance_id: str, old_id: str, new_id: str) -> Member:
+        """The member of a static identity continues under a new id."""
+        member = self.members.pop(old_id)
+        member.id = new_id
+        self.members[new_id] = member
+        self.static[instance_id] = new_id
+        if self.leader == old_id:
+            self.leader = new_id
+        if old_id in self.pending_sync:
+            self.pending_sync.discard(old_id)
+            self.pending_sync.add(new_id)
+        return member
+
+    def candidates(self) -> set[str]:
+        """The assignors every member can run."""
+        counts = Counter(name for member in self.members.values() for name in dict(member.protocols))
+        return {name for name, count in counts.items() if count == len(self.members)}
+
+    def elect_protocol(self) -> str:
+        """The assignor with the most votes."""
+        candidates = self.candidates()
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return votes.most_common(1)[0][0]
+
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
+        """Whether a member with these assignors may join."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        return self.protocol_type == protocol_type and any(name in self.candidates() for name, _ in protocols)
+
+    def rebalance_timeout_ms(self) -> int:
+        """The longest of the members' rebalance timeouts."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def joined(self) -> int:
+        """How many members wait for the join phase to end."""
+        return sum(member.join_token is not None for member in self.members.values())
+
+    def all_joined(self) -> bool:
+        """Whether every member, and everybody who was given an id, has joined."""
+        return not self.pending and self.joined() == len(self.members)
+
+    def elect_leader(self) -> bool:
+        """Makes a member lead that did join; False when there is none."""
+        if self.leader is None:
+            return False
+        if self.members[self.leader].join_token is None:
+            chosen = next((m.id for m in self.members.values() if m.join_token is not None), None)
+            if chosen is None:
+                return False
+            self.leader = chosen
+        return True
+
+    def next_generation(self, now: int, subscribed: frozenset[str] | None) -> None:
+        """The join phase is over: a new generation, of the members there are."""
+        self.generation += 1
+        self.protocol = self.elect_protocol() if self.members else None
+        self.become(GroupState.COMPLETING if self.members else GroupState.EMPTY, now)
+        self.subscribed = subscribed
+        self.pending_sync.clear()
+
+    def has_offsets(self) -> bool:
+        """Whether anything is committed or about to be."""
+        return bool(self.offsets) or bool(self.uncommitted)

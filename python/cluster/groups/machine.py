@@ -1,0 +1,139 @@
+"""The group machine: everything a group coordinator decides, as one pure state machine.
+
+Requests and the time go in, actions come out (`Respond`, `Write`); the outcome of a write goes in through
+`stored`; `advance` is to be called at `next_deadline`. No I/O, no clock, and randomness only through
+`new_id`, so that a script or a seed replays it. After a crash it is built anew with `load` from what was
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cluster.errors import NONE, GroupIdNotFound, NonEmptyGroup
+from cluster.groups._membership import Membership
+from cluster.groups._offsets import Offsets
+from cluster.groups.group import CommittedOffset, Group, GroupState, Member
+from cluster.groups.messages import Action, GroupView, MemberView, Overview, StoredGroup
+from cluster.model import TopicPartition
+
+
+class GroupMachine(Membership, Offsets):
+    """All groups of a coordinator."""
+
+    def advance(self, now: int) -> list[Action]:
+        """Does what is due at `now`."""
+        while (due := self._pop_due(now)) is not None:
+            name, kind, member_id = due
+            group = self.groups[name]
+            if kind == "session":
+                self._session_due(group, member_id, now)
+            elif kind == "pending":
+                self._drop_pending(group, member_id, now)
+            elif kind == "sync":
+                self._sync_due(group, now)
+            else:
+                self._join_due(group, now)
+        return self._take()
+
+    def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[Overview]:
+        """The groups in one of `states` (in any case; none means all); every group is of the classic type."""
+        wanted = {state.lower() for state in states}
+        kinds = {kind.lower() for kind in types}
+        if kinds and "classic" not in kinds:
+            return []
+        return [
+            Overview(group.id, group.protocol_type or "", group.state.value)
+            for group in self.groups.values()
+            if not wanted or group.state.value.lower() in wanted
+        ]
+
+    def describe(self, group_id: str) -> GroupView:
+        """A group and its members; one that is not there is dead."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return GroupView(GroupState.DEAD.value)
+        stable = group.state is GroupState.STABLE
+        protocol = group.protocol or "" if stable else ""
+        members = tuple(
+            MemberView(
+                member.id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.metadata(protocol) if stable else b"",
+                member.assignment if stable else b"",
+            )
+            for member in group.members.values()
+        )
+        return GroupView(group.state.value, group.protocol_type or "", protocol, members)
+
+    def delete(self, group_id: str, now: int) -> tuple[int, list[Action]]:
+        """DeleteGroups: the error for the group, and what is to be written."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return GroupIdNotFound.code, []
+        if group.state is not GroupState.EMPTY:
+            return NonEmptyGroup.code, []
+        tombstones = dict.fromkeys(group.offsets)
+        self._bury(group, now)
+        self._write(group, lambda error, now: None, None, tombstones, remove_group=True)
+        return NONE, self._take()
+
+    # ---- loading ----
+
+    def load_group(self, stored: StoredGroup | None, group_id: str) -> None:
+        """A group's record was read from the log; None removes it. The last one read counts."""
+        known = self.groups.pop(group_id, None)
+        offsets = known.offsets if known is not None else {}
+        if stored is None:
+            if offsets:
+                self.groups[group_id] = Group(group_id, offsets=offsets)
+            return
+        group = Group(group_id, offsets=offsets)
+        group.generation = stored.generation
+        group.protocol_type = stored.protocol_type or None
+        group.protocol = stored.protocol
+        group.state = GroupState.STABLE if stored.members else GroupState.EMPTY
+        group.state_since_ms = None if stored.state_since_ms == -1 else stored.state_since_ms
+        for item in stored.members:
+            group.add(
+                Member(
+                    id=item.id,
+                    instance_id=item.instance,
+                    client_id=item.client_id,
+                    client_host=item.client_host,
+                    rebalance_timeout_ms=item.rebalance_timeout_ms,
+                    session_timeout_ms=item.session_timeout_ms,
+                    protocol_type=stored.protocol_type,
+                    protocols=((stored.protocol or "", item.subscription),),
+                    assignment=item.assignment,
+                )
+            )
+        group.leader = stored.leader
+        self.groups[group_id] = group
+
+    def load_offset(self, group_id: str, item: TopicPartition, kept: CommittedOffset | None) -> None:
+        """An offset's record was read from the log; None removes it. The last one read counts."""
+        group = self.groups.get(group_id)
+        if kept is None:
+            if group is not None:
+                group.offsets.pop(item, None)
+            return
+        if group is None:
+            group = self.groups[group_id] = Group(group_id)
+        group.offsets[item] = kept
+
+    def loaded(self, now: int) -> list[Action]:
+        """The log was read to its end: members' sessions begin anew."""
+        for group in list(self.groups.values()):
+            if group.state is GroupState.EMPTY and not group.has_offsets() and group.generation == 0:
+                del self.groups[group.id]
+                continue
+            if group.members:
+                group.subscribed = self._subscriptions(group)
+            for member in group.members.values():
+                self._heard_of(group, member, now)
+            if len(group.members) > self.limits.members_max:
+                self._prepare_rebalance(group, now)
+        return self._take()

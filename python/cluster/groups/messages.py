@@ -1,0 +1,206 @@
+"""What goes into the group machine and what comes out of it. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cluster.errors import NONE
+from cluster.groups.group import CommittedOffset, Protocols, Token
+from cluster.model import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """The broker's settings that govern groups."""
+
+    session_timeout_min_ms: int = 6_000
+    session_timeout_max_ms: int = 1_800_000
+    members_max: int = 2**31 - 1
+    initial_delay_ms: int = 3_000
+    offsets_retention_ms: int = 7 * 24 * 3_600_000
+    metadata_bytes_max: int = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """JoinGroup. `known_id_required` is true from version 4 on, `skips_assignment` from version 9 on."""
+
+    group: str
+    member: str
+    instance: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    known_id_required: bool = False
+    skips_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMember:
+    """A member as the leader is told of it."""
+
+    id: str
+    instance: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinResult:
+    """The answer to Join."""
+
+    error: int
+    member: str = ""
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """SyncGroup. The protocol's type and name are checked where they are given (version 5)."""
+
+    group: str
+    generation: int
+    member: str
+    instance: str | None = None
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignments: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """The answer to Sync."""
+
+    error: int
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A member that leaves, or is made to by its instance id alone."""
+
+    member: str
+    instance: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveResult:
+    """The answer to LeaveGroup: the group's error, and each member's in the order asked."""
+
+    error: int
+    members: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """OffsetCommit, of the partitions that exist."""
+
+    group: str
+    generation: int
+    member: str
+    instance: str | None
+    offsets: Mapping[TopicPartition, CommittedOffset]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """The answer to Commit: one error for all, and those that are different."""
+
+    error: int = NONE
+    errors: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+Result = JoinResult | SyncResult | CommitResult
+
+
+@dataclass(frozen=True, slots=True)
+class Respond:
+    """Answer the request that `token` stands for."""
+
+    token: Token
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMember:
+    """A member as it is stored."""
+
+    id: str
+    instance: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """A group as it is stored (GroupMetadataValue)."""
+
+    group: str
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_since_ms: int
+    members: tuple[StoredMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Append to the group's partition of __consumer_offsets, in one batch; report with `stored(id, error)`.
+
+    A group of None is removed; an offset of None is removed.
+    """
+
+    id: int
+    group: str
+    stored: StoredGroup | None = None
+    remove_group: bool = False
+    offsets: Mapping[TopicPartition, CommittedOffset | None] = field(default_factory=dict)
+
+
+Action = Respond | Write
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A group as ListGroups shows it."""
+
+    group: str
+    protocol_type: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """A member as DescribeGroups shows it."""
+
+    id: str
+    instance: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group as DescribeGroups shows it."""
+
+    state: str
+    protocol_type: str = ""
+    protocol: str = ""
+    members: tuple[MemberView, ...] = ()

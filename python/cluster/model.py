@@ -1,0 +1,126 @@
+"""The words all rooms share: typed ids, topics, partitions, brokers.
+
+Owns no behaviour and no I/O; values only, immutable, usable from any thread. Imported by every room; imports
+none. Topic ids are the 16 bytes of KIP-516's UUID; as text (znodes, partition.metadata) they are URL-safe
+base64 without padding, as Kafka's `Uuid.toString` writes them.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from dataclasses import dataclass, field
+from typing import NamedTuple, NewType
+
+BrokerId = NewType("BrokerId", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+ControllerEpoch = NewType("ControllerEpoch", int)
+Offset = NewType("Offset", int)
+Milliseconds = NewType("Milliseconds", int)
+"""Since 1970 UTC where it is a time, else a duration."""
+
+TopicId = NewType("TopicId", bytes)
+
+NO_TOPIC_ID = TopicId(bytes(16))
+NO_LEADER = BrokerId(-1)
+NO_BROKER = BrokerId(-1)
+NO_LEADER_EPOCH = LeaderEpoch(-1)
+METADATA_TOPIC_ID = TopicId(bytes(15) + b"\x01")
+"""The id Kafka reserves for the topic of its own metadata."""
+
+
+class TopicPartition(NamedTuple):
+    """A partition by its topic's name and its index."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a broker listens: Kafka's listener name, host, port and security protocol."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """A registered broker. `epoch` is the czxid of its registration (KIP-380)."""
+
+    id: BrokerId
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    epoch: int = -1
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """The endpoint of that listener's name, if the broker has one."""
+        return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """The brokers that hold a partition, preferred leader first, and what a reassignment adds and removes."""
+
+    replicas: tuple[BrokerId, ...]
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Who leads a partition; `zk_version` is the version of the znode that says so."""
+
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    isr: tuple[BrokerId, ...]
+    controller_epoch: ControllerEpoch
+    zk_version: int = 0
+    recovery: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as clients see it: assignment and leadership by partition, and the settings of its own."""
+
+    name: str
+    id: TopicId
+    assignment: dict[int, Replicas]
+    partitions: dict[int, PartitionState] = field(default_factory=dict)
+    config: dict[str, str] = field(default_factory=dict)
+
+
+def topic_id_text(topic_id: TopicId) -> str:
+    """The text of a topic id, 22 characters."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode("ascii")
+
+
+def parse_topic_id(text: str) -> TopicId:
+    """The topic id that `text` writes; ValueError when it is none."""
+    try:
+        raw = base64.urlsafe_b64decode(text + "==")
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a topic id: {error}") from None
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is not a topic id: it has {len(raw)} bytes, not 16")
+    return TopicId(raw)
+
+
+def new_topic_id() -> TopicId:
+    """A random topic id (UUID version 4) that is not reserved and whose text does not begin with a dash."""
+    while True:
+        raw = bytearray(secrets.token_bytes(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        topic_id = TopicId(bytes(raw))
+        if topic_id not in (NO_TOPIC_ID, METADATA_TOPIC_ID) and not topic_id_text(topic_id).startswith("-"):
+            return topic_id
