@@ -1,8 +1,11 @@
 """Types of the extension module, one section per room."""
 
 import os
-from collections.abc import Sequence
-from typing import Any, Protocol, Self, final, type_check_only
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeAlias, final, type_check_only
+
+from typing_extensions import Buffer
 
 __version__: str
 
@@ -41,6 +44,125 @@ def valid_versions(api_key: int) -> tuple[int, int]:
 
 
 # ---- log ----
+# The face is `logcore.Log`; see there.
+
+Headers: TypeAlias = Mapping[str, Buffer | None] | Sequence[tuple[str, Buffer | None]]
+
+@final
+class Record:
+    """A record as read, or to be appended. Compares by all fields; matches `Record(offset, timestamp, ...)`.
+
+    `timestamp` is in milliseconds since 1970 UTC, -1 for the present when appended. `headers` are pairs of
+    name and value.
+    """
+
+    __match_args__ = ("offset", "timestamp", "key", "value", "headers")
+
+    def __new__(
+        cls,
+        value: Buffer | None = None,
+        key: Buffer | None = None,
+        headers: Headers | None = None,
+        timestamp: int = -1,
+        offset: int = -1,
+    ) -> Self: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> tuple[tuple[str, bytes | None], ...]: ...
+    def as_tuple(self) -> tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]:
+        """Offset, timestamp, key, value and headers."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Log:
+    def __new__(
+        cls,
+        path: str | os.PathLike[str],
+        create: bool,
+        readonly: bool,
+        compression: str,
+        config: dict[str, int | str | bool],
+    ) -> Self: ...
+    def append_records(self, records: Iterable[object]) -> tuple[int, int]: ...
+    def append_batches(self, batches: Buffer) -> tuple[int, int]: ...
+    def fetch(self, offset: int, max_bytes: int) -> memoryview: ...
+    def read_records(self, offset: int, max_bytes: int) -> tuple[list[Record], int]:
+        """The records of about `max_bytes` of batches, and the offset to go on from."""
+    def offset_for_time(self, timestamp: int) -> int | None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def truncated_bytes(self) -> int: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def readonly(self) -> bool: ...
+
+def build_batch(
+    records: Iterable[object],
+    compression: str = "none",
+    level: int | None = None,
+    producer: tuple[int, int, int] | None = None,
+) -> bytes: ...
+def parse_batches(batches: Buffer, offset: int = 0) -> list[Record]: ...
+
+class LogError(Exception):
+    """A log refused or failed; `code` is Kafka's error code for it, -1 when there is none."""
+
+    code: int
+
+class CorruptLogError(LogError):
+    """Files of a log hold bytes they cannot hold."""
+
+class OffsetOutOfRangeError(LogError):
+    """An offset before the log's start or after its end."""
+
+class LockedError(LogError):
+    """Another process, or another opening in this one, writes the log."""
+
+class LogNotFoundError(LogError):
+    """There is no log at this path."""
+
+class LogExistsError(LogError):
+    """What was to be created is there already."""
+
+class LogClosedError(LogError):
+    """The log was closed, or opened by the process this one was forked from."""
+
+class ReadOnlyError(LogError):
+    """The log was opened for reading only."""
+
+class OfflineError(LogError):
+    """A write or fsync failed before; the log has to be opened anew."""
+
+class LogIOError(LogError):
+    """The operating system refused; the text has the path and the reason."""
+
+class InvalidRecordError(LogError):
+    """Batches or records that are damaged or not allowed."""
+
+class RecordTooLargeError(LogError):
+    """A batch larger than `max_message_bytes`, or an append larger than a segment."""
+
+class ProducerStateError(LogError):
+    """A batch of an idempotent producer out of its order, or of one that was replaced."""
+
+class LogConfigError(LogError):
+    """A setting that does not exist or has a value it cannot have."""
 
 # ---- server ----
 # The broker's data plane. Every method may be called from any thread; no event loop is needed. Topic ids are 16 bytes.

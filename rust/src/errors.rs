@@ -1,3 +1,170 @@
-//! The one place where the crates' errors become Python exceptions.
+//! Errors of the storage and records crates as Python exceptions: the tree under `logcore.LogError`.
 //!
-//! Every variant is named: there is no catch-all arm, so a new error in a crate does not compile until it has a Python class here.
+//! Every variant is named: there is no catch-all arm, so a new error in the crate does not compile until it has a class
+//! here. Each exception carries Kafka's error code as `code`. (The other rooms' errors are beside their bindings.)
+
+use logcore_records::RecordError;
+use logcore_storage::StorageError;
+use pyo3::create_exception;
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+
+create_exception!(
+    logcore,
+    LogError,
+    PyException,
+    "A log refused or failed; `code` is Kafka's error code for it."
+);
+create_exception!(
+    logcore,
+    CorruptLogError,
+    LogError,
+    "Files of a log hold bytes they cannot hold."
+);
+create_exception!(
+    logcore,
+    OffsetOutOfRangeError,
+    LogError,
+    "An offset before the log's start or after its end."
+);
+create_exception!(
+    logcore,
+    LockedError,
+    LogError,
+    "Another process, or another opening in this one, writes the log."
+);
+create_exception!(
+    logcore,
+    LogNotFoundError,
+    LogError,
+    "There is no log at this path."
+);
+create_exception!(
+    logcore,
+    LogExistsError,
+    LogError,
+    "What was to be created is there already."
+);
+create_exception!(
+    logcore,
+    LogClosedError,
+    LogError,
+    "The log was closed, or opened by the process this one was forked from."
+);
+create_exception!(
+    logcore,
+    ReadOnlyError,
+    LogError,
+    "The log was opened for reading only."
+);
+create_exception!(
+    logcore,
+    OfflineError,
+    LogError,
+    "A write or fsync failed before; the log has to be opened anew."
+);
+create_exception!(
+    logcore,
+    LogIOError,
+    LogError,
+    "The operating system refused; the text has the path and the reason."
+);
+create_exception!(
+    logcore,
+    InvalidRecordError,
+    LogError,
+    "Batches or records that are damaged or not allowed."
+);
+create_exception!(
+    logcore,
+    RecordTooLargeError,
+    LogError,
+    "A batch larger than `max_message_bytes`, or an append larger than a segment."
+);
+create_exception!(
+    logcore,
+    ProducerStateError,
+    LogError,
+    "A batch of an idempotent producer out of its order, or of one that was replaced."
+);
+create_exception!(
+    logcore,
+    LogConfigError,
+    LogError,
+    "A setting that does not exist or has a value it cannot have."
+);
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("LogError", py.get_type::<LogError>())?;
+    module.add("CorruptLogError", py.get_type::<CorruptLogError>())?;
+    module.add(
+        "OffsetOutOfRangeError",
+        py.get_type::<OffsetOutOfRangeError>(),
+    )?;
+    module.add("LockedError", py.get_type::<LockedError>())?;
+    module.add("LogNotFoundError", py.get_type::<LogNotFoundError>())?;
+    module.add("LogExistsError", py.get_type::<LogExistsError>())?;
+    module.add("LogClosedError", py.get_type::<LogClosedError>())?;
+    module.add("ReadOnlyError", py.get_type::<ReadOnlyError>())?;
+    module.add("OfflineError", py.get_type::<OfflineError>())?;
+    module.add("LogIOError", py.get_type::<LogIOError>())?;
+    module.add("InvalidRecordError", py.get_type::<InvalidRecordError>())?;
+    module.add("RecordTooLargeError", py.get_type::<RecordTooLargeError>())?;
+    module.add("ProducerStateError", py.get_type::<ProducerStateError>())?;
+    module.add("LogConfigError", py.get_type::<LogConfigError>())?;
+    // What instances carry; those raised by hand have it too.
+    py.get_type::<LogError>()
+        .setattr("code", UNKNOWN_SERVER_ERROR)
+}
+
+/// Kafka's code when there is no better one.
+const UNKNOWN_SERVER_ERROR: i16 = -1;
+
+/// The exception for an error of the storage crate.
+pub(crate) fn storage_error(py: Python<'_>, error: &StorageError) -> PyErr {
+    use StorageError as E;
+    let text = error.to_string();
+    let exception = match error {
+        E::CorruptBatch { .. }
+        | E::InvalidRecord { .. }
+        | E::InvalidTimestamp { .. }
+        | E::UnsupportedFormat { .. } => InvalidRecordError::new_err(text),
+        E::RecordTooLarge { .. } | E::AppendTooLarge { .. } => RecordTooLargeError::new_err(text),
+        E::OutOfOrderSequence { .. }
+        | E::InvalidProducerEpoch { .. }
+        | E::UnknownProducer { .. }
+        | E::InvalidTxnState { .. }
+        | E::FencedLeaderEpoch { .. } => ProducerStateError::new_err(text),
+        E::OffsetOutOfRange { .. } => OffsetOutOfRangeError::new_err(text),
+        E::InvalidConfig { .. } => LogConfigError::new_err(text),
+        E::Io { .. } => LogIOError::new_err(text),
+        E::Corrupt { .. } | E::Mismatch { .. } => CorruptLogError::new_err(text),
+        E::Offline { .. } => OfflineError::new_err(text),
+        E::Closed { .. } => LogClosedError::new_err(text),
+        E::ReadOnly { .. } => ReadOnlyError::new_err(text),
+        E::Locked { .. } => LockedError::new_err(text),
+        E::AlreadyExists { .. } => LogExistsError::new_err(text),
+        E::NotFound { .. } => LogNotFoundError::new_err(text),
+    };
+    with_code(py, exception, error.kafka_code())
+}
+
+/// The exception for bytes in a log that are not the records they should be, or records that cannot be encoded.
+pub(crate) fn record_error(py: Python<'_>, error: &RecordError) -> PyErr {
+    const CORRUPT_MESSAGE: i16 = 2;
+    const INVALID_RECORD: i16 = 87;
+    let text = error.to_string();
+    if error.is_corruption() {
+        with_code(py, CorruptLogError::new_err(text), CORRUPT_MESSAGE)
+    } else {
+        with_code(py, InvalidRecordError::new_err(text), INVALID_RECORD)
+    }
+}
+
+fn with_code(py: Python<'_>, exception: PyErr, code: i16) -> PyErr {
+    match exception.value(py).setattr("code", code) {
+        Ok(()) => exception,
+        Err(other) => other,
+    }
+}

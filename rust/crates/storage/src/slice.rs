@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use logcore_records::BatchHeader;
+use rustix::buffer::spare_capacity;
+use rustix::io::{Errno, pread};
 
 use crate::error::{Result, StorageError};
 
@@ -46,11 +48,26 @@ impl LogSlice {
             .map_err(StorageError::io("read", self.path.as_path()))
     }
 
-    /// The bytes, as they are: the last batch may be cut off.
+    /// The bytes, as they are: the last batch may be cut off. The kernel writes them where they stay; nothing is zeroed
+    /// or copied besides.
     pub fn read_to_vec(&self) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; usize::try_from(self.len).unwrap_or(usize::MAX)];
-        let filled = self.read_into(&mut bytes)?;
-        bytes.truncate(filled);
+        let wanted = usize::try_from(self.len).unwrap_or(usize::MAX);
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(wanted).map_err(|_| {
+            StorageError::io("read", self.path.as_path())(io::ErrorKind::OutOfMemory.into())
+        })?;
+        while bytes.len() < wanted {
+            let position = self.position + bytes.len() as u64;
+            match pread(&*self.file, spare_capacity(&mut bytes), position) {
+                Ok(0) => break,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => {
+                    return Err(StorageError::io("read", self.path.as_path())(errno.into()));
+                }
+            }
+        }
+        // There may be more room than was asked for.
+        bytes.truncate(wanted);
         Ok(bytes)
     }
 

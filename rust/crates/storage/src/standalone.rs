@@ -5,6 +5,9 @@
 //! so that the two never write at once, and the broker's clean shutdown marker is away while this is open: whoever opens
 //! the directory after a crash will recover it.
 //!
+//! A process that forks has the log twice in memory but once on disk. Only the process that opened it may write; in the
+//! child, appending and closing say that the log is closed and touch nothing.
+//!
 //! A crash: recovery begins at the last segment, because each is brought to disk when the next begins
 //! ([`LogConfig::flush_on_roll`]); inside a broker's directory, at the broker's recovery point.
 
@@ -29,6 +32,7 @@ use crate::slice::Appended;
 pub struct StandaloneLog {
     log: Log,
     held: Mutex<Option<Held>>,
+    opened_by: u32,
 }
 
 #[derive(Debug)]
@@ -86,6 +90,7 @@ impl StandaloneLog {
                 mark_clean,
                 _locks: locks,
             })),
+            opened_by: std::process::id(),
         })
     }
 
@@ -94,17 +99,20 @@ impl StandaloneLog {
         Ok(Self {
             log: Log::open_read_only(dir)?,
             held: Mutex::new(None),
+            opened_by: std::process::id(),
         })
     }
 
     /// Appends whole v2 batches at the system's time, as the leader that wrote last.
     pub fn append(&self, batches: &mut [u8]) -> Result<Appended> {
+        self.check_process()?;
         let epoch = self.log.latest_epoch().unwrap_or(0);
         self.log.append_as_leader(batches, epoch, system_now_ms())
     }
 
     /// Closes the log, marks it as whole and frees the locks. Closing again does nothing.
     pub fn close(&self) -> Result<()> {
+        self.check_process()?;
         let mut held = self.held.lock();
         let result = self.log.close();
         let Some(held) = held.take() else {
@@ -115,6 +123,15 @@ impl StandaloneLog {
             Some(dir) => metadata::write_clean_shutdown(&dir),
             None => Ok(()),
         }
+    }
+
+    fn check_process(&self) -> Result<()> {
+        if self.opened_by == std::process::id() {
+            return Ok(());
+        }
+        Err(StorageError::Closed {
+            dir: self.log.dir(),
+        })
     }
 }
 

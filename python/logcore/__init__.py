@@ -1,0 +1,73 @@
+"""Kafka's log as a library: open a directory, append, fetch, look up by offset and by time; no server needed.
+
+>>> import logcore, tempfile
+>>> directory = tempfile.mkdtemp()
+>>> with logcore.open(directory) as log:
+...     first = log.append(b"departed", key=b"UA", timestamp=1_357_034_400_000)
+...     first, last = log.append_records([(b"AA", b"departed"), (b"B6", b"cancelled")])
+...     [record.value for record in log.records()]
+[b'departed', b'departed', b'cancelled']
+
+The files are Apache Kafka's: a directory written here can be put among a broker's, and a partition of a
+broker's can be read here, also while the broker writes it (`readonly=True`).
+
+Errors::
+
+    LogError                     anything below; `code` is Kafka's error code
+    ├── LogNotFoundError         there is no log at this path
+    ├── LogExistsError           what was to be created is there
+    ├── LockedError              another process, or another opening, writes the log
+    ├── LogConfigError           an unknown setting, or a bad value
+    ├── LogClosedError           the log was closed
+    ├── ReadOnlyError            an append to a log opened with `readonly=True`
+    ├── OffsetOutOfRangeError    an offset before the log's start or after its end
+    ├── InvalidRecordError       records or batches that are not allowed or damaged
+    ├── RecordTooLargeError      a batch larger than `max_message_bytes`
+    ├── ProducerStateError       a batch of an idempotent producer out of its order
+    ├── CorruptLogError          the files hold bytes they cannot hold
+    ├── LogIOError               the operating system refused
+    └── OfflineError             a write failed before; open the log anew
+"""
+
+from logcore._log import Log, Record, RecordLike, build_batch, open, parse_batches
+from logcore._native import (
+    CorruptLogError,
+    InvalidRecordError,
+    LockedError,
+    LogClosedError,
+    LogConfigError,
+    LogError,
+    LogExistsError,
+    LogIOError,
+    LogNotFoundError,
+    OfflineError,
+    OffsetOutOfRangeError,
+    ProducerStateError,
+    ReadOnlyError,
+    RecordTooLargeError,
+    __version__,
+)
+
+__all__ = [
+    "CorruptLogError",
+    "InvalidRecordError",
+    "LockedError",
+    "Log",
+    "LogClosedError",
+    "LogConfigError",
+    "LogError",
+    "LogExistsError",
+    "LogIOError",
+    "LogNotFoundError",
+    "OfflineError",
+    "OffsetOutOfRangeError",
+    "ProducerStateError",
+    "ReadOnlyError",
+    "Record",
+    "RecordLike",
+    "RecordTooLargeError",
+    "__version__",
+    "build_batch",
+    "open",
+    "parse_batches",
+]

@@ -1,0 +1,270 @@
+"""The embedded log: a thin face over the extension, where the work is done without the GIL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+from logcore import _native
+from logcore._native import Record
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from logcore._native import Headers
+
+FETCH_BYTES = 1 << 20
+
+RecordLike: TypeAlias = (
+    "Buffer | Record"
+    " | tuple[Buffer | None, Buffer | None]"
+    " | tuple[Buffer | None, Buffer | None, Headers | None]"
+    " | tuple[Buffer | None, Buffer | None, Headers | None, int | None]"
+)
+"""What can be appended: a value, a `Record`, or `(key, value)`, `(key, value, headers)`,
+`(key, value, headers, timestamp)`. Keys and values are bytes-like or None."""
+
+
+def open(
+    path: str | os.PathLike[str],
+    create: bool = True,
+    *,
+    readonly: bool = False,
+    compression: str = "none",
+    **config: int | str | bool,
+) -> Log:
+    """Opens the log in the directory `path`, which holds one partition.
+
+    One opening may write at a time, in any process; a broker that serves the directory counts. `readonly`
+    takes no lock, writes nothing, and works beside a writer. After a crash, opening checks what was not known
+    to be on disk and cuts off what is no whole batch (`Log.truncated_bytes`).
+
+    `create` makes the directory when it is missing. `compression` is for `append` and `append_records`: none,
+    gzip, snappy, lz4 or zstd. `config` are Kafka's topic settings with underscores: `segment_bytes`,
+    `max_message_bytes`, `index_interval_bytes`, `flush_messages`, `message_timestamp_type`, ... Sizes are
+    bytes, times milliseconds.
+
+    Raises LogNotFoundError, LockedError, LogConfigError, CorruptLogError, LogIOError, ValueError
+    (compression).
+
+    >>> import logcore, tempfile
+    >>> log = logcore.open(tempfile.mkdtemp() + "/events", segment_bytes=1 << 20, compression="zstd")
+    >>> log.append(b"first")
+    0
+    >>> logcore.open(log.path)
+    Traceback (most recent call last):
+        ...
+    logcore.LockedError: ... is in use by another process or another opening; stop that first
+    >>> logcore.open(log.path, readonly=True).end_offset
+    1
+    >>> log.close()
+    >>> logcore.open(tempfile.mkdtemp() + "/none", create=False)
+    Traceback (most recent call last):
+        ...
+    logcore.LogNotFoundError: there is no log at ...
+    """
+    return Log(_native.Log(path, create, readonly, compression, config))
+
+
+class Log:
+    """A log in one directory; made by `logcore.open`. Safe to use from several threads.
+
+    A context manager: leaving the block closes it. A log that is not closed is recovered at the next opening.
+    """
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: _native.Log) -> None:
+        self._native = native
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        mode = "readonly" if self.readonly else "writable"
+        return f"<logcore.Log {str(self.path)!r} {mode}>"
+
+    def append(
+        self,
+        value: Buffer | None = None,
+        key: Buffer | None = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+    ) -> int:
+        """Appends one record, as a batch of its own, and returns its offset.
+
+        For more than a few records use `append_records`: each call is a write. `headers` are pairs of a name
+        and bytes or None, or a dict; `timestamp` is in milliseconds since 1970 UTC, the present time if None.
+
+        The record is in the operating system's hands when this returns; `flush` brings it to disk.
+
+        Raises ReadOnlyError, RecordTooLargeError, LogClosedError, LogIOError, OfflineError.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     log.append(b"departed", key=b"UA", headers={"from": b"EWR"}, timestamp=1357034400000)
+        ...     next(log.records())
+        0
+        Record(offset=0, timestamp=1357034400000, key=b'UA', value=b'departed', headers=(('from', b'EWR'),))
+        """
+        return self._native.append_records(((key, value, headers, timestamp),))[0]
+
+    def append_records(self, records: Iterable[RecordLike]) -> tuple[int, int]:
+        """Appends records in as few batches as `max_message_bytes` allows; returns first and last offset.
+
+        See `RecordLike` for what a record may be. Raises ValueError when there are none, else as `append`
+        does.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     log.append_records([b"value only", (b"key", b"value"), (b"key", None, [("h", b"x")], 1)])
+        (0, 2)
+        """
+        return self._native.append_records(records)
+
+    def append_batches(self, batches: Buffer) -> tuple[int, int]:
+        """Appends whole record batches (format v2), say from `build_batch`; returns first and last offset.
+
+        Offsets in them are replaced. Batches of an idempotent producer that are there already are not written
+        again; their first offsets are returned.
+
+        Raises InvalidRecordError, RecordTooLargeError, ProducerStateError, and as `append` does.
+
+        >>> import logcore, tempfile
+        >>> batch = logcore.build_batch([b"a", b"b"], compression="zstd")
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     log.append_batches(batch), log.append_batches(batch + batch)
+        ((0, 1), (2, 5))
+        """
+        return self._native.append_batches(batches)
+
+    def fetch(self, offset: int, max_bytes: int = FETCH_BYTES) -> memoryview:
+        """Whole batches from the one with `offset` on, at most `max_bytes` unless the first alone is larger.
+
+        A read-only view of bytes that the kernel wrote once: nothing is copied in between. It is empty at the
+        end of the log. The first batch may begin before `offset`. See `parse_batches`, or hand the bytes to
+        `logcore.columns.decode_batches`.
+
+        Raises OffsetOutOfRangeError, CorruptLogError, LogClosedError, LogIOError.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     first, last = log.append_records([b"a", b"b"])
+        ...     [record.value for record in logcore.parse_batches(log.fetch(0))], len(log.fetch(2))
+        ([b'a', b'b'], 0)
+        """
+        return self._native.fetch(offset, max_bytes)
+
+    def records(self, offset: int | None = None, end: int | None = None) -> Iterator[Record]:
+        """The records from `offset` (the log's start if None) up to `end` (excluded; the log's end if None).
+
+        The end is where the log ended when this was called. Checksums are verified. Compacted and control
+        records are not there, so offsets may skip.
+
+        Raises OffsetOutOfRangeError, CorruptLogError, LogClosedError, LogIOError.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     first, last = log.append_records([b"a", b"b", b"c"])
+        ...     [(record.offset, record.value) for record in log.records(1)]
+        [(1, b'b'), (2, b'c')]
+        """
+        start = self.start_offset if offset is None else offset
+        stop = self.end_offset if end is None else end
+        return self._records(start, stop)
+
+    def _records(self, offset: int, end: int) -> Iterator[Record]:
+        while offset < end:
+            records, following = self._native.read_records(offset, FETCH_BYTES)
+            if following <= offset:
+                return
+            offset = following
+            if offset <= end:
+                yield from records
+            else:
+                yield from (record for record in records if record.offset < end)
+
+    def offset_for_time(self, timestamp: int) -> int | None:
+        """The offset of the first record at or after `timestamp` (ms since 1970 UTC); None if none is.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     _ = log.append_records([(None, b"a", None, 1000), (None, b"b", None, 2000)])
+        ...     log.offset_for_time(1001), log.offset_for_time(2001)
+        (1, None)
+        """
+        return self._native.offset_for_time(timestamp)
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset there is."""
+        return self._native.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset the next record gets; of a read-only log, as its writer has it now."""
+        return self._native.end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches."""
+        return self._native.size_bytes
+
+    @property
+    def truncated_bytes(self) -> int:
+        """How many bytes that were no whole batch were cut off when the log was opened."""
+        return self._native.truncated_bytes
+
+    @property
+    def path(self) -> Path:
+        """The directory."""
+        return self._native.path
+
+    @property
+    def readonly(self) -> bool:
+        """Whether it was opened for reading only."""
+        return self._native.readonly
+
+    def flush(self) -> None:
+        """Brings everything appended to disk. Raises LogIOError, after which the log is offline."""
+        self._native.flush()
+
+    def close(self) -> None:
+        """Flushes and closes; closing again does nothing. Views from `fetch` stay valid."""
+        self._native.close()
+
+
+def build_batch(
+    records: Iterable[RecordLike],
+    compression: str = "none",
+    *,
+    level: int | None = None,
+    producer: tuple[int, int, int] | None = None,
+) -> bytes:
+    """One record batch (format v2, KIP-98) of all `records`, for `Log.append_batches` or a Kafka client.
+
+    `level` is the codec's own; `producer` is id, epoch and first sequence of an idempotent producer.
+    Raises ValueError for an unknown compression or no records.
+
+    >>> import logcore
+    >>> batch = logcore.build_batch([(b"key", b"value", {"h": None}, 5)], compression="lz4")
+    >>> logcore.parse_batches(batch)
+    [Record(offset=0, timestamp=5, key=b'key', value=b'value', headers=(('h', None),))]
+    """
+    return _native.build_batch(records, compression, level, producer)
+
+
+def parse_batches(batches: Buffer, offset: int = 0) -> list[Record]:
+    """The records at or after `offset` in whole batches, checksums verified, control records left out.
+
+    Raises CorruptLogError or InvalidRecordError.
+    """
+    return _native.parse_batches(batches, offset)
