@@ -14,7 +14,7 @@
 //! | `validator` | what an append must be |
 //! | `producer_state`, `producer_snapshot` | idempotent and transactional producers |
 //! | `leader_epochs`, [`checkpoints`], [`metadata`], [`lock`], [`uuid`] | the small files |
-//! | [`slice`] | what reads and appends return |
+//! | [`mod@slice`] | what reads and appends return |
 //! | [`config`], [`error`] | settings, and everything that can go wrong |
 //!
 //! Use: open a [`LogDir`] (a server) or a [`StandaloneLog`] (a library), or [`Log::open_read_only`] beside whoever

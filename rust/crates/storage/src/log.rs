@@ -1,8 +1,8 @@
 //! One partition's log (`UnifiedLog`, `LocalLog`): its segments, its offsets, and the one writer lock.
 //!
 //! Owns the order in which things become true: bytes are written, indexes follow, the tail is published, then the log's
-//! end and high watermark move. Reading is in [`mod@read`], retention and background work in [`mod@maintain`],
-//! reading a directory that another process writes in [`mod@foreign`].
+//! end and high watermark move. Appending is in `append`, flushing and closing in `durability`, reading in `read`, retention
+//! and background work in `maintain`, reading a directory that another process writes in `foreign`.
 //!
 //! Threads: a `Log` is shared freely. Appending, rolling, deleting and closing take the writer lock. Readers never do:
 //! they take the list of segments as it is at that moment, and a segment that is deleted under them stays readable
@@ -14,6 +14,8 @@
 //!
 //! A crash: see [`crate::loader`].
 
+mod append;
+mod durability;
 mod foreign;
 mod maintain;
 mod read;
@@ -25,19 +27,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use logcore_records::{BatchHeader, TimestampType};
 use parking_lot::{Mutex, RwLock};
 
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
-use crate::files;
 use crate::leader_epochs::LeaderEpochs;
 use crate::loader::{self, LastKnown, Loaded, Recovery};
-use crate::producer_snapshot;
-use crate::producer_state::{Duplicate, ProducerState, Staged};
+use crate::producer_state::ProducerState;
 use crate::segment::{Access, Segment};
-use crate::slice::Appended;
-use crate::validator;
 
 /// No transaction is open.
 const STABLE: i64 = i64::MAX;
@@ -139,301 +136,6 @@ impl Log {
             recovery: loaded.recovery,
         }
     }
-
-    // ---- appending ----
-
-    /// Appends whole v2 batches, with one write. Offsets, leader epoch and, where the topic says so, the broker's time
-    /// are set in `batches` itself.
-    ///
-    /// Batches that an idempotent producer sends again are not written again: when all are such, the answer is
-    /// `duplicate` with their first offsets; when only the first few are (a retry after a crash that cut the rest),
-    /// the rest is written.
-    ///
-    /// Errors: see [`StorageError`]; unless it is a storage failure nothing was written and the log is as before.
-    /// After an error `batches` may have been changed only if it is a storage failure.
-    pub fn append_as_leader(
-        &self,
-        batches: &mut [u8],
-        leader_epoch: i32,
-        now_ms: i64,
-    ) -> Result<Appended> {
-        self.check_writable()?;
-        let config = self.config();
-        let mut headers = validator::check(batches, &config, now_ms)?;
-        let log_append_time =
-            (config.timestamp_type == TimestampType::LogAppendTime).then_some(now_ms);
-
-        let mut writer = self.writer.lock();
-        self.check_writable()?;
-        if let Some(current) = self
-            .latest_epoch()
-            .filter(|current| leader_epoch < *current)
-        {
-            return Err(StorageError::FencedLeaderEpoch {
-                found: leader_epoch,
-                current,
-            });
-        }
-        let repeated: Vec<Duplicate> = headers
-            .iter()
-            .map_while(|header| writer.producers.duplicate_of(header))
-            .collect();
-        if let (Some(first), Some(last)) = (repeated.first(), repeated.last())
-            && repeated.len() == headers.len()
-        {
-            return Ok(Appended {
-                first_offset: first.first_offset,
-                last_offset: last.last_offset,
-                log_append_time: log_append_time.map_or(-1, |_| last.timestamp),
-                log_start_offset: self.log_start_offset(),
-                duplicate: true,
-                batches: Vec::new(),
-            });
-        }
-        let skipped: usize = headers
-            .drain(..repeated.len())
-            .map(|header| header.size())
-            .sum();
-        let first_written = self.write(
-            &mut writer,
-            &config,
-            &mut batches[skipped..],
-            &mut headers,
-            leader_epoch,
-            now_ms,
-        )?;
-        Ok(Appended {
-            first_offset: repeated
-                .first()
-                .map_or(first_written, |first| first.first_offset),
-            last_offset: self.log_end_offset() - 1,
-            log_append_time: log_append_time.unwrap_or(-1),
-            log_start_offset: self.log_start_offset(),
-            duplicate: false,
-            batches: headers,
-        })
-    }
-
-    /// Places, writes and publishes batches that were checked; returns the first offset.
-    fn write(
-        &self,
-        writer: &mut Writer,
-        config: &LogConfig,
-        bytes: &mut [u8],
-        headers: &mut [BatchHeader],
-        leader_epoch: i32,
-        now_ms: i64,
-    ) -> Result<i64> {
-        let size = bytes.len() as u64;
-        if size > config.segment_bytes {
-            return Err(StorageError::AppendTooLarge {
-                size,
-                limit: config.segment_bytes,
-            });
-        }
-        let first_offset = self.log_end_offset();
-        let log_append_time =
-            (config.timestamp_type == TimestampType::LogAppendTime).then_some(now_ms);
-        let end = validator::assign(headers, first_offset, leader_epoch, log_append_time);
-        let mut staged = Staged::default();
-        for header in headers.iter() {
-            writer.producers.stage(&mut staged, header)?;
-        }
-
-        // From here on nothing is refused: what fails is the disk.
-        let newest = headers
-            .iter()
-            .map(|header| header.max_timestamp)
-            .max()
-            .unwrap_or(-1);
-        let active = self
-            .active_for(writer, config, size, newest, end - 1, now_ms)
-            .map_err(|e| self.fail(e))?;
-        self.assign_epoch(leader_epoch, first_offset)
-            .map_err(|e| self.fail(e))?;
-        let placed = validator::place(bytes, headers, log_append_time.is_some());
-        let tail = active.append(bytes, &placed).map_err(|e| self.fail(e))?;
-        writer.unflushed += end - first_offset;
-        writer.unflushed_since_ms.get_or_insert(now_ms);
-        if writer.unflushed >= config.flush_messages {
-            self.flush_through(&active).map_err(|e| self.fail(e))?;
-            writer.unflushed = 0;
-            writer.unflushed_since_ms = None;
-        }
-        active.publish(tail);
-        writer.producers.commit(staged);
-        let undecided = writer.producers.first_undecided_offset();
-        self.first_undecided
-            .store(undecided.unwrap_or(STABLE), Ordering::Release);
-        self.log_end.store(end, Ordering::Release);
-        self.high_watermark.store(end, Ordering::Release);
-        if writer.unflushed == 0 {
-            self.recovery_point.fetch_max(end, Ordering::AcqRel);
-        }
-        Ok(first_offset)
-    }
-
-    fn assign_epoch(&self, epoch: i32, offset: i64) -> Result<()> {
-        if self.latest_epoch() == Some(epoch) {
-            return Ok(());
-        }
-        let mut epochs = self.epochs.write();
-        epochs.assign(epoch, offset);
-        epochs.save()
-    }
-
-    /// The segment that takes the next `size` bytes: the active one, or a new one when that is full or old.
-    fn active_for(
-        &self,
-        writer: &mut Writer,
-        config: &LogConfig,
-        size: u64,
-        newest: i64,
-        last_offset: i64,
-        now_ms: i64,
-    ) -> Result<Arc<Segment>> {
-        let active = self.active();
-        let filled = active.size();
-        if filled == 0 && active.can_hold(last_offset) {
-            return Ok(active);
-        }
-        let full = filled + size > config.segment_bytes
-            || !active.can_hold(last_offset)
-            || active.indexes()?.is_full()
-            || active.age_ms(now_ms, newest)? > config.segment_ms;
-        if full {
-            self.roll_locked(writer, config, now_ms)
-        } else {
-            Ok(active)
-        }
-    }
-
-    /// Ends the active segment and begins a new one, unless the active one is empty.
-    pub fn roll(&self, now_ms: i64) -> Result<()> {
-        let mut writer = self.writer.lock();
-        self.check_writable()?;
-        let config = self.config();
-        self.roll_locked(&mut writer, &config, now_ms)
-            .map(|_| ())
-            .map_err(|e| self.fail(e))
-    }
-
-    fn roll_locked(
-        &self,
-        writer: &mut Writer,
-        config: &LogConfig,
-        now_ms: i64,
-    ) -> Result<Arc<Segment>> {
-        let active = self.active();
-        let base = self.log_end_offset();
-        if active.base_offset == base {
-            return Ok(active);
-        }
-        self.snapshot_producers(writer, false)?;
-        active.seal()?;
-        if config.flush_on_roll {
-            self.flush_through(&active)?;
-            self.recovery_point.fetch_max(base, Ordering::AcqRel);
-        }
-        let next = Arc::new(Segment::create(
-            &self.dir,
-            base,
-            loader::settings(config),
-            now_ms,
-        )?);
-        let mut segments = self.segments.write();
-        let mut list = segments.to_vec();
-        list.push(next.clone());
-        *segments = Arc::new(list);
-        Ok(next)
-    }
-
-    /// Writes the producers' state at the log's end, once per offset.
-    fn snapshot_producers(&self, writer: &mut Writer, sync: bool) -> Result<()> {
-        let end = self.log_end_offset();
-        if end > writer.snapshot_offset {
-            producer_snapshot::write(&self.dir, end, &writer.producers, sync)?;
-            writer.snapshot_offset = end;
-        }
-        Ok(())
-    }
-
-    // ---- durability ----
-
-    /// Brings everything appended so far to disk. When this returns, a power loss costs none of it.
-    ///
-    /// Errors: an fsync that failed, after which the log is offline.
-    pub fn flush(&self) -> Result<()> {
-        self.check_writable()?;
-        let active = self.active();
-        let end = active.next_offset();
-        self.flush_through(&active).map_err(|e| self.fail(e))?;
-        self.recovery_point.fetch_max(end, Ordering::AcqRel);
-        if let Some(mut writer) = self.writer.try_lock()
-            && self.log_end_offset() == end
-        {
-            // An append that came in between has its own count to go by.
-            writer.unflushed = 0;
-            writer.unflushed_since_ms = None;
-        }
-        Ok(())
-    }
-
-    /// Fsyncs all segments up to and including `last` that have bytes after the recovery point.
-    fn flush_through(&self, last: &Segment) -> Result<()> {
-        let _one_at_a_time = self.flushing.lock();
-        let flushed = self.recovery_point();
-        let segments = self.segments();
-        let mut new_entries = false;
-        for segment in segments
-            .iter()
-            .filter(|s| s.base_offset <= last.base_offset)
-        {
-            if segment.next_offset() <= flushed && segment.base_offset != last.base_offset {
-                continue;
-            }
-            segment.flush()?;
-            new_entries |= !segment.directory_synced.swap(true, Ordering::AcqRel);
-        }
-        if new_entries {
-            files::sync_dir(&self.dir)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Flushes, gives the files their final size, writes the producers' snapshot. Appends and reads after this fail;
-    /// slices taken before stay readable. Closing again does nothing.
-    ///
-    /// Errors: when something could not be brought to disk, or could not before: the shutdown is not clean then.
-    pub fn close(&self) -> Result<()> {
-        let mut writer = self.writer.lock();
-        if self.closed.swap(true, Ordering::AcqRel) || self.access == Access::Foreign {
-            return Ok(());
-        }
-        self.check_online()?;
-        let closed = (|| {
-            let active = self.active();
-            active.seal()?;
-            if self.recovery_point() < self.log_end_offset() {
-                self.flush_through(&active)?;
-            }
-            self.recovery_point
-                .fetch_max(self.log_end_offset(), Ordering::AcqRel);
-            self.snapshot_producers(&mut writer, true)?;
-            self.remove_deleted(&mut writer, i64::MAX);
-            self.epochs.write().save()
-        })();
-        closed.map_err(|e| self.fail(e))
-    }
-
-    /// Ends all use without bringing anything to disk: the directory is about to be deleted.
-    pub(crate) fn abandon(&self) {
-        let _writer = self.writer.lock();
-        self.closed.store(true, Ordering::Release);
-    }
-
-    // ---- state ----
 
     /// The directory.
     pub fn dir(&self) -> PathBuf {

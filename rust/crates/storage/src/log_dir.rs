@@ -32,6 +32,8 @@ use crate::uuid::{self, TopicId};
 const DELETE_SUFFIX: &str = "-delete";
 /// The longest name of a file.
 const NAME_MAX: usize = 255;
+/// The longest topic name.
+const TOPIC_NAME_MAX: usize = 249;
 /// Threads that load logs; loading waits for the disk more than it computes.
 const LOADERS_MAX: usize = 8;
 
@@ -147,6 +149,7 @@ impl LogDir {
     ) -> Result<Arc<Partition>> {
         let _changing = self.changing.lock();
         self.check_open()?;
+        check_topic(topic)?;
         let path = self.path.join(format!("{topic}-{partition}"));
         fs::create_dir(&path).map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => StorageError::AlreadyExists { path: path.clone() },
@@ -394,6 +397,23 @@ pub fn parse_partition_dir(name: &str) -> Option<(String, i32)> {
         return None;
     }
     Some((topic.to_owned(), number.parse().ok()?))
+}
+
+/// Kafka's rule for topic names (`Topic.validate`): what passes cannot lead out of the directory.
+fn check_topic(topic: &str) -> Result<()> {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    if (1..=TOPIC_NAME_MAX).contains(&topic.len())
+        && topic.bytes().all(legal)
+        && topic != "."
+        && topic != ".."
+    {
+        return Ok(());
+    }
+    Err(StorageError::InvalidConfig {
+        name: "topic",
+        value: topic.to_owned(),
+        reason: "a name of 1 to 249 letters, digits, '.', '_' and '-' is needed",
+    })
 }
 
 /// `user_activity-0.<32 hex digits>-delete`, cut to what a file's name may have (`LocalLog.logDeleteDirName`).

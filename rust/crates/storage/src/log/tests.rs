@@ -6,9 +6,10 @@ mod recovery;
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use logcore_records::{BatchBuilder, Compression, batches};
+use logcore_records::{BatchBuilder, Compression, TimestampType, batches};
 
 use super::*;
+use crate::files;
 use crate::slice::{LogSlice, TimestampOffset};
 
 /// A batch with one record per value, `timestamp` for all.

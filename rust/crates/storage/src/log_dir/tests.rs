@@ -260,6 +260,21 @@ fn a_standalone_log_by_itself() {
     assert_eq!(log.log_end_offset(), 1);
 }
 
+// Broken if it failed: a topic's name could make files outside of the directory.
+#[test]
+fn bad_topics() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(&dir.path().join("logs")).unwrap();
+    for topic in ["", ".", "..", "../x", "a/b", "a b", "\0", &"t".repeat(250)] {
+        let created = logs.create(topic, 0, [7; 16], LogConfig::default());
+        assert!(
+            matches!(created, Err(StorageError::InvalidConfig { .. })),
+            "{topic:?}"
+        );
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
 #[test]
 fn names() {
     assert_eq!(
