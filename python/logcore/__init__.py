@@ -29,7 +29,7 @@ Errors::
     └── OfflineError             a write failed before; open the log anew
 """
 
-from logcore._log import Log, Record, RecordLike, build_batch, open, parse_batches
+from logcore._log import Log, RecordLike, build_batch, open, parse_batches
 from logcore._native import (
     CorruptLogError,
     InvalidRecordError,
@@ -44,6 +44,7 @@ from logcore._native import (
     OffsetOutOfRangeError,
     ProducerStateError,
     ReadOnlyError,
+    Record,
     RecordTooLargeError,
     __version__,
 )

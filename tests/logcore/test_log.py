@@ -55,7 +55,7 @@ def test_exported_names() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_records_come_back_as_they_went_in(tmp_path: Path, codec: str) -> None:
-    given = [
+    given: list[logcore.RecordLike] = [
         (None, None, None, 5),
         (b"", b"", {}, 6),
         (b"key", None, [("a", b"1"), ("a", None), ("é", b"")], 7),
@@ -163,13 +163,14 @@ def test_what_is_refused(log: logcore.Log) -> None:
     batch = logcore.build_batch([b"value"])
     damaged = bytearray(batch)
     damaged[-1] ^= 1
-    for bad, error in [
+    refused: list[tuple[bytes | bytearray, type[logcore.LogError]]] = [
         (b"", logcore.InvalidRecordError),
         (b"rubbish", logcore.InvalidRecordError),
         (batch[:-1], logcore.InvalidRecordError),
         (damaged, logcore.InvalidRecordError),
         (logcore.build_batch([bytes(2_000_000)]), logcore.RecordTooLargeError),
-    ]:
+    ]
+    for bad, error in refused:
         with pytest.raises(error):
             log.append_batches(bad)
     with pytest.raises(logcore.RecordTooLargeError):
