@@ -1,7 +1,122 @@
-//! Binding of the `client` room.
+//! Binding of the `client` room: conversion for the producer, the consumer and raw requests.
+//!
+//! Used only by `cluster.client`, which registers its two exception classes here at import, so that the hot paths raise
+//! them without a detour. Calls that may block release the GIL and look for signals ten times a second.
 
+mod consumer;
+mod message;
+mod network;
+mod producer;
+mod settings;
+
+use std::time::{Duration, Instant};
+
+use logcore_client::ClientError;
+use logcore_client::runtime::{Waiter, note_fork, slice_until};
+use pyo3::exceptions::{PyBufferError, PyRuntimeError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 
-pub(crate) fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<message::Message>()?;
+    module.add_class::<producer::ProducerCore>()?;
+    module.add_class::<consumer::ConsumerCore>()?;
+    module.add_class::<network::Network>()?;
+    module.add_function(wrap_pyfunction!(client_set_error_types, module)?)?;
+    module.add_function(wrap_pyfunction!(client_after_fork, module)?)?;
+    module.add_function(wrap_pyfunction!(client_partition, module)?)?;
     Ok(())
+}
+
+/// `KafkaError` and `KafkaException`.
+static ERROR_TYPES: PyOnceLock<(Py<PyAny>, Py<PyAny>)> = PyOnceLock::new();
+
+/// How long a blocked call goes without looking for a signal.
+pub(crate) const SIGNAL_SLICE: Duration = Duration::from_millis(100);
+
+#[pyfunction]
+fn client_set_error_types(py: Python<'_>, error: Py<PyAny>, exception: Py<PyAny>) {
+    // A second import of the module brings the same classes.
+    let _ = ERROR_TYPES.set(py, (error, exception));
+}
+
+#[pyfunction]
+fn client_after_fork() {
+    note_fork();
+}
+
+/// The partition that a partitioner gives a key among `count`; `None` when it leaves that to chance.
+#[pyfunction]
+fn client_partition(partitioner: &str, key: Option<&[u8]>, count: i32) -> PyResult<Option<i32>> {
+    match logcore_client::producer::partitioner::Partitioner::from_name(partitioner) {
+        Some(partitioner) => Ok(partitioner.partition(key, count)),
+        None => Err(pyo3::exceptions::PyValueError::new_err(format!("no partitioner is named {partitioner:?}"))),
+    }
+}
+
+/// The `KafkaError` for a failure of the client crate.
+pub(crate) fn kafka_error(py: Python<'_>, error: &ClientError) -> PyResult<Py<PyAny>> {
+    let Some((class, _)) = ERROR_TYPES.get(py) else {
+        return Err(PyRuntimeError::new_err(error.to_string()));
+    };
+    // (code, reason, fatal, retriable)
+    class.call1(py, (error.code(), error.to_string(), false, error.is_retriable()))
+}
+
+/// The exception for a failure of the client crate: `BufferError` for a full queue, as confluent-kafka has it.
+pub(crate) fn exception(py: Python<'_>, error: &ClientError) -> PyErr {
+    match error {
+        ClientError::QueueFull { .. } => PyBufferError::new_err(error.to_string()),
+        ClientError::Closed | ClientError::Forked => PyRuntimeError::new_err(error.to_string()),
+        ClientError::Transport { .. }
+        | ClientError::AllBrokersDown { .. }
+        | ClientError::Resolve { .. }
+        | ClientError::TimedOut { .. }
+        | ClientError::MessageTooLarge { .. }
+        | ClientError::UnknownTopic(_)
+        | ClientError::UnknownPartition { .. }
+        | ClientError::Broker { .. }
+        | ClientError::DeliveryTimedOut { .. }
+        | ClientError::BadData { .. }
+        | ClientError::Unsupported { .. }
+        | ClientError::NoOffset { .. }
+        | ClientError::Purged
+        | ClientError::Config(_) => kafka_exception(py, error).unwrap_or_else(|failure| failure),
+    }
+}
+
+fn kafka_exception(py: Python<'_>, error: &ClientError) -> PyResult<PyErr> {
+    let error = kafka_error(py, error)?;
+    let Some((_, class)) = ERROR_TYPES.get(py) else {
+        return Err(PyRuntimeError::new_err("cluster.client is not imported"));
+    };
+    Ok(PyErr::from_value(class.call1(py, (error,))?.into_bound(py)))
+}
+
+/// The moment after `seconds`; `None` (for ever) for a negative number, `None` or one beyond a century.
+pub(crate) fn deadline(seconds: Option<f64>) -> Option<Instant> {
+    let seconds = seconds.filter(|seconds| *seconds >= 0.0)?;
+    let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| timeout.as_secs() < 3_153_600_000)?;
+    Instant::now().checked_add(timeout)
+}
+
+/// Whether a deadline has passed.
+pub(crate) fn is_past(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() >= deadline)
+}
+
+/// The next slice of a wait until `deadline`.
+pub(crate) fn slice(deadline: Option<Instant>) -> Duration {
+    slice_until(deadline, SIGNAL_SLICE)
+}
+
+/// Waits for a task of the background thread without the GIL, noticing signals.
+pub(crate) fn wait<T: Send>(py: Python<'_>, mut waiter: Waiter<T>) -> PyResult<T> {
+    loop {
+        let waited = py.detach(|| waiter.wait(SIGNAL_SLICE));
+        match waited.map_err(|error| exception(py, &error))? {
+            Some(result) => return Ok(result),
+            None => py.check_signals()?,
+        }
+    }
 }

@@ -169,7 +169,7 @@ impl<T> Waiter<T> {
     ///
     /// # Errors
     /// [`ClientError::Closed`] when the background thread stopped before the task was done.
-    pub fn wait(&self, slice: Duration) -> Result<Option<T>> {
+    pub fn wait(&mut self, slice: Duration) -> Result<Option<T>> {
         match self.receiver.recv_timeout(slice) {
             Ok(result) => Ok(Some(result)),
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => Ok(None),

@@ -1,0 +1,265 @@
+//! `ProducerCore`: the native base of `cluster.Producer`.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use logcore_client::Producer;
+use logcore_client::producer::{Event, NewRecord, Report, Tracked};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple};
+
+use super::message::{Delivered, Message, OFFSET_INVALID, headers, payload};
+use super::network::Network;
+use super::settings::Settings;
+use super::{deadline, exception, is_past, kafka_error, slice};
+
+/// What a delivery report needs to know of the record.
+#[derive(Debug)]
+struct Context {
+    /// `None`: the producer's own callback.
+    callback: Option<Py<PyAny>>,
+    key: Option<Py<PyAny>>,
+    value: Option<Py<PyAny>>,
+    headers: Option<Py<PyAny>>,
+}
+
+/// See the module. Python's `Producer` starts it from its constructor.
+#[pyclass(module = "logcore._native", subclass, frozen)]
+pub(crate) struct ProducerCore {
+    running: std::sync::OnceLock<Running>,
+}
+
+struct Running {
+    producer: Producer<Context>,
+    on_delivery: Option<Py<PyAny>>,
+    error_cb: Option<Py<PyAny>>,
+}
+
+impl ProducerCore {
+    fn running(&self) -> PyResult<&Running> {
+        self.running.get().ok_or_else(|| PyRuntimeError::new_err("Producer.__init__ was not called"))
+    }
+}
+
+#[pymethods]
+impl ProducerCore {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
+        Self { running: std::sync::OnceLock::new() }
+    }
+
+    /// Starts the background thread with a checked configuration.
+    fn _start(
+        &self,
+        py: Python<'_>,
+        config: &Bound<'_, PyDict>,
+        on_delivery: Option<Py<PyAny>>,
+        error_cb: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let settings = Settings(config);
+        let producer = Producer::new(settings.client()?, settings.producer()?)
+            .map_err(|error| exception(py, &error))?;
+        self.running
+            .set(Running { producer, on_delivery, error_cb })
+            .map_err(|_| PyRuntimeError::new_err("the producer was started before"))
+    }
+
+    /// Takes one record; returns before it is sent.
+    ///
+    /// `on_delivery(error, message)` is called from poll() or flush() once the record's fate is known. Raises
+    /// BufferError when the queue is full, KafkaException for a record that can never be sent.
+    #[pyo3(signature = (topic, value=None, key=None, partition=-1, callback=None, on_delivery=None, timestamp=0, headers=None))]
+    #[allow(clippy::too_many_arguments)] // confluent-kafka's signature
+    fn produce(
+        &self,
+        py: Python<'_>,
+        topic: &Bound<'_, PyString>,
+        value: Option<&Bound<'_, PyAny>>,
+        key: Option<&Bound<'_, PyAny>>,
+        partition: i32,
+        callback: Option<Py<PyAny>>,
+        on_delivery: Option<Py<PyAny>>,
+        timestamp: i64,
+        headers: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let running = self.running()?;
+        let callback = callback.or(on_delivery);
+        if let Some(callback) = &callback
+            && !callback.bind(py).is_callable()
+        {
+            return Err(PyTypeError::new_err("on_delivery must be callable"));
+        }
+        let context = (callback.is_some() || running.on_delivery.is_some()).then(|| Context {
+            callback,
+            key: key.map(|key| key.clone().unbind()),
+            value: value.map(|value| value.clone().unbind()),
+            headers: headers.map(|headers| headers.clone().unbind()),
+        });
+        let (key, value) = (payload("key", key)?, payload("value", value)?);
+        let owned = self::headers(headers)?;
+        let headers: Vec<(&[u8], Option<&[u8]>)> =
+            owned.iter().map(|(name, value)| (name.as_bytes(), value.as_deref())).collect();
+        let record = NewRecord {
+            partition: (partition >= 0).then_some(partition),
+            key: key.as_deref(),
+            value: value.as_deref(),
+            headers: &headers,
+            timestamp: if timestamp > 0 { timestamp } else { now_ms() },
+        };
+        let produced = running.producer.produce(topic.to_str()?, &record, context);
+        produced.map_err(|error| exception(py, &error))
+    }
+
+    /// Waits up to `timeout` seconds for delivery reports and calls their callbacks; returns how many events it served.
+    #[pyo3(signature = (timeout=None))]
+    fn poll(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
+        let running = self.running()?;
+        let until = deadline(timeout);
+        let mut outstanding = running.producer.len();
+        loop {
+            let wait = slice(until);
+            let event = match running.producer.next_event(Duration::ZERO) {
+                Some(event) => Some(event),
+                None if wait.is_zero() => None,
+                None => py.detach(|| running.producer.next_event(wait)),
+            };
+            if let Some(event) = event {
+                let served = running.serve(py, event)?;
+                return Ok(served + running.serve_waiting(py)?);
+            }
+            py.check_signals()?;
+            let left = running.producer.len();
+            // Records without a callback were settled: there is news, though nothing to call.
+            if is_past(until) || (outstanding > 0 && left == 0) {
+                return Ok(0);
+            }
+            outstanding = outstanding.max(left);
+        }
+    }
+
+    /// Sends what waits at once, and waits up to `timeout` seconds until every record is settled and reported. Returns
+    /// the number of records still open.
+    #[pyo3(signature = (timeout=None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
+        let running = self.running()?;
+        let until = deadline(timeout);
+        running.producer.set_flushing(true);
+        let result = running.flush_until(py, until);
+        running.producer.set_flushing(false);
+        result
+    }
+
+    /// Drops the records that are not in flight; their reports carry _PURGE_QUEUE.
+    #[pyo3(signature = (in_queue=true, in_flight=true, blocking=true))]
+    fn purge(&self, py: Python<'_>, in_queue: bool, in_flight: bool, blocking: bool) -> PyResult<()> {
+        // Records in flight cannot be called back; they are settled by the broker's answer.
+        let _ = (in_flight, blocking);
+        let running = self.running()?;
+        if in_queue {
+            py.detach(|| running.producer.purge());
+        }
+        Ok(())
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        Ok(self.running()?.producer.len())
+    }
+
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    /// Requests beside producing, over this producer's connections.
+    fn _network(&self) -> PyResult<Network> {
+        let producer = &self.running()?.producer;
+        Ok(Network::new(producer.background(), producer.cluster(), false))
+    }
+
+    /// Stops the background thread. Records still open are dropped.
+    fn _stop(&self, py: Python<'_>) {
+        if let Some(running) = self.running.get() {
+            py.detach(|| running.producer.close());
+        }
+    }
+}
+
+fn now_ms() -> i64 {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH);
+    elapsed.map_or(0, |elapsed| i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX))
+}
+
+impl Running {
+    fn flush_until(&self, py: Python<'_>, until: Option<Instant>) -> PyResult<usize> {
+        loop {
+            self.serve_waiting(py)?;
+            let left = self.producer.len();
+            if left == 0 || is_past(until) {
+                return Ok(left);
+            }
+            let wait = slice(until);
+            py.detach(|| self.producer.wait_settled(wait));
+            py.check_signals()?;
+        }
+    }
+
+    /// Serves what is there without waiting.
+    fn serve_waiting(&self, py: Python<'_>) -> PyResult<usize> {
+        let mut served = 0;
+        while let Some(event) = self.producer.next_event(Duration::ZERO) {
+            served += self.serve(py, event)?;
+        }
+        Ok(served)
+    }
+
+    fn serve(&self, py: Python<'_>, event: Event<Context>) -> PyResult<usize> {
+        match event {
+            Event::Report(report) => self.report(py, report),
+            Event::Error(error) => {
+                if let Some(error_cb) = &self.error_cb {
+                    error_cb.call1(py, (kafka_error(py, &error)?,))?;
+                }
+                Ok(1)
+            }
+        }
+    }
+
+    /// Calls the callbacks of one batch's records. What a raising callback leaves over is the next poll's.
+    fn report(&self, py: Python<'_>, mut report: Report<Context>) -> PyResult<usize> {
+        let error = report.error.as_ref().map(|error| kafka_error(py, error)).transpose()?;
+        let topic = PyString::new(py, &report.topic).unbind();
+        let latency = report.begun.elapsed().as_secs_f64();
+        let mut served = 0;
+        while let Some(Tracked { index, timestamp, context }) = report.records.next() {
+            let offset = if report.base_offset >= 0 {
+                report.base_offset + i64::from(index)
+            } else {
+                OFFSET_INVALID
+            };
+            let append_time = report.append_time >= 0;
+            let message = Message::delivered(Delivered {
+                topic: topic.clone_ref(py),
+                partition: report.partition,
+                offset,
+                timestamp: if append_time { report.append_time } else { timestamp },
+                append_time,
+                key: context.key,
+                value: context.value,
+                headers: context.headers,
+                error: error.as_ref().map(|error| error.clone_ref(py)),
+                latency,
+            });
+            let callback = context.callback.as_ref().or(self.on_delivery.as_ref());
+            let error = error.as_ref().map(|error| error.clone_ref(py));
+            let called = callback.map(|callback| callback.call1(py, (error, message))).transpose();
+            if let Err(failure) = called {
+                if report.records.len() > 0 {
+                    self.producer.put_back(report);
+                }
+                return Err(failure);
+            }
+            served += 1;
+        }
+        Ok(served)
+    }
+}
