@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from .support import WAIT_SECONDS, Coordinator, FileLog, LoopThread, RawClient
+from .support import WAIT_SECONDS, Coordinator, LoopThread, RawClient
 
 StartCoordinator = Callable[..., Coordinator]
 Connect = Callable[..., KazooClient]
@@ -29,7 +29,6 @@ def start_coordinator(loop_thread: LoopThread, tmp_path: Path) -> Iterator[Start
     running: list[Coordinator] = []
 
     def start(directory: Path | None = None, **options: Any) -> Coordinator:
-        options.setdefault("open_log", FileLog)
         coordinator = Coordinator(loop_thread, directory or tmp_path / "coordinator", **options)
         running.append(coordinator)
         return coordinator

@@ -4,17 +4,14 @@ server on a loop in a thread (kazoo blocks), and a client that speaks raw frames
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import struct
 import threading
-import zlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 from cluster.coordinator import CoordinatorServer
-from cluster.coordinator.log import RecordLog
 
 T = TypeVar("T")
 
@@ -32,38 +29,6 @@ class FakeClock:
 
     def monotonic_ms(self) -> int:
         return self.now_ms
-
-
-class FileLog:
-    """A :class:`RecordLog` in one file: length, CRC-32, record. A torn tail is cut, as by the log engine."""
-
-    def __init__(self, path: Path) -> None:
-        path.mkdir(exist_ok=True)
-        self.file = path / "records"
-        self._records: list[bytes] = []
-        valid = 0
-        data = self.file.read_bytes() if self.file.exists() else b""
-        while len(data) - valid >= 8:
-            length, crc = struct.unpack_from(">II", data, valid)
-            record = data[valid + 8 : valid + 8 + length]
-            if len(record) < length or zlib.crc32(record) != crc:
-                break
-            self._records.append(record)
-            valid += 8 + length
-        self._out = open(self.file, "ab")  # noqa: SIM115
-        self._out.truncate(valid)
-
-    def append(self, records: Sequence[bytes]) -> None:
-        for record in records:
-            self._out.write(struct.pack(">II", len(record), zlib.crc32(record)) + record)
-        self._out.flush()
-        os.fsync(self._out.fileno())
-
-    def records(self) -> Iterator[bytes]:
-        return iter(self._records)
-
-    def close(self) -> None:
-        self._out.close()
 
 
 class LoopThread:
@@ -100,14 +65,11 @@ class Coordinator:
         directory: Path,
         port: int = 0,
         clock: FakeClock | None = None,
-        open_log: Callable[[Path], RecordLog] | None = None,
         **options: Any,
     ) -> None:
         self.thread = thread
         self.directory = directory
         self.clock = clock or FakeClock()
-        if open_log is not None:
-            options["open_log"] = open_log
         self.server = CoordinatorServer(directory, port=port, clock=self.clock, **options)
         self.port = thread.run(self.server.start())
         self._stopped = False

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from cluster.coordinator import CoordinatorError
+from cluster.coordinator._engine import EngineLog
 from cluster.coordinator.acl import OPEN
 from cluster.coordinator.jute import Acl, Id, Reader, Writer
 from cluster.coordinator.log import TransactionLog
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 from kazoo.client import KazooClient
 
 from .conftest import Connect, StartCoordinator
-from .support import WAIT_SECONDS, Coordinator, FileLog, RawClient
+from .support import WAIT_SECONDS, Coordinator, RawClient
 
 
 def command(zxid: int, op: Op, body: bytes, session: int = 1) -> Command:
@@ -66,7 +67,7 @@ def states_after(commands: Sequence[Command]) -> list[bytes]:
 
 
 def recover(directory: Path) -> Machine:
-    log = TransactionLog(directory, FileLog)
+    log = TransactionLog(directory)
     try:
         return log.recover()[0]
     finally:
@@ -75,7 +76,7 @@ def recover(directory: Path) -> Machine:
 
 def write_history(directory: Path, commands: Sequence[Command], snapshot_every: int) -> None:
     """What a server does: append, apply, and now and then roll and save."""
-    log = TransactionLog(directory, FileLog)
+    log = TransactionLog(directory)
     machine, _behind = log.recover()
     for each in commands:
         log.append([each.encode()])
@@ -87,7 +88,10 @@ def write_history(directory: Path, commands: Sequence[Command], snapshot_every: 
 
 
 def newest_log(directory: Path) -> Path:
-    return max(directory.glob("log.*")) / "records"
+    """The segment of the newest log, as a crash leaves it: nobody wrote that it was closed."""
+    newest = max(directory.glob("log.*"))
+    (newest / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    return newest / "00000000000000000000.log"
 
 
 def test_commands_read_back_as_they_were_logged() -> None:
@@ -186,7 +190,7 @@ def test_missing_transactions_stop_the_start(tmp_path: Path) -> None:
 
 def test_a_foreign_record_stops_the_start(tmp_path: Path) -> None:
     write_history(tmp_path, history(5), snapshot_every=100)
-    log = FileLog(newest_log(tmp_path).parent)
+    log = EngineLog(newest_log(tmp_path).parent)
     log.append([b"not ours"])
     log.close()
     with pytest.raises(CoordinatorError, match="no transaction"):
@@ -194,17 +198,17 @@ def test_a_foreign_record_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_two_servers_cannot_share_a_directory(tmp_path: Path) -> None:
-    log = TransactionLog(tmp_path, FileLog)
+    log = TransactionLog(tmp_path)
     with pytest.raises(CoordinatorError, match="in use"):
-        TransactionLog(tmp_path, FileLog)
+        TransactionLog(tmp_path)
     log.close()
-    TransactionLog(tmp_path, FileLog).close()
+    TransactionLog(tmp_path).close()
 
 
 def test_a_directory_that_cannot_be_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(CoordinatorError, match="file/below"):
-        TransactionLog(tmp_path / "file" / "below", FileLog)
+        TransactionLog(tmp_path / "file" / "below")
 
 
 def test_snapshots_refuse_every_flipped_byte(tmp_path: Path) -> None:
@@ -285,7 +289,7 @@ def test_snapshots_are_taken_while_serving(
     assert (data, stat.version) == (b"999", 1000)
 
 
-class FailingLog(FileLog):
+class FailingLog(EngineLog):
     """A disk that fails after a few writes."""
 
     left = 5

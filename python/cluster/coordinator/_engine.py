@@ -1,6 +1,6 @@
 """The transaction log's store: an embedded log of :mod:`logcore`.
 
-Owns how commands become batches; the only module of the coordinator that knows the log engine. Called from
+Owns how commands become records; the only module of the coordinator that knows the log engine. Called from
 the server's writer thread.
 """
 
@@ -11,42 +11,35 @@ from pathlib import Path
 
 import logcore
 
-READ_BYTES = 1 << 20
-"""How much of the log one read of recovery takes, at least one batch."""
-APPEND_BYTES_MAX = 512 << 10
-"""Commands that go into one batch, unless a single one is larger."""
+from .errors import CoordinatorError
+
+BATCH_BYTES_MAX = 2 << 20
+"""The largest command is a frame of 1 MiB and its client's identities; the engine's default has no room for
+them."""
 
 
 class EngineLog:
     """A :class:`.log.RecordLog` on the log engine."""
 
     def __init__(self, path: Path) -> None:
-        self._log = logcore.open(path)
+        self._log = logcore.open(path, max_message_bytes=BATCH_BYTES_MAX, retention_ms=-1)
 
     def append(self, records: Sequence[bytes]) -> None:
-        batch: list[tuple[bytes | None, bytes | None]] = []
-        size = 0
-        for record in records:
-            if batch and size + len(record) > APPEND_BYTES_MAX:
-                self._log.append_records(batch)
-                batch, size = [], 0
-            batch.append((None, record))
-            size += len(record)
-        if batch:
-            self._log.append_records(batch)
+        self._log.append_records(records)
         self._log.flush()
 
     def records(self) -> Iterator[bytes]:
-        offset = self._log.start_offset
-        while offset < self._log.end_offset:
-            for record in self._log.fetch(offset, READ_BYTES).records():
-                yield bytes(record.value or b"")
-                offset = record.offset + 1
+        return (record.value or b"" for record in self._log.records())
 
     def close(self) -> None:
         self._log.close()
 
 
 def open_engine_log(path: Path) -> EngineLog:
-    """Opens a log, made if missing; a torn tail is cut."""
-    return EngineLog(path)
+    """Opens a log, made if missing; a torn tail is cut. Raises CoordinatorError."""
+    try:
+        return EngineLog(path)
+    except logcore.LogError as error:
+        raise CoordinatorError(
+            f"the coordinator's transaction log {path} cannot be opened: {error}"
+        ) from error
