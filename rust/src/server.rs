@@ -72,6 +72,7 @@ fn raise(py: Python<'_>, error: CoreError) -> PyErr {
         CoreError::Os { .. }
         | CoreError::UnservedApi { .. }
         | CoreError::WrongState(_)
+        | CoreError::Forked { .. }
         | CoreError::UnknownPartition { .. }
         | CoreError::UnknownTopic(_)
         | CoreError::TopicId { .. }

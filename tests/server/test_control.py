@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -175,3 +177,26 @@ def test_metrics_count(running: Running) -> None:
     assert metrics["produced_bytes"] == metrics["fetched_bytes"] == len(records)
     assert (metrics["failed_produces"], metrics["connections"], metrics["partitions"]) == (1, 1, 1)
     assert (metrics["requests_Produce"], metrics["requests_Fetch"]) == (2, 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_is_refused_and_does_no_harm(running: Running) -> None:
+    """If this failed, a forked worker would hang, or close the logs that its parent is writing."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # should it hang after all, it dies and the test fails
+        refusals = 0
+        try:
+            for act in (lambda: running.server.offsets("t", 0), running.server.stop):
+                try:
+                    act()
+                except ServerError as error:
+                    refusals += "fork" in str(error)
+            del running.server
+        finally:
+            os._exit(refusals)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 2
+    assert not (running.path / ".kafka_cleanshutdown").exists()
+    with running.client() as client:
+        assert client.produce("t", 0, wire.batch([b"still here"]))["error_code"] == 0

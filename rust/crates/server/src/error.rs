@@ -55,6 +55,12 @@ pub enum ServerError {
     #[error("the server {0}")]
     WrongState(&'static str),
 
+    /// The process was forked: the threads stayed with the parent, and so must the logs.
+    #[error(
+        "the server belongs to process {owner}, of which this one is a fork: open another server, on directories of its own"
+    )]
+    Forked { owner: u32 },
+
     /// A topic or partition that is not registered.
     #[error("there is no partition {partition} of topic {topic} on this server")]
     UnknownPartition { topic: String, partition: i32 },
@@ -96,6 +102,7 @@ impl ServerError {
             | Self::Os { .. }
             | Self::UnservedApi { .. }
             | Self::WrongState(_)
+            | Self::Forked { .. }
             | Self::Protocol(_) => ErrorCode::UNKNOWN_SERVER_ERROR,
         }
     }

@@ -15,7 +15,7 @@
 //! | `logs`, `housekeeping`, `config` | directories, their upkeep, settings |
 //!
 //! Crash: what was acknowledged is in the operating system's hands, or on disk if `flush.messages` says so; recovery is the
-//! storage crate's. Nothing of this crate is on disk.
+//! storage crate's. Nothing of this crate is on disk. A fork of the process has none of the threads: there a server refuses.
 #![cfg_attr(test, allow(clippy::unwrap_used))] // a test may panic
 
 mod api;

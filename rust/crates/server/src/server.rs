@@ -90,6 +90,8 @@ pub struct Server {
     housekeeping: Mutex<Option<Housekeeping>>,
     /// One change to the partitions at a time: what is on disk and what is registered change together.
     changes: Mutex<()>,
+    /// The process that opened it. A fork of it has none of the threads.
+    owner: u32,
 }
 
 impl Server {
@@ -139,6 +141,7 @@ impl Server {
             state: Mutex::new(State::Opened),
             housekeeping: Mutex::new(Some(housekeeping)),
             changes: Mutex::default(),
+            owner: std::process::id(),
         })
     }
 
@@ -148,6 +151,7 @@ impl Server {
     /// # Errors
     /// When an address cannot be bound, an API cannot be served, or the server was started before.
     pub fn start(&self, listeners: &[ListenerSpec], apis: &[(i16, i16, i16)]) -> Result<Vec<u16>> {
+        self.check_process()?;
         let mut state = self.state.lock();
         if !matches!(*state, State::Opened) {
             return Err(ServerError::WrongState("was started or stopped before"));
@@ -197,6 +201,7 @@ impl Server {
     /// # Errors
     /// When a log cannot be closed cleanly; it will be recovered when it is opened again.
     pub fn stop(&self, grace: Duration) -> Result<()> {
+        self.check_process()?;
         let state = std::mem::replace(&mut *self.state.lock(), State::Stopped);
         self.shared.stopping.send_replace(true);
         match state {
@@ -241,6 +246,7 @@ impl Server {
     /// # Errors
     /// When the name belongs to a topic with another id, a setting is bad or the log cannot be created.
     pub fn create_partition(&self, spec: &PartitionSpec) -> Result<()> {
+        self.check_process()?;
         let _changes = self.changes.lock();
         let config = self.shared.config.topic(&spec.config)?;
         self.check_topic_id(&spec.topic, spec.topic_id)?;
@@ -274,6 +280,7 @@ impl Server {
     /// # Errors
     /// [`ServerError::UnknownTopic`], or when a directory cannot be renamed.
     pub fn delete_topic(&self, topic: &str) -> Result<()> {
+        self.check_process()?;
         let _changes = self.changes.lock();
         let partitions = self.shared.registry.remove_topic(topic);
         let partitions = partitions.ok_or_else(|| ServerError::UnknownTopic(topic.to_owned()))?;
@@ -289,6 +296,7 @@ impl Server {
     /// # Errors
     /// [`ServerError::UnknownTopic`], or for a bad value, in which case nothing changes.
     pub fn update_topic_config(&self, topic: &str, overrides: &Properties) -> Result<()> {
+        self.check_process()?;
         let _changes = self.changes.lock();
         let config = self.shared.config.topic(overrides)?;
         let partitions = self.shared.registry.topic(topic);
@@ -372,7 +380,16 @@ impl Server {
         self.shared.metrics.requests()
     }
 
+    fn check_process(&self) -> Result<()> {
+        if std::process::id() == self.owner {
+            Ok(())
+        } else {
+            Err(ServerError::Forked { owner: self.owner })
+        }
+    }
+
     fn find(&self, topic: &str, partition: i32) -> Result<Arc<Partition>> {
+        self.check_process()?;
         let found = self.shared.registry.find(topic, partition);
         found.ok_or_else(|| ServerError::UnknownPartition {
             topic: topic.to_owned(),
@@ -405,6 +422,11 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if self.check_process().is_err() {
+            // Ending the runtime would wait for threads that are not here; the logs are the parent's to close.
+            std::mem::forget(std::mem::replace(self.state.get_mut(), State::Stopped));
+            return;
+        }
         // Whoever wants to know how the stop went calls it; here nobody is left to be told.
         let _ = self.stop(Duration::ZERO);
     }

@@ -243,3 +243,24 @@ fn crc32(bytes: &[u8]) -> u32 {
     };
     !bytes.iter().fold(!0, step)
 }
+
+// If this failed, logs would grow until the disk is full.
+#[test]
+fn retention_needs_nobody_to_ask_for_it() {
+    let server = TestServer::start(&[
+        ("log.retention.check.interval.ms", "1"),
+        ("log.retention.bytes", "1"),
+        ("log.segment.bytes", "1000"),
+    ]);
+    let mut client = server.client();
+    for _ in 0..5 {
+        assert_eq!(code(&mut client, 9, "t", 0, &batch(&[&[1; 900]])), 0);
+    }
+    let begun = std::time::Instant::now();
+    while server.server.offsets("t", 0).unwrap().log_start == 0 {
+        assert!(begun.elapsed().as_secs() < 20, "nothing was deleted");
+        client.call(18, 0, common::request(18));
+    }
+    let response = Fetch::default().call(&mut client);
+    assert_eq!(int(&fetched(&response)[0], "error_code"), 1);
+}

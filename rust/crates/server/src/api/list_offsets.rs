@@ -124,7 +124,12 @@ fn look_up(
     };
     let found = match timestamp {
         LATEST => return Ok(at(end, log.latest_epoch().unwrap_or(-1))),
-        EARLIEST | EARLIEST_LOCAL => return Ok(at(log.log_start_offset(), earliest_epoch(place))),
+        EARLIEST | EARLIEST_LOCAL => {
+            return Ok(at(
+                log.log_start_offset(),
+                log.epoch_of(log.log_start_offset()).unwrap_or(-1),
+            ));
+        }
         LATEST_TIERED => return Ok(NOTHING),
         MAX_TIMESTAMP => tokio::task::block_in_place(|| log.max_timestamp()),
         _ => tokio::task::block_in_place(|| log.offset_for_timestamp(timestamp)),
@@ -143,22 +148,4 @@ fn look_up(
             offset: found.offset,
             leader_epoch: found.leader_epoch,
         }))
-}
-
-/// The epoch of the record at the log's start; -1 when it is not known.
-fn earliest_epoch(place: &Partition) -> i32 {
-    let start = place.log.log_start_offset();
-    let Some(latest) = place.log.latest_epoch() else {
-        return -1;
-    };
-    // Ends do not fall from epoch to epoch, so the first epoch that ends beyond the start is found by bisection.
-    let (mut low, mut high) = (0, latest);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        match place.log.epoch_end_offset(middle) {
-            Some((_, end)) if end > start => high = middle,
-            _ => low = middle + 1,
-        }
-    }
-    low
 }
