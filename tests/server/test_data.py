@@ -88,6 +88,7 @@ def test_a_restart_finds_everything(tmp_path: Path) -> None:
     after.stop()
 
 
+REPOSITORY = Path(__file__).parents[2]
 CHILD = """
 import sys, threading
 from pathlib import Path
@@ -100,7 +101,8 @@ threading.Event().wait()
 
 def test_acknowledged_records_survive_sigkill(tmp_path: Path) -> None:
     """If this failed, a crash of the broker would lose what it had acknowledged, or store it twice."""
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", CHILD, str(tmp_path)]
+    child = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
         with child.stdout, wire.Client(int(child.stdout.readline())) as client:
