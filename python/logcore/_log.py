@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias
@@ -14,9 +14,9 @@ from logcore._native import Record
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from logcore._native import Headers
-
 FETCH_BYTES = 1 << 20
+
+Headers: TypeAlias = "Mapping[str, Buffer | None] | Sequence[tuple[str, Buffer | None]]"
 
 RecordLike: TypeAlias = (
     "Buffer | Record"

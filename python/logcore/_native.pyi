@@ -46,7 +46,7 @@ def valid_versions(api_key: int) -> tuple[int, int]:
 # ---- log ----
 # The face is `logcore.Log`; see there.
 
-Headers: TypeAlias = Mapping[str, Buffer | None] | Sequence[tuple[str, Buffer | None]]
+_Headers: TypeAlias = Mapping[str, Buffer | None] | Sequence[tuple[str, Buffer | None]]
 
 @final
 class Record:
@@ -62,9 +62,9 @@ class Record:
         cls,
         value: Buffer | None = None,
         key: Buffer | None = None,
-        headers: Headers | None = None,
-        timestamp: int = -1,
-        offset: int = -1,
+        headers: _Headers | None = None,
+        timestamp: int = ...,
+        offset: int = ...,
     ) -> Self: ...
     @property
     def offset(self) -> int: ...
@@ -274,8 +274,8 @@ class Server:
 
 # ---- columns ----
 # Columns are named as in Spark's Kafka source: key, value, topic, partition, offset, timestamp, timestampType, headers.
-# Offsets are [start_offset, end_offset); no end means the end of what there is. Damaged bytes raise OSError, a wrong
-# argument ValueError.
+# Offsets are [start_offset, end_offset); no end means the end of what there is. Damaged bytes raise CorruptLogError,
+# offsets that are not there OffsetOutOfRangeError, other wrong arguments ValueError.
 
 @type_check_only
 class _ArrowRecordBatch(Protocol):
