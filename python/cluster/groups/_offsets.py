@@ -50,7 +50,7 @@ class Offsets(Core):
         if not fitting:
             self._respond(token, CommitResult(NONE, errors))
             return self._take()
-        group.uncommitted.update(fitting)
+        group.uncommitted.update(fitting.keys())
         self._write(group, partial(self._committed, group, token, fitting, errors), offsets=fitting)
         return self._take()
 
