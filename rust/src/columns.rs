@@ -6,10 +6,12 @@ use logcore_columns::{
     self as columns, ColumnsError, DEFAULT_BATCH_ROWS, DecodeOptions, Projection,
 };
 use parking_lot::Mutex;
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3_arrow::PyRecordBatch;
+
+use crate::errors;
 
 /// An iterator of Arrow record batches over the records of one partition's directory.
 #[pyclass(module = "logcore._native", frozen)]
@@ -33,7 +35,7 @@ impl PartitionScan {
         batch_rows: usize,
     ) -> PyResult<Self> {
         let options = DecodeOptions {
-            projection: projection(&columns)?,
+            projection: projection(py, &columns)?,
             topic,
             partition,
             start: start_offset,
@@ -42,7 +44,7 @@ impl PartitionScan {
         };
         let scan = py
             .detach(|| columns::PartitionScan::open(&directory, &options))
-            .map_err(to_python)?;
+            .map_err(|error| to_python(py, &error))?;
         Ok(Self {
             inner: Mutex::new(scan),
         })
@@ -56,7 +58,7 @@ impl PartitionScan {
         py.detach(|| self.inner.lock().next())
             .transpose()
             .map(|batch| batch.map(PyRecordBatch::new))
-            .map_err(to_python)
+            .map_err(|error| to_python(py, &error))
     }
 }
 
@@ -74,7 +76,7 @@ fn decode_batches(
     batch_rows: usize,
 ) -> PyResult<(Vec<PyRecordBatch>, i64)> {
     let options = DecodeOptions {
-        projection: projection(&columns)?,
+        projection: projection(py, &columns)?,
         topic,
         partition,
         start: start_offset,
@@ -83,7 +85,7 @@ fn decode_batches(
     };
     let decoded = py
         .detach(|| columns::decode_batches(records, &options))
-        .map_err(to_python)?;
+        .map_err(|error| to_python(py, &error))?;
     let batches = decoded
         .batches
         .into_iter()
@@ -95,7 +97,7 @@ fn decode_batches(
 #[pyfunction]
 fn partition_offsets(py: Python<'_>, directory: PathBuf) -> PyResult<(i64, i64)> {
     py.detach(|| columns::partition_offsets(&directory))
-        .map_err(to_python)
+        .map_err(|error| to_python(py, &error))
 }
 
 #[pyfunction]
@@ -105,28 +107,41 @@ fn partition_offset_for_timestamp(
     timestamp: i64,
 ) -> PyResult<Option<i64>> {
     py.detach(|| columns::partition_offset_for_timestamp(&directory, timestamp))
-        .map_err(to_python)
+        .map_err(|error| to_python(py, &error))
 }
 
-fn projection(names: &[PyBackedStr]) -> PyResult<Projection> {
+fn projection(py: Python<'_>, names: &[PyBackedStr]) -> PyResult<Projection> {
     let names: Vec<&str> = names.iter().map(|name| &**name).collect();
-    Projection::from_names(&names).map_err(to_python)
+    Projection::from_names(&names).map_err(|error| to_python(py, &error))
 }
 
-/// A caller's mistake is a ValueError, damaged bytes are an OSError as other unreadable files are.
-fn to_python(error: ColumnsError) -> PyErr {
-    match error {
+/// A caller's mistake is a ValueError; what the log cannot give is one of `logcore`'s errors.
+fn to_python(py: Python<'_>, error: &ColumnsError) -> PyErr {
+    const OFFSET_OUT_OF_RANGE: i16 = 1;
+    const CORRUPT_MESSAGE: i16 = 2;
+    let text = error.to_string();
+    let (exception, code) = match error {
         ColumnsError::UnknownColumn { .. }
         | ColumnsError::NoColumns
         | ColumnsError::DuplicateColumn { .. }
-        | ColumnsError::BadRange { .. }
-        | ColumnsError::OutOfRange { .. } => PyValueError::new_err(error.to_string()),
-        ColumnsError::Storage(_)
-        | ColumnsError::CorruptSegment { .. }
+        | ColumnsError::BadRange { .. } => return PyValueError::new_err(text),
+        ColumnsError::Storage(error) => return errors::storage_error(py, error),
+        ColumnsError::RecordTooLarge { .. } | ColumnsError::Arrow(_) => {
+            return errors::LogError::new_err(text);
+        }
+        ColumnsError::OutOfRange { .. } => (
+            errors::OffsetOutOfRangeError::new_err(text),
+            OFFSET_OUT_OF_RANGE,
+        ),
+        ColumnsError::CorruptSegment { .. }
         | ColumnsError::CutOff { .. }
-        | ColumnsError::CorruptFetch { .. }
-        | ColumnsError::RecordTooLarge { .. }
-        | ColumnsError::Arrow(_) => PyOSError::new_err(error.to_string()),
+        | ColumnsError::CorruptFetch { .. } => {
+            (errors::CorruptLogError::new_err(text), CORRUPT_MESSAGE)
+        }
+    };
+    match exception.value(py).setattr("code", code) {
+        Ok(()) => exception,
+        Err(other) => other,
     }
 }
 

@@ -10,9 +10,11 @@ import struct
 import threading
 from pathlib import Path
 
+import logcore
 import pyarrow as pa
 import pytest
 from aiokafka.record.util import calc_crc32c
+from logcore import CorruptLogError, LogNotFoundError, OffsetOutOfRangeError
 from logcore.columns import PartitionScan, decode_batches, partition_offset_for_timestamp, partition_offsets
 
 from tests.columns.segment_files import (
@@ -162,7 +164,7 @@ def test_a_flipped_bit_is_an_error_that_names_the_place(tmp_path: Path) -> None:
     second[-4] ^= 1
     write_segment(tmp_path, 0, first + bytes(second))
     write_segment(tmp_path, 20, encode(sample(5, first=20)))
-    with pytest.raises(OSError, match=rf"offset 10, at position {len(first)} .* corrupt: checksum"):
+    with pytest.raises(CorruptLogError, match=rf"offset 10, at position {len(first)} .* corrupt: checksum"):
         scan(tmp_path)
     assert records(scan(tmp_path, None, 0, 10)) == written[:10]
 
@@ -175,11 +177,11 @@ def test_what_a_caller_does_wrong_is_said(tmp_path: Path) -> None:
         PartitionScan(tmp_path, "orders", 3, [])
     with pytest.raises(ValueError, match="asked for twice"):
         scan(tmp_path, ["key", "key"])
-    with pytest.raises(ValueError, match=r"\[0, 11\) are not in .*which has \[0, 10\)"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"\[0, 11\) are not in .*which has \[0, 10\)"):
         scan(tmp_path, None, 0, 11)
     with pytest.raises(ValueError, match="no range"):
         scan(tmp_path, None, 5, 4)
-    with pytest.raises(OSError, match="absent"):
+    with pytest.raises(LogNotFoundError, match="absent"):
         scan(tmp_path / "absent")
 
 
@@ -204,3 +206,20 @@ def test_control_batches_are_passed_over() -> None:
     found = [offset for batch in batches for offset in pa.record_batch(batch)["offset"].to_pylist()]
     assert found == [*range(10), *range(11, 16)]
     assert following == 16
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_rows_equal_what_the_log_reads(tmp_path: Path, codec: str) -> None:
+    """The other reader of this project has to see the same records, in a log that is still being written."""
+    written = sample(300)
+    with logcore.open(tmp_path / "log", segment_bytes=4096) as log:
+        for at in range(0, 300, 20):
+            part = written[at : at + 20]
+            batch = [(one.key, one.value, list(one.headers), one.timestamp) for one in part]
+            log.append_batches(logcore.build_batch(batch, codec))
+        rows = records(scan(tmp_path / "log"))
+        assert rows == written
+        assert [
+            (record.offset, record.timestamp, record.key, record.value, tuple(record.headers))
+            for record in log.records()
+        ] == [(row.offset, row.timestamp, row.key, row.value, row.headers) for row in rows]
