@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import confluent_kafka as confluent
+import logcore
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka.record.memory_records import MemoryRecordsBuilder
 
 from tests.conftest import BrokerProcess, StartBroker
 
@@ -122,12 +122,8 @@ def resident_bytes(broker: BrokerProcess) -> int:
 
 
 def batch(*values: bytes) -> bytearray:
-    """A record batch v2, made by kafka-python."""
-    builder = MemoryRecordsBuilder(2, 0, 1 << 24)
-    for value in values:
-        assert builder.append(1_700_000_000_000, None, value) is not None
-    builder.close()
-    return bytearray(builder.buffer())
+    """A record batch v2."""
+    return bytearray(logcore.build_batch([(None, value, None, 1_700_000_000_000) for value in values]))
 
 
 def produce(wire: Wire, topic: str, records: bytes, partition: int = 0) -> tuple[int, int]:

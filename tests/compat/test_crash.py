@@ -156,7 +156,8 @@ def test_an_acknowledged_deletion_survives(start_broker: StartBroker, tmp_path: 
     broker = start_broker(tmp_path / "data")
     create_topic(broker.bootstrap, "gone")
     create_topic(broker.bootstrap, "kept")
-    for future in AdminClient({"bootstrap.servers": broker.bootstrap}).delete_topics(["gone"]).values():
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for future in admin.delete_topics(["gone"]).values():
         future.result(TIMEOUT)
     broker.kill()
     broker = start_broker(tmp_path / "data")

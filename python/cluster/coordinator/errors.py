@@ -44,5 +44,8 @@ class JuteError(Exception):
     """Bytes of a client that are no request: its connection is closed, nobody else notices."""
 
 
-class CoordinatorError(Exception):
-    """The coordinator cannot start or cannot go on; the text says what happened, where, and what to do."""
+class CoordinatorError(OSError):
+    """The coordinator cannot start or cannot go on; the text says what happened, where, and what to do.
+
+    An OSError, for directories, ports and disks are what it is about.
+    """
