@@ -1,9 +1,9 @@
 """The Spark part of the demo: segment files -> parsed flights -> figures, all of it also written as Parquet.
 
-The source is `spark.read.format("logcore")` over the broker's log directory; the tasks read the segment files
-with the extension, beside the broker that still has them open. Usable by itself:
+The source is `spark.read.format("logcore")` over the broker's data directory; the tasks read the segment
+files with the extension, beside the broker that still has them open. Usable by itself:
 
-    python demo/pipeline.py LOG_DIRECTORY OUTPUT_DIRECTORY
+    python demo/pipeline.py DIRECTORY OUTPUT_DIRECTORY
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ def _table(flights: DataFrame, name: str, parquet: Path) -> Table:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        raise SystemExit("usage: pipeline.py LOG_DIRECTORY OUTPUT_DIRECTORY")
+        raise SystemExit("usage: pipeline.py DIRECTORY OUTPUT_DIRECTORY")
     measured: list[Stage] = []
     out = Path(sys.argv[2])
     session = start_spark(out)

@@ -20,6 +20,9 @@ from pyspark_logcore._plan import OffsetRange
 # Kafka names a partition's directory `<topic>-<partition>`; those being deleted or moved end in another word.
 _PARTITION_DIR = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]+)")
 
+# Where `logcore start` puts the logs below its data directory.
+LOGS_INSIDE = "kafka-logs"
+
 # The cluster's own topics: read when named, not when everything is.
 _INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__cluster_metadata"})
 
@@ -64,7 +67,7 @@ class DirectoryLog:
             yield pa.record_batch(batch)
 
     def _found(self) -> dict[tuple[str, int], Path]:
-        root = Path(self.path)
+        root = self._root()
         if not root.is_dir():
             problem = "is a file, not a directory" if root.exists() else "does not exist"
             raise ValueError(f"log directory {self.path} {problem} (on the machine that plans the query)")
@@ -81,6 +84,10 @@ class DirectoryLog:
             )
         return found
 
+    def _root(self) -> Path:
+        inside = Path(self.path) / LOGS_INSIDE
+        return inside if inside.is_dir() else Path(self.path)
+
     def _directory(self, topic: str, partition: int) -> str:
-        inside = Path(self.path) / f"{topic}-{partition}"
+        inside = self._root() / f"{topic}-{partition}"
         return str(inside if inside.is_dir() else self.path)

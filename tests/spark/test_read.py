@@ -87,6 +87,12 @@ def test_a_single_partitions_directory(spark: SparkSession, log_directory: Path)
     assert found.count() == ORDERS[2]
 
 
+def test_a_data_directory_of_logcore_start(spark: SparkSession, log_directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "coordinator").mkdir()
+    (tmp_path / "kafka-logs").symlink_to(log_directory)
+    assert read(spark, tmp_path, subscribe="refunds").count() == 10
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
