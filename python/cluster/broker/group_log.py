@@ -8,6 +8,7 @@ batch, whose commit was then never answered.
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from logcore._native import Server
 
 _READ_BYTES = 1 << 20
+_BATCH_START = struct.Struct(">qi")
+_INT32 = struct.Struct(">i")
 
 
 class OffsetsLog:
@@ -56,7 +59,7 @@ class OffsetsLog:
         number = self._partition(group)
         if number is None:
             raise NotLeaderOrFollower
-        batch = logcore.build_batch([(key, value) for key, value in records], timestamp=now_ms)
+        batch = logcore.build_batch([(key, value, None, now_ms) for key, value in records])
         try:
             self._server.append(GROUP_METADATA_TOPIC, number, batch)
         except ServerError as error:
@@ -74,10 +77,17 @@ class OffsetsLog:
         self, number: int, offset: int, end: int
     ) -> tuple[list[tuple[bytes | None, bytes | None]], int]:
         data = self._server.read(GROUP_METADATA_TOPIC, number, offset, _READ_BYTES)
-        found: list[tuple[bytes | None, bytes | None]] = []
-        following = end
-        for batch in logcore.batches(data):
-            following = batch.last_offset + 1
-            if not batch.is_control:
-                found += [(record.key, record.value) for record in batch if record.offset >= offset]
-        return found, following
+        found: list[tuple[bytes | None, bytes | None]] = [
+            (record.key, record.value) for record in logcore.parse_batches(data, offset)
+        ]
+        return found, _offset_after(data, end)
+
+
+def _offset_after(batches: bytes, default: int) -> int:
+    """The offset after the last of whole batches: base offset (int64 at 0) and last offset delta (int32 at 23)."""
+    position, following = 0, default
+    while position < len(batches):
+        base, length = _BATCH_START.unpack_from(batches, position)
+        following = base + _INT32.unpack_from(batches, position + 23)[0] + 1
+        position += _BATCH_START.size + length
+    return following

@@ -28,7 +28,7 @@ _OPERATIONS_AT_ONCE = 300
 
 
 class Logs(Protocol):
-    """The part of the data plane the controller commands; its methods may block: they are called in threads."""
+    """The part of the data plane the controller commands; its methods may block and run in threads."""
 
     def create_partition(
         self,

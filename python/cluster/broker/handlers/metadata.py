@@ -105,7 +105,7 @@ async def _create(context: Context, request: Request, name: str) -> Body:
             context.config.number("offsets.topic.replication.factor"),
             config=offsets_topic_config(context.config),
         )
-    error = await outcome_of(
+    failed = await outcome_of(
         context.controller.create_topic(new), context.config.number("request.timeout.ms")
     )
     topic = context.metadata.topic(name)

@@ -1,0 +1,179 @@
+"""Settings. If one failed, an operator's file would be misread, or a mistake in it found out only later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cluster.broker.config import BrokerConfig, ConfigError
+from cluster.broker.settings import as_text, broker_settings, topic_settings
+from cluster.broker.topic_policy import (
+    SOURCE_BROKER_FILE,
+    SOURCE_DEFAULT,
+    SOURCE_TOPIC,
+    check_topic_config,
+    synonyms_of,
+    topic_source,
+    topic_value,
+)
+from cluster.errors import InvalidConfig
+from cluster.model import Endpoint
+
+BASE = {"zookeeper.connect": "localhost:2181", "listeners": "PLAINTEXT://localhost:9092"}
+
+
+def parse(**changes: str) -> BrokerConfig:
+    return BrokerConfig.parse(BASE | {name.replace("_", "."): value for name, value in changes.items()})
+
+
+def test_every_default_is_of_its_own_type_and_within_its_own_bounds() -> None:
+    for setting in [*broker_settings().values(), *topic_settings().values()]:
+        if setting.default:
+            assert setting.parse(setting.default) == setting.default_value()
+
+
+def test_topic_settings_name_broker_settings_there_are() -> None:
+    for setting in topic_settings().values():
+        assert all(name in broker_settings() for name, _ in setting.synonyms)
+
+
+def test_the_file_kafka_ships() -> None:
+    config = BrokerConfig.parse(
+        BASE
+        | {
+            "broker.id": "0",
+            "num.network.threads": "3",
+            "num.io.threads": "8",
+            "socket.send.buffer.bytes": "102400",
+            "log.dirs": "/tmp/kafka-logs",
+            "num.partitions": "1",
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "log.retention.hours": "168",
+            "zookeeper.connection.timeout.ms": "18000",
+            "group.initial.rebalance.delay.ms": "0",
+        }
+    )
+    assert config.broker_id == 0
+    assert config.log_dirs == ["/tmp/kafka-logs"]
+    assert config.listeners == config.advertised == (Endpoint("PLAINTEXT", "localhost", 9092),)
+    assert config.number("group.initial.rebalance.delay.ms") == 0
+    assert config.number("offsets.topic.num.partitions") == 50
+    assert len(config.warnings) == 1
+    assert "transaction.state.log.replication.factor" in config.warnings[0]
+
+
+def test_what_nobody_knows_and_what_is_not_served_is_named() -> None:
+    config = parse(log_dirz="x", ssl_protocol="TLSv1.2")
+    assert config.warnings == (
+        "unknown settings, ignored: log.dirz",
+        "settings of Kafka this broker does not act on: ssl.protocol",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("num.partitions", "many", "a whole number is needed"),
+        ("num.partitions", "0", "a number of at least 1 is needed"),
+        ("num.partitions", "99999999999", "from -2147483648 to 2147483647"),
+        ("auto.create.topics.enable", "yes", "true or false"),
+        ("compression.type", "zip", "uncompressed, zstd, lz4, snappy, gzip or producer is needed"),
+        ("log.cleanup.policy", "compact,shred", "a list of compact or delete is needed"),
+        ("log.message.timestamp.type", "Now", "CreateTime or LogAppendTime"),
+        ("log.segment.bytes", "13", "of at least 14"),
+        ("compression.gzip.level", "0", "-1 or from 1 to 9"),
+        ("log.cleaner.min.cleanable.ratio", "1.5", "from 0 to 1"),
+        ("listeners", "localhost:9092", "NAME://HOST:PORT"),
+        ("listeners", "PLAINTEXT://localhost:99999", "NAME://HOST:PORT"),
+        ("listeners", "SSL://localhost:9093", "PLAINTEXT only"),
+        ("listeners", "OTHER://localhost:9093", "listener.security.protocol.map has no protocol for OTHER"),
+        ("listeners", "PLAINTEXT://a:1,PLAINTEXT://b:2", "a name of its own"),
+        ("listeners", "", "at least one listener"),
+        ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "not a wildcard"),
+        ("advertised.listeners", "SASL_SSL://host:9092", "PLAINTEXT only"),
+        ("process.roles", "broker", "ZooKeeper mode only"),
+        ("zookeeper.connect", "", "the address of the coordinator"),
+        ("broker.id", "-2", "at least 0"),
+        ("broker.id", "1001", "at most reserved.broker.max.id"),
+        ("log.dirs", ",", "at least one directory"),
+        ("log.retention.ms", "0", "at least 1"),
+        ("group.min.session.timeout.ms", "1800001", "at most group.max.session.timeout.ms"),
+        ("inter.broker.listener.name", "OTHER", "one of the listeners is needed"),
+    ],
+)
+def test_a_bad_value_is_one_clear_error(name: str, value: str, allowed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.parse(BASE | {name: value})
+    assert name in str(caught.value)
+    assert allowed in str(caught.value)
+
+
+def test_several_listeners() -> None:
+    config = parse(
+        listeners="CLIENT://:9092,BROKER://[::1]:9093",
+        listener_security_protocol_map="CLIENT:PLAINTEXT,BROKER:PLAINTEXT",
+        advertised_listeners="CLIENT://kafka.example:19092,BROKER://[::1]:9093",
+        inter_broker_listener_name="BROKER",
+    )
+    assert config.listeners == (Endpoint("CLIENT", "", 9092), Endpoint("BROKER", "::1", 9093))
+    assert str(config.advertised[0]) == "CLIENT://kafka.example:19092"
+    assert str(config.advertised[1]) == "BROKER://[::1]:9093"
+    assert config.inter_broker_listener == "BROKER"
+
+
+def test_files_and_overrides(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "# a comment\nzookeeper.connect=zk:2181/kafka\nnum.partitions = 3\nlisteners=PLAINTEXT://h:1\n"
+    )
+    config = BrokerConfig.load(path, {"num.partitions": "4"})
+    assert config.number("num.partitions") == 4
+    assert config.zookeeper_connect == "zk:2181/kafka"
+
+
+def test_the_data_plane_gets_what_was_given() -> None:
+    config = parse(log_segment_bytes="1048576", log_cleanup_policy="compact,delete", zookeeper_set_acl="true")
+    assert config.server_settings() == {
+        "zookeeper.connect": "localhost:2181",
+        "listeners": "PLAINTEXT://localhost:9092",
+        "log.segment.bytes": 1048576,
+        "log.cleanup.policy": "compact,delete",
+        "zookeeper.set.acl": True,
+    }
+
+
+def test_where_a_topics_value_comes_from() -> None:
+    retention, segment = topic_settings()["retention.ms"], topic_settings()["segment.bytes"]
+    config = parse(log_retention_hours="2", log_segment_bytes="2048")
+    assert topic_value(retention, {}, config) == "7200000"
+    # Kafka shows only what leads up to log.retention.ms, which was not set.
+    assert topic_source(retention, {}, config) == SOURCE_DEFAULT
+    assert topic_source(segment, {}, config) == SOURCE_BROKER_FILE
+    assert synonyms_of(segment, {"segment.bytes": "4096"}, config) == [
+        ("segment.bytes", "4096", SOURCE_TOPIC),
+        ("log.segment.bytes", "2048", SOURCE_BROKER_FILE),
+        ("log.segment.bytes", "1073741824", SOURCE_DEFAULT),
+    ]
+    assert topic_value(segment, {"segment.bytes": "4096"}, config) == "4096"
+    assert topic_value(retention, {}, parse(log_retention_ms="-1")) == "-1"
+
+
+def test_settings_of_topics_are_checked() -> None:
+    check_topic_config({"retention.ms": "-1", "cleanup.policy": "compact", "segment.bytes": "1048576"})
+    with pytest.raises(InvalidConfig, match=r"Unknown topic config name: retention\.bits"):
+        check_topic_config({"retention.bits": "1"})
+    with pytest.raises(InvalidConfig, match=r"retention\.ms=-2 is not allowed"):
+        check_topic_config({"retention.ms": "-2"})
+
+
+def test_values_as_text() -> None:
+    assert [as_text(value) for value in (None, True, False, 1, 0.5, ["a", "b"], "x")] == [
+        None,
+        "true",
+        "false",
+        "1",
+        "0.5",
+        "a,b",
+        "x",
+    ]

@@ -1,0 +1,114 @@
+"""What the handlers have in common.
+
+If one failed, ApiVersions would advertise what is not served, or an error in one handler would cost the
+connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from cluster.broker.handlers import ANSWERED_BY_THE_DATA_PLANE, HANDLERS, advertised
+from cluster.errors import UnknownServerError
+from logcore._native import (
+    api_keys,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    valid_versions,
+)
+
+EXAMPLES: dict[int, dict[str, Any]] = {
+    3: {"topics": [{"name": "t"}]},
+    8: {
+        "group_id": "g",
+        "topics": [{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 1}]}],
+    },
+    15: {"groups": ["g"]},
+    19: {"topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}], "timeout_ms": 1},
+    32: {"resources": [{"resource_type": 2, "resource_name": "t"}]},
+    37: {"topics": [{"name": "t", "count": 2}], "timeout_ms": 1},
+    42: {"groups_names": ["g"]},
+}
+
+
+def example(key: int, version: int) -> dict[str, Any]:
+    topics = [{"name": "t", "partition_indexes": [0]}]
+    if key == 9:
+        return (
+            {"groups": [{"group_id": "g", "topics": topics}]}
+            if version >= 8
+            else {"group_id": "g", "topics": topics}
+        )
+    if key == 10:
+        return {"coordinator_keys": ["g"]} if version >= 4 else {"key": "g"}
+    if key == 20:
+        return {"topics": [{"name": "t"}]} if version >= 6 else {"topic_names": ["t"]}
+    return EXAMPLES.get(key, {})
+
+
+@dataclass
+class FakeRequest:
+    api_key: int
+    api_version: int
+    body: dict[str, Any]
+    client_id: str | None = None
+    connection_id: str = "c"
+    client_host: str = "127.0.0.1"
+    listener: str = "PLAINTEXT"
+    answers: list[dict[str, Any]] = field(default_factory=list)
+
+    def respond(self, body: dict[str, Any]) -> None:
+        self.answers.append(body)
+
+    def close(self) -> None:
+        raise AssertionError("the connection was closed")
+
+
+def test_each_api_has_one_handler() -> None:
+    assert len({key for key, _, _ in advertised()}) == len(HANDLERS) + len(ANSWERED_BY_THE_DATA_PLANE)
+
+
+def test_what_clients_probe_for_is_there() -> None:
+    served = {key: (first, last) for key, first, last in advertised()}
+    names = api_keys()
+    # librdkafka takes a broker for one of an old version when one of these is missing.
+    for name, version in [
+        ("JoinGroup", 0),
+        ("SyncGroup", 0),
+        ("Heartbeat", 0),
+        ("LeaveGroup", 0),
+        ("FindCoordinator", 0),
+        ("OffsetCommit", 1),
+        ("OffsetCommit", 2),
+        ("OffsetFetch", 1),
+        ("Metadata", 0),
+        ("DescribeGroups", 0),
+    ]:
+        first, last = served[names[name]]
+        assert first <= version <= last, name
+
+
+@pytest.mark.parametrize("key", sorted(HANDLERS))
+def test_versions_are_ones_the_codec_knows(key: int) -> None:
+    first, last = HANDLERS[key].VERSIONS
+    lowest, highest = valid_versions(key)
+    assert lowest <= first <= last <= highest
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [
+        (key, version)
+        for key, handler in HANDLERS.items()
+        for version in range(handler.VERSIONS[0], handler.VERSIONS[1] + 1)
+    ],
+)
+def test_a_failure_can_be_said_in_every_version(key: int, version: int) -> None:
+    body = decode_request(key, version, encode_request(key, version, example(key, version)))
+    answer = HANDLERS[key].failure(FakeRequest(key, version, body), UnknownServerError.code)
+    decoded = decode_response(key, version, encode_response(key, version, answer))
+    assert "-1" in str(decoded)

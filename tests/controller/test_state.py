@@ -1,0 +1,151 @@
+"""The controller's state machine.
+
+If one failed, a topic would stay without leaders, a deleted one would come back, or two controllers' work
+would mix.
+"""
+
+from __future__ import annotations
+
+from cluster.controller.state import (
+    CloseTopic,
+    Configure,
+    ControllerState,
+    CreateStates,
+    DropWish,
+    OpenPartitions,
+    Publish,
+    RemoveTopic,
+    UpdateState,
+    Withdraw,
+    WriteTopic,
+)
+from cluster.model import (
+    NO_LEADER,
+    NO_TOPIC_ID,
+    BrokerId,
+    BrokerInfo,
+    ControllerEpoch,
+    LeaderEpoch,
+    PartitionState,
+    Replicas,
+    TopicPartition,
+    new_topic_id,
+)
+
+ONE, TWO = BrokerId(1), BrokerId(2)
+ID = new_topic_id()
+
+
+def controller(*live: BrokerId) -> ControllerState:
+    state = ControllerState(ONE)
+    state.elected(ControllerEpoch(5))
+    state.brokers_changed({broker: BrokerInfo(broker, ()) for broker in live})
+    return state
+
+
+def partition(leader: BrokerId, epoch: int, *isr: BrokerId) -> PartitionState:
+    return PartitionState(leader, LeaderEpoch(epoch), isr, ControllerEpoch(4), zk_version=3)
+
+
+def test_a_new_topic_gets_leaders_and_is_opened_before_it_is_shown() -> None:
+    state = controller(ONE)
+    actions = state.topic_loaded("t", ID, ID, {0: Replicas((ONE,)), 1: Replicas((ONE,))}, {}, {"a": "b"})
+    first = PartitionState(ONE, LeaderEpoch(0), (ONE,), ControllerEpoch(5))
+    assert actions == [
+        CreateStates("t", {0: first, 1: first}),
+        OpenPartitions(state.topics["t"], (0, 1)),
+        Publish(state.topics["t"]),
+    ]
+
+
+def test_a_known_topic_keeps_its_leader_and_epoch() -> None:
+    state = controller(ONE)
+    actions = state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, {0: partition(ONE, 7, ONE)}, {})
+    assert actions == [OpenPartitions(state.topics["t"], (0,)), Publish(state.topics["t"])]
+    assert state.topics["t"].partitions[0].leader_epoch == 7
+
+
+def test_reading_again_what_is_open_opens_nothing() -> None:
+    state = controller(ONE)
+    arguments = ("t", ID, ID, {0: Replicas((ONE,))}, {0: partition(ONE, 7, ONE)})
+    state.topic_loaded(*arguments, {})
+    assert state.topic_loaded(*arguments, {}) == [Publish(state.topics["t"])]
+    changed = state.topic_loaded(*arguments, {"a": "b"})
+    assert changed == [Configure(state.topics["t"]), Publish(state.topics["t"])]
+
+
+def test_added_partitions_are_the_only_ones_opened() -> None:
+    state = controller(ONE)
+    states = {0: partition(ONE, 7, ONE)}
+    state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, states, {})
+    actions = state.topic_loaded("t", ID, ID, {0: Replicas((ONE,)), 1: Replicas((ONE,))}, dict(states), {})
+    assert isinstance(actions[0], CreateStates)
+    assert list(actions[0].states) == [1]
+    assert OpenPartitions(state.topics["t"], (1,)) in actions
+
+
+def test_a_topic_without_an_id_gets_one() -> None:
+    state = controller(ONE)
+    actions = state.topic_loaded("t", NO_TOPIC_ID, ID, {0: Replicas((ONE,))}, {0: partition(ONE, 0, ONE)}, {})
+    assert actions[0] == WriteTopic(state.topics["t"])
+    assert state.topics["t"].id == ID
+
+
+def test_a_leader_that_is_gone_is_replaced_from_the_isr_in_a_new_epoch() -> None:
+    state = controller(ONE)
+    assignment = {0: Replicas((TWO, ONE)), 1: Replicas((TWO, ONE))}
+    actions = state.topic_loaded(
+        "t", ID, ID, assignment, {0: partition(TWO, 7, TWO, ONE), 1: partition(TWO, 7, TWO)}, {}
+    )
+    moved = state.topics["t"].partitions
+    assert (moved[0].leader, moved[0].leader_epoch, moved[0].isr) == (ONE, 8, (ONE,))
+    assert (moved[1].leader, moved[1].leader_epoch, moved[1].isr) == (NO_LEADER, 8, (TWO,))
+    assert moved[0].controller_epoch == 5
+    updates = [action for action in actions if isinstance(action, UpdateState)]
+    assert [(item.partition, item.expected_version) for item in updates] == [
+        (TopicPartition("t", 0), 3),
+        (TopicPartition("t", 1), 3),
+    ]
+
+
+def test_a_broker_that_comes_back_leads_what_only_it_holds() -> None:
+    state = controller()
+    state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, {0: partition(ONE, 7, ONE)}, {})
+    assert state.topics["t"].partitions[0].leader == NO_LEADER
+    actions = state.brokers_changed({ONE: BrokerInfo(ONE, ())})
+    assert state.topics["t"].partitions[0].leader_epoch == 9
+    assert OpenPartitions(state.topics["t"], (0,)) in actions
+    assert state.brokers_changed({ONE: BrokerInfo(ONE, ())}) == []
+
+
+def test_only_members_of_the_isr_lead_unless_that_is_allowed() -> None:
+    unclean = ControllerState(ONE, unclean_election=True)
+    unclean.elected(ControllerEpoch(5))
+    unclean.brokers_changed({ONE: BrokerInfo(ONE, ())})
+    unclean.topic_loaded("t", ID, ID, {0: Replicas((TWO, ONE))}, {0: partition(TWO, 7, TWO)}, {})
+    assert unclean.topics["t"].partitions[0].isr == (ONE,)
+
+
+def test_deletion_hides_closes_and_removes_in_this_order() -> None:
+    state = controller(ONE)
+    state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, {}, {})
+    assert state.deletion_wished("t", True) == [Withdraw("t"), CloseTopic("t"), RemoveTopic("t")]
+    assert state.deletion_wished("t", False) == [DropWish("t")]
+    disabled = ControllerState(ONE, delete_enabled=False)
+    assert disabled.deletion_wished("t", True) == [DropWish("t")]
+
+
+def test_settings_that_change() -> None:
+    state = controller(ONE)
+    state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, {}, {})
+    actions = state.config_changed("t", {"retention.ms": "1"})
+    assert actions == [Configure(state.topics["t"]), Publish(state.topics["t"])]
+    assert state.config_changed("t", {"retention.ms": "1"}) == []
+    assert state.config_changed("unknown", {}) == []
+
+
+def test_a_topic_that_vanished_is_closed() -> None:
+    state = controller(ONE)
+    state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, {}, {})
+    assert state.topic_vanished("t") == [Withdraw("t"), CloseTopic("t")]
+    assert state.topic_vanished("t") == []

@@ -1,0 +1,121 @@
+"""Kafka's znodes. If one failed, Apache Kafka and this broker would not understand each other's coordinator
+data.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cluster.controller import znodes
+from cluster.model import (
+    NO_TOPIC_ID,
+    BrokerId,
+    BrokerInfo,
+    ControllerEpoch,
+    Endpoint,
+    LeaderEpoch,
+    PartitionState,
+    Replicas,
+    new_topic_id,
+    parse_topic_id,
+    topic_id_text,
+)
+
+ONE = BrokerId(1)
+
+
+def test_broker() -> None:
+    endpoints = (Endpoint("CLIENT", "host1", 9092, "PLAINTEXT"), Endpoint("SAFE", "host1", 9093, "SSL"))
+    info = BrokerInfo(ONE, endpoints, "dc1", 42)
+    data = znodes.encode_broker(info, 2233345666)
+    assert json.loads(data) == {
+        "version": 5,
+        "host": "host1",
+        "port": 9092,
+        "jmx_port": -1,
+        "timestamp": "2233345666",
+        "endpoints": ["CLIENT://host1:9092", "SAFE://host1:9093"],
+        "listener_security_protocol_map": {"CLIENT": "PLAINTEXT", "SAFE": "SSL"},
+        "rack": "dc1",
+        "features": {},
+    }
+    assert b" " not in data
+    assert znodes.decode_broker(ONE, data, 42) == info
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"version":1,"host":"localhost","port":9092,"jmx_port":9999,"timestamp":"1"}',
+        '{"version":2,"host":"localhost","port":9092,"jmx_port":9999,"timestamp":"1",'
+        '"endpoints":["PLAINTEXT://localhost:9092"]}',
+    ],
+)
+def test_brokers_of_older_versions(text: str) -> None:
+    assert znodes.decode_broker(ONE, text.encode(), 0).endpoints == (
+        Endpoint("PLAINTEXT", "localhost", 9092),
+    )
+
+
+def test_topic() -> None:
+    topic_id = new_topic_id()
+    assignment = {0: Replicas((ONE,)), 10: Replicas((ONE, BrokerId(2)), adding=(BrokerId(2),))}
+    data = znodes.encode_topic(topic_id, assignment)
+    assert json.loads(data) == {
+        "version": 3,
+        "topic_id": topic_id_text(topic_id),
+        "partitions": {"0": [1], "10": [1, 2]},
+        "adding_replicas": {"10": [2]},
+        "removing_replicas": {},
+    }
+    assert znodes.decode_topic("t", data) == (topic_id, assignment)
+    assert znodes.decode_topic("t", b'{"version":1,"partitions":{"0":[1]}}') == (
+        NO_TOPIC_ID,
+        {0: Replicas((ONE,))},
+    )
+
+
+def test_state() -> None:
+    state = PartitionState(ONE, LeaderEpoch(3), (ONE,), ControllerEpoch(4), zk_version=7)
+    data = znodes.encode_state(state)
+    assert json.loads(data) == {
+        "version": 1,
+        "leader": 1,
+        "leader_epoch": 3,
+        "isr": [1],
+        "controller_epoch": 4,
+    }
+    assert znodes.decode_state("t", 0, data, 7) == state
+
+
+def test_the_small_ones() -> None:
+    assert json.loads(znodes.encode_config({"a": "b"})) == {"version": 1, "config": {"a": "b"}}
+    assert znodes.decode_config("/x", None) == {}
+    assert znodes.decode_config_change("/x", znodes.encode_config_change("topics/t")) == "topics/t"
+    assert (
+        znodes.decode_config_change("/x", b'{"version":1,"entity_type":"topics","entity_name":"t"}')
+        == "topics/t"
+    )
+    assert znodes.decode_controller(znodes.encode_controller(ONE, 5)) == 1
+    assert json.loads(znodes.encode_cluster_id("abc")) == {"version": "1", "id": "abc"}
+    assert znodes.decode_cluster_id(znodes.encode_cluster_id("abc")) == "abc"
+    block = znodes.encode_producer_id_block(1, 2000, 2999)
+    assert json.loads(block) == {"version": 1, "broker": 1, "block_start": "2000", "block_end": "2999"}
+    assert znodes.decode_producer_id_block(block) == (1, 2000, 2999)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"{}", b'{"partitions":[]}', b'{"partitions":{"x":[1]}}', b"\xff"]
+)
+def test_foreign_data_is_named(data: bytes) -> None:
+    with pytest.raises(znodes.ZnodeError, match="/brokers/topics/t cannot be read"):
+        znodes.decode_topic("t", data)
+
+
+def test_topic_ids_as_text() -> None:
+    topic_id = new_topic_id()
+    assert parse_topic_id(topic_id_text(topic_id)) == topic_id
+    assert topic_id_text(NO_TOPIC_ID) == "AAAAAAAAAAAAAAAAAAAAAA"
+    with pytest.raises(ValueError, match="not a topic id"):
+        parse_topic_id("short")

@@ -1,0 +1,227 @@
+"""Random lives of a group, checked against what must always be true.
+
+If it failed, two members could read the same partition in one generation, a member could be sent back to an
+older generation, a client could wait for ever, or a restart could forget a commit that was answered.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from cluster.errors import NONE
+from cluster.groups.group import CommittedOffset, GroupState
+from cluster.groups.machine import GroupMachine
+from cluster.groups.messages import (
+    Action,
+    Commit,
+    CommitResult,
+    GroupLimits,
+    Join,
+    JoinResult,
+    Leaving,
+    Respond,
+    Sync,
+    SyncResult,
+    Write,
+)
+from cluster.model import TopicPartition
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+PARTITIONS = [f"p{number}" for number in range(4)]
+SESSION_MS = 10_000
+REBALANCE_MS = 20_000
+
+
+class GroupLife(RuleBasedStateMachine):
+    """Clients that join, sync, commit, fall silent and come back; writes that succeed, fail, or take their
+    time.
+    """
+
+    members = Bundle("members")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids = itertools.count(1)
+        self.tokens = itertools.count(1)
+        self.machine = GroupMachine(GroupLimits(initial_delay_ms=500), lambda: str(next(self.ids)))
+        self.now = 1_000
+        self.writes: list[Write] = []
+        self.waiting: dict[int, str] = {}
+        self.generation_seen = 0
+        self.joined: dict[str, JoinResult] = {}
+        self.assigned: dict[int, dict[str, str]] = {}
+        self.answered_commits: dict[TopicPartition, int] = {}
+        self.commits: dict[int, int] = {}
+
+    # ---- what the machine does ----
+
+    def take(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Write):
+                self.writes.append(action)
+            else:
+                self.answer(action)
+
+    def answer(self, action: Respond) -> None:
+        who = self.waiting.pop(action.token)
+        result = action.result
+        if isinstance(result, JoinResult) and result.error == NONE:
+            assert result.generation >= self.generation_seen
+            self.generation_seen = result.generation
+            self.joined[result.member] = result
+        elif isinstance(result, SyncResult) and result.error == NONE:
+            generation, _, member = who.partition(" ")
+            self.check_assignment(int(generation), member, result.assignment.decode())
+        elif isinstance(result, CommitResult) and result.error == NONE:
+            self.answered_commits[TopicPartition("t", 0)] = self.commits[action.token]
+
+    def check_assignment(self, generation: int, member: str, assignment: str) -> None:
+        given = self.assigned.setdefault(generation, {})
+        assert given.get(member, assignment) == assignment
+        given[member] = assignment
+        everything = [part for text in given.values() for part in text.split("+") if part]
+        assert len(everything) == len(set(everything)), (
+            f"a partition has two owners in generation {generation}"
+        )
+
+    # ---- what happens to it ----
+
+    def token(self, who: str) -> int:
+        token = next(self.tokens)
+        self.waiting[token] = who
+        return token
+
+    def join_as(self, member: str, instance: str | None, protocols: tuple[str, ...]) -> None:
+        request = Join(
+            "g",
+            member,
+            instance,
+            "client",
+            "/host",
+            REBALANCE_MS,
+            SESSION_MS,
+            "consumer",
+            tuple((name, b"t") for name in protocols),
+        )
+        self.take(self.machine.join(self.token(member), request, self.now))
+
+    @rule(
+        target=members,
+        instance=st.sampled_from([None, None, "i", "j"]),
+        protocols=st.sampled_from([("range",), ("range", "sticky"), ("sticky", "range")]),
+    )
+    def new_member(self, instance: str | None, protocols: tuple[str, ...]) -> object:
+        before = set(self.known())
+        self.join_as("", instance, protocols)
+        fresh = [member for member in self.known() if member not in before]
+        return multiple(*((member, instance, protocols) for member in fresh))
+
+    def known(self) -> list[str]:
+        group = self.machine.groups.get("g")
+        return [] if group is None else list(group.members)
+
+    @rule(member=members)
+    def join_again(self, member: tuple[str, str | None, tuple[str, ...]]) -> None:
+        self.join_as(*member)
+
+    @rule(member=members)
+    def sync(self, member: tuple[str, str | None, tuple[str, ...]]) -> None:
+        result = self.joined.get(member[0])
+        if result is None:
+            return
+        decision: dict[str, bytes] = {}
+        if result.leader == member[0] and result.members:
+            names = [item.id for item in result.members]
+            for index, part in enumerate(PARTITIONS):
+                owner = names[index % len(names)]
+                decision[owner] = b"+".join(filter(None, [decision.get(owner, b""), part.encode()]))
+        request = Sync("g", result.generation, member[0], member[1], assignments=decision)
+        self.take(self.machine.sync(self.token(f"{result.generation} {member[0]}"), request, self.now))
+
+    @rule(member=members)
+    def heartbeat(self, member: tuple[str, str | None, tuple[str, ...]]) -> None:
+        result = self.joined.get(member[0])
+        if result is not None:
+            self.machine.heartbeat("g", result.generation, member[0], member[1], self.now)
+
+    @rule(member=consumes(members))
+    def leave(self, member: tuple[str, str | None, tuple[str, ...]]) -> None:
+        _, actions = self.machine.leave("g", [Leaving(member[0], member[1])], self.now)
+        self.take(actions)
+
+    @rule(member=members, offset=st.integers(0, 1000))
+    def commit(self, member: tuple[str, str | None, tuple[str, ...]], offset: int) -> None:
+        result = self.joined.get(member[0])
+        if result is None:
+            return
+        token = self.token(member[0])
+        self.commits[token] = offset
+        kept = CommittedOffset(offset, commit_ms=self.now)
+        request = Commit("g", result.generation, member[0], member[1], {TopicPartition("t", 0): kept})
+        self.take(self.machine.commit(token, request, self.now))
+
+    @rule(milliseconds=st.sampled_from([1, 400, 3_000, 9_999, 20_001]))
+    def time_passes(self, milliseconds: int) -> None:
+        self.now += milliseconds
+        self.take(self.machine.advance(self.now))
+
+    @rule(error=st.sampled_from([0, 0, 0, 15]))
+    def write_ends(self, error: int) -> None:
+        if self.writes:
+            write = self.writes.pop(0)
+            self.take(self.machine.stored(write.id, error, self.now))
+
+    # ---- what must always be true ----
+
+    @invariant()
+    def generation_never_goes_back(self) -> None:
+        group = self.machine.groups.get("g")
+        if group is not None:
+            assert group.generation >= self.generation_seen
+
+    @invariant()
+    def members_are_consistent(self) -> None:
+        group = self.machine.groups.get("g")
+        if group is None:
+            return
+        assert set(group.static.values()) <= set(group.members)
+        assert (group.leader is None) == (not group.members)
+        assert group.leader is None or group.leader in group.members
+        if group.state is GroupState.EMPTY:
+            assert not group.members
+        if group.state in (GroupState.STABLE, GroupState.COMPLETING):
+            assert group.protocol in group.candidates()
+
+    @invariant()
+    def nobody_waits_without_a_deadline(self) -> None:
+        group = self.machine.groups.get("g")
+        if group is None or not self.waiting:
+            return
+        if group.state is GroupState.PREPARING:
+            assert group.join_deadline is not None
+        if group.state is GroupState.COMPLETING and group.pending_sync:
+            assert group.sync_deadline is not None
+        assert self.machine.next_deadline() is not None
+
+    @invariant()
+    def answered_commits_are_kept(self) -> None:
+        committed = self.machine.committed("g")
+        for item, offset in self.answered_commits.items():
+            assert committed[item].offset == offset
+
+    def teardown(self) -> None:
+        """In the end, when all writes succeed and time passes, nobody is left waiting."""
+        for _ in range(4):
+            while self.writes:
+                self.take(self.machine.stored(self.writes.pop(0).id, NONE, self.now))
+            self.now += 10 * 60_000
+            self.take(self.machine.advance(self.now))
+        assert not self.waiting
+        group = self.machine.groups.get("g")
+        assert group is None or group.state is GroupState.EMPTY
+
+
+GroupLife.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestGroupLife = GroupLife.TestCase

@@ -1,0 +1,108 @@
+"""What is written to __consumer_offsets.
+
+If one failed, Apache Kafka could not read the offsets this broker committed, or this broker its own after a
+restart.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from cluster.groups.group import CommittedOffset, GroupState
+from cluster.groups.machine import GroupMachine
+from cluster.groups.messages import GroupLimits, StoredGroup, StoredMember, Write
+from cluster.groups.records import encode_write, load_records, partition_of, read_subscription
+from cluster.model import TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def test_commit_bytes_are_kafkas() -> None:
+    kept = CommittedOffset(77, leader_epoch=3, metadata="note", commit_ms=1_000)
+    [(key, value)] = encode_write(Write(1, "group", offsets={TopicPartition("topic", 5): kept}))
+    assert key == struct.pack(">h", 1) + text("group") + text("topic") + struct.pack(">i", 5)
+    assert value == struct.pack(">hqi", 3, 77, 3) + text("note") + struct.pack(">q", 1_000)
+
+
+def test_commit_with_an_expiry_of_its_own_has_the_version_that_has_room_for_it() -> None:
+    kept = CommittedOffset(77, commit_ms=1_000, expire_ms=2_000)
+    [(_, value)] = encode_write(Write(1, "g", offsets={TopicPartition("t", 0): kept}))
+    assert value == struct.pack(">hq", 1, 77) + text("") + struct.pack(">qq", 1_000, 2_000)
+
+
+def test_group_bytes_are_kafkas() -> None:
+    member = StoredMember("m", None, "client", "/host", 60, 10, b"sub", b"assign")
+    stored = StoredGroup("g", "consumer", 4, "range", "m", 9, (member,))
+    [(key, value)] = encode_write(Write(1, "g", stored=stored))
+    assert key == struct.pack(">h", 2) + text("g")
+    assert value == (
+        struct.pack(">h", 3)
+        + text("consumer")
+        + struct.pack(">i", 4)
+        + text("range")
+        + text("m")
+        + struct.pack(">q", 9)
+        + struct.pack(">i", 1)
+        + text("m")
+        + struct.pack(">h", -1)
+        + text("client")
+        + text("/host")
+        + struct.pack(">ii", 60, 10)
+        + struct.pack(">i", 3)
+        + b"sub"
+        + struct.pack(">i", 6)
+        + b"assign"
+    )
+
+
+def test_what_was_written_is_read_again() -> None:
+    item = TopicPartition("t", 1)
+    member = StoredMember(
+        "m", "i", "client", "/host", 60_000, 10_000, b"\0\0\0\0\0\1\0\1t\0\0\0\0", b"assign"
+    )
+    stored = StoredGroup("g", "consumer", 4, "range", "m", 9, (member,))
+    machine = GroupMachine(GroupLimits(), lambda: "id")
+    machine.read_subscription = read_subscription
+    records = encode_write(Write(1, "g", stored=stored, offsets={item: CommittedOffset(5, commit_ms=3)}))
+    records += encode_write(Write(2, "only offsets", offsets={item: CommittedOffset(6)}))
+    records += encode_write(Write(3, "gone", offsets={item: CommittedOffset(7)}))
+    records += encode_write(Write(4, "gone", offsets={item: None}, remove_group=True))
+    assert load_records(machine, [*records, (None, b"x"), (b"\0\1", b"y"), (b"\0\x63", None)]) == 3
+    machine.loaded(100)
+    group = machine.groups["g"]
+    assert (group.state, group.generation, group.leader) == (GroupState.STABLE, 4, "m")
+    assert group.subscribed == {"t"}
+    assert machine.describe("g").members[0].assignment == b"assign"
+    assert machine.committed("g")[item].offset == 5
+    assert machine.committed("only offsets")[item].offset == 6
+    assert "gone" not in machine.groups
+    assert machine.heartbeat("g", 4, "m", "i", 101) == 0
+    assert machine.next_deadline() == 10_100
+
+
+@pytest.mark.parametrize(
+    ("group", "partition"),
+    # From Java: Math.abs("...".hashCode()) % 50; the third has the one hash code without a positive
+    # counterpart.
+    [("", 0), ("console-consumer-12345", None), ("polygenelubricants", 0), ("g", 3), ("grüße", None)],
+)
+def test_a_group_has_the_partition_kafka_gives_it(group: str, partition: int | None) -> None:
+    found = partition_of(group, 50)
+    assert 0 <= found < 50
+    assert partition is None or found == partition
+
+
+@given(st.text(max_size=20))
+def test_every_name_has_a_partition(name: str) -> None:
+    assert 0 <= partition_of(name, 50) < 50
+
+
+def test_subscriptions_that_are_none_are_not_read() -> None:
+    assert read_subscription(b"\0\0\0\0\0\1\0\1t\0\0\0\0") == {"t"}
+    assert read_subscription(b"") is None
+    assert read_subscription(b"\0\1\xff\xff\xff") is None
