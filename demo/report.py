@@ -77,8 +77,8 @@ def _head(tables: dict[str, Table]) -> str:
         (f"{total['flights']:,}", "departures planned, January to December 2013"),
         (f"{_share(total):.2%}", f"cancelled: {total['cancelled']:,} flights"),
         (_minutes(_number(total, "dep_delay_p50")), "the median departure"),
-        (f"{_number(total, 'dep_delay_p90'):.0f} min", "late at most: nine of ten departures"),
-        (f"{_number(total, 'dep_delay_p99') / 60:.1f} h", "late at most: 99 of 100 departures"),
+        (f"{_number(total, 'dep_delay_p90'):.0f} min", "or less behind schedule: nine of ten departures"),
+        (f"{_number(total, 'dep_delay_p99') / 60:.1f} h", "or less behind schedule: 99 of 100 departures"),
         (f"{_share(worst):.0%}", f"of {worst_day:%-d %B} cancelled, the worst day"),
     )
     cells = "".join(

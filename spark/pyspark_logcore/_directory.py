@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,11 @@ class DirectoryLog:
     """
 
     path: str
+
+    @contextmanager
+    def catalog(self) -> Iterator[DirectoryLog]:
+        """What the plan asks."""
+        yield self
 
     def partitions(self, choice: TopicChoice) -> list[tuple[str, int]]:
         found = self._found()

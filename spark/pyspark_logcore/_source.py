@@ -60,7 +60,8 @@ class _LogReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        return plan(self._options, self._log)
+        with self._log.catalog() as catalog:
+            return plan(self._options, catalog)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # An empty plan comes back from Spark as a single partition without a value.
