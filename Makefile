@@ -64,8 +64,10 @@ fmt:  ## puts the sources into the project's format
 
 bench: $(VENV)/.dev $(VENV)/.built peers  ## the extension's benchmarks, then the broker beside Apache Kafka
 	@cargo build --release --locked -p logcore-bench-wire
-	$(PY) -m pytest -q bench --benchmark-only --benchmark-columns=min,median,max,rounds -p no:cacheprovider
-	$(PY) bench/system.py
+	mkdir -p build
+	$(PY) -m pytest -q bench --benchmark-only --benchmark-json=build/bench.json --benchmark-quiet --timeout=600
+	$(PY) bench/table.py build/bench.json
+	$(PY) -u bench/system.py
 
 wheel: $(VENV)/.demo  ## the wheel, into dist/
 	@$(VENV)/bin/maturin build --release --locked --out dist -q

@@ -25,7 +25,7 @@ WIRE = ROOT / "target" / "release" / "logcore-bench-wire"
 HEAP = "-Xms1g", "-Xmx1g"  # kafka-server-start.sh's own default
 
 # A whole ApiVersions v0 request: size, key 18, version 0, correlation id 1, a null client id.
-API_VERSIONS_REQUEST = bytes.fromhex("0000000a" "0012" "0000" "00000001" "ffff")
+API_VERSIONS_REQUEST = bytes.fromhex("0000000a0012000000000001ffff")
 
 
 def free_port() -> int:
@@ -78,7 +78,9 @@ class Server:
             if answers(self.port) if kafka else self._listens():
                 return time.monotonic() - self.started
             pause.wait(0.01)
-        raise RuntimeError(f"{self.name} did not answer on port {self.port}; it said:\n{self._log.read_text()[-2000:]}")
+        raise RuntimeError(
+            f"{self.name} did not answer on port {self.port}; it said:\n{self._log.read_text()[-2000:]}"
+        )
 
     def _listens(self) -> bool:
         try:
@@ -93,7 +95,9 @@ class Server:
 
     def create_topic(self, topic: str, partitions: int) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1)])[topic].result(60)
+        admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1)])[topic].result(
+            60
+        )
 
     def delete_topic(self, topic: str) -> None:
         AdminClient({"bootstrap.servers": self.bootstrap}).delete_topics([topic])[topic].result(60)
@@ -110,7 +114,16 @@ class Server:
 
 def ours(directory: Path) -> Server:
     port = free_port()
-    command = [sys.executable, "-m", "cluster.cli", "start", "--data-dir", str(directory / "ours"), "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "cluster.cli",
+        "start",
+        "--data-dir",
+        str(directory / "ours"),
+        "--port",
+        str(port),
+    ]
     return Server("logcore", command, port, directory / "ours.out")
 
 
@@ -139,7 +152,12 @@ def apache_kafka(directory: Path) -> Iterator[Server]:
         kafka=False,
     )
     try:
-        broker = Server("Apache Kafka 3.9.1", [*java, *HEAP, *classes, "kafka.Kafka", str(config)], port, directory / "kafka.out")
+        broker = Server(
+            "Apache Kafka 3.9.1",
+            [*java, *HEAP, *classes, "kafka.Kafka", str(config)],
+            port,
+            directory / "kafka.out",
+        )
         try:
             yield broker
         finally:
@@ -151,7 +169,9 @@ def apache_kafka(directory: Path) -> Iterator[Server]:
 def bare(kind: str, directory: Path, *arguments: str) -> Server:
     """`bare-broker` or `bare-sendfile`: the most that could be had on this machine."""
     port = free_port()
-    return Server(kind, [str(WIRE), kind, "--port", str(port), *arguments], port, directory / f"{kind}.out", kafka=False)
+    return Server(
+        kind, [str(WIRE), kind, "--port", str(port), *arguments], port, directory / f"{kind}.out", kafka=False
+    )
 
 
 def wire(command: str, server: Server, **options: object) -> dict[str, float]:

@@ -68,8 +68,15 @@ def fresh_topic(server: Server, name: str, partitions: int) -> Iterator[str]:
 
 
 def produce(server: Server, number: int, seconds: float, record: int, batch: int) -> dict[str, float]:
-    load = {"partitions": CONNECTIONS, "connections": CONNECTIONS, "in_flight": 5, "record_size": record,
-            "batch_size": batch, "acks": 1, "seconds": seconds}
+    load = {
+        "partitions": CONNECTIONS,
+        "connections": CONNECTIONS,
+        "in_flight": 5,
+        "record_size": record,
+        "batch_size": batch,
+        "acks": 1,
+        "seconds": seconds,
+    }
     if server.name.startswith("bare"):
         return wire("produce", server, topic="bench", **load)
     with fresh_topic(server, f"produce-{record}-{batch}-{number}", CONNECTIONS) as topic:
@@ -107,12 +114,12 @@ def run(rounds: int, seconds: float, directory: Path) -> list[Row]:
             for server in servers:
                 figures = produce(server, number, seconds, 1024, 131072)
                 row("wire produce, 1 KiB records, 128 KiB batches, acks=1", "MB/s", "≥ 1x Kafka").add(
-                    server.name, figures["mb_per_second"]
+                    server.name, figures["mb_per_s"]
                 )
             for server in servers:
                 figures = produce(server, number, seconds, 100, 16384)
                 row("wire produce, 100 B records, 16 KiB batches, acks=1", "M rec/s", "≥ 1x Kafka").add(
-                    server.name, figures["records_per_second"] / 1e6
+                    server.name, figures["records_per_s"] / 1e6
                 )
             measure_latency(row, number, servers, seconds)
         measure_fetch(row, rounds, seconds, mine, kafka, directory, stack)
@@ -122,7 +129,9 @@ def run(rounds: int, seconds: float, directory: Path) -> list[Row]:
     return list(rows.values())
 
 
-def measure_latency(row: Callable[[str, str, str], Row], number: int, servers: list[Server], seconds: float) -> None:
+def measure_latency(
+    row: Callable[[str, str, str], Row], number: int, servers: list[Server], seconds: float
+) -> None:
     for server in servers:
         if server.name.startswith("bare"):
             figures = wire("latency", server, topic="bench", seconds=seconds)
@@ -130,17 +139,35 @@ def measure_latency(row: Callable[[str, str, str], Row], number: int, servers: l
             with fresh_topic(server, f"latency-{number}", 1) as topic:
                 figures = wire("latency", server, topic=topic, seconds=seconds)
         for quantile in ("p50", "p99"):
-            row(f"single-record produce round trip, acks=1, {quantile}", "µs", "").add(server.name, figures[f"{quantile}_us"])
+            row(f"single-record produce round trip, acks=1, {quantile}", "µs", "").add(
+                server.name, figures[f"{quantile}_us"]
+            )
 
 
 def measure_fetch(
-    row: Callable[[str, str, str], Row], rounds: int, seconds: float, mine: Server, kafka: Server, directory: Path, stack: ExitStack
+    row: Callable[[str, str, str], Row],
+    rounds: int,
+    seconds: float,
+    mine: Server,
+    kafka: Server,
+    directory: Path,
+    stack: ExitStack,
 ) -> None:
     say("filling a partition for the fetches")
     for server in (mine, kafka):
         server.create_topic("fetch", 1)
-        wire("produce", server, topic="fetch", partitions=1, connections=1, in_flight=5, record_size=1024,
-             batch_size=131072, acks=1, seconds=1)
+        wire(
+            "produce",
+            server,
+            topic="fetch",
+            partitions=1,
+            connections=1,
+            in_flight=5,
+            record_size=1024,
+            batch_size=131072,
+            acks=1,
+            seconds=1,
+        )
     segment = next((directory / "ours").rglob("fetch-0/00000000000000000000.log"))
     limit = bare("bare-sendfile", directory, "--file", str(segment))
     stack.callback(limit.stop)
@@ -148,13 +175,22 @@ def measure_fetch(
         for server in (mine, kafka, limit):
             figures = wire("fetch", server, topic="fetch", partition=0, max_bytes=4 << 20, seconds=seconds)
             row("wire fetch, 1 KiB records, 4 MiB a request", "GB/s", "≥ 0.5x bare sendfile").add(
-                "bare-broker" if server is limit else server.name, figures["gb_per_second"]
+                "bare-broker" if server is limit else server.name, figures["gb_per_s"]
             )
 
 
 def table(rows: list[Row], rounds: int, seconds: float) -> str:
-    cpu = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
-    revision = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        "",
+    )
+    revision = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
     lines = [
         "# Whole-system scenario",
         "",
@@ -178,7 +214,9 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--seconds", type=float, default=4.0)
-    options.add_argument("--directory", type=Path, help="where the logs go (default: a new directory on /dev/shm)")
+    options.add_argument(
+        "--directory", type=Path, help="where the logs go (default: a new directory on /dev/shm)"
+    )
     arguments = options.parse_args()
     parent = arguments.directory or Path("/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir())
     directory = Path(tempfile.mkdtemp(prefix="logcore-bench-", dir=parent))

@@ -22,7 +22,17 @@ class BrokerProcess:
     def __init__(self, data_dir: Path, port: int, extra: tuple[str, ...]) -> None:
         self.data_dir = data_dir
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "cluster.cli", "start", "--data-dir", str(data_dir), "--port", str(port), *extra],
+            [
+                sys.executable,
+                "-m",
+                "cluster.cli",
+                "start",
+                "--data-dir",
+                str(data_dir),
+                "--port",
+                str(port),
+                *extra,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from logcore.columns import PartitionScan, partition_offset_for_timestamp, partition_offsets
 
+from logcore.columns import PartitionScan, partition_offset_for_timestamp, partition_offsets
 from pyspark_logcore._options import TopicChoice
 from pyspark_logcore._plan import OffsetRange
 

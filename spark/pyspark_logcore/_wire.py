@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+
 from cluster import KafkaException
 from cluster.client import _config
 from cluster.errors import KafkaProtocolError, for_code
 from logcore import _native
 from logcore.columns import decode_batches
-
 from pyspark_logcore._limits import EARLIEST, LATEST
 from pyspark_logcore._options import TopicChoice
 from pyspark_logcore._plan import OffsetRange

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from cluster.broker.config import BrokerConfig, ConfigError
 from cluster.broker.settings import as_text, broker_settings, topic_settings
 from cluster.broker.topic_policy import (

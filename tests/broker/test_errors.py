@@ -1,8 +1,9 @@
-"""The table of errors. If one failed, a client would be told of another error than Kafka's, or retry in vain."""
+"""The table of errors. If one failed, a client would be told of another error than Kafka's, or try in vain."""
 
 from __future__ import annotations
 
 import pytest
+
 from cluster.errors import (
     RetriableError,
     UnknownServerError,

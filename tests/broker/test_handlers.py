@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+
 from cluster.broker.handlers import ANSWERED_BY_THE_DATA_PLANE, HANDLERS, advertised
 from cluster.errors import UnknownServerError
 from logcore._native import (

@@ -10,13 +10,13 @@ import struct
 import threading
 from pathlib import Path
 
-import logcore
 import pyarrow as pa
 import pytest
 from aiokafka.record.util import calc_crc32c
+
+import logcore
 from logcore import CorruptLogError, LogNotFoundError, OffsetOutOfRangeError
 from logcore.columns import PartitionScan, decode_batches, partition_offset_for_timestamp, partition_offsets
-
 from tests.columns.segment_files import (
     CODECS,
     Record,

@@ -26,14 +26,29 @@ class KafkaTools:
     """Runs a main class out of Apache Kafka 3.9.1's jars in a small JVM."""
 
     def command(self, main_class: str, *arguments: str) -> list[str]:
-        return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{KAFKA_LIBS}/*", main_class, *arguments]
+        return [
+            "java",
+            "-Xmx256m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            f"{KAFKA_LIBS}/*",
+            main_class,
+            *arguments,
+        ]
 
     def run(self, main_class: str, *arguments: str, stdin: str | None = None, status: int | None = 0) -> str:
         done = subprocess.run(
-            self.command(main_class, *arguments), input=stdin, capture_output=True, text=True, timeout=RUN_TIMEOUT
+            self.command(main_class, *arguments),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=RUN_TIMEOUT,
         )
         if status is not None:
-            assert done.returncode == status, f"{main_class} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+            assert done.returncode == status, (
+                f"{main_class} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+            )
         return done.stdout
 
     def topics(self, *arguments: str, status: int | None = 0) -> str:
@@ -41,7 +56,9 @@ class KafkaTools:
 
     def dump_log(self, *files: Path) -> str:
         names = ",".join(map(str, files))
-        return self.run("kafka.tools.DumpLogSegments", "--deep-iteration", "--print-data-log", "--files", names)
+        return self.run(
+            "kafka.tools.DumpLogSegments", "--deep-iteration", "--print-data-log", "--files", names
+        )
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +76,9 @@ def kcat() -> Callable[..., str]:
         missing("kcat", "apt-get install kcat")
 
     def run(*arguments: str, stdin: str | None = None) -> str:
-        done = subprocess.run(["kcat", *arguments], input=stdin, capture_output=True, text=True, timeout=RUN_TIMEOUT)
+        done = subprocess.run(
+            ["kcat", *arguments], input=stdin, capture_output=True, text=True, timeout=RUN_TIMEOUT
+        )
         assert done.returncode == 0, f"kcat {arguments} ended with {done.returncode}:\n{done.stderr}"
         return done.stdout
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import confluent_kafka as confluent
-import logcore
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import logcore
 from tests.conftest import BrokerProcess, StartBroker
 
 pytestmark = pytest.mark.compat

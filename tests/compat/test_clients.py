@@ -46,7 +46,9 @@ EVENTS = [
 
 
 def produce_kafka_python(server: str, topic: str, codec: str) -> None:
-    producer = kafka.KafkaProducer(bootstrap_servers=server, compression_type=None if codec == "none" else codec, linger_ms=20)
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=server, compression_type=None if codec == "none" else codec, linger_ms=20
+    )
     sent = [producer.send(topic, e.value, e.key, list(e.headers), 0, e.timestamp) for e in EVENTS]
     producer.flush(30)
     assert [future.get(30).offset for future in sent] == list(range(len(EVENTS)))
@@ -58,7 +60,12 @@ def produce_confluent_shape(module: object, server: str, topic: str, codec: str)
     producer = module.Producer({"bootstrap.servers": server, "compression.type": codec, "linger.ms": 20})  # type: ignore[attr-defined]
     for e in EVENTS:
         producer.produce(
-            topic, e.value, e.key, 0, timestamp=e.timestamp, headers=list(e.headers),
+            topic,
+            e.value,
+            e.key,
+            0,
+            timestamp=e.timestamp,
+            headers=list(e.headers),
             on_delivery=lambda error, _: errors.append(error),
         )
     assert producer.flush(30) == 0
@@ -79,7 +86,8 @@ def produce_aiokafka(server: str, topic: str, codec: str) -> None:
             bootstrap_servers=server, compression_type=None if codec == "none" else codec, linger_ms=20
         ) as producer:
             sent = [
-                await producer.send(topic, e.value, e.key, 0, e.timestamp, headers=list(e.headers)) for e in EVENTS
+                await producer.send(topic, e.value, e.key, 0, e.timestamp, headers=list(e.headers))
+                for e in EVENTS
             ]
             results = await asyncio.gather(*sent)
             assert [result.offset for result in results] == list(range(len(EVENTS)))
@@ -88,7 +96,9 @@ def produce_aiokafka(server: str, topic: str, codec: str) -> None:
 
 
 def consume_kafka_python(server: str, topic: str) -> list[Event]:
-    consumer = kafka.KafkaConsumer(bootstrap_servers=server, auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=server, auto_offset_reset="earliest", enable_auto_commit=False
+    )
     partition = kafka.TopicPartition(topic, 0)
     consumer.assign([partition])
     consumer.seek_to_beginning(partition)
@@ -97,7 +107,8 @@ def consume_kafka_python(server: str, topic: str) -> list[Event]:
         records = consumer.poll(timeout_ms=30_000)
         assert records, "no record came within 30 s"
         found += [
-            Event(r.key, r.value, tuple((name, value) for name, value in r.headers), r.timestamp) for r in records[partition]
+            Event(r.key, r.value, tuple((name, value) for name, value in r.headers), r.timestamp)
+            for r in records[partition]
         ]
     consumer.close()
     return found
@@ -158,7 +169,9 @@ CONSUMERS: dict[str, Callable[[str, str], list[Event]]] = {
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("producer", PRODUCERS)
-def test_every_consumer_reads_what_each_producer_wrote(broker: BrokerProcess, producer: str, codec: str) -> None:
+def test_every_consumer_reads_what_each_producer_wrote(
+    broker: BrokerProcess, producer: str, codec: str
+) -> None:
     """Keys, values, nulls, headers and timestamps arrive as they were sent, whoever sends and whoever reads."""
     topic = f"{producer}-{codec}-{uuid.uuid4().hex[:8]}"
     PRODUCERS[producer](broker.bootstrap, topic, codec)

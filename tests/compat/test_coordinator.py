@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from cluster.coordinator import CoordinatorServer
 
 from .conftest import KafkaTools

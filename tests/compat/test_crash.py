@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-import cluster
 import confluent_kafka as confluent
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import cluster
 from tests.conftest import StartBroker
 
 pytestmark = pytest.mark.compat

@@ -131,7 +131,9 @@ def test_committed_offsets_outlive_the_broker(start_broker: object, module: obje
         producer.produce(topic, f"{n}", partition=0)
     assert producer.flush(30) == 0
     config = {
-        "bootstrap.servers": broker.bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+        "bootstrap.servers": broker.bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
     }
     consumer = module.Consumer(config)  # type: ignore[attr-defined]

@@ -17,15 +17,21 @@ from tests.conftest import BrokerProcess
 
 pytestmark = pytest.mark.compat
 
-PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+PRODUCER = "kafka.tools.ConsoleProducer"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 
 def ours(*arguments: str, stdin: str | None = None, status: int = 0) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "cluster.cli", *arguments], input=stdin, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "cluster.cli", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
-    assert done.returncode == status, f"logcore {arguments} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == status, (
+        f"logcore {arguments} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    )
     return done.stdout if status == 0 else done.stderr
 
 
@@ -33,9 +39,13 @@ def fresh(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
-def test_topics_tool_creates_describes_alters_and_deletes(broker: BrokerProcess, kafka_tools: KafkaTools) -> None:
+def test_topics_tool_creates_describes_alters_and_deletes(
+    broker: BrokerProcess, kafka_tools: KafkaTools
+) -> None:
     topic, server = fresh("java"), ("--bootstrap-server", broker.bootstrap)
-    created = kafka_tools.topics("--create", "--topic", topic, *server, "--partitions", "3", "--config", "retention.ms=3600000")
+    created = kafka_tools.topics(
+        "--create", "--topic", topic, *server, "--partitions", "3", "--config", "retention.ms=3600000"
+    )
     assert created == f"Created topic {topic}.\n"
     assert topic in kafka_tools.topics("--list", *server).split()
     assert ours("topics", "--list", *server) == kafka_tools.topics("--list", *server)
@@ -53,10 +63,14 @@ def test_topics_tool_creates_describes_alters_and_deletes(broker: BrokerProcess,
 
 def test_our_topics_tool_is_the_same_to_kafkas(broker: BrokerProcess, kafka_tools: KafkaTools) -> None:
     topic, server = f"our_topic_{uuid.uuid4().hex[:8]}", ("--bootstrap-server", broker.bootstrap)
-    made = ours("topics", "--create", "--topic", topic, *server, "--partitions", "2", "--replication-factor", "1")
+    made = ours(
+        "topics", "--create", "--topic", topic, *server, "--partitions", "2", "--replication-factor", "1"
+    )
     assert made.splitlines()[0].startswith("WARNING: Due to limitations in metric names")
     assert made.splitlines()[1] == f"Created topic {topic}."
-    assert kafka_tools.topics("--describe", "--topic", topic, *server) == ours("topics", "--describe", "--topic", topic, *server)
+    assert kafka_tools.topics("--describe", "--topic", topic, *server) == ours(
+        "topics", "--describe", "--topic", topic, *server
+    )
     assert "already exists" in ours("topics", "--create", "--topic", topic, *server, status=1)
     assert ours("topics", "--create", "--topic", topic, "--if-not-exists", *server).splitlines()[1:] == []
     ours("topics", "--alter", "--topic", topic, *server, "--partitions", "4")
@@ -73,18 +87,54 @@ def test_console_producer_and_consumer(broker: BrokerProcess, kafka_tools: Kafka
     topic = fresh(f"console-{codec}")
     lines = "".join(f"k{i}\tvalue number {i}\n" for i in range(50))
     kafka_tools.run(
-        PRODUCER, "--bootstrap-server", broker.bootstrap, "--topic", topic, "--compression-codec", codec,
-        "--property", "parse.key=true", stdin=lines,
+        PRODUCER,
+        "--bootstrap-server",
+        broker.bootstrap,
+        "--topic",
+        topic,
+        "--compression-codec",
+        codec,
+        "--property",
+        "parse.key=true",
+        stdin=lines,
     )
-    read = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--from-beginning", "--property", "print.key=true")
-    ours("console-producer", "--bootstrap-server", broker.bootstrap, "--topic", topic, "--compression-codec", codec,
-         "--property", "parse.key=true", stdin=lines)
+    read = (
+        "--bootstrap-server",
+        broker.bootstrap,
+        "--topic",
+        topic,
+        "--from-beginning",
+        "--property",
+        "print.key=true",
+    )
+    ours(
+        "console-producer",
+        "--bootstrap-server",
+        broker.bootstrap,
+        "--topic",
+        topic,
+        "--compression-codec",
+        codec,
+        "--property",
+        "parse.key=true",
+        stdin=lines,
+    )
     expected = sorted(lines.splitlines() * 2)
-    assert sorted(kafka_tools.run(CONSUMER, *read, "--max-messages", "100", "--timeout-ms", "60000").splitlines()) == expected
-    assert sorted(ours("console-consumer", *read, "--max-messages", "100", "--timeout-ms", "30000").splitlines()) == expected
+    assert (
+        sorted(
+            kafka_tools.run(CONSUMER, *read, "--max-messages", "100", "--timeout-ms", "60000").splitlines()
+        )
+        == expected
+    )
+    assert (
+        sorted(ours("console-consumer", *read, "--max-messages", "100", "--timeout-ms", "30000").splitlines())
+        == expected
+    )
 
 
-def test_console_consumer_in_a_group_goes_on_where_it_stopped(broker: BrokerProcess, kafka_tools: KafkaTools) -> None:
+def test_console_consumer_in_a_group_goes_on_where_it_stopped(
+    broker: BrokerProcess, kafka_tools: KafkaTools
+) -> None:
     topic, group = fresh("grouped"), fresh("group")
     produce = ("--bootstrap-server", broker.bootstrap, "--topic", topic)
     consume = (*produce, "--group", group, "--from-beginning", "--timeout-ms", "60000")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from cluster.controller.assignment import assign_replicas, validate_assignment
 from cluster.errors import (
     InvalidPartitions,
@@ -13,8 +16,6 @@ from cluster.errors import (
     InvalidRequest,
 )
 from cluster.model import BrokerId, BrokerInfo
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def brokers(count: int, racks: list[str] | None = None) -> list[BrokerInfo]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+
 from cluster.controller.names import validate_topic_name
 from cluster.controller.topics import NewPartitions, NewTopic, TopicDefaults, plan_partitions, plan_topic
 from cluster.errors import (

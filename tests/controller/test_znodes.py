@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from cluster.controller import znodes
 from cluster.model import (
     NO_TOPIC_ID,

@@ -7,11 +7,12 @@ import os
 import struct
 
 import pytest
-from cluster.coordinator.jute import MAX_BUFFER
-from cluster.coordinator.requests import Op
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kazoo.client import KazooClient
+
+from cluster.coordinator.jute import MAX_BUFFER
+from cluster.coordinator.requests import Op
 
 from .conftest import OpenRaw
 from .support import Coordinator

@@ -6,6 +6,9 @@ from __future__ import annotations
 import struct
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from cluster.coordinator.errors import JuteError
 from cluster.coordinator.jute import Acl, Id, Reader, Stat, Writer
 from cluster.coordinator.machine import decode_command
@@ -23,8 +26,6 @@ from cluster.coordinator.requests import (
     decode_request,
 )
 from cluster.coordinator.snapshot import decode as decode_snapshot
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def test_connect_with_and_without_the_read_only_flag() -> None:

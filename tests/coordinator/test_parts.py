@@ -4,6 +4,7 @@ sessions live too short or too long, or a client may what it must not."""
 from __future__ import annotations
 
 import pytest
+
 from cluster.coordinator import acl as access
 from cluster.coordinator.errors import Code, ZooKeeperError
 from cluster.coordinator.jute import Acl, Id

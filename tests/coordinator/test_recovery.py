@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kazoo.client import KazooClient
+
 from cluster.coordinator import CoordinatorError
 from cluster.coordinator._engine import EngineLog
 from cluster.coordinator.acl import OPEN
@@ -20,9 +24,6 @@ from cluster.coordinator.requests import CreateSession, Op, decode_request, enco
 from cluster.coordinator.sessions import Session
 from cluster.coordinator.snapshot import decode, encode, read_snapshot, snapshot_path, write_snapshot
 from cluster.coordinator.tree import NodeState
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from kazoo.client import KazooClient
 
 from .conftest import Connect, StartCoordinator
 from .support import WAIT_SECONDS, Coordinator, RawClient

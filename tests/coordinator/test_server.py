@@ -8,10 +8,6 @@ import threading
 from typing import Any
 
 import pytest
-from cluster.coordinator.errors import Code
-from cluster.coordinator.jute import Id, Reader, Writer
-from cluster.coordinator.requests import Op
-from cluster.coordinator.tree import Event
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (
     AuthFailedError,
@@ -27,6 +23,11 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import WatchedEvent
 from kazoo.security import make_digest_acl
+
+from cluster.coordinator.errors import Code
+from cluster.coordinator.jute import Id, Reader, Writer
+from cluster.coordinator.requests import Op
+from cluster.coordinator.tree import Event
 
 from .conftest import Connect, OpenRaw, StartCoordinator
 from .support import WAIT_SECONDS, Coordinator

@@ -6,6 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
 from cluster.coordinator.acl import OPEN
 from cluster.coordinator.errors import Code, ZooKeeperError
 from cluster.coordinator.requests import Check, Create, Delete, SetData
@@ -21,9 +25,6 @@ from cluster.coordinator.tree import (
     parent_of,
     validate_path,
 )
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 NAMES = ("a", "b", "c")
 PATHS = [f"/{x}" for x in NAMES] + [f"/{x}/{y}" for x in NAMES for y in NAMES] + ["/a/b/c", ROOT]

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import itertools
 
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
 from cluster.errors import NONE
 from cluster.groups.group import CommittedOffset, GroupState
 from cluster.groups.machine import GroupMachine
@@ -25,9 +29,6 @@ from cluster.groups.messages import (
     Write,
 )
 from cluster.model import TopicPartition
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 PARTITIONS = [f"p{number}" for number in range(4)]
 SESSION_MS = 10_000

@@ -9,13 +9,14 @@ from __future__ import annotations
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from cluster.groups.group import CommittedOffset, GroupState
 from cluster.groups.machine import GroupMachine
 from cluster.groups.messages import GroupLimits, StoredGroup, StoredMember, Write
 from cluster.groups.records import encode_write, load_records, partition_of, read_subscription
 from cluster.model import TopicPartition
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def text(value: str) -> bytes:

@@ -11,11 +11,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import logcore
-import logcore._log
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+import logcore
+import logcore._log
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 

@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import Any
 
 import pytest
+
 from logcore import _native
 from logcore._native import ProtocolError, decode_request, encode_request
 

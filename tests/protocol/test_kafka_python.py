@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from logcore import _native
 
+from logcore import _native
 from tests.protocol.messages import Field, Message, Schema, default_of, every_version, random_message
 
 api_message = pytest.importorskip("kafka.protocol.api_message", minversion=None)

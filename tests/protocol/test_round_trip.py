@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from logcore import _native
 
+from logcore import _native
 from tests.protocol.messages import Message, Schema, default_of, every_version, random_message, schemas
 
 CASES = every_version()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from logcore._native import ListenerError, LogDirError, ProtocolError, ServerConfigError, ServerError
 
 from . import wire

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from logcore._native import LogDirError, ServerError
 
 from . import wire

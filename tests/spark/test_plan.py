@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
 from pyspark_logcore._options import TopicChoice, parse_options
 from pyspark_logcore._plan import OffsetRange, plan, split
 from pyspark_logcore._schema import check_schema, kafka_schema

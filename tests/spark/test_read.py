@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from pyspark_logcore._schema import kafka_schema
 
+from pyspark_logcore._schema import kafka_schema
 from tests.columns.segment_files import sample, write_partition
 from tests.conftest import BrokerProcess
 from tests.spark.conftest import ORDERS

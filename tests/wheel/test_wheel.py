@@ -22,7 +22,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "maturin", "build", "--release", "--locked", "--out", str(out), "-q"],
-        cwd=ROOT, check=True, timeout=1200,
+        cwd=ROOT,
+        check=True,
+        timeout=1200,
     )
     (found,) = out.glob("*.whl")
     return found
@@ -47,14 +49,26 @@ def test_it_starts_a_broker_in_an_empty_environment(wheel: Path, tmp_path: Path)
     subprocess.run([binaries / "python", "-m", "pip", "install", "-q", str(wheel)], check=True, timeout=300)
     broker = subprocess.Popen(
         [binaries / "logcore", "start", "--data-dir", str(tmp_path / "data"), "--port", "0"],
-        cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert broker.stdout is not None
-        address = next(found[1] for line in broker.stdout if (found := re.match(r"\s+broker\s+(\S+:\d+)", line)))
+        address = next(
+            found[1] for line in broker.stdout if (found := re.match(r"\s+broker\s+(\S+:\d+)", line))
+        )
         topics = [binaries / "logcore", "topics", "--bootstrap-server", address]
-        subprocess.run([*topics, "--create", "--topic", "first"], check=True, timeout=60, cwd=tmp_path, capture_output=True)
-        listed = subprocess.run([*topics, "--list"], check=True, timeout=60, cwd=tmp_path, capture_output=True, text=True)
+        subprocess.run(
+            [*topics, "--create", "--topic", "first"],
+            check=True,
+            timeout=60,
+            cwd=tmp_path,
+            capture_output=True,
+        )
+        listed = subprocess.run(
+            [*topics, "--list"], check=True, timeout=60, cwd=tmp_path, capture_output=True, text=True
+        )
         assert listed.stdout == "first\n"
         script = "import sys, cluster, cluster.broker, logcore; sys.exit(sum(m.partition('.')[0] in ('pyspark', 'pyarrow') for m in sys.modules))"
         subprocess.run([binaries / "python", "-c", script], check=True, timeout=60, cwd=tmp_path)

@@ -16,15 +16,25 @@ COMMANDS = {
     "start": ("cluster.cli.start", "run one broker and all it needs in this process"),
     "broker": ("cluster.cli.broker", "run a broker from a server.properties file"),
     "topics": ("cluster.cli.topics", "create, list, describe, alter and delete topics (kafka-topics.sh)"),
-    "console-producer": ("cluster.cli.console_producer", "send lines of standard input (kafka-console-producer.sh)"),
-    "console-consumer": ("cluster.cli.console_consumer", "print a topic's records (kafka-console-consumer.sh)"),
+    "console-producer": (
+        "cluster.cli.console_producer",
+        "send lines of standard input (kafka-console-producer.sh)",
+    ),
+    "console-consumer": (
+        "cluster.cli.console_consumer",
+        "print a topic's records (kafka-console-consumer.sh)",
+    ),
 }
 
 
 def usage() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
-    return "usage: logcore COMMAND [OPTION ...]\n\n" + "\n".join(lines) + "\n\nlogcore COMMAND --help tells each one's options."
+    return (
+        "usage: logcore COMMAND [OPTION ...]\n\n"
+        + "\n".join(lines)
+        + "\n\nlogcore COMMAND --help tells each one's options."
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

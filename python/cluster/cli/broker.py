@@ -9,9 +9,17 @@ from cluster.cli._common import CommandError, Parser, pairs
 
 
 def parser() -> Parser:
-    options = Parser("broker", "Runs a broker with the settings of a server.properties file, until Ctrl-C or SIGTERM.")
+    options = Parser(
+        "broker", "Runs a broker with the settings of a server.properties file, until Ctrl-C or SIGTERM."
+    )
     options.add_argument("properties", type=Path, metavar="server.properties")
-    options.add_argument("--override", action="append", default=[], metavar="KEY=VALUE", help="a setting that wins over the file's; may be repeated")
+    options.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting that wins over the file's; may be repeated",
+    )
     return options
 
 

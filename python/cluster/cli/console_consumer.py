@@ -21,15 +21,28 @@ def parser() -> Parser:
     options.add_argument("--topic")
     options.add_argument("--include", metavar="REGEX", help="read every topic whose whole name matches")
     options.add_argument("--partition", type=int, metavar="N", help="read this partition, with no group")
-    options.add_argument("--offset", metavar="OFFSET", help="earliest, latest (default) or a number; with --partition")
-    options.add_argument("--from-beginning", action="store_true", help="start at the earliest record when the group has no offset")
+    options.add_argument(
+        "--offset", metavar="OFFSET", help="earliest, latest (default) or a number; with --partition"
+    )
+    options.add_argument(
+        "--from-beginning",
+        action="store_true",
+        help="start at the earliest record when the group has no offset",
+    )
     options.add_argument("--max-messages", type=int, metavar="N")
     options.add_argument("--timeout-ms", type=int, metavar="MS", help="leave when no record came for so long")
     options.add_argument("--group", metavar="ID")
-    options.add_argument("--isolation-level", choices=["read_uncommitted", "read_committed"], default="read_uncommitted")
-    options.add_argument("--property", action="append", default=[], metavar="KEY=VALUE",
-                         help="print.timestamp, print.key, print.offset, print.partition, print.headers, print.value, "
-                              "key.separator, line.separator, headers.separator, null.literal")
+    options.add_argument(
+        "--isolation-level", choices=["read_uncommitted", "read_committed"], default="read_uncommitted"
+    )
+    options.add_argument(
+        "--property",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="print.timestamp, print.key, print.offset, print.partition, print.headers, print.value, "
+        "key.separator, line.separator, headers.separator, null.literal",
+    )
     options.add_argument("--formatter-config", metavar="FILE", help="a file of the same properties")
     options.add_argument("--consumer-property", action="append", default=[], metavar="KEY=VALUE")
     options.add_argument("--consumer.config", dest="consumer_config", metavar="FILE")
@@ -47,15 +60,28 @@ class RecordFormat:
     headers_separator: bytes
     null_literal: bytes
 
-    NAMES = ("print.timestamp", "print.partition", "print.offset", "print.headers", "print.key", "print.value")
+    NAMES = (
+        "print.timestamp",
+        "print.partition",
+        "print.offset",
+        "print.headers",
+        "print.key",
+        "print.value",
+    )
 
     @classmethod
     def of(cls, properties: dict[str, str]) -> RecordFormat:
-        texts = {"key.separator": "\t", "line.separator": "\n", "headers.separator": ",", "null.literal": "null"}
+        texts = {
+            "key.separator": "\t",
+            "line.separator": "\n",
+            "headers.separator": ",",
+            "null.literal": "null",
+        }
         unknown = sorted(properties.keys() - set(cls.NAMES) - texts.keys())
         if unknown:
             raise CommandError(
-                f"--property {unknown[0]} is not known; there are {', '.join(sorted({*cls.NAMES, *texts}))}", status=2
+                f"--property {unknown[0]} is not known; there are {', '.join(sorted({*cls.NAMES, *texts}))}",
+                status=2,
             )
         printed = {"print.value": "true", **properties}
         return cls(
@@ -106,17 +132,24 @@ def run(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     check(options)
     record_format = RecordFormat.of(
-        {**properties_file(options.formatter_config, "--formatter-config"), **pairs(options.property, "--property")}
+        {
+            **properties_file(options.formatter_config, "--formatter-config"),
+            **pairs(options.property, "--property"),
+        }
     )
     named = {
         **properties_file(options.consumer_config, "--consumer.config"),
         **pairs(options.consumer_property, "--consumer-property"),
     }
     # A group nobody named is this run's own: it starts afresh and leaves no offsets behind, as Kafka's tool does.
-    own = {} if options.group or "group.id" in named else {
-        "group.id": f"console-consumer-{random.randrange(100_000)}",
-        "enable.auto.commit": "false",
-    }
+    own = (
+        {}
+        if options.group or "group.id" in named
+        else {
+            "group.id": f"console-consumer-{random.randrange(100_000)}",
+            "enable.auto.commit": "false",
+        }
+    )
     if options.group:
         own["group.id"] = options.group
     config = client_config(
@@ -124,7 +157,9 @@ def run(arguments: list[str]) -> int:
         named,
         own,
         {
-            "auto.offset.reset": "earliest" if options.from_beginning else named.get("auto.offset.reset", "latest"),
+            "auto.offset.reset": "earliest"
+            if options.from_beginning
+            else named.get("auto.offset.reset", "latest"),
             "isolation.level": options.isolation_level,
         },
     )
@@ -147,7 +182,9 @@ def start(consumer: Consumer, options: argparse.Namespace) -> None:
     consumer.assign([TopicPartition(options.topic, options.partition, offset)])
 
 
-def consume(config: dict[str, str | int | float | bool], options: argparse.Namespace, record_format: RecordFormat) -> int:
+def consume(
+    config: dict[str, str | int | float | bool], options: argparse.Namespace, record_format: RecordFormat
+) -> int:
     from cluster.client import Consumer, KafkaException
 
     printed = 0
@@ -165,7 +202,9 @@ def consume(config: dict[str, str | int | float | bool], options: argparse.Names
     return 0
 
 
-def pump(consumer: Consumer, options: argparse.Namespace, record_format: RecordFormat, output: BinaryIO) -> int:
+def pump(
+    consumer: Consumer, options: argparse.Namespace, record_format: RecordFormat, output: BinaryIO
+) -> int:
     """Prints records until --max-messages, --timeout-ms or Ctrl-C ends it; returns how many."""
     printed = 0
     wanted = sys.maxsize if options.max_messages is None or options.max_messages < 0 else options.max_messages

@@ -14,18 +14,30 @@ def parser() -> Parser:
     options = Parser("console-producer", "Sends each line of standard input as a record.")
     options.add_argument("--bootstrap-server", "--broker-list", required=True, metavar="HOST:PORT[,...]")
     options.add_argument("--topic", required=True)
-    options.add_argument("--property", action="append", default=[], metavar="KEY=VALUE",
-                         help="parse.key, key.separator, parse.headers, headers.delimiter, headers.separator, "
-                              "headers.key.separator, null.marker, ignore.error")
+    options.add_argument(
+        "--property",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="parse.key, key.separator, parse.headers, headers.delimiter, headers.separator, "
+        "headers.key.separator, null.marker, ignore.error",
+    )
     options.add_argument("--reader-config", metavar="FILE", help="a file of the same properties")
     options.add_argument("--producer-property", action="append", default=[], metavar="KEY=VALUE")
     options.add_argument("--producer.config", dest="producer_config", metavar="FILE")
-    options.add_argument("--compression-codec", nargs="?", const="gzip", metavar="CODEC",
-                         help="none, gzip, snappy, lz4 or zstd; gzip when no codec follows")
+    options.add_argument(
+        "--compression-codec",
+        nargs="?",
+        const="gzip",
+        metavar="CODEC",
+        help="none, gzip, snappy, lz4 or zstd; gzip when no codec follows",
+    )
     options.add_argument("--request-required-acks", metavar="ACKS", help="0, 1 or all (-1)")
     options.add_argument("--request-timeout-ms", type=int, metavar="MS")
     options.add_argument("--batch-size", type=int, metavar="BYTES")
-    options.add_argument("--timeout", type=int, metavar="MS", help="how long a batch waits for more records (linger)")
+    options.add_argument(
+        "--timeout", type=int, metavar="MS", help="how long a batch waits for more records (linger)"
+    )
     options.add_argument("--sync", action="store_true", help="wait for each record's acknowledgement")
     return options
 
@@ -46,12 +58,20 @@ class LineFormat:
     @classmethod
     def of(cls, properties: dict[str, str]) -> LineFormat:
         known = {
-            "parse.key", "key.separator", "parse.headers", "headers.delimiter", "headers.separator",
-            "headers.key.separator", "null.marker", "ignore.error",
+            "parse.key",
+            "key.separator",
+            "parse.headers",
+            "headers.delimiter",
+            "headers.separator",
+            "headers.key.separator",
+            "null.marker",
+            "ignore.error",
         }
         unknown = sorted(properties.keys() - known)
         if unknown:
-            raise CommandError(f"--property {unknown[0]} is not known; there are {', '.join(sorted(known))}", status=2)
+            raise CommandError(
+                f"--property {unknown[0]} is not known; there are {', '.join(sorted(known))}", status=2
+            )
 
         def flag(name: str) -> bool:
             return properties.get(name, "false").strip().lower() == "true"
@@ -70,7 +90,9 @@ class LineFormat:
             ignore_error=flag("ignore.error"),
         )
 
-    def parse(self, line: bytes, number: int) -> tuple[list[tuple[str, bytes | None]], bytes | None, bytes | None]:
+    def parse(
+        self, line: bytes, number: int
+    ) -> tuple[list[tuple[str, bytes | None]], bytes | None, bytes | None]:
         """Returns headers, key and value of one line; CommandError names the line that lacks a separator."""
         headers: list[tuple[str, bytes | None]] = []
         rest = line
@@ -78,7 +100,9 @@ class LineFormat:
             text, rest = self._split(rest, self.headers_delimiter, "headers delimiter", number)
             if text and text != self.null_marker:
                 for header in text.split(self.headers_separator):
-                    name, value = self._split(header, self.headers_key_separator, "header key separator", number)
+                    name, value = self._split(
+                        header, self.headers_key_separator, "header key separator", number
+                    )
                     headers.append((name.decode(errors="replace"), self._null(value)))
         key: bytes | None = None
         if self.parse_key:
@@ -92,7 +116,9 @@ class LineFormat:
             return left, right
         if self.ignore_error:
             return b"", text
-        raise CommandError(f"no {what} {separator.decode(errors='replace')!r} found on line number {number}: {text.decode(errors='replace')!r}")
+        raise CommandError(
+            f"no {what} {separator.decode(errors='replace')!r} found on line number {number}: {text.decode(errors='replace')!r}"
+        )
 
     def _null(self, text: bytes) -> bytes | None:
         return None if self.null_marker is not None and text == self.null_marker else text

@@ -14,14 +14,28 @@ DEFAULT_DATA_DIR = "logcore-data"
 def parser() -> Parser:
     options = Parser("start", "Runs one broker and all it needs in this process, until Ctrl-C or SIGTERM.")
     options.add_argument(
-        "--data-dir", type=Path, default=Path(DEFAULT_DATA_DIR), metavar="DIR", help=f"where the logs live (default ./{DEFAULT_DATA_DIR})"
+        "--data-dir",
+        type=Path,
+        default=Path(DEFAULT_DATA_DIR),
+        metavar="DIR",
+        help=f"where the logs live (default ./{DEFAULT_DATA_DIR})",
     )
     options.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, metavar="N", help=f"the port to listen on (default {DEFAULT_PORT}; 0 takes a free one)"
+        "--port",
+        type=int,
+        default=DEFAULT_PORT,
+        metavar="N",
+        help=f"the port to listen on (default {DEFAULT_PORT}; 0 takes a free one)",
     )
-    options.add_argument("--host", default="localhost", metavar="NAME", help="the address to listen on (default localhost)")
     options.add_argument(
-        "--override", action="append", default=[], metavar="KEY=VALUE", help="a setting with its server.properties name; may be repeated"
+        "--host", default="localhost", metavar="NAME", help="the address to listen on (default localhost)"
+    )
+    options.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting with its server.properties name; may be repeated",
     )
     return options
 
@@ -47,7 +61,11 @@ def run(arguments: list[str]) -> int:
         )
 
     try:
-        asyncio.run(run_embedded(options.data_dir, host=options.host, port=options.port, overrides=overrides, ready=ready))
+        asyncio.run(
+            run_embedded(
+                options.data_dir, host=options.host, port=options.port, overrides=overrides, ready=ready
+            )
+        )
     except BrokerStartError as error:
         raise CommandError(str(error)) from None
     print("logcore has stopped; every log was closed cleanly", flush=True)

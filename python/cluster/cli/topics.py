@@ -40,7 +40,9 @@ TAKEN_BY = {
 
 def parser() -> Parser:
     options = Parser("topics", "Creates, lists, describes, alters and deletes topics.")
-    options.add_argument("--bootstrap-server", metavar="HOST:PORT[,...]", help="the broker to connect to (required)")
+    options.add_argument(
+        "--bootstrap-server", metavar="HOST:PORT[,...]", help="the broker to connect to (required)"
+    )
     options.add_argument("--command-config", metavar="FILE", help="a file of client properties")
     for action in ACTIONS:
         options.add_argument(f"--{action}", action="store_true")
@@ -49,7 +51,9 @@ def parser() -> Parser:
     options.add_argument("--partitions", type=int, metavar="N")
     options.add_argument("--replication-factor", type=int, metavar="N")
     options.add_argument("--replica-assignment", metavar="B1:B2,B3:B4", help="the brokers of each partition")
-    options.add_argument("--config", action="append", default=[], metavar="NAME=VALUE", help="with --create; may be repeated")
+    options.add_argument(
+        "--config", action="append", default=[], metavar="NAME=VALUE", help="with --create; may be repeated"
+    )
     options.add_argument("--if-exists", action="store_true")
     options.add_argument("--if-not-exists", action="store_true")
     options.add_argument("--exclude-internal", action="store_true")
@@ -65,7 +69,9 @@ def check(options: argparse.Namespace) -> str:
     """Refuses the combinations that Kafka's tool refuses, and returns the one action."""
     actions = [action for action in ACTIONS if getattr(options, action)]
     if len(actions) != 1:
-        raise CommandError("exactly one action is needed: --list, --describe, --create, --alter or --delete", status=2)
+        raise CommandError(
+            "exactly one action is needed: --list, --describe, --create, --alter or --delete", status=2
+        )
     action = actions[0]
     if options.bootstrap_server is None:
         raise CommandError("--bootstrap-server must be given", status=2)
@@ -74,29 +80,45 @@ def check(options: argparse.Namespace) -> str:
     for name, allowed in TAKEN_BY.items():
         if getattr(options, name) not in (None, False, []) and action not in allowed:
             flag = name.replace("_", "-")
-            raise CommandError(f"--{flag} goes with --{' or --'.join(allowed)}, not with --{action}", status=2)
+            raise CommandError(
+                f"--{flag} goes with --{' or --'.join(allowed)}, not with --{action}", status=2
+            )
     if action == "alter" and options.partitions is None:
         raise CommandError("--alter needs --partitions (kafka-configs alters a topic's settings)", status=2)
     if action == "create":
-        if options.replica_assignment and (options.partitions is not None or options.replication_factor is not None):
-            raise CommandError("--replica-assignment already says how many partitions and replicas there are", status=2)
+        if options.replica_assignment and (
+            options.partitions is not None or options.replication_factor is not None
+        ):
+            raise CommandError(
+                "--replica-assignment already says how many partitions and replicas there are", status=2
+            )
         if options.partitions is not None and options.partitions < 1:
             raise CommandError("--partitions must be greater than 0", status=2)
         factor = options.replication_factor
         if factor is not None and not 1 <= factor <= MAX_REPLICATION_FACTOR:
-            raise CommandError(f"--replication-factor must be between 1 and {MAX_REPLICATION_FACTOR}", status=2)
+            raise CommandError(
+                f"--replication-factor must be between 1 and {MAX_REPLICATION_FACTOR}", status=2
+            )
     return action
 
 
 def run(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     action = check(options)
-    config = client_config(options.bootstrap_server, properties_file(options.command_config, "--command-config"))
+    config = client_config(
+        options.bootstrap_server, properties_file(options.command_config, "--command-config")
+    )
 
     from cluster.client import AdminClient, KafkaException
 
     try:
-        with_admin = {"create": create, "list": list_topics, "describe": describe, "alter": alter, "delete": delete}
+        with_admin = {
+            "create": create,
+            "list": list_topics,
+            "describe": describe,
+            "alter": alter,
+            "delete": delete,
+        }
         with_admin[action](AdminClient(config), options)
     except KafkaException as error:
         raise CommandError(f"{options.bootstrap_server}: {error.args[0].str()}") from None
@@ -173,7 +195,10 @@ def describe(admin: AdminClient, options: argparse.Namespace) -> None:
             raise CommandError(f"TopicId '{options.topic_id}' does not exist as expected")
     live = set(admin.list_topics(timeout=REQUEST_TIMEOUT).brokers)
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
-    configs = {resource.name: future.result(REQUEST_TIMEOUT) for resource, future in admin.describe_configs(resources).items()}
+    configs = {
+        resource.name: future.result(REQUEST_TIMEOUT)
+        for resource, future in admin.describe_configs(resources).items()
+    }
     for name, topic in topics.items():
         print_topic(topic, configs[name], options, live)
 
@@ -220,7 +245,10 @@ def print_topic(
 def describe_topics(admin: AdminClient, names: list[str]) -> dict[str, TopicDescription]:
     from cluster.client import TopicCollection
 
-    return {name: future.result(REQUEST_TIMEOUT) for name, future in admin.describe_topics(TopicCollection(names)).items()}
+    return {
+        name: future.result(REQUEST_TIMEOUT)
+        for name, future in admin.describe_topics(TopicCollection(names)).items()
+    }
 
 
 def matching(admin: AdminClient, options: argparse.Namespace) -> list[str]:
@@ -233,7 +261,9 @@ def matching(admin: AdminClient, options: argparse.Namespace) -> list[str]:
     try:
         pattern = re.compile(options.topic.strip().replace(",", "|").replace(" ", "").strip("\"'"))
     except re.error as error:
-        raise CommandError(f"--topic {options.topic!r} is not a regular expression: {error}", status=2) from None
+        raise CommandError(
+            f"--topic {options.topic!r} is not a regular expression: {error}", status=2
+        ) from None
     return [name for name in names if pattern.fullmatch(name)]
 
 
@@ -256,7 +286,9 @@ def replica_assignment(text: str) -> list[list[int]]:
         raise CommandError(f"--replica-assignment takes brokers as 1:2,2:3, not {text!r}", status=2) from None
     for number, brokers in enumerate(found):
         if len(set(brokers)) != len(brokers):
-            raise CommandError(f"--replica-assignment names a broker twice for partition {number}: {brokers}", status=2)
+            raise CommandError(
+                f"--replica-assignment names a broker twice for partition {number}: {brokers}", status=2
+            )
         if len(brokers) != len(found[0]):
             raise CommandError(f"partition {number} has a replication factor of its own: {brokers}", status=2)
     return found
