@@ -1,10 +1,11 @@
 """Types of the extension module, one section per room."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias, final, type_check_only
 
+from cluster.client._errors import KafkaError
 from typing_extensions import Buffer
 
 __version__: str
@@ -271,6 +272,132 @@ class Server:
         """
 
 # ---- client ----
+
+class Message:
+    """A record consumed or delivered, or (with an error) an event of a partition."""
+
+    def __init__(
+        self,
+        topic: str | None = None,
+        partition: int = -1,
+        offset: int = -1001,
+        key: object = None,
+        value: object = None,
+        headers: object = None,
+        error: KafkaError | None = None,
+        timestamp: tuple[int, int] | None = None,
+        latency: float | None = None,
+        leader_epoch: int | None = None,
+    ) -> None: ...
+    def topic(self) -> str | None: ...
+    def partition(self) -> int: ...
+    def offset(self) -> int: ...
+    def key(self) -> Any:
+        """bytes of a consumed message; of a delivered one, the object that was produced."""
+    def value(self) -> Any:
+        """As `key`; None is a tombstone."""
+    def headers(self) -> Any:
+        """A list of (str, bytes | None) pairs, or None when there are none."""
+    def timestamp(self) -> tuple[int, int]:
+        """A TIMESTAMP_* constant, and milliseconds since the epoch."""
+    def error(self) -> KafkaError | None: ...
+    def leader_epoch(self) -> int | None: ...
+    def latency(self) -> float | None:
+        """Seconds from produce() to the report; None of a consumed message."""
+    def set_key(self, key: object) -> None: ...
+    def set_value(self, value: object) -> None: ...
+    def set_headers(self, headers: object) -> None: ...
+    def set_topic(self, topic: str) -> None: ...
+    def set_error(self, error: KafkaError | None) -> None: ...
+    def __len__(self) -> int: ...
+
+class ProducerCore:
+    """The native base of `cluster.Producer`."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
+    def _start(
+        self,
+        config: dict[str, Any],
+        on_delivery: Callable[..., object] | None,
+        error_cb: Callable[..., object] | None,
+    ) -> None: ...
+    def produce(
+        self,
+        topic: str,
+        value: str | Buffer | None = None,
+        key: str | Buffer | None = None,
+        partition: int = -1,
+        callback: Callable[[KafkaError | None, Message], object] | None = None,
+        on_delivery: Callable[[KafkaError | None, Message], object] | None = None,
+        timestamp: int = 0,
+        headers: Mapping[str, str | Buffer | None] | Iterable[tuple[str, str | Buffer | None]] | None = None,
+    ) -> None:
+        """Takes one record and returns before it is sent. `timestamp` is in milliseconds, 0 for now.
+
+        Raises BufferError when the queue is full, KafkaException for a record that can never be sent.
+        """
+    def poll(self, timeout: float | None = None) -> int:
+        """Waits up to `timeout` seconds for reports and calls their callbacks; returns how many events it served."""
+    def flush(self, timeout: float | None = None) -> int:
+        """Waits up to `timeout` seconds until all records are settled; returns how many are not."""
+    def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
+        """Drops the records that are not in flight."""
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+    def _network(self) -> Network: ...
+    def _stop(self) -> None: ...
+
+@final
+class ConsumerCore:
+    """The data path under `cluster.Consumer`. Offsets: -2 beginning, -1 end, other negatives: as auto.offset.reset says."""
+
+    def __init__(self, config: dict[str, Any], error_cb: Callable[..., object] | None) -> None: ...
+    def poll(self, timeout: float | None = None) -> Message | None: ...
+    def consume(self, max: int, timeout: float | None) -> list[Message]: ...
+    def interrupt(self) -> None: ...
+    def assign(self, partitions: list[tuple[str, int, int]]) -> None: ...
+    def unassign(self, partitions: list[tuple[str, int]] | None) -> None: ...
+    def seek(self, topic: str, partition: int, offset: int) -> bool: ...
+    def set_paused(self, topic: str, partition: int, paused: bool) -> bool: ...
+    def progress(self, topic: str, partition: int) -> tuple[int, int, int, int, int] | None:
+        """(position, stored offset, its leader epoch, log start, high watermark)."""
+    def store(self, topic: str, partition: int, offset: int, leader_epoch: int) -> bool: ...
+    def stored(self) -> list[tuple[str, int, int, int]]: ...
+    def network(self) -> Network: ...
+    def close(self) -> None: ...
+
+@final
+class Network:
+    """Requests of any API over a client's connections. Timeouts in seconds; broker -1 is any, -2 the controller."""
+
+    def __init__(self, config: dict[str, Any]) -> None: ...
+    def request(
+        self,
+        api_key: int,
+        version: int,
+        body: bytes,
+        *,
+        broker: int = -1,
+        purpose: str = "general",
+        timeout: float = 60.0,
+    ) -> bytes: ...
+    def versions(
+        self, api_key: int, *, broker: int = -1, purpose: str = "general", timeout: float = 60.0
+    ) -> tuple[int, int] | None: ...
+    def metadata(
+        self, topics: list[str] | None, *, create: bool = False, timeout: float = 60.0
+    ) -> dict[str, Any]: ...
+    def list_offsets(
+        self, questions: list[tuple[str, int, int]], *, timeout: float = 60.0
+    ) -> list[tuple[str, int, int, int, int, KafkaError | None]]:
+        """(topic, partition, offset, timestamp, leader epoch, error) of (topic, partition, timestamp) questions."""
+    def track(self, topics: list[str]) -> None: ...
+    def close(self) -> None: ...
+
+def client_set_error_types(error: type, exception: type[Exception]) -> None: ...
+def client_after_fork() -> None: ...
+def client_partition(partitioner: str, key: bytes | None, count: int) -> int | None:
+    """The partition that a partitioner gives a key; None when it leaves that to chance."""
 
 # ---- columns ----
 # Columns are named as in Spark's Kafka source: key, value, topic, partition, offset, timestamp, timestampType, headers.

@@ -50,7 +50,9 @@ fn client_after_fork() {
 fn client_partition(partitioner: &str, key: Option<&[u8]>, count: i32) -> PyResult<Option<i32>> {
     match logcore_client::producer::partitioner::Partitioner::from_name(partitioner) {
         Some(partitioner) => Ok(partitioner.partition(key, count)),
-        None => Err(pyo3::exceptions::PyValueError::new_err(format!("no partitioner is named {partitioner:?}"))),
+        None => Err(pyo3::exceptions::PyValueError::new_err(format!(
+            "no partitioner is named {partitioner:?}"
+        ))),
     }
 }
 
@@ -60,7 +62,10 @@ pub(crate) fn kafka_error(py: Python<'_>, error: &ClientError) -> PyResult<Py<Py
         return Err(PyRuntimeError::new_err(error.to_string()));
     };
     // (code, reason, fatal, retriable)
-    class.call1(py, (error.code(), error.to_string(), false, error.is_retriable()))
+    class.call1(
+        py,
+        (error.code(), error.to_string(), false, error.is_retriable()),
+    )
 }
 
 /// The exception for a failure of the client crate: `BufferError` for a full queue, as confluent-kafka has it.
@@ -96,7 +101,9 @@ fn kafka_exception(py: Python<'_>, error: &ClientError) -> PyResult<PyErr> {
 /// The moment after `seconds`; `None` (for ever) for a negative number, `None` or one beyond a century.
 pub(crate) fn deadline(seconds: Option<f64>) -> Option<Instant> {
     let seconds = seconds.filter(|seconds| *seconds >= 0.0)?;
-    let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| timeout.as_secs() < 3_153_600_000)?;
+    let timeout = Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|timeout| timeout.as_secs() < 3_153_600_000)?;
     Instant::now().checked_add(timeout)
 }
 

@@ -50,11 +50,19 @@ fn start(offset: i64) -> Start {
 #[pymethods]
 impl ConsumerCore {
     #[new]
-    fn new(py: Python<'_>, config: &Bound<'_, PyDict>, error_cb: Option<Py<PyAny>>) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        config: &Bound<'_, PyDict>,
+        error_cb: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
         let settings = Settings(config);
         let consumer = Consumer::new(settings.client()?, settings.consumer()?)
             .map_err(|error| exception(py, &error))?;
-        Ok(Self { consumer, error_cb, interrupted: AtomicBool::new(false) })
+        Ok(Self {
+            consumer,
+            error_cb,
+            interrupted: AtomicBool::new(false),
+        })
     }
 
     /// One message, or None after `timeout` seconds or when interrupted.
@@ -75,7 +83,12 @@ impl ConsumerCore {
     }
 
     /// Up to `max` messages: as many as come within `timeout` seconds.
-    fn consume<'py>(&self, py: Python<'py>, max: usize, timeout: Option<f64>) -> PyResult<Bound<'py, PyList>> {
+    fn consume<'py>(
+        &self,
+        py: Python<'py>,
+        max: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyList>> {
         let until = deadline(timeout);
         let list = PyList::empty(py);
         let mut names = HashMap::new();
@@ -103,7 +116,9 @@ impl ConsumerCore {
     fn assign(&self, partitions: Vec<(String, i32, i64)>) {
         let partitions = partitions.into_iter();
         self.consumer.assign(
-            partitions.map(|(topic, partition, offset)| (key(&topic, partition), start(offset))).collect(),
+            partitions
+                .map(|(topic, partition, offset)| (key(&topic, partition), start(offset)))
+                .collect(),
         );
     }
 
@@ -112,8 +127,10 @@ impl ConsumerCore {
         match partitions {
             None => self.consumer.unassign_all(),
             Some(partitions) => {
-                let keys: Vec<PartitionKey> =
-                    partitions.iter().map(|(topic, partition)| key(topic, *partition)).collect();
+                let keys: Vec<PartitionKey> = partitions
+                    .iter()
+                    .map(|(topic, partition)| key(topic, *partition))
+                    .collect();
                 self.consumer.unassign(&keys);
             }
         }
@@ -134,24 +151,39 @@ impl ConsumerCore {
         let progress = self.consumer.progress(&key(topic, partition))?;
         let (stored, epoch) = progress.stored.unwrap_or((OFFSET_INVALID, -1));
         let position = progress.position.unwrap_or(OFFSET_INVALID);
-        Some((position, stored, epoch, progress.log_start, progress.high_watermark))
+        Some((
+            position,
+            stored,
+            epoch,
+            progress.log_start,
+            progress.high_watermark,
+        ))
     }
 
     /// Sets the offset to commit; false when the partition is not assigned.
     fn store(&self, topic: &str, partition: i32, offset: i64, leader_epoch: i32) -> bool {
-        self.consumer.store(&key(topic, partition), offset, leader_epoch)
+        self.consumer
+            .store(&key(topic, partition), offset, leader_epoch)
     }
 
     /// (topic, partition, offset, leader epoch) of every partition with an offset to commit.
     fn stored(&self) -> Vec<(String, i32, i64, i32)> {
         let stored = self.consumer.stored().into_iter();
-        stored.map(|((topic, partition), offset, epoch)| (topic.to_string(), partition, offset, epoch)).collect()
+        stored
+            .map(|((topic, partition), offset, epoch)| {
+                (topic.to_string(), partition, offset, epoch)
+            })
+            .collect()
     }
 
     /// Requests beside fetching, over this consumer's connections.
     fn network(&self) -> Network {
         let consumer = &self.consumer;
-        Network::new(consumer.background(), consumer.cluster(), consumer.read_committed())
+        Network::new(
+            consumer.background(),
+            consumer.cluster(),
+            consumer.read_committed(),
+        )
     }
 
     /// Stops the background thread.
@@ -163,7 +195,11 @@ impl ConsumerCore {
 impl ConsumerCore {
     /// What is there; waits a slice without the GIL when nothing is.
     fn take(&self, py: Python<'_>, max: usize, slice: Duration) -> PyResult<Vec<Item>> {
-        self.consumer.background().fork_guard().check().map_err(|error| exception(py, &error))?;
+        self.consumer
+            .background()
+            .fork_guard()
+            .check()
+            .map_err(|error| exception(py, &error))?;
         if max == 1 {
             let items = self.consumer.take(1, Duration::ZERO);
             if !items.is_empty() || slice.is_zero() || self.interrupted.load(Ordering::Acquire) {
@@ -171,7 +207,11 @@ impl ConsumerCore {
             }
         }
         let items = py.detach(|| {
-            let slice = if self.interrupted.load(Ordering::Acquire) { Duration::ZERO } else { slice };
+            let slice = if self.interrupted.load(Ordering::Acquire) {
+                Duration::ZERO
+            } else {
+                slice
+            };
             self.consumer.take(max, slice)
         });
         if items.is_empty() {
@@ -203,7 +243,13 @@ impl ConsumerCore {
             }
             Item::Event(Event::Failed((topic, partition), error)) => {
                 let error = kafka_error(py, &error)?;
-                Ok(Some(Message::event(py, &topic, partition, OFFSET_INVALID, error)))
+                Ok(Some(Message::event(
+                    py,
+                    &topic,
+                    partition,
+                    OFFSET_INVALID,
+                    error,
+                )))
             }
             Item::Error(error) => {
                 self.report(py, &error)?;
@@ -220,10 +266,17 @@ impl ConsumerCore {
     }
 }
 
-fn end_of_partition(py: Python<'_>, topic: &str, partition: i32, offset: i64) -> PyResult<Py<PyAny>> {
+fn end_of_partition(
+    py: Python<'_>,
+    topic: &str,
+    partition: i32,
+    offset: i64,
+) -> PyResult<Py<PyAny>> {
     let text = format!("{topic}-{partition}: the end is reached at offset {offset}");
     match ERROR_TYPES.get(py) {
         Some((class, _)) => class.call1(py, (local::PARTITION_EOF, text)),
-        None => Err(pyo3::exceptions::PyRuntimeError::new_err("cluster.client is not imported")),
+        None => Err(pyo3::exceptions::PyRuntimeError::new_err(
+            "cluster.client is not imported",
+        )),
     }
 }

@@ -91,7 +91,13 @@ impl Message {
     }
 
     /// A message that carries an event of a partition.
-    pub(crate) fn event(py: Python<'_>, topic: &str, partition: i32, offset: i64, error: Py<PyAny>) -> Self {
+    pub(crate) fn event(
+        py: Python<'_>,
+        topic: &str,
+        partition: i32,
+        offset: i64,
+        error: Py<PyAny>,
+    ) -> Self {
         Self {
             topic: Some(PyString::new(py, topic).unbind()),
             partition,
@@ -113,7 +119,14 @@ impl Message {
             topic: Some(report.topic),
             partition: report.partition,
             offset: report.offset,
-            timestamp: (if report.append_time { LOG_APPEND_TIME } else { CREATE_TIME }, report.timestamp),
+            timestamp: (
+                if report.append_time {
+                    LOG_APPEND_TIME
+                } else {
+                    CREATE_TIME
+                },
+                report.timestamp,
+            ),
             leader_epoch: None,
             latency: Some(report.latency),
             key: report.key.into(),
@@ -124,7 +137,12 @@ impl Message {
         }
     }
 
-    fn part(&self, py: Python<'_>, part: &Part, read: impl Fn(&consumer::Message) -> Option<&[u8]>) -> Option<Py<PyAny>> {
+    fn part(
+        &self,
+        py: Python<'_>,
+        part: &Part,
+        read: impl Fn(&consumer::Message) -> Option<&[u8]>,
+    ) -> Option<Py<PyAny>> {
         match part {
             Part::Absent => None,
             Part::Given(object) => Some(object.clone_ref(py)),
@@ -261,15 +279,29 @@ impl Message {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        let topic = self.topic.as_ref().map_or_else(|| "None".to_owned(), |topic| topic.to_string());
-        let error = self.error.as_ref().map_or_else(String::new, |error| format!(", error={}", error.bind(py)));
-        format!("Message(topic={topic}, partition={}, offset={}{error})", self.partition, self.offset)
+        let topic = self
+            .topic
+            .as_ref()
+            .map_or_else(|| "None".to_owned(), |topic| topic.to_string());
+        let error = self
+            .error
+            .as_ref()
+            .map_or_else(String::new, |error| format!(", error={}", error.bind(py)));
+        format!(
+            "Message(topic={topic}, partition={}, offset={}{error})",
+            self.partition, self.offset
+        )
     }
 }
 
 /// Bytes of a key, value or header value as the application gave them: bytes, str or any buffer; None is null.
-pub(crate) fn payload<'a>(what: &str, object: Option<&'a Bound<'_, PyAny>>) -> PyResult<Option<Cow<'a, [u8]>>> {
-    let Some(object) = object else { return Ok(None) };
+pub(crate) fn payload<'a>(
+    what: &str,
+    object: Option<&'a Bound<'_, PyAny>>,
+) -> PyResult<Option<Cow<'a, [u8]>>> {
+    let Some(object) = object else {
+        return Ok(None);
+    };
     if let Ok(bytes) = object.cast::<PyBytes>() {
         return Ok(Some(Cow::Borrowed(bytes.as_bytes())));
     }
@@ -283,7 +315,9 @@ pub(crate) fn payload<'a>(what: &str, object: Option<&'a Bound<'_, PyAny>>) -> P
         Ok(buffer) => Ok(Some(Cow::Owned(buffer.to_vec(object.py())?))),
         Err(_) => {
             let kind = object.get_type().name()?;
-            Err(PyTypeError::new_err(format!("{what} must be bytes, str or a buffer, not {kind}")))
+            Err(PyTypeError::new_err(format!(
+                "{what} must be bytes, str or a buffer, not {kind}"
+            )))
         }
     }
 }
@@ -293,7 +327,9 @@ pub(crate) type OwnedHeader = (String, Option<Vec<u8>>);
 
 /// Headers as the application gave them: a dict, or a list of pairs.
 pub(crate) fn headers(object: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<OwnedHeader>> {
-    let Some(object) = object.filter(|object| !object.is_none()) else { return Ok(Vec::new()) };
+    let Some(object) = object.filter(|object| !object.is_none()) else {
+        return Ok(Vec::new());
+    };
     let mut headers = Vec::new();
     if let Ok(dict) = object.cast::<PyDict>() {
         for (name, value) in dict {
@@ -307,12 +343,17 @@ pub(crate) fn headers(object: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<OwnedHe
             .cast::<PyTuple>()
             .ok()
             .filter(|pair| pair.len() == 2)
-            .ok_or_else(|| PyTypeError::new_err("headers must be a dict or a list of (name, value) tuples"))?;
+            .ok_or_else(|| {
+                PyTypeError::new_err("headers must be a dict or a list of (name, value) tuples")
+            })?;
         headers.push(header(&pair.get_item(0)?, &pair.get_item(1)?)?);
     }
     Ok(headers)
 }
 
 fn header(name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<OwnedHeader> {
-    Ok((name.extract()?, payload("a header's value", Some(value))?.map(Cow::into_owned)))
+    Ok((
+        name.extract()?,
+        payload("a header's value", Some(value))?.map(Cow::into_owned),
+    ))
 }

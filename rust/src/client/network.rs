@@ -26,8 +26,16 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub(crate) fn new(background: &Arc<Background>, cluster: &Arc<Cluster>, read_committed: bool) -> Self {
-        Self { background: Arc::clone(background), cluster: Arc::clone(cluster), read_committed }
+    pub(crate) fn new(
+        background: &Arc<Background>,
+        cluster: &Arc<Cluster>,
+        read_committed: bool,
+    ) -> Self {
+        Self {
+            background: Arc::clone(background),
+            cluster: Arc::clone(cluster),
+            read_committed,
+        }
     }
 }
 
@@ -44,7 +52,9 @@ fn purpose(name: &str) -> PyResult<Purpose> {
     match name {
         "general" => Ok(Purpose::General),
         "group" => Ok(Purpose::Group),
-        _ => Err(PyValueError::new_err(format!("no connection is for {name:?}"))),
+        _ => Err(PyValueError::new_err(format!(
+            "no connection is for {name:?}"
+        ))),
     }
 }
 
@@ -58,11 +68,16 @@ impl Network {
     #[new]
     fn create(py: Python<'_>, config: &Bound<'_, PyDict>) -> PyResult<Self> {
         let config = Settings(config).client()?;
-        let background = Background::start("logcore-admin").map_err(|error| exception(py, &error))?;
+        let background =
+            Background::start("logcore-admin").map_err(|error| exception(py, &error))?;
         let background = Arc::new(background);
         let cluster = Arc::new(Cluster::new(config, |_| {}));
         background.spawn(Arc::clone(&cluster).keep_fresh());
-        Ok(Self { background, cluster, read_committed: false })
+        Ok(Self {
+            background,
+            cluster,
+            read_committed: false,
+        })
     }
 
     /// Sends an encoded request body and returns the response's body.
@@ -79,9 +94,15 @@ impl Network {
         timeout: f64,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let (cluster, body) = (Arc::clone(&self.cluster), Bytes::copy_from_slice(body));
-        let (target, purpose, timeout) = (target(broker), self::purpose(purpose)?, self::timeout(timeout));
+        let (target, purpose, timeout) = (
+            target(broker),
+            self::purpose(purpose)?,
+            self::timeout(timeout),
+        );
         let answer = self.run(py, async move {
-            cluster.raw_request(target, purpose, api_key, version, &body, timeout).await
+            cluster
+                .raw_request(target, purpose, api_key, version, &body, timeout)
+                .await
         })?;
         Ok(PyBytes::new(py, &answer))
     }
@@ -97,8 +118,14 @@ impl Network {
         timeout: f64,
     ) -> PyResult<Option<(i16, i16)>> {
         let cluster = Arc::clone(&self.cluster);
-        let (target, purpose, timeout) = (target(broker), self::purpose(purpose)?, self::timeout(timeout));
-        self.run(py, async move { cluster.served(target, purpose, api_key, timeout).await })
+        let (target, purpose, timeout) = (
+            target(broker),
+            self::purpose(purpose)?,
+            self::timeout(timeout),
+        );
+        self.run(py, async move {
+            cluster.served(target, purpose, api_key, timeout).await
+        })
     }
 
     /// Fresh metadata as a dict; `topics` None asks about all. Tried again until the timeout.
@@ -114,8 +141,11 @@ impl Network {
         let timeout = self::timeout(timeout);
         let topics: Option<Vec<Arc<str>>> =
             topics.map(|topics| topics.into_iter().map(Arc::from).collect());
-        let fresh = self
-            .run(py, async move { cluster.refresh_within(topics.as_deref(), create, timeout).await })?;
+        let fresh = self.run(py, async move {
+            cluster
+                .refresh_within(topics.as_deref(), create, timeout)
+                .await
+        })?;
         metadata_dict(py, &fresh)
     }
 
@@ -133,14 +163,20 @@ impl Network {
             .into_iter()
             .map(|(topic, partition, timestamp)| ((Arc::from(topic), partition), timestamp))
             .collect();
-        let answers = self
-            .run(py, async move { Ok(list_offsets(&cluster, asked, read_committed, timeout).await) })?;
+        let answers = self.run(py, async move {
+            Ok(list_offsets(&cluster, asked, read_committed, timeout).await)
+        })?;
         let mut listed = Vec::with_capacity(answers.len());
         for ((topic, partition), answer) in answers {
             listed.push(match answer {
-                Ok(found) => {
-                    (topic.to_string(), partition, found.offset, found.timestamp, found.leader_epoch, None)
-                }
+                Ok(found) => (
+                    topic.to_string(),
+                    partition,
+                    found.offset,
+                    found.timestamp,
+                    found.leader_epoch,
+                    None,
+                ),
                 Err(error) => {
                     let error = kafka_error(py, &error)?;
                     (topic.to_string(), partition, -1001, -1, -1, Some(error))
@@ -167,7 +203,10 @@ impl Network {
         T: Send + 'static,
         F: Future<Output = logcore_client::Result<T>> + Send + 'static,
     {
-        let waiter = self.background.run(task).map_err(|error| exception(py, &error))?;
+        let waiter = self
+            .background
+            .run(task)
+            .map_err(|error| exception(py, &error))?;
         wait(py, waiter)?.map_err(|error| exception(py, &error))
     }
 }

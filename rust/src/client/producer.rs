@@ -37,7 +37,9 @@ struct Running {
 
 impl ProducerCore {
     fn running(&self) -> PyResult<&Running> {
-        self.running.get().ok_or_else(|| PyRuntimeError::new_err("Producer.__init__ was not called"))
+        self.running
+            .get()
+            .ok_or_else(|| PyRuntimeError::new_err("Producer.__init__ was not called"))
     }
 }
 
@@ -46,7 +48,9 @@ impl ProducerCore {
     #[new]
     #[pyo3(signature = (*_args, **_kwargs))]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
-        Self { running: std::sync::OnceLock::new() }
+        Self {
+            running: std::sync::OnceLock::new(),
+        }
     }
 
     /// Starts the background thread with a checked configuration.
@@ -61,7 +65,11 @@ impl ProducerCore {
         let producer = Producer::new(settings.client()?, settings.producer()?)
             .map_err(|error| exception(py, &error))?;
         self.running
-            .set(Running { producer, on_delivery, error_cb })
+            .set(Running {
+                producer,
+                on_delivery,
+                error_cb,
+            })
             .map_err(|_| PyRuntimeError::new_err("the producer was started before"))
     }
 
@@ -98,8 +106,10 @@ impl ProducerCore {
         });
         let (key, value) = (payload("key", key)?, payload("value", value)?);
         let owned = self::headers(headers)?;
-        let headers: Vec<(&[u8], Option<&[u8]>)> =
-            owned.iter().map(|(name, value)| (name.as_bytes(), value.as_deref())).collect();
+        let headers: Vec<(&[u8], Option<&[u8]>)> = owned
+            .iter()
+            .map(|(name, value)| (name.as_bytes(), value.as_deref()))
+            .collect();
         let record = NewRecord {
             partition: (partition >= 0).then_some(partition),
             key: key.as_deref(),
@@ -152,7 +162,13 @@ impl ProducerCore {
 
     /// Drops the records that are not in flight; their reports carry _PURGE_QUEUE.
     #[pyo3(signature = (in_queue=true, in_flight=true, blocking=true))]
-    fn purge(&self, py: Python<'_>, in_queue: bool, in_flight: bool, blocking: bool) -> PyResult<()> {
+    fn purge(
+        &self,
+        py: Python<'_>,
+        in_queue: bool,
+        in_flight: bool,
+        blocking: bool,
+    ) -> PyResult<()> {
         // Records in flight cannot be called back; they are settled by the broker's answer.
         let _ = (in_flight, blocking);
         let running = self.running()?;
@@ -173,7 +189,11 @@ impl ProducerCore {
     /// Requests beside producing, over this producer's connections.
     fn _network(&self) -> PyResult<Network> {
         let producer = &self.running()?.producer;
-        Ok(Network::new(producer.background(), producer.cluster(), false))
+        Ok(Network::new(
+            producer.background(),
+            producer.cluster(),
+            false,
+        ))
     }
 
     /// Stops the background thread. Records still open are dropped.
@@ -186,7 +206,9 @@ impl ProducerCore {
 
 fn now_ms() -> i64 {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH);
-    elapsed.map_or(0, |elapsed| i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX))
+    elapsed.map_or(0, |elapsed| {
+        i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
+    })
 }
 
 impl Running {
@@ -226,11 +248,20 @@ impl Running {
 
     /// Calls the callbacks of one batch's records. What a raising callback leaves over is the next poll's.
     fn report(&self, py: Python<'_>, mut report: Report<Context>) -> PyResult<usize> {
-        let error = report.error.as_ref().map(|error| kafka_error(py, error)).transpose()?;
+        let error = report
+            .error
+            .as_ref()
+            .map(|error| kafka_error(py, error))
+            .transpose()?;
         let topic = PyString::new(py, &report.topic).unbind();
         let latency = report.begun.elapsed().as_secs_f64();
         let mut served = 0;
-        while let Some(Tracked { index, timestamp, context }) = report.records.next() {
+        while let Some(Tracked {
+            index,
+            timestamp,
+            context,
+        }) = report.records.next()
+        {
             let offset = if report.base_offset >= 0 {
                 report.base_offset + i64::from(index)
             } else {
@@ -241,7 +272,11 @@ impl Running {
                 topic: topic.clone_ref(py),
                 partition: report.partition,
                 offset,
-                timestamp: if append_time { report.append_time } else { timestamp },
+                timestamp: if append_time {
+                    report.append_time
+                } else {
+                    timestamp
+                },
                 append_time,
                 key: context.key,
                 value: context.value,
@@ -251,7 +286,9 @@ impl Running {
             });
             let callback = context.callback.as_ref().or(self.on_delivery.as_ref());
             let error = error.as_ref().map(|error| error.clone_ref(py));
-            let called = callback.map(|callback| callback.call1(py, (error, message))).transpose();
+            let called = callback
+                .map(|callback| callback.call1(py, (error, message)))
+                .transpose();
             if let Err(failure) = called {
                 if report.records.len() > 0 {
                     self.producer.put_back(report);

@@ -141,10 +141,10 @@ impl Cluster {
         loop {
             let asked =
                 tokio::time::timeout(self.config.metadata_refresh, self.refresh_wanted.notified());
-            // A timeout is the periodic refresh.
-            let _ = asked.await;
+            let periodic = asked.await.is_err();
             let topics: Vec<Arc<str>> = self.tracked.lock().iter().cloned().collect();
-            if topics.is_empty() {
+            if topics.is_empty() && periodic {
+                // Without a topic to look after, the brokers' addresses are news only when one was lost.
                 continue;
             }
             let again = match self.refresh(Some(&topics)).await {
@@ -332,14 +332,15 @@ impl Cluster {
             },
             Target::Broker(id) => id,
         };
-        let known = self.metadata().broker(id).cloned();
+        let mut known = self.metadata().broker(id).cloned();
+        if known.is_none() {
+            Box::pin(self.refresh(Some(&[]))).await?;
+            known = self.metadata().broker(id).cloned();
+        }
         match known {
             Some(broker) => self.connect(&broker.host, broker.port, purpose).await,
             None => {
-                self.refresh_soon();
-                let what =
-                    "the cluster's metadata names no such broker; it may be starting".to_owned();
-                tokio::time::sleep(self.config.retry_backoff).await;
+                let what = "the cluster's metadata names no such broker; it may be down".to_owned();
                 Err(ClientError::Transport {
                     broker: format!("broker {id}"),
                     what,

@@ -495,24 +495,20 @@ impl<T> Accumulator<T> {
         batch.report(&topic, id, outcome)
     }
 
-    /// Gives up everything that is not in flight.
-    pub(crate) fn purge(&mut self) -> Vec<Report<T>> {
+    /// Gives up everything that is not in flight, because of `error`.
+    pub(crate) fn give_up(&mut self, error: &ClientError) -> Vec<Report<T>> {
         let mut reports = Vec::new();
         let mut freed = (0, 0);
         for queue in self.topics.values_mut() {
             for waiting in std::mem::take(&mut queue.unplaced) {
                 freed = (freed.0 + 1, freed.1 + waiting.size());
-                reports.extend(waiting.refused(&queue.name, ClientError::Purged));
+                reports.extend(waiting.refused(&queue.name, error.clone()));
             }
             for (index, partition) in queue.partitions.iter_mut().enumerate() {
                 for batch in std::mem::take(&mut partition.batches) {
                     partition.broken |= batch.sequence.is_some();
                     freed = (freed.0 + batch.count as usize, freed.1 + batch.bytes);
-                    reports.extend(batch.report(
-                        &queue.name,
-                        index as i32,
-                        Err(ClientError::Purged),
-                    ));
+                    reports.extend(batch.report(&queue.name, index as i32, Err(error.clone())));
                 }
             }
         }

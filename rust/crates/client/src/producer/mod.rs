@@ -210,7 +210,7 @@ impl<T: Send + 'static> Producer<T> {
 
     /// Gives up all records not in flight; they are reported as purged.
     pub fn purge(&self) {
-        let reports = self.shared.accumulator.lock().purge();
+        let reports = self.shared.accumulator.lock().give_up(&ClientError::Purged);
         self.shared.deliver(reports);
         self.shared.batches_settled();
     }

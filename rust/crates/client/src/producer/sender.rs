@@ -84,7 +84,11 @@ async fn obtain_producer_id<T: Send + 'static>(
         Ok(producer) => shared.accumulator.lock().set_producer_id(producer),
         Err(error) => {
             if !error.is_retriable() {
+                // Waiting would not help the records that need one.
+                let reports = shared.accumulator.lock().give_up(&error);
+                shared.deliver(reports);
                 shared.error(error);
+                shared.batches_settled();
             }
             tokio::time::sleep(shared.cluster.config().retry_backoff).await;
         }
@@ -98,7 +102,9 @@ async fn ask_producer_id<T>(shared: &Shared<T>) -> Result<ProducerId> {
         .connection(Target::Any, Purpose::General)
         .await?;
     let version = connection.version(api::INIT_PRODUCER_ID)?;
-    let message = api::request(api::INIT_PRODUCER_ID).with("transaction_timeout_ms", i32::MAX);
+    let message = api::request(api::INIT_PRODUCER_ID)
+        .with("transactional_id", Value::Null)
+        .with("transaction_timeout_ms", i32::MAX);
     let cluster = &shared.cluster;
     let response = cluster
         .call(

@@ -1,0 +1,94 @@
+"""Clients of a Kafka cluster in confluent-kafka's shape: `Producer`, `Consumer`, `AdminClient`.
+
+Owns what an application sees, configuration, group membership and administration. Connections, batching and fetching
+are the extension's; a client instance has one native thread, and a consumer in a group two Python threads beside it.
+Imports `cluster.errors` and `logcore` only. A client does not survive `fork`: it raises RuntimeError in the child.
+
+Failures:
+
+    Exception
+    ├── KafkaException            args[0] (also .error) is a KafkaError: code(), name(), str(), retriable(), fatal()
+    ├── BufferError               Producer.produce: the queue is full; poll() and try again
+    ├── RuntimeError              the client was closed, or made before a fork
+    └── TypeError, ValueError     an argument of the wrong type or value
+"""
+
+from __future__ import annotations
+
+from logcore._native import Message
+
+from ._admin import AdminClient
+from ._admin_types import (
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ConsumerGroupDescription,
+    ConsumerGroupListing,
+    ConsumerGroupState,
+    ListConsumerGroupsResult,
+    MemberAssignment,
+    MemberDescription,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+    TopicCollection,
+    TopicDescription,
+    TopicPartitionInfo,
+)
+from ._consumer import Consumer
+from ._errors import KafkaError, KafkaException
+from ._producer import Producer
+from ._types import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    OFFSET_STORED,
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+    BrokerMetadata,
+    ClusterMetadata,
+    Node,
+    PartitionMetadata,
+    TopicMetadata,
+    TopicPartition,
+    Uuid,
+)
+
+__all__ = [
+    "OFFSET_BEGINNING",
+    "OFFSET_END",
+    "OFFSET_INVALID",
+    "OFFSET_STORED",
+    "TIMESTAMP_CREATE_TIME",
+    "TIMESTAMP_LOG_APPEND_TIME",
+    "TIMESTAMP_NOT_AVAILABLE",
+    "AdminClient",
+    "BrokerMetadata",
+    "ClusterMetadata",
+    "ConfigEntry",
+    "ConfigResource",
+    "ConfigSource",
+    "Consumer",
+    "ConsumerGroupDescription",
+    "ConsumerGroupListing",
+    "ConsumerGroupState",
+    "KafkaError",
+    "KafkaException",
+    "ListConsumerGroupsResult",
+    "MemberAssignment",
+    "MemberDescription",
+    "Message",
+    "NewPartitions",
+    "NewTopic",
+    "Node",
+    "PartitionMetadata",
+    "Producer",
+    "ResourceType",
+    "TopicCollection",
+    "TopicDescription",
+    "TopicMetadata",
+    "TopicPartition",
+    "TopicPartitionInfo",
+    "Uuid",
+]

@@ -1,0 +1,390 @@
+"""`AdminClient`: topics, their settings and consumer groups, in confluent-kafka's shape.
+
+Every method that changes or describes returns futures at once; the requests run on a small thread pool.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from logcore import _native
+
+from . import _config
+from ._admin_types import (
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ConsumerGroupDescription,
+    ConsumerGroupListing,
+    ConsumerGroupState,
+    ListConsumerGroupsResult,
+    MemberAssignment,
+    MemberDescription,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+    TopicCollection,
+    TopicDescription,
+    TopicPartitionInfo,
+)
+from ._coordinator import find_coordinator
+from ._errors import KafkaError, KafkaException
+from ._producer import list_topics
+from ._requests import CONTROLLER, RETRY_PAUSE, Requests
+from ._types import ClusterMetadata, Node, TopicPartition, Uuid
+
+Result = TypeVar("Result")
+Key = TypeVar("Key")
+
+REQUEST_TIMEOUT = 60.0
+"""Seconds for a request to be answered when the caller names no other time."""
+OPERATION_TIMEOUT = 60.0
+"""Seconds the controller may take to carry a change out."""
+_NOT_CONTROLLER = 41
+
+
+class AdminClient:
+    """Administers a cluster. Threads may share one."""
+
+    def __init__(self, *configs: dict[str, Any], **overrides: Any) -> None:
+        config = _config.parse(configs, "", overrides)
+        _config.finish_common(config)
+        self._network = _native.Network(config.values)
+        self._requests = Requests(self._network)
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="logcore-admin")
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
+        """The cluster's brokers and topics (or one topic). Seconds; negative waits for as long as it takes."""
+        return list_topics(self._network, topic, timeout, create=False)
+
+    def cluster_id(self, timeout: float = -1) -> str | None:
+        """The cluster's id."""
+        return self.list_topics(timeout=timeout).cluster_id
+
+    def create_topics(
+        self,
+        new_topics: list[NewTopic],
+        *,
+        operation_timeout: float = OPERATION_TIMEOUT,
+        request_timeout: float = REQUEST_TIMEOUT,
+        validate_only: bool = False,
+    ) -> dict[str, Future[None]]:
+        """Creates topics; a future each, whose failure is a KafkaException."""
+        message = {
+            "topics": [_creatable(topic) for topic in new_topics],
+            "timeout_ms": int(operation_timeout * 1000),
+            "validate_only": validate_only,
+        }
+        names = [topic.topic for topic in new_topics]
+        return self._each(
+            names, lambda: self._change("CreateTopics", message, "topics", "name", request_timeout)
+        )
+
+    def delete_topics(
+        self,
+        topics: list[str],
+        *,
+        operation_timeout: float = OPERATION_TIMEOUT,
+        request_timeout: float = REQUEST_TIMEOUT,
+    ) -> dict[str, Future[None]]:
+        """Deletes topics and all their records; a future each."""
+        message = {"topic_names": list(topics), "timeout_ms": int(operation_timeout * 1000)}
+        return self._each(
+            topics, lambda: self._change("DeleteTopics", message, "responses", "name", request_timeout)
+        )
+
+    def create_partitions(
+        self,
+        new_partitions: list[NewPartitions],
+        *,
+        operation_timeout: float = OPERATION_TIMEOUT,
+        request_timeout: float = REQUEST_TIMEOUT,
+        validate_only: bool = False,
+    ) -> dict[str, Future[None]]:
+        """Adds partitions to topics; a future each."""
+        message = {
+            "topics": [
+                {
+                    "name": topic.topic,
+                    "count": topic.new_total_count,
+                    "assignments": None
+                    if topic.replica_assignment is None
+                    else [{"broker_ids": brokers} for brokers in topic.replica_assignment],
+                }
+                for topic in new_partitions
+            ],
+            "timeout_ms": int(operation_timeout * 1000),
+            "validate_only": validate_only,
+        }
+        names = [topic.topic for topic in new_partitions]
+        return self._each(
+            names, lambda: self._change("CreatePartitions", message, "results", "name", request_timeout)
+        )
+
+    def describe_topics(
+        self, topics: TopicCollection, *, request_timeout: float = REQUEST_TIMEOUT
+    ) -> dict[str, Future[TopicDescription]]:
+        """Describes topics; a future each."""
+        names = topics.topic_names
+        return self._each(names, lambda: self._describe_topics(names, request_timeout))
+
+    def describe_configs(
+        self, resources: list[ConfigResource], *, request_timeout: float = REQUEST_TIMEOUT
+    ) -> dict[ConfigResource, Future[dict[str, ConfigEntry]]]:
+        """The settings of topics and brokers by name; a future for each resource."""
+        return self._each(resources, lambda: self._describe_configs(resources, request_timeout))
+
+    def list_consumer_groups(
+        self, *, states: set[ConsumerGroupState] | None = None, request_timeout: float = REQUEST_TIMEOUT
+    ) -> Future[ListConsumerGroupsResult]:
+        """The groups of all brokers, of these states only when some are given."""
+        return self._pool.submit(self._list_groups, states, request_timeout)
+
+    def describe_consumer_groups(
+        self, group_ids: list[str], *, request_timeout: float = REQUEST_TIMEOUT
+    ) -> dict[str, Future[ConsumerGroupDescription]]:
+        """Describes groups; a future each. A group that does not exist is described as DEAD, as brokers do."""
+        return {group: self._pool.submit(self._describe_group, group, request_timeout) for group in group_ids}
+
+    def delete_consumer_groups(
+        self, group_ids: list[str], *, request_timeout: float = REQUEST_TIMEOUT
+    ) -> dict[str, Future[None]]:
+        """Deletes empty groups with their offsets; a future each."""
+        return {group: self._pool.submit(self._delete_group, group, request_timeout) for group in group_ids}
+
+    def close(self) -> None:
+        """Stops; futures not done fail."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._network.close()
+
+    def __enter__(self) -> AdminClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_pool"):
+            self._pool.shutdown(wait=False)
+
+    # A failure of the whole request is the failure of each future; a result that is an exception, of its own.
+    def _each(self, keys: Iterable[Key], ask: Callable[[], dict[Key, Any]]) -> dict[Key, Future[Any]]:
+        futures: dict[Key, Future[Any]] = {key: Future() for key in keys}
+        for future in futures.values():
+            future.set_running_or_notify_cancel()
+
+        def run() -> None:
+            try:
+                answers = ask()
+            except BaseException as error:
+                for future in futures.values():
+                    future.set_exception(error)
+                return
+            for key, future in futures.items():
+                answer = answers.get(key, _missing())
+                if isinstance(answer, BaseException):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
+
+        if futures:
+            self._pool.submit(run)
+        return futures
+
+    def _change(
+        self, api: str, message: dict[str, Any], results: str, name: str, timeout: float
+    ) -> dict[str, KafkaException | None]:
+        """A request for the controller, asked again when the controller has moved."""
+        deadline = time.monotonic() + timeout
+        while True:
+            left = max(deadline - time.monotonic(), 0.001)
+            response = self._requests.send_until(api, message, broker=CONTROLLER, timeout=left)
+            answers = response[results]
+            moved = any(answer["error_code"] == _NOT_CONTROLLER for answer in answers)
+            if not moved or time.monotonic() + RETRY_PAUSE >= deadline:
+                return {answer[name]: _failure(answer) for answer in answers}
+            time.sleep(RETRY_PAUSE)
+            self._network.metadata([], timeout=left)
+
+    def _describe_topics(
+        self, names: list[str], timeout: float
+    ) -> dict[str, TopicDescription | KafkaException]:
+        message = {"topics": [{"name": name} for name in names], "allow_auto_topic_creation": False}
+        response = self._requests.send_until("Metadata", message, timeout=timeout)
+        nodes = {node["node_id"]: _node(node) for node in response["brokers"]}
+        described: dict[str, TopicDescription | KafkaException] = {}
+        for topic in response["topics"]:
+            described[topic["name"]] = _failure(topic) or TopicDescription(
+                topic["name"],
+                Uuid.from_bytes(topic["topic_id"]),
+                topic["is_internal"],
+                [
+                    TopicPartitionInfo(
+                        partition["partition_index"],
+                        nodes.get(partition["leader_id"]),
+                        [_node_of(nodes, node) for node in partition["replica_nodes"]],
+                        [_node_of(nodes, node) for node in partition["isr_nodes"]],
+                    )
+                    for partition in sorted(
+                        topic["partitions"], key=lambda found: int(found["partition_index"])
+                    )
+                ],
+            )
+        return described
+
+    def _describe_configs(
+        self, resources: list[ConfigResource], timeout: float
+    ) -> dict[ConfigResource, dict[str, ConfigEntry] | KafkaException]:
+        described: dict[ConfigResource, dict[str, ConfigEntry] | KafkaException] = {}
+        by_broker: dict[int, list[ConfigResource]] = {}
+        for resource in resources:
+            # A broker's own settings are known to that broker only.
+            own = resource.restype is ResourceType.BROKER and resource.name.isdigit()
+            by_broker.setdefault(int(resource.name) if own else -1, []).append(resource)
+        for broker, asked in by_broker.items():
+            message = {
+                "resources": [
+                    {
+                        "resource_type": resource.restype.value,
+                        "resource_name": resource.name,
+                        "configuration_keys": None,
+                    }
+                    for resource in asked
+                ],
+                "include_synonyms": True,
+            }
+            response = self._requests.send_until("DescribeConfigs", message, broker=broker, timeout=timeout)
+            for result in response["results"]:
+                resource = ConfigResource(result["resource_type"], result["resource_name"])
+                described[resource] = _failure(result) or {
+                    entry["name"]: _config_entry(entry) for entry in result["configs"]
+                }
+        return described
+
+    def _list_groups(
+        self, states: set[ConsumerGroupState] | None, timeout: float
+    ) -> ListConsumerGroupsResult:
+        result = ListConsumerGroupsResult()
+        for broker in self._network.metadata([], timeout=timeout)["brokers"]:
+            try:
+                response = self._requests.send_until("ListGroups", {}, broker=broker, timeout=timeout)
+            except KafkaException as error:
+                result.errors.append(error)
+                continue
+            if failure := _failure(response):
+                result.errors.append(failure)
+                continue
+            for group in response["groups"]:
+                state = ConsumerGroupState.of(group.get("group_state", ""))
+                if states is None or state in states:
+                    simple = group["protocol_type"] == ""
+                    result.valid.append(ConsumerGroupListing(group["group_id"], simple, state))
+        return result
+
+    def _describe_group(self, group: str, timeout: float) -> ConsumerGroupDescription:
+        node = find_coordinator(self._requests, group, timeout)
+        response = self._requests.send_until(
+            "DescribeGroups", {"groups": [group]}, broker=node.id, timeout=timeout
+        )
+        [described] = response["groups"]
+        if failure := _failure(described):
+            raise failure
+        return ConsumerGroupDescription(
+            group,
+            described["protocol_type"] == "",
+            [_member(member, described["protocol_type"]) for member in described["members"]],
+            described["protocol_data"],
+            ConsumerGroupState.of(described["group_state"]),
+            node,
+        )
+
+    def _delete_group(self, group: str, timeout: float) -> None:
+        node = find_coordinator(self._requests, group, timeout)
+        response = self._requests.send_until(
+            "DeleteGroups", {"groups_names": [group]}, broker=node.id, timeout=timeout
+        )
+        for result in response["results"]:
+            if failure := _failure(result):
+                raise failure
+
+
+def _creatable(topic: NewTopic) -> dict[str, Any]:
+    assignment = topic.replica_assignment
+    return {
+        "name": topic.topic,
+        # With an explicit assignment both counts must be -1.
+        "num_partitions": -1 if assignment is not None else topic.num_partitions,
+        "replication_factor": -1 if assignment is not None else topic.replication_factor,
+        "assignments": [
+            {"partition_index": index, "broker_ids": brokers}
+            for index, brokers in enumerate(assignment or [])
+        ],
+        "configs": [{"name": name, "value": str(value)} for name, value in topic.config.items()],
+    }
+
+
+def _failure(answer: dict[str, Any]) -> KafkaException | None:
+    code = answer["error_code"]
+    return KafkaException(KafkaError(code, answer.get("error_message") or None)) if code else None
+
+
+def _missing() -> KafkaException:
+    return KafkaException(KafkaError(KafkaError._FAIL, "the broker's response says nothing about it"))
+
+
+def _node(node: dict[str, Any]) -> Node:
+    return Node(node["node_id"], node["host"], node["port"], node.get("rack"))
+
+
+def _node_of(nodes: dict[int, Node], node: int) -> Node:
+    """A broker that is down has an id and no address."""
+    return nodes.get(node, Node(node, "", -1))
+
+
+def _config_entry(entry: dict[str, Any]) -> ConfigEntry:
+    source = _source(entry.get("config_source", -1))
+    synonyms = {
+        synonym["name"]: ConfigEntry(
+            synonym["name"], synonym["value"], _source(synonym["source"]), is_synonym=True
+        )
+        for synonym in entry.get("synonyms") or []
+    }
+    return ConfigEntry(
+        entry["name"],
+        entry["value"],
+        source,
+        entry["read_only"],
+        bool(entry.get("is_default")) or source is ConfigSource.DEFAULT_CONFIG,
+        entry["is_sensitive"],
+        synonyms=synonyms,
+    )
+
+
+def _source(number: int) -> ConfigSource:
+    try:
+        return ConfigSource(number)
+    except ValueError:
+        return ConfigSource.UNKNOWN_CONFIG
+
+
+def _member(member: dict[str, Any], protocol: str) -> MemberDescription:
+    assigned: list[TopicPartition] = []
+    data = member["member_assignment"]
+    if protocol == "consumer" and data:
+        version = min(int.from_bytes(data[:2], "big"), 3)
+        decoded = _native.decode_data("ConsumerProtocolAssignment", version, data[2:])
+        assigned = [
+            TopicPartition(topic["topic"], partition)
+            for topic in decoded["assigned_partitions"]
+            for partition in topic["partitions"]
+        ]
+    return MemberDescription(
+        member["member_id"],
+        member["client_id"],
+        member["client_host"],
+        MemberAssignment(assigned),
+        member.get("group_instance_id"),
+    )

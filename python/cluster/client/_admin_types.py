@@ -1,0 +1,222 @@
+"""What the admin client takes and returns, in confluent-kafka's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ._errors import KafkaError, KafkaException
+from ._types import Node, TopicPartition, Uuid
+
+
+class NewTopic:
+    """A topic to create. -1 for partitions or replication factor is the broker's default.
+
+    `replica_assignment` is a list of broker ids for each partition, instead of a replication factor.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        num_partitions: int = -1,
+        replication_factor: int = -1,
+        replica_assignment: list[list[int]] | None = None,
+        config: dict[str, str] | None = None,
+    ) -> None:
+        self.topic = topic
+        self.num_partitions = num_partitions
+        self.replication_factor = replication_factor
+        self.replica_assignment = replica_assignment
+        self.config = dict(config or {})
+
+    def __repr__(self) -> str:
+        return f"NewTopic(topic={self.topic},num_partitions={self.num_partitions})"
+
+
+class NewPartitions:
+    """A topic's partitions raised to `new_total_count`."""
+
+    def __init__(
+        self, topic: str, new_total_count: int, replica_assignment: list[list[int]] | None = None
+    ) -> None:
+        self.topic = topic
+        self.new_total_count = new_total_count
+        self.replica_assignment = replica_assignment
+
+    def __repr__(self) -> str:
+        return f"NewPartitions(topic={self.topic},new_total_count={self.new_total_count})"
+
+
+class ResourceType(Enum):
+    """What a configuration belongs to."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    BROKER = 4
+    TRANSACTIONAL_ID = 5
+
+
+class ConfigSource(Enum):
+    """Where a configuration entry's value comes from."""
+
+    UNKNOWN_CONFIG = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    GROUP_CONFIG = 8
+
+
+@dataclass
+class ConfigEntry:
+    """One setting of a topic or broker; `value` is None for a secret."""
+
+    name: str
+    value: str | None
+    source: ConfigSource = ConfigSource.UNKNOWN_CONFIG
+    is_read_only: bool = False
+    is_default: bool = False
+    is_sensitive: bool = False
+    is_synonym: bool = False
+    synonyms: dict[str, ConfigEntry] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f'{self.name}="{self.value}"'
+
+
+class ConfigResource:
+    """A topic or broker whose configuration is meant. Equality looks at type and name."""
+
+    Type = ResourceType
+
+    def __init__(
+        self,
+        restype: ResourceType | str | int,
+        name: str,
+        set_config: dict[str, str] | None = None,
+        described_configs: dict[str, ConfigEntry] | None = None,
+        error: KafkaError | None = None,
+    ) -> None:
+        if isinstance(restype, str):
+            restype = ResourceType[restype.upper()]
+        self.restype = ResourceType(restype)
+        self.name = name
+        self.set_config_dict = dict(set_config or {})
+        self.configs = described_configs
+        self.error = error
+
+    @property
+    def restype_int(self) -> int:
+        return int(self.restype.value)
+
+    def __hash__(self) -> int:
+        return hash((self.restype, self.name))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConfigResource) and (self.restype, self.name) == (other.restype, other.name)
+
+    def __repr__(self) -> str:
+        return f"ConfigResource({self.restype},{self.name})"
+
+
+class TopicCollection:
+    """Topics by name."""
+
+    def __init__(self, topic_names: Iterable[str]) -> None:
+        self.topic_names = list(topic_names)
+
+
+@dataclass
+class TopicPartitionInfo:
+    """A partition of a described topic."""
+
+    id: int
+    leader: Node | None
+    replicas: list[Node]
+    isr: list[Node]
+
+
+@dataclass
+class TopicDescription:
+    """A described topic; partitions in the order of their ids."""
+
+    name: str
+    topic_id: Uuid
+    is_internal: bool
+    partitions: list[TopicPartitionInfo]
+
+
+class ConsumerGroupState(Enum):
+    """A classic group's state."""
+
+    UNKNOWN = 0
+    PREPARING_REBALANCING = 1
+    COMPLETING_REBALANCING = 2
+    STABLE = 3
+    DEAD = 4
+    EMPTY = 5
+
+    @classmethod
+    def of(cls, name: str) -> ConsumerGroupState:
+        """The state by the broker's name for it."""
+        return _STATES.get(name, cls.UNKNOWN)
+
+
+_STATES = {
+    "PreparingRebalance": ConsumerGroupState.PREPARING_REBALANCING,
+    "CompletingRebalance": ConsumerGroupState.COMPLETING_REBALANCING,
+    "Stable": ConsumerGroupState.STABLE,
+    "Dead": ConsumerGroupState.DEAD,
+    "Empty": ConsumerGroupState.EMPTY,
+}
+
+
+@dataclass
+class ConsumerGroupListing:
+    """A group as `list_consumer_groups` names it."""
+
+    group_id: str
+    is_simple_consumer_group: bool
+    state: ConsumerGroupState = ConsumerGroupState.UNKNOWN
+
+
+@dataclass
+class ListConsumerGroupsResult:
+    """The groups of all brokers that answered, and the failures of the others."""
+
+    valid: list[ConsumerGroupListing] = field(default_factory=list)
+    errors: list[KafkaException] = field(default_factory=list)
+
+
+@dataclass
+class MemberAssignment:
+    """The partitions a member has."""
+
+    topic_partitions: list[TopicPartition] = field(default_factory=list)
+
+
+@dataclass
+class MemberDescription:
+    """A member of a described group."""
+
+    member_id: str
+    client_id: str
+    host: str
+    assignment: MemberAssignment
+    group_instance_id: str | None = None
+
+
+@dataclass
+class ConsumerGroupDescription:
+    """A described group."""
+
+    group_id: str
+    is_simple_consumer_group: bool
+    members: list[MemberDescription]
+    partition_assignor: str
+    state: ConsumerGroupState
+    coordinator: Node

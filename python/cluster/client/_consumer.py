@@ -1,0 +1,561 @@
+"""`Consumer`: confluent-kafka's, over the extension's fetcher, the group membership and the committed offsets.
+
+What happens in the background (rebalances, commits, failures) is posted as events and carried out by `poll` and `consume`
+in the application's thread; no callback runs in another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from logcore import _native
+
+from . import _config
+from ._coordinator import Coordinator
+from ._errors import KafkaError, KafkaException, failed
+from ._group import Assigned, Failed, Membership, Revoked, Subscription
+from ._group import Event as GroupEvent
+from ._offsets import Offsets
+from ._producer import list_topics, seconds
+from ._requests import Requests
+from ._types import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    OFFSET_STORED,
+    ClusterMetadata,
+    TopicPartition,
+)
+
+RebalanceCallback = Callable[["Consumer", list[TopicPartition]], None]
+Committed = tuple[KafkaError | None, list[TopicPartition]]
+
+CLOSE_TIMEOUT = 10.0
+"""Seconds that closing may spend on the last commit and on leaving the group."""
+_LOGICAL = (OFFSET_BEGINNING, OFFSET_END)
+
+
+class Consumer:
+    """Reads topics, alone (`assign`) or sharing them with its group (`subscribe`).
+
+    Call `poll` or `consume` often: they return messages, run the callbacks and show the group that the application lives
+    (`max.poll.interval.ms`). One thread at a time. `close` commits, leaves the group and lets others take over at once.
+
+    Raises KafkaException naming the property for a wrong configuration, RuntimeError when closed or used after a fork.
+    """
+
+    def __init__(self, *configs: dict[str, Any], **overrides: Any) -> None:
+        config = _config.parse(configs, "c", overrides)
+        _config.finish_consumer(config)
+        values = config.values
+        self._callbacks = config.callbacks
+        self._core: _native.ConsumerCore | None = _native.ConsumerCore(
+            values, self._callbacks.get("error_cb")
+        )
+        network = self._core.network()
+        self._network = network
+        self._events: deque[GroupEvent | Committed] = deque()
+        coordinator = Coordinator(Requests(network), values["group.id"])
+        post = self._post = _Poster(self._events, self._core)
+        self._membership = Membership(coordinator, values, post)
+        self._auto_commit = bool(values.get("enable.auto.commit", True))
+        interval = values.get("auto.commit.interval.ms", 5_000) / 1000
+        self._offsets = Offsets(
+            coordinator,
+            self._membership.identity,
+            _Stored(self._core),
+            interval if self._auto_commit and interval > 0 else None,
+            lambda error, partitions: post((error, partitions)),
+        )
+        self._assignment: dict[TopicPartition, int] = {}
+        """Partitions with the offset they were assigned with; in the core once that is known to be a real one."""
+        self._epoch = 0
+        self._paused: set[TopicPartition] = set()
+        self._held: list[TopicPartition] = []
+        self._rebalancing = False
+        self._on_assign: RebalanceCallback | None = None
+        self._on_revoke: RebalanceCallback | None = None
+        self._on_lost: RebalanceCallback | None = None
+
+    # ---- subscribing and assigning ----
+
+    def subscribe(
+        self,
+        topics: list[str],
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None:
+        """Joins the group for these topics; a name that begins with ^ is a regular expression.
+
+        The callbacks get the consumer and the partitions. on_assign may change where they begin by calling `assign`.
+        on_lost (or on_revoke, without one) hears of partitions that others may have already.
+        """
+        self._open()
+        if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
+            raise TypeError("expected list of topic unicode strings")
+        try:
+            subscription = Subscription.of(list(topics))
+        except ValueError as error:
+            raise failed(KafkaError._INVALID_ARG, str(error)) from None
+        if not topics:
+            raise failed(KafkaError._INVALID_ARG, "Failed to set subscription: the list of topics is empty")
+        for callback in (on_assign, on_revoke, on_lost):
+            if callback is not None and not callable(callback):
+                raise TypeError("rebalance callbacks must be callable")
+        self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
+        if self._auto_commit:
+            self._offsets.start()
+        self._membership.subscribe(subscription)
+
+    def unsubscribe(self) -> None:
+        """Ends the subscription: gives its partitions up and leaves the group."""
+        self._open()
+        self._leave()
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """Reads exactly these partitions from now on.
+
+        Each begins at its offset; OFFSET_STORED and OFFSET_INVALID stand for the group's committed offset, or what
+        auto.offset.reset says without one.
+        """
+        core = self._open()
+        core.unassign(None)
+        self._assignment.clear()
+        self._paused.clear()
+        self._epoch += 1
+        self._add(core, partitions)
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        """Reads these partitions too."""
+        core = self._open()
+        if any(partition in self._assignment for partition in partitions):
+            raise failed(KafkaError._CONFLICT, "a partition is assigned already")
+        self._add(core, partitions)
+
+    def unassign(self) -> None:
+        """Reads nothing any more."""
+        self._open().unassign(None)
+        self._rebalancing = False
+        self._assignment.clear()
+        self._paused.clear()
+        self._epoch += 1
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        """Does not read these partitions any more."""
+        core = self._open()
+        self._rebalancing = False
+        if any(partition not in self._assignment for partition in partitions):
+            raise failed(KafkaError._INVALID_ARG, "a partition is not assigned")
+        self._drop(core, partitions)
+
+    def _drop(self, core: _native.ConsumerCore, partitions: list[TopicPartition]) -> None:
+        core.unassign([(partition.topic, partition.partition) for partition in partitions])
+        for partition in partitions:
+            self._assignment.pop(partition, None)
+            self._paused.discard(partition)
+
+    def _add(self, core: _native.ConsumerCore, partitions: list[TopicPartition]) -> None:
+        self._rebalancing = False
+        unknown = []
+        known = []
+        for given in partitions:
+            partition = TopicPartition(given.topic, given.partition, given.offset)
+            self._assignment[partition] = given.offset
+            if given.offset >= 0 or given.offset in _LOGICAL:
+                known.append((given.topic, given.partition, given.offset))
+            elif given.offset in (OFFSET_STORED, OFFSET_INVALID):
+                unknown.append(partition)
+            else:
+                raise failed(KafkaError._INVALID_ARG, f"{given}: no such offset")
+        core.assign(known)
+        if self._auto_commit:
+            self._offsets.start()
+        if not unknown:
+            return
+        epoch = self._epoch
+        self._offsets.look_up_later(
+            unknown,
+            lambda: self._core is not None and self._epoch == epoch,
+            lambda found: self._place(epoch, found),
+            lambda error: self._post(Failed(error)),
+        )
+
+    def _place(self, epoch: int, found: list[TopicPartition]) -> None:
+        """Committed offsets have been looked up. Runs in the background thread."""
+        core = self._core
+        if core is None or epoch != self._epoch:
+            return
+        ready = []
+        for partition in found:
+            # A partition that was sought meanwhile is in the core already.
+            if self._assignment.get(partition, 0) in (OFFSET_STORED, OFFSET_INVALID):
+                ready.append((partition.topic, partition.partition, partition.offset))
+                if partition.error is not None:
+                    self._post(Failed(partition.error))
+        core.assign(ready)
+        for topic, number, _ in ready:
+            if TopicPartition(topic, number) in self._paused:
+                core.set_paused(topic, number, True)
+        if epoch != self._epoch:
+            core.unassign([(topic, number) for topic, number, _ in ready])
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions being read."""
+        self._open()
+        return [TopicPartition(found.topic, found.partition) for found in self._assignment]
+
+    # ---- reading ----
+
+    def poll(self, timeout: float | None = -1) -> _native.Message | None:
+        """One message, or None after `timeout` seconds (negative: as long as it takes).
+
+        A message whose `error()` is not None is an event: the end of a partition, or a failure.
+        """
+        core = self._core or self._open()
+        membership = self._membership
+        until = _deadline(timeout)
+        membership.polling = True
+        try:
+            while True:
+                if self._events:
+                    event = self._serve()
+                    if event is not None:
+                        return event
+                found = core.poll(timeout)
+                if found is not None:
+                    return found
+                timeout = _left(until)
+                if timeout == 0 and not self._events:
+                    return None
+        finally:
+            membership.last_poll = time.monotonic()
+            membership.polling = False
+
+    def consume(self, num_messages: int = 1, timeout: float | None = -1) -> list[_native.Message]:
+        """Up to `num_messages` messages: as many as come within `timeout` seconds. Events are among them, as of `poll`."""
+        core = self._core or self._open()
+        if not 0 <= num_messages <= 1_000_000:
+            raise ValueError("num_messages must be between 0 and 1000000 (1M)")
+        membership = self._membership
+        until = _deadline(timeout)
+        messages: list[_native.Message] = []
+        membership.polling = True
+        try:
+            while len(messages) < num_messages:
+                if self._events:
+                    event = self._serve()
+                    if event is not None:
+                        messages.append(event)
+                    continue
+                messages += core.consume(num_messages - len(messages), timeout)
+                timeout = _left(until)
+                if timeout == 0 and not self._events:
+                    break
+        finally:
+            membership.last_poll = time.monotonic()
+            membership.polling = False
+        return messages
+
+    def _serve(self) -> _native.Message | None:
+        """Carries out one event; a failure becomes a message."""
+        event = self._events.popleft()
+        self._membership.alive()
+        match event:
+            case Assigned(partitions):
+                self._take_over(partitions)
+            case Revoked(partitions, lost):
+                try:
+                    self._give_up(partitions, lost)
+                finally:
+                    self._membership.revoked()
+            case Failed(error):
+                return _native.Message(error=error)
+            case (error, partitions):
+                on_commit = self._callbacks.get("on_commit")
+                if on_commit is not None:
+                    on_commit(error, partitions)
+                elif error is not None:
+                    _config.logger.warning("committing offsets failed: %s", error.str())
+        return None
+
+    def _take_over(self, partitions: list[TopicPartition]) -> None:
+        self._held = list(partitions)
+        self._rebalancing = True
+        if self._on_assign is not None:
+            self._on_assign(self, list(partitions))
+        # Unless the callback called assign itself.
+        if self._rebalancing:
+            self.assign(partitions)
+
+    def _give_up(self, partitions: list[TopicPartition], lost: bool, timeout: float = CLOSE_TIMEOUT) -> None:
+        self._held = []
+        self._rebalancing = True
+        callback = (self._on_lost or self._on_revoke) if lost else self._on_revoke
+        try:
+            if callback is not None:
+                callback(self, list(partitions))
+        finally:
+            if self._auto_commit and not lost and self._core is not None:
+                self._offsets.commit_stored(timeout)
+            self._offsets.forget(partitions)
+            if self._core is not None and self._rebalancing:
+                self.unassign()
+
+    # ---- positions ----
+
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """The offset after the last message handed out, OFFSET_INVALID before the first."""
+        core = self._open()
+        results = []
+        for partition in partitions:
+            progress = core.progress(partition.topic, partition.partition)
+            offset = OFFSET_INVALID if progress is None else progress[0]
+            results.append(TopicPartition(partition.topic, partition.partition, offset))
+        return results
+
+    def seek(self, partition: TopicPartition) -> None:
+        """Goes on at the partition's offset (a logical one too). The partition must be assigned."""
+        core = self._open()
+        if partition not in self._assignment:
+            raise failed(
+                KafkaError._STATE,
+                f"Failed to seek to offset {partition.offset}: the partition is not assigned",
+            )
+        key = (partition.topic, partition.partition)
+        if partition.offset in (OFFSET_STORED, OFFSET_INVALID):
+            raise failed(KafkaError._INVALID_ARG, "seek needs an offset, OFFSET_BEGINNING or OFFSET_END")
+        # From here on a lookup of the committed offset under way does not count.
+        self._assignment[partition] = partition.offset
+        if not core.seek(*key, partition.offset):
+            core.assign([(*key, partition.offset)])
+            if partition in self._paused:
+                core.set_paused(*key, True)
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        """Hands out no messages of these partitions until `resume`."""
+        self._set_paused(partitions, True)
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        """Undoes `pause`."""
+        self._set_paused(partitions, False)
+
+    def _set_paused(self, partitions: list[TopicPartition], paused: bool) -> None:
+        core = self._open()
+        for partition in partitions:
+            if partition not in self._assignment:
+                raise failed(KafkaError._UNKNOWN_PARTITION, f"{partition} is not assigned")
+        for partition in partitions:
+            key = TopicPartition(partition.topic, partition.partition)
+            if paused:
+                self._paused.add(key)
+            else:
+                self._paused.discard(key)
+            core.set_paused(partition.topic, partition.partition, paused)
+
+    def offsets_for_times(
+        self, partitions: list[TopicPartition], timeout: float = -1
+    ) -> list[TopicPartition]:
+        """The first offset at or after the timestamp (milliseconds) given as each partition's offset, OFFSET_END where
+        no record is as late."""
+        self._open()
+        questions = [(partition.topic, partition.partition, partition.offset) for partition in partitions]
+        answers = {
+            (topic, number): (offset, error)
+            for topic, number, offset, _, _, error in self._network.list_offsets(
+                questions, timeout=seconds(timeout)
+            )
+        }
+        results = []
+        for partition in partitions:
+            offset, error = answers[partition.topic, partition.partition]
+            result = TopicPartition(
+                partition.topic, partition.partition, offset if offset != -1 else OFFSET_END
+            )
+            result.error = error
+            results.append(result)
+        if results and all(result.error is not None for result in results):
+            raise KafkaException(results[0].error)
+        return results
+
+    def get_watermark_offsets(
+        self, partition: TopicPartition, timeout: float = -1, cached: bool = False
+    ) -> tuple[int, int]:
+        """The first offset and the one after the last; `cached` does not ask and may be OFFSET_INVALID."""
+        core = self._open()
+        topic, number = partition.topic, partition.partition
+        if cached:
+            progress = core.progress(topic, number)
+            low, high = (-1, -1) if progress is None else progress[3:]
+            return (low if low >= 0 else OFFSET_INVALID, high if high >= 0 else OFFSET_INVALID)
+        limits = []
+        for timestamp in (OFFSET_BEGINNING, OFFSET_END):
+            [(_, _, offset, _, _, error)] = self._network.list_offsets(
+                [(topic, number, timestamp)], timeout=seconds(timeout)
+            )
+            if error is not None:
+                raise KafkaException(error)
+            limits.append(offset)
+        return limits[0], limits[1]
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
+        """The cluster's brokers and topics (or one topic). Seconds; negative waits for as long as it takes."""
+        self._open()
+        return list_topics(self._network, topic, timeout, create=False)
+
+    def cluster_id(self, timeout: float = -1) -> str | None:
+        """The cluster's id."""
+        return self.list_topics(timeout=timeout).cluster_id
+
+    def memberid(self) -> str:
+        """This consumer's member id in its group; empty while it has none."""
+        self._open()
+        return self._membership.member_id
+
+    # ---- offsets ----
+
+    def store_offsets(
+        self, message: _native.Message | None = None, offsets: list[TopicPartition] | None = None
+    ) -> None:
+        """Sets what the next commit commits, with enable.auto.offset.store=false."""
+        core = self._open()
+        for partition in self._named(message, offsets) or []:
+            epoch = -1 if partition.leader_epoch is None else partition.leader_epoch
+            if not core.store(partition.topic, partition.partition, partition.offset, epoch):
+                raise failed(KafkaError._STATE, f"{partition.topic}-{partition.partition} is not assigned")
+
+    def commit(
+        self,
+        message: _native.Message | None = None,
+        offsets: list[TopicPartition] | None = None,
+        asynchronous: bool = True,
+    ) -> list[TopicPartition] | None:
+        """Commits a message's offset + 1, the offsets given, or (without either) what was consumed.
+
+        Asynchronous: returns None at once, on_commit hears of the outcome. Otherwise returns the partitions with each
+        one's error, and raises KafkaException when nothing was committed.
+        """
+        self._open()
+        partitions = self._named(message, offsets)
+        if partitions is None:
+            partitions = _Stored(self._open())()
+        if asynchronous:
+            if partitions:
+                self._offsets.commit_later(partitions)
+            return None
+        if not partitions:
+            raise failed(KafkaError._NO_OFFSET, "Commit failed: there is no offset to commit")
+        return self._offsets.commit(partitions)
+
+    def _named(
+        self, message: _native.Message | None, offsets: list[TopicPartition] | None
+    ) -> list[TopicPartition] | None:
+        if message is not None and offsets is not None:
+            raise ValueError("expected either message or offsets, not both")
+        if message is None:
+            return None if offsets is None else list(offsets)
+        error = message.error()
+        topic = message.topic()
+        if error is not None or topic is None:
+            raise failed(KafkaError._INVALID_ARG, "a message that carries an error has no offset to commit")
+        return [
+            TopicPartition(
+                topic, message.partition(), message.offset() + 1, leader_epoch=message.leader_epoch()
+            )
+        ]
+
+    def committed(self, partitions: list[TopicPartition], timeout: float = -1) -> list[TopicPartition]:
+        """The group's committed offsets, OFFSET_INVALID where there is none."""
+        self._open()
+        return self._offsets.committed(list(partitions), seconds(timeout))
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """Commits what was consumed, leaves the group and stops. Closing twice is allowed."""
+        core = self._core
+        if core is None:
+            return
+        try:
+            self._leave()
+            if self._auto_commit and self._assignment:
+                self._offsets.commit_stored(CLOSE_TIMEOUT)
+        finally:
+            self._core = None
+            self._membership.close()
+            self._offsets.stop(CLOSE_TIMEOUT)
+            self._tell_commits()
+            core.close()
+
+    def _leave(self) -> None:
+        if not self._membership.subscribed:
+            return
+        self._membership.take_back()
+        for event in [event for event in self._events if isinstance(event, Assigned | Revoked)]:
+            self._events.remove(event)
+        try:
+            if self._held:
+                self._give_up(self._held, lost=False)
+        finally:
+            self._membership.leave(CLOSE_TIMEOUT)
+
+    def _tell_commits(self) -> None:
+        on_commit = self._callbacks.get("on_commit")
+        while self._events:
+            event = self._events.popleft()
+            if isinstance(event, tuple) and on_commit is not None:
+                on_commit(*event)
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Without close() the group learns of it when the session times out; the threads end now.
+        core = getattr(self, "_core", None)
+        if core is not None:
+            self._membership.close()
+            core.close()
+
+    def _open(self) -> _native.ConsumerCore:
+        if self._core is None:
+            raise RuntimeError("Consumer closed")
+        return self._core
+
+
+class _Poster:
+    """Hands events to the consumer without holding on to it."""
+
+    def __init__(self, events: deque[GroupEvent | Committed], core: _native.ConsumerCore) -> None:
+        self._events = events
+        self._core = core
+
+    def __call__(self, event: GroupEvent | Committed) -> None:
+        self._events.append(event)
+        self._core.interrupt()
+
+
+class _Stored:
+    """The offsets to commit, as the core has them."""
+
+    def __init__(self, core: _native.ConsumerCore) -> None:
+        self._core = core
+
+    def __call__(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic, partition, offset, leader_epoch=epoch)
+            for topic, partition, offset, epoch in self._core.stored()
+        ]
+
+
+def _deadline(timeout: float | None) -> float | None:
+    return None if timeout is None or timeout < 0 else time.monotonic() + timeout
+
+
+def _left(until: float | None) -> float | None:
+    return None if until is None else max(until - time.monotonic(), 0.0)

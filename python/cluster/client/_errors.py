@@ -1,0 +1,263 @@
+"""`KafkaError` and `KafkaException`: what went wrong, by number, name and sentence.
+
+Owns the numbers librdkafka gives to failures on the client's side (negative) and its names for the broker's. The
+broker's sentences come from `cluster.errors`. Registers both classes with the extension, whose hot paths raise them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+from cluster.errors import all_errors
+from logcore import _native
+
+_LOCAL: dict[int, tuple[str, str]] = {
+    -199: ("_BAD_MSG", "the message or response does not decode"),
+    -198: ("_BAD_COMPRESSION", "the compressed data is damaged"),
+    -197: ("_DESTROY", "the client was closed"),
+    -196: ("_FAIL", "talking to the broker failed"),
+    -195: ("_TRANSPORT", "the connection to the broker failed"),
+    -194: ("_CRIT_SYS_RESOURCE", "the operating system is out of something"),
+    -193: ("_RESOLVE", "the host name cannot be resolved"),
+    -192: ("_MSG_TIMED_OUT", "the message was not delivered in time"),
+    -191: ("_PARTITION_EOF", "the end of the partition is reached"),
+    -190: ("_UNKNOWN_PARTITION", "there is no such partition"),
+    -189: ("_FS", "a file operation failed"),
+    -188: ("_UNKNOWN_TOPIC", "there is no such topic"),
+    -187: ("_ALL_BROKERS_DOWN", "no broker can be reached"),
+    -186: ("_INVALID_ARG", "an argument or setting is wrong"),
+    -185: ("_TIMED_OUT", "the time allowed has passed"),
+    -184: ("_QUEUE_FULL", "the queue is full"),
+    -183: ("_ISR_INSUFF", "too few replicas are in sync"),
+    -182: ("_NODE_UPDATE", "the broker's address changed"),
+    -181: ("_SSL", "TLS failed"),
+    -180: ("_WAIT_COORD", "the coordinator is not known yet"),
+    -179: ("_UNKNOWN_GROUP", "there is no such group"),
+    -178: ("_IN_PROGRESS", "the operation is under way"),
+    -177: ("_PREV_IN_PROGRESS", "an earlier operation is under way"),
+    -176: ("_EXISTING_SUBSCRIPTION", "there is a subscription already"),
+    -175: ("_ASSIGN_PARTITIONS", "partitions are to be assigned"),
+    -174: ("_REVOKE_PARTITIONS", "partitions are to be revoked"),
+    -173: ("_CONFLICT", "conflicting use"),
+    -172: ("_STATE", "not possible in this state"),
+    -171: ("_UNKNOWN_PROTOCOL", "the protocol is not known"),
+    -170: ("_NOT_IMPLEMENTED", "not implemented"),
+    -169: ("_AUTHENTICATION", "authentication failed"),
+    -168: ("_NO_OFFSET", "no offset is stored"),
+    -167: ("_OUTDATED", "out of date"),
+    -166: ("_TIMED_OUT_QUEUE", "the time allowed passed in the queue"),
+    -165: ("_UNSUPPORTED_FEATURE", "the broker lacks what this needs"),
+    -164: ("_WAIT_CACHE", "waiting for the cache"),
+    -163: ("_INTR", "interrupted"),
+    -162: ("_KEY_SERIALIZATION", "the key cannot be serialized"),
+    -161: ("_VALUE_SERIALIZATION", "the value cannot be serialized"),
+    -160: ("_KEY_DESERIALIZATION", "the key cannot be deserialized"),
+    -159: ("_VALUE_DESERIALIZATION", "the value cannot be deserialized"),
+    -158: ("_PARTIAL", "the response is not complete"),
+    -157: ("_READ_ONLY", "the object cannot be changed"),
+    -156: ("_NOENT", "there is no such thing"),
+    -155: ("_UNDERFLOW", "the data is too short"),
+    -154: ("_INVALID_TYPE", "the type is wrong"),
+    -153: ("_RETRY", "to be tried again"),
+    -152: ("_PURGE_QUEUE", "purged before it was sent"),
+    -151: ("_PURGE_INFLIGHT", "purged in flight"),
+    -150: ("_FATAL", "the client cannot go on"),
+    -149: ("_INCONSISTENT", "inconsistent state"),
+    -148: ("_GAPLESS_GUARANTEE", "going on would leave a gap"),
+    -147: ("_MAX_POLL_EXCEEDED", "poll was not called within max.poll.interval.ms"),
+    -146: ("_UNKNOWN_BROKER", "there is no such broker"),
+    -145: ("_NOT_CONFIGURED", "not configured"),
+    -144: ("_FENCED", "a newer instance took this one's place"),
+    -143: ("_APPLICATION", "the application reported an error"),
+    -142: ("_ASSIGNMENT_LOST", "the group took the partitions away"),
+    -141: ("_NOOP", "nothing was done"),
+    -140: ("_AUTO_OFFSET_RESET", "there is no offset to start from"),
+    -139: ("_LOG_TRUNCATION", "the log was cut"),
+    -138: ("_INVALID_DIFFERENT_RECORD", "another record of the batch was invalid"),
+    -137: ("_DESTROY_BROKER", "the broker's connection was given up"),
+}
+
+# librdkafka's names where they differ from Kafka's own.
+_RENAMED = {
+    -1: "UNKNOWN",
+    2: "INVALID_MSG",
+    3: "UNKNOWN_TOPIC_OR_PART",
+    4: "INVALID_MSG_SIZE",
+    6: "NOT_LEADER_FOR_PARTITION",
+    10: "MSG_SIZE_TOO_LARGE",
+    11: "STALE_CTRL_EPOCH",
+    17: "TOPIC_EXCEPTION",
+}
+
+
+def _table() -> dict[int, tuple[str, str, bool]]:
+    """Number -> name, sentence, whether trying again may help."""
+    table = {code: (name, f"Local: {text}", False) for code, (name, text) in _LOCAL.items()}
+    table[0] = ("NO_ERROR", "Success", False)
+    for error in all_errors():
+        name = _RENAMED.get(error.code, error.name)
+        table[error.code] = (name, f"Broker: {error.message.rstrip('.')}", error.retriable)
+    return table
+
+
+_TABLE = _table()
+
+
+class KafkaError:
+    """One failure, as a value: `code()`, `name()`, `str()`; compares equal to its code.
+
+    Every code is a constant of this class: `KafkaError._PARTITION_EOF`, `KafkaError.UNKNOWN_TOPIC_OR_PART` …
+    """
+
+    __slots__ = ("_code", "_fatal", "_reason", "_retriable", "_txn_requires_abort")
+
+    def __init__(
+        self,
+        error: int,
+        reason: str | None = None,
+        fatal: bool = False,
+        retriable: bool | None = None,
+        txn_requires_abort: bool = False,
+    ) -> None:
+        self._code = error
+        self._reason = reason
+        self._fatal = fatal
+        self._retriable = _TABLE.get(error, ("", "", False))[2] if retriable is None else retriable
+        self._txn_requires_abort = txn_requires_abort
+
+    def code(self) -> int:
+        """The number: Kafka's, or a negative one of the client's own."""
+        return self._code
+
+    def name(self) -> str:
+        """The number's name, as the constant is called."""
+        return _TABLE.get(self._code, (f"ERR_{self._code}?", "", False))[0]
+
+    def str(self) -> str:
+        """A sentence for people."""
+        if self._reason is not None:
+            return self._reason
+        return _TABLE.get(self._code, ("", f"Err-{self._code}?", False))[1]
+
+    def fatal(self) -> bool:
+        """Whether the client cannot go on."""
+        return self._fatal
+
+    def retriable(self) -> bool:
+        """Whether the same operation may succeed later."""
+        return self._retriable
+
+    def txn_requires_abort(self) -> bool:
+        """Whether the current transaction must be aborted."""
+        return self._txn_requires_abort
+
+    def __repr__(self) -> str:
+        fatal = "FATAL," if self._fatal else ""
+        return f'KafkaError{{{fatal}code={self.name()},val={self._code},str="{self.str()}"}}'
+
+    __str__ = __repr__
+
+    def __hash__(self) -> int:
+        return hash(self._code)
+
+    def _other(self, other: object) -> int | None:
+        if isinstance(other, KafkaError):
+            return other._code
+        return other if isinstance(other, int) else None
+
+    def __eq__(self, other: object) -> bool:
+        return self._code == self._other(other)
+
+    def __lt__(self, other: object) -> bool:
+        code = self._other(other)
+        return NotImplemented if code is None else self._code < code
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return (self._code, self._reason, self._fatal, self._retriable, self._txn_requires_abort)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._code, self._reason, self._fatal, self._retriable, self._txn_requires_abort = state
+
+    # The constants that the package itself and most scripts use; the table below sets them all.
+    NO_ERROR: ClassVar[int]
+    UNKNOWN: ClassVar[int]
+    UNKNOWN_TOPIC_OR_PART: ClassVar[int]
+    LEADER_NOT_AVAILABLE: ClassVar[int]
+    NOT_LEADER_FOR_PARTITION: ClassVar[int]
+    REQUEST_TIMED_OUT: ClassVar[int]
+    MSG_SIZE_TOO_LARGE: ClassVar[int]
+    OFFSET_OUT_OF_RANGE: ClassVar[int]
+    COORDINATOR_LOAD_IN_PROGRESS: ClassVar[int]
+    COORDINATOR_NOT_AVAILABLE: ClassVar[int]
+    NOT_COORDINATOR: ClassVar[int]
+    ILLEGAL_GENERATION: ClassVar[int]
+    UNKNOWN_MEMBER_ID: ClassVar[int]
+    REBALANCE_IN_PROGRESS: ClassVar[int]
+    TOPIC_ALREADY_EXISTS: ClassVar[int]
+    INVALID_PARTITIONS: ClassVar[int]
+    INVALID_REPLICATION_FACTOR: ClassVar[int]
+    INVALID_CONFIG: ClassVar[int]
+    NOT_CONTROLLER: ClassVar[int]
+    UNSUPPORTED_VERSION: ClassVar[int]
+    MEMBER_ID_REQUIRED: ClassVar[int]
+    FENCED_INSTANCE_ID: ClassVar[int]
+    GROUP_ID_NOT_FOUND: ClassVar[int]
+    NON_EMPTY_GROUP: ClassVar[int]
+    TOPIC_EXCEPTION: ClassVar[int]
+    _ALL_BROKERS_DOWN: ClassVar[int]
+    _APPLICATION: ClassVar[int]
+    _ASSIGNMENT_LOST: ClassVar[int]
+    _AUTO_OFFSET_RESET: ClassVar[int]
+    _BAD_MSG: ClassVar[int]
+    _CONFLICT: ClassVar[int]
+    _DESTROY: ClassVar[int]
+    _FAIL: ClassVar[int]
+    _FATAL: ClassVar[int]
+    _FENCED: ClassVar[int]
+    _INVALID_ARG: ClassVar[int]
+    _MAX_POLL_EXCEEDED: ClassVar[int]
+    _MSG_TIMED_OUT: ClassVar[int]
+    _NO_OFFSET: ClassVar[int]
+    _NOT_IMPLEMENTED: ClassVar[int]
+    _PARTITION_EOF: ClassVar[int]
+    _PURGE_INFLIGHT: ClassVar[int]
+    _PURGE_QUEUE: ClassVar[int]
+    _QUEUE_FULL: ClassVar[int]
+    _RESOLVE: ClassVar[int]
+    _STATE: ClassVar[int]
+    _TIMED_OUT: ClassVar[int]
+    _TRANSPORT: ClassVar[int]
+    _UNKNOWN_GROUP: ClassVar[int]
+    _UNKNOWN_PARTITION: ClassVar[int]
+    _UNKNOWN_TOPIC: ClassVar[int]
+    _UNSUPPORTED_FEATURE: ClassVar[int]
+    _VALUE_DESERIALIZATION: ClassVar[int]
+
+
+for _code, (_name, _, _) in _TABLE.items():
+    setattr(KafkaError, _name, _code)
+
+
+class KafkaException(Exception):
+    """A failure raised; `args[0]` is its `KafkaError`."""
+
+    @property
+    def error(self) -> KafkaError:
+        """The failure as a value."""
+        error = self.args[0]
+        assert isinstance(error, KafkaError)
+        return error
+
+
+def failed(code: int, reason: str | None = None) -> KafkaException:
+    """The exception for a code and, if there is more to say than the code does, a reason."""
+    return KafkaException(KafkaError(code, reason))
+
+
+_native.client_set_error_types(KafkaError, KafkaException)
+# A background thread does not survive fork(); clients made before it must say so instead of waiting for ever.
+os.register_at_fork(after_in_child=_native.client_after_fork)

@@ -1,0 +1,69 @@
+"""`Producer`: confluent-kafka's, over the extension's accumulator and sender."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from logcore import _native
+
+from . import _config
+from ._requests import Requests
+from ._types import ClusterMetadata, cluster_metadata
+
+
+class Producer(_native.ProducerCore):
+    """Writes records: `produce` takes one and returns, a background thread batches and sends them.
+
+    Delivery reports are callbacks, called from `poll` and `flush` in the calling thread. Idempotent by default: a broker
+    that is killed and comes back within `delivery.timeout.ms` has every acknowledged record once and in order.
+
+    Raises KafkaException naming the property for a wrong configuration. After a fork every method raises RuntimeError
+    in the child: make a new producer there.
+    """
+
+    def __init__(self, *configs: dict[str, Any], **overrides: Any) -> None:
+        config = _config.parse(configs, "p", overrides)
+        _config.finish_producer(config)
+        callbacks = config.callbacks
+        self._start(config.values, callbacks.get("on_delivery"), callbacks.get("error_cb"))
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
+        """The cluster's brokers and topics (or one topic). Seconds; negative waits for as long as it takes.
+
+        Asking about one topic may create it, where the brokers create topics by themselves.
+        """
+        return list_topics(self._network(), topic, timeout, create=True)
+
+    def cluster_id(self, timeout: float = -1) -> str | None:
+        """The cluster's id."""
+        return self.list_topics(timeout=timeout).cluster_id
+
+    def close(self, timeout: float = -1) -> bool:
+        """Flushes and stops; True when every record was settled. The producer cannot be used afterwards."""
+        left = self.flush(timeout)
+        self._stop()
+        return left == 0
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _requests(self) -> Requests:
+        return Requests(self._network())
+
+
+FOREVER = 10 * 365 * 86_400.0
+"""Seconds that stand for "as long as it takes"."""
+
+
+def seconds(timeout: float | None) -> float:
+    """A confluent-kafka timeout: None and negative numbers mean no limit."""
+    return FOREVER if timeout is None or timeout < 0 else timeout
+
+
+def list_topics(network: _native.Network, topic: str | None, timeout: float, create: bool) -> ClusterMetadata:
+    """What the three clients' `list_topics` share."""
+    names = None if topic is None else [topic]
+    return cluster_metadata(network.metadata(names, create=create, timeout=seconds(timeout)))

@@ -1,0 +1,85 @@
+"""Requests of any API by name, over a client's connections: version negotiation, encoding, decoding."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from logcore import _native
+
+from ._errors import KafkaError, KafkaException, failed
+
+ANY_BROKER = -1
+CONTROLLER = -2
+
+# The newest versions this package's code is written for, where the codec knows newer ones.
+_NEWEST = {
+    "CreateTopics": 7,
+    "DeleteTopics": 5,
+    "OffsetCommit": 8,
+    "OffsetFetch": 7,
+    "FindCoordinator": 3,
+    "DescribeGroups": 5,
+    "ListGroups": 4,
+}
+
+RETRY_PAUSE = 0.1
+"""Seconds between two attempts at the same request."""
+
+
+class Requests:
+    """Sends requests of any API. Any thread may call it."""
+
+    def __init__(self, network: _native.Network) -> None:
+        self.network = network
+        self._keys = _native.api_keys()
+
+    def send(
+        self,
+        api: str,
+        message: dict[str, Any],
+        *,
+        broker: int = ANY_BROKER,
+        purpose: str = "general",
+        timeout: float = 60.0,
+        newest: int | None = None,
+    ) -> dict[str, Any]:
+        """Sends one request in the newest version both sides speak, and returns the decoded response.
+
+        Fields that the version lacks are left out. Raises KafkaException when the broker cannot be reached, does not
+        serve the API, or does not answer in time; error codes inside the response are the caller's.
+        """
+        key = self._keys[api]
+        deadline = time.monotonic() + timeout
+        version = self._version(api, key, broker, purpose, timeout, newest)
+        body = _native.encode_request(key, version, message)
+        left = max(deadline - time.monotonic(), 0.001)
+        answer = self.network.request(key, version, body, broker=broker, purpose=purpose, timeout=left)
+        return _native.decode_response(key, version, answer)
+
+    def _version(
+        self, api: str, key: int, broker: int, purpose: str, timeout: float, newest: int | None
+    ) -> int:
+        served = self.network.versions(key, broker=broker, purpose=purpose, timeout=timeout)
+        first, last = _native.valid_versions(key)
+        last = min(last, newest if newest is not None else _NEWEST.get(api, last))
+        if served is not None and served[0] <= last and first <= served[1]:
+            return min(last, served[1])
+        spoken = "not at all" if served is None else f"in versions {served[0]} to {served[1]}"
+        raise failed(
+            KafkaError._UNSUPPORTED_FEATURE,
+            f"{api}: the broker serves it {spoken}; this client speaks versions {first} to {last}",
+        )
+
+    def send_until(
+        self, api: str, message: dict[str, Any], *, timeout: float, **where: Any
+    ) -> dict[str, Any]:
+        """`send`, tried again while the failure may pass and time is left."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return self.send(api, message, timeout=max(deadline - time.monotonic(), 0.001), **where)
+            except KafkaException as error:
+                if not error.error.retriable() or time.monotonic() + RETRY_PAUSE >= deadline:
+                    raise
+            time.sleep(RETRY_PAUSE)
