@@ -18,13 +18,21 @@ pub const MAX_VALUES: usize = 1 << 23;
 /// The longest string, in bytes, as in Apache's generated readers.
 pub(crate) const MAX_STRING: usize = i16::MAX as usize;
 
-/// Decodes a request's body, header not included. The body must end where the message ends.
+/// Decodes a request's body, header not included.
+///
+/// Bytes after it are left alone, as Apache Kafka's broker leaves them: librdkafka 2.16 asks for all topics (Metadata
+/// version 9 and later) with three bytes too many.
 pub fn decode_request(
     api_key: i16,
     version: i16,
     body: &Bytes,
 ) -> std::result::Result<Value, ProtocolError> {
-    decode_with(table::find(api_key, Direction::Request)?, version, body)
+    decode(
+        table::find(api_key, Direction::Request)?,
+        version,
+        body,
+        false,
+    )
 }
 
 /// Decodes a response's body, header not included.
@@ -51,6 +59,15 @@ pub fn decode_with(
     version: i16,
     body: &Bytes,
 ) -> std::result::Result<Value, ProtocolError> {
+    decode(schema, version, body, true)
+}
+
+fn decode(
+    schema: &'static Schema,
+    version: i16,
+    body: &Bytes,
+    to_the_end: bool,
+) -> std::result::Result<Value, ProtocolError> {
     schema.check_version(version)?;
     let mut decoder = Decoder {
         reader: Reader::new(body),
@@ -59,7 +76,7 @@ pub fn decode_with(
         values_left: MAX_VALUES,
     };
     decoder
-        .message(schema.root)
+        .message(schema.root, to_the_end)
         .map(Value::Struct)
         .map_err(|fault| ProtocolError::Decode {
             message: schema.to_string(),
@@ -78,10 +95,10 @@ struct Decoder<'a> {
 }
 
 impl Decoder<'_> {
-    fn message(&mut self, schema: &'static StructSchema) -> Result<Struct> {
+    fn message(&mut self, schema: &'static StructSchema, to_the_end: bool) -> Result<Struct> {
         let message = self.structure(schema)?;
         match self.reader.remaining() {
-            0 => Ok(message),
+            extra if extra == 0 || !to_the_end => Ok(message),
             extra => Err(self.reader.fault(Problem::TrailingBytes(extra))),
         }
     }
