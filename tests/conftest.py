@@ -47,13 +47,14 @@ class BrokerProcess:
     def _collect(self) -> None:
         stream = self.process.stdout
         assert stream is not None
-        for line in stream:
-            with self._changed:
-                self._lines.append(line)
-                found = re.match(r"\s+broker\s+(\S+:\d+)\s*$", line)
-                if found and self._bootstrap is None:
-                    self._bootstrap = found[1]
-                self._changed.notify_all()
+        with stream:
+            for line in stream:
+                with self._changed:
+                    self._lines.append(line)
+                    found = re.match(r"\s+broker\s+(\S+:\d+)\s*$", line)
+                    if found and self._bootstrap is None:
+                        self._bootstrap = found[1]
+                    self._changed.notify_all()
         with self._changed:
             self._ended = True
             self._changed.notify_all()
