@@ -104,6 +104,10 @@ def _table() -> dict[int, tuple[str, str, bool]]:
 _TABLE = _table()
 
 
+_str = str
+"""Inside `KafkaError`, `str` is a method."""
+
+
 class KafkaError:
     """One failure, as a value: `code()`, `name()`, `str()`; compares equal to its code.
 
@@ -115,7 +119,7 @@ class KafkaError:
     def __init__(
         self,
         error: int,
-        reason: str | None = None,
+        reason: _str | None = None,
         fatal: bool = False,
         retriable: bool | None = None,
         txn_requires_abort: bool = False,
@@ -130,11 +134,11 @@ class KafkaError:
         """The number: Kafka's, or a negative one of the client's own."""
         return self._code
 
-    def name(self) -> str:
+    def name(self) -> _str:
         """The number's name, as the constant is called."""
         return _TABLE.get(self._code, (f"ERR_{self._code}?", "", False))[0]
 
-    def str(self) -> str:
+    def str(self) -> _str:
         """A sentence for people."""
         if self._reason is not None:
             return self._reason
@@ -152,7 +156,7 @@ class KafkaError:
         """Whether the current transaction must be aborted."""
         return self._txn_requires_abort
 
-    def __repr__(self) -> str:
+    def __repr__(self) -> _str:
         fatal = "FATAL," if self._fatal else ""
         return f'KafkaError{{{fatal}code={self.name()},val={self._code},str="{self.str()}"}}'
 
@@ -238,8 +242,8 @@ class KafkaError:
     _VALUE_DESERIALIZATION: ClassVar[int]
 
 
-for _code, (_name, _, _) in _TABLE.items():
-    setattr(KafkaError, _name, _code)
+for _code, _entry in _TABLE.items():
+    setattr(KafkaError, _entry[0], _code)
 
 
 class KafkaException(Exception):

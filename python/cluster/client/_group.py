@@ -366,7 +366,8 @@ class Membership:
         with self._changed:
             self._member = joined["member_id"]
             self._generation = joined["generation_id"]
-        led, assignments = None, []
+        led: _Led | None = None
+        assignments: list[dict[str, Any]] = []
         if joined["leader"] == joined["member_id"]:
             led, assignments = self._assign(joined)
         synced = self._coordinator.call(

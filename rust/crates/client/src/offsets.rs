@@ -43,10 +43,9 @@ pub async fn list_offsets(
     let mut open = questions;
     loop {
         let round = ask_all(cluster, &open, read_committed);
-        let fresh = match tokio::time::timeout_at(deadline.into(), round).await {
-            Ok(fresh) => fresh,
-            Err(_) => Answers::new(),
-        };
+        let fresh = tokio::time::timeout_at(deadline.into(), round)
+            .await
+            .unwrap_or_default();
         answers.extend(fresh);
         let overdue = Instant::now() >= deadline;
         for (key, _) in open.iter().filter(|_| overdue) {

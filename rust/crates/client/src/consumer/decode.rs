@@ -233,16 +233,19 @@ impl Chunk {
     }
 }
 
+/// Where bytes begin, and how many.
+type Address = (usize, usize);
+
 /// A record by the addresses of its parts, until the buffer they lie in is shared.
 struct Raw {
     offset: i64,
     timestamp: i64,
-    key: Option<(usize, usize)>,
-    value: Option<(usize, usize)>,
-    headers: Vec<((usize, usize), Option<(usize, usize)>)>,
+    key: Option<Address>,
+    value: Option<Address>,
+    headers: Vec<(Address, Option<Address>)>,
 }
 
-fn address(bytes: &[u8]) -> (usize, usize) {
+fn address(bytes: &[u8]) -> Address {
     (bytes.as_ptr() as usize, bytes.len())
 }
 
@@ -268,7 +271,7 @@ impl Raw {
     /// Turns addresses into ranges of the shelf's buffer; `bytes` of a span out of range are empty, never foreign.
     fn place(self, shelf: &Arc<Shelf>) -> Message {
         let base = shelf.buffer.as_ptr() as usize;
-        let span = |(start, len): (usize, usize)| {
+        let span = |(start, len): Address| {
             let start = start.wrapping_sub(base) as u32;
             start..start.wrapping_add(len as u32)
         };

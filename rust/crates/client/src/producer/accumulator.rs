@@ -14,81 +14,14 @@ use std::time::{Duration, Instant};
 
 use logcore_records::BatchBuilder;
 
-use super::batch::{Batch, ProducerId, Report, Sequence, Tracked};
+use super::batch::{Batch, ProducerId, Report};
+use super::partition_queue::{PartitionQueue, earlier};
 use super::partitioner::Dice;
+use super::record::{NewRecord, Unplaced};
+use super::topic_queue::{GivenUp, Place, TopicQueue};
 use crate::config::ProducerConfig;
 use crate::error::{ClientError, Result, broker};
-use crate::metadata::{Metadata, Topic};
-
-/// A record's headers, borrowed.
-pub type HeaderSlice<'a> = &'a [(&'a [u8], Option<&'a [u8]>)];
-
-/// A record to produce, borrowed from the caller.
-#[derive(Debug, Clone, Copy)]
-pub struct NewRecord<'a> {
-    /// `None`: the partitioner chooses.
-    pub partition: Option<i32>,
-    pub key: Option<&'a [u8]>,
-    pub value: Option<&'a [u8]>,
-    pub headers: HeaderSlice<'a>,
-    /// Milliseconds since the epoch.
-    pub timestamp: i64,
-}
-
-/// A record of a topic whose partitions are not known yet.
-#[derive(Debug)]
-struct Unplaced<T> {
-    partition: Option<i32>,
-    key: Option<Box<[u8]>>,
-    value: Option<Box<[u8]>>,
-    headers: Box<[OwnedHeader]>,
-    timestamp: i64,
-    context: Option<T>,
-    since: Instant,
-}
-
-type OwnedHeader = (Box<[u8]>, Option<Box<[u8]>>);
-
-#[derive(Debug)]
-struct PartitionQueue<T> {
-    /// Oldest first; only the last may be open.
-    batches: VecDeque<Batch<T>>,
-    in_flight: usize,
-    /// Whom the batches in flight were sent to; a new leader gets nothing before they have come back.
-    leader: i32,
-    /// A batch failed: nothing is sent until `in_flight` is 0.
-    muted: bool,
-    not_before: Option<Instant>,
-    producer: Option<ProducerId>,
-    next_sequence: i32,
-    /// A gap in the numbers: a fresh producer id is needed.
-    broken: bool,
-}
-
-impl<T> Default for PartitionQueue<T> {
-    fn default() -> Self {
-        Self {
-            batches: VecDeque::new(),
-            in_flight: 0,
-            leader: -1,
-            muted: false,
-            not_before: None,
-            producer: None,
-            next_sequence: 0,
-            broken: false,
-        }
-    }
-}
-
-#[derive(Debug)]
-struct TopicQueue<T> {
-    name: Arc<str>,
-    partitions: Vec<PartitionQueue<T>>,
-    unplaced: VecDeque<Unplaced<T>>,
-    /// Why records of this topic are refused, and since when the cluster has said so.
-    missing: Option<(ClientError, Instant)>,
-    sticky: Option<(i32, Instant)>,
-}
+use crate::metadata::Metadata;
 
 /// A batch taken out to be sent.
 #[derive(Debug)]
@@ -294,7 +227,7 @@ impl<T> Accumulator<T> {
                 let size = waiting.size();
                 if let Err(report) = waiting.place(queue, place, size) {
                     freed = (freed.0 + 1, freed.1 + size);
-                    reports.extend(report);
+                    reports.extend(report.map(|report| *report));
                 }
             }
         }
@@ -322,51 +255,25 @@ impl<T> Accumulator<T> {
             reports: Vec::new(),
         };
         self.expire(now, &mut drained);
+        let round = Round {
+            config: &self.config,
+            metadata,
+            broker_in_flight: &self.broker_in_flight,
+            producer: self.producer,
+            flushing: self.flushing > 0,
+            now,
+        };
         let mut open: HashMap<i32, (usize, Vec<Outgoing<T>>)> = HashMap::new();
         for queue in self.topics.values_mut() {
             drained.needs_metadata |= !queue.unplaced.is_empty();
             for (index, partition) in queue.partitions.iter_mut().enumerate() {
                 let id = index as i32;
-                if !partition.may_send(now, self.config.in_flight_max, &mut drained.next) {
-                    continue;
-                }
-                let ready = partition.batches.len() > 1 || self.flushing > 0 || {
-                    partition
-                        .batches
-                        .front()
-                        .is_some_and(|batch| self.config.is_ready(batch, now))
-                };
-                if !ready {
-                    let due = partition
-                        .batches
-                        .front()
-                        .map(|batch| batch.begun + self.config.linger);
-                    drained.next = earlier(drained.next, due);
-                    continue;
-                }
-                let Some((leader, _)) = metadata.leader(&queue.name, id) else {
-                    drained.needs_metadata = true;
+                let Some(leader) = round.leader_for(&queue.name, id, partition, &mut drained)
+                else {
                     continue;
                 };
-                if partition.in_flight > 0 && partition.leader != leader {
-                    continue;
-                }
-                let busy = self
-                    .broker_in_flight
-                    .get(&leader)
-                    .copied()
-                    .unwrap_or_default();
-                if busy >= self.config.in_flight_max {
-                    continue;
-                }
-                if self.config.idempotence && !partition.number(self.producer) {
-                    drained.needs_producer_id = true;
-                    continue;
-                }
                 let (size, batches) = open.entry(leader).or_default();
-                let Some(next_size) = partition.batches.front().map(|batch| batch.bytes) else {
-                    continue;
-                };
+                let next_size = partition.batches.front().map_or(0, |batch| batch.bytes);
                 if !batches.is_empty() && *size + next_size > REQUEST_BYTES_MAX {
                     // The request is full; the next round, at once, takes this partition.
                     drained.next = Some(now);
@@ -375,8 +282,9 @@ impl<T> Accumulator<T> {
                 if let Some(batch) = partition.take(self.config.idempotence) {
                     partition.leader = leader;
                     *size += next_size;
+                    let topic = Arc::clone(&queue.name);
                     batches.push(Outgoing {
-                        topic: Arc::clone(&queue.name),
+                        topic,
                         partition: id,
                         batch,
                     });
@@ -384,10 +292,8 @@ impl<T> Accumulator<T> {
             }
         }
         for (leader, (_, batches)) in open {
-            if !batches.is_empty() {
-                *self.broker_in_flight.entry(leader).or_default() += 1;
-                drained.requests.push((leader, batches));
-            }
+            *self.broker_in_flight.entry(leader).or_default() += 1;
+            drained.requests.push((leader, batches));
         }
         drained
     }
@@ -517,323 +423,58 @@ impl<T> Accumulator<T> {
     }
 }
 
-impl ProducerConfig {
-    fn is_full<T>(&self, batch: &Batch<T>) -> bool {
-        batch.bytes >= self.batch_bytes || batch.count as usize >= self.batch_messages
-    }
-
-    fn is_ready<T>(&self, batch: &Batch<T>, now: Instant) -> bool {
-        !batch.is_open() || self.is_full(batch) || now.duration_since(batch.begun) >= self.linger
-    }
-}
-
-/// What placing a record in a partition needs besides the topic.
-struct Place<'a> {
+/// What one look over the queues goes by.
+struct Round<'a> {
     config: &'a ProducerConfig,
-    dice: &'a mut Dice,
-    next_id: &'a mut u64,
+    metadata: &'a Metadata,
+    broker_in_flight: &'a HashMap<i32, usize>,
+    producer: Option<ProducerId>,
+    flushing: bool,
+    now: Instant,
 }
 
-impl Place<'_> {
-    /// Appends to the partition's open batch; `true` when the sender must hear of it: a batch was begun or is full.
-    fn append<T>(
-        self,
-        topic: &mut TopicQueue<T>,
-        record: &NewRecord<'_>,
-        context: Option<T>,
-        size: usize,
-        now: Instant,
-    ) -> std::result::Result<bool, (ClientError, Option<T>)> {
-        let count = topic.partitions.len() as i32;
-        let id = match record.partition {
-            Some(id) => id,
-            None => match self.config.partitioner.partition(record.key, count) {
-                Some(id) => id,
-                None => topic.stick(self.dice, count, self.config.sticky_linger, now),
-            },
+impl Round<'_> {
+    /// Whom the partition's oldest batch can be sent to now. Otherwise `drained` learns what is missing, or when to
+    /// look again.
+    fn leader_for<T>(
+        &self,
+        topic: &str,
+        id: i32,
+        partition: &mut PartitionQueue<T>,
+        drained: &mut Drained<T>,
+    ) -> Option<i32> {
+        if !partition.may_send(self.now, self.config.in_flight_max, &mut drained.next) {
+            return None;
+        }
+        let oldest = partition.batches.front()?;
+        let ready =
+            self.flushing || partition.batches.len() > 1 || self.config.is_ready(oldest, self.now);
+        if !ready {
+            drained.next = earlier(drained.next, Some(oldest.begun + self.config.linger));
+            return None;
+        }
+        let Some((leader, _)) = self.metadata.leader(topic, id) else {
+            drained.needs_metadata = true;
+            return None;
         };
-        let partition = usize::try_from(id)
-            .ok()
-            .and_then(|index| topic.partitions.get_mut(index));
-        let Some(partition) = partition else {
-            let topic = topic.name.to_string();
-            return Err((
-                ClientError::UnknownPartition {
-                    topic,
-                    partition: id,
-                },
-                context,
-            ));
-        };
-        let mut begun = false;
-        let fits = partition.batches.back().is_some_and(|batch| {
-            batch.is_open()
-                && batch.bytes + size <= self.config.batch_bytes
-                && (batch.count as usize) < self.config.batch_messages
-        });
-        if !fits {
-            let builder = BatchBuilder::new(self.config.compression, self.config.compression_level);
-            *self.next_id += 1;
-            partition
-                .batches
-                .push_back(Batch::new(*self.next_id, builder, now));
-            begun = true;
+        // Batches on their way to an old leader come back before the new one gets any.
+        if partition.in_flight > 0 && partition.leader != leader {
+            return None;
         }
-        let Some(batch) = partition.batches.back_mut() else {
-            return Ok(false);
-        };
-        let appended = match batch.open() {
-            Some(builder) => {
-                builder.append(record.timestamp, record.key, record.value, record.headers)
-            }
-            None => Ok(0),
-        };
-        match appended {
-            Ok(index) => {
-                batch.count += 1;
-                batch.bytes += size;
-                if let Some(context) = context {
-                    let index = index.unsigned_abs();
-                    batch.tracked.push(Tracked {
-                        index,
-                        timestamp: record.timestamp,
-                        context,
-                    });
-                }
-                Ok(begun || self.config.is_full(batch))
-            }
-            Err(error) => {
-                let what = format!("encoding a record: {error}");
-                if batch.count == 0 {
-                    partition.batches.pop_back();
-                }
-                Err((ClientError::BadData { what }, context))
-            }
+        let busy = self
+            .broker_in_flight
+            .get(&leader)
+            .copied()
+            .unwrap_or_default();
+        if busy >= self.config.in_flight_max {
+            return None;
         }
-    }
-}
-
-impl<T> TopicQueue<T> {
-    /// Where records without a key go for now.
-    fn stick(&mut self, dice: &mut Dice, count: i32, linger: Duration, now: Instant) -> i32 {
-        match self.sticky {
-            Some((id, until)) if now < until && id < count => id,
-            _ => {
-                let id = dice.below(count);
-                self.sticky = Some((id, now + linger));
-                id
-            }
+        if self.config.idempotence && !partition.number(self.producer) {
+            drained.needs_producer_id = true;
+            return None;
         }
+        Some(leader)
     }
-
-    fn note_missing(&mut self, topic: &Topic, now: Instant) {
-        let error = match topic.error {
-            broker::UNKNOWN_TOPIC_OR_PARTITION => ClientError::UnknownTopic(self.name.to_string()),
-            // In creation: nothing to hold against it.
-            0 => return,
-            code if broker::is_retriable(code) => return,
-            code => ClientError::Broker {
-                code,
-                what: format!("topic {:?}", &*self.name),
-            },
-        };
-        let since = match (&self.missing, topic.error) {
-            (Some((_, since)), _) => *since,
-            (None, _) => now,
-        };
-        self.missing = Some((error, since));
-    }
-}
-
-trait GivenUp {
-    fn is_given_up(&self, now: Instant, propagation: Duration) -> bool;
-}
-
-impl GivenUp for Option<(ClientError, Instant)> {
-    /// A missing topic may still be on its way to the broker asked; an error that does not pass counts at once.
-    fn is_given_up(&self, now: Instant, propagation: Duration) -> bool {
-        self.as_ref().is_some_and(|(error, since)| {
-            !matches!(error, ClientError::UnknownTopic(_))
-                || now.duration_since(*since) >= propagation
-        })
-    }
-}
-
-impl<T> PartitionQueue<T> {
-    /// Whether the oldest batch may be sent as far as this partition goes; otherwise `next` learns when.
-    fn may_send(&mut self, now: Instant, in_flight_max: usize, next: &mut Option<Instant>) -> bool {
-        if self.batches.is_empty() || self.muted || self.in_flight >= in_flight_max {
-            return false;
-        }
-        if self.broken && self.in_flight > 0 {
-            return false;
-        }
-        match self.not_before {
-            Some(not_before) if not_before > now => {
-                *next = earlier(*next, Some(not_before));
-                false
-            }
-            _ => {
-                self.not_before = None;
-                true
-            }
-        }
-    }
-
-    /// Makes sure that the partition has a usable producer id; `false` when there is none.
-    fn number(&mut self, newest: Option<ProducerId>) -> bool {
-        let Some(newest) = newest else { return false };
-        if self.broken {
-            if self.producer == Some(newest) {
-                return false;
-            }
-            self.producer = Some(newest);
-            self.broken = false;
-            self.next_sequence = 0;
-            for batch in self
-                .batches
-                .iter_mut()
-                .take_while(|batch| batch.sequence.is_some())
-            {
-                batch.renumber(Sequence {
-                    producer: newest,
-                    base: self.next_sequence,
-                });
-                self.next_sequence = next_sequence(self.next_sequence, batch.count);
-            }
-        }
-        self.producer.get_or_insert(newest);
-        true
-    }
-
-    fn take(&mut self, idempotent: bool) -> Option<Batch<T>> {
-        let mut batch = self.batches.pop_front()?;
-        if idempotent
-            && batch.sequence.is_none()
-            && let Some(producer) = self.producer
-        {
-            batch.sequence = Some(Sequence {
-                producer,
-                base: self.next_sequence,
-            });
-            self.next_sequence = next_sequence(self.next_sequence, batch.count);
-        }
-        batch.attempts += 1;
-        self.in_flight += 1;
-        Some(batch)
-    }
-
-    /// Whether a failed batch shall be sent again.
-    fn may_retry(&self, batch: &Batch<T>, error: &ClientError) -> bool {
-        if error.is_retriable() {
-            return true;
-        }
-        // Out of order because an older batch failed: its turn comes again after that one. The same for a broker
-        // that forgot this producer id after the partition's log was emptied.
-        let unordered = matches!(
-            error,
-            ClientError::Broker {
-                code: broker::OUT_OF_ORDER_SEQUENCE_NUMBER | broker::UNKNOWN_PRODUCER_ID,
-                ..
-            }
-        );
-        unordered
-            && (self.muted
-                || self.broken
-                || self
-                    .batches
-                    .front()
-                    .is_some_and(|first| first.id < batch.id))
-    }
-
-    fn give_back(&mut self, batch: Batch<T>, not_before: Instant) {
-        let place = self.batches.partition_point(|other| other.id < batch.id);
-        self.batches.insert(place, batch);
-        self.muted = self.in_flight > 0;
-        self.not_before = Some(not_before);
-    }
-}
-
-impl<T> Unplaced<T> {
-    fn copy(record: &NewRecord<'_>, context: Option<T>, since: Instant) -> Self {
-        let headers = record.headers.iter();
-        Self {
-            partition: record.partition,
-            key: record.key.map(Box::from),
-            value: record.value.map(Box::from),
-            headers: headers
-                .map(|(key, value)| (Box::from(*key), value.map(Box::from)))
-                .collect(),
-            timestamp: record.timestamp,
-            context,
-            since,
-        }
-    }
-
-    fn with_record<R>(&self, then: impl FnOnce(&NewRecord<'_>) -> R) -> R {
-        let headers: Vec<(&[u8], Option<&[u8]>)> = self
-            .headers
-            .iter()
-            .map(|(key, value)| (&**key, value.as_deref()))
-            .collect();
-        then(&NewRecord {
-            partition: self.partition,
-            key: self.key.as_deref(),
-            value: self.value.as_deref(),
-            headers: &headers,
-            timestamp: self.timestamp,
-        })
-    }
-
-    fn size(&self) -> usize {
-        self.with_record(|record| {
-            BatchBuilder::record_size_bound(record.key, record.value, record.headers)
-        })
-    }
-
-    /// Moves the record to its partition; the report of its failure otherwise.
-    fn place(
-        mut self,
-        topic: &mut TopicQueue<T>,
-        place: Place<'_>,
-        size: usize,
-    ) -> std::result::Result<(), Option<Report<T>>> {
-        let context = self.context.take();
-        // The wait for metadata is part of the delivery timeout.
-        let placed =
-            self.with_record(|record| place.append(topic, record, context, size, self.since));
-        match placed {
-            Ok(_) => Ok(()),
-            Err((error, context)) => {
-                self.context = context;
-                let name = Arc::clone(&topic.name);
-                Err(self.refused(&name, error))
-            }
-        }
-    }
-
-    fn refused(self, topic: &Arc<str>, error: ClientError) -> Option<Report<T>> {
-        let context = self.context?;
-        Some(Report {
-            topic: Arc::clone(topic),
-            partition: self.partition.unwrap_or(-1),
-            base_offset: -1,
-            append_time: -1,
-            error: Some(error),
-            begun: self.since,
-            records: vec![Tracked {
-                index: 0,
-                timestamp: self.timestamp,
-                context,
-            }]
-            .into_iter(),
-        })
-    }
-}
-
-/// Sequence numbers go from 0 to `i32::MAX` and around.
-fn next_sequence(sequence: i32, count: u32) -> i32 {
-    ((i64::from(sequence) + i64::from(count)) % (1 << 31)) as i32
 }
 
 fn is_duplicate(error: &ClientError) -> bool {
@@ -853,12 +494,5 @@ fn delivery_timed_out(timeout: Duration, last: Option<&ClientError>) -> ClientEr
             || "no leader could be asked".to_owned(),
             ToString::to_string,
         ),
-    }
-}
-
-fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
     }
 }

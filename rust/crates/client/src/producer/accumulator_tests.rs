@@ -1,1 +1,383 @@
-//! If these fail, a retried batch may be doubled, lost or overtaken.
+//! If these fail, a retried record may be doubled, lost or overtaken.
+//!
+//! The accumulator is run against a small model of a broker that checks sequence numbers as Kafka does, over a wire that
+//! breaks at any point: requests are lost, or answered into the void.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::accumulator::{Accumulator, Outcome, Outgoing};
+use super::batch::ProducerId;
+use super::record::NewRecord;
+use crate::config::ProducerConfig;
+use crate::error::{ClientError, broker};
+use crate::metadata::{Metadata, Partition, Topic};
+
+const LEADER: i32 = 7;
+const BACKOFF: Duration = Duration::from_millis(100);
+
+fn metadata(partitions: i32, leader: i32) -> Metadata {
+    let partition = |id| Partition {
+        error: 0,
+        id,
+        leader,
+        leader_epoch: 0,
+        replicas: vec![leader],
+        isr: vec![leader],
+    };
+    let name: Arc<str> = Arc::from("t");
+    let topic = Topic {
+        error: 0,
+        name: Arc::clone(&name),
+        internal: false,
+        partitions: (0..partitions).map(partition).collect(),
+    };
+    let mut metadata = Metadata::default();
+    metadata.topics.insert(name, Arc::new(topic));
+    metadata
+}
+
+fn config() -> ProducerConfig {
+    ProducerConfig {
+        batch_messages: 3,
+        linger: Duration::ZERO,
+        ..ProducerConfig::default()
+    }
+}
+
+fn accumulator(config: ProducerConfig) -> Accumulator<u64> {
+    Accumulator::new(config, Duration::from_secs(30), BACKOFF)
+}
+
+fn record(value: &[u8], partition: i32) -> NewRecord<'_> {
+    NewRecord {
+        partition: Some(partition),
+        key: None,
+        value: Some(value),
+        headers: &[],
+        timestamp: 1,
+    }
+}
+
+/// One partition of a broker: what it wrote, and what it remembers of producers (KIP-98: the last five batches).
+#[derive(Default)]
+struct Log {
+    values: Vec<u64>,
+    producers: HashMap<i64, VecDeque<(i32, i32, i64)>>,
+}
+
+impl Log {
+    fn append(&mut self, bytes: &[u8]) -> Outcome {
+        let batch = logcore_records::batches(bytes)
+            .next()
+            .expect("one batch")
+            .expect("whole");
+        batch.verify_crc().expect("a right checksum");
+        let header = batch.header.clone();
+        let (first, last) = (header.base_sequence, header.last_sequence());
+        let known = self.producers.entry(header.producer_id).or_default();
+        if let Some((_, _, offset)) = known.iter().find(|seen| (seen.0, seen.1) == (first, last)) {
+            return Outcome::Written(*offset, -1);
+        }
+        let expected = known.back().map_or(0, |seen| seen.1 + 1);
+        if first != expected {
+            let code = broker::OUT_OF_ORDER_SEQUENCE_NUMBER;
+            return Outcome::Failed(ClientError::Broker {
+                code,
+                what: format!("{first}, not {expected}"),
+            });
+        }
+        let offset = self.values.len() as i64;
+        known.push_back((first, last, offset));
+        if known.len() > 5 {
+            known.pop_front();
+        }
+        for record in &batch.records(1 << 20).expect("records") {
+            let value = record.expect("a record").value.expect("a value");
+            self.values
+                .push(u64::from_be_bytes(value.try_into().expect("eight bytes")));
+        }
+        Outcome::Written(offset, -1)
+    }
+}
+
+/// An accumulator, a broker and the wire between them.
+struct World {
+    accumulator: Accumulator<u64>,
+    metadata: Metadata,
+    now: Instant,
+    wire: VecDeque<Vec<Outgoing<u64>>>,
+    logs: HashMap<i32, Log>,
+    produced: HashMap<i32, Vec<u64>>,
+    reported: Vec<(u64, bool)>,
+    next_value: u64,
+    next_producer: i64,
+}
+
+impl World {
+    fn new(partitions: i32) -> Self {
+        let mut world = Self {
+            accumulator: accumulator(config()),
+            metadata: metadata(partitions, LEADER),
+            now: Instant::now(),
+            wire: VecDeque::new(),
+            logs: HashMap::new(),
+            produced: HashMap::new(),
+            reported: Vec::new(),
+            next_value: 0,
+            next_producer: 0,
+        };
+        world.produce(0);
+        world.accumulator.on_metadata(&world.metadata, world.now);
+        world
+    }
+
+    fn produce(&mut self, partition: i32) {
+        let value = self.next_value;
+        self.next_value += 1;
+        let bytes = value.to_be_bytes();
+        let taken =
+            self.accumulator
+                .append("t", &record(&bytes, partition), Some(value), 0, self.now);
+        assert!(taken.is_ok());
+        self.produced.entry(partition).or_default().push(value);
+    }
+
+    fn send(&mut self) {
+        loop {
+            let drained = self.accumulator.drain(&self.metadata, self.now);
+            assert!(
+                drained.reports.is_empty(),
+                "nothing is old enough to be given up"
+            );
+            if drained.needs_producer_id {
+                self.next_producer += 1;
+                self.accumulator.set_producer_id(ProducerId {
+                    id: self.next_producer,
+                    epoch: 0,
+                });
+                continue;
+            }
+            if drained.requests.is_empty() {
+                return;
+            }
+            self.wire
+                .extend(drained.requests.into_iter().map(|(_, batches)| batches));
+        }
+    }
+
+    /// The oldest request reaches the broker, and its answer comes back.
+    fn answer(&mut self) {
+        let Some(batches) = self.wire.pop_front() else {
+            return;
+        };
+        self.accumulator.request_done(LEADER);
+        for mut outgoing in batches {
+            let bytes = outgoing.batch.encode().expect("encodes");
+            let outcome = self
+                .logs
+                .entry(outgoing.partition)
+                .or_default()
+                .append(&bytes);
+            self.settle(outgoing, outcome);
+        }
+    }
+
+    /// The connection breaks: the broker gets the first `reached` requests, the client no answer to any.
+    fn lose(&mut self, reached: usize) {
+        for (index, batches) in std::mem::take(&mut self.wire).into_iter().enumerate() {
+            self.accumulator.request_done(LEADER);
+            for mut outgoing in batches {
+                if index < reached {
+                    let bytes = outgoing.batch.encode().expect("encodes");
+                    self.logs
+                        .entry(outgoing.partition)
+                        .or_default()
+                        .append(&bytes);
+                }
+                let what = "reset".to_owned();
+                let error = ClientError::Transport {
+                    broker: "b".to_owned(),
+                    what,
+                };
+                self.settle(outgoing, Outcome::Failed(error));
+            }
+        }
+    }
+
+    fn settle(&mut self, outgoing: Outgoing<u64>, outcome: Outcome) {
+        if let Some(report) = self.accumulator.batch_done(outgoing, outcome, self.now) {
+            let written = report.error.is_none();
+            self.reported
+                .extend(report.records.map(|tracked| (tracked.context, written)));
+        }
+    }
+
+    fn run_to_the_end(&mut self) {
+        for _ in 0..10_000 {
+            self.now += BACKOFF;
+            self.send();
+            if self.wire.is_empty() && self.accumulator.messages() == 0 {
+                return;
+            }
+            self.answer();
+        }
+        panic!("{} records never settle", self.accumulator.messages());
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Produce(i32),
+    Send,
+    Answer,
+    Lose(usize),
+    Wait,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..2).prop_map(Step::Produce),
+        3 => Just(Step::Send),
+        3 => Just(Step::Answer),
+        1 => (0usize..5).prop_map(Step::Lose),
+        1 => Just(Step::Wait),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_record_is_written_once_and_in_order(steps in prop::collection::vec(step(), 1..200)) {
+        let mut world = World::new(2);
+        for step in steps {
+            match step {
+                Step::Produce(partition) => world.produce(partition),
+                Step::Send => world.send(),
+                Step::Answer => world.answer(),
+                Step::Lose(reached) => world.lose(reached),
+                Step::Wait => world.now += BACKOFF,
+            }
+        }
+        world.run_to_the_end();
+        for (partition, produced) in &world.produced {
+            prop_assert_eq!(&world.logs[partition].values, produced);
+        }
+        prop_assert!(world.reported.iter().all(|(_, written)| *written));
+        prop_assert_eq!(world.reported.len() as u64, world.next_value);
+    }
+}
+
+#[test]
+fn a_refused_batch_costs_the_ones_behind_nothing() {
+    // The first of three batches in flight is refused for good; the others are out of order, and are then sent anew.
+    let mut world = World::new(1);
+    for _ in 0..8 {
+        world.produce(0);
+    }
+    world.send();
+    assert!(world.wire.len() >= 3);
+    let refused = world.wire.pop_front().expect("a request");
+    world.accumulator.request_done(LEADER);
+    for outgoing in refused {
+        let error = ClientError::Broker {
+            code: 87,
+            what: "an invalid record".to_owned(),
+        };
+        world.settle(outgoing, Outcome::Failed(error));
+    }
+    world.run_to_the_end();
+    let failed: Vec<u64> = world
+        .reported
+        .iter()
+        .filter(|(_, written)| !written)
+        .map(|(value, _)| *value)
+        .collect();
+    let written = &world.logs[&0].values;
+    assert!(!failed.is_empty());
+    let all: Vec<u64> = failed.iter().chain(written).copied().collect();
+    assert_eq!(all, (0..9).collect::<Vec<u64>>());
+}
+
+#[test]
+fn a_broker_that_forgot_the_producer_gets_the_batch_under_a_new_id() {
+    let mut world = World::new(1);
+    world.run_to_the_end();
+    world.logs.entry(0).or_default().producers.clear();
+    world.produce(0);
+    world.run_to_the_end();
+    assert_eq!(world.logs[&0].values, vec![0, 1]);
+    assert_eq!(world.next_producer, 2);
+}
+
+#[test]
+fn records_are_given_up_when_no_leader_comes_within_the_delivery_timeout() {
+    let timeout = Duration::from_secs(5);
+    let mut accumulator = accumulator(ProducerConfig {
+        delivery_timeout: timeout,
+        ..config()
+    });
+    let start = Instant::now();
+    accumulator
+        .append("t", &record(b"v", 0), Some(1), 0, start)
+        .expect("room");
+    let leaderless = metadata(1, -1);
+    accumulator.on_metadata(&leaderless, start);
+    let drained = accumulator.drain(&leaderless, start);
+    assert!(drained.needs_metadata && drained.reports.is_empty());
+    assert_eq!(drained.next, Some(start + timeout));
+    let drained = accumulator.drain(&leaderless, start + timeout);
+    let [report] = &drained.reports[..] else {
+        panic!("one report: {:?}", drained.reports)
+    };
+    assert!(matches!(
+        report.error,
+        Some(ClientError::DeliveryTimedOut { .. })
+    ));
+    assert_eq!(accumulator.messages(), 0);
+}
+
+#[test]
+fn a_full_queue_and_a_large_record_are_refused_at_once() {
+    let limits = ProducerConfig {
+        queue_messages_max: 2,
+        message_bytes_max: 100,
+        ..config()
+    };
+    let mut accumulator = accumulator(limits);
+    let now = Instant::now();
+    let refused = accumulator.append("t", &record(&[0; 200], 0), Some(1), 0, now);
+    assert!(matches!(
+        refused,
+        Err((ClientError::MessageTooLarge { .. }, Some(1)))
+    ));
+    accumulator
+        .append("t", &record(b"a", 0), None, 0, now)
+        .expect("room");
+    let refused = accumulator.append("t", &record(b"b", 0), None, 1, now);
+    assert!(matches!(
+        refused,
+        Err((ClientError::QueueFull { messages: 2, .. }, None))
+    ));
+}
+
+#[test]
+fn a_partition_the_topic_lacks_is_reported() {
+    let mut accumulator = accumulator(config());
+    let now = Instant::now();
+    accumulator
+        .append("t", &record(b"a", 5), Some(1), 0, now)
+        .expect("not known yet");
+    let reports = accumulator.on_metadata(&metadata(2, LEADER), now);
+    assert!(
+        matches!(&reports[..], [report] if matches!(report.error, Some(ClientError::UnknownPartition { .. })))
+    );
+    let refused = accumulator.append("t", &record(b"a", 5), Some(1), 0, now);
+    assert!(matches!(
+        refused,
+        Err((ClientError::UnknownPartition { partition: 5, .. }, Some(1)))
+    ));
+    assert_eq!(accumulator.messages(), 0);
+}

@@ -95,8 +95,9 @@ impl<T> Batch<T> {
         }
     }
 
+    /// Whether records may still join: nobody has tried to send the batch, so its count is in no sequence number.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.content, Content::Open(_))
+        self.attempts == 0 && matches!(self.content, Content::Open(_))
     }
 
     /// The bytes to send. Compresses at the first call; a sequence given anew is written into the bytes already made.

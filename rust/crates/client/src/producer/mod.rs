@@ -7,8 +7,11 @@ pub(crate) mod accumulator;
 #[cfg(test)]
 mod accumulator_tests;
 pub(crate) mod batch;
+mod partition_queue;
 pub mod partitioner;
+mod record;
 mod sender;
+mod topic_queue;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,8 +21,8 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 
 use self::accumulator::{Accumulator, Wake};
-pub use self::accumulator::{HeaderSlice, NewRecord};
 pub use self::batch::{Report, Tracked};
+pub use self::record::{HeaderSlice, NewRecord};
 use crate::cluster::Cluster;
 use crate::config::{ClientConfig, ProducerConfig};
 use crate::error::{ClientError, Result};

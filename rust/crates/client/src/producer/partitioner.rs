@@ -141,12 +141,20 @@ mod tests {
     }
 
     #[test]
-    fn fnv1a_is_saramas() {
-        assert_eq!(
-            fnv1a(b"kafka"),
-            0xd067_3da4_u32.wrapping_neg().min(0xd067_3da4)
-        );
-        assert_eq!(fnv1a(b""), 0x7ee3_623b);
+    fn keys_land_where_librdkafka_puts_them() {
+        let places = [
+            ("kafka", 72_782, 976_536, 495_882),
+            ("giberish123456789", 428_870, 239_049, 329_552),
+            ("", 0, 645_856, 824_651),
+            ("12345", 835_781, 115_167, 833_416),
+        ];
+        for (key, consistent, murmur2, fnv1a) in places {
+            let place =
+                |partitioner: Partitioner| partitioner.partition(Some(key.as_bytes()), 1_000_003);
+            assert_eq!(place(Partitioner::Consistent), Some(consistent), "{key:?}");
+            assert_eq!(place(Partitioner::Murmur2), Some(murmur2), "{key:?}");
+            assert_eq!(place(Partitioner::Fnv1a), Some(fnv1a), "{key:?}");
+        }
     }
 
     #[test]

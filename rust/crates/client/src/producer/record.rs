@@ -1,0 +1,116 @@
+//! A record on its way in: borrowed from the caller, or copied while its topic's partitions are not known yet.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use logcore_records::BatchBuilder;
+
+use super::batch::{Report, Tracked};
+use super::topic_queue::{Place, TopicQueue};
+use crate::error::ClientError;
+
+/// A record's headers, borrowed.
+pub type HeaderSlice<'a> = &'a [(&'a [u8], Option<&'a [u8]>)];
+
+/// A record to produce, borrowed from the caller.
+#[derive(Debug, Clone, Copy)]
+pub struct NewRecord<'a> {
+    /// `None`: the partitioner chooses.
+    pub partition: Option<i32>,
+    pub key: Option<&'a [u8]>,
+    pub value: Option<&'a [u8]>,
+    pub headers: HeaderSlice<'a>,
+    /// Milliseconds since the epoch.
+    pub timestamp: i64,
+}
+
+/// A record of a topic whose partitions are not known yet.
+#[derive(Debug)]
+pub(super) struct Unplaced<T> {
+    partition: Option<i32>,
+    key: Option<Box<[u8]>>,
+    value: Option<Box<[u8]>>,
+    headers: Box<[OwnedHeader]>,
+    timestamp: i64,
+    context: Option<T>,
+    pub(super) since: Instant,
+}
+
+type OwnedHeader = (Box<[u8]>, Option<Box<[u8]>>);
+
+impl<T> Unplaced<T> {
+    pub(super) fn copy(record: &NewRecord<'_>, context: Option<T>, since: Instant) -> Self {
+        let headers = record.headers.iter();
+        Self {
+            partition: record.partition,
+            key: record.key.map(Box::from),
+            value: record.value.map(Box::from),
+            headers: headers
+                .map(|(key, value)| (Box::from(*key), value.map(Box::from)))
+                .collect(),
+            timestamp: record.timestamp,
+            context,
+            since,
+        }
+    }
+
+    fn with_record<R>(&self, then: impl FnOnce(&NewRecord<'_>) -> R) -> R {
+        let headers: Vec<(&[u8], Option<&[u8]>)> = self
+            .headers
+            .iter()
+            .map(|(key, value)| (&**key, value.as_deref()))
+            .collect();
+        then(&NewRecord {
+            partition: self.partition,
+            key: self.key.as_deref(),
+            value: self.value.as_deref(),
+            headers: &headers,
+            timestamp: self.timestamp,
+        })
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.with_record(|record| {
+            BatchBuilder::record_size_bound(record.key, record.value, record.headers)
+        })
+    }
+
+    /// Moves the record to its partition; the report of its failure otherwise.
+    pub(super) fn place(
+        mut self,
+        topic: &mut TopicQueue<T>,
+        place: Place<'_>,
+        size: usize,
+    ) -> std::result::Result<(), Option<Box<Report<T>>>> {
+        let context = self.context.take();
+        // The wait for metadata is part of the delivery timeout.
+        let placed =
+            self.with_record(|record| place.append(topic, record, context, size, self.since));
+        match placed {
+            Ok(_) => Ok(()),
+            Err((error, context)) => {
+                self.context = context;
+                let name = Arc::clone(&topic.name);
+                Err(self.refused(&name, error).map(Box::new))
+            }
+        }
+    }
+
+    pub(super) fn refused(self, topic: &Arc<str>, error: ClientError) -> Option<Report<T>> {
+        let context = self.context?;
+        Some(Report {
+            topic: Arc::clone(topic),
+            partition: self.partition.unwrap_or(-1),
+            base_offset: -1,
+            append_time: -1,
+            error: Some(error),
+            begun: self.since,
+            records: vec![Tracked {
+                index: 0,
+                timestamp: self.timestamp,
+                context,
+            }]
+            .into_iter(),
+        })
+    }
+}
