@@ -188,6 +188,7 @@ def send(producer: object, event: flights.Event, deliveries: Callable[[object | 
     from cluster import Producer
 
     assert isinstance(producer, Producer)
+    full_since: float | None = None
     while True:
         try:
             producer.produce(
@@ -199,6 +200,9 @@ def send(producer: object, event: flights.Event, deliveries: Callable[[object | 
             )
             return
         except BufferError:
+            full_since = full_since or time.monotonic()
+            if time.monotonic() - full_since > DELIVERY_SECONDS:
+                raise Failed(f"the producer's buffer stayed full for {DELIVERY_SECONDS:.0f} s") from None
             producer.poll(0.1)
 
 

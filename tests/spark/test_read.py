@@ -133,7 +133,7 @@ def test_from_a_broker_as_from_its_files(spark: SparkSession, broker: BrokerProc
 
     for future in (
         AdminClient({"bootstrap.servers": broker.bootstrap})
-        .create_topics([NewTopic("wire", num_partitions=3, replication_factor=1)])
+        .create_topics([NewTopic("wire", 3, 1, config={"retention.ms": "-1"})])
         .values()
     ):
         future.result(timeout=30)
