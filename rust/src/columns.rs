@@ -2,9 +2,7 @@
 
 use std::path::PathBuf;
 
-use logcore_columns::{
-    self as columns, ColumnsError, DEFAULT_BATCH_ROWS, DecodeOptions, Projection,
-};
+use logcore_columns::{self as columns, ColumnsError, DecodeOptions, Projection};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -22,7 +20,7 @@ struct PartitionScan {
 #[pymethods]
 impl PartitionScan {
     #[new]
-    #[pyo3(signature = (directory, topic, partition, columns, start_offset=0, end_offset=None, batch_rows=DEFAULT_BATCH_ROWS))]
+    #[pyo3(signature = (directory, topic, partition, columns, start_offset=0, end_offset=None, batch_rows=65_536))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn new(
         py: Python<'_>,
@@ -63,7 +61,7 @@ impl PartitionScan {
 }
 
 #[pyfunction]
-#[pyo3(signature = (records, topic, partition, columns, start_offset=0, end_offset=None, batch_rows=DEFAULT_BATCH_ROWS))]
+#[pyo3(signature = (records, topic, partition, columns, start_offset=0, end_offset=None, batch_rows=65_536))]
 #[expect(clippy::too_many_arguments, reason = "Python names them")]
 fn decode_batches(
     py: Python<'_>,

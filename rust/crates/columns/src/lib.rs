@@ -17,6 +17,3 @@ pub use decode::{DecodeOptions, Decoded, decode_batches};
 pub use error::ColumnsError;
 pub use scan::{PartitionScan, partition_offset_for_timestamp, partition_offsets};
 pub use schema::{Column, Projection};
-
-/// Rows of one Arrow record batch unless the caller says otherwise.
-pub const DEFAULT_BATCH_ROWS: usize = 65_536;
