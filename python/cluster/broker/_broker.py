@@ -131,11 +131,15 @@ class Broker:
             raise BrokerStartError(str(error)) from None
 
     def _listen(self, server: Server) -> tuple[Endpoint, ...]:
-        from logcore._native import ServerError
+        from logcore._native import ListenerError, ServerError
 
         wanted = [(item.listener, item.host, item.port) for item in self.config.listeners]
         try:
             ports = server.start(wanted, advertised())
+        except ListenerError as error:
+            raise BrokerStartError(
+                f"{error}; stop what uses it, or choose another address and port"
+            ) from None
         except ServerError as error:
             raise BrokerStartError(str(error)) from None
         bound = {item.listener: port for item, port in zip(self.config.listeners, ports, strict=True)}

@@ -6,8 +6,6 @@ choice), and flags: `d` Kafka can change it while running, `s` this broker acts 
 and not described.
 """
 
-# ruff: noqa: E501
-
 TABLE = """
 advertised.listeners string ~ - ds
 alter.config.policy.class.name class ~ - -

@@ -153,6 +153,8 @@ def _stop_signal(stack: AsyncExitStack) -> asyncio.Event:
 
 def _log_to_stderr() -> None:
     """Warnings and errors on standard error, unless the program has set up its logging itself."""
+    # What kazoo has to say (each attempt to connect) is of use only to those who ask for it.
+    logging.getLogger("kazoo").addHandler(logging.NullHandler())
     logger = logging.getLogger("cluster")
     if not logger.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler(sys.stderr)

@@ -31,7 +31,8 @@ def stored_identity(log_dirs: list[str]) -> tuple[int | None, str | None]:
         except FileNotFoundError:
             continue
         except (OSError, UnicodeDecodeError) as error:
-            raise BrokerStartError(f"{path} cannot be read: {error}") from None
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise BrokerStartError(f"{path} cannot be read: {reason}") from None
         broker = properties.get("broker.id", properties.get("node.id"))
         try:
             return (None if broker is None else int(broker)), properties.get("cluster.id")

@@ -93,8 +93,12 @@ class Executor:
     async def _create_states(self, topic: str, states: Mapping[int, PartitionState]) -> None:
         from kazoo.exceptions import NodeExistsError
 
-        await self._zk.ensure([znodes.partitions_path(topic)])
         operations: list[Operation] = []
+        if 0 in states and len(states) < _OPERATIONS_AT_ONCE // 2:
+            # A new topic: one round trip for everything below it.
+            operations.append(Create(znodes.partitions_path(topic), b""))
+        else:
+            await self._zk.ensure([znodes.partitions_path(topic)])
         for number, state in states.items():
             operations.append(Create(znodes.partition_path(topic, number), b""))
             operations.append(Create(znodes.state_path(topic, number), znodes.encode_state(state)))

@@ -27,7 +27,6 @@ from cluster.controller.topics import (
     NewPartitions,
     NewTopic,
     TopicDefaults,
-    TopicPlan,
     plan_partitions,
     plan_topic,
 )
@@ -36,6 +35,7 @@ from cluster.errors import (
     KafkaProtocolError,
     NotController,
     RequestTimedOut,
+    TopicAlreadyExists,
     TopicDeletionDisabled,
     UnknownServerError,
     UnknownTopicOrPartition,
@@ -43,6 +43,9 @@ from cluster.errors import (
 from cluster.model import BrokerId, BrokerInfo, ControllerEpoch, TopicInfo, new_topic_id
 
 log = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS = 30.0
+"""Kafka's request.timeout.ms."""
 
 T = TypeVar("T")
 
@@ -345,33 +348,50 @@ class Controller:
     def _assignable(self) -> list[BrokerInfo]:
         return list(self._state.brokers.values())
 
-    async def create_topic(self, new: NewTopic, validate_only: bool = False) -> TopicInfo:
-        """Creates a topic, or only checks it; returns it published. Raises the KafkaProtocolError that says
-        why not.
-        """
-        return await self._command(lambda: self._create_topic(new, validate_only))
+    async def create_topic(self, new: NewTopic) -> TopicInfo:
+        """Creates a topic and returns it published; raises the KafkaProtocolError that says why not."""
+        [made] = await self.create_topics([new])
+        if isinstance(made, KafkaProtocolError):
+            raise made
+        return made
 
-    async def _create_topic(self, new: NewTopic, validate_only: bool) -> TopicInfo:
+    async def create_topics(
+        self, news: Sequence[NewTopic], validate_only: bool = False
+    ) -> list[TopicInfo | KafkaProtocolError]:
+        """Creates topics, or only checks them: each one published, or the reason why there is none."""
+        return await self._command(lambda: self._create_topics(news, validate_only))
+
+    async def _create_topics(
+        self, news: Sequence[NewTopic], validate_only: bool
+    ) -> list[TopicInfo | KafkaProtocolError]:
+        self._require_active()
+        names = set(self._state.topics)
+        planned = [self._plan(new, names) for new in news]
+        if validate_only:
+            return planned
+        # Topics have nothing to do with each other: their writes and openings need not wait for one another.
+        return await asyncio.gather(*(self._create(topic) for topic in planned))
+
+    def _plan(self, new: NewTopic, names: set[str]) -> TopicInfo | KafkaProtocolError:
+        brokers = self._assignable()
+        start, shift = (random.randrange(max(1, len(brokers))) for _ in range(2))
+        try:
+            plan = plan_topic(new, brokers, names, self._defaults, start, shift)
+        except KafkaProtocolError as error:
+            return error
+        names.add(plan.name)
+        return TopicInfo(plan.name, new_topic_id(), plan.assignment, {}, plan.config)
+
+    async def _create(self, topic: TopicInfo | KafkaProtocolError) -> TopicInfo | KafkaProtocolError:
         from kazoo.exceptions import NodeExistsError
 
-        self._require_active()
-        brokers = self._assignable()
-        plan = plan_topic(
-            new,
-            brokers,
-            self._state.topics,
-            self._defaults,
-            random.randrange(max(1, len(brokers))),
-            random.randrange(max(1, len(brokers))),
-        )
-        topic = TopicInfo(plan.name, new_topic_id(), plan.assignment, {}, plan.config)
-        if validate_only:
+        if isinstance(topic, KafkaProtocolError):
             return topic
         try:
-            await self._write_topic(plan, topic)
+            await self._write_topic(topic)
         except NodeExistsError:
             self._event("topics", self._topics_changed)
-            raise UnknownServerError(f"Topic '{plan.name}' appeared meanwhile; ask again.") from None
+            return TopicAlreadyExists(f"Topic '{topic.name}' already exists.")
         await self._carry_out(
             self._state.topic_loaded(topic.name, topic.id, topic.id, topic.assignment, {}, topic.config)
         )
@@ -379,12 +399,12 @@ class Controller:
         self._event(f"watch {topic.name}", lambda: self._watch_topic(topic.name))
         return self._metadata.topic(topic.name) or topic
 
-    async def _write_topic(self, plan: TopicPlan, topic: TopicInfo) -> None:
+    async def _write_topic(self, topic: TopicInfo) -> None:
         from kazoo.exceptions import NodeExistsError
 
-        path = znodes.topic_config_path(plan.name)
-        config = znodes.encode_config(plan.config)
-        create = Create(znodes.topic_path(plan.name), znodes.encode_topic(topic.id, topic.assignment))
+        path = znodes.topic_config_path(topic.name)
+        config = znodes.encode_config(topic.config)
+        create = Create(znodes.topic_path(topic.name), znodes.encode_topic(topic.id, topic.assignment))
         try:
             await self._zk.transaction([self._executor.guard, Create(path, config), create])
         except NodeExistsError:
@@ -431,14 +451,15 @@ class Controller:
 
 
 async def outcome_of(work: Awaitable[object], timeout_ms: int) -> KafkaProtocolError | None:
-    """Waits for a command and returns its error, or None; REQUEST_TIMED_OUT when it takes longer than
-    allowed.
+    """Waits for a command and returns its error, or None; REQUEST_TIMED_OUT when the time is up before.
 
-    The command goes on when the time is up, as in Kafka.
+    The command goes on then, as in Kafka. A client that does not want to wait (no timeout) is still told what is
+    wrong with its request.
     """
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait_for(asyncio.shield(task), max(timeout_ms, 0) / 1000)
+        seconds = timeout_ms / 1000 if timeout_ms > 0 else _PATIENCE_SECONDS
+        await asyncio.wait_for(asyncio.shield(task), seconds)
     except TimeoutError:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return RequestTimedOut()

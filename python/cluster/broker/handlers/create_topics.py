@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 
 from cluster.broker.context import Body, Context, Request
@@ -29,39 +28,50 @@ async def handle(context: Context, request: Request) -> Body:
         return failure(request, NotController.code)
     asked = request.body["topics"]
     counts = Counter(item["name"] for item in asked)
-    once = [item for item in asked if counts[item["name"]] == 1]
-    results = await asyncio.gather(*(_create(context, request, item) for item in once))
-    doubles = [
+    results = [
         _failed(name, InvalidRequest("The request has several entries for this topic."))
         for name, count in counts.items()
         if count > 1
     ]
-    return {"topics": [*results, *doubles]}
+    news = []
+    for item in asked:
+        if counts[item["name"]] > 1:
+            continue
+        if len({entry["partition_index"] for entry in item["assignments"]}) < len(item["assignments"]):
+            results.append(_failed(item["name"], InvalidReplicaAssignment("A partition is assigned twice.")))
+        else:
+            news.append(_new(item))
+    return {"topics": results + await _create(context, request, news)}
 
 
-async def _create(context: Context, request: Request, item: Body) -> Body:
-    body, name = request.body, item["name"]
-    assignment = {entry["partition_index"]: entry["broker_ids"] for entry in item["assignments"]}
-    if len(assignment) < len(item["assignments"]):
-        return _failed(name, InvalidReplicaAssignment("A partition is assigned twice."))
-    new = NewTopic(
-        name,
+def _new(item: Body) -> NewTopic:
+    return NewTopic(
+        item["name"],
         item["num_partitions"],
         item["replication_factor"],
-        assignment,
+        {entry["partition_index"]: entry["broker_ids"] for entry in item["assignments"]},
         {entry["name"]: entry["value"] for entry in item["configs"]},
     )
-    made: list[TopicInfo] = []
+
+
+async def _create(context: Context, request: Request, news: list[NewTopic]) -> list[Body]:
+    timeout, only_check = request.body["timeout_ms"], request.body["validate_only"]
+    made: list[TopicInfo | KafkaProtocolError] = []
 
     async def work() -> None:
-        made.append(await context.controller.create_topic(new, body["validate_only"]))
+        made.extend(await context.controller.create_topics(news, only_check))
 
-    error = await outcome_of(work(), body["timeout_ms"])
-    if body["timeout_ms"] <= 0 and error is None and not body["validate_only"]:
+    error = await outcome_of(work(), timeout)
+    if error is None and timeout <= 0 and not only_check:
         error = RequestTimedOut()
     if error is not None:
-        return _failed(name, error)
-    return _created(context, made[0], body["validate_only"])
+        return [_failed(new.name, error) for new in news]
+    return [
+        _failed(new.name, topic)
+        if isinstance(topic, KafkaProtocolError)
+        else _created(context, topic, only_check)
+        for new, topic in zip(news, made, strict=True)
+    ]
 
 
 def _created(context: Context, topic: TopicInfo, validate_only: bool) -> Body:

@@ -11,6 +11,7 @@ from cluster.errors import (
     InvalidRequest,
     KafkaProtocolError,
     NotController,
+    RequestTimedOut,
     TopicDeletionDisabled,
     UnknownTopicId,
 )
@@ -51,7 +52,10 @@ async def _delete(context: Context, request: Request, name: str | None, topic_id
         if name is None:
             return _result(None, topic_id, UnknownTopicId())
     topic = context.metadata.topic(name)
-    error = await outcome_of(context.controller.delete_topic(name), request.body["timeout_ms"])
+    timeout = request.body["timeout_ms"]
+    error = await outcome_of(context.controller.delete_topic(name), timeout)
+    if error is None and timeout <= 0:
+        error = RequestTimedOut()
     return _result(name, topic.id if topic is not None else topic_id, error)
 
 
