@@ -320,6 +320,7 @@ class ProducerCore:
         config: dict[str, Any],
         on_delivery: Callable[..., object] | None,
         error_cb: Callable[..., object] | None,
+        tells_errors: bool,
     ) -> None: ...
     def produce(
         self,

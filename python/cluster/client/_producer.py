@@ -7,6 +7,7 @@ from typing import Any
 from logcore import _native
 
 from . import _config
+from ._errors import KafkaError
 from ._requests import Requests
 from ._types import ClusterMetadata, cluster_metadata
 
@@ -25,7 +26,8 @@ class Producer(_native.ProducerCore):
         config = _config.parse(configs, "p", overrides)
         _config.finish_producer(config)
         callbacks = config.callbacks
-        self._start(config.values, callbacks.get("on_delivery"), callbacks.get("error_cb"))
+        error_cb = callbacks.get("error_cb")
+        self._start(config.values, callbacks.get("on_delivery"), error_cb or log_error, error_cb is not None)
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
         """The cluster's brokers and topics (or one topic). Seconds; negative waits for as long as it takes.
@@ -52,6 +54,11 @@ class Producer(_native.ProducerCore):
 
     def _requests(self) -> Requests:
         return Requests(self._network())
+
+
+def log_error(error: KafkaError) -> None:
+    """What happens to a broker that cannot be reached when the application has no error_cb: a line in the log."""
+    _config.logger.warning("%s", error.str())
 
 
 FOREVER = 10 * 365 * 86_400.0

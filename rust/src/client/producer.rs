@@ -33,6 +33,8 @@ struct Running {
     producer: Producer<Context>,
     on_delivery: Option<Py<PyAny>>,
     error_cb: Option<Py<PyAny>>,
+    /// Whether `error_cb` is the application's, and a call of it an event that poll() was waiting for.
+    tells_errors: bool,
 }
 
 impl ProducerCore {
@@ -60,6 +62,7 @@ impl ProducerCore {
         config: &Bound<'_, PyDict>,
         on_delivery: Option<Py<PyAny>>,
         error_cb: Option<Py<PyAny>>,
+        tells_errors: bool,
     ) -> PyResult<()> {
         let settings = Settings(config);
         let producer = Producer::new(settings.client()?, settings.producer()?)
@@ -69,6 +72,7 @@ impl ProducerCore {
                 producer,
                 on_delivery,
                 error_cb,
+                tells_errors,
             })
             .map_err(|_| PyRuntimeError::new_err("the producer was started before"))
     }
@@ -135,8 +139,10 @@ impl ProducerCore {
                 None => py.detach(|| running.producer.next_event(wait)),
             };
             if let Some(event) = event {
-                let served = running.serve(py, event)?;
-                return Ok(served + running.serve_waiting(py)?);
+                let served = running.serve(py, event)? + running.serve_waiting(py)?;
+                if served > 0 {
+                    return Ok(served);
+                }
             }
             py.check_signals()?;
             let left = running.producer.len();
@@ -241,7 +247,7 @@ impl Running {
                 if let Some(error_cb) = &self.error_cb {
                     error_cb.call1(py, (kafka_error(py, &error)?,))?;
                 }
-                Ok(1)
+                Ok(usize::from(self.tells_errors))
             }
         }
     }

@@ -1,0 +1,1 @@
+"""The clients of `cluster.client`, their pure parts and against a broker."""

@@ -1,0 +1,277 @@
+"""If these fail, a consumer reads the wrong records, or goes on in the wrong place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from cluster import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from tests.client.conftest import WAIT, NewConsumer, NewTopicFactory, poll_until, produce, read
+from tests.conftest import BrokerProcess
+
+
+def numbers(count: int, start: int = 0) -> list[bytes | None]:
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+def test_seek_position_and_watermarks(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic()
+    produce(broker.bootstrap, topic, numbers(10))
+    consumer = new_consumer()
+    partition = TopicPartition(topic, 0)
+    with pytest.raises(KafkaException) as unassigned:
+        consumer.seek(TopicPartition(topic, 0, 3))
+    assert unassigned.value.error == KafkaError._STATE
+    assert consumer.get_watermark_offsets(partition, WAIT) == (0, 10)
+    consumer.assign([TopicPartition(topic, 0, 4)])
+    assert consumer.assignment() == [partition]
+    assert consumer.position([partition])[0].offset == OFFSET_INVALID
+    assert [message.offset() for message in read(consumer, 3)] == [4, 5, 6]
+    assert consumer.position([partition])[0].offset == 7
+    assert consumer.get_watermark_offsets(partition, cached=True) == (0, 10)
+    for offset, first in ((8, 8), (OFFSET_BEGINNING, 0), (2, 2)):
+        consumer.seek(TopicPartition(topic, 0, offset))
+        assert read(consumer, 1)[0].offset() == first
+    consumer.seek(TopicPartition(topic, 0, OFFSET_END))
+    produce(broker.bootstrap, topic, [b"new"])
+    assert read(consumer, 1)[0].value() == b"new"
+
+
+def test_offsets_for_times(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic(2)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for second in range(5):
+        producer.produce(topic, b"v", partition=0, timestamp=1_000_000 + second * 1000)
+    producer.flush(WAIT)
+    consumer = new_consumer()
+    asked = [TopicPartition(topic, 0, 1_001_500), TopicPartition(topic, 1, 5)]
+    found, nothing = consumer.offsets_for_times(asked, WAIT)
+    assert (found.partition, found.offset) == (0, 2)
+    assert (nothing.partition, nothing.offset) == (1, OFFSET_END)
+    [late] = consumer.offsets_for_times([TopicPartition(topic, 0, 2_000_000_000_000)], WAIT)
+    assert late.offset == OFFSET_END
+
+
+def test_the_end_of_a_partition_is_an_event_when_asked_for(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic()
+    produce(broker.bootstrap, topic, numbers(2))
+    consumer = new_consumer(enable_partition_eof=True)
+    consumer.assign([TopicPartition(topic, 0)])
+    ends: list[Message] = []
+
+    def end_reached() -> bool:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is not None:
+            ends.append(message)
+        return bool(ends)
+
+    poll_until([], end_reached)
+    assert ends[0].error() == KafkaError._PARTITION_EOF
+    assert (ends[0].topic(), ends[0].partition(), ends[0].offset()) == (topic, 0, 2)
+    assert consumer.poll(0.2) is None
+
+
+def test_where_a_partition_starts_without_a_committed_offset(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic()
+    produce(broker.bootstrap, topic, numbers(3))
+    earliest = new_consumer(auto_offset_reset="earliest")
+    earliest.assign([TopicPartition(topic, 0)])
+    assert read(earliest, 1)[0].offset() == 0
+    failing = new_consumer(auto_offset_reset="error")
+    failing.assign([TopicPartition(topic, 0)])
+    message = failing.poll(WAIT)
+    assert message is not None
+    assert message.error() == KafkaError._AUTO_OFFSET_RESET
+    latest = new_consumer(auto_offset_reset="latest", enable_partition_eof=True)
+    latest.assign([TopicPartition(topic, 0)])
+    message = latest.poll(WAIT)
+    assert message is not None
+    assert (message.error(), message.offset()) == (KafkaError._PARTITION_EOF, 3)
+
+
+def test_an_offset_out_of_range_is_reset(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic()
+    produce(broker.bootstrap, topic, numbers(3))
+    consumer = new_consumer()
+    consumer.assign([TopicPartition(topic, 0, 1000)])
+    assert read(consumer, 1)[0].offset() == 0
+
+
+def test_a_paused_partition_is_silent_and_then_goes_on(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic(2)
+    produce(broker.bootstrap, topic, numbers(100), partition=0)
+    produce(broker.bootstrap, topic, numbers(100), partition=1)
+    consumer = new_consumer()
+    consumer.assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
+    first = read(consumer, 10)
+    consumer.pause([TopicPartition(topic, 0)])
+    seen = [message for message in first if message.partition() == 0]
+    rest = read(consumer, 100 - (10 - len(seen)))
+    assert {message.partition() for message in rest} == {1}
+    assert consumer.poll(0.2) is None
+    consumer.resume([TopicPartition(topic, 0)])
+    after = read(consumer, 100 - len(seen))
+    assert [message.offset() for message in seen + after] == list(range(100))
+    with pytest.raises(KafkaException):
+        consumer.pause([TopicPartition("other", 0)])
+
+
+def test_committed_offsets_are_where_the_next_consumer_goes_on(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic()
+    partition = TopicPartition(topic, 0)
+    produce(broker.bootstrap, topic, numbers(10))
+    group = f"group-of-{topic}"
+    first = new_consumer(group_id=group, enable_auto_commit=False)
+    assert first.committed([partition], WAIT)[0].offset == OFFSET_INVALID
+    with pytest.raises(KafkaException) as nothing:
+        first.commit(asynchronous=False)
+    assert nothing.value.error == KafkaError._NO_OFFSET
+    first.assign([partition])
+    messages = read(first, 4)
+    [committed] = first.commit(messages[1], asynchronous=False) or []
+    assert (committed.offset, committed.error) == (2, None)
+    assert first.committed([partition], WAIT)[0].offset == 2
+    first.commit(asynchronous=False)
+    assert first.committed([partition], WAIT)[0].offset == 4
+    first.commit(offsets=[TopicPartition(topic, 0, 3, metadata="why")], asynchronous=False)
+    [stored] = first.committed([partition], WAIT)
+    assert (stored.offset, stored.metadata) == (3, "why")
+    first.close()
+    second = new_consumer(group_id=group)
+    second.assign([partition])
+    assert read(second, 1)[0].offset() == 3
+
+
+def test_offsets_are_stored_by_hand_when_asked(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic()
+    produce(broker.bootstrap, topic, numbers(5))
+    group = f"group-of-{topic}"
+    consumer = new_consumer(group_id=group, enable_auto_offset_store=False)
+    consumer.assign([TopicPartition(topic, 0)])
+    messages = read(consumer, 5)
+    consumer.store_offsets(messages[2])
+    with pytest.raises(KafkaException) as foreign:
+        consumer.store_offsets(offsets=[TopicPartition("other", 0, 1)])
+    assert foreign.value.error == KafkaError._STATE
+    consumer.close()
+    again = new_consumer(group_id=group)
+    assert again.committed([TopicPartition(topic, 0)], WAIT)[0].offset == 3
+
+
+def test_commits_in_the_background_are_told(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic()
+    produce(broker.bootstrap, topic, numbers(5))
+    told: list[tuple[KafkaError | None, list[TopicPartition]]] = []
+    consumer = new_consumer(auto_commit_interval_ms=50, on_commit=lambda *outcome: told.append(outcome))
+    consumer.assign([TopicPartition(topic, 0)])
+    read(consumer, 5)
+    poll_until([consumer], lambda: bool(told))
+    error, [partition] = told[0]
+    assert (error, partition.topic) == (None, topic)
+
+
+def test_a_closed_consumer_says_so(new_consumer: NewConsumer) -> None:
+    consumer = new_consumer()
+    consumer.close()
+    consumer.close()
+    for call in (consumer.poll, consumer.assignment, consumer.consume):
+        with pytest.raises(RuntimeError, match="Consumer closed"):
+            call()
+
+
+def test_ctrl_c_interrupts_poll(new_topic: NewTopicFactory, new_consumer: NewConsumer) -> None:
+    consumer = new_consumer()
+    consumer.assign([TopicPartition(new_topic(), 0)])
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(WAIT)
+    assert time.monotonic() - started < 3
+    timer.join()
+
+
+@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
+def test_a_forked_child_is_told_to_make_its_own_clients(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic()
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    consumer = new_consumer()
+    consumer.assign([TopicPartition(topic, 0)])
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for call in (
+                lambda: producer.produce(topic, b"v"),
+                lambda: consumer.poll(0.1),
+                producer.list_topics,
+            ):
+                try:
+                    call()
+                except RuntimeError as error:
+                    assert "fork" in str(error)
+                else:
+                    raise AssertionError("it did not say so")
+            fresh = Producer({"bootstrap.servers": broker.bootstrap})
+            fresh.produce(topic, b"from the child")
+            assert fresh.flush(WAIT) == 0
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert read(consumer, 1)[0].value() == b"from the child"
+
+
+def test_many_large_messages_keep_their_order(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic(3)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "compression.type": "lz4"})
+    for number in range(600):
+        producer.produce(topic, os.urandom(50_000), key=str(number), partition=number % 3)
+        producer.poll(0)
+    assert producer.flush(WAIT) == 0
+    consumer = new_consumer(queued_max_messages_kbytes=2048)
+    consumer.assign([TopicPartition(topic, number) for number in range(3)])
+    seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for message in read(consumer, 600):
+        partition, key = message.partition(), message.key()
+        assert partition is not None
+        seen[partition].append(int(key))
+    assert seen == {number: list(range(number, 600, 3)) for number in range(3)}

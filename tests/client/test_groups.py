@@ -1,0 +1,253 @@
+"""If these fail, members of a group read a partition twice, not at all, or wait for a member that has gone."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import confluent_kafka
+import pytest
+
+from cluster import AdminClient, Consumer, KafkaError, KafkaException, NewPartitions, TopicPartition
+from cluster.client import ConsumerGroupState
+from tests.client.conftest import WAIT, NewConsumer, NewTopicFactory, poll_until, produce, read
+from tests.conftest import BrokerProcess
+
+
+def held(consumer: Consumer) -> set[int]:
+    return {partition.partition for partition in consumer.assignment()}
+
+
+def shared(*consumers: Consumer, count: int) -> Callable[[], bool]:
+    """Whether every partition is with one of the consumers, and each of them has some."""
+
+    def done() -> bool:
+        parts = [held(consumer) for consumer in consumers]
+        return all(parts) and sum(map(len, parts)) == count and set().union(*parts) == set(range(count))
+
+    return done
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin"])
+def test_two_members_share_and_the_survivor_takes_over(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer, strategy: str
+) -> None:
+    topic, group = new_topic(4), uuid.uuid4().hex
+    settings = {
+        "group_id": group,
+        "partition_assignment_strategy": strategy,
+        "session_timeout_ms": 6000,
+        "heartbeat_interval_ms": 100,
+    }
+    changes: list[tuple[str, set[int]]] = []
+
+    def note(what: str) -> Callable[[Consumer, list[TopicPartition]], None]:
+        return lambda _, partitions: changes.append((what, {partition.partition for partition in partitions}))
+
+    first = new_consumer(**settings)
+    first.subscribe([topic], on_assign=note("assigned"), on_revoke=note("revoked"), on_lost=note("lost"))
+    poll_until([first], lambda: held(first) == {0, 1, 2, 3})
+    assert changes == [("assigned", {0, 1, 2, 3})]
+    second = new_consumer(**settings)
+    second.subscribe([topic])
+    poll_until([first, second], shared(first, second, count=4))
+    assert changes[1] == ("revoked", {0, 1, 2, 3})
+    assert changes[2] == ("assigned", held(first))
+    for partition in range(4):
+        produce(broker.bootstrap, topic, [b"%d" % partition], partition=partition)
+    seen: set[bytes] = set()
+
+    def all_seen() -> bool:
+        for consumer in (first, second):
+            message = consumer.poll(0.05)
+            if message is not None:
+                assert message.error() is None
+                assert message.partition() in held(consumer)
+                seen.add(message.value())
+        return len(seen) == 4
+
+    poll_until([], all_seen)
+    second.close()
+    poll_until([first], lambda: held(first) == {0, 1, 2, 3})
+    with AdminClient({"bootstrap.servers": broker.bootstrap}) as admin:
+        described = admin.describe_consumer_groups([group])[group].result(WAIT)
+        assert described.state is ConsumerGroupState.STABLE
+        assert described.partition_assignor == strategy
+        [member] = described.members
+        assert member.member_id == first.memberid()
+        assert set(member.assignment.topic_partitions) == {
+            TopicPartition(topic, number) for number in range(4)
+        }
+        assert group in [listing.group_id for listing in admin.list_consumer_groups().result(WAIT).valid]
+        first.close()
+        assert admin.describe_consumer_groups([group])[group].result(WAIT).state is ConsumerGroupState.EMPTY
+        admin.delete_consumer_groups([group])[group].result(WAIT)
+
+
+def test_a_group_with_a_confluent_kafka_member_is_shared(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic, group = new_topic(4), uuid.uuid4().hex
+    theirs = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": group,
+            "partition.assignment.strategy": "range",
+            "heartbeat.interval.ms": 100,
+        }
+    )
+    theirs.subscribe([topic])
+    ours = new_consumer(group_id=group, heartbeat_interval_ms=100)
+    ours.subscribe([topic])
+
+    def split() -> bool:
+        theirs.poll(0.05)
+        other = {partition.partition for partition in theirs.assignment()}
+        return len(other) == 2 and other | held(ours) == {0, 1, 2, 3} and len(held(ours)) == 2
+
+    poll_until([ours], split)
+    theirs.close()
+    poll_until([ours], lambda: len(held(ours)) == 4)
+
+
+def test_what_was_consumed_is_committed_when_a_member_goes(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic, group = new_topic(), uuid.uuid4().hex
+    produce(broker.bootstrap, topic, [b"%d" % number for number in range(20)])
+    first = new_consumer(group_id=group)
+    first.subscribe([topic])
+    assert [message.offset() for message in read(first, 7)] == list(range(7))
+    first.close()
+    second = new_consumer(group_id=group)
+    second.subscribe([topic])
+    assert [message.offset() for message in read(second, 13)] == list(range(7, 20))
+
+
+def test_on_assign_may_choose_where_to_begin(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic()
+    produce(broker.bootstrap, topic, [b"%d" % number for number in range(10)])
+    consumer = new_consumer()
+
+    def from_six(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            partition.offset = 6
+        consumer.assign(partitions)
+
+    consumer.subscribe([topic], on_assign=from_six)
+    assert [message.offset() for message in read(consumer, 4)] == [6, 7, 8, 9]
+
+
+def test_a_pattern_finds_topics_and_new_partitions_are_noticed(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic(1)
+    consumer = new_consumer(topic_metadata_refresh_interval_ms=200, heartbeat_interval_ms=100)
+    consumer.subscribe([f"^{topic}$"])
+    poll_until([consumer], lambda: held(consumer) == {0})
+    with AdminClient({"bootstrap.servers": broker.bootstrap}) as admin:
+        admin.create_partitions([NewPartitions(topic, 3)])[topic].result(WAIT)
+    poll_until([consumer], lambda: held(consumer) == {0, 1, 2})
+    with pytest.raises(KafkaException) as bad:
+        consumer.subscribe(["^("])
+    assert bad.value.error == KafkaError._INVALID_ARG
+
+
+def test_a_topic_that_is_missing_is_told_and_found_when_it_comes(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    name = f"late-{uuid.uuid4().hex}"
+    consumer = new_consumer(heartbeat_interval_ms=100)
+    consumer.subscribe([name])
+    message = consumer.poll(WAIT)
+    assert message is not None
+    error = message.error()
+    assert error is not None
+    assert error == KafkaError.UNKNOWN_TOPIC_OR_PART
+    assert name in error.str()
+    produce(broker.bootstrap, name, [b"v"])
+    assert read(consumer, 1)[0].value() == b"v"
+
+
+def test_an_application_that_does_not_poll_loses_its_place_and_gets_it_back(
+    new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic(2)
+    lost: list[set[int]] = []
+    consumer = new_consumer(session_timeout_ms=6000, max_poll_interval_ms=6000, heartbeat_interval_ms=100)
+    consumer.subscribe([topic], on_lost=lambda _, parts: lost.append({part.partition for part in parts}))
+    poll_until([consumer], lambda: held(consumer) == {0, 1})
+    # As if the last poll had been long ago: what six seconds of silence do, without the silence.
+    consumer._membership.last_poll -= 7
+    errors = [message.error() for message in poll_until_event(consumer)]
+    assert KafkaError._MAX_POLL_EXCEEDED in errors
+    poll_until([consumer], lambda: lost == [{0, 1}] and held(consumer) == {0, 1})
+
+
+def poll_until_event(consumer: Consumer) -> list[object]:
+    """Waits without polling until the membership has posted something, then polls it out."""
+    import time
+
+    deadline = time.monotonic() + WAIT
+    while not consumer._events:
+        assert time.monotonic() < deadline
+        consumer._membership._changed.acquire()
+        consumer._membership._changed.wait(0.05)
+        consumer._membership._changed.release()
+    message = consumer.poll(1)
+    return [] if message is None else [message]
+
+
+def test_unsubscribe_gives_everything_up(new_topic: NewTopicFactory, new_consumer: NewConsumer) -> None:
+    topic, group = new_topic(2), uuid.uuid4().hex
+    revoked: list[set[int]] = []
+    first = new_consumer(group_id=group, heartbeat_interval_ms=100)
+    first.subscribe([topic], on_revoke=lambda _, parts: revoked.append({part.partition for part in parts}))
+    poll_until([first], lambda: held(first) == {0, 1})
+    first.unsubscribe()
+    assert revoked == [{0, 1}]
+    assert first.assignment() == []
+    second = new_consumer(group_id=group)
+    second.subscribe([topic])
+    poll_until([second], lambda: held(second) == {0, 1})
+    first.subscribe([topic])
+    poll_until([first, second], shared(first, second, count=2))
+
+
+def test_a_static_member_keeps_its_place_through_a_restart(
+    new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic, group = new_topic(2), uuid.uuid4().hex
+    first = new_consumer(group_id=group, group_instance_id="one", heartbeat_interval_ms=100)
+    first.subscribe([topic])
+    poll_until([first], lambda: held(first) == {0, 1})
+    first.close()
+    again = new_consumer(group_id=group, group_instance_id="one", heartbeat_interval_ms=100)
+    again.subscribe([topic])
+    poll_until([again], lambda: held(again) == {0, 1})
+
+
+def test_the_group_goes_on_when_its_broker_is_killed_and_comes_back(
+    start_broker: Callable[..., BrokerProcess],
+) -> None:
+    broker = start_broker()
+    produce(broker.bootstrap, "t", [b"1", b"2"], partition=0)
+    with Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "heartbeat.interval.ms": 100,
+        }
+    ) as consumer:
+        consumer.subscribe(["t"])
+        read(consumer, 2)
+        consumer.commit(asynchronous=False)
+        port, data = broker.port, broker.data_dir
+        broker.kill()
+        assert consumer.poll(0.2) is None
+        broker = start_broker(data, port)
+        produce(broker.bootstrap, "t", [b"3"], partition=0)
+        assert read(consumer, 1)[0].value() == b"3"
