@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import pytest
 
@@ -16,7 +17,7 @@ def parse(client: str = "p", **overrides: object) -> dict[str, object]:
     ).values
 
 
-def error_of(config: dict[str, object], client: str = "p") -> KafkaError:
+def error_of(config: Mapping[str, object], client: str = "p") -> KafkaError:
     with pytest.raises(KafkaException) as caught:
         _config.parse([config], client, {})
     return caught.value.error
@@ -41,7 +42,7 @@ def test_an_unknown_property_is_named() -> None:
         ({"security.protocol": "kerberos"}, "security.protocol"),
     ],
 )
-def test_a_bad_value_names_its_property(config: dict[str, object], words: str) -> None:
+def test_a_bad_value_names_its_property(config: Mapping[str, object], words: str) -> None:
     assert words in error_of(config).str()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ import pytest
 
 from cluster import AdminClient, Consumer, KafkaError, KafkaException, NewPartitions, TopicPartition
 from cluster.client import ConsumerGroupState
+from cluster.client._group import Event
 from tests.client.conftest import WAIT, NewConsumer, NewTopicFactory, poll_until, produce, read
 from tests.conftest import BrokerProcess
 
@@ -179,25 +181,21 @@ def test_an_application_that_does_not_poll_loses_its_place_and_gets_it_back(
     consumer = new_consumer(session_timeout_ms=6000, max_poll_interval_ms=6000, heartbeat_interval_ms=100)
     consumer.subscribe([topic], on_lost=lambda _, parts: lost.append({part.partition for part in parts}))
     poll_until([consumer], lambda: held(consumer) == {0, 1})
+    posted = threading.Event()
+    post = consumer._membership._post
+
+    def note(event: Event) -> None:
+        post(event)
+        posted.set()
+
+    consumer._membership._post = note
     # As if the last poll had been long ago: what six seconds of silence do, without the silence.
     consumer._membership.last_poll -= 7
-    errors = [message.error() for message in poll_until_event(consumer)]
-    assert KafkaError._MAX_POLL_EXCEEDED in errors
+    assert posted.wait(WAIT)
+    message = consumer.poll(WAIT)
+    assert message is not None
+    assert message.error() == KafkaError._MAX_POLL_EXCEEDED
     poll_until([consumer], lambda: lost == [{0, 1}] and held(consumer) == {0, 1})
-
-
-def poll_until_event(consumer: Consumer) -> list[object]:
-    """Waits without polling until the membership has posted something, then polls it out."""
-    import time
-
-    deadline = time.monotonic() + WAIT
-    while not consumer._events:
-        assert time.monotonic() < deadline
-        consumer._membership._changed.acquire()
-        consumer._membership._changed.wait(0.05)
-        consumer._membership._changed.release()
-    message = consumer.poll(1)
-    return [] if message is None else [message]
 
 
 def test_unsubscribe_gives_everything_up(new_topic: NewTopicFactory, new_consumer: NewConsumer) -> None:
