@@ -16,7 +16,7 @@ from typing import Protocol
 
 from cluster.broker.context import Context, Request
 from cluster.broker.handlers import HANDLERS
-from cluster.errors import UnknownServerError
+from cluster.errors import KafkaProtocolError, UnknownServerError
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Bridge:
         asyncio.get_running_loop().add_reader(self._source.wake_fd, self._wake)
 
     async def stop(self) -> None:
-        """Takes no more; cancels what is still being answered, which closes those connections."""
+        """Takes no more; what is not answered yet is dropped, which closes those connections."""
         asyncio.get_running_loop().remove_reader(self._source.wake_fd)
         tasks = list(self._tasks)
         for task in tasks:
@@ -98,10 +98,13 @@ class Bridge:
         except asyncio.CancelledError:
             request.close()
             raise
+        except KafkaProtocolError as error:
+            code = error.code
         except Exception:
             log.exception("a request failed: API %d version %d", request.api_key, request.api_version)
+            code = UnknownServerError.code
         try:
-            request.respond(handler.failure(request, UnknownServerError.code))
+            request.respond(handler.failure(request, code))
         except Exception:
             log.exception("no answer fits the request that failed; its connection is closed")
             request.close()

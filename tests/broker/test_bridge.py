@@ -1,0 +1,165 @@
+"""From the queue to the handlers and back.
+
+If one failed, a client would get its answers out of order, a slow request would hold up other clients, or a mistake
+in one handler would take others down with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from cluster.broker import bridge as bridge_module
+from cluster.broker.bridge import Bridge
+from cluster.broker.context import Body, Context, Request
+from cluster.errors import NotController, UnknownServerError
+
+KEY = 3
+
+
+@dataclass
+class FakeRequest:
+    number: int
+    connection_id: str
+    answers: asyncio.Queue[tuple[int, Body | None]]
+    api_key: int = KEY
+    api_version: int = 0
+    client_id: str | None = None
+    client_host: str = "127.0.0.1"
+    listener: str = "PLAINTEXT"
+    body: dict[str, Any] = field(default_factory=dict)
+
+    def respond(self, body: Body) -> None:
+        if "unfit" in body:
+            raise ValueError("no such field")
+        self.answers.put_nowait((self.number, body))
+
+    def close(self) -> None:
+        self.answers.put_nowait((self.number, None))
+
+
+class FakeSource:
+    def __init__(self) -> None:
+        self.wake_fd, self._write_end = os.pipe()
+        self.requests: list[Request] = []
+
+    def put(self, *requests: FakeRequest) -> None:
+        self.requests += requests
+        os.write(self._write_end, b"x")
+
+    def take_requests(self) -> list[Request]:
+        os.read(self.wake_fd, 100)
+        taken, self.requests = self.requests, []
+        return taken
+
+    def take_log_lines(self) -> list[tuple[int, str]]:
+        return []
+
+    def close(self) -> None:
+        os.close(self.wake_fd)
+        os.close(self._write_end)
+
+
+@dataclass
+class FakeHandler:
+    handle_with: Callable[[FakeRequest], Awaitable[Body]]
+    API_KEY: int = KEY
+    VERSIONS: tuple[int, int] = (0, 0)
+
+    async def handle(self, context: Context, request: Request) -> Body:
+        return await self.handle_with(cast(FakeRequest, request))
+
+    def failure(self, request: Request, code: int) -> Body:
+        return {"unfit": 1} if request.body.get("unfit") else {"error": code}
+
+
+Answers = asyncio.Queue[tuple[int, Body | None]]
+
+
+def play(
+    monkeypatch: pytest.MonkeyPatch,
+    handle: Callable[[FakeRequest], Awaitable[Body]],
+    script: Callable[[FakeSource, Answers, Bridge], Awaitable[None]],
+) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(bridge_module, "HANDLERS", {KEY: FakeHandler(handle)})
+        source = FakeSource()
+        bridge = Bridge(source, cast(Context, None))
+        bridge.start()
+        try:
+            await script(source, asyncio.Queue(), bridge)
+        finally:
+            await bridge.stop()
+            source.close()
+
+    asyncio.run(run())
+
+
+def test_a_connections_requests_are_answered_in_order_and_connections_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = asyncio.Event()
+    begun: list[int] = []
+
+    async def handle(request: FakeRequest) -> Body:
+        begun.append(request.number)
+        if request.number == 1:
+            await gate.wait()
+        return {"ok": request.number}
+
+    async def script(source: FakeSource, answers: Answers, bridge: Bridge) -> None:
+        source.put(FakeRequest(1, "a", answers), FakeRequest(2, "a", answers), FakeRequest(3, "b", answers))
+        assert await answers.get() == (3, {"ok": 3})
+        assert begun == [1, 3]
+        gate.set()
+        assert await answers.get() == (1, {"ok": 1})
+        assert await answers.get() == (2, {"ok": 2})
+
+    play(monkeypatch, handle, script)
+
+
+def test_a_handler_that_fails_costs_nobody_else_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def handle(request: FakeRequest) -> Body:
+        if request.number == 1:
+            raise RuntimeError("a mistake")
+        if request.number == 2:
+            raise NotController
+        if request.number == 3:
+            return {"unfit": True}
+        return {"ok": request.number}
+
+    async def script(source: FakeSource, answers: Answers, bridge: Bridge) -> None:
+        unfit = FakeRequest(4, "b", answers, api_key=99)
+        hopeless = FakeRequest(3, "c", answers, body={"unfit": True})
+        source.put(FakeRequest(1, "a", answers), FakeRequest(2, "a", answers), FakeRequest(5, "a", answers))
+        assert await answers.get() == (1, {"error": UnknownServerError.code})
+        assert await answers.get() == (2, {"error": NotController.code})
+        assert await answers.get() == (5, {"ok": 5})
+        source.put(hopeless)
+        assert await answers.get() == (3, None)
+        source.put(unfit)
+        assert await answers.get() == (4, None)
+
+    play(monkeypatch, handle, script)
+
+
+def test_what_waits_at_the_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = asyncio.Event()
+
+    async def handle(request: FakeRequest) -> Body:
+        begun.set()
+        await asyncio.Event().wait()
+        return {}
+
+    async def script(source: FakeSource, answers: Answers, bridge: Bridge) -> None:
+        source.put(FakeRequest(1, "a", answers))
+        await begun.wait()
+        await bridge.stop()
+        assert await answers.get() == (1, None)
+
+    play(monkeypatch, handle, script)
