@@ -77,7 +77,7 @@ def test_what_was_written_is_read_again() -> None:
     machine.loaded(100)
     group = machine.groups["g"]
     assert (group.state, group.generation, group.leader) == (GroupState.STABLE, 4, "m")
-    assert group.subscribed == {"t"}
+    assert group.subscribed == frozenset({"t"})
     assert machine.describe("g").members[0].assignment == b"assign"
     assert machine.committed("g")[item].offset == 5
     assert machine.committed("only offsets")[item].offset == 6
@@ -104,6 +104,6 @@ def test_every_name_has_a_partition(name: str) -> None:
 
 
 def test_subscriptions_that_are_none_are_not_read() -> None:
-    assert read_subscription(b"\0\0\0\0\0\1\0\1t\0\0\0\0") == {"t"}
+    assert read_subscription(b"\0\0\0\0\0\1\0\1t\0\0\0\0") == frozenset({"t"})
     assert read_subscription(b"") is None
     assert read_subscription(b"\0\1\xff\xff\xff") is None

@@ -297,7 +297,7 @@ class Controller:
                 broker = BrokerId(int(name))
                 brokers[broker] = znodes.decode_broker(broker, node[0], node[1].czxid)
         self._metadata.brokers = brokers
-        # Only brokers this controller can command take part: for now that is the one it runs in.
+        # Only brokers this controller can command take part, which is the one it runs in.
         await self._carry_out(
             self._state.brokers_changed({i: b for i, b in brokers.items() if i == self._local})
         )
