@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias, final, type_check_only
 
-from cluster.client._errors import KafkaError
 from typing_extensions import Buffer
+
+from cluster.client._errors import KafkaError
 
 __version__: str
 
@@ -42,7 +43,6 @@ def api_keys() -> dict[str, int]:
 
 def valid_versions(api_key: int) -> tuple[int, int]:
     """The lowest and highest stable version of an API; raises ProtocolError for an unknown key."""
-
 
 # ---- log ----
 # The face is `logcore.Log`; see there.
@@ -222,7 +222,9 @@ class Request:
 class Server:
     """Sockets, Produce, Fetch, ListOffsets, OffsetForLeaderEpoch and ApiVersions, and the log directories beneath."""
 
-    def __new__(cls, *, node_id: int, cluster_id: str, log_dirs: list[str], config: dict[str, int | str | bool]) -> Self:
+    def __new__(
+        cls, *, node_id: int, cluster_id: str, log_dirs: list[str], config: dict[str, int | str | bool]
+    ) -> Self:
         """Opens the log directories and recovers what a crash left; raises LogDirError or ServerConfigError."""
     def start(self, listeners: list[tuple[str, str, int]], apis: list[tuple[int, int, int]]) -> list[int]:
         """Listens on (name, host, port) and serves; returns the ports.
