@@ -278,11 +278,11 @@ class Server:
 class Message:
     """A record consumed or delivered, or (with an error) an event of a partition."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         topic: str | None = None,
-        partition: int = -1,
-        offset: int = -1001,
+        partition: int = ...,
+        offset: int = ...,
         key: object = None,
         value: object = None,
         headers: object = None,
@@ -290,7 +290,7 @@ class Message:
         timestamp: tuple[int, int] | None = None,
         latency: float | None = None,
         leader_epoch: int | None = None,
-    ) -> None: ...
+    ) -> Self: ...
     def topic(self) -> str | None: ...
     def partition(self) -> int: ...
     def offset(self) -> int: ...
@@ -316,7 +316,7 @@ class Message:
 class ProducerCore:
     """The native base of `cluster.Producer`."""
 
-    def __init__(self, *args: object, **kwargs: object) -> None: ...
+    def __new__(cls, *_args: object, **_kwargs: object) -> Self: ...
     def _start(
         self,
         config: dict[str, Any],
@@ -329,7 +329,7 @@ class ProducerCore:
         topic: str,
         value: str | Buffer | None = None,
         key: str | Buffer | None = None,
-        partition: int = -1,
+        partition: int = ...,
         callback: Callable[[KafkaError | None, Message], object] | None = None,
         on_delivery: Callable[[KafkaError | None, Message], object] | None = None,
         timestamp: int = 0,
@@ -354,7 +354,7 @@ class ProducerCore:
 class ConsumerCore:
     """The data path under `cluster.Consumer`. Offsets: -2 beginning, -1 end, other negatives: as auto.offset.reset says."""
 
-    def __init__(self, config: dict[str, Any], error_cb: Callable[..., object] | None) -> None: ...
+    def __new__(cls, config: dict[str, Any], error_cb: Callable[..., object] | None) -> Self: ...
     def poll(self, timeout: float | None = None) -> Message | None: ...
     def consume(self, max: int, timeout: float | None) -> list[Message]: ...
     def interrupt(self) -> None: ...
@@ -373,19 +373,19 @@ class ConsumerCore:
 class Network:
     """Requests of any API over a client's connections. Timeouts in seconds; broker -1 is any, -2 the controller."""
 
-    def __init__(self, config: dict[str, Any]) -> None: ...
+    def __new__(cls, config: dict[str, Any]) -> Self: ...
     def request(
         self,
         api_key: int,
         version: int,
         body: bytes,
         *,
-        broker: int = -1,
+        broker: int = ...,
         purpose: str = "general",
         timeout: float = 60.0,
     ) -> bytes: ...
     def versions(
-        self, api_key: int, *, broker: int = -1, purpose: str = "general", timeout: float = 60.0
+        self, api_key: int, *, broker: int = ..., purpose: str = "general", timeout: float = 60.0
     ) -> tuple[int, int] | None: ...
     def metadata(
         self, topics: list[str] | None, *, create: bool = False, timeout: float = 60.0

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 
 import confluent_kafka as confluent
+import confluent_kafka.admin
 import pytest
 
 import cluster
@@ -75,6 +76,8 @@ class Member:
         self.process.kill()
         self.process.wait(10)
         self._reader.join(10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 @pytest.fixture
