@@ -15,6 +15,9 @@ import pytest
 
 START_TIMEOUT = 30.0
 
+# A shell that runs the tests in the background has them ignore SIGINT; the tests of Ctrl-C need Python's own handler.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 class BrokerProcess:
     """One `logcore start` as a child process; its output is collected by a thread so that it never blocks on a full pipe."""
