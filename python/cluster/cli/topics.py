@@ -18,6 +18,7 @@ Result = TypeVar("Result")
 ACTIONS = ("create", "list", "describe", "alter", "delete")
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 REQUEST_TIMEOUT = 30.0
+CONNECT_TIMEOUT = 10.0
 MAX_REPLICATION_FACTOR = 32767
 
 # Which actions take each of the flags that not all of them take.
@@ -253,7 +254,7 @@ def describe_topics(admin: AdminClient, names: list[str]) -> dict[str, TopicDesc
 
 def matching(admin: AdminClient, options: argparse.Namespace) -> list[str]:
     """The topics that --topic (a comma-separated list of names or a regular expression) means, sorted."""
-    names = sorted(admin.list_topics(timeout=REQUEST_TIMEOUT).topics)
+    names = sorted(admin.list_topics(timeout=CONNECT_TIMEOUT).topics)
     if options.exclude_internal:
         names = [name for name in names if name not in INTERNAL_TOPICS]
     if options.topic is None:
