@@ -74,4 +74,7 @@ def test_it_starts_a_broker_in_an_empty_environment(wheel: Path, tmp_path: Path)
         subprocess.run([binaries / "python", "-c", script], check=True, timeout=60, cwd=tmp_path)
     finally:
         broker.terminate()
-        assert broker.wait(30) == 0
+        status = broker.wait(30)
+        if broker.stdout is not None:
+            broker.stdout.close()
+        assert status == 0
