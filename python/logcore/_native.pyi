@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias, final, type_check_only
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
 
 from cluster.client._errors import KafkaError
 
@@ -275,6 +275,7 @@ class Server:
 
 # ---- client ----
 
+@disjoint_base
 class Message:
     """A record consumed or delivered, or (with an error) an event of a partition."""
 
@@ -313,6 +314,7 @@ class Message:
     def set_error(self, error: KafkaError | None) -> None: ...
     def __len__(self) -> int: ...
 
+@disjoint_base
 class ProducerCore:
     """The native base of `cluster.Producer`."""
 

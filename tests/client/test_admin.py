@@ -17,7 +17,7 @@ from cluster import (
     ResourceType,
     TopicCollection,
 )
-from tests.client.conftest import WAIT, NewTopicFactory
+from tests.client.conftest import WAIT, NewTopicFactory, poll_until
 from tests.conftest import BrokerProcess
 
 
@@ -50,9 +50,10 @@ def test_a_topic_from_creation_to_deletion(admin: AdminClient) -> None:
     assert not settings["retention.ms"].is_default
     assert settings["cleanup.policy"].is_default
     admin.create_partitions([NewPartitions(name, 5)])[name].result(WAIT)
-    assert len(admin.list_topics(name, WAIT).topics[name].partitions) == 5
+    # Brokers may learn of a change a moment after the controller has made it.
+    poll_until([], lambda: len(admin.list_topics(name, WAIT).topics[name].partitions) == 5)
     assert admin.delete_topics([name])[name].result(WAIT) is None
-    assert name not in admin.list_topics(timeout=WAIT).topics
+    poll_until([], lambda: name not in admin.list_topics(timeout=WAIT).topics)
 
 
 def test_each_failure_is_its_own_futures(admin: AdminClient, new_topic: NewTopicFactory) -> None:

@@ -157,7 +157,8 @@ impl Message {
 #[pymethods]
 impl Message {
     #[new]
-    #[pyo3(signature = (topic=None, partition=-1, offset=OFFSET_INVALID, key=None, value=None, headers=None, error=None, timestamp=None, latency=None, leader_epoch=None))]
+    #[pyo3(signature = (topic=None, partition=-1, offset=OFFSET_INVALID, key=None, value=None, headers=None, error=None, timestamp=None, latency=None, leader_epoch=None),
+           text_signature = "(topic=None, partition=-1, offset=-1001, key=None, value=None, headers=None, error=None, timestamp=None, latency=None, leader_epoch=None)")]
     #[allow(clippy::too_many_arguments)] // confluent-kafka's constructor
     fn new(
         topic: Option<Py<PyString>>,

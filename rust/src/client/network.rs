@@ -81,7 +81,8 @@ impl Network {
     }
 
     /// Sends an encoded request body and returns the response's body.
-    #[pyo3(signature = (api_key, version, body, *, broker=-1, purpose="general", timeout=60.0))]
+    #[pyo3(signature = (api_key, version, body, *, broker=-1, purpose="general", timeout=60.0),
+           text_signature = "($self, api_key, version, body, *, broker=-1, purpose='general', timeout=60.0)")]
     #[allow(clippy::too_many_arguments)] // keyword arguments
     fn request<'py>(
         &self,
@@ -108,7 +109,8 @@ impl Network {
     }
 
     /// The versions of an API that a broker serves, or None.
-    #[pyo3(signature = (api_key, *, broker=-1, purpose="general", timeout=60.0))]
+    #[pyo3(signature = (api_key, *, broker=-1, purpose="general", timeout=60.0),
+           text_signature = "($self, api_key, *, broker=-1, purpose='general', timeout=60.0)")]
     fn versions(
         &self,
         py: Python<'_>,

@@ -81,7 +81,8 @@ impl ProducerCore {
     ///
     /// `on_delivery(error, message)` is called from poll() or flush() once the record's fate is known. Raises
     /// BufferError when the queue is full, KafkaException for a record that can never be sent.
-    #[pyo3(signature = (topic, value=None, key=None, partition=-1, callback=None, on_delivery=None, timestamp=0, headers=None))]
+    #[pyo3(signature = (topic, value=None, key=None, partition=-1, callback=None, on_delivery=None, timestamp=0, headers=None),
+           text_signature = "($self, topic, value=None, key=None, partition=-1, callback=None, on_delivery=None, timestamp=0, headers=None)")]
     #[allow(clippy::too_many_arguments)] // confluent-kafka's signature
     fn produce(
         &self,

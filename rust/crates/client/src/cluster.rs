@@ -27,6 +27,8 @@ pub enum Purpose {
     General,
     /// Fetch.
     Fetch,
+    /// Fetch beside one that waits.
+    SecondFetch,
     /// Group membership and offsets.
     Group,
 }

@@ -1,5 +1,7 @@
 //! Keeps assigned partitions filled: looks up where to start, fetches ahead of the application. One task decides, one
-//! per question waits for its answer; at most one Fetch per broker is on its way. On the client's background thread.
+//! per question waits for its answer, all on the client's background thread. At most two Fetches per broker are on their
+//! way, each on a connection of its own: the first may wait at the broker for new records, the second is for partitions
+//! that surely have some, or were just sought, and must not wait behind it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,9 +20,8 @@ use crate::offsets::{PartitionKey, list_offsets};
 
 /// How long nothing can happen without the task being woken.
 const IDLE: Duration = Duration::from_secs(60);
-/// How long a Fetch may wait at the broker while other partitions of that broker are full: they may be emptied any
-/// moment and must not wait behind it.
-const BUSY_WAIT: Duration = Duration::from_millis(10);
+/// How long the second Fetch to a broker may wait there: its partitions shall soon join the first.
+const SECOND_WAIT: Duration = Duration::from_millis(20);
 /// How long the lookup of a start may take before its failure is told.
 const LOCATE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -33,6 +34,9 @@ struct Wanted {
     leader_epoch: i32,
 }
 
+/// A broker, and which of its two Fetch connections.
+type Line = (i32, Purpose);
+
 /// One Fetch request.
 #[derive(Debug)]
 struct Question {
@@ -42,7 +46,7 @@ struct Question {
 
 /// The deciding task. Ends when the client's thread stops.
 pub(super) async fn run(shared: Arc<Shared>) {
-    let fetching: Arc<Mutex<HashSet<i32>>> = Arc::default();
+    let fetching: Arc<Mutex<HashSet<Line>>> = Arc::default();
     let mut metadata_changed = shared.cluster.watch_metadata();
     loop {
         metadata_changed.mark_unchanged();
@@ -53,13 +57,13 @@ pub(super) async fn run(shared: Arc<Shared>) {
             tokio::spawn(locate(Arc::clone(&shared), located));
         }
         let questions = to_fetch(&shared, &fetching.lock(), now, &mut next);
-        for (leader, question) in questions {
-            fetching.lock().insert(leader);
+        for (line, question) in questions {
+            fetching.lock().insert(line);
             let (shared, fetching) = (Arc::clone(&shared), Arc::clone(&fetching));
             tokio::spawn(async move {
-                let answer = fetch(&shared, leader, &question).await;
+                let answer = fetch(&shared, line, &question).await;
                 take_answer(&shared, question, answer);
-                fetching.lock().remove(&leader);
+                fetching.lock().remove(&line);
                 shared.wake.notify_one();
             });
         }
@@ -131,28 +135,27 @@ async fn locate(shared: Arc<Shared>, questions: Vec<Locating>) {
     shared.wake.notify_one();
 }
 
-/// One question for each leader that has none open and partitions with room.
+/// A question for each line that has none open, for the partitions that have room.
 fn to_fetch(
     shared: &Shared,
-    fetching: &HashSet<i32>,
+    fetching: &HashSet<Line>,
     now: Instant,
     next: &mut Instant,
-) -> Vec<(i32, Question)> {
+) -> Vec<(Line, Question)> {
     let metadata = shared.cluster.metadata();
     let mut state = shared.state.lock();
     let (budget, wait) = (state.partition_budget(), state.config.fetch_wait);
-    let mut questions: HashMap<i32, Question> = HashMap::new();
-    let mut full: HashSet<i32> = HashSet::new();
+    let mut questions: HashMap<Line, Question> = HashMap::new();
     let mut leaderless = false;
     let count = state.partitions.len();
     // A response is filled in the order of the request: begin elsewhere each time.
-    let first = shared.rotate(count);
+    let offset_in_turn = shared.rotate(count);
     for step in 0..count {
-        let partition = &mut state.partitions[(first + step) % count];
+        let partition = &mut state.partitions[(offset_in_turn + step) % count];
         let Phase::Fetching(offset) = partition.phase else {
             continue;
         };
-        if !is_due(partition, now, next) {
+        if !is_due(partition, now, next) || partition.buffered >= budget {
             continue;
         }
         let Some((leader, leader_epoch)) = metadata.leader(&partition.key.0, partition.key.1)
@@ -160,13 +163,14 @@ fn to_fetch(
             leaderless = true;
             continue;
         };
-        if fetching.contains(&leader) {
+        let (first, second) = ((leader, Purpose::Fetch), (leader, Purpose::SecondFetch));
+        let (line, wait) = if !fetching.contains(&first) {
+            (first, wait)
+        } else if !partition.at_end && !fetching.contains(&second) {
+            (second, wait.min(SECOND_WAIT))
+        } else {
             continue;
-        }
-        if partition.buffered >= budget {
-            full.insert(leader);
-            continue;
-        }
+        };
         partition.busy = true;
         let wanted = Wanted {
             key: partition.key.clone(),
@@ -174,7 +178,7 @@ fn to_fetch(
             offset,
             leader_epoch,
         };
-        let question = questions.entry(leader).or_insert(Question {
+        let question = questions.entry(line).or_insert(Question {
             partitions: Vec::new(),
             wait,
         });
@@ -184,18 +188,13 @@ fn to_fetch(
     if leaderless {
         shared.cluster.refresh_soon();
     }
-    for (leader, question) in &mut questions {
-        if full.contains(leader) {
-            question.wait = wait.min(BUSY_WAIT);
-        }
-    }
     questions.into_iter().collect()
 }
 
-async fn fetch(shared: &Shared, leader: i32, question: &Question) -> Result<Value> {
+async fn fetch(shared: &Shared, (leader, purpose): Line, question: &Question) -> Result<Value> {
     let connection = shared
         .cluster
-        .connection(Target::Broker(leader), Purpose::Fetch)
+        .connection(Target::Broker(leader), purpose)
         .await?;
     let version = connection.version(api::FETCH)?;
     let message = {
@@ -334,6 +333,7 @@ fn take_records(
     answer: &Struct,
 ) -> Result<()> {
     let mut end = wanted.offset;
+    partition.at_end = true;
     if let Some(records) = answer
         .field("records")
         .as_bytes()
@@ -363,6 +363,7 @@ fn take_records(
                 return Err(ClientError::BadData { what });
             }
         };
+        partition.at_end = false;
         partition.buffered += chunk.len();
         partition.waiting.push_back(Waiting::Data(chunk));
         partition.phase = Phase::Fetching(end);

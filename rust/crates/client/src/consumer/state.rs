@@ -56,6 +56,8 @@ pub(crate) struct PartitionState {
     pub(crate) paused: bool,
     /// A question is on its way.
     pub(crate) busy: bool,
+    /// The last answer had no records: the next one may be long in coming.
+    pub(crate) at_end: bool,
     pub(crate) not_before: Option<Instant>,
     pub(crate) waiting: VecDeque<Waiting>,
     pub(crate) buffered: usize,
@@ -112,6 +114,7 @@ impl State {
                 stored: None,
                 paused: false,
                 busy: false,
+                at_end: false,
                 not_before: None,
                 waiting: VecDeque::new(),
                 buffered: 0,
@@ -258,6 +261,7 @@ impl PartitionState {
         self.waiting.clear();
         self.buffered = 0;
         self.busy = false;
+        self.at_end = false;
         self.not_before = None;
         self.eof_told = None;
         self.told = None;
