@@ -198,6 +198,25 @@ def test_an_application_that_does_not_poll_loses_its_place_and_gets_it_back(
     poll_until([consumer], lambda: lost == [{0, 1}] and held(consumer) == {0, 1})
 
 
+def test_a_consumer_let_go_of_takes_its_threads_along(
+    broker: BrokerProcess, new_topic: NewTopicFactory
+) -> None:
+    topic = new_topic()
+    before = set(threading.enumerate())
+
+    def join_and_forget() -> set[threading.Thread]:
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": uuid.uuid4().hex})
+        consumer.subscribe([topic])
+        poll_until([consumer], lambda: held(consumer) == {0})
+        return set(threading.enumerate()) - before
+
+    threads = join_and_forget()
+    assert threads
+    for thread in threads:
+        thread.join(WAIT)
+        assert not thread.is_alive()
+
+
 def test_unsubscribe_gives_everything_up(new_topic: NewTopicFactory, new_consumer: NewConsumer) -> None:
     topic, group = new_topic(2), uuid.uuid4().hex
     revoked: list[set[int]] = []

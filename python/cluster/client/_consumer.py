@@ -517,9 +517,10 @@ class Consumer:
 
     def __del__(self) -> None:
         # Without close() the group learns of it when the session times out; the threads end now.
-        core = getattr(self, "_core", None)
-        if core is not None:
+        core: _native.ConsumerCore | None = getattr(self, "_core", None)
+        if core is not None and hasattr(self, "_offsets"):
             self._membership.close()
+            self._offsets.stop(0)
             core.close()
 
     def _open(self) -> _native.ConsumerCore:

@@ -217,6 +217,8 @@ class Offsets:
                 return
             except Exception:
                 logger.exception("a background task of the consumer failed")
+            # A job knows its consumer; one that was let go of must not live on in a thread that waits.
+            del job
             if self._interval is not None and time.monotonic() >= due:
                 due = time.monotonic() + max(self._interval, 0.01)
 
