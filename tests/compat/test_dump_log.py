@@ -1,0 +1,61 @@
+"""Apache Kafka's DumpLogSegments over segments that our broker wrote, in every compression and over several rolls.
+
+If this failed, our files would not be Kafka's: a Kafka broker or tool could not read them.
+"""
+
+from __future__ import annotations
+
+import re
+
+import confluent_kafka as confluent
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.compat.conftest import KafkaTools
+from tests.conftest import StartBroker
+
+pytestmark = pytest.mark.compat
+
+RECORDS = 3000
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_segment_is_kafkas(start_broker: StartBroker, kafka_tools: KafkaTools, codec: str) -> None:
+    broker = start_broker()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    topic = NewTopic("dumped", 1, 1, config={"segment.bytes": "65536", "index.interval.bytes": "1024"})
+    admin.create_topics([topic])["dumped"].result(30)
+    producer = confluent.Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "compression.type": codec,
+            "batch.num.messages": 50,
+            "enable.idempotence": True,
+        }
+    )
+    for n in range(RECORDS):
+        # Text that does not repeat, so that the compressed log rolls too.
+        value = f"{n} " + " ".join(f"{n * 7919 * k % 1000003:x}" for k in range(1, 30))
+        producer.produce("dumped", value, key=f"k{n}", headers={"n": str(n)})
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    directory = broker.data_dir / "kafka-logs" / "dumped-0"
+    assert broker.stop() == 0
+
+    segments = sorted(directory.glob("*.log"))
+    assert len(segments) > 1
+    dumped = kafka_tools.dump_log(*segments)
+    assert [int(offset) for offset in re.findall(r"^\| offset: (\d+)", dumped, re.MULTILINE)] == list(
+        range(RECORDS)
+    )
+    assert "isvalid: false" not in dumped
+    assert not re.search(
+        r"corrupt|invalid|error|mismatch|trailing", dumped.replace("isvalid: true", ""), re.IGNORECASE
+    )
+    others = [
+        file
+        for file in sorted(directory.iterdir())
+        if file.suffix in (".index", ".timeindex", ".snapshot") and file.stat().st_size
+    ]
+    checked = kafka_tools.dump_log(*others)
+    assert not re.search(r"mismatch|found|unsorted|error|exception", checked, re.IGNORECASE), checked[-2000:]
