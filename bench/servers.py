@@ -58,6 +58,10 @@ def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+# Deleted topics give their memory back before the next load: the logs are on tmpfs.
+DELETE_DELAY = "log.segment.delete.delay.ms=1000"
+
+
 class Server:
     """One child process that listens on a port."""
 
@@ -123,6 +127,8 @@ def ours(directory: Path) -> Server:
         str(directory / "ours"),
         "--port",
         str(port),
+        "--override",
+        DELETE_DELAY,
     ]
     return Server("logcore", command, port, directory / "ours.out")
 
@@ -140,7 +146,7 @@ def apache_kafka(directory: Path) -> Iterator[Server]:
         f"broker.id=0\nlisteners=PLAINTEXT://127.0.0.1:{port}\nlog.dirs={directory}/kafka-logs\n"
         f"zookeeper.connect=127.0.0.1:{zk_port}\nnum.network.threads=3\nnum.io.threads=8\n"
         "socket.send.buffer.bytes=102400\nsocket.receive.buffer.bytes=102400\n"
-        "offsets.topic.replication.factor=1\ngroup.initial.rebalance.delay.ms=0\n"
+        f"{DELETE_DELAY}\noffsets.topic.replication.factor=1\ngroup.initial.rebalance.delay.ms=0\n"
     )
     java = ["java", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"]
     classes = ["-cp", f"{KAFKA_LIBS}/*"]

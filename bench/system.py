@@ -83,20 +83,6 @@ def produce(server: Server, number: int, seconds: float, record: int, batch: int
         return wire("produce", server, topic=topic, **load)
 
 
-def touch_memory(directory: Path, size: int = 4 << 30) -> None:
-    """Writes and removes a file on the same tmpfs, so that every server's log goes into memory the machine already has.
-
-    The first touch of a page of a virtual machine can cost the host several times as much as the write itself, and
-    would fall on whichever server runs first.
-    """
-    block = bytes(1 << 20)
-    path = directory / "touched"
-    with path.open("wb", buffering=0) as file:
-        for _ in range(size // len(block)):
-            file.write(block)
-    path.unlink()
-
-
 def say(text: str) -> None:
     print(text, flush=True)
 
@@ -128,13 +114,11 @@ def run(rounds: int, seconds: float, directory: Path) -> list[Row]:
             # Whoever goes first in one round goes last in the next.
             servers.reverse()
             for server in servers:
-                touch_memory(directory)
                 figures = produce(server, number, seconds, 1024, 131072)
                 row("wire produce, 1 KiB records, 128 KiB batches, acks=1", "MB/s", "≥ 1x Kafka").add(
                     server.name, figures["mb_per_s"]
                 )
             for server in servers:
-                touch_memory(directory)
                 figures = produce(server, number, seconds, 100, 16384)
                 row("wire produce, 100 B records, 16 KiB batches, acks=1", "M rec/s", "≥ 1x Kafka").add(
                     server.name, figures["records_per_s"] / 1e6
@@ -216,7 +200,7 @@ def table(rows: list[Row], rounds: int, seconds: float) -> str:
         f"{platform.release()}, load generator and servers sharing them, log directories on tmpfs. Median (minimum–maximum) of "
         f"{rounds} interleaved rounds of {seconds:g} s, after a warm-up of {2 * seconds:g} s each. The bare loop of a fetch is "
         "`sendfile` from a file of ours, that of a produce reads, checks CRC-32C, writes once and sends a canned answer. "
-        "Before each produce 4 GiB of the tmpfs are written and removed, so that nobody pays for the first touch of memory.",
+        "The order of the servers turns round with each round.",
         "",
         "| what | unit | logcore | Apache Kafka 3.9.1 | bare loop | logcore ÷ Kafka | logcore ÷ bare | goal |",
         "|---|---|---|---|---|---|---|---|",
