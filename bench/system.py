@@ -196,7 +196,7 @@ def table(rows: list[Row], rounds: int, seconds: float) -> str:
     lines = [
         "# Whole-system scenario",
         "",
-        f"`make bench` on {datetime.now(UTC):%Y-%m-%d} at {revision or 'an unversioned tree'}: {cpu}, {os.cpu_count()} cores, Linux "
+        f"`bench/system.py` on {datetime.now(UTC):%Y-%m-%d} at {revision or 'an unversioned tree'}: {cpu}, {os.cpu_count()} cores, Linux "
         f"{platform.release()}, load generator and servers sharing them, log directories on tmpfs. Median (minimum–maximum) of "
         f"{rounds} interleaved rounds of {seconds:g} s, after a warm-up of {2 * seconds:g} s each. The bare loop of a fetch is "
         "`sendfile` from a file of ours, that of a produce reads, checks CRC-32C, writes once and sends a canned answer. "

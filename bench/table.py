@@ -29,7 +29,7 @@ def table(report: dict[str, Any]) -> str:
     lines = [
         "# The extension beside the machine's limits",
         "",
-        f"`make bench` on {report['datetime'][:10]} at {commit['id'][:7]}: {machine['cpu'].get('brand_raw', '')}, "
+        f"`pytest bench --benchmark-only` on {report['datetime'][:10]} at {commit['id'][:7]}: {machine['cpu'].get('brand_raw', '')}, "
         f"{machine['cpu'].get('count', '?')} cores, Python {machine['python_version']}, files on tmpfs. "
         "Times are medians (minimum–maximum) of a round; speed is the limit's median time over the benchmark's.",
         "",

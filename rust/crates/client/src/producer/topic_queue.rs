@@ -122,7 +122,7 @@ impl Place<'_> {
 }
 
 impl<T> TopicQueue<T> {
-    /// Where records without a key go for now.
+    /// The partition that records without a key go to, until `linger` has passed and another is drawn.
     fn stick(&mut self, dice: &mut Dice, count: i32, linger: Duration, now: Instant) -> i32 {
         match self.sticky {
             Some((id, until)) if now < until && id < count => id,
