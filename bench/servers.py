@@ -65,9 +65,19 @@ DELETE_DELAY = "log.segment.delete.delay.ms=1000"
 class Server:
     """One child process that listens on a port."""
 
-    def __init__(self, name: str, command: list[str], port: int, log: Path, *, kafka: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        port: int,
+        log: Path,
+        *,
+        kafka: bool = True,
+        log_dir: Path | None = None,
+    ) -> None:
         self.name = name
         self.port = port
+        self.log_dir = log_dir
         self.started = time.monotonic()
         with log.open("wb") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
@@ -106,6 +116,21 @@ class Server:
     def delete_topic(self, topic: str) -> None:
         AdminClient({"bootstrap.servers": self.bootstrap}).delete_topics([topic])[topic].result(60)
 
+    def wait_for_deletions(self, timeout: float = 60.0) -> None:
+        """Returns when the files of deleted topics are gone.
+
+        Raises:
+            RuntimeError: when they are still there after `timeout` seconds.
+        """
+        pause = threading.Event()
+        end = time.monotonic() + timeout
+        while self.log_dir and any(self.log_dir.glob("*-delete")):
+            if time.monotonic() > end:
+                raise RuntimeError(
+                    f"{self.name} still has deleted topics in {self.log_dir} after {timeout:g} s"
+                )
+            pause.wait(0.05)
+
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -130,7 +155,7 @@ def ours(directory: Path) -> Server:
         "--override",
         DELETE_DELAY,
     ]
-    return Server("logcore", command, port, directory / "ours.out")
+    return Server("logcore", command, port, directory / "ours.out", log_dir=directory / "ours" / "kafka-logs")
 
 
 @contextlib.contextmanager
@@ -163,6 +188,7 @@ def apache_kafka(directory: Path) -> Iterator[Server]:
             [*java, *HEAP, *classes, "kafka.Kafka", str(config)],
             port,
             directory / "kafka.out",
+            log_dir=directory / "kafka-logs",
         )
         try:
             yield broker

@@ -203,11 +203,12 @@ def test_a_header_without_a_value(broker: BrokerProcess, module: object) -> None
         consumer.close()
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_kcat(broker: BrokerProcess, kcat: Callable[..., str], codec: str) -> None:
     topic = f"kcat-{codec}-{uuid.uuid4().hex[:8]}"
     lines = "".join(f"k{n}:value {n}\n" for n in range(100))
-    kcat("-P", "-b", broker.bootstrap, "-t", topic, "-K:", "-z", codec, "-H", "from=kcat", stdin=lines)
+    setting = f"compression.codec={codec}"
+    kcat("-P", "-b", broker.bootstrap, "-t", topic, "-K:", "-X", setting, "-H", "from=kcat", stdin=lines)
     read = kcat("-C", "-b", broker.bootstrap, "-t", topic, "-e", "-q", "-o", "beginning", "-f", "%k:%s\n")
     assert sorted(read.splitlines()) == sorted(lines.splitlines())
     assert f'topic "{topic}"' in kcat("-L", "-b", broker.bootstrap, "-t", topic)

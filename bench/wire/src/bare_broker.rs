@@ -1,5 +1,6 @@
 //! The least that can answer `produce`: a thread a connection frames a request, verifies the batch's CRC-32C, sets its
-//! offset, writes it once to the connection's own file, and answers. No index, no locks, no batching of anything.
+//! offset, writes it once to the connection's own file, and answers. No index, no locks, no batching of anything. The file
+//! loses its name at once, so its space is free again when the connection ends.
 
 use std::fs::File;
 use std::io::Write;
@@ -70,11 +71,8 @@ pub(crate) fn accept(
     })
 }
 
-/// Serves one connection until the peer closes it.
-pub(crate) fn serve(dir: &Path, number: u64, stream: TcpStream) -> Result<(), BenchError> {
-    let path = dir.join(format!("bare-{number}.log"));
-    let mut file =
-        File::create(&path).map_err(BenchError::io(format!("creating {}", path.display())))?;
+/// Serves one connection until the peer closes it: its batches go to the end of `file`, which is called `path` in errors.
+pub(crate) fn serve(mut file: File, path: &Path, stream: TcpStream) -> Result<(), BenchError> {
     let mut writer = &stream;
     let mut frames = Frames::new(&stream);
     let mut response = Vec::new();
@@ -114,6 +112,11 @@ pub(crate) fn run(options: &Options) -> Result<(), BenchError> {
     )))?;
     let listener = listen("bare-broker", options.port)?;
     accept(&listener, |number, stream| {
-        serve(&options.dir, number, stream)
+        let path = options.dir.join(format!("bare-{number}.log"));
+        let file =
+            File::create(&path).map_err(BenchError::io(format!("creating {}", path.display())))?;
+        std::fs::remove_file(&path)
+            .map_err(BenchError::io(format!("removing {}", path.display())))?;
+        serve(file, &path, stream)
     })
 }

@@ -1,5 +1,8 @@
 //! The least that can answer `fetch`: the records go from a file to the socket by `sendfile`, with one small front
 //! before them. Where each batch begins is looked up in memory; nothing else is known about the file.
+//!
+//! Of the ways tried (blocking and not, chunks of 256 KiB, of 1 MiB and whole, the kernel's send buffer and Kafka's), a
+//! socket that does not block and chunks of 1 MiB were the fastest: a blocking `sendfile` of 4 MiB reached 0.7 of it.
 
 use std::fs::File;
 use std::net::TcpStream;
@@ -7,6 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use logcore_records::{BatchHeader, HEADER_SIZE};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use crate::args::Args;
@@ -14,6 +19,9 @@ use crate::bare_broker::{accept, listen};
 use crate::error::BenchError;
 use crate::frames::Frames;
 use crate::messages::{self, FetchRequest};
+
+/// The most one `sendfile` is asked to send.
+const CHUNK: usize = 1 << 20;
 
 /// The flags of `bare-sendfile`.
 pub(crate) struct Options {
@@ -88,6 +96,12 @@ impl Batches {
     }
 }
 
+fn wait_for_room(stream: &TcpStream) -> Result<(), BenchError> {
+    poll(&mut [PollFd::new(stream, PollFlags::OUT)], None)
+        .map_err(|error| BenchError::io("waiting for the peer")(error.into()))?;
+    Ok(())
+}
+
 /// Sends one response: its front, held back until the first of the records can leave with it, and the records.
 fn answer(
     stream: &TcpStream,
@@ -109,15 +123,29 @@ fn answer(
             .map_err(|error| BenchError::io("answering")(error.into()))?;
         unsent = &unsent[sent..];
     }
+    set_nonblocking(stream, true)?;
     while left > 0 {
-        let sent = rustix::fs::sendfile(stream, &batches.file, Some(&mut position), left)
-            .map_err(|error| BenchError::io("sending the file")(error.into()))?;
+        let count = left.min(CHUNK);
+        let sent = match rustix::fs::sendfile(stream, &batches.file, Some(&mut position), count) {
+            Ok(sent) => sent,
+            Err(Errno::AGAIN) => {
+                wait_for_room(stream)?;
+                continue;
+            }
+            Err(error) => return Err(BenchError::io("sending the file")(error.into())),
+        };
         if sent == 0 {
             return Err(BenchError::Protocol("the file was cut".to_owned()));
         }
         left -= sent;
     }
-    Ok(())
+    set_nonblocking(stream, false)
+}
+
+fn set_nonblocking(stream: &TcpStream, nonblocking: bool) -> Result<(), BenchError> {
+    stream
+        .set_nonblocking(nonblocking)
+        .map_err(BenchError::io("setting a socket's mode"))
 }
 
 /// Serves one connection until the peer closes it.

@@ -1,5 +1,6 @@
 //! If these fail, the load and the bare servers do not understand each other, and no figure means anything.
 
+use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
 use std::thread;
 
@@ -40,7 +41,9 @@ fn what_produce_sends_is_what_fetch_reads() {
         scope.spawn(|| {
             for number in 0..3 {
                 let (stream, _) = listener.accept().unwrap();
-                bare_broker::serve(&scratch.0, number, stream).unwrap();
+                let path = scratch.0.join(format!("bare-{number}.log"));
+                let file = File::create(&path).unwrap();
+                bare_broker::serve(file, &path, stream).unwrap();
             }
         });
         let flags = format!("--port {port} --topic t --batch-size 4KiB --seconds 0.05");
