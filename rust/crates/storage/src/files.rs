@@ -3,10 +3,11 @@
 //! Names are Kafka's (`LogFileUtils`): the base offset in 20 digits and a suffix. A crash between the two steps of
 //! [`replace_file`] leaves the old file whole and a `.tmp` beside it, which nobody reads.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::disk;
 use crate::error::{Result, StorageError};
 
 pub(crate) const LOG_SUFFIX: &str = ".log";
@@ -58,9 +59,7 @@ pub(crate) fn file_names(dir: &Path) -> Result<Vec<String>> {
 
 /// Makes entries of a directory (new, renamed and removed files) survive a power loss.
 pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
-    File::open(dir)
-        .and_then(|dir| dir.sync_all())
-        .map_err(StorageError::io("fsync directory", dir))
+    disk::sync_dir(dir).map_err(StorageError::io("fsync directory", dir))
 }
 
 /// Writes a file whole, or leaves the old one: `.tmp` beside it, fsync, rename, fsync of the directory.
@@ -68,13 +67,13 @@ pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".tmp");
     let temporary = PathBuf::from(name);
-    File::create(&temporary)
-        .and_then(|mut file| {
-            file.write_all(bytes)?;
-            file.sync_all()
+    disk::create(&temporary)
+        .and_then(|file| {
+            disk::write_all_at(&file, &temporary, bytes, 0)?;
+            disk::sync(&file, &temporary)
         })
         .map_err(StorageError::io("write", &temporary))?;
-    fs::rename(&temporary, path).map_err(StorageError::io("replace", path))?;
+    disk::rename(&temporary, path).map_err(StorageError::io("replace", path))?;
     match path.parent() {
         Some(dir) => sync_dir(dir),
         None => Ok(()),
@@ -83,7 +82,7 @@ pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// Removes a file; true when it was there.
 pub(crate) fn remove_if_exists(path: &Path) -> Result<bool> {
-    match fs::remove_file(path) {
+    match disk::remove(path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(StorageError::io("remove", path)(error)),

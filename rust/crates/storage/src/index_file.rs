@@ -17,9 +17,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::Errno;
 
+use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::slice::read_at_most;
 
@@ -56,18 +55,16 @@ impl<const WORDS: usize> IndexFile<WORDS> {
     }
 
     fn map(path: &Path, truncate: bool, max_bytes: u32) -> Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(truncate)
-            .open(path)
-            .map_err(StorageError::io("open", path))?;
+        let opened = if truncate {
+            disk::create(path)
+        } else {
+            disk::open(path)
+        };
+        let file = opened.map_err(StorageError::io("open", path))?;
         let used = Self::whole_entries(path, &file)?;
         let capacity = (u64::from(max_bytes) / Self::ENTRY_SIZE).max(1).max(used);
         let size = capacity * Self::ENTRY_SIZE;
-        file.set_len(size)
-            .map_err(StorageError::io("preallocate", path))?;
+        disk::set_len(&file, path, size).map_err(StorageError::io("preallocate", path))?;
         let map = MmapOptions::new()
             .len(size as usize)
             .map_raw(&file)
@@ -232,19 +229,10 @@ impl<const WORDS: usize> IndexFile<WORDS> {
             .write(true)
             .open(&self.path)
             .map_err(StorageError::io("open", &self.path))?;
-        match fallocate(
-            &file,
-            FallocateFlags::KEEP_SIZE,
-            *allocated,
-            target - *allocated,
-        ) {
-            // A file system without fallocate allocates as it likes; there is nothing better to do than to store.
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                *allocated = target;
-                Ok(())
-            }
-            Err(errno) => Err(StorageError::io("allocate", &self.path)(errno.into())),
-        }
+        disk::allocate(&file, &self.path, *allocated, target - *allocated)
+            .map_err(StorageError::io("allocate", &self.path))?;
+        *allocated = target;
+        Ok(())
     }
 
     /// Cuts the file to its entries. Nothing can be appended after.
@@ -254,7 +242,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
         OpenOptions::new()
             .write(true)
             .open(&self.path)
-            .and_then(|file| file.set_len(entries as u64 * Self::ENTRY_SIZE))
+            .and_then(|file| disk::set_len(&file, &self.path, entries as u64 * Self::ENTRY_SIZE))
             .map_err(StorageError::io("trim", &self.path))
     }
 

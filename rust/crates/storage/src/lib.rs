@@ -10,7 +10,8 @@
 //! | [`log_dir`] | a broker's directory of logs, locked, with its checkpoints |
 //! | [`standalone`] | one partition's directory used without a broker |
 //! | [`loader`] | opening and recovery |
-//! | `segment`, `offset_index`, `time_index`, `index_file`, `scan` | one segment and the ways into it |
+//! | `segment`, `offset_index`, `time_index`, `txn_index`, `index_file`, `scan` | one segment and the ways into it |
+//! | `disk` | every change to a disk, one function each |
 //! | `validator` | what an append must be |
 //! | `producer_state`, `producer_snapshot` | idempotent and transactional producers |
 //! | `leader_epochs`, [`checkpoints`], [`metadata`], [`lock`], [`uuid`] | the small files |
@@ -24,6 +25,7 @@
 
 pub mod checkpoints;
 pub mod config;
+mod disk;
 pub mod error;
 mod files;
 mod index_file;
@@ -41,6 +43,7 @@ mod segment;
 pub mod slice;
 pub mod standalone;
 mod time_index;
+mod txn_index;
 pub mod uuid;
 mod validator;
 
@@ -51,4 +54,5 @@ pub use log::Log;
 pub use log_dir::{LogDir, Partition, parse_partition_dir};
 pub use slice::{Appended, LogSlice, TimestampOffset, whole_batches};
 pub use standalone::StandaloneLog;
+pub use txn_index::AbortedTxn;
 pub use uuid::TopicId;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use logcore_records::Batch;
 
 use crate::config::LogConfig;
+use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files::{
     self, CLEANED_SUFFIX, DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, SWAP_SUFFIX,
@@ -75,7 +76,7 @@ pub(crate) fn load(
     known: LastKnown,
     now_ms: i64,
 ) -> Result<Loaded> {
-    fs::create_dir_all(dir).map_err(StorageError::io("create", dir))?;
+    disk::create_dir_all(dir).map_err(StorageError::io("create", dir))?;
     finish_interrupted(dir)?;
     let mut loader = Loader {
         dir,
@@ -400,7 +401,7 @@ fn replace_by_swapped(dir: &Path, names: &[String], swapped: &[&str]) -> Result<
     }
     for name in swapped {
         let (from, to) = (dir.join(name), dir.join(name.trim_end_matches(SWAP_SUFFIX)));
-        fs::rename(&from, &to).map_err(StorageError::io("rename", &from))?;
+        disk::rename(&from, &to).map_err(StorageError::io("rename", &from))?;
     }
     Ok(())
 }

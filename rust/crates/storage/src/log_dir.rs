@@ -20,6 +20,7 @@ use crate::checkpoints::{
     HIGH_WATERMARK_FILE, LOG_START_FILE, Offsets, RECOVERY_POINT_FILE, read_offsets, write_offsets,
 };
 use crate::config::LogConfig;
+use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files;
 use crate::loader::LastKnown;
@@ -77,7 +78,7 @@ impl LogDir {
         cluster_id: Option<&str>,
         config_for: &(dyn Fn(&str) -> LogConfig + Sync),
     ) -> Result<Self> {
-        fs::create_dir_all(path).map_err(StorageError::io("create", path))?;
+        disk::create_dir_all(path).map_err(StorageError::io("create", path))?;
         let path = path
             .canonicalize()
             .map_err(StorageError::io("resolve", path))?;
@@ -151,7 +152,7 @@ impl LogDir {
         self.check_open()?;
         check_topic(topic)?;
         let path = self.path.join(format!("{topic}-{partition}"));
-        fs::create_dir(&path).map_err(|error| match error.kind() {
+        disk::create_dir(&path).map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => StorageError::AlreadyExists { path: path.clone() },
             _ => StorageError::io("create", &path)(error),
         })?;
@@ -189,9 +190,9 @@ impl LogDir {
         };
         removed.log.abandon();
         let renamed = self.path.join(deleted_name(topic, partition)?);
-        fs::rename(&path, &renamed).map_err(StorageError::io("rename", &path))?;
+        disk::rename(&path, &renamed).map_err(StorageError::io("rename", &path))?;
         files::sync_dir(&self.path)?;
-        fs::remove_dir_all(&renamed).map_err(StorageError::io("remove", &renamed))
+        disk::remove_dir_all(&renamed).map_err(StorageError::io("remove", &renamed))
     }
 
     /// Writes the recovery points, high watermarks and log starts of all logs.
@@ -333,7 +334,7 @@ fn partition_dirs(path: &Path) -> Result<Vec<(Key, PathBuf)>> {
         };
         let dir = entry.path();
         if name.ends_with(DELETE_SUFFIX) {
-            fs::remove_dir_all(&dir).map_err(StorageError::io("remove", &dir))?;
+            disk::remove_dir_all(&dir).map_err(StorageError::io("remove", &dir))?;
         } else if let Some(key) = parse_partition_dir(&name) {
             found.push((key, dir));
         }

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files;
 use crate::uuid::{self, TopicId};
@@ -186,12 +187,11 @@ pub fn read_topic_id(dir: &Path) -> Result<Option<TopicId>> {
 pub fn write_topic_id(dir: &Path, id: &TopicId) -> Result<()> {
     let path = dir.join(PARTITION_METADATA_FILE);
     let temporary = dir.join(format!("{PARTITION_METADATA_FILE}.tmp"));
-    std::fs::write(
-        &temporary,
-        format!("version: 0\ntopic_id: {}", uuid::encode(id)),
-    )
-    .map_err(StorageError::io("write", &temporary))?;
-    std::fs::rename(&temporary, &path).map_err(StorageError::io("replace", &path))
+    let text = format!("version: 0\ntopic_id: {}", uuid::encode(id));
+    disk::create(&temporary)
+        .and_then(|file| disk::write_all_at(&file, &temporary, text.as_bytes(), 0))
+        .map_err(StorageError::io("write", &temporary))?;
+    disk::rename(&temporary, &path).map_err(StorageError::io("replace", &path))
 }
 
 fn clean_shutdown_path(dir: &Path) -> PathBuf {

@@ -19,9 +19,9 @@
 //! and an older snapshot with more batches replayed gives the same.
 
 use std::collections::VecDeque;
-use std::fs;
 use std::path::Path;
 
+use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files::{self, SNAPSHOT_SUFFIX, offset_of, segment_file};
 use crate::producer_state::{BatchMetadata, ProducerEntry, ProducerState};
@@ -141,7 +141,9 @@ pub(crate) fn write(dir: &Path, offset: i64, state: &ProducerState, sync: bool) 
     if sync {
         return files::replace_file(&path, &encode(state));
     }
-    fs::write(&path, encode(state)).map_err(StorageError::io("write", &path))
+    disk::create(&path)
+        .and_then(|file| disk::write_all_at(&file, &path, &encode(state), 0))
+        .map_err(StorageError::io("write", &path))
 }
 
 /// Reads the latest intact snapshot at or before `end`: its offset and the producers. Snapshots after `end` know

@@ -11,13 +11,13 @@ mod lookup;
 mod repair;
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files::{INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, remove_if_exists, segment_file};
 use crate::offset_index::OffsetIndex;
@@ -122,13 +122,7 @@ impl Segment {
         now_ms: i64,
     ) -> Result<Self> {
         let path = segment_file(dir, base_offset, LOG_SUFFIX);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path)
-            .map_err(StorageError::io("create", &path))?;
+        let file = disk::create(&path).map_err(StorageError::io("create", &path))?;
         let segment = Self::new(dir, path, file, base_offset, settings, Access::Owned);
         *segment.indexes.write() = Some(Arc::new(Indexes::create(
             dir,
@@ -276,8 +270,7 @@ impl Segment {
     /// [`Segment::publish`]. `batches` describes `bytes`, with positions relative to its front.
     pub(crate) fn append(&self, bytes: &[u8], batches: &[StoredBatch]) -> Result<Tail> {
         let mut tail = self.tail();
-        self.file
-            .write_all_at(bytes, tail.size)
+        disk::write_all_at(&self.file, self.path(), bytes, tail.size)
             .map_err(StorageError::io("append to", self.path()))?;
         let indexes = self.indexes()?;
         let start = tail.size;
@@ -313,9 +306,7 @@ impl Segment {
 
     /// Brings data and indexes to disk.
     pub(crate) fn flush(&self) -> Result<()> {
-        self.file
-            .sync_data()
-            .map_err(StorageError::io("fsync", self.path()))?;
+        disk::sync(&self.file, self.path()).map_err(StorageError::io("fsync", self.path()))?;
         let opened = self.indexes.read().clone();
         match opened {
             Some(indexes) => indexes.flush(),

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 
 use crate::checkpoints::{LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets};
 use crate::config::LogConfig;
+use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files::{self, LOG_SUFFIX, offset_of};
 use crate::loader::LastKnown;
@@ -56,7 +57,7 @@ impl StandaloneLog {
     /// Errors: [`StorageError::Locked`], [`StorageError::NotFound`], and those of [`Log::open`].
     pub fn open(dir: &Path, create: bool, config: LogConfig) -> Result<Self> {
         if create {
-            std::fs::create_dir_all(dir).map_err(StorageError::io("create", dir))?;
+            disk::create_dir_all(dir).map_err(StorageError::io("create", dir))?;
         } else if !has_segments(dir) {
             return Err(StorageError::NotFound {
                 path: dir.to_path_buf(),

@@ -4,7 +4,6 @@
 //! leaves the list first, then its files become `.deleted`, and after `file.delete.delay.ms` they are removed; a crash
 //! in between leaves `.deleted` files, which the loader removes.
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,6 +11,7 @@ use std::time::UNIX_EPOCH;
 
 use super::{Log, Writer};
 use crate::config::LogConfig;
+use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files::{DELETED_SUFFIX, SEGMENT_SUFFIXES, segment_file};
 use crate::segment::Segment;
@@ -146,7 +146,7 @@ impl Log {
                 segment.base_offset,
                 &format!("{suffix}{DELETED_SUFFIX}"),
             );
-            match fs::rename(&from, &to) {
+            match disk::rename(&from, &to) {
                 Ok(()) => files.push(to),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(StorageError::io("rename", &from)(error)),
@@ -162,7 +162,7 @@ impl Log {
                 return true;
             }
             for path in files {
-                let _left_for_the_loader = fs::remove_file(path);
+                let _left_for_the_loader = disk::remove(path);
             }
             false
         });

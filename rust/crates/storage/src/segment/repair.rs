@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Access, Indexes, Largest, Segment, Tail};
+use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::offset_index::OffsetIndex;
 use crate::scan::{Next, Scanner, StoredBatch};
@@ -141,9 +142,8 @@ impl Segment {
 
     /// Cuts the file to what is published and brings that to disk.
     pub(crate) fn truncate_to_published(&self) -> Result<()> {
-        self.file
-            .set_len(self.size())
-            .and_then(|()| self.file.sync_all())
+        disk::set_len(&self.file, self.path(), self.size())
+            .and_then(|()| disk::sync(&self.file, self.path()))
             .map_err(StorageError::io("truncate", self.path()))
     }
 
