@@ -135,6 +135,7 @@ pub(crate) fn storage_error(py: Python<'_>, error: &StorageError) -> PyErr {
         | E::InvalidProducerEpoch { .. }
         | E::UnknownProducer { .. }
         | E::InvalidTxnState { .. }
+        | E::TransactionCoordinatorFenced { .. }
         | E::FencedLeaderEpoch { .. } => ProducerStateError::new_err(text),
         E::OffsetOutOfRange { .. } => OffsetOutOfRangeError::new_err(text),
         E::InvalidConfig { .. } => LogConfigError::new_err(text),

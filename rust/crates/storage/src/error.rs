@@ -66,6 +66,16 @@ pub enum StorageError {
     #[error("producer {producer_id} is not known to this log")]
     UnknownProducer { producer_id: i64 },
 
+    /// A newer coordinator has ended a transaction of the producer since (TRANSACTION_COORDINATOR_FENCED).
+    #[error(
+        "a marker for producer {producer_id} comes from a coordinator of epoch {found}, but one of epoch {current} has already written"
+    )]
+    TransactionCoordinatorFenced {
+        producer_id: i64,
+        found: i32,
+        current: i32,
+    },
+
     /// A plain write inside an open transaction (INVALID_TXN_STATE).
     #[error("producer {producer_id} has an open transaction but the batch is not transactional")]
     InvalidTxnState { producer_id: i64 },
@@ -191,6 +201,7 @@ impl StorageError {
             Self::OutOfOrderSequence { .. } => 45,
             Self::InvalidProducerEpoch { .. } => 47,
             Self::InvalidTxnState { .. } => 48,
+            Self::TransactionCoordinatorFenced { .. } => 52,
             Self::Io { .. } | Self::Corrupt { .. } | Self::Offline { .. } | Self::Locked { .. } => {
                 56
             }

@@ -1,4 +1,4 @@
-//! One segment: a `.log` file of batches and the two indexes into it (`LogSegment`).
+//! One segment: a `.log` file of batches, the two indexes into it and that of aborted transactions (`LogSegment`).
 //!
 //! Owns the open file, the published size, and the indexes, which for sealed segments are opened (and checked, or
 //! built anew) when first needed. Does not decide when to roll or what may be appended.
@@ -9,6 +9,7 @@
 
 mod lookup;
 mod repair;
+mod transactions;
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ use crate::files::{INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, remove_if_exists
 use crate::offset_index::OffsetIndex;
 use crate::scan::{Next, StoredBatch};
 use crate::time_index::{TimeEntry, TimeIndex};
+use crate::txn_index::TxnIndex;
 
 /// What a segment needs to know to make its indexes.
 #[derive(Debug, Clone, Copy)]
@@ -108,6 +110,7 @@ pub(crate) struct Segment {
     settings: IndexSettings,
     tail: Mutex<Tail>,
     indexes: RwLock<Option<Arc<Indexes>>>,
+    transactions: RwLock<Option<Arc<TxnIndex>>>,
     sealed: AtomicBool,
     /// The directory entry of this segment's files is on disk.
     pub(crate) directory_synced: AtomicBool,
@@ -129,6 +132,7 @@ impl Segment {
             base_offset,
             settings.max_bytes,
         )?));
+        segment.reset_txn_index()?;
         segment.tail.lock().largest = Largest::None;
         Ok(Self {
             created_ms: now_ms,
@@ -184,6 +188,7 @@ impl Segment {
                 bytes_since_index: 0,
             }),
             indexes: RwLock::new(None),
+            transactions: RwLock::new(None),
             sealed: AtomicBool::new(true),
             directory_synced: AtomicBool::new(false),
         }
@@ -308,10 +313,10 @@ impl Segment {
     pub(crate) fn flush(&self) -> Result<()> {
         disk::sync(&self.file, self.path()).map_err(StorageError::io("fsync", self.path()))?;
         let opened = self.indexes.read().clone();
-        match opened {
-            Some(indexes) => indexes.flush(),
-            None => Ok(()),
+        if let Some(indexes) = opened {
+            indexes.flush()?;
         }
+        self.flush_txn_index()
     }
 
     // ---- indexes ----

@@ -6,17 +6,25 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use logcore_records::{BatchHeader, TimestampType};
+use logcore_records::TimestampType;
 
-use super::{Log, STABLE, Writer};
+use super::{Log, Writer};
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::loader;
 use crate::producer_snapshot;
-use crate::producer_state::{Duplicate, Staged};
+use crate::producer_state::{Duplicate, Origin, Staged};
 use crate::segment::Segment;
 use crate::slice::Appended;
-use crate::validator;
+use crate::validator::{self, Checked};
+
+/// Who appends, as the leader of which epoch, and when.
+#[derive(Clone, Copy)]
+struct Terms {
+    origin: Origin,
+    leader_epoch: i32,
+    now_ms: i64,
+}
 
 impl Log {
     /// Appends whole v2 batches, with one write. Offsets, leader epoch and, where the topic says so, the broker's time
@@ -34,9 +42,42 @@ impl Log {
         leader_epoch: i32,
         now_ms: i64,
     ) -> Result<Appended> {
+        let terms = Terms {
+            origin: Origin::Client,
+            leader_epoch,
+            now_ms,
+        };
+        self.append_on(batches, terms)
+    }
+
+    /// [`Log::append_as_leader`] for the group and the transaction coordinator, who may also write the markers that end
+    /// transactions ([`logcore_records::end_txn_marker`]), and batches of a producer without a sequence. Nothing is
+    /// taken for a duplicate.
+    ///
+    /// Errors: also [`StorageError::TransactionCoordinatorFenced`].
+    pub fn append_as_coordinator(
+        &self,
+        batches: &mut [u8],
+        leader_epoch: i32,
+        now_ms: i64,
+    ) -> Result<Appended> {
+        let terms = Terms {
+            origin: Origin::Coordinator,
+            leader_epoch,
+            now_ms,
+        };
+        self.append_on(batches, terms)
+    }
+
+    fn append_on(&self, batches: &mut [u8], terms: Terms) -> Result<Appended> {
+        let Terms {
+            origin,
+            leader_epoch,
+            now_ms,
+        } = terms;
         self.check_writable()?;
         let config = self.config();
-        let mut headers = validator::check(batches, &config, now_ms)?;
+        let mut checked = validator::check(batches, &config, origin, now_ms)?;
         let log_append_time =
             (config.timestamp_type == TimestampType::LogAppendTime).then_some(now_ms);
 
@@ -51,12 +92,14 @@ impl Log {
                 current,
             });
         }
-        let repeated: Vec<Duplicate> = headers
+        let repeated: Vec<Duplicate> = checked
+            .headers
             .iter()
+            .filter(|_| origin == Origin::Client)
             .map_while(|header| writer.producers.duplicate_of(header))
             .collect();
         if let (Some(first), Some(last)) = (repeated.first(), repeated.last())
-            && repeated.len() == headers.len()
+            && repeated.len() == checked.headers.len()
         {
             return Ok(Appended {
                 first_offset: first.first_offset,
@@ -67,7 +110,8 @@ impl Log {
                 batches: Vec::new(),
             });
         }
-        let skipped: usize = headers
+        let skipped: usize = checked
+            .headers
             .drain(..repeated.len())
             .map(|header| header.size())
             .sum();
@@ -75,9 +119,8 @@ impl Log {
             &mut writer,
             &config,
             &mut batches[skipped..],
-            &mut headers,
-            leader_epoch,
-            now_ms,
+            &mut checked,
+            terms,
         )?;
         Ok(Appended {
             first_offset: repeated
@@ -87,7 +130,7 @@ impl Log {
             log_append_time: log_append_time.unwrap_or(-1),
             log_start_offset: self.log_start_offset(),
             duplicate: false,
-            batches: headers,
+            batches: checked.headers,
         })
     }
 
@@ -97,10 +140,14 @@ impl Log {
         writer: &mut Writer,
         config: &LogConfig,
         bytes: &mut [u8],
-        headers: &mut [BatchHeader],
-        leader_epoch: i32,
-        now_ms: i64,
+        checked: &mut Checked,
+        terms: Terms,
     ) -> Result<i64> {
+        let Terms {
+            origin,
+            leader_epoch,
+            now_ms,
+        } = terms;
         let size = bytes.len() as u64;
         if size > config.segment_bytes {
             return Err(StorageError::AppendTooLarge {
@@ -111,11 +158,20 @@ impl Log {
         let first_offset = self.log_end_offset();
         let log_append_time =
             (config.timestamp_type == TimestampType::LogAppendTime).then_some(now_ms);
-        let end = validator::assign(headers, first_offset, leader_epoch, log_append_time);
+        let end = validator::assign(
+            &mut checked.headers,
+            first_offset,
+            leader_epoch,
+            log_append_time,
+        );
         let mut staged = Staged::default();
-        for header in headers.iter() {
-            writer.producers.stage(&mut staged, header)?;
+        for (number, header) in checked.headers.iter().enumerate() {
+            let marker = checked.marker(number);
+            writer
+                .producers
+                .stage(&mut staged, header, marker, origin)?;
         }
+        let headers = &checked.headers;
 
         // From here on nothing is refused: what fails is the disk.
         let newest = headers
@@ -130,6 +186,9 @@ impl Log {
             .map_err(|e| self.fail(e))?;
         let placed = validator::place(bytes, headers, log_append_time.is_some());
         let tail = active.append(bytes, &placed).map_err(|e| self.fail(e))?;
+        active
+            .append_aborted(&writer.producers.aborted_by(&staged))
+            .map_err(|e| self.fail(e))?;
         writer.unflushed += end - first_offset;
         writer.unflushed_since_ms.get_or_insert(now_ms);
         if writer.unflushed >= config.flush_messages {
@@ -138,12 +197,11 @@ impl Log {
             writer.unflushed_since_ms = None;
         }
         active.publish(tail);
+        let completed = staged.completed().to_vec();
         writer.producers.commit(staged);
-        let undecided = writer.producers.first_undecided_offset();
-        self.first_undecided
-            .store(undecided.unwrap_or(STABLE), Ordering::Release);
+        self.note_transactions(&completed, writer.producers.first_undecided_offset());
         self.log_end.store(end, Ordering::Release);
-        self.high_watermark.store(end, Ordering::Release);
+        self.raise_high_watermark(end);
         if writer.unflushed == 0 {
             self.recovery_point.fetch_max(end, Ordering::AcqRel);
         }

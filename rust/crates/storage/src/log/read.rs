@@ -11,6 +11,7 @@ use crate::error::{Result, StorageError};
 use crate::scan::StoredBatch;
 use crate::segment::Segment;
 use crate::slice::{LogSlice, TimestampOffset};
+use crate::txn_index::AbortedTxn;
 
 /// How much a batch may decompress to while a record in it is looked for.
 const DECOMPRESSED_MAX: usize = 256 << 20;
@@ -124,6 +125,33 @@ impl Log {
                 .map_err(|e| self.damaged(e)),
             None => Ok(None),
         }
+    }
+
+    /// The aborted transactions that a reader of the records from `from` up to `upper_bound` may meet, in the order of
+    /// their markers (`UnifiedLog.collectAbortedTransactions`).
+    ///
+    /// Errors: [`StorageError::OffsetOutOfRange`] before the log's start.
+    pub fn aborted_transactions(&self, from: i64, upper_bound: i64) -> Result<Vec<AbortedTxn>> {
+        self.check_open()?;
+        let segments = self.segments();
+        let after = segments.partition_point(|segment| segment.base_offset <= from);
+        let mut found = Vec::new();
+        for segment in &segments[after.saturating_sub(1)..] {
+            let index = segment.txn_index().map_err(|e| self.damaged(e))?;
+            if index.collect(from, upper_bound, &mut found) {
+                break;
+            }
+        }
+        // Looked at last: the files of a segment that was deleted meanwhile may have been gone.
+        let log_start = self.log_start_offset();
+        if from < log_start {
+            return Err(StorageError::OffsetOutOfRange {
+                requested: from,
+                log_start,
+                log_end: self.log_end_offset(),
+            });
+        }
+        Ok(found)
     }
 
     /// Takes the log offline if `error` says that what is on disk is damaged.

@@ -3,6 +3,7 @@
 mod foreign;
 mod model;
 mod recovery;
+mod transactions;
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
