@@ -2,8 +2,8 @@
 //!
 //! Owns the order in which things become true: bytes are written, indexes follow, the tail is published, then the log's
 //! end and high watermark move. Appending is in `append`, flushing and closing in `durability`, how far readers may go in
-//! `watermark`, reading in `read`, retention and background work in `maintain`, reading a directory that another process
-//! writes in `foreign`.
+//! `watermark`, reading in `read`, cutting the end off in `truncate`, retention and background work in `maintain`, reading
+//! a directory that another process writes in `foreign`.
 //!
 //! Threads: a `Log` is shared freely. Appending, rolling, deleting and closing take the writer lock. Readers never do:
 //! they take the list of segments as it is at that moment, and a segment that is deleted under them stays readable
@@ -22,6 +22,7 @@ mod maintain;
 mod read;
 #[cfg(test)]
 mod tests;
+mod truncate;
 mod watermark;
 
 use std::path::{Path, PathBuf};
@@ -38,6 +39,8 @@ use crate::loader::{self, LastKnown, Loaded, Recovery};
 use crate::producer_state::ProducerState;
 use crate::segment::{Access, Segment};
 
+pub use truncate::TruncationPoint;
+use truncate::Truncations;
 use watermark::Unstable;
 
 /// One partition's log. See the module.
@@ -58,6 +61,7 @@ pub struct Log {
     first_unstable: AtomicI64,
     recovery_point: AtomicI64,
     flushing: Mutex<()>,
+    truncations: Truncations,
     failure: OnceLock<String>,
     closed: AtomicBool,
     recovery: Recovery,
@@ -134,6 +138,7 @@ impl Log {
             unstable: Mutex::new(unstable),
             recovery_point: AtomicI64::new(loaded.recovery_point),
             flushing: Mutex::new(()),
+            truncations: Truncations::default(),
             failure: OnceLock::new(),
             closed: AtomicBool::new(false),
             recovery: loaded.recovery,

@@ -10,6 +10,7 @@
 mod lookup;
 mod repair;
 mod transactions;
+mod truncate;
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -348,11 +349,12 @@ impl Segment {
 
     /// Forgets indexes that led astray; they are built anew when next needed.
     fn distrust_indexes(&self) -> Result<()> {
+        let mut slot = self.indexes.write();
+        // Looked at with the lock: a truncation makes a sealed segment one that is appended to.
         if self.access != Access::Owned || !self.sealed.load(Ordering::Acquire) {
             // What this process wrote itself since it opened the log is not in doubt, and what is not ours not to mend.
             return Ok(());
         }
-        let mut slot = self.indexes.write();
         *slot = Some(Arc::new(if self.path.exists() {
             self.build_indexes()?
         } else {

@@ -192,7 +192,7 @@ impl Log {
         writer.unflushed += end - first_offset;
         writer.unflushed_since_ms.get_or_insert(now_ms);
         if writer.unflushed >= config.flush_messages {
-            self.flush_through(&active).map_err(|e| self.fail(e))?;
+            self.flush_through(&active, first_offset)?;
             writer.unflushed = 0;
             writer.unflushed_since_ms = None;
         }
@@ -267,8 +267,7 @@ impl Log {
         self.snapshot_producers(writer, false)?;
         active.seal()?;
         if config.flush_on_roll {
-            self.flush_through(&active)?;
-            self.recovery_point.fetch_max(base, Ordering::AcqRel);
+            self.flush_through(&active, base)?;
         }
         let next = Arc::new(Segment::create(
             &self.dir,

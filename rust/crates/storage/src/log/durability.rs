@@ -18,8 +18,7 @@ impl Log {
         self.check_writable()?;
         let active = self.active();
         let end = active.next_offset();
-        self.flush_through(&active).map_err(|e| self.fail(e))?;
-        self.recovery_point.fetch_max(end, Ordering::AcqRel);
+        self.flush_through(&active, end)?;
         if let Some(mut writer) = self.writer.try_lock()
             && self.log_end_offset() == end
         {
@@ -30,9 +29,18 @@ impl Log {
         Ok(())
     }
 
-    /// Fsyncs all segments up to and including `last` that have bytes after the recovery point.
-    pub(super) fn flush_through(&self, last: &Segment) -> Result<()> {
+    /// Fsyncs all segments up to and including `last` that have bytes after the recovery point, which then is at least
+    /// `end`. A failure takes the log offline before anybody else can try.
+    pub(super) fn flush_through(&self, last: &Segment, end: i64) -> Result<()> {
         let _one_at_a_time = self.flushing.lock();
+        self.check_online()?;
+        let end = end.min(self.log_end_offset());
+        self.sync_through(last).map_err(|e| self.fail(e))?;
+        self.recovery_point.fetch_max(end, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn sync_through(&self, last: &Segment) -> Result<()> {
         let flushed = self.recovery_point();
         let segments = self.segments();
         let mut new_entries = false;
@@ -66,11 +74,11 @@ impl Log {
         let closed = (|| {
             let active = self.active();
             active.seal()?;
-            if self.recovery_point() < self.log_end_offset() {
-                self.flush_through(&active)?;
+            let end = self.log_end_offset();
+            if self.recovery_point() < end {
+                self.flush_through(&active, end)?;
             }
-            self.recovery_point
-                .fetch_max(self.log_end_offset(), Ordering::AcqRel);
+            self.recovery_point.fetch_max(end, Ordering::AcqRel);
             self.snapshot_producers(&mut writer, true)?;
             self.remove_deleted(&mut writer, i64::MAX);
             self.epochs.write().save()

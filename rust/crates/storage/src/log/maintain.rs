@@ -48,9 +48,7 @@ impl Log {
             return Ok(());
         };
         if self.recovery_point() < active.base_offset {
-            self.flush_through(last_rolled).map_err(|e| self.fail(e))?;
-            self.recovery_point
-                .fetch_max(active.base_offset, Ordering::AcqRel);
+            self.flush_through(last_rolled, active.base_offset)?;
         }
         Ok(())
     }
@@ -138,7 +136,7 @@ impl Log {
         Ok(())
     }
 
-    fn rename_deleted(&self, segment: &Segment, files: &mut Vec<PathBuf>) -> Result<()> {
+    pub(super) fn rename_deleted(&self, segment: &Segment, files: &mut Vec<PathBuf>) -> Result<()> {
         for suffix in SEGMENT_SUFFIXES {
             let from = segment_file(&self.dir, segment.base_offset, suffix);
             let to = segment_file(

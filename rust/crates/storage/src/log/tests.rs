@@ -4,6 +4,7 @@ mod foreign;
 mod model;
 mod recovery;
 mod transactions;
+mod truncation;
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 

@@ -71,7 +71,7 @@ impl Segment {
     }
 
     /// Index bytes that are enough for a segment of `size` bytes, whatever the setting was when it was written.
-    fn index_capacity(&self, size: u64) -> u32 {
+    pub(super) fn index_capacity(&self, size: u64) -> u32 {
         let entries = size / u64::from(self.settings.interval_bytes.max(1)) + 2;
         let needed = (entries * crate::time_index::ENTRY_SIZE).min(i32::MAX as u64) as u32;
         needed.max(self.settings.max_bytes)

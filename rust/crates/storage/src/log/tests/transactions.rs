@@ -26,19 +26,27 @@ fn marker(producer_id: i64, epoch: i16, committed: bool) -> Vec<u8> {
     end_txn_marker(producer_id, epoch, marker, 1000).unwrap()
 }
 
-fn begin(log: &Log, producer_id: i64, sequence: i32, count: usize) -> i64 {
-    log.append_as_leader(&mut transactional(producer_id, 0, sequence, count), 0, 0)
+/// A transactional batch of as many records; its first offset.
+pub(super) fn begin(log: &Log, producer_id: i64, sequence: i32, count: usize) -> i64 {
+    let epoch = log.latest_epoch().unwrap_or(0);
+    log.append_as_leader(
+        &mut transactional(producer_id, 0, sequence, count),
+        epoch,
+        0,
+    )
+    .unwrap()
+    .first_offset
+}
+
+/// A marker; its offset.
+pub(super) fn end(log: &Log, producer_id: i64, committed: bool) -> i64 {
+    let epoch = log.latest_epoch().unwrap_or(0);
+    log.append_as_coordinator(&mut marker(producer_id, 0, committed), epoch, 0)
         .unwrap()
         .first_offset
 }
 
-fn end(log: &Log, producer_id: i64, committed: bool) -> i64 {
-    log.append_as_coordinator(&mut marker(producer_id, 0, committed), 0, 0)
-        .unwrap()
-        .first_offset
-}
-
-fn keeps_producers() -> LogConfig {
+pub(super) fn keeps_producers() -> LogConfig {
     LogConfig {
         producer_id_expiration_ms: i64::MAX,
         ..small()
