@@ -122,6 +122,20 @@ pub enum StorageError {
     #[error("the log in {dir} is offline since a disk failure: {reason}", dir = dir.display())]
     Offline { dir: PathBuf, reason: String },
 
+    /// The log was cut while an append waited for the disk: another leads now (NOT_LEADER_OR_FOLLOWER).
+    #[error("the log in {dir} was cut while the append waited for the disk; it may be gone, send it again", dir = dir.display())]
+    Truncated { dir: PathBuf },
+
+    /// What a leader sent does not continue this log (UNKNOWN_SERVER_ERROR: no client gets here).
+    #[error(
+        "batches from offset {first_offset} to {last_offset} do not follow the log's end {log_end}"
+    )]
+    UnexpectedAppendOffset {
+        first_offset: i64,
+        last_offset: i64,
+        log_end: i64,
+    },
+
     /// The log was closed or its directory deleted (NOT_LEADER_OR_FOLLOWER).
     #[error("the log in {dir} is closed", dir = dir.display())]
     Closed { dir: PathBuf },
@@ -190,7 +204,8 @@ impl StorageError {
             Self::OffsetOutOfRange { .. } => 1,
             Self::CorruptBatch { .. } => 2,
             Self::NotFound { .. } => 3,
-            Self::Closed { .. } => 6,
+            Self::UnexpectedAppendOffset { .. } => -1,
+            Self::Closed { .. } | Self::Truncated { .. } => 6,
             Self::RecordTooLarge { .. } => 10,
             Self::AppendTooLarge { .. } => 18,
             Self::InvalidTimestamp { .. } => 32,

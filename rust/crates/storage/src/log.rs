@@ -1,7 +1,7 @@
 //! One partition's log (`UnifiedLog`, `LocalLog`): its segments, its offsets, and the one writer lock.
 //!
 //! Owns the order in which things become true: bytes are written, indexes follow, the tail is published, then the log's
-//! end and high watermark move. Appending is in `append`, flushing and closing in `durability`, how far readers may go in
+//! end and high watermark move. Appending is in `append` and `follow`, flushing and closing in `durability`, how far readers may go in
 //! `watermark`, reading in `read`, cutting the end off in `truncate`, retention and background work in `maintain`, reading
 //! a directory that another process writes in `foreign`.
 //!
@@ -17,6 +17,7 @@
 
 mod append;
 mod durability;
+mod follow;
 mod foreign;
 mod maintain;
 mod read;

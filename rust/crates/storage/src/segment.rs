@@ -113,6 +113,8 @@ pub(crate) struct Segment {
     indexes: RwLock<Option<Arc<Indexes>>>,
     transactions: RwLock<Option<Arc<TxnIndex>>>,
     sealed: AtomicBool,
+    /// The indexes have entries, or a size, that may not be on disk.
+    unsynced_indexes: AtomicBool,
     /// The directory entry of this segment's files is on disk.
     pub(crate) directory_synced: AtomicBool,
 }
@@ -191,6 +193,7 @@ impl Segment {
             indexes: RwLock::new(None),
             transactions: RwLock::new(None),
             sealed: AtomicBool::new(true),
+            unsynced_indexes: AtomicBool::new(false),
             directory_synced: AtomicBool::new(false),
         }
     }
@@ -283,6 +286,7 @@ impl Segment {
         for batch in batches {
             tail.add(batch, start + batch.position, self.settings, &indexes)?;
         }
+        self.unsynced_indexes.store(true, Ordering::Release);
         Ok(tail)
     }
 
@@ -310,14 +314,25 @@ impl Segment {
         indexes.trim()
     }
 
-    /// Brings data and indexes to disk.
+    /// Brings the records to disk, and the indexes too once nothing more is appended: those of an active segment are built
+    /// anew after a crash.
     pub(crate) fn flush(&self) -> Result<()> {
         disk::sync(&self.file, self.path()).map_err(StorageError::io("fsync", self.path()))?;
+        if !self.is_sealed() {
+            return Ok(());
+        }
         let opened = self.indexes.read().clone();
         if let Some(indexes) = opened {
             indexes.flush()?;
         }
-        self.flush_txn_index()
+        self.flush_txn_index()?;
+        self.unsynced_indexes.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// True when a flush would bring more than the records to disk.
+    pub(crate) fn has_unsynced_indexes(&self) -> bool {
+        self.unsynced_indexes.load(Ordering::Acquire)
     }
 
     // ---- indexes ----

@@ -1,12 +1,17 @@
 //! Flushing and closing.
 //!
-//! An fsync runs without the writer lock, so it holds up no append; one runs at a time. The recovery point moves only after
+//! An fsync runs without the writer lock, so it holds up no append; one runs at a time. Appends that wait for one while another
+//! runs are all served by the next: it covers whatever is in the log when it begins. The recovery point moves only after
 //! everything before it is on disk.
+//!
+//! Of the active segment only the records are brought to disk: its indexes are built anew when it is not closed. Theirs follow
+//! when it is sealed.
 
 use std::sync::atomic::Ordering;
 
 use super::Log;
-use crate::error::Result;
+use super::append::Written;
+use crate::error::{Result, StorageError};
 use crate::files;
 use crate::segment::{Access, Segment};
 
@@ -37,6 +42,28 @@ impl Log {
         let end = end.min(self.log_end_offset());
         self.sync_through(last).map_err(|e| self.fail(e))?;
         self.recovery_point.fetch_max(end, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Waits until an append is on disk; with `lead` the high watermark may then follow.
+    ///
+    /// Errors: a failed fsync; [`StorageError::Truncated`] when the log was cut meanwhile.
+    pub(super) fn sync_to(&self, written: &Written, lead: bool) -> Result<()> {
+        let _one_at_a_time = self.flushing.lock();
+        if self.truncations.count() != written.truncations {
+            return Err(StorageError::Truncated { dir: self.dir() });
+        }
+        if self.recovery_point() < written.end {
+            self.check_online()?;
+            // Read first: what is appended from here on may or may not be covered.
+            let end = self.log_end_offset();
+            self.sync_through(&self.active())
+                .map_err(|e| self.fail(e))?;
+            self.recovery_point.fetch_max(end, Ordering::AcqRel);
+        }
+        if lead {
+            self.follow_end(written.end);
+        }
         Ok(())
     }
 
@@ -75,11 +102,10 @@ impl Log {
             let active = self.active();
             active.seal()?;
             let end = self.log_end_offset();
-            if self.recovery_point() < end {
+            if self.recovery_point() < end || active.has_unsynced_indexes() {
                 self.flush_through(&active, end)?;
             }
-            self.recovery_point.fetch_max(end, Ordering::AcqRel);
-            self.snapshot_producers(&mut writer, true)?;
+            self.snapshot_producers(&mut writer, end, true)?;
             self.remove_deleted(&mut writer, i64::MAX);
             self.epochs.write().save()
         })();

@@ -109,7 +109,7 @@ impl Log {
         now_ms: i64,
     ) -> Result<()> {
         if count == self.segment_count() {
-            self.roll_locked(writer, config, now_ms)?;
+            self.roll_locked(writer, config, self.log_end_offset(), now_ms)?;
         }
         let removed: Vec<Arc<Segment>> = {
             let mut segments = self.segments.write();

@@ -3,6 +3,7 @@
 mod foreign;
 mod model;
 mod recovery;
+mod replication;
 mod transactions;
 mod truncation;
 

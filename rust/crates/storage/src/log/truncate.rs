@@ -13,7 +13,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::watermark::Unstable;
 use super::{Log, Writer, system_now_ms};
 use crate::error::{Result, StorageError};
 use crate::files::{self, SNAPSHOT_SUFFIX, segment_file};
@@ -149,7 +148,7 @@ impl Log {
 
         let _flushing = self.flushing.lock();
         let _running = self.truncations.begin();
-        self.lower_offsets(end);
+        self.lower_end(end);
         self.forget_epochs(end)?;
         self.remove_snapshots_after(end)?;
         *self.segments.write() = Arc::new(segments[..=last].to_vec());
@@ -165,7 +164,7 @@ impl Log {
         let _flushing = self.flushing.lock();
         let _running = self.truncations.begin();
         let removed = self.segments();
-        self.lower_offsets(offset);
+        self.lower_end(offset);
         self.forget_epochs(0)?;
         self.remove_snapshots_after(-1)?;
         self.remove_from_the_end(writer, &removed)?;
@@ -173,18 +172,8 @@ impl Log {
         let next = Segment::create(&self.dir, offset, settings, system_now_ms())?;
         files::sync_dir(&self.dir)?;
         *self.segments.write() = Arc::new(vec![Arc::new(next)]);
-        self.log_start.store(log_start, Ordering::Release);
-        self.log_end.store(offset, Ordering::Release);
-        self.high_watermark.store(offset, Ordering::Release);
+        self.restart_at(log_start, offset);
         self.restart_producers(writer, ProducerState::default())
-    }
-
-    /// Nothing that is known of the log's offsets is beyond `end` any more.
-    fn lower_offsets(&self, end: i64) {
-        self.recovery_point.fetch_min(end, Ordering::AcqRel);
-        self.high_watermark.fetch_min(end, Ordering::AcqRel);
-        self.log_start.fetch_min(end, Ordering::AcqRel);
-        self.log_end.fetch_min(end, Ordering::AcqRel);
     }
 
     fn forget_epochs(&self, end: i64) -> Result<()> {
@@ -225,10 +214,7 @@ impl Log {
         producers.remove_expired(system_now_ms(), self.config().producer_id_expiration_ms);
         let latest = producer_snapshot::list(&self.dir)?.last().copied();
         writer.snapshot_offset = latest.unwrap_or(0);
-        let unstable = Unstable::new(producers.first_undecided_offset());
-        self.first_unstable
-            .store(unstable.first(), Ordering::Release);
-        *self.unstable.lock() = unstable;
+        self.forget_transactions(producers.first_undecided_offset());
         writer.producers = producers;
         Ok(())
     }

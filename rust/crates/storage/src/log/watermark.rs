@@ -22,6 +22,8 @@ pub(super) struct Unstable {
     undecided: Option<i64>,
     /// Those whose marker the high watermark has not passed: first offset to the marker's.
     unreplicated: BTreeMap<i64, i64>,
+    /// The high watermark does not follow the log's end.
+    replicated: bool,
 }
 
 impl Unstable {
@@ -29,6 +31,7 @@ impl Unstable {
         Self {
             undecided,
             unreplicated: BTreeMap::new(),
+            replicated: false,
         }
     }
 
@@ -72,9 +75,39 @@ impl Log {
             .store(unstable.first(), Ordering::Release);
     }
 
-    /// Moves the high watermark to `offset` unless it is there or beyond.
-    pub(super) fn raise_high_watermark(&self, offset: i64) {
+    /// Moves the high watermark of a log that has no other replicas to the end of what was appended.
+    pub(super) fn follow_end(&self, end: i64) {
         let mut unstable = self.unstable.lock();
+        if !unstable.replicated {
+            self.raise_high_watermark(&mut unstable, end);
+        }
+    }
+
+    /// Moves the high watermark to `offset`, at most to the log's end; it never goes back. Returns where it is then.
+    pub fn set_high_watermark(&self, offset: i64) -> i64 {
+        self.raise_high_watermark(&mut self.unstable.lock(), offset)
+    }
+
+    /// The log has other replicas: from now on its high watermark is `high_watermark`, within the log's bounds, and moves only
+    /// when [`Log::set_high_watermark`] says so.
+    pub fn set_replicated(&self, high_watermark: i64) {
+        let mut unstable = self.unstable.lock();
+        unstable.replicated = true;
+        let (start, end) = (self.log_start_offset(), self.log_end_offset());
+        let offset = high_watermark.max(start).min(end);
+        self.high_watermark.store(offset, Ordering::Release);
+    }
+
+    /// The log is the only replica, as it is before anybody says otherwise: its high watermark is its end.
+    pub fn set_unreplicated(&self) {
+        let mut unstable = self.unstable.lock();
+        unstable.replicated = false;
+        self.raise_high_watermark(&mut unstable, self.log_end_offset());
+    }
+
+    fn raise_high_watermark(&self, unstable: &mut Unstable, offset: i64) -> i64 {
+        // Truncations lower both with the lock held.
+        let offset = offset.min(self.log_end_offset());
         let high_watermark = self
             .high_watermark
             .fetch_max(offset, Ordering::AcqRel)
@@ -86,5 +119,32 @@ impl Log {
             self.first_unstable
                 .store(unstable.first(), Ordering::Release);
         }
+        high_watermark
+    }
+
+    /// The log ends at `end` now, and all that is known of it does.
+    pub(super) fn lower_end(&self, end: i64) {
+        let _unstable = self.unstable.lock();
+        self.recovery_point.fetch_min(end, Ordering::AcqRel);
+        self.high_watermark.fetch_min(end, Ordering::AcqRel);
+        self.log_start.fetch_min(end, Ordering::AcqRel);
+        self.log_end.fetch_min(end, Ordering::AcqRel);
+    }
+
+    /// The log is empty and goes on at `end`.
+    pub(super) fn restart_at(&self, log_start: i64, end: i64) {
+        let _unstable = self.unstable.lock();
+        self.log_start.store(log_start, Ordering::Release);
+        self.log_end.store(end, Ordering::Release);
+        self.high_watermark.store(end, Ordering::Release);
+    }
+
+    /// Forgets all transactions but those that are open, the oldest of which began at `undecided`.
+    pub(super) fn forget_transactions(&self, undecided: Option<i64>) {
+        let mut unstable = self.unstable.lock();
+        unstable.undecided = undecided;
+        unstable.unreplicated.clear();
+        self.first_unstable
+            .store(unstable.first(), Ordering::Release);
     }
 }

@@ -145,6 +145,7 @@ impl Segment {
             }
         };
         self.publish(tail);
+        self.unsynced_indexes.store(true, Ordering::Release);
         *self.indexes.write() = Some(Arc::new(indexes));
         self.sealed.store(false, Ordering::Release);
         Ok(torn)

@@ -40,6 +40,7 @@ impl Segment {
             tail.bytes_since_index = size - indexed;
         }
         *slot = Some(Arc::new(kept));
+        self.unsynced_indexes.store(true, Ordering::Release);
         self.sealed.store(false, Ordering::Release);
         drop(slot);
         // Appends compare with it.
