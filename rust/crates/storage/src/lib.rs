@@ -50,7 +50,7 @@ mod validator;
 pub use config::{LogConfig, TimestampType};
 pub use error::{Result, StorageError};
 pub use loader::{LastKnown, Recovery};
-pub use log::Log;
+pub use log::{Log, TruncationPoint};
 pub use log_dir::{LogDir, Partition, parse_partition_dir};
 pub use slice::{Appended, LogSlice, TimestampOffset, whole_batches};
 pub use standalone::StandaloneLog;

@@ -195,14 +195,49 @@ impl LogDir {
         disk::remove_dir_all(&renamed).map_err(StorageError::io("remove", &renamed))
     }
 
+    /// [`Log::truncate_to`], with the checkpoints lowered before, so that a crash at any moment leaves a log that can be
+    /// recovered.
+    pub fn truncate_to(&self, topic: &str, partition: i32, offset: i64) -> Result<i64> {
+        let _changing = self.changing.lock();
+        let log = self.log_of(topic, partition)?;
+        if offset < log.log_end_offset() {
+            self.write_checkpoints(Some((topic, partition, offset)))?;
+        }
+        log.truncate_to(offset)
+    }
+
+    /// [`Log::truncate_fully_and_start_at`], with the checkpoints lowered before.
+    pub fn truncate_fully_and_start_at(
+        &self,
+        topic: &str,
+        partition: i32,
+        offset: i64,
+        log_start: Option<i64>,
+    ) -> Result<()> {
+        let _changing = self.changing.lock();
+        let log = self.log_of(topic, partition)?;
+        self.write_checkpoints(Some((topic, partition, offset)))?;
+        log.truncate_fully_and_start_at(offset, log_start)
+    }
+
+    fn log_of(&self, topic: &str, partition: i32) -> Result<Arc<Log>> {
+        self.check_open()?;
+        let found = self.get(topic, partition);
+        let found = found.ok_or_else(|| StorageError::NotFound {
+            path: self.path.join(format!("{topic}-{partition}")),
+        })?;
+        Ok(found.log.clone())
+    }
+
     /// Writes the recovery points, high watermarks and log starts of all logs.
     pub fn checkpoint(&self) -> Result<()> {
         let _changing = self.changing.lock();
         self.check_open()?;
-        self.write_checkpoints()
+        self.write_checkpoints(None)
     }
 
-    fn write_checkpoints(&self) -> Result<()> {
+    /// `cut`: nothing of that partition is to be beyond that offset.
+    fn write_checkpoints(&self, cut: Option<(&str, i32, i64)>) -> Result<()> {
         let (mut recovery, mut watermarks, mut starts) =
             (Offsets::new(), Offsets::new(), Offsets::new());
         for (key, partition) in self.partitions.read().iter() {
@@ -212,6 +247,12 @@ impl LogDir {
             // As Kafka does: only a start that is not simply the first segment's.
             if log.log_start_offset() > log.first_segment_offset() {
                 starts.insert(key.clone(), log.log_start_offset());
+            }
+        }
+        if let Some((topic, partition, end)) = cut {
+            let key = (topic.to_owned(), partition);
+            for offsets in [&mut recovery, &mut watermarks, &mut starts] {
+                offsets.entry(key.clone()).and_modify(|o| *o = end.min(*o));
             }
         }
         self.keep_entries_of_failures(&mut recovery, RECOVERY_POINT_FILE)?;
@@ -268,7 +309,7 @@ impl LogDir {
         for partition in self.partitions() {
             result = result.and(partition.log.close());
         }
-        result = result.and(self.write_checkpoints());
+        result = result.and(self.write_checkpoints(None));
         if result.is_ok() && self.failures.is_empty() {
             result = metadata::write_clean_shutdown(&self.path);
         }

@@ -96,6 +96,15 @@ impl OffsetIndex {
             .map(|_| ())
     }
 
+    /// Appends to `other` the entries for what lies before `next_offset` and in the first `size` bytes.
+    pub(crate) fn copy_to(&self, other: &Self, next_offset: i64, size: u64) -> Result<()> {
+        let entries = (0..self.file.len()).map(|number| self.entry(self.file.get(number)));
+        for entry in entries.take_while(|e| e.offset < next_offset && e.position < size) {
+            other.append(entry.offset, entry.position)?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.file.room() == 0
     }

@@ -149,18 +149,27 @@ pub(crate) fn write(dir: &Path, offset: i64, state: &ProducerState, sync: bool) 
 /// Reads the latest intact snapshot at or before `end`: its offset and the producers. Snapshots after `end` know
 /// batches that are gone and damaged ones know nothing: both are removed. `None` when there is no intact one.
 pub(crate) fn load_latest(dir: &Path, end: i64) -> Result<Option<(i64, ProducerState)>> {
-    let mut offsets = list(dir)?;
-    while let Some(offset) = offsets.pop() {
-        let path = segment_file(dir, offset, SNAPSHOT_SUFFIX);
-        if offset <= end
-            && let Ok(Some(bytes)) = files::read_small(&path, SIZE_MAX)
-            && let Ok(state) = decode(&bytes)
-        {
-            return Ok(Some((offset, state)));
-        }
-        files::remove_if_exists(&path)?;
+    let offsets = list(dir)?;
+    let found = latest_of(dir, &offsets, end);
+    let kept = found.as_ref().map_or(-1, |(offset, _)| *offset);
+    for offset in offsets.into_iter().filter(|offset| *offset > kept) {
+        files::remove_if_exists(&segment_file(dir, offset, SNAPSHOT_SUFFIX))?;
     }
-    Ok(None)
+    Ok(found)
+}
+
+/// [`load_latest`] that leaves all files alone.
+pub(crate) fn find_latest(dir: &Path, end: i64) -> Result<Option<(i64, ProducerState)>> {
+    Ok(latest_of(dir, &list(dir)?, end))
+}
+
+fn latest_of(dir: &Path, offsets: &[i64], end: i64) -> Option<(i64, ProducerState)> {
+    let candidates = offsets.iter().rev().filter(|offset| **offset <= end);
+    candidates.copied().find_map(|offset| {
+        let path = segment_file(dir, offset, SNAPSHOT_SUFFIX);
+        let bytes = files::read_small(&path, SIZE_MAX).ok()??;
+        Some((offset, decode(&bytes).ok()?))
+    })
 }
 
 /// Offsets of all snapshots in a directory, in order.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
-use crate::checkpoints::{LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets};
+use crate::checkpoints::{LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets, write_offsets};
 use crate::config::LogConfig;
 use crate::disk;
 use crate::error::{Result, StorageError};
@@ -67,10 +67,7 @@ impl StandaloneLog {
             .canonicalize()
             .map_err(StorageError::io("resolve", dir))?;
         let mut locks = vec![DirLock::acquire(&dir)?];
-        let broker_dir = dir
-            .parent()
-            .filter(|parent| parent.join(META_PROPERTIES_FILE).exists());
-        let (known, mark_clean) = match broker_dir {
+        let (known, mark_clean) = match broker_dir(&dir) {
             Some(parent) => {
                 locks.push(DirLock::acquire(parent)?);
                 let clean = metadata::take_clean_shutdown(parent)?;
@@ -111,6 +108,41 @@ impl StandaloneLog {
         self.log.append_as_leader(batches, epoch, system_now_ms())
     }
 
+    /// [`Log::truncate_to`]. Inside a broker's directory the broker's checkpoints are lowered before, so that it can
+    /// recover the log after a crash.
+    pub fn truncate_to(&self, offset: i64) -> Result<i64> {
+        self.check_process()?;
+        self.lower_checkpoints(offset)?;
+        self.log.truncate_to(offset)
+    }
+
+    /// [`Log::truncate_fully_and_start_at`], likewise.
+    pub fn truncate_fully_and_start_at(&self, offset: i64) -> Result<()> {
+        self.check_process()?;
+        self.lower_checkpoints(offset)?;
+        self.log.truncate_fully_and_start_at(offset, None)
+    }
+
+    fn lower_checkpoints(&self, end: i64) -> Result<()> {
+        let dir = self.log.dir();
+        let Some((parent, key)) = broker_dir(&dir).zip(partition_of(&dir)) else {
+            return Ok(());
+        };
+        if self.held.lock().is_none() {
+            // Closed, or opened for reading only: the log itself will say so.
+            return Ok(());
+        }
+        for file in [RECOVERY_POINT_FILE, LOG_START_FILE] {
+            let path = parent.join(file);
+            let mut offsets = read_offsets(&path)?;
+            if let Some(offset) = offsets.get_mut(&key).filter(|offset| **offset > end) {
+                *offset = end;
+                write_offsets(&path, &offsets)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Closes the log, marks it as whole and frees the locks. Closing again does nothing.
     pub fn close(&self) -> Result<()> {
         self.check_process()?;
@@ -148,6 +180,16 @@ fn has_segments(dir: &Path) -> bool {
     segment_bases(dir).is_ok_and(|bases| !bases.is_empty())
 }
 
+/// The broker's log directory that `dir` is in, if it is in one.
+fn broker_dir(dir: &Path) -> Option<&Path> {
+    dir.parent()
+        .filter(|parent| parent.join(META_PROPERTIES_FILE).exists())
+}
+
+fn partition_of(dir: &Path) -> Option<(String, i32)> {
+    parse_partition_dir(dir.file_name()?.to_str()?)
+}
+
 fn by_itself(dir: &Path) -> Result<LastKnown> {
     Ok(LastKnown {
         clean_shutdown: metadata::take_clean_shutdown(dir)?,
@@ -157,9 +199,7 @@ fn by_itself(dir: &Path) -> Result<LastKnown> {
 }
 
 fn in_broker_dir(dir: &Path, parent: &Path, clean_shutdown: bool) -> Result<LastKnown> {
-    let key = dir
-        .file_name()
-        .and_then(|name| parse_partition_dir(name.to_str()?));
+    let key = partition_of(dir);
     let offset = |file: &str| -> Result<i64> {
         let offsets = read_offsets(&parent.join(file))?;
         Ok(key

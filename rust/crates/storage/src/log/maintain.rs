@@ -48,9 +48,7 @@ impl Log {
             return Ok(());
         };
         if self.recovery_point() < active.base_offset {
-            self.flush_through(last_rolled).map_err(|e| self.fail(e))?;
-            self.recovery_point
-                .fetch_max(active.base_offset, Ordering::AcqRel);
+            self.flush_through(last_rolled, active.base_offset)?;
         }
         Ok(())
     }
@@ -111,7 +109,7 @@ impl Log {
         now_ms: i64,
     ) -> Result<()> {
         if count == self.segment_count() {
-            self.roll_locked(writer, config, now_ms)?;
+            self.roll_locked(writer, config, self.log_end_offset(), now_ms)?;
         }
         let removed: Vec<Arc<Segment>> = {
             let mut segments = self.segments.write();
@@ -138,7 +136,7 @@ impl Log {
         Ok(())
     }
 
-    fn rename_deleted(&self, segment: &Segment, files: &mut Vec<PathBuf>) -> Result<()> {
+    pub(super) fn rename_deleted(&self, segment: &Segment, files: &mut Vec<PathBuf>) -> Result<()> {
         for suffix in SEGMENT_SUFFIXES {
             let from = segment_file(&self.dir, segment.base_offset, suffix);
             let to = segment_file(

@@ -3,6 +3,9 @@
 mod foreign;
 mod model;
 mod recovery;
+mod replication;
+mod transactions;
+mod truncation;
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 

@@ -297,3 +297,91 @@ fn names() {
     let name = deleted_name(&long, 11).unwrap();
     assert!(name.len() == NAME_MAX && name.contains("t-11.") && name.ends_with("-delete"));
 }
+
+// Broken if it failed: after a crash that follows a truncation, a torn tail would be taken for damage and the log stay
+// offline, or the log's new records be thrown away because it once began behind them.
+#[test]
+fn a_truncation_lowers_the_checkpoints_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    let logs = open(path).unwrap();
+    let log = logs
+        .create("t", 0, [7; 16], LogConfig::default())
+        .unwrap()
+        .log
+        .clone();
+    for _ in 0..20 {
+        append(&log, b"v");
+    }
+    log.flush().unwrap();
+    log.advance_log_start_offset(15).unwrap();
+    logs.checkpoint().unwrap();
+    assert_eq!(logs.truncate_to("t", 0, 10).unwrap(), 10);
+    for file in [
+        "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+        "log-start-offset-checkpoint",
+    ] {
+        assert_eq!(read(path, file), "0\n1\nt 0 10\n", "{file}");
+    }
+    for _ in 0..3 {
+        append(&log, b"w");
+    }
+    drop((log, logs));
+    let segment = path.join("t-0/00000000000000000000.log");
+    let mut bytes = fs::read(&segment).unwrap();
+    bytes.pop();
+    fs::write(&segment, bytes).unwrap();
+    let logs = open(path).unwrap();
+    assert!(logs.failures().is_empty(), "{:?}", logs.failures());
+    let log = logs.get("t", 0).unwrap().log.clone();
+    assert_eq!((log.log_start_offset(), log.log_end_offset()), (10, 12));
+
+    logs.truncate_fully_and_start_at("t", 0, 5, None).unwrap();
+    assert_eq!(
+        read(path, "recovery-point-offset-checkpoint"),
+        "0\n1\nt 0 5\n"
+    );
+    append(&log, b"x");
+    drop((log, logs));
+    let logs = open(path).unwrap();
+    let log = logs.get("t", 0).unwrap().log.clone();
+    assert_eq!((log.log_start_offset(), log.log_end_offset()), (5, 6));
+    assert!(matches!(
+        logs.truncate_to("t", 1, 0),
+        Err(StorageError::NotFound { .. })
+    ));
+}
+
+// Broken if it failed: a program that cuts a log in a broker's directory would leave the broker one it cannot recover.
+#[test]
+fn a_standalone_truncation_lowers_the_brokers_checkpoints() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    let logs = open(path).unwrap();
+    let log = &logs
+        .create("t", 0, [7; 16], LogConfig::default())
+        .unwrap()
+        .log;
+    for _ in 0..20 {
+        append(log, b"v");
+    }
+    logs.close().unwrap();
+    let log = StandaloneLog::open(&path.join("t-0"), false, LogConfig::default()).unwrap();
+    assert_eq!(log.truncate_to(10).unwrap(), 10);
+    assert_eq!(
+        read(path, "recovery-point-offset-checkpoint"),
+        "0\n1\nt 0 10\n"
+    );
+    drop(log);
+    let log = StandaloneLog::open(&path.join("t-0"), false, LogConfig::default()).unwrap();
+    assert_eq!(log.log_end_offset(), 10);
+    log.truncate_fully_and_start_at(0).unwrap();
+    log.close().unwrap();
+    assert!(matches!(
+        log.truncate_to(0),
+        Err(StorageError::Closed { .. })
+    ));
+    let logs = open(path).unwrap();
+    assert_eq!(logs.get("t", 0).unwrap().log.log_end_offset(), 0);
+}
