@@ -11,6 +11,7 @@ mod lookup;
 mod repair;
 
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,6 +49,12 @@ impl Indexes {
             offset: OffsetIndex::create(&offset, base_offset, max_bytes)?,
             time: TimeIndex::create(&time, base_offset, max_bytes)?,
         })
+    }
+
+    /// Makes sure that `entries` more can be appended as far as the disk has a say in it.
+    fn reserve(&self, entries: usize) -> Result<()> {
+        self.offset.reserve(entries)?;
+        self.time.reserve(entries)
     }
 
     pub(crate) fn trim(&self) -> Result<()> {
@@ -270,14 +277,28 @@ impl Segment {
     /// [`Segment::publish`]. `batches` describes `bytes`, with positions relative to its front.
     pub(crate) fn append(&self, bytes: &[u8], batches: &[StoredBatch]) -> Result<Tail> {
         let mut tail = self.tail();
-        disk::write_all_at(&self.file, self.path(), bytes, tail.size)
-            .map_err(StorageError::io("append to", self.path()))?;
         let indexes = self.indexes()?;
+        // Before anything is written: an entry that a full disk keeps out would leave others that lead nowhere.
+        indexes.reserve(batches.len())?;
+        disk::write_all_at(&self.file, self.path(), bytes, tail.size)
+            .map_err(StorageError::io("append to", self.path()))
+            .or_else(|error| self.take_back(tail.size, error))?;
         let start = tail.size;
         for batch in batches {
             tail.add(batch, start + batch.position, self.settings, &indexes)?;
         }
         Ok(tail)
+    }
+
+    /// Cuts off what a full disk let through of an append, so that the file ends with a whole batch again.
+    fn take_back(&self, size: u64, error: StorageError) -> Result<()> {
+        if error.is_disk_full() {
+            // Whatever the reason: with that rubbish in its tail the file must not be used any more.
+            disk::set_len(&self.file, self.path(), size).map_err(|cause| {
+                StorageError::io("truncate", self.path())(io::Error::other(cause.to_string()))
+            })?;
+        }
+        Err(error)
     }
 
     /// Lets readers see what was appended.

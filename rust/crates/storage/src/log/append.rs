@@ -1,7 +1,8 @@
 //! Appending, and rolling when a segment is full.
 //!
 //! What is sent is checked before the writer lock is taken; under it, offsets are given, producers checked, and the bytes
-//! written in one piece. Whatever fails after that is the disk's fault and takes the log offline.
+//! written in one piece. Whatever fails after that is the disk's fault and takes the log offline, but for a full disk:
+//! that refuses the append, and the log is as it was.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -125,11 +126,13 @@ impl Log {
             .unwrap_or(-1);
         let active = self
             .active_for(writer, config, size, newest, end - 1, now_ms)
-            .map_err(|e| self.fail(e))?;
+            .map_err(|e| self.fail_unless_full(e))?;
         self.assign_epoch(leader_epoch, first_offset)
-            .map_err(|e| self.fail(e))?;
+            .map_err(|e| self.fail_unless_full(e))?;
         let placed = validator::place(bytes, headers, log_append_time.is_some());
-        let tail = active.append(bytes, &placed).map_err(|e| self.fail(e))?;
+        let tail = active
+            .append(bytes, &placed)
+            .map_err(|e| self.fail_unless_full(e))?;
         writer.unflushed += end - first_offset;
         writer.unflushed_since_ms.get_or_insert(now_ms);
         if writer.unflushed >= config.flush_messages {
@@ -151,7 +154,7 @@ impl Log {
     }
 
     fn assign_epoch(&self, epoch: i32, offset: i64) -> Result<()> {
-        if self.latest_epoch() == Some(epoch) {
+        if self.epochs.read().is_saved(epoch) {
             return Ok(());
         }
         let mut epochs = self.epochs.write();
@@ -192,7 +195,7 @@ impl Log {
         let config = self.config();
         self.roll_locked(&mut writer, &config, now_ms)
             .map(|_| ())
-            .map_err(|e| self.fail(e))
+            .map_err(|e| self.fail_unless_full(e))
     }
 
     pub(super) fn roll_locked(
