@@ -258,8 +258,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
     pub(crate) fn flush(&self) -> Result<()> {
         let bytes = self.len() * Self::ENTRY_SIZE as usize;
         match &self.memory {
-            Memory::Mapped(map) if bytes > 0 => map
-                .flush_range(0, bytes)
+            Memory::Mapped(map) if bytes > 0 => disk::sync_map(map, &self.path, bytes)
                 .map_err(StorageError::io("flush", &self.path)),
             Memory::Mapped(_) | Memory::Heap(_) => Ok(()),
         }

@@ -21,7 +21,7 @@ use crate::files::{
 };
 use crate::index_file::looks_whole;
 use crate::leader_epochs::LeaderEpochs;
-use crate::producer_snapshot;
+use crate::producer_snapshot::{self, Latest};
 use crate::producer_state::ProducerState;
 use crate::scan::{Next, Scanner, StoredBatch};
 use crate::segment::{Access, IndexSettings, Segment};
@@ -268,10 +268,10 @@ impl Loader<'_> {
     ) -> Result<(ProducerState, i64)> {
         let found = producer_snapshot::load_latest(self.dir, log_end)?;
         let (from, mut state) = match found {
-            Some((offset, state)) => (offset.max(log_start), state),
+            Latest::At(offset, state) => (offset.max(log_start), state),
             // Kafka, too, takes a log that was closed and has no snapshot for one without producers.
-            None if self.known.clean_shutdown => (log_end, ProducerState::default()),
-            None => (log_start, ProducerState::default()),
+            Latest::None if self.known.clean_shutdown => (log_end, ProducerState::default()),
+            Latest::None | Latest::Damaged => (log_start, ProducerState::default()),
         };
         for segment in segments.iter().filter(|s| s.next_offset() > from) {
             replay(segment, from, &mut state)?;

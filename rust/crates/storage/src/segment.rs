@@ -290,13 +290,16 @@ impl Segment {
         Ok(tail)
     }
 
-    /// Cuts off what a full disk let through of an append, so that the file ends with a whole batch again.
+    /// Cuts off what a full disk let through of an append, so that the file ends with a whole batch again, also after a
+    /// power loss: closing does not wait for the disk when nothing was appended.
     fn take_back(&self, size: u64, error: StorageError) -> Result<()> {
-        if error.is_disk_full() {
+        if error.is_disk_full() && self.file_size()? > size {
             // Whatever the reason: with that rubbish in its tail the file must not be used any more.
-            disk::set_len(&self.file, self.path(), size).map_err(|cause| {
-                StorageError::io("truncate", self.path())(io::Error::other(cause.to_string()))
-            })?;
+            disk::set_len(&self.file, self.path(), size)
+                .and_then(|()| disk::sync(&self.file, self.path()))
+                .map_err(|cause| {
+                    StorageError::io("truncate", self.path())(io::Error::other(cause.to_string()))
+                })?;
         }
         Err(error)
     }
@@ -362,11 +365,11 @@ impl Segment {
         Ok(indexes)
     }
 
-    /// Forgets indexes that led astray; they are built anew when next needed.
-    fn distrust_indexes(&self) -> Result<()> {
+    /// Replaces indexes that led astray by new ones; false when they stay, because nobody may build them here.
+    fn distrust_indexes(&self) -> Result<bool> {
         if self.access != Access::Owned || !self.sealed.load(Ordering::Acquire) {
             // What this process wrote itself since it opened the log is not in doubt, and what is not ours not to mend.
-            return Ok(());
+            return Ok(false);
         }
         let mut slot = self.indexes.write();
         *slot = Some(Arc::new(if self.path.exists() {
@@ -374,7 +377,7 @@ impl Segment {
         } else {
             self.no_indexes()
         }));
-        Ok(())
+        Ok(true)
     }
 
     fn index_paths(&self) -> (PathBuf, PathBuf) {
@@ -419,7 +422,10 @@ impl Tail {
         };
         if self.bytes_since_index > u64::from(settings.interval_bytes) {
             indexes.offset.append(batch.last_offset, position)?;
-            if let Largest::At(largest) = self.largest {
+            // The last place is for the segment's largest timestamp, which retention and lookups by time go by.
+            if let Largest::At(largest) = self.largest
+                && !indexes.time.is_full()
+            {
                 indexes.time.append(largest)?;
             }
             self.bytes_since_index = 0;

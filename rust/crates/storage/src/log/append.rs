@@ -234,6 +234,9 @@ impl Log {
         if end > writer.snapshot_offset {
             producer_snapshot::write(&self.dir, end, &writer.producers, sync)?;
             writer.snapshot_offset = end;
+        } else if sync {
+            // Written when a segment was rolled, which does not wait for the disk.
+            producer_snapshot::sync(&self.dir, end)?;
         }
         Ok(())
     }

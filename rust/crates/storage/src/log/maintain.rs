@@ -60,15 +60,20 @@ impl Log {
     /// Deletes the oldest segments as far as `retention.ms`, `retention.bytes` and the log's start allow; returns how
     /// many.
     pub fn delete_old_segments(&self, now_ms: i64) -> Result<usize> {
-        let mut writer = self.writer.lock();
-        self.check_writable()?;
-        let config = self.config();
-        let count = self.deletable(&config, now_ms)?;
-        if count == 0 {
-            return Ok(0);
-        }
-        self.delete_first(&mut writer, &config, count, now_ms)
-            .map_err(|e| self.fail_unless_full(e))
+        let deleted = {
+            let mut writer = self.writer.lock();
+            self.check_writable()?;
+            let config = self.config();
+            match self.deletable(&config, now_ms)? {
+                0 => return Ok(0),
+                count => self
+                    .delete_first(&mut writer, &config, count, now_ms)
+                    .map_err(|e| self.fail_unless_full(e))?,
+            }
+        };
+        // No checkpoint tells a start that is simply the first segment's: a power loss must not bring others back.
+        files::sync_dir(&self.dir).map_err(|e| self.fail(e))?;
+        Ok(deleted)
     }
 
     /// How many segments from the oldest on may go.
