@@ -2,13 +2,15 @@
 //!
 //! Nothing is decided here. The functions are those of `std::fs` with the path in hand, so that a test can stand between
 //! the crate and the disk: under `cfg(test)` each change is shown to the `Watcher` of its directory first, which may
-//! record it, refuse it, or let a write through in part. What goes through a memory mapping is not seen: only index files
-//! are mapped, and they are hints.
+//! record it, refuse it, or let a write through in part. What is stored through a memory mapping is not seen: only index
+//! files are mapped, and they are hints.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+use memmap2::MmapRaw;
 
 /// A change about to be made.
 #[derive(Debug, Clone, Copy)]
@@ -138,6 +140,12 @@ pub(crate) fn allocate(file: &File, path: &Path, position: u64, length: u64) -> 
 pub(crate) fn sync(file: &File, path: &Path) -> io::Result<()> {
     allow(Change::Sync { path })?;
     file.sync_data()
+}
+
+/// Brings the first `len` bytes of a mapped file, and the file's length, to disk.
+pub(crate) fn sync_map(map: &MmapRaw, path: &Path, len: usize) -> io::Result<()> {
+    allow(Change::Sync { path })?;
+    map.flush_range(0, len)
 }
 
 /// Makes entries of a directory (new, renamed and removed files) survive a power loss.

@@ -227,6 +227,19 @@ impl StorageError {
         }
     }
 
+    /// True when there was no space, or no quota, for what was to be written: nothing is broken, and the same works once
+    /// there is space again.
+    pub fn is_disk_full(&self) -> bool {
+        matches!(
+            self,
+            Self::Io { source, .. }
+                if matches!(
+                    source.kind(),
+                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+                )
+        )
+    }
+
     /// True when the disk or the directory failed, false when what was sent was refused.
     pub fn is_storage_failure(&self) -> bool {
         matches!(

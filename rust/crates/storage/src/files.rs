@@ -62,6 +62,18 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
     disk::sync_dir(dir).map_err(StorageError::io("fsync directory", dir))
 }
 
+/// Makes the entry of `path` in the directory it is in survive a power loss. A directory that we may not read, a mount
+/// point's say, is its owner's to bring to disk.
+pub(crate) fn sync_parent(path: &Path) -> Result<()> {
+    let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    match disk::sync_dir(parent) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        synced => synced.map_err(StorageError::io("fsync directory", parent)),
+    }
+}
+
 /// Writes a file whole, or leaves the old one: `.tmp` beside it, fsync, rename, fsync of the directory.
 pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut name = path.as_os_str().to_owned();

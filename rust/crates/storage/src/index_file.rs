@@ -218,6 +218,14 @@ impl<const WORDS: usize> IndexFile<WORDS> {
         Ok(true)
     }
 
+    /// Gives the next `entries` entries, as far as there is room for them, blocks on disk. One thread at a time.
+    pub(crate) fn reserve(&self, entries: usize) -> Result<()> {
+        match self.room().min(entries) {
+            0 => Ok(()),
+            entries => self.allocate((self.len() + entries) as u64 * Self::ENTRY_SIZE),
+        }
+    }
+
     /// Gives the file's bytes up to `end` blocks on disk, so that a store into the mapping cannot fail.
     fn allocate(&self, end: u64) -> Result<()> {
         let mut allocated = self.allocated.lock();
@@ -250,8 +258,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
     pub(crate) fn flush(&self) -> Result<()> {
         let bytes = self.len() * Self::ENTRY_SIZE as usize;
         match &self.memory {
-            Memory::Mapped(map) if bytes > 0 => map
-                .flush_range(0, bytes)
+            Memory::Mapped(map) if bytes > 0 => disk::sync_map(map, &self.path, bytes)
                 .map_err(StorageError::io("flush", &self.path)),
             Memory::Mapped(_) | Memory::Heap(_) => Ok(()),
         }

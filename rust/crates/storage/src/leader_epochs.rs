@@ -37,6 +37,11 @@ impl LeaderEpochs {
         self.entries.last().map(|(epoch, _)| *epoch)
     }
 
+    /// True when `epoch` is the latest and the file says so too; a full disk may have kept it from being written.
+    pub(crate) fn is_saved(&self, epoch: i32) -> bool {
+        self.latest() == Some(epoch) && !self.changed
+    }
+
     /// Notes that `epoch` writes from `offset` on; true when that was new. Epochs before it that claim later offsets
     /// wrote nothing that is still there, and go.
     pub(crate) fn assign(&mut self, epoch: i32, offset: i64) -> bool {

@@ -25,6 +25,8 @@
 
 pub mod checkpoints;
 pub mod config;
+#[cfg(test)]
+mod crash;
 mod disk;
 pub mod error;
 mod files;

@@ -21,7 +21,7 @@ use crate::files::{
 };
 use crate::index_file::looks_whole;
 use crate::leader_epochs::LeaderEpochs;
-use crate::producer_snapshot;
+use crate::producer_snapshot::{self, Latest};
 use crate::producer_state::ProducerState;
 use crate::scan::{Next, Scanner, StoredBatch};
 use crate::segment::{Access, IndexSettings, Segment};
@@ -314,13 +314,19 @@ impl Loader<'_> {
         log_end: i64,
         replayed: Option<ProducerState>,
     ) -> Result<(ProducerState, i64)> {
+        let log_start = self.known.log_start_offset;
         let latest = producer_snapshot::load_latest(self.dir, log_end)?;
         let (from, mut state) = match (replayed, latest) {
-            (Some(state), latest) => (latest.map_or(0, |(offset, _)| offset), state),
+            (Some(state), Latest::At(offset, _)) => (offset, state),
+            (Some(state), Latest::None | Latest::Damaged) => (0, state),
             // Kafka, too, takes a log that was closed and has no snapshot for one without producers.
-            (None, None) => (log_end, ProducerState::default()),
-            (None, Some((offset, state))) => {
-                let log_start = self.known.log_start_offset;
+            (None, Latest::None) => (log_end, ProducerState::default()),
+            (None, Latest::Damaged) => {
+                let state = ProducerState::default();
+                let state = replay_onto(state, segments, log_start, log_end)?;
+                (log_start, state)
+            }
+            (None, Latest::At(offset, state)) => {
                 let state = replay_onto(state, segments, offset.max(log_start), log_end)?;
                 (offset, state)
             }

@@ -9,7 +9,10 @@
 //! they take the list of segments as it is at that moment, and a segment that is deleted under them stays readable
 //! through its open file. Flushing takes a lock of its own, so an fsync holds up nobody.
 //!
-//! Failures: when a write or an fsync fails, the log is offline from then on. What failed is not tried again, for after
+//! A full disk refuses appends and nothing else: what the refused append wrote is cut off again, reads go on, and appends
+//! work again once there is space.
+//!
+//! Failures: when a write or an fsync fails otherwise, the log is offline from then on. What failed is not tried again, for after
 //! a failed fsync the kernel may have dropped the pages and a second one would lie; nothing is acknowledged any more;
 //! what was published before stays readable. The directory has to be opened anew, which recovers it.
 //!
@@ -256,6 +259,15 @@ impl Log {
                 dir: self.dir(),
                 reason: reason.clone(),
             }),
+        }
+    }
+
+    /// Like [`Log::fail`] for what left the log as it was: a full disk is no reason to stop.
+    fn fail_unless_full(&self, error: StorageError) -> StorageError {
+        if error.is_disk_full() {
+            error
+        } else {
+            self.fail(error)
         }
     }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -58,6 +58,8 @@ pub struct LogDir {
     clean: bool,
     partitions: RwLock<BTreeMap<Key, Arc<Partition>>>,
     failures: Vec<(PathBuf, StorageError)>,
+    /// The checkpoint files tell of partitions that are not there any more. One of the same name must not inherit that.
+    checkpoints_stale: AtomicBool,
     /// One change of the set of partitions, or of the checkpoint files, at a time.
     changing: Mutex<()>,
     lock: Mutex<Option<DirLock>>,
@@ -93,6 +95,9 @@ impl LogDir {
             log_start_offset: log_starts.get(key).copied().unwrap_or(0),
         };
         let found = partition_dirs(&path)?;
+        let known_keys = recovery_points.keys().chain(log_starts.keys());
+        let gone = |key: &Key| found.binary_search_by(|(found, _)| found.cmp(key)).is_err();
+        let checkpoints_stale = known_keys.into_iter().any(gone);
         let (partitions, failures) = load_all(found, &known, config_for);
         Ok(Self {
             path,
@@ -100,6 +105,7 @@ impl LogDir {
             clean,
             partitions: RwLock::new(partitions),
             failures,
+            checkpoints_stale: AtomicBool::new(checkpoints_stale),
             changing: Mutex::new(()),
             lock: Mutex::new(Some(lock)),
         })
@@ -151,6 +157,9 @@ impl LogDir {
         let _changing = self.changing.lock();
         self.check_open()?;
         check_topic(topic)?;
+        if self.checkpoints_stale.load(Ordering::Relaxed) {
+            self.write_checkpoints(None)?;
+        }
         let path = self.path.join(format!("{topic}-{partition}"));
         disk::create_dir(&path).map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => StorageError::AlreadyExists { path: path.clone() },
@@ -192,6 +201,8 @@ impl LogDir {
         let renamed = self.path.join(deleted_name(topic, partition)?);
         disk::rename(&path, &renamed).map_err(StorageError::io("rename", &path))?;
         files::sync_dir(&self.path)?;
+        self.checkpoints_stale.store(true, Ordering::Relaxed);
+        self.write_checkpoints(None)?;
         disk::remove_dir_all(&renamed).map_err(StorageError::io("remove", &renamed))
     }
 
@@ -244,8 +255,9 @@ impl LogDir {
             let log = &partition.log;
             recovery.insert(key.clone(), log.recovery_point());
             watermarks.insert(key.clone(), log.high_watermark());
-            // As Kafka does: only a start that is not simply the first segment's.
-            if log.log_start_offset() > log.first_segment_offset() {
+            // As Kafka does: only a start that is not simply the first segment's. What an offline log has in its directory is
+            // not certain: segments may be there that it was about to delete.
+            if log.log_start_offset() > log.first_segment_offset() || log.failure().is_some() {
                 starts.insert(key.clone(), log.log_start_offset());
             }
         }
@@ -259,7 +271,9 @@ impl LogDir {
         self.keep_entries_of_failures(&mut starts, LOG_START_FILE)?;
         write_offsets(&self.path.join(RECOVERY_POINT_FILE), &recovery)?;
         write_offsets(&self.path.join(LOG_START_FILE), &starts)?;
-        write_offsets(&self.path.join(HIGH_WATERMARK_FILE), &watermarks)
+        write_offsets(&self.path.join(HIGH_WATERMARK_FILE), &watermarks)?;
+        self.checkpoints_stale.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     /// A log that could not be loaded keeps what is known of it, for when somebody has mended it.

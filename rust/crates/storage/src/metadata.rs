@@ -171,7 +171,7 @@ pub fn read_topic_id(dir: &Path) -> Result<Option<TopicId>> {
     }
     match version {
         Some("0") => Ok(id),
-        None => Ok(None),
+        None | Some("") => Ok(None),
         Some(other) => Err(StorageError::Corrupt {
             reason: format!("version {other:?} is not known, 0 is"),
             path,
@@ -277,8 +277,11 @@ mod tests {
             b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
         );
         assert_eq!(read_topic_id(dir.path()).unwrap(), Some(id));
-        std::fs::write(&path, b"").unwrap();
-        assert_eq!(read_topic_id(dir.path()).unwrap(), None);
+        let whole = std::fs::read(&path).unwrap();
+        for cut in 0..whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            assert_eq!(read_topic_id(dir.path()).unwrap(), None, "{cut}");
+        }
         std::fs::write(&path, b"version: 9\ntopic_id: AAECAwQFBgcICQoLDA0ODw").unwrap();
         assert!(read_topic_id(dir.path()).is_err());
     }

@@ -127,6 +127,11 @@ impl OffsetIndex {
         self.file.len() == 0 || (last.offset < next_offset && last.position < log_size)
     }
 
+    /// Gives the next `entries` entries their place on disk, as far as there is room for them.
+    pub(crate) fn reserve(&self, entries: usize) -> Result<()> {
+        self.file.reserve(entries)
+    }
+
     pub(crate) fn trim(&self) -> Result<()> {
         self.file.trim()
     }

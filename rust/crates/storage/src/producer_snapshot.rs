@@ -19,6 +19,8 @@
 //! and an older snapshot with more batches replayed gives the same.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::disk;
@@ -146,16 +148,47 @@ pub(crate) fn write(dir: &Path, offset: i64, state: &ProducerState, sync: bool) 
         .map_err(StorageError::io("write", &path))
 }
 
-/// Reads the latest intact snapshot at or before `end`: its offset and the producers. Snapshots after `end` know
-/// batches that are gone and damaged ones know nothing: both are removed. `None` when there is no intact one.
-pub(crate) fn load_latest(dir: &Path, end: i64) -> Result<Option<(i64, ProducerState)>> {
+/// Brings the snapshot at `offset`, and that there is one, to disk; does nothing when there is none.
+pub(crate) fn sync(dir: &Path, offset: i64) -> Result<()> {
+    let path = segment_file(dir, offset, SNAPSHOT_SUFFIX);
+    match File::open(&path) {
+        Ok(file) => disk::sync(&file, &path)
+            .map_err(StorageError::io("fsync", &path))
+            .and_then(|()| files::sync_dir(dir)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(StorageError::io("open", &path)(error)),
+    }
+}
+
+/// What the snapshots of a directory tell.
+#[derive(Debug)]
+pub(crate) enum Latest {
+    /// The producers at an offset.
+    At(i64, ProducerState),
+    /// There is no snapshot.
+    None,
+    /// There were some and none was intact.
+    Damaged,
+}
+
+/// Reads the latest intact snapshot at or before `end`. Snapshots after `end` know batches that are gone and damaged
+/// ones know nothing: both are removed, for good, before other batches take those offsets.
+pub(crate) fn load_latest(dir: &Path, end: i64) -> Result<Latest> {
     let offsets = list(dir)?;
     let found = latest_of(dir, &offsets, end);
     let kept = found.as_ref().map_or(-1, |(offset, _)| *offset);
+    let mut removed = false;
     for offset in offsets.into_iter().filter(|offset| *offset > kept) {
-        files::remove_if_exists(&segment_file(dir, offset, SNAPSHOT_SUFFIX))?;
+        removed |= files::remove_if_exists(&segment_file(dir, offset, SNAPSHOT_SUFFIX))?;
     }
-    Ok(found)
+    if removed {
+        files::sync_dir(dir)?;
+    }
+    Ok(match found {
+        Some((offset, state)) => Latest::At(offset, state),
+        None if removed => Latest::Damaged,
+        None => Latest::None,
+    })
 }
 
 /// [`load_latest`] that leaves all files alone.
@@ -251,12 +284,14 @@ mod tests {
     fn the_latest_intact_one_counts() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        assert!(load_latest(dir, 100).unwrap().is_none());
+        assert!(matches!(load_latest(dir, 100).unwrap(), Latest::None));
         write(dir, 10, &ProducerState::default(), false).unwrap();
         write(dir, 20, &sample(), true).unwrap();
         std::fs::write(segment_file(dir, 30, SNAPSHOT_SUFFIX), b"torn").unwrap();
         write(dir, 40, &sample(), false).unwrap();
-        let (offset, state) = load_latest(dir, 35).unwrap().unwrap();
+        let Latest::At(offset, state) = load_latest(dir, 35).unwrap() else {
+            panic!("there is one")
+        };
         assert_eq!((offset, state.len()), (20, 1));
         assert_eq!(list(dir).unwrap(), [10, 20]);
         remove_stray(dir, &[0, 20]).unwrap();

@@ -13,6 +13,7 @@ mod transactions;
 mod truncate;
 
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,6 +52,12 @@ impl Indexes {
             offset: OffsetIndex::create(&offset, base_offset, max_bytes)?,
             time: TimeIndex::create(&time, base_offset, max_bytes)?,
         })
+    }
+
+    /// Makes sure that `entries` more can be appended as far as the disk has a say in it.
+    fn reserve(&self, entries: usize) -> Result<()> {
+        self.offset.reserve(entries)?;
+        self.time.reserve(entries)
     }
 
     pub(crate) fn trim(&self) -> Result<()> {
@@ -279,15 +286,32 @@ impl Segment {
     /// [`Segment::publish`]. `batches` describes `bytes`, with positions relative to its front.
     pub(crate) fn append(&self, bytes: &[u8], batches: &[StoredBatch]) -> Result<Tail> {
         let mut tail = self.tail();
-        disk::write_all_at(&self.file, self.path(), bytes, tail.size)
-            .map_err(StorageError::io("append to", self.path()))?;
         let indexes = self.indexes()?;
+        // Before anything is written: an entry that a full disk keeps out would leave others that lead nowhere.
+        indexes.reserve(batches.len())?;
+        disk::write_all_at(&self.file, self.path(), bytes, tail.size)
+            .map_err(StorageError::io("append to", self.path()))
+            .or_else(|error| self.take_back(tail.size, error))?;
         let start = tail.size;
         for batch in batches {
             tail.add(batch, start + batch.position, self.settings, &indexes)?;
         }
         self.unsynced_indexes.store(true, Ordering::Release);
         Ok(tail)
+    }
+
+    /// Cuts off what a full disk let through of an append, so that the file ends with a whole batch again, also after a
+    /// power loss: closing does not wait for the disk when nothing was appended.
+    fn take_back(&self, size: u64, error: StorageError) -> Result<()> {
+        if error.is_disk_full() && self.file_size()? > size {
+            // Whatever the reason: with that rubbish in its tail the file must not be used any more.
+            disk::set_len(&self.file, self.path(), size)
+                .and_then(|()| disk::sync(&self.file, self.path()))
+                .map_err(|cause| {
+                    StorageError::io("truncate", self.path())(io::Error::other(cause.to_string()))
+                })?;
+        }
+        Err(error)
     }
 
     /// Lets readers see what was appended.
@@ -362,20 +386,20 @@ impl Segment {
         Ok(indexes)
     }
 
-    /// Forgets indexes that led astray; they are built anew when next needed.
-    fn distrust_indexes(&self) -> Result<()> {
+    /// Replaces indexes that led astray by new ones; false when they stay, because nobody may build them here.
+    fn distrust_indexes(&self) -> Result<bool> {
         let mut slot = self.indexes.write();
         // Looked at with the lock: a truncation makes a sealed segment one that is appended to.
         if self.access != Access::Owned || !self.sealed.load(Ordering::Acquire) {
             // What this process wrote itself since it opened the log is not in doubt, and what is not ours not to mend.
-            return Ok(());
+            return Ok(false);
         }
         *slot = Some(Arc::new(if self.path.exists() {
             self.build_indexes()?
         } else {
             self.no_indexes()
         }));
-        Ok(())
+        Ok(true)
     }
 
     fn index_paths(&self) -> (PathBuf, PathBuf) {
@@ -420,7 +444,10 @@ impl Tail {
         };
         if self.bytes_since_index > u64::from(settings.interval_bytes) {
             indexes.offset.append(batch.last_offset, position)?;
-            if let Largest::At(largest) = self.largest {
+            // The last place is for the segment's largest timestamp, which retention and lookups by time go by.
+            if let Largest::At(largest) = self.largest
+                && !indexes.time.is_full()
+            {
                 indexes.time.append(largest)?;
             }
             self.bytes_since_index = 0;

@@ -2,7 +2,8 @@
 //!
 //! What is sent is checked before the writer lock is taken; under it, offsets are given, producers checked, and the bytes
 //! written in one piece. An append that has to be on disk before it is acknowledged waits for that without the lock. Whatever
-//! fails after the checks is the disk's fault and takes the log offline.
+//! fails after the checks is the disk's fault and takes the log offline, but for a full disk: that refuses the append, and
+//! the log is as it was.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -181,11 +182,13 @@ impl Log {
         };
         let active = self
             .active_for(writer, config, &coming, terms.now_ms)
-            .map_err(|e| self.fail(e))?;
+            .map_err(|e| self.fail_unless_full(e))?;
         self.assign_epoch(terms.leader_epoch, first_offset)
-            .map_err(|e| self.fail(e))?;
+            .map_err(|e| self.fail_unless_full(e))?;
         let placed = validator::place(bytes, headers, log_append_time.is_some());
-        let tail = active.append(bytes, &placed).map_err(|e| self.fail(e))?;
+        let tail = active
+            .append(bytes, &placed)
+            .map_err(|e| self.fail_unless_full(e))?;
         self.take_in(writer, config, &active, staged, tail, terms.now_ms)
     }
 
@@ -242,7 +245,7 @@ impl Log {
     }
 
     pub(super) fn assign_epoch(&self, epoch: i32, offset: i64) -> Result<()> {
-        if self.latest_epoch() == Some(epoch) {
+        if self.epochs.read().is_saved(epoch) {
             return Ok(());
         }
         let mut epochs = self.epochs.write();
@@ -282,7 +285,7 @@ impl Log {
         let end = self.log_end_offset();
         self.roll_locked(&mut writer, &config, end, now_ms)
             .map(|_| ())
-            .map_err(|e| self.fail(e))
+            .map_err(|e| self.fail_unless_full(e))
     }
 
     /// A new segment that begins at `first_offset`, or at the log's end if that is later.
@@ -328,6 +331,9 @@ impl Log {
         if offset > writer.snapshot_offset {
             producer_snapshot::write(&self.dir, offset, &writer.producers, sync)?;
             writer.snapshot_offset = offset;
+        } else if sync {
+            // Written when a segment was rolled, which does not wait for the disk.
+            producer_snapshot::sync(&self.dir, offset)?;
         }
         Ok(())
     }

@@ -82,7 +82,9 @@ impl Log {
             new_entries |= !segment.directory_synced.swap(true, Ordering::AcqRel);
         }
         if new_entries {
-            files::sync_dir(&self.dir)
+            files::sync_dir(&self.dir)?;
+            // The first time, the entry of the directory itself may be new as well.
+            files::sync_parent(&self.dir)
         } else {
             Ok(())
         }

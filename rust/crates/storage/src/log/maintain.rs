@@ -13,7 +13,8 @@ use super::{Log, Writer};
 use crate::config::LogConfig;
 use crate::disk;
 use crate::error::{Result, StorageError};
-use crate::files::{DELETED_SUFFIX, SEGMENT_SUFFIXES, segment_file};
+use crate::files::{self, DELETED_SUFFIX, SEGMENT_SUFFIXES, segment_file};
+use crate::leader_epochs::LeaderEpochs;
 use crate::segment::Segment;
 
 impl Log {
@@ -35,10 +36,11 @@ impl Log {
         if flush_due {
             self.flush()?;
         }
-        self.delete_old_segments(now_ms)?;
+        let deleted = self.delete_old_segments(now_ms);
+        // Also when nothing could be deleted for want of space: this makes some.
         let mut writer = self.writer.lock();
         self.remove_deleted(&mut writer, now_ms);
-        Ok(())
+        deleted.map(|_| ())
     }
 
     /// Brings the segments before the active one to disk, so that recovery after a crash begins at the active one.
@@ -56,16 +58,20 @@ impl Log {
     /// Deletes the oldest segments as far as `retention.ms`, `retention.bytes` and the log's start allow; returns how
     /// many.
     pub fn delete_old_segments(&self, now_ms: i64) -> Result<usize> {
-        let mut writer = self.writer.lock();
-        self.check_writable()?;
-        let config = self.config();
-        let count = self.deletable(&config, now_ms)?;
-        if count == 0 {
-            return Ok(0);
-        }
-        self.delete_first(&mut writer, &config, count, now_ms)
-            .map_err(|e| self.fail(e))?;
-        Ok(count)
+        let deleted = {
+            let mut writer = self.writer.lock();
+            self.check_writable()?;
+            let config = self.config();
+            match self.deletable(&config, now_ms)? {
+                0 => return Ok(0),
+                count => self
+                    .delete_first(&mut writer, &config, count, now_ms)
+                    .map_err(|e| self.fail_unless_full(e))?,
+            }
+        };
+        // No checkpoint tells a start that is simply the first segment's: a power loss must not bring others back.
+        files::sync_dir(&self.dir).map_err(|e| self.fail(e))?;
+        Ok(deleted)
     }
 
     /// How many segments from the oldest on may go.
@@ -101,15 +107,23 @@ impl Log {
         Ok(count)
     }
 
+    /// Deletes the first `count` segments, or one less when all were to go and a full disk has no room for a new one: what
+    /// is deleted makes that room. Returns how many.
     fn delete_first(
         &self,
         writer: &mut Writer,
         config: &LogConfig,
-        count: usize,
+        mut count: usize,
         now_ms: i64,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         if count == self.segment_count() {
-            self.roll_locked(writer, config, self.log_end_offset(), now_ms)?;
+            match self.roll_locked(writer, config, self.log_end_offset(), now_ms) {
+                Err(error) if error.is_disk_full() && count > 1 => count -= 1,
+                rolled => {
+                    // The log's end must not go with what is deleted.
+                    rolled.and_then(|_| files::sync_dir(&self.dir))?;
+                }
+            }
         }
         let removed: Vec<Arc<Segment>> = {
             let mut segments = self.segments.write();
@@ -124,7 +138,7 @@ impl Log {
         {
             let mut epochs = self.epochs.write();
             epochs.truncate_from_start(self.log_start_offset());
-            epochs.save()?;
+            save_unless_full(&mut epochs)?;
         }
         let mut files = Vec::new();
         for segment in &removed {
@@ -133,7 +147,7 @@ impl Log {
         writer
             .deletions
             .push((now_ms.saturating_add(config.file_delete_delay_ms), files));
-        Ok(())
+        Ok(count)
     }
 
     pub(super) fn rename_deleted(&self, segment: &Segment, files: &mut Vec<PathBuf>) -> Result<()> {
@@ -184,8 +198,16 @@ impl Log {
         let start = self.log_start_offset();
         let mut epochs = self.epochs.write();
         epochs.truncate_from_start(start);
-        epochs.save().map_err(|e| self.fail(e))?;
+        save_unless_full(&mut epochs).map_err(|e| self.fail(e))?;
         Ok(start)
+    }
+}
+
+/// Saves the epochs; on a full disk the file keeps some that are gone until it is saved next, which harms nobody.
+fn save_unless_full(epochs: &mut LeaderEpochs) -> Result<()> {
+    match epochs.save() {
+        Err(error) if error.is_disk_full() => Ok(()),
+        saved => saved,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of a log as its callers see it: appending, reading, rolling, producers, retention, reading beside a writer.
 
 mod foreign;
+mod full_disk;
 mod model;
 mod recovery;
 mod replication;

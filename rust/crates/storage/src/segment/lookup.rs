@@ -78,6 +78,14 @@ impl Segment {
         let Some(first) = self.locate(offset, tail.size)? else {
             return Ok(None);
         };
+        if first.last_offset >= tail.next_offset {
+            // A reader would wait for its last record for ever.
+            let reason = format!(
+                "a batch says that it ends with offset {}, the segment ends before {}",
+                first.last_offset, tail.next_offset
+            );
+            return Err(self.corrupt(first.position, reason));
+        }
         let end = if upper_bound >= tail.next_offset {
             tail.size
         } else {
@@ -137,7 +145,7 @@ impl Segment {
             Largest::At(entry) => return Ok(Some(entry)),
             Largest::Unknown => {}
         }
-        let indexed = self.indexes()?.time.last();
+        let indexed = self.last_time_indexed(tail.size)?;
         if indexed.is_some() && self.sealed.load(Ordering::Acquire) {
             // A sealed segment's last entry is that of the whole segment.
             self.remember_largest(tail.size, indexed);
@@ -167,6 +175,23 @@ impl Segment {
         }
         self.remember_largest(tail.size, largest);
         Ok(largest)
+    }
+
+    /// The time index's last entry if the batch it names has its timestamp; else that of an index built anew, or none where
+    /// that cannot be. Retention goes by this entry, and one entry of zeros, as a lost page reads, looks like a time.
+    fn last_time_indexed(&self, size: u64) -> Result<Option<TimeEntry>> {
+        let Some(entry) = self.indexes()?.time.last() else {
+            return Ok(None);
+        };
+        let named = self.locate(entry.offset, size)?;
+        if named.is_some_and(|batch| batch.max_timestamp == entry.timestamp) {
+            return Ok(Some(entry));
+        }
+        if self.distrust_indexes()? {
+            Ok(self.indexes()?.time.last())
+        } else {
+            Ok(None)
+        }
     }
 
     /// Keeps the answer, unless the segment has grown since.

@@ -1,0 +1,165 @@
+//! Crashes at every step: histories of a log on a disk with faults, compared with a model.
+//!
+//! Every change the crate makes to a disk goes through [`crate::disk`]; a [`faulty_disk::FaultyDisk`] sees each before it
+//! is made and may end the process there, tear the write, fail it, or be full. From what it saw a
+//! [`disk_model::DiskModel`] makes the directory a power loss would have left. A [`history`] drives a log through
+//! several processes with such faults, and a [`model::Model`] says what must be there after each.
+//!
+//! The histories are numbered; the number is the seed. `LOGCORE_HISTORIES` says how many are run, `LOGCORE_SEED=n` runs
+//! that one alone, and `LOGCORE_FUZZ_MINUTES` runs new ones for so long (`make fuzz`).
+
+mod disk_model;
+mod faulty_disk;
+mod flip;
+mod history;
+mod model;
+pub(crate) mod random;
+mod reader;
+mod stories;
+
+use std::panic::catch_unwind;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+
+use faulty_disk::KINDS;
+use history::Tally;
+
+/// What CI runs.
+const HISTORIES: u64 = 10_000;
+/// So many histories meet everything there is to meet.
+const HISTORIES_ENOUGH: u64 = 5_000;
+
+/// One failure is often followed by many like it.
+const FAILURES_MAX: usize = 8;
+
+fn number_in(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().expect("a whole number is needed"))
+}
+
+/// Which histories are run, and until when.
+struct Run {
+    next: AtomicU64,
+    end: u64,
+    deadline: Option<Instant>,
+}
+
+impl Run {
+    fn from_environment() -> Self {
+        let (first, count) = match number_in("LOGCORE_SEED") {
+            Some(seed) => (seed, 1),
+            None => (0, number_in("LOGCORE_HISTORIES").unwrap_or(HISTORIES)),
+        };
+        let run = Self {
+            next: AtomicU64::new(first),
+            end: first + count,
+            deadline: None,
+        };
+        let Some(minutes) = number_in("LOGCORE_FUZZ_MINUTES") else {
+            return run;
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        Self {
+            // Far from those CI runs, and from the last run's.
+            next: AtomicU64::new(now.as_micros() as u64),
+            end: u64::MAX,
+            deadline: Some(Instant::now() + Duration::from_secs(60 * minutes)),
+        }
+    }
+
+    fn next(&self) -> Option<u64> {
+        let seed = self.next.fetch_add(1, Ordering::Relaxed);
+        let in_time = self.deadline.is_none_or(|end| Instant::now() < end);
+        (seed < self.end && in_time).then_some(seed)
+    }
+}
+
+/// A directory in memory where there is one: the disk is modelled, the real one would only be slow.
+fn scratch() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() {
+        tempfile::tempdir_in(memory).unwrap()
+    } else {
+        tempfile::tempdir().unwrap()
+    }
+}
+
+/// What came of all histories so far.
+#[derive(Default)]
+struct Outcome {
+    tally: Tally,
+    count: u64,
+    failed: Vec<u64>,
+}
+
+/// Runs histories until there are no more, or enough have failed.
+fn run_histories(run: &Run, outcome: &Mutex<Outcome>) {
+    while let Some(seed) = run.next() {
+        let dir = scratch();
+        let result = catch_unwind(|| history::run(seed, dir.path()));
+        let mut outcome = outcome.lock();
+        outcome.count += 1;
+        match result {
+            Ok(tally) => outcome.tally.add(&tally),
+            Err(_) => {
+                eprintln!("run this history again with LOGCORE_SEED={seed}");
+                outcome.failed.push(seed);
+            }
+        }
+        if outcome.failed.len() >= FAILURES_MAX {
+            return;
+        }
+    }
+}
+
+// Broken if it failed: some order of appends, crashes, power losses, full disks, failing writes and flipped bits loses
+// records that were on disk, changes one, serves a damaged one, or forgets what a producer has sent.
+#[test]
+fn no_fault_costs_what_was_certain() {
+    let run = Run::from_environment();
+    let outcome = Mutex::new(Outcome::default());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| run_histories(&run, &outcome));
+        }
+    });
+    let Outcome {
+        tally,
+        count,
+        failed,
+    } = outcome.into_inner();
+    println!("{count} histories: {tally:?}");
+    assert!(
+        failed.is_empty(),
+        "run again with LOGCORE_SEED, one of {failed:?}"
+    );
+    if count >= HISTORIES_ENOUGH {
+        check_that_all_was_met(&tally);
+    }
+}
+
+/// Histories that meet no faults prove nothing.
+fn check_that_all_was_met(tally: &Tally) {
+    for (kind, name) in KINDS.iter().enumerate() {
+        assert!(tally.crashes[kind] > 0, "no crash in {name}");
+        assert!(tally.errors[kind] > 0, "no error in {name}");
+    }
+    let counts = [
+        ("writes refused by a full disk", tally.refused),
+        ("power losses", tally.power_losses),
+        ("process ends", tally.process_ends),
+        ("crashes while opening", tally.crashes_while_opening),
+        ("clean closes", tally.closed),
+        ("bits flipped in hints", tally.flips_in_hints),
+        ("bits flipped in a tail that is cut", tally.flips_cut),
+        ("bits flipped that were reported", tally.flips_reported),
+        ("deletions", tally.deletions),
+    ];
+    for (what, count) in counts {
+        assert!(count > 20, "only {count} {what}");
+    }
+}

@@ -1,0 +1,266 @@
+//! What the histories have found, each told as short as can be.
+
+use std::fs;
+use std::path::Path;
+
+use logcore_records::{BatchBuilder, Compression};
+
+use super::faulty_disk::FaultyDisk;
+use crate::config::LogConfig;
+use crate::error::StorageError;
+use crate::files::{LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, file_names, segment_file};
+use crate::log::Log;
+use crate::log_dir::LogDir;
+
+/// Small segments, and an index entry for every second batch.
+fn small() -> LogConfig {
+    LogConfig {
+        segment_bytes: 1000,
+        index_interval_bytes: 100,
+        segment_index_bytes: 4096,
+        producer_id_expiration_ms: i64::MAX,
+        retention_ms: -1,
+        ..LogConfig::default()
+    }
+}
+
+/// A batch of one record of 100 bytes, of a producer unless its id is -1.
+fn batch(timestamp: i64, producer_id: i64, sequence: i32) -> Vec<u8> {
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    if producer_id >= 0 {
+        builder.set_producer_state(producer_id, 0, sequence);
+    }
+    builder
+        .append(timestamp, None, Some(&[b'v'; 100]), &[])
+        .unwrap();
+    builder.build().unwrap()
+}
+
+fn fill(log: &Log, batches: i64) {
+    let from = log.log_end_offset();
+    for number in 0..batches {
+        log.append_as_leader(&mut batch(1000 + from + number, -1, 0), 0, 5000)
+            .unwrap();
+    }
+}
+
+fn open_dir(path: &Path) -> LogDir {
+    LogDir::open(path, 1, Some("cluster"), &|_: &str| small()).unwrap()
+}
+
+/// A disk, and an empty directory for what a power loss leaves of it.
+fn disks() -> (tempfile::TempDir, FaultyDisk, tempfile::TempDir) {
+    let before = super::scratch();
+    let disk = FaultyDisk::new(before.path(), 1);
+    (before, disk, super::scratch())
+}
+
+// Broken if it failed: a new partition's records, brought to disk, would be gone with its directory.
+#[test]
+fn the_first_flush_makes_the_directory_certain() {
+    let (before, disk, after) = disks();
+    let logs = open_dir(before.path());
+    let log = logs.create("t", 0, [7; 16], small()).unwrap().log.clone();
+    fill(&log, 3);
+    log.flush().unwrap();
+    disk.lose_all_but_the_certain(after.path());
+    let logs = open_dir(after.path());
+    assert_eq!(logs.get("t", 0).unwrap().log.log_end_offset(), 3);
+}
+
+// Broken if it failed: a time index that lost its page would have retention delete a segment that is not old, and
+// lookups by time pass it over.
+#[test]
+fn a_time_index_of_zeros_is_not_believed() {
+    let dir = super::scratch();
+    let log = Log::open(dir.path(), small(), true, 0).unwrap();
+    fill(&log, 1);
+    log.roll(0).unwrap();
+    fill(&log, 1);
+    log.close().unwrap();
+    let path = segment_file(dir.path(), 0, TIME_INDEX_SUFFIX);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 12);
+    fs::write(&path, [0; 12]).unwrap();
+    let config = LogConfig {
+        retention_ms: 500,
+        ..small()
+    };
+    let log = Log::open(dir.path(), config, true, 0).unwrap();
+    assert_eq!(log.delete_old_segments(1400).unwrap(), 0);
+    assert_eq!(log.offset_for_timestamp(999).unwrap().unwrap().offset, 0);
+}
+
+// Broken if it failed: a segment's last time index entry would not be its newest record's when one append brings more
+// batches than the index has room for, and lookups by time would pass the segment over.
+#[test]
+fn the_last_place_in_a_time_index_is_for_the_newest_record() {
+    let dir = super::scratch();
+    let config = LogConfig {
+        segment_bytes: 3000,
+        index_interval_bytes: 0,
+        segment_index_bytes: 36,
+        ..small()
+    };
+    let log = Log::open(dir.path(), config.clone(), true, 0).unwrap();
+    let many: Vec<u8> = (0..8).flat_map(|n| batch(1000 + n, -1, 0)).collect();
+    log.append_as_leader(&mut many.clone(), 0, 5000).unwrap();
+    log.roll(0).unwrap();
+    log.close().unwrap();
+    let log = Log::open(dir.path(), config, true, 0).unwrap();
+    assert_eq!(log.max_timestamp().unwrap().unwrap().offset, 7);
+    assert_eq!(log.offset_for_timestamp(1007).unwrap().unwrap().offset, 7);
+}
+
+fn send(log: &Log, sequence: i32) -> bool {
+    log.append_as_leader(&mut batch(1000, 9, sequence), 0, 5000)
+        .unwrap()
+        .duplicate
+}
+
+// Broken if it failed: a producer's batch that was flushed would be written twice, when the power is lost after a clean
+// shutdown right behind a roll.
+#[test]
+fn a_clean_shutdown_brings_the_snapshot_of_a_roll_to_disk() {
+    let (before, disk, after) = disks();
+    let path = before.path().join("t-0");
+    let log = Log::open(&path, small(), true, 0).unwrap();
+    send(&log, 0);
+    log.roll(0).unwrap();
+    log.close().unwrap();
+    disk.lose_all_but_the_certain(after.path());
+    let log = Log::open(&after.path().join("t-0"), small(), true, 0).unwrap();
+    assert!(send(&log, 0));
+}
+
+// Broken if it failed: with its snapshot damaged a log would take its producers for new ones.
+#[test]
+fn producers_are_found_again_without_their_snapshot() {
+    let dir = super::scratch();
+    let log = Log::open(dir.path(), small(), true, 0).unwrap();
+    send(&log, 0);
+    log.close().unwrap();
+    fs::write(segment_file(dir.path(), 1, SNAPSHOT_SUFFIX), b"damaged").unwrap();
+    let log = Log::open(dir.path(), small(), true, 0).unwrap();
+    assert!(send(&log, 0));
+}
+
+// Broken if it failed: a snapshot of records that were cut off could come back after others took their offsets.
+#[test]
+fn a_snapshot_that_was_removed_stays_so() {
+    let (before, disk, after) = disks();
+    let path = before.path().join("t-0");
+    let log = Log::open(&path, small(), false, 0).unwrap();
+    send(&log, 0);
+    log.close().unwrap();
+    let stale = fs::read(segment_file(&path, 1, SNAPSHOT_SUFFIX)).unwrap();
+    fs::write(segment_file(&path, 0, LOG_SUFFIX), b"").unwrap();
+    fs::write(segment_file(&path, 1, SNAPSHOT_SUFFIX), stale).unwrap();
+    let log = Log::open(&path, small(), false, 0).unwrap();
+    assert_eq!(log.log_end_offset(), 0);
+    disk.lose_all_but_the_certain(after.path());
+    let names = file_names(&after.path().join("t-0")).unwrap();
+    assert!(
+        !names.iter().any(|n| n.ends_with(SNAPSHOT_SUFFIX)),
+        "{names:?}"
+    );
+}
+
+// Broken if it failed: a partition created again would begin where the deleted one did, or lose its first records with
+// the next crash.
+#[test]
+fn a_partition_created_again_inherits_nothing() {
+    let dir = super::scratch();
+    let logs = open_dir(dir.path());
+    let log = logs.create("t", 0, [7; 16], small()).unwrap().log.clone();
+    fill(&log, 20);
+    log.flush().unwrap();
+    log.advance_log_start_offset(10).unwrap();
+    logs.checkpoint().unwrap();
+    logs.delete("t", 0).unwrap();
+    let log = logs.create("t", 0, [8; 16], small()).unwrap().log.clone();
+    fill(&log, 3);
+    drop((log, logs));
+    let log = open_dir(dir.path()).get("t", 0).unwrap().log.clone();
+    assert_eq!((log.log_start_offset(), log.log_end_offset()), (0, 3));
+}
+
+// The same, when the process ends between the deletion and the checkpoints.
+#[test]
+fn a_partition_created_after_a_crash_inherits_nothing() {
+    let dir = super::scratch();
+    let logs = open_dir(dir.path());
+    let log = logs.create("t", 0, [7; 16], small()).unwrap().log.clone();
+    fill(&log, 20);
+    log.advance_log_start_offset(10).unwrap();
+    logs.checkpoint().unwrap();
+    drop((log, logs));
+    fs::remove_dir_all(dir.path().join("t-0")).unwrap();
+    let logs = open_dir(dir.path());
+    let log = logs.create("t", 0, [8; 16], small()).unwrap().log.clone();
+    fill(&log, 3);
+    drop((log, logs));
+    let log = open_dir(dir.path()).get("t", 0).unwrap().log.clone();
+    assert_eq!((log.log_start_offset(), log.log_end_offset()), (0, 3));
+}
+
+// Broken if it failed: records that retention deleted would be back after a power loss.
+#[test]
+fn deleted_segments_stay_deleted() {
+    let (before, disk, after) = disks();
+    let logs = open_dir(before.path());
+    let log = logs.create("t", 0, [7; 16], small()).unwrap().log.clone();
+    fill(&log, 30);
+    log.flush().unwrap();
+    log.update_config(LogConfig {
+        retention_ms: 0,
+        ..small()
+    });
+    log.delete_old_segments(100_000).unwrap();
+    assert_eq!(log.log_start_offset(), 30);
+    logs.checkpoint().unwrap();
+    disk.lose_all_but_the_certain(after.path());
+    let log = open_dir(after.path()).get("t", 0).unwrap().log.clone();
+    assert_eq!((log.log_start_offset(), log.log_end_offset()), (30, 30));
+}
+
+// Broken if it failed: half of a batch that a full disk refused would come back in a log that was closed, and stop it
+// from opening.
+#[test]
+fn a_refused_batch_does_not_come_back() {
+    let (before, disk, after) = disks();
+    let path = before.path().join("t-0");
+    let log = Log::open(&path, small(), false, 0).unwrap();
+    fill(&log, 3);
+    log.flush().unwrap();
+    disk.fill_up();
+    let error = log
+        .append_as_leader(&mut batch(1, -1, 0), 0, 5000)
+        .unwrap_err();
+    assert!(error.is_disk_full(), "{error}");
+    assert!(disk.is_certain(&segment_file(&path, 0, LOG_SUFFIX)));
+    disk.free_space();
+    log.close().unwrap();
+    disk.lose_all_but_the_certain(after.path());
+    let log = Log::open(&after.path().join("t-0"), small(), true, 3).unwrap();
+    assert_eq!(log.log_end_offset(), 3);
+}
+
+// Broken if it failed: a consumer would wait for ever at a damaged batch instead of being told.
+#[test]
+fn a_batch_that_claims_offsets_beyond_its_segment_is_reported() {
+    let dir = super::scratch();
+    let log = Log::open(dir.path(), small(), true, 0).unwrap();
+    fill(&log, 3);
+    log.roll(0).unwrap();
+    fill(&log, 1);
+    log.close().unwrap();
+    let path = segment_file(dir.path(), 0, LOG_SUFFIX);
+    let mut bytes = fs::read(&path).unwrap();
+    // The last offset delta of the last of three batches.
+    let at = bytes.len() / 3 * 2 + 24;
+    bytes[at] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let log = Log::open(dir.path(), small(), true, 4).unwrap();
+    let error = log.read(2, 1000, i64::MAX, true).unwrap_err();
+    assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
+}
