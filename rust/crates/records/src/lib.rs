@@ -20,6 +20,7 @@
 //! | [`batch`] | one batch: checksum, shape, records, changes in place; iterating over many |
 //! | [`record`] | one record inside a batch and its headers |
 //! | [`builder`] | encoding records into a batch |
+//! | [`filter`] | a batch with only some of its records |
 //! | [`varint`] | zigzag varints |
 //! | [`compression`] | the five codecs, bounded |
 //! | [`legacy`] | message sets v0 and v1 |
@@ -31,6 +32,7 @@ pub mod batch;
 pub mod builder;
 pub mod compression;
 pub mod error;
+pub mod filter;
 pub mod header;
 pub mod legacy;
 pub mod record;
@@ -43,5 +45,6 @@ pub use batch::{
 pub use builder::BatchBuilder;
 pub use compression::Compression;
 pub use error::RecordError;
+pub use filter::{BatchFilter, Entry, Filtered, Left, NewHorizon, write_empty};
 pub use header::{BatchHeader, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, TimestampType};
 pub use record::{Headers, Record, RecordIter, Records};
