@@ -196,7 +196,13 @@ fn an_empty_batch_keeps_its_producers_state() {
     assert!(records(&after).is_empty());
     assert_eq!(after.header.last_offset(), 1002);
     assert_eq!(after.header.last_sequence(), before.header.last_sequence());
-    assert_eq!((after.header.producer_id, after.header.producer_epoch), (5, 2));
+    assert_eq!(
+        (after.header.producer_id, after.header.producer_epoch),
+        (5, 2)
+    );
     assert_eq!(after.header.compression().unwrap(), Compression::None);
-    assert_eq!((after.header.base_timestamp, after.header.max_timestamp), (-1, 77));
+    assert_eq!(
+        (after.header.base_timestamp, after.header.max_timestamp),
+        (-1, 77)
+    );
 }
