@@ -9,6 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 /// A change about to be made.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +35,10 @@ pub(crate) enum Change<'a> {
     },
     /// Blocks are given to a range of a file whose length stays.
     Allocate {
+        path: &'a Path,
+    },
+    /// A file's time of last change is set.
+    SetModified {
         path: &'a Path,
     },
     /// A file's bytes and length are brought to disk.
@@ -140,6 +145,12 @@ pub(crate) fn sync(file: &File, path: &Path) -> io::Result<()> {
     file.sync_data()
 }
 
+/// Sets when a file was last written.
+pub(crate) fn set_modified(file: &File, path: &Path, time: SystemTime) -> io::Result<()> {
+    allow(Change::SetModified { path })?;
+    file.set_modified(time)
+}
+
 /// Makes entries of a directory (new, renamed and removed files) survive a power loss.
 pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
     allow(Change::SyncDir { path })?;
@@ -214,6 +225,7 @@ pub(crate) mod watch {
             | Change::Write { path, .. }
             | Change::SetLen { path, .. }
             | Change::Allocate { path }
+            | Change::SetModified { path }
             | Change::Sync { path }
             | Change::SyncDir { path }
             | Change::Remove { path }

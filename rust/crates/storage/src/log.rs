@@ -2,7 +2,7 @@
 //!
 //! Owns the order in which things become true: bytes are written, indexes follow, the tail is published, then the log's
 //! end and high watermark move. Appending is in `append`, flushing and closing in `durability`, reading in `read`, retention
-//! and background work in `maintain`, reading a directory that another process writes in `foreign`.
+//! and background work in `maintain`, compaction in `compaction`, reading a directory that another process writes in `foreign`.
 //!
 //! Threads: a `Log` is shared freely. Appending, rolling, deleting and closing take the writer lock. Readers never do:
 //! they take the list of segments as it is at that moment, and a segment that is deleted under them stays readable
@@ -15,6 +15,7 @@
 //! A crash: see [`crate::loader`].
 
 mod append;
+mod compaction;
 mod durability;
 mod foreign;
 mod maintain;
@@ -29,6 +30,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::cleaner::gate::Cleaning;
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::leader_epochs::LeaderEpochs;
@@ -56,6 +58,7 @@ pub struct Log {
     first_undecided: AtomicI64,
     recovery_point: AtomicI64,
     flushing: Mutex<()>,
+    cleaning: Cleaning,
     failure: OnceLock<String>,
     closed: AtomicBool,
     recovery: Recovery,
@@ -131,6 +134,7 @@ impl Log {
             first_undecided: AtomicI64::new(undecided.unwrap_or(STABLE)),
             recovery_point: AtomicI64::new(loaded.recovery_point),
             flushing: Mutex::new(()),
+            cleaning: Cleaning::default(),
             failure: OnceLock::new(),
             closed: AtomicBool::new(false),
             recovery: loaded.recovery,

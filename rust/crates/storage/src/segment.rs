@@ -14,15 +14,19 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::disk;
 use crate::error::{Result, StorageError};
-use crate::files::{INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, remove_if_exists, segment_file};
+use crate::files::{
+    INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, remove_if_exists, segment_file,
+};
 use crate::offset_index::OffsetIndex;
 use crate::scan::{Next, StoredBatch};
 use crate::time_index::{TimeEntry, TimeIndex};
+use crate::txn_index::{AbortedTxn, TxnIndex};
 
 /// What a segment needs to know to make its indexes.
 #[derive(Debug, Clone, Copy)]
@@ -109,6 +113,8 @@ pub(crate) struct Segment {
     tail: Mutex<Tail>,
     indexes: RwLock<Option<Arc<Indexes>>>,
     sealed: AtomicBool,
+    /// Its files are another segment's now: what was not opened of them before must not be.
+    retired: AtomicBool,
     /// The directory entry of this segment's files is on disk.
     pub(crate) directory_synced: AtomicBool,
 }
@@ -185,6 +191,7 @@ impl Segment {
             }),
             indexes: RwLock::new(None),
             sealed: AtomicBool::new(true),
+            retired: AtomicBool::new(false),
             directory_synced: AtomicBool::new(false),
         }
     }
@@ -236,6 +243,14 @@ impl Segment {
         }
     }
 
+    /// When the file was last written.
+    pub(crate) fn modified(&self) -> Result<SystemTime> {
+        self.file
+            .metadata()
+            .and_then(|metadata| metadata.modified())
+            .map_err(StorageError::io("read", self.path()))
+    }
+
     // ---- appending ----
 
     /// True when `position`s and offsets relative to the base still fit the index's 31 bits.
@@ -245,6 +260,14 @@ impl Segment {
 
     /// How long the segment has been filling when a record of `timestamp` arrives at `now_ms`, in milliseconds.
     pub(crate) fn age_ms(&self, now_ms: i64, timestamp: i64) -> Result<i64> {
+        Ok(match self.first_timestamp()? {
+            Some(first) => timestamp - first,
+            None => now_ms - self.created_ms,
+        })
+    }
+
+    /// The largest timestamp of the first batch; `None` when there is none.
+    pub(crate) fn first_timestamp(&self) -> Result<Option<i64>> {
         let tail = self.tail();
         let first = match tail.first_timestamp {
             Some(first) => first,
@@ -259,11 +282,7 @@ impl Segment {
                 first
             }
         };
-        Ok(if first >= 0 {
-            timestamp - first
-        } else {
-            now_ms - self.created_ms
-        })
+        Ok((first >= 0).then_some(first))
     }
 
     /// Writes the batches in one piece behind the last and indexes them; readers do not see them before
@@ -329,7 +348,7 @@ impl Segment {
             Ok(Some(indexes)) => indexes,
             Ok(None) | Err(StorageError::Io { .. } | StorageError::Corrupt { .. }) => {
                 match self.access {
-                    Access::Owned if self.path.exists() => self.build_indexes()?,
+                    Access::Owned if self.owns_files() => self.build_indexes()?,
                     // Foreign, or deleted while a reader still holds it: everything is found by scanning.
                     Access::Owned | Access::Foreign => self.no_indexes(),
                 }
@@ -348,12 +367,45 @@ impl Segment {
             return Ok(());
         }
         let mut slot = self.indexes.write();
-        *slot = Some(Arc::new(if self.path.exists() {
+        *slot = Some(Arc::new(if self.owns_files() {
             self.build_indexes()?
         } else {
             self.no_indexes()
         }));
         Ok(())
+    }
+
+    /// True while the files of its name are its own.
+    fn owns_files(&self) -> bool {
+        !self.retired.load(Ordering::Acquire) && self.path.exists()
+    }
+
+    /// Its files are about to be replaced by another segment's. Who reads from it goes on with the files it has open;
+    /// indexes that were not opened yet are opened now, or never.
+    pub(crate) fn retire(&self) {
+        let mut slot = self.indexes.write();
+        if slot.is_none() {
+            let loaded = self.load_indexes().ok().flatten();
+            *slot = Some(Arc::new(loaded.unwrap_or_else(|| self.no_indexes())));
+        }
+        self.retired.store(true, Ordering::Release);
+    }
+
+    /// Bytes of the offset index's and of the time index's file; 0 for one that is not there.
+    pub(crate) fn index_sizes(&self) -> Result<(u64, u64)> {
+        let (offset, time) = self.index_paths();
+        let size = |path: PathBuf| match std::fs::metadata(&path) {
+            Ok(metadata) => Ok(metadata.len()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(StorageError::io("read", &path)(error)),
+        };
+        Ok((size(offset)?, size(time)?))
+    }
+
+    /// The transactions whose abort marker is here.
+    pub(crate) fn aborted_transactions(&self) -> Result<Vec<AbortedTxn>> {
+        let path = segment_file(&self.dir, self.base_offset, TXN_INDEX_SUFFIX);
+        TxnIndex::open(&path).map(|index| index.entries())
     }
 
     fn index_paths(&self) -> (PathBuf, PathBuf) {
