@@ -251,7 +251,7 @@ fn continue_log(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     // Broken if it failed: a compacted log would show its readers another state than was written.
     #[test]
