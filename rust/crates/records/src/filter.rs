@@ -49,7 +49,7 @@ pub enum Left {
     Nothing,
 }
 
-/// What [`BatchFilter::filter`] did.
+/// What [`OpenBatch::filter`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filtered {
     pub left: Left,
@@ -69,44 +69,68 @@ pub struct BatchFilter {
     runs: Vec<(usize, usize)>,
 }
 
+/// A batch whose records are there to be walked over, decompressed if need be.
+#[derive(Debug)]
+pub struct OpenBatch<'a> {
+    header: &'a BatchHeader,
+    bytes: &'a [u8],
+    scratch: &'a mut Vec<u8>,
+    runs: &'a mut Vec<(usize, usize)>,
+}
+
 impl BatchFilter {
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Calls `visit` with each record of a batch, decompressed to at most `limit` bytes.
+    /// Makes the records of a batch ready, decompressed to at most `limit` bytes.
     ///
-    /// Errors: as [`Batch::records`]. The checksum is the caller's to verify.
-    pub fn for_each(
-        &mut self,
-        batch: &Batch<'_>,
+    /// Errors: as [`Batch::records`]. The checksum is the caller's to verify: a batch written anew gets a new one, which
+    /// must not cover up damage.
+    pub fn open<'a>(
+        &'a mut self,
+        batch: &'a Batch<'_>,
         limit: usize,
-        mut visit: impl FnMut(Entry<'_>),
-    ) -> Result<(), RecordError> {
-        let bytes = payload(batch, limit, &mut self.decompressed)?;
-        let mut frames = Frames::new(&batch.header, bytes);
+    ) -> Result<OpenBatch<'a>, RecordError> {
+        Ok(OpenBatch {
+            header: &batch.header,
+            bytes: payload(batch, limit, &mut self.decompressed)?,
+            scratch: &mut self.records,
+            runs: &mut self.runs,
+        })
+    }
+}
+
+impl OpenBatch<'_> {
+    /// Calls `visit` with each record.
+    ///
+    /// Errors: records that are no records.
+    #[inline]
+    pub fn for_each(&self, mut visit: impl FnMut(Entry<'_>)) -> Result<(), RecordError> {
+        let mut frames = Frames::new(self.header, self.bytes);
         while let Some(frame) = frames.next()? {
             visit(frame.entry);
         }
         Ok(())
     }
 
-    /// Asks `keep` for each record of `batch` and appends to `out` the batch with those that stay, unless all stay.
+    /// Asks `keep` for each record in order and appends to `out` the batch with those that stay, unless all stay.
     /// `horizon` is given when the batch has none yet and shall get one if a tombstone stays.
     ///
-    /// Errors: records that are no records, more than `limit` bytes decompressed; `out` is as before then. The checksum
-    /// is the caller's to verify: a batch written anew gets a new one, which must not cover up damage.
+    /// Errors: records that are no records; `out` is as before then.
     pub fn filter(
-        &mut self,
-        batch: &Batch<'_>,
-        limit: usize,
+        self,
         horizon: Option<NewHorizon>,
         mut keep: impl FnMut(Entry<'_>) -> bool,
         out: &mut Vec<u8>,
     ) -> Result<Filtered, RecordError> {
-        let header = &batch.header;
-        let bytes = payload(batch, limit, &mut self.decompressed)?;
-        self.runs.clear();
+        let Self {
+            header,
+            bytes,
+            scratch,
+            runs,
+        } = self;
+        runs.clear();
         let (mut read, mut kept, mut tombstones) = (0, 0, false);
         let mut newest = i64::MIN;
         let mut frames = Frames::new(header, bytes);
@@ -118,9 +142,9 @@ impl BatchFilter {
             kept += 1;
             tombstones |= !frame.entry.has_value;
             newest = newest.max(frame.timestamp_delta);
-            match self.runs.last_mut() {
+            match runs.last_mut() {
                 Some(run) if run.1 == frame.start => run.1 = frame.end,
-                _ => self.runs.push((frame.start, frame.end)),
+                _ => runs.push((frame.start, frame.end)),
             }
         }
         let horizon = horizon
@@ -146,7 +170,7 @@ impl BatchFilter {
                 ..header.clone()
             };
             let start = out.len();
-            let written = rewrite(header, horizon, bytes, &self.runs, &mut self.records, out);
+            let written = rewrite(header, horizon, bytes, runs, scratch, out);
             if written.is_err() {
                 out.truncate(start);
             }

@@ -45,6 +45,6 @@ pub use batch::{
 pub use builder::BatchBuilder;
 pub use compression::Compression;
 pub use error::RecordError;
-pub use filter::{BatchFilter, Entry, Filtered, Left, NewHorizon, write_empty};
+pub use filter::{BatchFilter, Entry, Filtered, Left, NewHorizon, OpenBatch, write_empty};
 pub use header::{BatchHeader, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, TimestampType};
 pub use record::{Headers, Record, RecordIter, Records};

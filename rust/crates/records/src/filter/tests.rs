@@ -89,9 +89,7 @@ proptest! {
         let before = records(&batch);
         let mut visited = Vec::new();
         let mut out = b"front".to_vec();
-        let filtered = BatchFilter::new().filter(
-            &batch,
-            LIMIT,
+        let filtered = BatchFilter::new().open(&batch, LIMIT).unwrap().filter(
             horizon.map(|(at_ms, always)| NewHorizon { at_ms, always }),
             |entry| {
                 visited.push((entry.offset, entry.key.map(<[u8]>::to_vec), entry.has_value));
@@ -171,7 +169,8 @@ proptest! {
         let batch = Batch::parse(&bytes).unwrap();
         let mut out = Vec::new();
         let horizon = Some(NewHorizon { at_ms: 5, always: true });
-        if BatchFilter::new().filter(&batch, LIMIT, horizon, |_| true, &mut out).is_err() {
+        let mut filter = BatchFilter::new();
+        if filter.open(&batch, LIMIT).unwrap().filter(horizon, |_| true, &mut out).is_err() {
             prop_assert!(out.is_empty());
         }
     }

@@ -12,7 +12,7 @@ use logcore_records::{
 };
 
 use super::gate::Stop;
-use super::offset_map::OffsetMap;
+use super::offset_map::{Digest, OffsetMap};
 use super::output::Output;
 use super::plan::Plan;
 use super::throttle::Throttle;
@@ -92,6 +92,8 @@ pub(crate) struct Run<'a> {
     pub(crate) now_ms: i64,
     filter: BatchFilter,
     buffer: Vec<u8>,
+    /// Of the batch at hand.
+    digests: Vec<Option<Digest>>,
     unthrottled: u64,
     stats: CleanerStats,
 }
@@ -110,6 +112,7 @@ impl<'a> Run<'a> {
             now_ms,
             filter: BatchFilter::new(),
             buffer: Vec::new(),
+            digests: Vec::new(),
             unthrottled: 0,
             stats: CleanerStats::default(),
         }
@@ -255,6 +258,7 @@ fn map_segment(
         return Ok(false);
     };
     let mut full = false;
+    let mut keys = Vec::new();
     walk(
         segment,
         first.position,
@@ -267,6 +271,7 @@ fn map_segment(
                 batch,
                 bytes,
                 &mut run.filter,
+                &mut keys,
                 map,
                 transactions,
             )
@@ -292,20 +297,21 @@ fn map_batch(
     stored: &StoredBatch,
     bytes: &[u8],
     filter: &mut BatchFilter,
+    keys: &mut Vec<(Digest, i64)>,
     map: &mut OffsetMap,
     transactions: &mut Transactions,
 ) -> Result<Option<u64>, RecordError> {
+    keys.clear();
     let mut records = 0;
-    let mut full = false;
-    let mut put = |key: Option<&[u8]>, offset: i64| {
+    let mut take = |key: Option<&[u8]>, offset: i64| {
         records += 1;
-        if let Some(key) = key.filter(|_| offset >= first_dirty && !full) {
-            full = map.put(map.digest(key), offset).is_err();
+        if let Some(key) = key.filter(|_| offset >= first_dirty) {
+            keys.push((map.digest(key), offset));
         }
     };
     if stored.header.is_none() {
         legacy::for_each(bytes, DECOMPRESSED_MAX, |message| {
-            put(message.key, message.offset);
+            take(message.key, message.offset);
             Ok(())
         })?;
     } else {
@@ -317,10 +323,13 @@ fn map_batch(
         if transactions.on_batch(&batch) {
             return Ok(Some(batch.header.record_count.max(0) as u64));
         }
-        filter.for_each(&batch, DECOMPRESSED_MAX, |entry| {
-            put(entry.key, entry.offset)
-        })?;
+        let batch = filter.open(&batch, DECOMPRESSED_MAX)?;
+        batch.for_each(|entry| take(entry.key, entry.offset))?;
     }
+    map.touch(keys.iter().map(|(digest, _)| *digest));
+    let full = keys
+        .iter()
+        .any(|(digest, offset)| map.put(*digest, *offset).is_err());
     Ok((!full).then_some(records))
 }
 
@@ -447,12 +456,35 @@ impl Copy<'_, '_> {
     ) -> Result<Filtered, RecordError> {
         let map = self.map;
         let is_control = batch.header.is_control();
-        let stats = &mut self.run.stats;
-        let filtered = self.run.filter.filter(
-            batch,
-            DECOMPRESSED_MAX,
+        let Run {
+            filter,
+            digests,
+            stats,
+            ..
+        } = &mut *self.run;
+        let batch = filter.open(batch, DECOMPRESSED_MAX)?;
+        digests.clear();
+        if !is_control {
+            batch.for_each(|entry| {
+                let mapped = entry.key.filter(|_| entry.offset <= map.latest());
+                digests.push(mapped.map(|key| map.digest(key)));
+            })?;
+            map.touch(digests.iter().flatten().copied());
+        }
+        let mut digests = digests.iter().copied();
+        let filtered = batch.filter(
             new_horizon,
-            |entry| is_control || stays(map, entry, !horizon_over, &mut stats.keyless_records),
+            |entry| {
+                let digest = digests.next().flatten();
+                is_control
+                    || stays(
+                        map,
+                        entry,
+                        digest,
+                        !horizon_over,
+                        &mut stats.keyless_records,
+                    )
+            },
             &mut output.buffer,
         )?;
         stats.records_read += filtered.read as u64;
@@ -471,7 +503,16 @@ impl Copy<'_, '_> {
         let filtered = legacy::filter(
             bytes,
             DECOMPRESSED_MAX,
-            |entry| stays(map, entry, retain_deletes, &mut stats.keyless_records),
+            |entry| {
+                let digest = entry.key.map(|key| map.digest(key));
+                stays(
+                    map,
+                    entry,
+                    digest,
+                    retain_deletes,
+                    &mut stats.keyless_records,
+                )
+            },
             &mut output.buffer,
         )?;
         stats.records_read += filtered.read as u64;
@@ -500,19 +541,23 @@ impl Copy<'_, '_> {
 }
 
 /// True when a record is to stay: it is behind what is mapped, or the last of its key and no tombstone that may go.
-fn stays(map: &OffsetMap, entry: Entry<'_>, retain_deletes: bool, keyless: &mut u64) -> bool {
+/// `digest` is of its key, if it has one and is not behind.
+fn stays(
+    map: &OffsetMap,
+    entry: Entry<'_>,
+    digest: Option<Digest>,
+    retain_deletes: bool,
+    keyless: &mut u64,
+) -> bool {
     if entry.offset > map.latest() {
         return true;
     }
-    let Some(key) = entry.key else {
+    let Some(digest) = digest else {
         *keyless += 1;
         return false;
     };
-    if !(entry.has_value || retain_deletes) {
-        return false;
-    }
-    map.get(map.digest(key))
-        .is_none_or(|latest| entry.offset >= latest)
+    (entry.has_value || retain_deletes)
+        && map.get(digest).is_none_or(|latest| entry.offset >= latest)
 }
 
 enum CopyError {
