@@ -11,7 +11,7 @@ compression.gzip.level int -1 -1|1..9 - compression.gzip.level
 compression.lz4.level int 9 1..17 - compression.lz4.level
 compression.type string producer uncompressed|zstd|lz4|snappy|gzip|producer - compression.type
 compression.zstd.level int 3 -131072..22 - compression.zstd.level
-delete.retention.ms long 86400000 0.. - log.cleaner.delete.retention.ms
+delete.retention.ms long 86400000 0.. s log.cleaner.delete.retention.ms
 file.delete.delay.ms long 60000 0.. s log.segment.delete.delay.ms
 flush.messages long 9223372036854775807 1.. s log.flush.interval.messages
 flush.ms long 9223372036854775807 0.. s log.flush.interval.ms,log.flush.scheduler.interval.ms
@@ -20,7 +20,7 @@ index.interval.bytes int 4096 0.. s log.index.interval.bytes
 leader.replication.throttled.replicas list "" - - -
 local.retention.bytes long -2 -2.. - log.local.retention.bytes
 local.retention.ms long -2 -2.. - log.local.retention.ms
-max.compaction.lag.ms long 9223372036854775807 1.. - log.cleaner.max.compaction.lag.ms
+max.compaction.lag.ms long 9223372036854775807 1.. s log.cleaner.max.compaction.lag.ms
 max.message.bytes int 1048588 0.. s message.max.bytes
 message.downconversion.enable boolean true - - log.message.downconversion.enable
 message.format.version string 3.0-IV1 - - log.message.format.version
@@ -28,8 +28,8 @@ message.timestamp.after.max.ms long 9223372036854775807 0.. s log.message.timest
 message.timestamp.before.max.ms long 9223372036854775807 0.. s log.message.timestamp.before.max.ms
 message.timestamp.difference.max.ms long 9223372036854775807 0.. - log.message.timestamp.difference.max.ms
 message.timestamp.type string CreateTime CreateTime|LogAppendTime s log.message.timestamp.type
-min.cleanable.dirty.ratio double 0.5 0..1 - log.cleaner.min.cleanable.ratio
-min.compaction.lag.ms long 0 0.. - log.cleaner.min.compaction.lag.ms
+min.cleanable.dirty.ratio double 0.5 0..1 s log.cleaner.min.cleanable.ratio
+min.compaction.lag.ms long 0 0.. s log.cleaner.min.compaction.lag.ms
 min.insync.replicas int 1 1.. - min.insync.replicas
 preallocate boolean false - - log.preallocate
 remote.log.copy.disable boolean false - - -

@@ -21,6 +21,7 @@
 //! | [`record`] | one record inside a batch and its headers |
 //! | [`builder`] | encoding records into a batch |
 //! | [`control`] | the markers that end a transaction |
+//! | [`filter`] | a batch with only some of its records |
 //! | [`varint`] | zigzag varints |
 //! | [`compression`] | the five codecs, bounded |
 //! | [`legacy`] | message sets v0 and v1 |
@@ -33,6 +34,7 @@ pub mod builder;
 pub mod compression;
 pub mod control;
 pub mod error;
+pub mod filter;
 pub mod header;
 pub mod legacy;
 pub mod record;
@@ -46,5 +48,6 @@ pub use builder::BatchBuilder;
 pub use compression::Compression;
 pub use control::{EndTxnMarker, end_txn_marker};
 pub use error::RecordError;
+pub use filter::{BatchFilter, Entry, Filtered, Left, NewHorizon, OpenBatch, write_empty};
 pub use header::{BatchHeader, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, TimestampType};
 pub use record::{Headers, Record, RecordIter, Records};

@@ -107,7 +107,7 @@ const BAD_NUMBER: &str = "a number in it is cut short or too long";
 
 /// Takes a length and that many bytes off the front; a negative length is null, as Kafka reads it.
 #[inline]
-fn nullable<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>, &'static str> {
+pub(crate) fn nullable<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>, &'static str> {
     let length = varint::read_i32(rest).map_err(|_| BAD_NUMBER)?;
     if length < 0 {
         return Ok(None);

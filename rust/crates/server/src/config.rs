@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use logcore_storage::LogConfig;
+use logcore_storage::{CleanerConfig, LogConfig};
 
 use crate::error::{Result, ServerError};
 
@@ -43,6 +43,8 @@ pub(crate) struct ServerConfig {
     pub(crate) flush_check_interval: Option<Duration>,
     /// `log.flush.offset.checkpoint.interval.ms`
     pub(crate) checkpoint_interval: Duration,
+    /// `log.cleaner.*`
+    pub(crate) cleaner: CleanerConfig,
     /// What a topic has that overrides nothing.
     pub(crate) log_defaults: LogConfig,
 }
@@ -69,6 +71,17 @@ const TOPIC_DEFAULTS: &[(&str, &str, i64)] = &[
     ("log.retention.minutes", "retention.ms", 60_000),
     ("log.retention.ms", "retention.ms", 1),
     ("log.retention.bytes", "retention.bytes", 1),
+    ("log.cleaner.delete.retention.ms", "delete.retention.ms", 1),
+    (
+        "log.cleaner.min.compaction.lag.ms",
+        "min.compaction.lag.ms",
+        1,
+    ),
+    (
+        "log.cleaner.max.compaction.lag.ms",
+        "max.compaction.lag.ms",
+        1,
+    ),
     ("log.flush.interval.messages", "flush.messages", 1),
     ("log.flush.scheduler.interval.ms", "flush.ms", 1),
     ("log.flush.interval.ms", "flush.ms", 1),
@@ -76,10 +89,14 @@ const TOPIC_DEFAULTS: &[(&str, &str, i64)] = &[
     ("producer.id.expiration.ms", "producer.id.expiration.ms", 1),
 ];
 
-/// The same for settings that are words.
+/// The same for settings that are words or fractions.
 const TOPIC_DEFAULT_WORDS: &[(&str, &str)] = &[
     ("log.message.timestamp.type", "message.timestamp.type"),
     ("log.cleanup.policy", "cleanup.policy"),
+    (
+        "log.cleaner.min.cleanable.ratio",
+        "min.cleanable.dirty.ratio",
+    ),
 ];
 
 impl ServerConfig {
@@ -123,6 +140,7 @@ impl ServerConfig {
             retention_check_interval: of.interval("log.retention.check.interval.ms", 300_000)?,
             flush_check_interval: of.duration("log.flush.scheduler.interval.ms", None, 0)?,
             checkpoint_interval: of.interval("log.flush.offset.checkpoint.interval.ms", 60_000)?,
+            cleaner: of.cleaner()?,
             log_defaults: of.log_defaults()?,
         })
     }
@@ -195,6 +213,55 @@ impl Source<'_> {
         )?))
     }
 
+    fn flag(&self, name: &str, default: bool) -> Result<bool> {
+        match self.0.get(name).map(|text| text.trim()) {
+            None => Ok(default),
+            Some(text) if text.eq_ignore_ascii_case("true") => Ok(true),
+            Some(text) if text.eq_ignore_ascii_case("false") => Ok(false),
+            Some(text) => Err(invalid(name, text, "true or false is needed")),
+        }
+    }
+
+    fn cleaner(&self) -> Result<CleanerConfig> {
+        let default = CleanerConfig::default();
+        let config = CleanerConfig {
+            enabled: self.flag("log.cleaner.enable", default.enabled)?,
+            threads: self.number("log.cleaner.threads", default.threads, 0, i32::MAX as usize)?,
+            dedupe_buffer_bytes: self.number(
+                "log.cleaner.dedupe.buffer.size",
+                default.dedupe_buffer_bytes,
+                0,
+                i64::MAX as u64,
+            )?,
+            load_factor: self.number(
+                "log.cleaner.io.buffer.load.factor",
+                default.load_factor,
+                0.0,
+                1.0,
+            )?,
+            io_buffer_bytes: self.number(
+                "log.cleaner.io.buffer.size",
+                default.io_buffer_bytes,
+                0,
+                i32::MAX as usize,
+            )?,
+            io_max_bytes_per_second: self.number(
+                "log.cleaner.io.max.bytes.per.second",
+                default.io_max_bytes_per_second,
+                0.0,
+                f64::MAX,
+            )?,
+            backoff_ms: self.number(
+                "log.cleaner.backoff.ms",
+                default.backoff_ms,
+                0,
+                i64::MAX as u64,
+            )?,
+        };
+        config.check()?;
+        Ok(config)
+    }
+
     fn log_defaults(&self) -> Result<LogConfig> {
         let mut config = LogConfig::default();
         for (broker, topic, unit) in TOPIC_DEFAULTS {
@@ -252,8 +319,19 @@ mod tests {
             ("message.max.bytes", "2000"),
             ("log.retention.bytes", "-1"),
             ("connections.max.idle.ms", "-1"),
+            ("log.cleaner.min.cleanable.ratio", "0.2"),
+            ("log.cleaner.max.compaction.lag.ms", "77"),
+            ("log.cleaner.threads", "3"),
+            (
+                "log.cleaner.io.max.bytes.per.second",
+                "1.7976931348623157E308",
+            ),
         ]))
         .unwrap();
+        assert_eq!(config.log_defaults.min_cleanable_dirty_ratio, 0.2);
+        assert_eq!(config.log_defaults.max_compaction_lag_ms, 77);
+        assert_eq!(config.cleaner.threads, 3);
+        assert_eq!(config.cleaner.io_max_bytes_per_second, f64::MAX);
         assert_eq!(config.log_defaults.retention_ms, 5);
         assert_eq!(config.log_defaults.segment_ms, 3_600_000);
         assert_eq!(config.log_defaults.max_message_bytes, 2000);
@@ -273,6 +351,10 @@ mod tests {
             ("queued.max.requests", "many"),
             ("log.segment.bytes", "1"),
             ("log.message.timestamp.type", "Sometime"),
+            ("log.cleaner.enable", "perhaps"),
+            ("log.cleaner.min.cleanable.ratio", "2"),
+            ("log.cleaner.dedupe.buffer.size", "47"),
+            ("log.cleaner.io.max.bytes.per.second", "0"),
         ] {
             let error = ServerConfig::new(&properties(&[(name, value)])).unwrap_err();
             assert!(

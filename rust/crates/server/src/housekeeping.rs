@@ -1,6 +1,6 @@
-//! The thread that looks after the logs: flush intervals, retention, delayed removal of files, checkpoints.
+//! The threads that look after the logs: flush intervals, retention, delayed removal of files, checkpoints, compaction.
 //!
-//! One thread per server, asleep between its rounds. An I/O error becomes a log line; a panic becomes one too and the next
+//! One thread per server, asleep between its rounds, and the storage crate's cleaner beside it. An I/O error becomes a log line; a panic becomes one too and the next
 //! round is tried. A crash in the middle of a round leaves what the storage crate's recovery expects.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use logcore_storage::{Cleaner, CleanerEvent};
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Result, ServerError};
+use crate::lines::LogLines;
 use crate::shared::{Shared, now_ms};
 
 /// The longest pause between two rounds; Kafka writes its high watermarks as often.
@@ -22,14 +24,21 @@ struct Stop {
     changed: Condvar,
 }
 
-/// The thread.
+/// The threads.
 pub(crate) struct Housekeeping {
     stop: Arc<Stop>,
     thread: JoinHandle<()>,
+    cleaner: Cleaner,
 }
 
 impl Housekeeping {
     pub(crate) fn start(shared: Arc<Shared>) -> Result<Self> {
+        let lines = Arc::clone(&shared.lines);
+        let cleaner = Cleaner::start(
+            shared.logs.dirs().to_vec(),
+            shared.config.cleaner.clone(),
+            move |event| tell(&lines, event),
+        )?;
         let stop = Arc::new(Stop::default());
         let seen = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
@@ -39,15 +48,58 @@ impl Housekeeping {
                 action: "start the housekeeping thread",
                 source,
             })?;
-        Ok(Self { stop, thread })
+        Ok(Self {
+            stop,
+            thread,
+            cleaner,
+        })
     }
 
-    /// Ends the thread after the round it is in.
+    /// Ends the threads: a compaction at the next batch, the rest after the round it is in.
     pub(crate) fn stop(self) {
+        self.cleaner.stop();
         *self.stop.stopped.lock() = true;
         self.stop.changed.notify_all();
         // It catches the panics of its rounds, so it has nothing to report here.
         let _ = self.thread.join();
+    }
+}
+
+fn tell(lines: &LogLines, event: CleanerEvent) {
+    match event {
+        CleanerEvent::Cleaned {
+            topic,
+            partition,
+            stats,
+        } => lines.info(format!(
+            "compacted {topic}-{partition} from offset {} to {} in {:.1} s: {} of {} records and {} of {} bytes stay",
+            stats.first_dirty_offset,
+            stats.clean_until_offset,
+            stats.elapsed.as_secs_f64(),
+            stats.records_written,
+            stats.records_read,
+            stats.bytes_written,
+            stats.bytes_read,
+        )),
+        CleanerEvent::Failed {
+            topic,
+            partition,
+            reason,
+            for_good: true,
+        } => lines.error(format!(
+            "{topic}-{partition} is not compacted any more until the broker is started anew: {reason}"
+        )),
+        CleanerEvent::Failed {
+            topic,
+            partition,
+            reason,
+            for_good: false,
+        } => lines.warning(format!(
+            "compacting {topic}-{partition} failed and will be tried again: {reason}"
+        )),
+        CleanerEvent::CheckpointFailed { error } => lines.error(format!(
+            "how far logs are compacted could not be written down: {error}"
+        )),
     }
 }
 

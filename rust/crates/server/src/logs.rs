@@ -14,7 +14,7 @@ use crate::registry::TopicId;
 
 /// The directories.
 pub(crate) struct Logs {
-    dirs: Vec<LogDir>,
+    dirs: Vec<Arc<LogDir>>,
     /// Logs that could not be loaded, and why: their data is still there and no empty log may take their place.
     offline: Vec<(PathBuf, String)>,
 }
@@ -46,14 +46,19 @@ impl Logs {
                 ));
                 offline.push((log.clone(), error.to_string()));
             }
-            dirs.push(dir);
+            dirs.push(Arc::new(dir));
         }
         Ok(Self { dirs, offline })
     }
 
     /// Every partition found or created.
     pub(crate) fn partitions(&self) -> impl Iterator<Item = Arc<Partition>> {
-        self.dirs.iter().flat_map(LogDir::partitions)
+        self.dirs.iter().flat_map(|dir| dir.partitions())
+    }
+
+    /// The directories, for those who look after them.
+    pub(crate) fn dirs(&self) -> &[Arc<LogDir>] {
+        &self.dirs
     }
 
     /// Creates a partition's log in the directory that has the fewest.

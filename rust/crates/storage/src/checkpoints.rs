@@ -22,6 +22,8 @@ pub const RECOVERY_POINT_FILE: &str = "recovery-point-offset-checkpoint";
 pub const HIGH_WATERMARK_FILE: &str = "replication-offset-checkpoint";
 /// Where each log begins, when later than its first segment: `log-start-offset-checkpoint`.
 pub const LOG_START_FILE: &str = "log-start-offset-checkpoint";
+/// Up to where each compacted log has been cleaned: `cleaner-offset-checkpoint`.
+pub const CLEANER_FILE: &str = "cleaner-offset-checkpoint";
 /// The epochs of one partition's leaders: `leader-epoch-checkpoint`, in the partition's directory.
 pub const LEADER_EPOCH_FILE: &str = "leader-epoch-checkpoint";
 

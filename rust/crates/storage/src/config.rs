@@ -7,7 +7,7 @@ pub use logcore_records::TimestampType;
 use crate::error::{Result, StorageError};
 
 /// Settings of one partition's log. The field's doc names the topic setting.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct LogConfig {
     /// `segment.bytes`: a segment is rolled before it grows larger.
     pub segment_bytes: u64,
@@ -33,6 +33,14 @@ pub struct LogConfig {
     pub cleanup_delete: bool,
     /// `cleanup.policy` contains `compact`: every record needs a key.
     pub cleanup_compact: bool,
+    /// `delete.retention.ms`: how long a compacted log keeps a tombstone after it was first cleaned.
+    pub delete_retention_ms: i64,
+    /// `min.cleanable.dirty.ratio`: a log is compacted when more than this part of it is dirty, 0 to 1.
+    pub min_cleanable_dirty_ratio: f64,
+    /// `min.compaction.lag.ms`: a segment with a younger record is not compacted.
+    pub min_compaction_lag_ms: i64,
+    /// `max.compaction.lag.ms`: a log with an older dirty record is compacted whatever its dirty ratio.
+    pub max_compaction_lag_ms: i64,
     /// `flush.messages`: fsync after this many records, `i64::MAX` leaves it to the operating system.
     pub flush_messages: i64,
     /// `flush.ms`: fsync when the oldest unflushed append is this old; `i64::MAX` for never. Done by
@@ -64,6 +72,10 @@ impl Default for LogConfig {
             retention_bytes: -1,
             cleanup_delete: true,
             cleanup_compact: false,
+            delete_retention_ms: 86_400_000,
+            min_cleanable_dirty_ratio: 0.5,
+            min_compaction_lag_ms: 0,
+            max_compaction_lag_ms: i64::MAX,
             flush_messages: i64::MAX,
             flush_ms: i64::MAX,
             file_delete_delay_ms: 60_000,
@@ -122,6 +134,18 @@ impl LogConfig {
                 self.retention_bytes = number("retention.bytes", value, i64::MIN, i64::MAX)?
             }
             "cleanup.policy" => self.set_cleanup_policy(value)?,
+            "delete.retention.ms" => {
+                self.delete_retention_ms = number("delete.retention.ms", value, 0, i64::MAX)?;
+            }
+            "min.cleanable.dirty.ratio" => {
+                self.min_cleanable_dirty_ratio = ratio("min.cleanable.dirty.ratio", value)?;
+            }
+            "min.compaction.lag.ms" => {
+                self.min_compaction_lag_ms = number("min.compaction.lag.ms", value, 0, i64::MAX)?;
+            }
+            "max.compaction.lag.ms" => {
+                self.max_compaction_lag_ms = number("max.compaction.lag.ms", value, 1, i64::MAX)?;
+            }
             "flush.messages" => self.flush_messages = number("flush.messages", value, 1, i64::MAX)?,
             "flush.ms" => self.flush_ms = number("flush.ms", value, 0, i64::MAX)?,
             "file.delete.delay.ms" => {
@@ -172,6 +196,17 @@ fn number(name: &'static str, value: &str, least: i64, most: i64) -> Result<i64>
     }
 }
 
+fn ratio(name: &'static str, value: &str) -> Result<f64> {
+    match value.trim().parse::<f64>() {
+        Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
+        _ => Err(StorageError::InvalidConfig {
+            name,
+            value: value.to_owned(),
+            reason: "a number from 0 to 1 is needed",
+        }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,6 +222,8 @@ mod tests {
                 .set("message.timestamp.type", "LogAppendTime")
                 .unwrap()
         );
+        assert!(config.set("min.cleanable.dirty.ratio", "0.25").unwrap());
+        assert_eq!(config.min_cleanable_dirty_ratio, 0.25);
         assert!(!config.set("min.insync.replicas", "2").unwrap());
         assert_eq!(config.segment_bytes, 1 << 20);
         assert!(config.cleanup_compact && config.cleanup_delete);
@@ -197,6 +234,9 @@ mod tests {
             ("retention.ms", "-2"),
             ("flush.messages", "zero"),
             ("cleanup.policy", "shred"),
+            ("min.cleanable.dirty.ratio", "1.5"),
+            ("min.cleanable.dirty.ratio", "NaN"),
+            ("max.compaction.lag.ms", "0"),
             ("message.timestamp.type", "Never"),
         ] {
             let error = config.set(name, value).unwrap_err();

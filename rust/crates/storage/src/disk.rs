@@ -9,6 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 use memmap2::MmapRaw;
 
@@ -146,6 +147,11 @@ pub(crate) fn sync(file: &File, path: &Path) -> io::Result<()> {
 pub(crate) fn sync_map(map: &MmapRaw, path: &Path, len: usize) -> io::Result<()> {
     allow(Change::Sync { path })?;
     map.flush_range(0, len)
+}
+
+/// Sets when a file was last written. Not shown to watchers: no byte and no name depends on it.
+pub(crate) fn set_modified(file: &File, time: SystemTime) -> io::Result<()> {
+    file.set_modified(time)
 }
 
 /// Makes entries of a directory (new, renamed and removed files) survive a power loss.

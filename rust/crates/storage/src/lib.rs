@@ -11,6 +11,7 @@
 //! | [`standalone`] | one partition's directory used without a broker |
 //! | [`loader`] | opening and recovery |
 //! | `segment`, `offset_index`, `time_index`, `txn_index`, `index_file`, `scan` | one segment and the ways into it |
+//! | [`cleaner`] | compaction: of each key only the last record stays |
 //! | `disk` | every change to a disk, one function each |
 //! | `validator` | what an append must be |
 //! | `producer_state`, `producer_snapshot` | idempotent and transactional producers |
@@ -19,11 +20,12 @@
 //! | [`config`], [`error`] | settings, and everything that can go wrong |
 //!
 //! Use: open a [`LogDir`] (a server) or a [`StandaloneLog`] (a library), or [`Log::open_read_only`] beside whoever
-//! writes. Nothing here starts a thread that outlives a call: somebody calls [`LogDir::maintain`] every few seconds.
+//! writes. Only a [`Cleaner`] starts threads that outlive a call: somebody calls [`LogDir::maintain`] every few seconds.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod checkpoints;
+pub mod cleaner;
 pub mod config;
 #[cfg(test)]
 mod crash;
@@ -49,6 +51,7 @@ mod txn_index;
 pub mod uuid;
 mod validator;
 
+pub use cleaner::{Cleaner, CleanerConfig, CleanerEvent, CleanerStats, CleaningPaused};
 pub use config::{LogConfig, TimestampType};
 pub use error::{Result, StorageError};
 pub use loader::{LastKnown, Recovery};

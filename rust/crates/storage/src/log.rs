@@ -2,8 +2,8 @@
 //!
 //! Owns the order in which things become true: bytes are written, indexes follow, the tail is published, then the log's
 //! end and high watermark move. Appending is in `append` and `follow`, flushing and closing in `durability`, how far readers may go in
-//! `watermark`, reading in `read`, cutting the end off in `truncate`, retention and background work in `maintain`, reading
-//! a directory that another process writes in `foreign`.
+//! `watermark`, reading in `read`, cutting the end off in `truncate`, retention and background work in `maintain`, compaction
+//! in `compaction`, reading a directory that another process writes in `foreign`.
 //!
 //! Threads: a `Log` is shared freely. Appending, rolling, deleting and closing take the writer lock. Readers never do:
 //! they take the list of segments as it is at that moment, and a segment that is deleted under them stays readable
@@ -19,6 +19,7 @@
 //! A crash: see [`crate::loader`].
 
 mod append;
+mod compaction;
 mod durability;
 mod follow;
 mod foreign;
@@ -36,6 +37,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::cleaner::gate::Cleaning;
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::leader_epochs::LeaderEpochs;
@@ -66,6 +68,7 @@ pub struct Log {
     recovery_point: AtomicI64,
     flushing: Mutex<()>,
     truncations: Truncations,
+    cleaning: Cleaning,
     failure: OnceLock<String>,
     closed: AtomicBool,
     recovery: Recovery,
@@ -143,6 +146,7 @@ impl Log {
             recovery_point: AtomicI64::new(loaded.recovery_point),
             flushing: Mutex::new(()),
             truncations: Truncations::default(),
+            cleaning: Cleaning::default(),
             failure: OnceLock::new(),
             closed: AtomicBool::new(false),
             recovery: loaded.recovery,

@@ -1,6 +1,6 @@
 //! A log directory: many partitions' logs, whose directory it is, and its checkpoints (`LogManager`).
 //!
-//! Owns the lock on the directory, `meta.properties`, the clean shutdown marker, the three checkpoint files and the
+//! Owns the lock on the directory, `meta.properties`, the clean shutdown marker, the four checkpoint files and the
 //! names of the partitions' directories. Does not run anything by itself: [`LogDir::maintain`] is called now and then
 //! by one thread; everything else from any thread.
 //!
@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use crate::checkpoints::{
-    HIGH_WATERMARK_FILE, LOG_START_FILE, Offsets, RECOVERY_POINT_FILE, read_offsets, write_offsets,
+    CLEANER_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE, Offsets, RECOVERY_POINT_FILE, read_offsets,
+    write_offsets,
 };
 use crate::config::LogConfig;
 use crate::disk;
@@ -99,6 +100,11 @@ impl LogDir {
         let gone = |key: &Key| found.binary_search_by(|(found, _)| found.cmp(key)).is_err();
         let checkpoints_stale = known_keys.into_iter().any(gone);
         let (partitions, failures) = load_all(found, &known, config_for);
+        for (key, offset) in read_offsets(&path.join(CLEANER_FILE))? {
+            if let Some(partition) = partitions.get(&key) {
+                partition.log.cleaning().set_first_dirty(offset);
+            }
+        }
         Ok(Self {
             path,
             cluster_id,
@@ -267,6 +273,7 @@ impl LogDir {
                 offsets.entry(key.clone()).and_modify(|o| *o = end.min(*o));
             }
         }
+        self.write_cleaner_checkpoint()?;
         self.keep_entries_of_failures(&mut recovery, RECOVERY_POINT_FILE)?;
         self.keep_entries_of_failures(&mut starts, LOG_START_FILE)?;
         write_offsets(&self.path.join(RECOVERY_POINT_FILE), &recovery)?;
@@ -274,6 +281,28 @@ impl LogDir {
         write_offsets(&self.path.join(HIGH_WATERMARK_FILE), &watermarks)?;
         self.checkpoints_stale.store(false, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Writes up to where each log has been compacted, as the cleaner does after each.
+    pub(crate) fn checkpoint_cleaner(&self) -> Result<()> {
+        let _changing = self.changing.lock();
+        self.check_open()?;
+        self.write_cleaner_checkpoint()
+    }
+
+    fn write_cleaner_checkpoint(&self) -> Result<()> {
+        let path = self.path.join(CLEANER_FILE);
+        let mut offsets = Offsets::new();
+        for (key, partition) in self.partitions.read().iter() {
+            if let Some(offset) = partition.log.first_dirty_offset() {
+                offsets.insert(key.clone(), offset);
+            }
+        }
+        self.keep_entries_of_failures(&mut offsets, CLEANER_FILE)?;
+        if offsets.is_empty() && !path.exists() {
+            return Ok(());
+        }
+        write_offsets(&path, &offsets)
     }
 
     /// A log that could not be loaded keeps what is known of it, for when somebody has mended it.

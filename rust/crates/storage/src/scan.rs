@@ -163,6 +163,16 @@ impl<'a> Scanner<'a> {
         Self::new(file, position, end, true, FULL_WINDOW)
     }
 
+    /// [`Scanner::checked`] through a window of `window_size` bytes, or of a batch where that is larger.
+    pub(crate) fn checked_through(
+        file: &'a File,
+        position: u64,
+        end: u64,
+        window_size: usize,
+    ) -> Self {
+        Self::new(file, position, end, true, window_size)
+    }
+
     fn new(file: &'a File, position: u64, end: u64, check: bool, window_size: usize) -> Self {
         Self {
             file,

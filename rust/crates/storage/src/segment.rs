@@ -17,6 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use parking_lot::{Mutex, RwLock};
 
@@ -26,7 +27,7 @@ use crate::files::{INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, remove_if_exists
 use crate::offset_index::OffsetIndex;
 use crate::scan::{Next, StoredBatch};
 use crate::time_index::{TimeEntry, TimeIndex};
-use crate::txn_index::TxnIndex;
+use crate::txn_index::{AbortedTxn, TxnIndex};
 
 /// What a segment needs to know to make its indexes.
 #[derive(Debug, Clone, Copy)]
@@ -122,6 +123,8 @@ pub(crate) struct Segment {
     sealed: AtomicBool,
     /// The indexes have entries, or a size, that may not be on disk.
     unsynced_indexes: AtomicBool,
+    /// Its files are another segment's now: what was not opened of them before must not be.
+    retired: AtomicBool,
     /// The directory entry of this segment's files is on disk.
     pub(crate) directory_synced: AtomicBool,
 }
@@ -201,6 +204,7 @@ impl Segment {
             transactions: RwLock::new(None),
             sealed: AtomicBool::new(true),
             unsynced_indexes: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
             directory_synced: AtomicBool::new(false),
         }
     }
@@ -252,6 +256,14 @@ impl Segment {
         }
     }
 
+    /// When the file was last written.
+    pub(crate) fn modified(&self) -> Result<SystemTime> {
+        self.file
+            .metadata()
+            .and_then(|metadata| metadata.modified())
+            .map_err(StorageError::io("read", self.path()))
+    }
+
     // ---- appending ----
 
     /// True when `position`s and offsets relative to the base still fit the index's 31 bits.
@@ -261,6 +273,14 @@ impl Segment {
 
     /// How long the segment has been filling when a record of `timestamp` arrives at `now_ms`, in milliseconds.
     pub(crate) fn age_ms(&self, now_ms: i64, timestamp: i64) -> Result<i64> {
+        Ok(match self.first_timestamp()? {
+            Some(first) => timestamp - first,
+            None => now_ms - self.created_ms,
+        })
+    }
+
+    /// The largest timestamp of the first batch; `None` when there is none.
+    pub(crate) fn first_timestamp(&self) -> Result<Option<i64>> {
         let tail = self.tail();
         let first = match tail.first_timestamp {
             Some(first) => first,
@@ -275,11 +295,7 @@ impl Segment {
                 first
             }
         };
-        Ok(if first >= 0 {
-            timestamp - first
-        } else {
-            now_ms - self.created_ms
-        })
+        Ok((first >= 0).then_some(first))
     }
 
     /// Writes the batches in one piece behind the last and indexes them; readers do not see them before
@@ -374,7 +390,7 @@ impl Segment {
             Ok(Some(indexes)) => indexes,
             Ok(None) | Err(StorageError::Io { .. } | StorageError::Corrupt { .. }) => {
                 match self.access {
-                    Access::Owned if self.path.exists() => self.build_indexes()?,
+                    Access::Owned if self.owns_files() => self.build_indexes()?,
                     // Foreign, or deleted while a reader still holds it: everything is found by scanning.
                     Access::Owned | Access::Foreign => self.no_indexes(),
                 }
@@ -394,12 +410,46 @@ impl Segment {
             // What this process wrote itself since it opened the log is not in doubt, and what is not ours not to mend.
             return Ok(false);
         }
-        *slot = Some(Arc::new(if self.path.exists() {
+        *slot = Some(Arc::new(if self.owns_files() {
             self.build_indexes()?
         } else {
             self.no_indexes()
         }));
         Ok(true)
+    }
+
+    /// True while the files of its name are its own.
+    fn owns_files(&self) -> bool {
+        !self.retired.load(Ordering::Acquire) && self.path.exists()
+    }
+
+    /// Its files are about to be replaced by another segment's. Who reads from it goes on with the files it has open;
+    /// indexes that were not opened yet are opened now, or never.
+    pub(crate) fn retire(&self) {
+        // One that cannot be read now cannot be read later either; readers are told then.
+        let _opened = self.txn_index();
+        let mut slot = self.indexes.write();
+        if slot.is_none() {
+            let loaded = self.load_indexes().ok().flatten();
+            *slot = Some(Arc::new(loaded.unwrap_or_else(|| self.no_indexes())));
+        }
+        self.retired.store(true, Ordering::Release);
+    }
+
+    /// Bytes of the offset index's and of the time index's file; 0 for one that is not there.
+    pub(crate) fn index_sizes(&self) -> Result<(u64, u64)> {
+        let (offset, time) = self.index_paths();
+        let size = |path: PathBuf| match std::fs::metadata(&path) {
+            Ok(metadata) => Ok(metadata.len()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(StorageError::io("read", &path)(error)),
+        };
+        Ok((size(offset)?, size(time)?))
+    }
+
+    /// The transactions whose abort marker is here.
+    pub(crate) fn aborted_transactions(&self) -> Result<Vec<AbortedTxn>> {
+        self.txn_index().map(|index| index.entries())
     }
 
     fn index_paths(&self) -> (PathBuf, PathBuf) {

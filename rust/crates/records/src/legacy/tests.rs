@@ -1,6 +1,7 @@
 //! If these fail, producers that speak Produce v0 to v2 lose records or are refused, or an old log cannot be read.
 use super::*;
 use crate::batch::Batch;
+use crate::filter::{Entry, Left};
 use proptest::prelude::*;
 
 const LIMIT: usize = 1 << 20;
@@ -188,4 +189,44 @@ fn the_limit_holds_over_all_wrappers_together() {
         to_v2(&three, 25_000),
         Err(RecordError::DecompressedTooLarge { .. })
     ));
+}
+
+proptest! {
+    // If it failed, compaction of an old log would move or change messages, or keep what is superseded.
+    #[test]
+    fn what_stays_of_an_entry_is_unchanged(
+        pairs in pairs(),
+        stay in proptest::collection::vec(any::<bool>(), 12),
+        magic in 0u8..2,
+        codec in proptest::sample::select(&Compression::ALL[..4]),
+    ) {
+        let last = pairs.len() as i64 - 1;
+        let bytes = if codec == Compression::None {
+            set(magic, &pairs[..1])
+        } else {
+            wrapper(magic, codec, if magic == 1 { 500 + last } else { last }, &set(magic, &pairs))
+        };
+        let before = collect(&bytes).unwrap();
+        let first = before[0].0;
+        let mut out = b"front".to_vec();
+        let keep = |entry: Entry<'_>| stay[(entry.offset - first) as usize];
+        let filtered = filter(&bytes, LIMIT, keep, &mut out).unwrap();
+        let expected: Vec<_> = before
+            .iter()
+            .filter(|(offset, ..)| stay[(offset - first) as usize])
+            .cloned()
+            .collect();
+        prop_assert_eq!((filtered.read, filtered.kept), (before.len(), expected.len()));
+        match filtered.left {
+            Left::Whole => prop_assert_eq!(&expected, &before),
+            Left::Nothing => prop_assert!(expected.is_empty()),
+            Left::Rewritten => {
+                prop_assert_eq!(collect(&out[5..]).unwrap(), expected);
+                prop_assert_eq!(out[5 + MAGIC_AT], magic);
+            }
+        }
+        if filtered.left != Left::Rewritten {
+            prop_assert_eq!(&out[..], b"front");
+        }
+    }
 }

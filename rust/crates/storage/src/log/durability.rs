@@ -95,6 +95,8 @@ impl Log {
     ///
     /// Errors: when something could not be brought to disk, or could not before: the shutdown is not clean then.
     pub fn close(&self) -> Result<()> {
+        // Before the writer lock is taken: a compaction that runs may be waiting for that.
+        let _no_compaction = self.cleaning.pause();
         let mut writer = self.writer.lock();
         if self.closed.swap(true, Ordering::AcqRel) || self.access == Access::Foreign {
             return Ok(());
@@ -116,6 +118,7 @@ impl Log {
 
     /// Ends all use without bringing anything to disk: the directory is about to be deleted.
     pub(crate) fn abandon(&self) {
+        let _no_compaction = self.cleaning.pause();
         let _writer = self.writer.lock();
         self.closed.store(true, Ordering::Release);
     }

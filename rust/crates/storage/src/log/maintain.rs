@@ -44,7 +44,7 @@ impl Log {
     }
 
     /// Brings the segments before the active one to disk, so that recovery after a crash begins at the active one.
-    fn flush_rolled(&self) -> Result<()> {
+    pub(crate) fn flush_rolled(&self) -> Result<()> {
         let segments = self.segments();
         let Some((active, [.., last_rolled])) = segments.split_last() else {
             return Ok(());

@@ -1,0 +1,199 @@
+//! Who may clean a log, and how a cleaning is made to end (`LogCleanerManager`'s states of a partition).
+//!
+//! Each log has one [`Cleaning`]. At most one thread cleans it; others may pause that, which ends a cleaning that runs and
+//! waits for it: before a log is closed or deleted, or truncated. A cleaning looks at its [`Stop`] between batches and is
+//! woken by it where it waits. Nothing here is on disk but the first dirty offset, which the log directory writes to its
+//! checkpoint.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+/// Tells one cleaning to end.
+#[derive(Debug, Default)]
+pub(crate) struct Stop {
+    set: AtomicBool,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Stop {
+    pub(crate) fn set(&self) {
+        let _lock = self.lock.lock();
+        self.set.store(true, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.set.load(Ordering::Acquire)
+    }
+
+    /// Waits until `time`, or until told to end, which is true then.
+    pub(crate) fn wait_until(&self, time: Instant) -> bool {
+        let mut lock = self.lock.lock();
+        while !self.is_set() {
+            if self.changed.wait_until(&mut lock, time).timed_out() {
+                break;
+            }
+        }
+        self.is_set()
+    }
+}
+
+/// What is known of a log's compaction.
+#[derive(Debug)]
+pub(crate) struct Cleaning {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// [`UNKNOWN`] before the first cleaning.
+    first_dirty: AtomicI64,
+    uncleanable: OnceLock<String>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: Option<Arc<Stop>>,
+    pauses: usize,
+}
+
+const UNKNOWN: i64 = -1;
+
+impl Default for Cleaning {
+    fn default() -> Self {
+        Self {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            first_dirty: AtomicI64::new(UNKNOWN),
+            uncleanable: OnceLock::new(),
+        }
+    }
+}
+
+/// A cleaning that runs, until this is dropped.
+pub(crate) struct Running<'a> {
+    cleaning: &'a Cleaning,
+    pub(crate) stop: Arc<Stop>,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.cleaning.state.lock().running = None;
+        self.cleaning.changed.notify_all();
+    }
+}
+
+/// No cleaning of a log runs or begins until this is dropped.
+#[derive(Debug)]
+pub struct CleaningPaused<'a>(&'a Cleaning);
+
+impl CleaningPaused<'_> {
+    /// The log was cut at `offset`: what is written there from now on has not been cleaned.
+    pub fn truncated_to(&self, offset: i64) {
+        self.0.first_dirty.fetch_min(offset, Ordering::AcqRel);
+    }
+}
+
+impl Drop for CleaningPaused<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().pauses -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Cleaning {
+    /// Begins to clean, unless another thread does or it is paused.
+    pub(crate) fn try_begin(&self) -> Option<Running<'_>> {
+        let mut state = self.state.lock();
+        let free = state.running.is_none() && state.pauses == 0;
+        free.then(|| self.start(&mut state))
+    }
+
+    /// [`Cleaning::try_begin`] that waits.
+    pub(crate) fn begin(&self) -> Running<'_> {
+        let mut state = self.state.lock();
+        while state.running.is_some() || state.pauses > 0 {
+            self.changed.wait(&mut state);
+        }
+        self.start(&mut state)
+    }
+
+    fn start(&self, state: &mut State) -> Running<'_> {
+        let stop = Arc::new(Stop::default());
+        state.running = Some(Arc::clone(&stop));
+        Running {
+            cleaning: self,
+            stop,
+        }
+    }
+
+    /// Ends a cleaning that runs, waits until it has ended, and lets none begin. The caller must not hold the log's
+    /// writer lock, which the cleaning may be waiting for.
+    pub(crate) fn pause(&self) -> CleaningPaused<'_> {
+        let mut state = self.state.lock();
+        state.pauses += 1;
+        while let Some(running) = state.running.clone() {
+            running.set();
+            self.changed.wait(&mut state);
+        }
+        CleaningPaused(self)
+    }
+
+    /// Up to where the log has been cleaned, if that is known.
+    pub(crate) fn first_dirty(&self) -> Option<i64> {
+        let offset = self.first_dirty.load(Ordering::Acquire);
+        (offset != UNKNOWN).then_some(offset)
+    }
+
+    /// The log ends at `end` now: nothing behind that has been cleaned (`maybeTruncateCheckpoint`).
+    pub(crate) fn truncate_to(&self, end: i64) {
+        if self.first_dirty().is_some_and(|dirty| dirty > end) {
+            self.set_first_dirty(end);
+        }
+    }
+
+    pub(crate) fn set_first_dirty(&self, offset: i64) {
+        self.first_dirty.store(offset, Ordering::Release);
+    }
+
+    /// Why the log is not cleaned any more, if cleaning it failed.
+    pub(crate) fn uncleanable(&self) -> Option<&str> {
+        self.uncleanable.get().map(String::as_str)
+    }
+
+    pub(crate) fn set_uncleanable(&self, reason: String) {
+        let _first_reason_stays = self.uncleanable.set(reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    // Broken if it failed: two threads would clean one log, or a log be deleted under its cleaner.
+    #[test]
+    fn pausing_ends_what_runs_and_waits_for_it() {
+        let cleaning = Cleaning::default();
+        let (began, begun) = mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let running = cleaning.try_begin().unwrap();
+                assert!(cleaning.try_begin().is_none());
+                began.send(()).unwrap();
+                let far = Instant::now() + std::time::Duration::from_secs(3600);
+                assert!(running.stop.wait_until(far));
+            });
+            begun.recv().unwrap();
+            let paused = cleaning.pause();
+            assert!(cleaning.try_begin().is_none());
+            let again = cleaning.pause();
+            drop(paused);
+            assert!(cleaning.try_begin().is_none());
+            drop(again);
+            assert!(cleaning.try_begin().is_some());
+        });
+    }
+}

@@ -1,0 +1,572 @@
+//! One cleaning of one log: building the map, copying group by group (`Cleaner.doClean`, `cleanInto`).
+//!
+//! Runs in the thread that cleans, without any lock of the log's. Reads sealed segments through a window, checks every
+//! checksum, and looks into batches no further than key, offset and whether there is a value.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use logcore_records::{
+    Batch, BatchFilter, Entry, Filtered, Left, NewHorizon, RecordError, legacy, write_empty,
+};
+
+use super::gate::Stop;
+use super::offset_map::{Digest, OffsetMap};
+use super::output::Output;
+use super::plan::Plan;
+use super::throttle::Throttle;
+use super::transactions::Transactions;
+use super::{Aborted, CleanError, CleanerConfig};
+use crate::config::LogConfig;
+use crate::error::StorageError;
+use crate::log::Log;
+use crate::scan::{Next, Scanner, StoredBatch};
+use crate::segment::Segment;
+use crate::txn_index::AbortedTxn;
+
+type Result<T, E = CleanError> = std::result::Result<T, E>;
+
+/// How much a batch may decompress to.
+const DECOMPRESSED_MAX: usize = 256 << 20;
+/// The throttle is asked once for about so many bytes.
+const THROTTLE_STEP: u64 = 64 << 10;
+
+/// What a cleaning did.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct CleanerStats {
+    /// Where the cleaning began, and up to where the log is clean now.
+    pub first_dirty_offset: i64,
+    pub clean_until_offset: i64,
+    /// Bytes and records read to build the map.
+    pub map_bytes_read: u64,
+    pub map_records_read: u64,
+    /// Bytes and records read and written to copy.
+    pub bytes_read: u64,
+    pub records_read: u64,
+    pub bytes_written: u64,
+    pub records_written: u64,
+    /// Records without a key, which a compacted log cannot keep.
+    pub keyless_records: u64,
+    /// How full the map became, 0 to 1 of what it may hold in this buffer.
+    pub buffer_utilization: f64,
+    /// Segments before and after, of those that were cleaned.
+    pub segments_before: usize,
+    pub segments_after: usize,
+    pub elapsed: Duration,
+}
+
+impl CleanerStats {
+    /// Adds what a later cleaning of the same log did.
+    pub(crate) fn add(&mut self, later: &Self) {
+        if self.clean_until_offset == 0 {
+            self.first_dirty_offset = later.first_dirty_offset;
+        }
+        self.clean_until_offset = later.clean_until_offset;
+        self.map_bytes_read += later.map_bytes_read;
+        self.map_records_read += later.map_records_read;
+        self.bytes_read += later.bytes_read;
+        self.records_read += later.records_read;
+        self.bytes_written += later.bytes_written;
+        self.records_written += later.records_written;
+        self.keyless_records += later.keyless_records;
+        self.buffer_utilization = self.buffer_utilization.max(later.buffer_utilization);
+        self.segments_before += later.segments_before;
+        self.segments_after += later.segments_after;
+        self.elapsed += later.elapsed;
+    }
+}
+
+/// An active producer's last batch of records, and its epoch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LastRecord {
+    pub(crate) offset: Option<i64>,
+    pub(crate) epoch: i16,
+}
+
+/// What a cleaning is done with.
+pub(crate) struct Run<'a> {
+    pub(crate) config: &'a CleanerConfig,
+    pub(crate) throttle: &'a Throttle,
+    pub(crate) stop: &'a Stop,
+    pub(crate) now_ms: i64,
+    filter: BatchFilter,
+    buffer: Vec<u8>,
+    /// Of the batch at hand.
+    digests: Vec<Option<Digest>>,
+    unthrottled: u64,
+    stats: CleanerStats,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(
+        config: &'a CleanerConfig,
+        throttle: &'a Throttle,
+        stop: &'a Stop,
+        now_ms: i64,
+    ) -> Self {
+        Self {
+            config,
+            throttle,
+            stop,
+            now_ms,
+            filter: BatchFilter::new(),
+            buffer: Vec::new(),
+            digests: Vec::new(),
+            unthrottled: 0,
+            stats: CleanerStats::default(),
+        }
+    }
+
+    /// Called for every batch: ends the cleaning when it shall, waits when it is too fast.
+    fn account(&mut self, bytes: u64) -> Result<(), Aborted> {
+        self.unthrottled += bytes;
+        if self.unthrottled < THROTTLE_STEP {
+            return if self.stop.is_set() {
+                Err(Aborted)
+            } else {
+                Ok(())
+            };
+        }
+        self.throttle
+            .take(std::mem::take(&mut self.unthrottled), self.stop)
+    }
+}
+
+/// Cleans a log as far as the map goes. What was swapped in stays, whatever ends it.
+pub(crate) fn clean(log: &Log, plan: &Plan, mut run: Run<'_>) -> Result<CleanerStats> {
+    let began = std::time::Instant::now();
+    let config = log.config();
+    // What supersedes must not be lost after what it supersedes is gone.
+    log.flush_rolled()?;
+    let aborted = aborted_transactions(plan)?;
+    let map = build_map(plan, &mut run, &aborted)?;
+    let end = map.latest() + 1;
+    let legacy_horizon = legacy_horizon(plan, &config)?;
+    let mut transactions = Transactions::new(aborted);
+    for group in plan.groups(end, &config)? {
+        let mut copy = Copy {
+            config: &config,
+            map: &map,
+            transactions: &mut transactions,
+            producers: log.last_records(),
+            legacy_horizon,
+            run: &mut run,
+            changed: group.len() > 1,
+        };
+        copy.clean_group(log, &group)?;
+    }
+    let mut stats = run.stats;
+    stats.first_dirty_offset = plan.first_dirty;
+    stats.clean_until_offset = end;
+    let capacity = super::offset_map::capacity(run.config.dedupe_bytes_per_thread(), 1.0);
+    stats.buffer_utilization = map.len() as f64 / capacity.max(1) as f64;
+    stats.elapsed = began.elapsed();
+    Ok(stats)
+}
+
+/// The aborted transactions of all segments, for a marker may be far behind what it aborts.
+fn aborted_transactions(plan: &Plan) -> Result<Vec<AbortedTxn>> {
+    let mut found = Vec::new();
+    for segment in plan.view.segments.iter() {
+        found.extend(segment.aborted_transactions()?);
+    }
+    Ok(found)
+}
+
+/// Segments cleaned before that were last written before this time may lose legacy tombstones, which have no horizon of
+/// their own.
+fn legacy_horizon(plan: &Plan, config: &LogConfig) -> Result<SystemTime> {
+    let segments = &plan.view.segments;
+    let clean = segments.partition_point(|s| s.base_offset < plan.first_dirty);
+    let Some(last) = segments[..clean].last() else {
+        return Ok(SystemTime::UNIX_EPOCH);
+    };
+    let retention = Duration::from_millis(config.delete_retention_ms.max(0).unsigned_abs());
+    let horizon = last.modified()?.checked_sub(retention);
+    Ok(horizon.unwrap_or(SystemTime::UNIX_EPOCH))
+}
+
+fn damaged(segment: &Segment, position: u64, error: &RecordError) -> CleanError {
+    segment.corrupt(position, error.to_string()).into()
+}
+
+/// Calls `visit` with each batch of a segment from `position` on and its bytes, whose checksum is right; it says whether
+/// to go on.
+fn walk(
+    segment: &Segment,
+    position: u64,
+    window: usize,
+    mut visit: impl FnMut(&StoredBatch, &[u8]) -> Result<bool>,
+) -> Result<()> {
+    let file = segment.file();
+    let mut scan = Scanner::checked_through(file, position, segment.size(), window);
+    loop {
+        match scan
+            .next()
+            .map_err(StorageError::io("read", segment.path()))?
+        {
+            Next::Batch(batch) => {
+                let bytes = scan
+                    .bytes(&batch)
+                    .map_err(StorageError::io("read", segment.path()))?;
+                if !visit(&batch, bytes)? {
+                    return Ok(());
+                }
+            }
+            Next::End => return Ok(()),
+            Next::Torn(reason) => return Err(segment.corrupt(scan.position(), reason).into()),
+        }
+    }
+}
+
+/// Maps the keys of the dirty segments to their last offsets, until the map is full.
+fn build_map(plan: &Plan, run: &mut Run<'_>, aborted: &[AbortedTxn]) -> Result<OffsetMap> {
+    let config = run.config;
+    let span = plan
+        .first_uncleanable
+        .saturating_sub(plan.first_dirty)
+        .max(0)
+        .unsigned_abs();
+    let mut map = OffsetMap::new(config.dedupe_bytes_per_thread(), config.load_factor, span);
+    let behind = |transaction: &&AbortedTxn| transaction.last_offset >= plan.first_dirty;
+    let mut transactions = Transactions::new(aborted.iter().filter(behind).copied().collect());
+    let dirty = plan.dirty();
+    for (number, segment) in dirty.iter().enumerate() {
+        let full = map_segment(plan.first_dirty, segment, run, &mut map, &mut transactions)?;
+        if full {
+            break;
+        }
+        // There may be a gap at the end of the segment.
+        let next = dirty
+            .get(number + 1)
+            .map_or(plan.first_uncleanable, |next| next.base_offset);
+        map.advance(next - 1);
+    }
+    Ok(map)
+}
+
+/// True when the map is full.
+fn map_segment(
+    first_dirty: i64,
+    segment: &Segment,
+    run: &mut Run<'_>,
+    map: &mut OffsetMap,
+    transactions: &mut Transactions,
+) -> Result<bool> {
+    let Some(first) = segment.locate(first_dirty, segment.size())? else {
+        return Ok(false);
+    };
+    let mut full = false;
+    let mut keys = Vec::new();
+    walk(
+        segment,
+        first.position,
+        run.config.io_bytes_per_thread(),
+        |batch, bytes| {
+            run.account(batch.size)?;
+            run.stats.map_bytes_read += batch.size;
+            let records = map_batch(
+                first_dirty,
+                batch,
+                bytes,
+                &mut run.filter,
+                &mut keys,
+                map,
+                transactions,
+            )
+            .map_err(|error| damaged(segment, batch.position, &error))?;
+            match records {
+                Some(records) => {
+                    run.stats.map_records_read += records;
+                    if batch.last_offset >= first_dirty {
+                        map.advance(batch.last_offset);
+                    }
+                }
+                None => full = true,
+            }
+            Ok(!full)
+        },
+    )?;
+    Ok(full)
+}
+
+/// Maps one batch; how many records it has, or `None` when the map is full.
+fn map_batch(
+    first_dirty: i64,
+    stored: &StoredBatch,
+    bytes: &[u8],
+    filter: &mut BatchFilter,
+    keys: &mut Vec<(Digest, i64)>,
+    map: &mut OffsetMap,
+    transactions: &mut Transactions,
+) -> Result<Option<u64>, RecordError> {
+    keys.clear();
+    let mut records = 0;
+    let mut take = |key: Option<&[u8]>, offset: i64| {
+        records += 1;
+        if let Some(key) = key.filter(|_| offset >= first_dirty) {
+            keys.push((map.digest(key), offset));
+        }
+    };
+    if stored.header.is_none() {
+        legacy::for_each(bytes, DECOMPRESSED_MAX, |message| {
+            take(message.key, message.offset);
+            Ok(())
+        })?;
+    } else {
+        let batch = Batch::parse(bytes)?;
+        if batch.header.is_control() {
+            transactions.on_control(&batch)?;
+            return Ok(Some(1));
+        }
+        if transactions.on_batch(&batch) {
+            return Ok(Some(batch.header.record_count.max(0) as u64));
+        }
+        let batch = filter.open(&batch, DECOMPRESSED_MAX)?;
+        batch.for_each(|entry| take(entry.key, entry.offset))?;
+    }
+    map.touch(keys.iter().map(|(digest, _)| *digest));
+    let full = keys
+        .iter()
+        .any(|(digest, offset)| map.put(*digest, *offset).is_err());
+    Ok((!full).then_some(records))
+}
+
+/// Copies segments of one log, leaving out what is to go.
+struct Copy<'a, 'r> {
+    config: &'a LogConfig,
+    map: &'a OffsetMap,
+    transactions: &'a mut Transactions,
+    producers: HashMap<i64, LastRecord>,
+    legacy_horizon: SystemTime,
+    run: &'a mut Run<'r>,
+    /// The output differs from what it is made from.
+    changed: bool,
+}
+
+impl Copy<'_, '_> {
+    /// Makes one segment of several and swaps it in.
+    fn clean_group(&mut self, log: &Log, group: &[Arc<Segment>]) -> Result<()> {
+        let (Some(first), Some(last)) = (group.first(), group.last()) else {
+            return Ok(());
+        };
+        let buffer = std::mem::take(&mut self.run.buffer);
+        let window = self.run.config.io_bytes_per_thread();
+        let interval = self.config.index_interval_bytes;
+        let mut output = Output::create(&log.dir(), first.base_offset, interval, buffer, window)?;
+        for segment in group {
+            self.copy_segment(segment, &mut output)?;
+        }
+        self.run.stats.bytes_written += output.size();
+        self.run.stats.segments_before += group.len();
+        self.run.stats.segments_after += 1;
+        if self.changed {
+            output.finish(last.modified()?)?;
+            if self.run.stop.is_set()
+                || !log.replace_segments(group, &mut output, self.run.now_ms)?
+            {
+                return Err(CleanError::Aborted);
+            }
+        }
+        self.run.buffer = output.take_buffer();
+        Ok(())
+    }
+
+    fn copy_segment(&mut self, segment: &Segment, output: &mut Output) -> Result<()> {
+        let retain_legacy_deletes = segment.modified()? > self.legacy_horizon;
+        walk(
+            segment,
+            0,
+            self.run.config.io_bytes_per_thread(),
+            |batch, bytes| {
+                self.run.account(batch.size)?;
+                self.run.stats.bytes_read += batch.size;
+                let before = output.buffer.len();
+                let copied = match batch.header {
+                    Some(_) => self.copy_batch(bytes, output),
+                    None => self.copy_legacy(bytes, retain_legacy_deletes, output),
+                };
+                let timestamp = copied.map_err(|error| match error {
+                    CopyError::Record(error) => damaged(segment, batch.position, &error),
+                    CopyError::Storage(error) => error.into(),
+                })?;
+                let size = output.buffer.len() - before;
+                // A batch that is left out, or of which only the header stays, has another size.
+                self.changed |= size as u64 != batch.size;
+                if size > 0 {
+                    self.run.account(size as u64)?;
+                    output.added(size, batch.last_offset, timestamp)?;
+                }
+                Ok(true)
+            },
+        )
+    }
+
+    /// Appends what stays of a batch to the output; returns its largest timestamp.
+    fn copy_batch(&mut self, bytes: &[u8], output: &mut Output) -> Result<i64, CopyError> {
+        let batch = Batch::parse(bytes)?;
+        let header = &batch.header;
+        let discardable = if header.is_control() {
+            let marker = self.transactions.on_control(&batch)?;
+            if let Some(transaction) = marker.index_entry {
+                output
+                    .keep_aborted(transaction)
+                    .map_err(CopyError::Storage)?;
+            }
+            marker.discardable
+        } else {
+            self.transactions.on_batch(&batch)
+        };
+        let horizon = header.has_delete_horizon().then_some(header.base_timestamp);
+        let horizon_over = horizon.is_some_and(|horizon| horizon <= self.run.now_ms);
+        let discard = discardable && (!header.is_control() || horizon_over);
+        if discard {
+            if self.is_last_of_producer(&batch) {
+                write_empty(header, &mut output.buffer)?;
+            }
+            return Ok(header.max_timestamp);
+        }
+        let new_horizon = horizon.is_none().then(|| NewHorizon {
+            at_ms: self
+                .run
+                .now_ms
+                .saturating_add(self.config.delete_retention_ms),
+            always: discardable && header.is_control(),
+        });
+        let filtered = self.filter(&batch, horizon_over, new_horizon, output)?;
+        match filtered.left {
+            Left::Whole => output.buffer.extend_from_slice(bytes),
+            Left::Nothing if self.is_last_of_producer(&batch) => {
+                write_empty(header, &mut output.buffer)?;
+                return Ok(header.max_timestamp);
+            }
+            Left::Rewritten => self.changed = true,
+            Left::Nothing => {}
+        }
+        Ok(filtered.max_timestamp)
+    }
+
+    fn filter(
+        &mut self,
+        batch: &Batch<'_>,
+        horizon_over: bool,
+        new_horizon: Option<NewHorizon>,
+        output: &mut Output,
+    ) -> Result<Filtered, RecordError> {
+        let map = self.map;
+        let is_control = batch.header.is_control();
+        let Run {
+            filter,
+            digests,
+            stats,
+            ..
+        } = &mut *self.run;
+        let batch = filter.open(batch, DECOMPRESSED_MAX)?;
+        digests.clear();
+        if !is_control {
+            batch.for_each(|entry| {
+                let mapped = entry.key.filter(|_| entry.offset <= map.latest());
+                digests.push(mapped.map(|key| map.digest(key)));
+            })?;
+            map.touch(digests.iter().flatten().copied());
+        }
+        let mut digests = digests.iter().copied();
+        let filtered = batch.filter(
+            new_horizon,
+            |entry| {
+                let digest = digests.next().flatten();
+                is_control
+                    || stays(
+                        map,
+                        entry,
+                        digest,
+                        !horizon_over,
+                        &mut stats.keyless_records,
+                    )
+            },
+            &mut output.buffer,
+        )?;
+        stats.records_read += filtered.read as u64;
+        stats.records_written += filtered.kept as u64;
+        Ok(filtered)
+    }
+
+    fn copy_legacy(
+        &mut self,
+        bytes: &[u8],
+        retain_deletes: bool,
+        output: &mut Output,
+    ) -> Result<i64, CopyError> {
+        let map = self.map;
+        let stats = &mut self.run.stats;
+        let filtered = legacy::filter(
+            bytes,
+            DECOMPRESSED_MAX,
+            |entry| {
+                let digest = entry.key.map(|key| map.digest(key));
+                stays(
+                    map,
+                    entry,
+                    digest,
+                    retain_deletes,
+                    &mut stats.keyless_records,
+                )
+            },
+            &mut output.buffer,
+        )?;
+        stats.records_read += filtered.read as u64;
+        stats.records_written += filtered.kept as u64;
+        match filtered.left {
+            Left::Whole => output.buffer.extend_from_slice(bytes),
+            Left::Rewritten => self.changed = true,
+            Left::Nothing => {}
+        }
+        Ok(filtered.max_timestamp)
+    }
+
+    /// True for the batch that tells what an active producer wrote last: its last batch of records, or, when it has none,
+    /// the marker that tells its epoch.
+    fn is_last_of_producer(&self, batch: &Batch<'_>) -> bool {
+        let header = &batch.header;
+        header.has_producer_id()
+            && self
+                .producers
+                .get(&header.producer_id)
+                .is_some_and(|last| match last.offset {
+                    Some(offset) => offset == header.last_offset(),
+                    None => header.is_control() && header.producer_epoch == last.epoch,
+                })
+    }
+}
+
+/// True when a record is to stay: it is behind what is mapped, or the last of its key and no tombstone that may go.
+/// `digest` is of its key, if it has one and is not behind.
+fn stays(
+    map: &OffsetMap,
+    entry: Entry<'_>,
+    digest: Option<Digest>,
+    retain_deletes: bool,
+    keyless: &mut u64,
+) -> bool {
+    if entry.offset > map.latest() {
+        return true;
+    }
+    let Some(digest) = digest else {
+        *keyless += 1;
+        return false;
+    };
+    (entry.has_value || retain_deletes)
+        && map.get(digest).is_none_or(|latest| entry.offset >= latest)
+}
+
+enum CopyError {
+    Record(RecordError),
+    Storage(StorageError),
+}
+
+impl From<RecordError> for CopyError {
+    fn from(error: RecordError) -> Self {
+        Self::Record(error)
+    }
+}

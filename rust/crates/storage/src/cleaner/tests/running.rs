@@ -1,0 +1,271 @@
+//! Compaction beside appends and reads, and by the cleaner's threads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+
+use super::*;
+use crate::checkpoints::{CLEANER_FILE, read_offsets};
+use crate::cleaner::{Cleaner, CleanerConfig, CleanerEvent};
+use crate::log_dir::LogDir;
+
+fn batch(key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    builder.append(1, Some(key), Some(value), &[]).unwrap();
+    builder.build().unwrap()
+}
+
+fn append(log: &Log, key: &[u8], value: &[u8]) {
+    log.append_as_leader(&mut batch(key, value), 0, NOW)
+        .unwrap();
+}
+
+// Broken if it failed: a reader would miss records, see them twice or damaged, while segments are replaced under it.
+#[test]
+fn readers_see_no_gap_while_segments_are_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = reopen(
+        dir.path(),
+        LogConfig {
+            segment_bytes: 2000,
+            ..config()
+        },
+    );
+    for key in 0..20u8 {
+        append(&log, &[key], b"for ever");
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Acquire) {
+                    let found = read_all(&log);
+                    for key in 0..20u8 {
+                        let wanted = |r: &&Found| r.key.as_deref() == Some(&[key][..]);
+                        let record = found.iter().find(wanted).unwrap();
+                        assert_eq!(
+                            (record.offset, record.value.as_deref()),
+                            (i64::from(key), Some(&b"for ever"[..]))
+                        );
+                    }
+                    // Every value of the counter is gone or in its place, and the last is there.
+                    let counts: Vec<u32> = found
+                        .iter()
+                        .filter(|r| r.key.as_deref() == Some(b"counter"))
+                        .map(|r| {
+                            u32::from_be_bytes(r.value.as_deref().unwrap().try_into().unwrap())
+                        })
+                        .collect();
+                    assert!(counts.is_sorted_by(|one, other| one < other), "{counts:?}");
+                    assert!(log.offset_for_timestamp(0).unwrap().is_some());
+                    std::thread::yield_now();
+                }
+            });
+        }
+        for count in 0..2000u32 {
+            append(&log, b"counter", &count.to_be_bytes());
+            if count % 50 == 49 {
+                log.compact_now(NOW).unwrap();
+                log.maintain(NOW + 1_000_000).unwrap();
+            }
+        }
+        done.store(true, Ordering::Release);
+    });
+    assert!(log.segment_count() < 10);
+}
+
+fn start(dirs: Vec<Arc<LogDir>>, config: CleanerConfig) -> (Cleaner, Receiver<CleanerEvent>) {
+    let (sender, events) = channel();
+    let cleaner = Cleaner::start(dirs, config, move |event| {
+        // The test may have seen enough.
+        let _ = sender.send(event);
+    })
+    .unwrap();
+    (cleaner, events)
+}
+
+fn open_dir(path: &Path) -> LogDir {
+    LogDir::open(path, 1, Some("cluster"), &|_| config()).unwrap()
+}
+
+/// Waits for the next log to be cleaned.
+fn cleaned(events: &Receiver<CleanerEvent>) -> (String, i64) {
+    match events.recv().unwrap() {
+        CleanerEvent::Cleaned { topic, stats, .. } => (topic, stats.clean_until_offset),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A cleaner that looks again only when it is woken.
+fn patient() -> CleanerConfig {
+    CleanerConfig {
+        backoff_ms: u64::MAX,
+        ..CleanerConfig::default()
+    }
+}
+
+// Broken if it failed: logs would not be compacted by themselves, the dirtiest not first, or all of it again after a restart.
+#[test]
+fn the_filthiest_log_is_cleaned_first_and_remembered() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Arc::new(open_dir(dir.path()));
+    for topic in ["half", "whole", "plain"] {
+        let config = LogConfig {
+            cleanup_compact: topic != "plain",
+            min_cleanable_dirty_ratio: 0.3,
+            ..config()
+        };
+        let log = &logs.create(topic, 0, [1; 16], config).unwrap().log;
+        for number in 0..10u8 {
+            append(log, b"key", &[number]);
+            if number == 4 {
+                log.roll(NOW).unwrap();
+            }
+        }
+        log.roll(NOW).unwrap();
+        append(log, b"key", b"active");
+    }
+    logs.get("half", 0)
+        .unwrap()
+        .log
+        .cleaning()
+        .set_first_dirty(5);
+    let (cleaner, events) = start(vec![Arc::clone(&logs)], patient());
+    assert_eq!(cleaned(&events), ("whole".to_owned(), 10));
+    assert_eq!(cleaned(&events), ("half".to_owned(), 10));
+    let whole = logs.get("whole", 0).unwrap();
+    assert_eq!(values(&whole.log).len(), 2);
+    assert_eq!(values(&logs.get("plain", 0).unwrap().log).len(), 11);
+
+    // What comes later is found when the cleaner looks again.
+    whole.log.roll(NOW).unwrap();
+    cleaner.wake();
+    assert_eq!(cleaned(&events), ("whole".to_owned(), 11));
+    cleaner.stop();
+    cleaner.stop();
+    let kept = read_offsets(&dir.path().join(CLEANER_FILE)).unwrap();
+    let key = |topic: &str| (topic.to_owned(), 0);
+    assert_eq!(
+        (kept[&key("whole")], kept[&key("half")], kept.len()),
+        (11, 10, 2)
+    );
+
+    logs.delete("half", 0).unwrap();
+    logs.close().unwrap();
+    drop((logs, cleaner));
+    let logs = open_dir(dir.path());
+    assert_eq!(
+        logs.get("whole", 0).unwrap().log.first_dirty_offset(),
+        Some(11)
+    );
+    let kept = read_offsets(&dir.path().join(CLEANER_FILE)).unwrap();
+    assert_eq!(kept.keys().collect::<Vec<_>>(), [&key("whole")]);
+}
+
+// Broken if it failed: deleting a topic or stopping the server would wait for a slow cleaning, or be disturbed by it.
+#[test]
+fn a_cleaning_ends_when_its_log_or_its_cleaner_does() {
+    for stop in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = Arc::new(open_dir(dir.path()));
+        let log = Arc::clone(&logs.create("t", 0, [1; 16], config()).unwrap().log);
+        for _ in 0..20 {
+            append(&log, b"key", &[0; 10_000]);
+        }
+        log.roll(NOW).unwrap();
+        // A byte in a thousand seconds: it does not end by itself.
+        let slow = CleanerConfig {
+            io_max_bytes_per_second: 0.001,
+            ..patient()
+        };
+        let (cleaner, events) = start(vec![Arc::clone(&logs)], slow);
+        // Once it is at it.
+        while log.cleaning().try_begin().is_some() {
+            std::thread::yield_now();
+        }
+        if stop {
+            cleaner.stop();
+            assert!(events.try_recv().is_err());
+            assert_eq!(values(&log).len(), 20);
+        } else {
+            logs.delete("t", 0).unwrap();
+            assert!(!dir.path().join("t-0").exists());
+        }
+    }
+}
+
+// Broken if it failed: a damaged log would be read over and over, or keep the others from being cleaned.
+#[test]
+fn what_cannot_be_cleaned_is_remembered() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Arc::new(open_dir(dir.path()));
+    for topic in ["bad", "good"] {
+        let log = &logs.create(topic, 0, [1; 16], config()).unwrap().log;
+        append(log, b"key", b"one");
+        append(log, b"key", b"two");
+        log.roll(NOW).unwrap();
+    }
+    let path = segment_file(&dir.path().join("bad-0"), 0, LOG_SUFFIX);
+    let mut bytes = std::fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let (cleaner, events) = start(vec![Arc::clone(&logs)], patient());
+    let (mut failed, mut cleaned) = (0, 0);
+    while cleaned == 0 || failed == 0 {
+        match events.recv().unwrap() {
+            CleanerEvent::Failed {
+                topic,
+                for_good,
+                reason,
+                ..
+            } => {
+                assert_eq!((topic.as_str(), for_good), ("bad", true));
+                assert!(reason.contains("00000000000000000000.log"), "{reason}");
+                failed += 1;
+            }
+            CleanerEvent::Cleaned { topic, .. } => {
+                assert_eq!(topic, "good");
+                cleaned += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let good = &logs.get("good", 0).unwrap().log;
+    append(good, b"key", b"three");
+    good.roll(NOW).unwrap();
+    cleaner.wake();
+    assert!(matches!(
+        events.recv().unwrap(),
+        CleanerEvent::Cleaned { .. }
+    ));
+    cleaner.stop();
+    assert!(events.try_recv().is_err());
+    assert!(logs.get("bad", 0).unwrap().log.uncleanable().is_some());
+}
+
+// Broken if it failed: a topic with both policies would keep what retention takes, or the two disturb each other.
+#[test]
+fn compaction_and_retention_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let both = LogConfig {
+        cleanup_delete: true,
+        retention_ms: 100,
+        segment_bytes: 2000,
+        ..config()
+    };
+    let mut writer = Writer::new(dir.path());
+    for round in 0..5u8 {
+        writer.plain(&[(b"always", Some(&[round])), (&[round], Some(b"once"))]);
+        writer.roll();
+    }
+    let log = writer.open(both);
+    let plan = log.plan_cleaning(NOW).unwrap();
+    // Retention takes the first two segments after the cleaning looked: timestamps are offsets.
+    assert_eq!(log.delete_old_segments(104).unwrap(), 2);
+    assert!(plan.view.log_start < log.log_start_offset());
+    log.compact_now(NOW).unwrap();
+    assert_eq!(log.log_start_offset(), 4);
+    let offsets: Vec<i64> = values(&log).iter().map(|(offset, ..)| *offset).collect();
+    assert_eq!(offsets, [5, 7, 8, 9, 10]);
+    assert_eq!(log.first_segment_offset(), 4);
+}

@@ -1,0 +1,301 @@
+//! The cleaner threads of a broker (`LogCleaner`, `CleanerThread`).
+//!
+//! Each thread looks through the compacted logs of all directories, cleans the one with the largest dirty part, writes how
+//! far that log is clean to its directory's checkpoint, and looks again; it rests when none is worth it. Stopping wakes
+//! whoever rests or is throttled and ends what runs at the next batch. What happens is told to the owner, who may log it.
+//!
+//! A log whose cleaning fails is not tried again until it is opened anew: its reason stays with it
+//! ([`crate::Log::uncleanable`]). Only a full disk is no such reason.
+//!
+//! A crash between a swap and the checkpoint has the log cleaned again from where the checkpoint says.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::gate::{Running, Stop};
+use super::pass::{CleanerStats, Run, clean};
+use super::plan::Plan;
+use super::throttle::Throttle;
+use super::{CleanError, CleanerConfig};
+use crate::error::{Result, StorageError};
+use crate::log::system_now_ms;
+use crate::log_dir::{LogDir, Partition};
+
+/// What a cleaner thread has to tell.
+#[derive(Debug)]
+pub enum CleanerEvent {
+    /// A log was cleaned.
+    Cleaned {
+        topic: String,
+        partition: i32,
+        stats: CleanerStats,
+    },
+    /// A log could not be cleaned; `for_good`: it will not be tried again.
+    Failed {
+        topic: String,
+        partition: i32,
+        reason: String,
+        for_good: bool,
+    },
+    /// How far logs are clean could not be written down; they will be cleaned from an earlier offset after a restart.
+    CheckpointFailed { error: StorageError },
+}
+
+type Report = Box<dyn Fn(CleanerEvent) + Send + Sync>;
+
+/// Threads that compact the logs of some directories, until this is stopped or dropped.
+pub struct Cleaner {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+struct Shared {
+    dirs: Vec<Arc<LogDir>>,
+    config: CleanerConfig,
+    throttle: Throttle,
+    report: Report,
+    /// One thread chooses at a time.
+    choosing: Mutex<()>,
+    rest: Mutex<Rest>,
+    changed: Condvar,
+    stopping: AtomicBool,
+}
+
+#[derive(Default)]
+struct Rest {
+    /// Counts the calls of [`Cleaner::wake`].
+    wakes: u64,
+    /// Cleanings that run.
+    running: Vec<Arc<Stop>>,
+}
+
+impl Cleaner {
+    /// Starts `log.cleaner.threads` threads; none when `log.cleaner.enable` is false.
+    ///
+    /// Errors: [`StorageError::InvalidConfig`], and the system's when a thread cannot be started.
+    pub fn start(
+        dirs: Vec<Arc<LogDir>>,
+        config: CleanerConfig,
+        report: impl Fn(CleanerEvent) + Send + Sync + 'static,
+    ) -> Result<Self> {
+        config.check()?;
+        let count = if config.enabled { config.threads } else { 0 };
+        let cleaner = Self {
+            shared: Arc::new(Shared {
+                dirs,
+                throttle: Throttle::new(config.io_max_bytes_per_second),
+                config,
+                report: Box::new(report),
+                choosing: Mutex::new(()),
+                rest: Mutex::default(),
+                changed: Condvar::new(),
+                stopping: AtomicBool::new(false),
+            }),
+            threads: Mutex::default(),
+        };
+        for number in 0..count {
+            let shared = Arc::clone(&cleaner.shared);
+            let thread = std::thread::Builder::new()
+                .name(format!("logcore-cleaner-{number}"))
+                .spawn(move || shared.run())
+                .map_err(StorageError::io("start a thread for", "the log cleaner"))?;
+            cleaner.threads.lock().push(thread);
+        }
+        Ok(cleaner)
+    }
+
+    /// Has resting threads look at once whether something is to be cleaned.
+    pub fn wake(&self) {
+        self.shared.rest.lock().wakes += 1;
+        self.shared.changed.notify_all();
+    }
+
+    /// Ends all threads, and what they are cleaning at the next batch. Again does nothing.
+    pub fn stop(&self) {
+        {
+            let rest = self.shared.rest.lock();
+            self.shared.stopping.store(true, Ordering::Release);
+            rest.running.iter().for_each(|running| running.set());
+        }
+        self.shared.changed.notify_all();
+        for thread in self.threads.lock().drain(..) {
+            // A panic was the thread's own to print; there is nothing to hand on.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Cleaner {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        loop {
+            let wakes = self.rest.lock().wakes;
+            if !self.clean_filthiest() && !self.rest(wakes) {
+                return;
+            }
+            if self.stopping.load(Ordering::Acquire) {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the backoff's end or a call of [`Cleaner::wake`] since `wakes`; false when it is time to end.
+    fn rest(&self, wakes: u64) -> bool {
+        let until = Instant::now().checked_add(Duration::from_millis(self.config.backoff_ms));
+        let mut rest = self.rest.lock();
+        while !self.stopping.load(Ordering::Acquire) && rest.wakes == wakes {
+            match until {
+                Some(until) if self.changed.wait_until(&mut rest, until).timed_out() => break,
+                Some(_) => {}
+                None => self.changed.wait(&mut rest),
+            }
+        }
+        !self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Cleans one log; false when none was cleaned.
+    fn clean_filthiest(&self) -> bool {
+        let now_ms = system_now_ms();
+        let choosing = self.choosing.lock();
+        let mut due = self.due(now_ms);
+        due.sort_by(|one, other| other.2.ratio().total_cmp(&one.2.ratio()));
+        for (dir, partition, _) in due {
+            let Some(running) = partition.log.cleaning().try_begin() else {
+                continue;
+            };
+            drop(choosing);
+            return self.clean_one(&dir, &partition, running, now_ms);
+        }
+        false
+    }
+
+    /// The logs that are worth cleaning.
+    fn due(&self, now_ms: i64) -> Vec<(Arc<LogDir>, Arc<Partition>, Plan)> {
+        let mut due = Vec::new();
+        for dir in &self.dirs {
+            for partition in dir.partitions() {
+                let log = &partition.log;
+                let config = log.config();
+                let able = config.cleanup_compact
+                    && log.uncleanable().is_none()
+                    && log.failure().is_none();
+                if !able {
+                    continue;
+                }
+                match log.plan_cleaning(now_ms) {
+                    Ok(plan) => {
+                        if plan.reset {
+                            log.cleaning().set_first_dirty(plan.first_dirty);
+                        }
+                        if plan.is_due(&config) {
+                            due.push((Arc::clone(dir), partition, plan));
+                        }
+                    }
+                    Err(error) => {
+                        self.failed(&partition, &error);
+                    }
+                }
+            }
+        }
+        due
+    }
+
+    /// True when it is worth looking for the next log at once.
+    fn clean_one(
+        &self,
+        dir: &LogDir,
+        partition: &Partition,
+        running: Running<'_>,
+        now_ms: i64,
+    ) -> bool {
+        let log = &partition.log;
+        let stop = Arc::clone(&running.stop);
+        if !self.register(&stop) {
+            return false;
+        }
+        let cleaned = catch_unwind(AssertUnwindSafe(|| {
+            // Another thread may have cleaned it since it was chosen.
+            let plan = log.plan_cleaning(now_ms)?;
+            let run = Run::new(&self.config, &self.throttle, &stop, now_ms);
+            let stats = clean(log, &plan, run)?;
+            log.cleaning().set_first_dirty(stats.clean_until_offset);
+            Ok(stats)
+        }));
+        // Whoever deletes or closes the log waits for this, and holds what the checkpoint needs.
+        drop(running);
+        self.rest
+            .lock()
+            .running
+            .retain(|other| !Arc::ptr_eq(other, &stop));
+        match cleaned {
+            Ok(Ok(stats)) => {
+                (self.report)(CleanerEvent::Cleaned {
+                    topic: partition.topic.clone(),
+                    partition: partition.partition,
+                    stats,
+                });
+                match dir.checkpoint_cleaner() {
+                    Ok(()) | Err(StorageError::Closed { .. }) => {}
+                    Err(error) => (self.report)(CleanerEvent::CheckpointFailed { error }),
+                }
+                true
+            }
+            Ok(Err(CleanError::Aborted)) => true,
+            Ok(Err(CleanError::Storage(error))) => self.failed(partition, &error),
+            Err(_panic) => {
+                self.give_up(
+                    partition,
+                    "cleaning it panicked, which is a defect of the cleaner",
+                );
+                true
+            }
+        }
+    }
+
+    /// Lets [`Cleaner::stop`] end a cleaning; false when it was called already.
+    fn register(&self, stop: &Arc<Stop>) -> bool {
+        let mut rest = self.rest.lock();
+        if self.stopping.load(Ordering::Acquire) {
+            return false;
+        }
+        rest.running.push(Arc::clone(stop));
+        true
+    }
+
+    /// True when the log was given up, so that there is another to look for; a full disk is waited for.
+    fn failed(&self, partition: &Partition, error: &StorageError) -> bool {
+        let is_full = matches!(error, StorageError::Io { source, .. }
+            if source.kind() == std::io::ErrorKind::StorageFull);
+        if !is_full {
+            self.give_up(partition, &error.to_string());
+            return true;
+        }
+        (self.report)(CleanerEvent::Failed {
+            topic: partition.topic.clone(),
+            partition: partition.partition,
+            reason: error.to_string(),
+            for_good: false,
+        });
+        false
+    }
+
+    fn give_up(&self, partition: &Partition, reason: &str) {
+        partition.log.cleaning().set_uncleanable(reason.to_owned());
+        (self.report)(CleanerEvent::Failed {
+            topic: partition.topic.clone(),
+            partition: partition.partition,
+            reason: reason.to_owned(),
+            for_good: true,
+        });
+    }
+}
