@@ -194,7 +194,7 @@ fn by_itself(dir: &Path) -> Result<LastKnown> {
     Ok(LastKnown {
         clean_shutdown: metadata::take_clean_shutdown(dir)?,
         recovery_point: segment_bases(dir)?.last().copied().unwrap_or(0),
-        log_start_offset: 0,
+        ..LastKnown::default()
     })
 }
 
@@ -212,5 +212,6 @@ fn in_broker_dir(dir: &Path, parent: &Path, clean_shutdown: bool) -> Result<Last
         clean_shutdown,
         recovery_point: offset(RECOVERY_POINT_FILE)?,
         log_start_offset: offset(LOG_START_FILE)?,
+        high_watermark: None,
     })
 }

@@ -266,7 +266,7 @@ impl Log {
         let full = filled + coming.size > config.segment_bytes
             || !active.can_hold(coming.last_offset)
             || active.indexes()?.is_full()
-            || active.age_ms(now_ms, coming.newest)? > config.segment_ms;
+            || active.age_ms(now_ms, coming.newest)? > age_max_ms(config, writer.roll_random);
         if full {
             self.roll_locked(writer, config, coming.first_offset, now_ms)
         } else {
@@ -311,6 +311,7 @@ impl Log {
             loader::settings(config),
             now_ms,
         )?);
+        writer.roll_random = super::random();
         let mut segments = self.segments.write();
         let mut list = segments.to_vec();
         list.push(next.clone());
@@ -330,6 +331,15 @@ impl Log {
             writer.snapshot_offset = offset;
         }
         Ok(())
+    }
+}
+
+/// How old a segment may become: `segment.ms` less its part of `segment.jitter.ms`, so that segments that began at one time are
+/// not all rolled at one time (`LogConfig.randomSegmentJitter`).
+fn age_max_ms(config: &LogConfig, random: u32) -> i64 {
+    match config.segment_jitter_ms.min(config.segment_ms) {
+        jitter @ 1.. => config.segment_ms - i64::from(random >> 1) % jitter,
+        _ => config.segment_ms,
     }
 }
 
