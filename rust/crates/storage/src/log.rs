@@ -79,6 +79,8 @@ struct Writer {
     /// Records appended since the last flush, and when the first of them was.
     unflushed: i64,
     unflushed_since_ms: Option<i64>,
+    /// The end of the last append that is acknowledged only once it is on disk.
+    sync_end: i64,
     /// Files to remove, and when.
     deletions: Vec<(i64, Vec<PathBuf>)>,
 }
@@ -141,6 +143,7 @@ impl Log {
                 snapshot_offset: loaded.snapshot_offset,
                 roll_random: random(),
                 unflushed: 0,
+                sync_end: 0,
                 unflushed_since_ms: None,
                 deletions: Vec::new(),
             }),

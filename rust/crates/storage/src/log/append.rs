@@ -108,14 +108,16 @@ impl Log {
         if let (Some(first), Some(last)) = (repeated.first(), repeated.last())
             && repeated.len() == checked.headers.len()
         {
-            return Ok(Appended {
+            let appended = Appended {
                 first_offset: first.first_offset,
                 last_offset: last.last_offset,
                 log_append_time: log_append_time.map_or(-1, |_| last.timestamp),
                 log_start_offset: self.log_start_offset(),
                 duplicate: true,
                 batches: Vec::new(),
-            });
+            };
+            self.acknowledge_again(writer, last.last_offset)?;
+            return Ok(appended);
         }
         let skipped: usize = checked
             .headers
@@ -123,7 +125,11 @@ impl Log {
             .map(|header| header.size())
             .sum();
         let fresh = &mut batches[skipped..];
-        let written = self.write(&mut writer, &config, fresh, &mut checked, terms)?;
+        let mut written = self.write(&mut writer, &config, fresh, &mut checked, terms)?;
+        // The front of a retry may still be waiting for the disk.
+        written.sync |= repeated
+            .last()
+            .is_some_and(|last| last.last_offset < writer.sync_end);
         self.acknowledge(writer, &written, true)?;
         let first = repeated.first().map(|first| first.first_offset);
         Ok(Appended {
@@ -214,6 +220,7 @@ impl Log {
         if sync {
             writer.unflushed = 0;
             writer.unflushed_since_ms = None;
+            writer.sync_end = end;
         }
         Ok(Written {
             first_offset,
@@ -239,6 +246,18 @@ impl Log {
         }
         drop(writer);
         self.sync_to(written, lead)
+    }
+
+    /// The answer to a retry: what it repeats may still be waiting for the disk.
+    fn acknowledge_again(&self, writer: MutexGuard<'_, Writer>, last_offset: i64) -> Result<()> {
+        let end = last_offset + 1;
+        let written = Written {
+            first_offset: end,
+            end,
+            sync: last_offset < writer.sync_end && self.recovery_point() < end,
+            truncations: self.truncations.count(),
+        };
+        self.acknowledge(writer, &written, false)
     }
 
     pub(super) fn assign_epoch(&self, epoch: i32, offset: i64) -> Result<()> {

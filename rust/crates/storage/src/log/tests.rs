@@ -4,6 +4,7 @@ mod foreign;
 mod model;
 mod recovery;
 mod replication;
+mod transaction_model;
 mod transactions;
 mod truncation;
 
