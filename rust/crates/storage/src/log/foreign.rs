@@ -14,7 +14,7 @@ use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::files::{self, LOG_SUFFIX, offset_of};
 use crate::leader_epochs::LeaderEpochs;
-use crate::loader::{Loaded, Recovery, settings};
+use crate::loader::{Loaded, Recovery, producers_at, settings};
 use crate::log_dir::parse_partition_dir;
 use crate::producer_state::ProducerState;
 use crate::segment::{Access, Segment};
@@ -64,6 +64,21 @@ impl Log {
         self.log_end.store(end, Ordering::Release);
         self.high_watermark.store(end, Ordering::Release);
         Ok(())
+    }
+}
+
+impl Log {
+    /// [`Log::last_stable_offset`] of a log that was opened read-only, too, whose producers are not known: the latest
+    /// snapshot and the headers of the batches behind it are read for it.
+    pub fn find_last_stable_offset(&self) -> Result<i64> {
+        if self.access == Access::Owned {
+            return Ok(self.last_stable_offset());
+        }
+        self.check_open()?;
+        let (log_start, log_end) = (self.log_start_offset(), self.log_end_offset());
+        let producers = producers_at(&self.dir, &self.segments(), log_start, log_end)?;
+        let undecided = producers.first_undecided_offset().unwrap_or(log_end);
+        Ok(undecided.max(log_start).min(log_end))
     }
 }
 
