@@ -18,6 +18,7 @@ use crate::loader::{Loaded, Recovery, producers_at, settings};
 use crate::log_dir::parse_partition_dir;
 use crate::producer_state::ProducerState;
 use crate::segment::{Access, Segment};
+use crate::standalone::own_log_start;
 
 /// How often a listing is repeated when segments vanish during it.
 const LISTINGS_MAX: usize = 10;
@@ -159,6 +160,7 @@ fn bounds(dir: &Path, segments: &[Arc<Segment>]) -> Result<(i64, i64)> {
             .and_then(|offsets| offsets.get(&key).copied()),
         None => None,
     };
+    let start = start.or_else(|| own_log_start(dir));
     Ok((start.unwrap_or(first).clamp(first, end), end))
 }
 

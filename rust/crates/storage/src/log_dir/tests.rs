@@ -642,3 +642,40 @@ fn other_directories() {
     assert_eq!(logs.strays(), [logs.path().join(&names[0])]);
     assert_eq!(subdirectories(path), ["notes-delete", "t-0", &*names[0]]);
 }
+
+// Broken if it failed: records that were deleted would be back after the program was started anew, or after a crash.
+#[test]
+fn a_standalone_log_remembers_its_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = dir.path().join("broker");
+    let logs = open(&broker).unwrap();
+    logs.create("t", 0, [7; 16], LogConfig::default()).unwrap();
+    logs.close().unwrap();
+    drop(logs);
+    for path in [dir.path().join("itself"), broker.join("t-0")] {
+        let start = |clean| {
+            let log = StandaloneLog::open(&path, true, LogConfig::default()).unwrap();
+            let beside = Log::open_read_only(&path).unwrap();
+            assert_eq!(beside.log_start_offset(), log.log_start_offset());
+            if clean {
+                log.close().unwrap();
+            }
+            log.log_start_offset()
+        };
+        let log = StandaloneLog::open(&path, true, LogConfig::default()).unwrap();
+        for _ in 0..10 {
+            append(&log, b"v");
+        }
+        assert_eq!(log.advance_log_start_offset(6).unwrap(), 6);
+        assert_eq!(log.advance_log_start_offset(4).unwrap(), 6);
+        assert!(log.advance_log_start_offset(11).is_err());
+        drop(log);
+        assert_eq!([start(false), start(true), start(true)], [6, 6, 6]);
+        let log = StandaloneLog::open(&path, true, LogConfig::default()).unwrap();
+        log.truncate_to(3).unwrap();
+        append(&log, b"new");
+        drop(log);
+        assert_eq!([start(false), start(true)], [3, 3]);
+    }
+    assert!(read(&broker, "log-start-offset-checkpoint").contains("t 0 3\n"));
+}
