@@ -56,7 +56,7 @@ pub use config::{LogConfig, TimestampType};
 pub use error::{Result, StorageError};
 pub use loader::{LastKnown, Recovery};
 pub use log::{Log, TruncationPoint};
-pub use log_dir::{LogDir, Partition, parse_partition_dir};
+pub use log_dir::{LogDir, Opening, Partition, Progress, parse_partition_dir};
 pub use slice::{Appended, LogSlice, TimestampOffset, whole_batches};
 pub use standalone::StandaloneLog;
 pub use txn_index::AbortedTxn;

@@ -37,6 +37,8 @@ pub struct LastKnown {
     pub recovery_point: i64,
     /// Where the log begins, if later than its first segment.
     pub log_start_offset: i64,
+    /// The high watermark of a log that has replicas elsewhere; `None` for one that has not: its end.
+    pub high_watermark: Option<i64>,
 }
 
 /// What opening a log did to it.
@@ -44,6 +46,8 @@ pub struct LastKnown {
 pub struct Recovery {
     /// Segments that were read and checked.
     pub segments_checked: usize,
+    /// Bytes of those segments.
+    pub bytes_checked: u64,
     /// Bytes cut off because they were no whole batch.
     pub truncated_bytes: u64,
     /// Segments removed because they followed such bytes.
@@ -256,6 +260,7 @@ impl Loader<'_> {
                 replay_batch(batch, bytes, &mut producers)
             })?;
             self.recovery.segments_checked += 1;
+            self.recovery.bytes_checked += segment.file_size()?;
             let (size, end) = (segment.size(), segment.next_offset());
             if torn.is_none() && next_base.is_some_and(|next| end > next) {
                 torn = Some(format!("offset {} is in the next segment too", end - 1));

@@ -44,6 +44,7 @@ use crate::leader_epochs::LeaderEpochs;
 use crate::loader::{self, LastKnown, Loaded, Recovery};
 use crate::producer_state::ProducerState;
 use crate::segment::{Access, Segment};
+use crate::uuid;
 
 pub use truncate::TruncationPoint;
 use truncate::Truncations;
@@ -79,9 +80,13 @@ pub struct Log {
 struct Writer {
     producers: ProducerState,
     snapshot_offset: i64,
+    /// What the active segment's part of `segment.jitter.ms` is taken from.
+    roll_random: u32,
     /// Records appended since the last flush, and when the first of them was.
     unflushed: i64,
     unflushed_since_ms: Option<i64>,
+    /// The end of the last append that is acknowledged only once it is on disk.
+    sync_end: i64,
     /// Files to remove, and when.
     deletions: Vec<(i64, Vec<PathBuf>)>,
 }
@@ -93,6 +98,11 @@ pub(crate) fn system_now_ms() -> i64 {
         .map_or(0, |since| {
             i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
         })
+}
+
+/// A number for jitter; 0 where the system has none to give.
+fn random() -> u32 {
+    uuid::random().map_or(0, |[a, b, c, d, ..]| u32::from_ne_bytes([a, b, c, d]))
 }
 
 impl Log {
@@ -112,7 +122,7 @@ impl Log {
         let known = LastKnown {
             clean_shutdown,
             recovery_point,
-            log_start_offset: 0,
+            ..LastKnown::default()
         };
         Self::open_with(dir, config, known)
     }
@@ -120,7 +130,11 @@ impl Log {
     /// [`Log::open`] for a log whose start was moved.
     pub fn open_with(dir: &Path, config: LogConfig, known: LastKnown) -> Result<Self> {
         let loaded = loader::load(dir, &config, known, system_now_ms())?;
-        Ok(Self::new(dir, config, Access::Owned, loaded))
+        let log = Self::new(dir, config, Access::Owned, loaded);
+        if let Some(high_watermark) = known.high_watermark {
+            log.set_replicated(high_watermark);
+        }
+        Ok(log)
     }
 
     fn new(dir: &Path, config: LogConfig, access: Access, loaded: Loaded) -> Self {
@@ -133,7 +147,9 @@ impl Log {
             writer: Mutex::new(Writer {
                 producers: loaded.producers,
                 snapshot_offset: loaded.snapshot_offset,
+                roll_random: random(),
                 unflushed: 0,
+                sync_end: 0,
                 unflushed_since_ms: None,
                 deletions: Vec::new(),
             }),

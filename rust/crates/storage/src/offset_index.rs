@@ -76,6 +76,14 @@ impl OffsetIndex {
         }
     }
 
+    /// An offset behind all batches that begin before `position`: that of the first entry there or behind.
+    pub(crate) fn upper_bound(&self, position: u64) -> Option<i64> {
+        let before = self
+            .file
+            .partition_point(|[_, entry]| u64::from(entry) < position);
+        (before < self.file.len()).then(|| self.entry(self.file.get(before)).offset)
+    }
+
     /// The last entry, if there is any.
     pub(crate) fn last(&self) -> Option<OffsetPosition> {
         let count = self.file.len();

@@ -53,11 +53,14 @@ impl StoredBatch {
         if base_offset < 0 {
             return Err(format!("base offset {base_offset} is negative"));
         }
+        if base_offset == i64::MAX {
+            return Err(format!("no offset follows {base_offset}"));
+        }
         let length = i32::from_be_bytes(array(front, 8));
         match front[MAGIC_END - 1] as i8 {
             MAGIC_V2 => {
                 let header = BatchHeader::parse(bytes).map_err(|e| e.to_string())?;
-                if header.last_offset_delta < 0 || header.last_offset() < base_offset {
+                if header.last_offset_delta < 0 || header.next_offset() < base_offset {
                     let delta = header.last_offset_delta;
                     return Err(format!("last offset delta {delta} cannot be"));
                 }

@@ -3,7 +3,8 @@
 //! Owns the locks and knows how the directory was left. By itself, a partition's directory has its own `.lock` and
 //! `.kafka_cleanshutdown`. Inside a broker's log directory (one with `meta.properties`) the broker's lock is taken too,
 //! so that the two never write at once, and the broker's clean shutdown marker is away while this is open: whoever opens
-//! the directory after a crash will recover it.
+//! the directory after a crash will recover it. Where the log begins, once that was moved, stands in the broker's
+//! `log-start-offset-checkpoint` or in one of its own.
 //!
 //! A process that forks has the log twice in memory but once on disk. Only the process that opened it may write; in the
 //! child, appending and closing say that the log is closed and touch nothing.
@@ -27,6 +28,9 @@ use crate::log::{Log, system_now_ms};
 use crate::log_dir::parse_partition_dir;
 use crate::metadata::{self, META_PROPERTIES_FILE};
 use crate::slice::Appended;
+
+/// The name of a log that is by itself, in its own checkpoint.
+const ITSELF: &str = "log";
 
 /// A [`Log`] with the locks on its directory, or one opened for reading only without any.
 #[derive(Debug)]
@@ -123,17 +127,30 @@ impl StandaloneLog {
         self.log.truncate_fully_and_start_at(offset, None)
     }
 
+    /// [`Log::advance_log_start_offset`], which is remembered at once.
+    pub fn advance_log_start_offset(&self, offset: i64) -> Result<i64> {
+        self.check_process()?;
+        let held = self.held.lock();
+        let start = self.log.advance_log_start_offset(offset)?;
+        if held.is_some() {
+            let (dir, key) = checkpoints_of(&self.log.dir());
+            let path = dir.join(LOG_START_FILE);
+            let mut offsets = read_offsets(&path)?;
+            if offsets.insert(key, start) != Some(start) {
+                write_offsets(&path, &offsets)?;
+            }
+        }
+        Ok(start)
+    }
+
     fn lower_checkpoints(&self, end: i64) -> Result<()> {
-        let dir = self.log.dir();
-        let Some((parent, key)) = broker_dir(&dir).zip(partition_of(&dir)) else {
-            return Ok(());
-        };
         if self.held.lock().is_none() {
             // Closed, or opened for reading only: the log itself will say so.
             return Ok(());
         }
+        let (dir, key) = checkpoints_of(&self.log.dir());
         for file in [RECOVERY_POINT_FILE, LOG_START_FILE] {
-            let path = parent.join(file);
+            let path = dir.join(file);
             let mut offsets = read_offsets(&path)?;
             if let Some(offset) = offsets.get_mut(&key).filter(|offset| **offset > end) {
                 *offset = end;
@@ -190,11 +207,27 @@ fn partition_of(dir: &Path) -> Option<(String, i32)> {
     parse_partition_dir(dir.file_name()?.to_str()?)
 }
 
+/// Where what is known of a log is kept, and under which name: with the broker's, or by itself.
+fn checkpoints_of(dir: &Path) -> (PathBuf, (String, i32)) {
+    match broker_dir(dir).zip(partition_of(dir)) {
+        Some((parent, key)) => (parent.to_path_buf(), key),
+        None => (dir.to_path_buf(), (ITSELF.to_owned(), 0)),
+    }
+}
+
+/// Where a log that is by itself begins, if that was moved.
+pub(crate) fn own_log_start(dir: &Path) -> Option<i64> {
+    // A damaged file is as good as none: the log begins with its first segment.
+    let offsets = read_offsets(&dir.join(LOG_START_FILE)).ok()?;
+    offsets.get(&(ITSELF.to_owned(), 0)).copied()
+}
+
 fn by_itself(dir: &Path) -> Result<LastKnown> {
     Ok(LastKnown {
         clean_shutdown: metadata::take_clean_shutdown(dir)?,
         recovery_point: segment_bases(dir)?.last().copied().unwrap_or(0),
-        log_start_offset: 0,
+        log_start_offset: own_log_start(dir).unwrap_or(0),
+        high_watermark: None,
     })
 }
 
@@ -212,5 +245,6 @@ fn in_broker_dir(dir: &Path, parent: &Path, clean_shutdown: bool) -> Result<Last
         clean_shutdown,
         recovery_point: offset(RECOVERY_POINT_FILE)?,
         log_start_offset: offset(LOG_START_FILE)?,
+        high_watermark: None,
     })
 }

@@ -109,14 +109,16 @@ impl Log {
         if let (Some(first), Some(last)) = (repeated.first(), repeated.last())
             && repeated.len() == checked.headers.len()
         {
-            return Ok(Appended {
+            let appended = Appended {
                 first_offset: first.first_offset,
                 last_offset: last.last_offset,
                 log_append_time: log_append_time.map_or(-1, |_| last.timestamp),
                 log_start_offset: self.log_start_offset(),
                 duplicate: true,
                 batches: Vec::new(),
-            });
+            };
+            self.acknowledge_again(writer, last.last_offset)?;
+            return Ok(appended);
         }
         let skipped: usize = checked
             .headers
@@ -124,7 +126,11 @@ impl Log {
             .map(|header| header.size())
             .sum();
         let fresh = &mut batches[skipped..];
-        let written = self.write(&mut writer, &config, fresh, &mut checked, terms)?;
+        let mut written = self.write(&mut writer, &config, fresh, &mut checked, terms)?;
+        // The front of a retry may still be waiting for the disk.
+        written.sync |= repeated
+            .last()
+            .is_some_and(|last| last.last_offset < writer.sync_end);
         self.acknowledge(writer, &written, true)?;
         let first = repeated.first().map(|first| first.first_offset);
         Ok(Appended {
@@ -217,6 +223,7 @@ impl Log {
         if sync {
             writer.unflushed = 0;
             writer.unflushed_since_ms = None;
+            writer.sync_end = end;
         }
         Ok(Written {
             first_offset,
@@ -244,6 +251,18 @@ impl Log {
         self.sync_to(written, lead)
     }
 
+    /// The answer to a retry: what it repeats may still be waiting for the disk.
+    fn acknowledge_again(&self, writer: MutexGuard<'_, Writer>, last_offset: i64) -> Result<()> {
+        let end = last_offset + 1;
+        let written = Written {
+            first_offset: end,
+            end,
+            sync: last_offset < writer.sync_end && self.recovery_point() < end,
+            truncations: self.truncations.count(),
+        };
+        self.acknowledge(writer, &written, false)
+    }
+
     pub(super) fn assign_epoch(&self, epoch: i32, offset: i64) -> Result<()> {
         if self.epochs.read().is_saved(epoch) {
             return Ok(());
@@ -269,7 +288,7 @@ impl Log {
         let full = filled + coming.size > config.segment_bytes
             || !active.can_hold(coming.last_offset)
             || active.indexes()?.is_full()
-            || active.age_ms(now_ms, coming.newest)? > config.segment_ms;
+            || active.age_ms(now_ms, coming.newest)? > age_max_ms(config, writer.roll_random);
         if full {
             self.roll_locked(writer, config, coming.first_offset, now_ms)
         } else {
@@ -314,6 +333,7 @@ impl Log {
             loader::settings(config),
             now_ms,
         )?);
+        writer.roll_random = super::random();
         let mut segments = self.segments.write();
         let mut list = segments.to_vec();
         list.push(next.clone());
@@ -336,6 +356,15 @@ impl Log {
             producer_snapshot::sync(&self.dir, offset)?;
         }
         Ok(())
+    }
+}
+
+/// How old a segment may become: `segment.ms` less its part of `segment.jitter.ms`, so that segments that began at one time are
+/// not all rolled at one time (`LogConfig.randomSegmentJitter`).
+fn age_max_ms(config: &LogConfig, random: u32) -> i64 {
+    match config.segment_jitter_ms.min(config.segment_ms) {
+        jitter @ 1.. => config.segment_ms - i64::from(random >> 1) % jitter,
+        _ => config.segment_ms,
     }
 }
 

@@ -154,6 +154,24 @@ impl Log {
             .map_err(|e| self.damaged(e))
     }
 
+    /// [`Log::aborted_transactions`] that a reader of `slice`, which a read at `offset` gave, may meet.
+    pub fn aborted_in(&self, offset: i64, slice: &LogSlice) -> Result<Vec<AbortedTxn>> {
+        self.check_open()?;
+        self.undisturbed(|| {
+            let segments = self.segments();
+            let after = segments.partition_point(|s| s.base_offset <= slice.base_offset);
+            let end = slice.position + slice.len;
+            let within = match after.checked_sub(1) {
+                Some(index) => segments[index].indexes()?.offset.upper_bound(end),
+                None => None,
+            };
+            let next = segments.get(after).map(|next| next.base_offset);
+            let upper_bound = within.or(next).unwrap_or_else(|| self.log_end_offset());
+            self.find_aborted(offset, upper_bound)
+        })
+        .map_err(|e| self.damaged(e))
+    }
+
     fn find_aborted(&self, from: i64, upper_bound: i64) -> Result<Vec<AbortedTxn>> {
         let segments = self.segments();
         let after = segments.partition_point(|segment| segment.base_offset <= from);

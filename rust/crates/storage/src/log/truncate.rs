@@ -222,6 +222,7 @@ impl Log {
         writer.snapshot_offset = latest.unwrap_or(0);
         self.forget_transactions(producers.first_undecided_offset());
         writer.producers = producers;
+        writer.sync_end = writer.sync_end.min(self.log_end_offset());
         Ok(())
     }
 }

@@ -308,6 +308,46 @@ fn appends_that_wait_share_an_fsync() {
     assert_eq!((log.high_watermark(), log.recovery_point()), (7, 7));
 }
 
+// Broken if it failed: a retry would be acknowledged while what it repeats can still be lost to a power loss.
+#[test]
+fn a_retry_waits_for_what_it_repeats() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = syncs_each(dir.path());
+    let disk = Arc::new(SlowDisk::default());
+    let _watching = watch(dir.path(), disk.clone());
+    let retrying = AtomicBool::new(false);
+    let append = || {
+        let appended = log.append_as_leader(&mut producer_batch(1, 0, 0, 2), 0, 0);
+        assert!(log.recovery_point() >= 2, "acknowledged too early");
+        appended.unwrap()
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(append);
+        disk.wait_for(1);
+        let retry = scope.spawn(|| {
+            retrying.store(true, Ordering::Release);
+            append()
+        });
+        // Another that takes the same lock after the retry has begun leaves it time to be answered too early.
+        while !retrying.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        let other = scope.spawn(|| log.append_as_leader(&mut batch_at(1, &[b"other"]), 0, 0));
+        while log.log_end_offset() < 3 {
+            std::thread::yield_now();
+        }
+        disk.let_go(usize::MAX / 2);
+        assert!(!first.join().unwrap().duplicate);
+        let retry = retry.join().unwrap();
+        assert_eq!((retry.first_offset, retry.duplicate), (0, true));
+        other.join().unwrap().unwrap();
+    });
+    // What is on disk is acknowledged again without another fsync.
+    let begun = disk.state.lock().begun;
+    assert!(append().duplicate);
+    assert_eq!(disk.state.lock().begun, begun);
+}
+
 // Broken if it failed: after a failed fsync a second one would be believed, and what is lost acknowledged.
 #[test]
 fn a_failed_fsync_fails_all_who_wait() {
@@ -378,4 +418,34 @@ fn what_is_cut_while_it_waits_is_not_acknowledged() {
     );
     fill(&log, 1);
     assert_eq!((log.log_end_offset(), log.high_watermark()), (4, 4));
+}
+
+proptest::proptest! {
+    // Broken if it failed: what a broken or hostile leader sends would panic, or get into the log so that it cannot be opened.
+    #[test]
+    fn whatever_a_leader_sends(
+        at in proptest::collection::vec((proptest::prelude::any::<u16>(), proptest::prelude::any::<u8>()), 0..4),
+        offset in proptest::prop_oneof![0i64..20, i64::MAX - 3..=i64::MAX],
+        cut in 0usize..300,
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(dir.path());
+        let mut bytes = placed(producer_batch(1, 0, 0, 2), offset, 1);
+        bytes.extend(placed(batch_at(5, &[b"x", b"y"]), offset.saturating_add(2), 1));
+        for (position, change) in at {
+            let position = usize::from(position) % bytes.len();
+            bytes[position] ^= change;
+        }
+        bytes.truncate(bytes.len() - cut.min(bytes.len()));
+        let result = log.append_as_follower(&bytes, 0);
+        let end = log.log_end_offset();
+        if let Ok(appended) = result {
+            assert_eq!(appended.last_offset + 1, end);
+        } else {
+            assert_eq!((end, log.failure()), (0, None));
+        }
+        drop(log);
+        let log = open(dir.path());
+        assert_eq!((log.log_end_offset(), &log.recovery().reason), (end, &None));
+    }
 }

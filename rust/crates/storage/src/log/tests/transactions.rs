@@ -290,3 +290,57 @@ fn what_is_deleted_takes_its_transactions_along() {
     end(&log, 2, true);
     assert_eq!(log.last_stable_offset(), 5);
 }
+
+// Broken if it failed: a consumer of committed records would be given aborted ones, or all that was ever aborted with each
+// fetch.
+#[test]
+fn what_a_slice_needs_to_know() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, found) = write_some(dir.path());
+    let end = log.log_end_offset();
+    let mut told_most = 0;
+    for offset in 0..end {
+        for max_bytes in [1, 700, 1 << 20] {
+            let slice = log.read(offset, max_bytes, i64::MAX, true).unwrap();
+            let told = log.aborted_in(offset, &slice).unwrap();
+            let bytes = slice.read_whole_batches().unwrap();
+            for batch in batches(&bytes) {
+                let header = batch.unwrap().header;
+                let met = found.iter().filter(|aborted| {
+                    aborted.producer_id == header.producer_id
+                        && aborted.first_offset <= header.base_offset
+                        && header.last_offset() <= aborted.last_offset
+                        && aborted.last_offset >= offset
+                });
+                met.for_each(|aborted| assert!(told.contains(aborted), "{aborted:?}"));
+            }
+            if max_bytes == 1 {
+                told_most = told_most.max(told.len());
+            }
+        }
+    }
+    assert!(
+        told_most < found.len() / 2,
+        "{told_most} of {}",
+        found.len()
+    );
+}
+
+// Broken if it failed: a reader beside a broker would take records of open transactions for committed ones.
+#[test]
+fn a_reader_beside_the_writer_finds_what_is_stable() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, _) = write_some(dir.path());
+    let beside = Log::open_read_only(dir.path()).unwrap();
+    let check = |beside: &Log| {
+        let stable = log.last_stable_offset();
+        assert_eq!(beside.find_last_stable_offset().unwrap(), stable);
+        assert_eq!(log.find_last_stable_offset().unwrap(), stable);
+        stable
+    };
+    let before = check(&beside);
+    assert!(before < log.log_end_offset());
+    end(&log, 1, true);
+    beside.refresh().unwrap();
+    assert_eq!(check(&beside), log.log_end_offset());
+}
