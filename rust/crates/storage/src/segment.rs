@@ -10,6 +10,8 @@
 mod lookup;
 mod repair;
 
+pub(crate) use repair::Torn;
+
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -12,6 +12,7 @@ use logcore_records::{BatchHeader, TimestampType};
 use super::{Log, STABLE, Writer};
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
+use crate::files;
 use crate::loader;
 use crate::producer_snapshot;
 use crate::producer_state::{Duplicate, Staged};
@@ -209,7 +210,7 @@ impl Log {
         if active.base_offset == base {
             return Ok(active);
         }
-        self.snapshot_producers(writer, false)?;
+        self.snapshot_producers(writer, config.flush_on_roll)?;
         active.seal()?;
         if config.flush_on_roll {
             self.flush_through(&active)?;
@@ -237,6 +238,7 @@ impl Log {
         } else if sync {
             // Written when a segment was rolled, which does not wait for the disk.
             producer_snapshot::sync(&self.dir, end)?;
+            files::sync_dir(&self.dir)?;
         }
         Ok(())
     }
