@@ -32,6 +32,8 @@ mod crash;
 mod disk;
 pub mod error;
 mod files;
+#[cfg(test)]
+mod fuzz;
 mod index_file;
 mod leader_epochs;
 pub mod loader;
@@ -46,6 +48,9 @@ mod scan;
 mod segment;
 pub mod slice;
 pub mod standalone;
+#[cfg(test)]
+#[path = "../../records/tests/support/mod.rs"]
+mod support;
 mod time_index;
 mod txn_index;
 pub mod uuid;

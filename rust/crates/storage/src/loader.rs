@@ -24,7 +24,7 @@ use crate::leader_epochs::LeaderEpochs;
 use crate::producer_snapshot::{self, Latest};
 use crate::producer_state::ProducerState;
 use crate::scan::{Next, Scanner, StoredBatch};
-use crate::segment::{Access, IndexSettings, Segment};
+use crate::segment::{Access, IndexSettings, Segment, Torn};
 use crate::txn_index::AbortedTxn;
 use crate::{offset_index, time_index};
 
@@ -263,10 +263,13 @@ impl Loader<'_> {
             self.recovery.bytes_checked += segment.file_size()?;
             let (size, end) = (segment.size(), segment.next_offset());
             if torn.is_none() && next_base.is_some_and(|next| end > next) {
-                torn = Some(format!("offset {} is in the next segment too", end - 1));
+                torn = next_base.map(|offset| Torn {
+                    offset,
+                    reason: format!("offset {} is in the next segment too", end - 1),
+                });
             }
-            if let Some(reason) = torn {
-                if end < self.known.recovery_point {
+            if let Some(Torn { offset, reason }) = torn {
+                if offset < self.known.recovery_point {
                     return Err(segment.corrupt(size, reason));
                 }
                 self.cut(segments, number, &segment, reason)?;

@@ -148,13 +148,11 @@ pub(crate) fn write(dir: &Path, offset: i64, state: &ProducerState, sync: bool) 
         .map_err(StorageError::io("write", &path))
 }
 
-/// Brings the snapshot at `offset`, and that there is one, to disk; does nothing when there is none.
+/// Brings the snapshot at `offset` to disk, if there is one. Its entry in the directory is the caller's.
 pub(crate) fn sync(dir: &Path, offset: i64) -> Result<()> {
     let path = segment_file(dir, offset, SNAPSHOT_SUFFIX);
     match File::open(&path) {
-        Ok(file) => disk::sync(&file, &path)
-            .map_err(StorageError::io("fsync", &path))
-            .and_then(|()| files::sync_dir(dir)),
+        Ok(file) => disk::sync(&file, &path).map_err(StorageError::io("fsync", &path)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(StorageError::io("open", &path)(error)),
     }

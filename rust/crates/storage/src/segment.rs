@@ -12,6 +12,8 @@ mod repair;
 mod transactions;
 mod truncate;
 
+pub(crate) use repair::Torn;
+
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::random::Random;
 use crate::disk::Change;
 use crate::files::{INDEX_SUFFIX, TIME_INDEX_SUFFIX};
+use crate::support::random::Random;
 
 /// What a disk writes whole or not at all.
 const SECTOR: usize = 512;

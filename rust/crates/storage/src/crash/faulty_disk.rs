@@ -10,9 +10,9 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::disk_model::DiskModel;
-use super::random::Random;
 use crate::disk::Change;
 use crate::disk::watch::{Watcher, Watching, watch};
+use crate::support::random::Random;
 
 /// Kinds of [`Change`], for counting and aiming.
 pub(super) const KINDS: [&str; 11] = [

@@ -7,13 +7,13 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use super::history::PARTITION_DIR;
-use super::random::Random;
 use crate::checkpoints::{RECOVERY_POINT_FILE, read_offsets};
 use crate::files::{
     INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, file_names, offset_of,
 };
 use crate::metadata::CLEAN_SHUTDOWN_FILE;
 use crate::scan::{Next, Scanner, StoredBatch};
+use crate::support::random::Random;
 
 /// A bit that was flipped.
 #[derive(Debug)]

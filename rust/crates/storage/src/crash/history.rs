@@ -13,13 +13,13 @@ use logcore_records::{BatchBuilder, Compression, TimestampType, legacy};
 use super::faulty_disk::{Fault, FaultyDisk, KINDS, tell};
 use super::flip::{Flipped, flip_a_bit};
 use super::model::{Attempt, Model, Producer, Rec, Sent};
-use super::random::Random;
 use super::reader::{read_from, read_one};
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::log::Log;
 use crate::log_dir::{LogDir, Partition};
 use crate::standalone::StandaloneLog;
+use crate::support::random::Random;
 
 pub(super) const PARTITION_DIR: &str = "t-0";
 

@@ -13,7 +13,7 @@ mod faulty_disk;
 mod flip;
 mod history;
 mod model;
-pub(crate) mod random;
+
 mod reader;
 mod stories;
 
@@ -78,7 +78,7 @@ impl Run {
 }
 
 /// A directory in memory where there is one: the disk is modelled, the real one would only be slow.
-fn scratch() -> tempfile::TempDir {
+pub(crate) fn scratch() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() {
         tempfile::tempdir_in(memory).unwrap()

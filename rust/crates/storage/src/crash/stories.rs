@@ -203,6 +203,46 @@ fn a_partition_created_after_a_crash_inherits_nothing() {
     assert_eq!((log.log_start_offset(), log.log_end_offset()), (0, 3));
 }
 
+// Broken if it failed: a producer whose records retention has deleted would be new to the log after a power loss, and
+// its retry written twice.
+#[test]
+fn retention_keeps_the_producers_of_what_it_deletes() {
+    let (before, disk, after) = disks();
+    let path = before.path().join("t-0");
+    let log = Log::open(&path, small(), false, 0).unwrap();
+    send(&log, 0);
+    log.roll(0).unwrap();
+    fill(&log, 1);
+    log.flush().unwrap();
+    log.advance_log_start_offset(1).unwrap();
+    assert_eq!(log.delete_old_segments(5000).unwrap(), 1);
+    disk.lose_all_but_the_certain(after.path());
+    let log = Log::open(&after.path().join("t-0"), small(), false, 2).unwrap();
+    assert_eq!((log.log_start_offset(), log.log_end_offset()), (1, 2));
+    assert!(send(&log, 0));
+}
+
+// Broken if it failed: a flipped bit in a batch's base offset, which no checksum covers, would have recovery cut off all
+// that follows, though it was on disk for certain.
+#[test]
+fn records_known_to_be_on_disk_are_not_cut_for_a_wrong_offset() {
+    for (at, flip) in [(7, 4), (6, 1)] {
+        let dir = super::scratch();
+        let log = Log::open(dir.path(), small(), true, 0).unwrap();
+        fill(&log, 4);
+        log.flush().unwrap();
+        drop(log);
+        let path = segment_file(dir.path(), 0, LOG_SUFFIX);
+        let mut bytes = fs::read(&path).unwrap();
+        let second = bytes.len() / 4;
+        bytes[second + at] ^= flip;
+        fs::write(&path, &bytes).unwrap();
+        let error = Log::open(dir.path(), small(), false, 4).unwrap_err();
+        assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), bytes, "nothing was cut");
+    }
+}
+
 // Broken if it failed: records that retention deleted would be back after a power loss.
 #[test]
 fn deleted_segments_stay_deleted() {

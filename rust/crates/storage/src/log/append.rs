@@ -14,6 +14,7 @@ use parking_lot::MutexGuard;
 use super::{Log, Writer};
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
+use crate::files;
 use crate::loader;
 use crate::producer_snapshot;
 use crate::producer_state::{Duplicate, Origin, Staged};
@@ -321,7 +322,7 @@ impl Log {
         if active.base_offset == base {
             return Ok(active);
         }
-        self.snapshot_producers(writer, base, false)?;
+        self.snapshot_producers(writer, base, config.flush_on_roll)?;
         active.seal()?;
         if config.flush_on_roll || self.recovery_point() >= end {
             // Recovery after a crash would begin behind it, and believe its indexes.
@@ -354,6 +355,7 @@ impl Log {
         } else if sync {
             // Written when a segment was rolled, which does not wait for the disk.
             producer_snapshot::sync(&self.dir, offset)?;
+            files::sync_dir(&self.dir)?;
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use super::Log;
 use super::append::Written;
 use crate::error::{Result, StorageError};
 use crate::files;
+use crate::producer_snapshot;
 use crate::segment::{Access, Segment};
 
 impl Log {
@@ -79,7 +80,11 @@ impl Log {
                 continue;
             }
             segment.flush()?;
-            new_entries |= !segment.directory_synced.swap(true, Ordering::AcqRel);
+            if !segment.directory_synced.swap(true, Ordering::AcqRel) {
+                // Once the segments before are deleted, their producers are in this snapshot only.
+                producer_snapshot::sync(&self.dir, segment.base_offset)?;
+                new_entries = true;
+            }
         }
         if new_entries {
             files::sync_dir(&self.dir)?;

@@ -15,6 +15,7 @@ use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files::{self, DELETED_SUFFIX, SEGMENT_SUFFIXES, segment_file};
 use crate::leader_epochs::LeaderEpochs;
+use crate::producer_snapshot;
 use crate::segment::Segment;
 
 impl Log {
@@ -50,6 +51,10 @@ impl Log {
             return Ok(());
         };
         if self.recovery_point() < active.base_offset {
+            // The producers' state goes first: once a segment is deleted, it is only in the snapshots of later ones.
+            producer_snapshot::sync(&self.dir, active.base_offset)
+                .and_then(|()| files::sync_dir(&self.dir))
+                .map_err(|e| self.fail(e))?;
             self.flush_through(last_rolled, active.base_offset)?;
         }
         Ok(())
@@ -58,6 +63,8 @@ impl Log {
     /// Deletes the oldest segments as far as `retention.ms`, `retention.bytes` and the log's start allow; returns how
     /// many.
     pub fn delete_old_segments(&self, now_ms: i64) -> Result<usize> {
+        self.check_writable()?;
+        self.flush_rolled()?;
         let deleted = {
             let mut writer = self.writer.lock();
             self.check_writable()?;
@@ -120,8 +127,10 @@ impl Log {
             match self.roll_locked(writer, config, self.log_end_offset(), now_ms) {
                 Err(error) if error.is_disk_full() && count > 1 => count -= 1,
                 rolled => {
-                    // The log's end must not go with what is deleted.
-                    rolled.and_then(|_| files::sync_dir(&self.dir))?;
+                    // The log's end and the producers must not go with what is deleted.
+                    let next = rolled?;
+                    producer_snapshot::sync(&self.dir, next.base_offset)?;
+                    files::sync_dir(&self.dir)?;
                 }
             }
         }

@@ -15,6 +15,22 @@ use crate::scan::{Next, Scanner, StoredBatch};
 use crate::time_index::TimeIndex;
 use crate::txn_index::AbortedTxn;
 
+/// Where a file stops being whole.
+#[derive(Debug)]
+pub(crate) struct Torn {
+    /// No record from this offset on can be kept. Less than the offsets before it when a batch that is whole says so:
+    /// a power loss tears batches, it does not renumber them.
+    pub(crate) offset: i64,
+    pub(crate) reason: String,
+}
+
+impl Torn {
+    fn at(tail: &Tail, reason: String) -> Self {
+        let offset = tail.next_offset;
+        Self { offset, reason }
+    }
+}
+
 impl Segment {
     /// The indexes as they are on disk; `None` when they do not fit the segment.
     pub(super) fn load_indexes(&self) -> Result<Option<Indexes>> {
@@ -100,11 +116,11 @@ impl Segment {
 
     /// Reads the whole file, checks every batch, builds both indexes and publishes what is whole. Offsets must rise.
     /// `on_batch` sees each batch that is kept, with its bytes, and says which transaction it aborts, for the transaction
-    /// index, which begins anew. Returns why the file's tail is not whole, if it is not; the file is not cut yet.
+    /// index, which begins anew. Returns where and why the file's tail is not whole, if it is not; the file is not cut yet.
     pub(crate) fn recover(
         &self,
         mut on_batch: impl FnMut(&StoredBatch, &[u8]) -> Option<AbortedTxn>,
-    ) -> Result<Option<String>> {
+    ) -> Result<Option<Torn>> {
         let size = self.file_size()?;
         let transactions = self.reset_txn_index()?;
         let indexes = Indexes::create(&self.dir, self.base_offset, self.index_capacity(size))?;
@@ -119,17 +135,13 @@ impl Segment {
         let torn = loop {
             match scan.next().map_err(StorageError::io("read", self.path()))? {
                 Next::Batch(batch) if batch.base_offset < tail.next_offset => {
-                    break Some(format!(
-                        "offset {} follows offset {}",
-                        batch.base_offset,
-                        tail.next_offset - 1
-                    ));
+                    let (offset, last) = (batch.base_offset, tail.next_offset - 1);
+                    let reason = format!("offset {offset} follows offset {last}");
+                    break Some(Torn { offset, reason });
                 }
                 Next::Batch(batch) if !self.can_hold(batch.last_offset) => {
-                    break Some(format!(
-                        "offset {} is too far from the base",
-                        batch.last_offset
-                    ));
+                    let reason = format!("offset {} is too far from the base", batch.last_offset);
+                    break Some(Torn::at(&tail, reason));
                 }
                 Next::Batch(batch) => {
                     tail.add(&batch, batch.position, self.settings, &indexes)?;
@@ -141,7 +153,7 @@ impl Segment {
                     }
                 }
                 Next::End => break None,
-                Next::Torn(reason) => break Some(reason),
+                Next::Torn(reason) => break Some(Torn::at(&tail, reason)),
             }
         };
         self.publish(tail);

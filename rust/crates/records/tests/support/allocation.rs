@@ -1,0 +1,74 @@
+//! Counts what each thread has allocated, so that a test can say how much a call took at most.
+//!
+//! What C code allocates for itself (zstd's contexts) is not seen.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+struct Counting;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+thread_local! {
+    static NOW: Cell<isize> = const { Cell::new(0) };
+    static MOST: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(change: isize) {
+    // A thread that is ending has no counters any more; it measures nothing either.
+    let _ended = NOW.try_with(|now| {
+        now.set(now.get() + change);
+        let _ended = MOST.try_with(|most| most.set(most.get().max(now.get())));
+    });
+}
+
+// SAFETY: every call goes to the system's allocator as it came; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size as isize - layout.size() as isize);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// The most bytes that were allocated at any one time during a call, beyond those before it.
+pub(crate) fn most_during<T>(call: impl FnOnce() -> T) -> (usize, T) {
+    let before = NOW.with(Cell::get);
+    MOST.with(|most| most.set(before));
+    let result = call();
+    let most = MOST.with(Cell::get) - before;
+    (most as usize, result)
+}
+
+// Broken if it failed: the limits of memory in the other tests would be none.
+#[test]
+fn allocations_are_counted() {
+    let (most, kept) = most_during(|| {
+        drop(vec![1u8; 100_000]);
+        let mut kept = vec![1u8; 1000];
+        kept.reserve_exact(50_000);
+        kept
+    });
+    assert!((100_000..110_000).contains(&most), "{most}");
+    let (most, ()) = most_during(|| drop(kept));
+    assert_eq!(most, 0);
+}
