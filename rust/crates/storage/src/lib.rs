@@ -15,6 +15,7 @@
 //! | `validator` | what an append must be |
 //! | `producer_state`, `producer_snapshot` | idempotent and transactional producers |
 //! | `leader_epochs`, [`checkpoints`], [`metadata`], [`lock`], [`uuid`] | the small files |
+//! | [`verify`] | reading everything and saying what is wrong |
 //! | [`mod@slice`] | what reads and appends return |
 //! | [`config`], [`error`] | settings, and everything that can go wrong |
 //!
@@ -46,6 +47,7 @@ mod time_index;
 mod txn_index;
 pub mod uuid;
 mod validator;
+pub mod verify;
 
 pub use config::{LogConfig, TimestampType};
 pub use error::{Result, StorageError};

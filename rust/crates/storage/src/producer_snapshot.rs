@@ -146,6 +146,22 @@ pub(crate) fn write(dir: &Path, offset: i64, state: &ProducerState, sync: bool) 
         .map_err(StorageError::io("write", &path))
 }
 
+/// Producers from a snapshot's file; `None` when it is not there.
+///
+/// Errors: [`StorageError::Corrupt`].
+pub(crate) fn read(path: &Path) -> Result<Option<ProducerState>> {
+    let Some(bytes) = files::read_small(path, SIZE_MAX)? else {
+        return Ok(None);
+    };
+    decode(&bytes)
+        .map(Some)
+        .map_err(|reason| StorageError::Corrupt {
+            path: path.to_path_buf(),
+            position: 0,
+            reason,
+        })
+}
+
 /// Reads the latest intact snapshot at or before `end`: its offset and the producers. Snapshots after `end` know
 /// batches that are gone and damaged ones know nothing: both are removed. `None` when there is no intact one.
 pub(crate) fn load_latest(dir: &Path, end: i64) -> Result<Option<(i64, ProducerState)>> {

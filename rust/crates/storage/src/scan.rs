@@ -45,7 +45,7 @@ impl StoredBatch {
     }
 
     /// Reads the header of the entry that begins at `position` of the file, from its first bytes.
-    fn parse(bytes: &[u8], position: u64) -> Result<Self, String> {
+    pub(crate) fn parse(bytes: &[u8], position: u64) -> Result<Self, String> {
         let Some(front) = bytes.first_chunk::<MAGIC_END>() else {
             return Err(format!("{} bytes are less than a header", bytes.len()));
         };
@@ -100,8 +100,13 @@ impl StoredBatch {
         }
     }
 
+    /// [`StoredBatch::verify`] for bytes that may have been cut short in the meantime.
+    pub(crate) fn verify_exact(&self, bytes: &[u8]) -> Result<(), String> {
+        verify_whole(self, bytes)
+    }
+
     /// Compares the checksum with that of `bytes`, which are exactly this entry.
-    fn verify(&self, bytes: &[u8]) -> Result<(), String> {
+    pub(crate) fn verify(&self, bytes: &[u8]) -> Result<(), String> {
         if self.header.is_some() {
             return Batch::parse(bytes)
                 .and_then(|batch| batch.verify_crc())
@@ -161,6 +166,11 @@ impl<'a> Scanner<'a> {
     /// Verifies checksums; a batch whose checksum is wrong is `Torn`.
     pub(crate) fn checked(file: &'a File, position: u64, end: u64) -> Self {
         Self::new(file, position, end, true, FULL_WINDOW)
+    }
+
+    /// Looks at headers, for a caller that takes every batch's bytes and verifies them itself.
+    pub(crate) fn whole(file: &'a File, position: u64, end: u64) -> Self {
+        Self::new(file, position, end, false, FULL_WINDOW)
     }
 
     fn new(file: &'a File, position: u64, end: u64, check: bool, window_size: usize) -> Self {
