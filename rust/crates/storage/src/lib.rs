@@ -16,6 +16,7 @@
 //! | `producer_state`, `producer_snapshot` | idempotent and transactional producers |
 //! | `leader_epochs`, [`checkpoints`], [`metadata`], [`lock`], [`uuid`] | the small files |
 //! | [`verify`] | reading everything and saying what is wrong |
+//! | [`repair`] | mending it: cutting and rebuilding, with what was there kept aside |
 //! | [`mod@slice`] | what reads and appends return |
 //! | [`config`], [`error`] | settings, and everything that can go wrong |
 //!
@@ -39,6 +40,7 @@ pub mod metadata;
 mod offset_index;
 mod producer_snapshot;
 mod producer_state;
+pub mod repair;
 mod scan;
 mod segment;
 pub mod slice;

@@ -21,7 +21,7 @@ mod partition;
 mod resync;
 mod segment;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,9 +29,10 @@ use std::sync::mpsc;
 
 use crate::error::{Result, StorageError};
 
-pub(crate) use directory::{Partition, Target};
-pub(crate) use findings::Findings;
-pub(crate) use partition::PartitionCheck;
+use findings::Findings;
+
+pub(crate) use directory::{CLEANER_FILE, Partition, Target};
+pub(crate) use partition::{PartitionCheck, SegmentCheck};
 
 /// Threads that read partitions; more would only wait for the same disk.
 const THREADS_MAX: usize = 8;
@@ -227,8 +228,25 @@ pub fn verify(
     options: &VerifyOptions,
     progress: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<Report> {
-    let target = Target::find(path)?;
+    Ok(verify_target(&Target::find(path)?, options, progress))
+}
+
+/// [`verify`] for what was found at a path.
+pub(crate) fn verify_target(
+    target: &Target,
+    options: &VerifyOptions,
+    progress: &mut dyn FnMut(Progress) -> bool,
+) -> Report {
     let (checks, stopped) = check_partitions(&target.partitions, options, progress);
+    report(target, checks, stopped)
+}
+
+/// What was found in the partitions, and beside them.
+pub(crate) fn report(
+    target: &Target,
+    checks: Vec<Option<PartitionCheck>>,
+    stopped: bool,
+) -> Report {
     let mut report = Report {
         partitions: target.partitions.len(),
         stopped,
@@ -244,7 +262,7 @@ pub fn verify(
         findings.append(check.findings);
     }
     report.findings = findings.into_sorted();
-    Ok(report)
+    report
 }
 
 enum Event {

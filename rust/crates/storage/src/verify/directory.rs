@@ -121,6 +121,15 @@ impl Target {
         }
     }
 
+    /// The same with nobody but the caller there, who holds the locks.
+    pub(crate) fn owned(mut self) -> Self {
+        self.live = false;
+        for partition in &mut self.partitions {
+            partition.live = false;
+        }
+        self
+    }
+
     /// Checks the files and names beside the partitions, when all of a log directory is verified.
     pub(crate) fn check_beside(&self, checks: &[Option<PartitionCheck>], findings: &mut Findings) {
         if self.log_dir.as_deref() != Some(&self.path) {

@@ -273,6 +273,7 @@ impl<'a> Walk<'a> {
             let remedy = "without the file, the broker writes it again from what the cluster says";
             self.findings.error(Kind::TopicId, &path, &error, remedy);
         } else if path.exists() && matches!(metadata::read_topic_id(self.dir), Ok(None)) {
+            self.topic_id_wrong = true;
             let remedy = "the broker writes it again from what the cluster says";
             self.findings
                 .file(Kind::TopicId, &path, "there is no topic id in it", remedy);
