@@ -15,6 +15,7 @@
 //! | `validator` | what an append must be |
 //! | `producer_state`, `producer_snapshot` | idempotent and transactional producers |
 //! | `leader_epochs`, [`checkpoints`], [`metadata`], [`lock`], [`uuid`] | the small files |
+//! | [`segment_file`] | one file of a segment, to look at |
 //! | [`verify`] | reading everything and saying what is wrong |
 //! | [`repair`] | mending it: cutting and rebuilding, with what was there kept aside |
 //! | [`mod@slice`] | what reads and appends return |
@@ -43,6 +44,7 @@ mod producer_state;
 pub mod repair;
 mod scan;
 mod segment;
+pub mod segment_file;
 pub mod slice;
 pub mod standalone;
 mod time_index;

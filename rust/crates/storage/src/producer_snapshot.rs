@@ -57,6 +57,15 @@ pub(crate) fn encode(state: &ProducerState) -> Vec<u8> {
 
 /// Producers from a file's bytes; what is wrong with them, in words.
 pub(crate) fn decode(bytes: &[u8]) -> Result<ProducerState, String> {
+    let mut state = ProducerState::default();
+    for (producer_id, entry) in decode_entries(bytes)? {
+        state.restore(producer_id, entry);
+    }
+    Ok(state)
+}
+
+/// [`decode`] in the file's order.
+fn decode_entries(bytes: &[u8]) -> Result<Vec<(i64, ProducerEntry)>, String> {
     let Some(front) = bytes.first_chunk::<{ ENTRIES_AT + 4 }>() else {
         return Err(format!("{} bytes are less than a header", bytes.len()));
     };
@@ -83,7 +92,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<ProducerState, String> {
             entries.len()
         ));
     }
-    let mut state = ProducerState::default();
+    let mut producers = Vec::with_capacity(entries.len() / ENTRY_SIZE);
     for bytes in entries.chunks_exact(ENTRY_SIZE) {
         let mut reader = Reader(bytes);
         let producer_id = reader.i64();
@@ -105,9 +114,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<ProducerState, String> {
             coordinator_epoch: reader.i32(),
             transaction_start: Some(reader.i64()).filter(|start| *start >= 0),
         };
-        state.restore(producer_id, entry);
+        producers.push((producer_id, entry));
     }
-    Ok(state)
+    Ok(producers)
 }
 
 /// Big-endian integers off the front of an entry, whose size was checked.
@@ -150,6 +159,15 @@ pub(crate) fn write(dir: &Path, offset: i64, state: &ProducerState, sync: bool) 
 ///
 /// Errors: [`StorageError::Corrupt`].
 pub(crate) fn read(path: &Path) -> Result<Option<ProducerState>> {
+    read_with(path, decode)
+}
+
+/// [`read`] in the file's order.
+pub(crate) fn read_entries(path: &Path) -> Result<Option<Vec<(i64, ProducerEntry)>>> {
+    read_with(path, decode_entries)
+}
+
+fn read_with<T>(path: &Path, decode: impl FnOnce(&[u8]) -> Result<T, String>) -> Result<Option<T>> {
     let Some(bytes) = files::read_small(path, SIZE_MAX)? else {
         return Ok(None);
     };
