@@ -24,6 +24,8 @@ COMMANDS = {
         "cluster.cli.console_consumer",
         "print a topic's records (kafka-console-consumer.sh)",
     ),
+    "verify": ("cluster.cli.verify", "check every batch and file of a log directory"),
+    "repair": ("cluster.cli.repair", "cut and rebuild what is damaged in a log directory, keeping copies"),
 }
 
 
