@@ -549,6 +549,8 @@ class Repaired:
     @property
     def damaged(self) -> bool: ...
 
+_Bytes: TypeAlias = bytes
+
 @final
 class SegmentBatch:
     """One batch, or legacy message, of a `.log` file."""
@@ -573,6 +575,8 @@ class SegmentBatch:
     def valid(self) -> bool: ...
     @property
     def compression(self) -> str: ...
+    @property
+    def bytes(self) -> _Bytes: ...
     @property
     def header(self) -> tuple[int, int, int, int, int, int, int] | None:
         """Of a v2 batch: records, base sequence, last sequence, producer id, producer epoch, leader epoch, base timestamp."""

@@ -351,6 +351,12 @@ impl SegmentBatch {
             .map_err(|error| record_error(py, &error))
     }
 
+    /// All of it, as it stands in the file.
+    #[getter]
+    fn bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.inner.bytes)
+    }
+
     /// What only a v2 batch has: records, base sequence, last sequence, producer id, producer epoch, leader epoch, base
     /// timestamp.
     #[getter]
