@@ -32,6 +32,7 @@ Errors::
 from logcore._log import Log, RecordLike, build_batch, open, parse_batches
 from logcore._native import (
     CorruptLogError,
+    Finding,
     InvalidRecordError,
     LockedError,
     LogClosedError,
@@ -46,11 +47,15 @@ from logcore._native import (
     ReadOnlyError,
     Record,
     RecordTooLargeError,
+    RepairAction,
+    Repaired,
     __version__,
 )
+from logcore._tools import repair, verify
 
 __all__ = [
     "CorruptLogError",
+    "Finding",
     "InvalidRecordError",
     "LockedError",
     "Log",
@@ -67,8 +72,12 @@ __all__ = [
     "Record",
     "RecordLike",
     "RecordTooLargeError",
+    "RepairAction",
+    "Repaired",
     "__version__",
     "build_batch",
     "open",
     "parse_batches",
+    "repair",
+    "verify",
 ]

@@ -452,3 +452,171 @@ def partition_offsets(directory: str | os.PathLike[str]) -> tuple[int, int]:
 
 def partition_offset_for_timestamp(directory: str | os.PathLike[str], timestamp: int) -> int | None:
     """The first offset at or after `timestamp` (milliseconds since 1970 UTC), None when there is none."""
+
+# ---- tools ----
+# The face is `logcore.verify` and `logcore.repair`, and `cluster.cli.dump_log`.
+
+@final
+class Finding:
+    """One thing that is wrong with a directory."""
+
+    @property
+    def severity(self) -> str:
+        """`damage`, `hint` (made again from other files) or `stray` (nobody's file)."""
+
+    @property
+    def kind(self) -> str:
+        """What it is about: `torn-tail`, `corrupt-batch`, `offset-index` and so on."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def position(self) -> int | None:
+        """Where in the file, in bytes."""
+
+    @property
+    def offset(self) -> int | None:
+        """The log's offset there."""
+
+    @property
+    def what(self) -> str: ...
+    @property
+    def remedy(self) -> str: ...
+
+@final
+class Verified:
+    """What was read of a directory, and what was found."""
+
+    @property
+    def findings(self) -> list[Finding]: ...
+    @property
+    def partitions(self) -> int: ...
+    @property
+    def segments(self) -> int: ...
+    @property
+    def batches(self) -> int: ...
+    @property
+    def records(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def damaged(self) -> bool: ...
+
+@final
+class RepairAction:
+    """One step of a repair; the numbers are those of a cut."""
+
+    @property
+    def action(self) -> str:
+        """`cut`, `remove` or `rebuild`."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def why(self) -> str: ...
+    @property
+    def position(self) -> int | None: ...
+    @property
+    def offset(self) -> int | None:
+        """Where the log ends after the cut."""
+
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def records(self) -> int:
+        """Intact records behind the cut."""
+
+@final
+class Repaired:
+    """What a repair did, or would do."""
+
+    @property
+    def actions(self) -> list[RepairAction]: ...
+    @property
+    def refused(self) -> list[RepairAction]:
+        """Cuts that lose intact records and were not allowed."""
+
+    @property
+    def applied(self) -> bool: ...
+    @property
+    def aside(self) -> Path | None:
+        """Where the copies and `manifest.json` are."""
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What verifying finds: afterwards if the actions were carried out, before otherwise."""
+
+    @property
+    def damaged(self) -> bool: ...
+
+_Bytes: TypeAlias = bytes
+
+@final
+class SegmentBatch:
+    """One batch, or legacy message, of a `.log` file."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def magic(self) -> int: ...
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
+    @property
+    def attributes(self) -> int: ...
+    @property
+    def crc(self) -> int: ...
+    @property
+    def valid(self) -> bool: ...
+    @property
+    def compression(self) -> str: ...
+    @property
+    def bytes(self) -> _Bytes: ...
+    @property
+    def header(self) -> tuple[int, int, int, int, int, int, int] | None:
+        """Of a v2 batch: records, base sequence, last sequence, producer id, producer epoch, leader epoch, base timestamp."""
+
+    def records(self) -> list[_SegmentRecord]:
+        """Offset, timestamp, key, value, headers, and a legacy message's checksum; raises CorruptLogError."""
+
+_SegmentRecord: TypeAlias = tuple[
+    int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int | None
+]
+
+@final
+class SegmentReader:
+    """An iterator over the batches of a `.log` file, as they stand, from a position on."""
+
+    def __new__(cls, path: str | os.PathLike[str], position: int = 0, limit: int | None = None) -> Self: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> SegmentBatch: ...
+    @property
+    def remaining(self) -> int:
+        """Bytes that no batch was read from."""
+
+_Progress: TypeAlias = Callable[[int, int, int, int], object]
+
+def verify_directory(
+    path: str | os.PathLike[str], threads: int = 0, progress: _Progress | None = None
+) -> Verified: ...
+def repair_directory(
+    path: str | os.PathLike[str],
+    apply: bool = False,
+    cut_at_corruption: bool = False,
+    aside: str | os.PathLike[str] | None = None,
+    threads: int = 0,
+    progress: _Progress | None = None,
+) -> Repaired: ...
+def read_producer_snapshot(
+    path: str | os.PathLike[str],
+) -> list[tuple[int, int, int, int, int, tuple[int, int, int, int, int] | None]]:
+    """Producer id, producer epoch, coordinator epoch, first offset of the open transaction or -1, last timestamp, and of
+    the last batch: first and last sequence, last offset, offset delta, timestamp."""
+
+def read_transaction_index(path: str | os.PathLike[str]) -> list[tuple[int, int, int, int]]:
+    """Producer id, first offset, last offset, last stable offset of each aborted transaction."""

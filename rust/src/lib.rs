@@ -6,6 +6,7 @@ mod columns;
 mod errors;
 mod log;
 mod server;
+mod tools;
 
 use pyo3::prelude::*;
 
@@ -17,5 +18,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     server::register(module)?;
     client::register(module)?;
     columns::register(module)?;
+    tools::register(module)?;
     Ok(())
 }

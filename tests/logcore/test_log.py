@@ -27,7 +27,7 @@ def log(tmp_path: Path) -> Iterator[logcore.Log]:
         yield log
 
 
-@pytest.mark.parametrize("module", [logcore, logcore._log])
+@pytest.mark.parametrize("module", [logcore, logcore._log, logcore._tools])
 def test_examples_in_docstrings_are_true(module: object) -> None:
     # Broken if it failed: the documentation would show what does not work.
     found = doctest.testmod(
@@ -44,13 +44,18 @@ def test_exported_names() -> None:
     assert len(errors) == 14
     assert all(issubclass(getattr(logcore, name), logcore.LogError) for name in errors)
     assert set(logcore.__all__) - errors == {
+        "Finding",
         "Log",
         "Record",
         "RecordLike",
+        "RepairAction",
+        "Repaired",
         "__version__",
         "build_batch",
         "open",
         "parse_batches",
+        "repair",
+        "verify",
     }
 
 

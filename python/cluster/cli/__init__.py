@@ -24,6 +24,9 @@ COMMANDS = {
         "cluster.cli.console_consumer",
         "print a topic's records (kafka-console-consumer.sh)",
     ),
+    "dump-log": ("cluster.cli.dump_log", "print what is in a segment's files (kafka-dump-log.sh)"),
+    "verify": ("cluster.cli.verify", "check every batch and file of a log directory"),
+    "repair": ("cluster.cli.repair", "cut and rebuild what is damaged in a log directory, keeping copies"),
 }
 
 

@@ -126,6 +126,8 @@ fn data_schemas_are_there() {
         ("OffsetCommitValue", 0, 4),
         ("GroupMetadataKey", 2, 2),
         ("GroupMetadataValue", 0, 4),
+        ("TransactionLogKey", 0, 0),
+        ("TransactionLogValue", 0, 1),
     ] {
         let valid = data_schema(name)
             .unwrap_or_else(|| panic!("{name} is missing"))

@@ -40,6 +40,8 @@ const LOG_APPEND_TIME_FLAG: u8 = 0x08;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LegacyMessage<'a> {
     pub offset: i64,
+    /// The message's own checksum, which was verified.
+    pub crc: u32,
     /// Milliseconds since the epoch, -1 for none (always in v0).
     pub timestamp: i64,
     pub timestamp_type: TimestampType,
@@ -217,6 +219,7 @@ impl<'a> Outer<'a> {
             codec: Compression::from_code(attributes & CODEC_MASK)?,
             message: LegacyMessage {
                 offset: i64::from_be_bytes(array_at(bytes, 0)),
+                crc: stored,
                 timestamp,
                 timestamp_type: if append_time {
                     TimestampType::LogAppendTime

@@ -104,7 +104,8 @@ impl LeaderEpochs {
     }
 }
 
-fn rises(entries: &[(i32, i64)]) -> bool {
+/// True when epochs and offsets both rise.
+pub(crate) fn rises(entries: &[(i32, i64)]) -> bool {
     entries
         .windows(2)
         .all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1)

@@ -16,6 +16,9 @@
 //! | `validator` | what an append must be |
 //! | `producer_state`, `producer_snapshot` | idempotent and transactional producers |
 //! | `leader_epochs`, [`checkpoints`], [`metadata`], [`lock`], [`uuid`] | the small files |
+//! | [`segment_file`] | one file of a segment, to look at |
+//! | [`verify`] | reading everything and saying what is wrong |
+//! | [`repair`] | mending it: cutting and rebuilding, with what was there kept aside |
 //! | [`mod@slice`] | what reads and appends return |
 //! | [`config`], [`error`] | settings, and everything that can go wrong |
 //!
@@ -44,8 +47,10 @@ pub mod metadata;
 mod offset_index;
 mod producer_snapshot;
 mod producer_state;
+pub mod repair;
 mod scan;
 mod segment;
+pub mod segment_file;
 pub mod slice;
 pub mod standalone;
 #[cfg(test)]
@@ -55,6 +60,7 @@ mod time_index;
 mod txn_index;
 pub mod uuid;
 mod validator;
+pub mod verify;
 
 pub use cleaner::{Cleaner, CleanerConfig, CleanerEvent, CleanerStats, CleaningPaused};
 pub use config::{LogConfig, TimestampType};

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::io::Errno;
+use rustix::process::{Flock, FlockType, fcntl_getlk};
 
 use crate::error::{Result, StorageError};
 
@@ -56,6 +57,24 @@ impl DirLock {
         lock.file = Some(file);
         Ok(lock)
     }
+}
+
+/// True when somebody holds the lock of a directory: this process, or another. Takes and creates nothing.
+pub fn is_held(dir: &Path) -> bool {
+    let Ok(dir) = dir.canonicalize() else {
+        return false;
+    };
+    let path = dir.join(LOCK_FILE);
+    // Kept over the whole question: closing a descriptor of the file would free the lock of this process.
+    let held = HELD.lock();
+    if held.contains(&path) {
+        return true;
+    }
+    let Ok(file) = File::open(&path) else {
+        return false;
+    };
+    let wanted = Flock::from(FlockType::WriteLock);
+    matches!(fcntl_getlk(&file, &wanted), Ok(Some(_)))
 }
 
 impl Drop for DirLock {

@@ -124,31 +124,70 @@ fn unescape(text: &str) -> String {
     out
 }
 
+/// A time in UTC, by the Gregorian calendar.
+struct Calendar {
+    year: u64,
+    /// From 0.
+    month: u64,
+    day: u64,
+    /// Days since 1970-01-01.
+    days: u64,
+    /// Of the day.
+    second: u64,
+}
+
+impl Calendar {
+    fn of(time: SystemTime) -> Self {
+        let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let (days, second) = (seconds / 86_400, seconds % 86_400);
+        // Days since 1970-01-01 to a date of the Gregorian calendar, in eras of 400 years that begin on 1 March.
+        let shifted = days + 719_468;
+        let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+        let year_of_era =
+            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let month_from_march = (5 * day_of_year + 2) / 153;
+        let month = (month_from_march + 2) % 12;
+        Self {
+            year: era * 400 + year_of_era + u64::from(month < 2),
+            month,
+            day: day_of_year - (153 * month_from_march + 2) / 5 + 1,
+            days,
+            second,
+        }
+    }
+}
+
+/// A time as it stands in a directory's name, `20261121T093800Z`.
+pub(crate) fn time_for_name(time: SystemTime) -> String {
+    let at = Calendar::of(time);
+    format!(
+        "{:04}{:02}{:02}T{:02}{:02}{:02}Z",
+        at.year,
+        at.month + 1,
+        at.day,
+        at.second / 3600,
+        at.second / 60 % 60,
+        at.second % 60,
+    )
+}
+
 /// A time as `java.util.Date` prints it in UTC, which is the comment Java's properties begin with.
 fn java_date(time: SystemTime) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] = [
         "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
     ];
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Days since 1970-01-01 to a date of the Gregorian calendar, in eras of 400 years that begin on 1 March.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = (month_from_march + 2) % 12;
-    let year = era * 400 + year_of_era + u64::from(month < 2);
+    let at = Calendar::of(time);
     format!(
-        "{} {} {day:02} {:02}:{:02}:{:02} UTC {year}",
-        DAYS[(days % 7) as usize],
-        MONTHS[month as usize],
-        second / 3600,
-        second / 60 % 60,
-        second % 60,
+        "{} {} {:02} {:02}:{:02}:{:02} UTC {}",
+        DAYS[(at.days % 7) as usize],
+        MONTHS[at.month as usize],
+        at.day,
+        at.second / 3600,
+        at.second / 60 % 60,
+        at.second % 60,
+        at.year,
     )
 }
 
@@ -262,6 +301,8 @@ mod tests {
         assert_eq!(at(0), "Thu Jan 01 00:00:00 UTC 1970");
         assert_eq!(at(951_827_696), "Tue Feb 29 12:34:56 UTC 2000");
         assert_eq!(at(1_704_067_199), "Sun Dec 31 23:59:59 UTC 2023");
+        let name = time_for_name(UNIX_EPOCH + Duration::from_secs(951_827_696));
+        assert_eq!(name, "20000229T123456Z");
     }
 
     // Broken if it failed: a topic's id would be lost between Kafka and us.

@@ -59,6 +59,15 @@ pub(crate) fn encode(state: &ProducerState) -> Vec<u8> {
 
 /// Producers from a file's bytes; what is wrong with them, in words.
 pub(crate) fn decode(bytes: &[u8]) -> Result<ProducerState, String> {
+    let mut state = ProducerState::default();
+    for (producer_id, entry) in decode_entries(bytes)? {
+        state.restore(producer_id, entry);
+    }
+    Ok(state)
+}
+
+/// [`decode`] in the file's order.
+fn decode_entries(bytes: &[u8]) -> Result<Vec<(i64, ProducerEntry)>, String> {
     let Some(front) = bytes.first_chunk::<{ ENTRIES_AT + 4 }>() else {
         return Err(format!("{} bytes are less than a header", bytes.len()));
     };
@@ -85,7 +94,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<ProducerState, String> {
             entries.len()
         ));
     }
-    let mut state = ProducerState::default();
+    let mut producers = Vec::with_capacity(entries.len() / ENTRY_SIZE);
     for bytes in entries.chunks_exact(ENTRY_SIZE) {
         let mut reader = Reader(bytes);
         let producer_id = reader.i64();
@@ -107,9 +116,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<ProducerState, String> {
             coordinator_epoch: reader.i32(),
             transaction_start: Some(reader.i64()).filter(|start| *start >= 0),
         };
-        state.restore(producer_id, entry);
+        producers.push((producer_id, entry));
     }
-    Ok(state)
+    Ok(producers)
 }
 
 /// Big-endian integers off the front of an entry, whose size was checked.
@@ -146,6 +155,31 @@ pub(crate) fn write(dir: &Path, offset: i64, state: &ProducerState, sync: bool) 
     disk::create(&path)
         .and_then(|file| disk::write_all_at(&file, &path, &encode(state), 0))
         .map_err(StorageError::io("write", &path))
+}
+
+/// Producers from a snapshot's file; `None` when it is not there.
+///
+/// Errors: [`StorageError::Corrupt`].
+pub(crate) fn read(path: &Path) -> Result<Option<ProducerState>> {
+    read_with(path, decode)
+}
+
+/// [`read`] in the file's order.
+pub(crate) fn read_entries(path: &Path) -> Result<Option<Vec<(i64, ProducerEntry)>>> {
+    read_with(path, decode_entries)
+}
+
+fn read_with<T>(path: &Path, decode: impl FnOnce(&[u8]) -> Result<T, String>) -> Result<Option<T>> {
+    let Some(bytes) = files::read_small(path, SIZE_MAX)? else {
+        return Ok(None);
+    };
+    decode(&bytes)
+        .map(Some)
+        .map_err(|reason| StorageError::Corrupt {
+            path: path.to_path_buf(),
+            position: 0,
+            reason,
+        })
 }
 
 /// Brings the snapshot at `offset` to disk, if there is one. Its entry in the directory is the caller's.

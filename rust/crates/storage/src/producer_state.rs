@@ -41,7 +41,7 @@ pub(crate) struct BatchMetadata {
 }
 
 impl BatchMetadata {
-    fn first_sequence(&self) -> i32 {
+    pub(crate) fn first_sequence(&self) -> i32 {
         // Sequences wrap from i32::MAX to 0.
         let first = i64::from(self.last_sequence) - i64::from(self.offset_delta);
         (first & i64::from(i32::MAX)) as i32

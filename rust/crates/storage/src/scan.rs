@@ -103,6 +103,11 @@ impl StoredBatch {
         }
     }
 
+    /// [`StoredBatch::verify`] for bytes that may have been cut short in the meantime.
+    pub(crate) fn verify_exact(&self, bytes: &[u8]) -> Result<(), String> {
+        verify_whole(self, bytes)
+    }
+
     /// Compares the checksum with that of `bytes`, which are exactly this entry.
     pub(crate) fn verify(&self, bytes: &[u8]) -> Result<(), String> {
         if self.header.is_some() {
@@ -174,6 +179,11 @@ impl<'a> Scanner<'a> {
         window_size: usize,
     ) -> Self {
         Self::new(file, position, end, true, window_size)
+    }
+
+    /// Looks at headers, for a caller that takes every batch's bytes and verifies them itself.
+    pub(crate) fn whole(file: &'a File, position: u64, end: u64) -> Self {
+        Self::new(file, position, end, false, FULL_WINDOW)
     }
 
     fn new(file: &'a File, position: u64, end: u64, check: bool, window_size: usize) -> Self {

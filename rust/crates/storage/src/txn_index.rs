@@ -110,6 +110,18 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<AbortedTxn>, (usize, String)> {
     }
 }
 
+/// The entries of a file; none when it is not there.
+///
+/// Errors: [`StorageError::Corrupt`].
+pub(crate) fn read(path: &Path) -> Result<Vec<AbortedTxn>> {
+    let bytes = files::read_small(path, SIZE_MAX)?.unwrap_or_default();
+    decode(&bytes).map_err(|(position, reason)| StorageError::Corrupt {
+        path: path.to_path_buf(),
+        position: position as u64,
+        reason,
+    })
+}
+
 /// The file of one segment and its entries, which are few and stay in memory.
 #[derive(Debug)]
 pub(crate) struct TxnIndex {
@@ -135,13 +147,7 @@ impl TxnIndex {
     ///
     /// Errors: [`StorageError::Corrupt`].
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let bytes = files::read_small(path, SIZE_MAX)?.unwrap_or_default();
-        let entries = decode(&bytes).map_err(|(position, reason)| StorageError::Corrupt {
-            path: path.to_path_buf(),
-            position: position as u64,
-            reason,
-        })?;
-        Ok(Self::with(path, entries))
+        Ok(Self::with(path, read(path)?))
     }
 
     /// The entries of a file that somebody else may be writing: the last may not be whole yet.

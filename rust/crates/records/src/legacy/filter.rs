@@ -66,6 +66,8 @@ pub fn filter(
             timestamp_type: outer.message.timestamp_type,
             key: None,
             value: Some(&value),
+            // Computed as it is written.
+            crc: 0,
         };
         write(outer.magic, outer.codec, 0, &wrapper, out)?;
     }

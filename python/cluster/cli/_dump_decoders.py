@@ -1,0 +1,270 @@
+"""What `logcore dump-log` makes of keys and values: text and numbers, and the records of Kafka's own topics.
+
+The texts are those of DumpLogSegments (Apache Kafka 3.9): JSON for `__consumer_offsets`, one line of names and
+values for `__transaction_state`. Of `__consumer_offsets`, the record types of ZooKeeper-mode clusters are decoded
+(commits and classic groups); others are named and skipped, as Kafka's tool does with types it does not know.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from cluster.cli._common import CommandError
+
+Parsed = tuple[str | None, str | None]
+Parse = Callable[[int, bytes | None, bytes | None], Parsed]
+"""Offset, key and value of a record to what is printed of them; None is not printed."""
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _number(layout: str, name: str) -> Callable[[bytes], str]:
+    def decode(data: bytes) -> str:
+        try:
+            return str(struct.unpack(layout, data)[0])
+        except struct.error:
+            size = struct.calcsize(layout)
+            raise CommandError(f"{name} takes {size} bytes, but a record has {len(data)}") from None
+
+    return decode
+
+
+# Kafka's name, its short name here, and what it does. Kafka prints a Java object's address for plain bytes, which helps
+# nobody; here they are printed in hexadecimal.
+DECODERS: dict[str, Callable[[bytes], str]] = {
+    "StringDecoder": _text,
+    "LongDecoder": _number(">q", "LongDecoder"),
+    "IntegerDecoder": _number(">i", "IntegerDecoder"),
+    "DefaultDecoder": bytes.hex,
+}
+SHORT_NAMES = {
+    "string": "StringDecoder",
+    "long": "LongDecoder",
+    "integer": "IntegerDecoder",
+    "byte": "DefaultDecoder",
+}
+PACKAGE = "org.apache.kafka.tools.api."
+OLD_PACKAGE = "kafka.serializer."
+
+
+def check_name(name: str, flag: str) -> None:
+    """Refuses a decoder that is not one of Kafka's; classes of Java cannot be loaded here."""
+    plain = name.removeprefix(PACKAGE).removeprefix(OLD_PACKAGE)
+    if SHORT_NAMES.get(plain, plain) not in DECODERS:
+        known = ", ".join([*SHORT_NAMES, *(PACKAGE + decoder for decoder in DECODERS)])
+        raise CommandError(f"{flag}: no decoder {name!r}; there are {known}", status=2)
+
+
+def decoder(name: str) -> Callable[[bytes], str]:
+    """The decoder of a name that was checked; tells of an old name, as Kafka does."""
+    plain = name.removeprefix(PACKAGE).removeprefix(OLD_PACKAGE)
+    if name.startswith(OLD_PACKAGE):
+        print(f"{name} is deprecated. Please use {PACKAGE}{plain} instead")
+    return DECODERS[SHORT_NAMES.get(plain, plain)]
+
+
+def plain_parser(key_decoder: str, value_decoder: str) -> Parse:
+    # Kafka makes the value's first; it shows in the order of what it prints about old names.
+    decode_value = decoder(value_decoder)
+    decode_key = decoder(key_decoder)
+
+    def parse(_: int, key: bytes | None, value: bytes | None) -> Parsed:
+        return (
+            None if key is None else decode_key(key),
+            None if value is None else decode_value(value),
+        )
+
+    return parse
+
+
+# ---- __consumer_offsets ----
+
+# Each schema's fields: the codec's name, Kafka's name in JSON, the first and the last version that has it.
+LATEST = 32767
+Fields = tuple[tuple[str, str, int, int], ...]
+OFFSET_KEY: Fields = (
+    ("group", "group", 0, LATEST),
+    ("topic", "topic", 0, LATEST),
+    ("partition", "partition", 0, LATEST),
+)
+OFFSET_VALUE: Fields = (
+    ("offset", "offset", 0, LATEST),
+    ("leader_epoch", "leaderEpoch", 3, LATEST),
+    ("metadata", "metadata", 0, LATEST),
+    ("commit_timestamp", "commitTimestamp", 0, LATEST),
+    ("expire_timestamp", "expireTimestamp", 1, 1),
+)
+GROUP_KEY: Fields = (("group", "group", 0, LATEST),)
+GROUP_VALUE: Fields = (
+    ("protocol_type", "protocolType", 0, LATEST),
+    ("generation", "generation", 0, LATEST),
+    ("protocol", "protocol", 0, LATEST),
+    ("leader", "leader", 0, LATEST),
+    ("current_state_timestamp", "currentStateTimestamp", 2, LATEST),
+)
+MEMBER: Fields = (
+    ("member_id", "memberId", 0, LATEST),
+    ("group_instance_id", "groupInstanceId", 3, LATEST),
+    ("client_id", "clientId", 0, LATEST),
+    ("client_host", "clientHost", 0, LATEST),
+    ("rebalance_timeout", "rebalanceTimeout", 1, LATEST),
+    ("session_timeout", "sessionTimeout", 0, LATEST),
+)
+TOPIC_PARTITIONS: Fields = (("topic", "topic", 0, LATEST), ("partitions", "partitions", 0, LATEST))
+
+
+def _fields(message: dict[str, Any], fields: Fields, version: int) -> dict[str, Any]:
+    return {shown: message[name] for name, shown, first, last in fields if first <= version <= last}
+
+
+def _binary(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode("ascii")
+
+
+def _embedded(name: str, data: bytes, show: Callable[[dict[str, Any], int], dict[str, Any]]) -> Any:
+    """The consumers' own protocol inside of a member; bytes that are not of it stay bytes."""
+    from logcore._native import ProtocolError, decode_data
+
+    if len(data) < 2:
+        return _binary(data)
+    version = int.from_bytes(data[:2], "big", signed=True)
+    try:
+        return show(decode_data(name, version, data[2:]), version)
+    except ProtocolError:
+        return _binary(data)
+
+
+def _subscription(message: dict[str, Any], version: int) -> dict[str, Any]:
+    shown: dict[str, Any] = {"topics": message["topics"], "userData": _binary(message["user_data"])}
+    if version >= 1:
+        owned = message["owned_partitions"]
+        shown["ownedPartitions"] = [_fields(topic, TOPIC_PARTITIONS, 0) for topic in owned]
+    if version >= 2:
+        shown["generationId"] = message["generation_id"]
+    if version >= 3:
+        shown["rackId"] = message["rack_id"]
+    return shown
+
+
+def _assignment(message: dict[str, Any], _: int) -> dict[str, Any]:
+    assigned = message["assigned_partitions"]
+    return {
+        "assignedPartitions": [_fields(topic, TOPIC_PARTITIONS, 0) for topic in assigned],
+        "userData": _binary(message["user_data"]),
+    }
+
+
+def _group_value(message: dict[str, Any], version: int) -> dict[str, Any]:
+    shown = _fields(message, GROUP_VALUE, version)
+    consumers = message["protocol_type"] == "consumer"
+    shown["members"] = []
+    for member in message["members"]:
+        row = _fields(member, MEMBER, version)
+        for name, schema, show in (
+            ("subscription", "ConsumerProtocolSubscription", _subscription),
+            ("assignment", "ConsumerProtocolAssignment", _assignment),
+        ):
+            data = member[name]
+            row[name] = _embedded(schema, data, show) if consumers else _binary(data)
+        shown["members"].append(row)
+    return shown
+
+
+def _json(kind: str, version: int, data: dict[str, Any]) -> str:
+    return json.dumps({kind: str(version), "data": data}, ensure_ascii=False, separators=(",", ":"))
+
+
+def offsets_parser(offset: int, key: bytes | None, value: bytes | None) -> Parsed:
+    from logcore._native import ProtocolError, decode_data
+
+    if key is None:
+        raise CommandError(
+            f"Failed to decode message at offset {offset} using offset topic decoder (message had a missing key)"
+        )
+    if len(key) < 2:
+        return f"Error at offset {offset}, skipping. The key has {len(key)} bytes, no version.", None
+    version = int.from_bytes(key[:2], "big", signed=True)
+    if version not in (0, 1, 2):
+        return f"Unknown record type {version} at offset {offset}, skipping.", None
+    try:
+        if version == 2:
+            shown_key = _fields(decode_data("GroupMetadataKey", version, key[2:]), GROUP_KEY, version)
+        else:
+            shown_key = _fields(decode_data("OffsetCommitKey", version, key[2:]), OFFSET_KEY, version)
+        return _json("type", version, shown_key), _offsets_value(version, value)
+    except ProtocolError as error:
+        return f"Error at offset {offset}, skipping. {error}", None
+
+
+def _offsets_value(key_version: int, value: bytes | None) -> str:
+    from logcore._native import ProtocolError, decode_data
+
+    if value is None:
+        return "<DELETE>"
+    if len(value) < 2:
+        raise ProtocolError(f"the value has {len(value)} bytes, no version")
+    version = int.from_bytes(value[:2], "big", signed=True)
+    if key_version == 2:
+        shown = _group_value(decode_data("GroupMetadataValue", version, value[2:]), version)
+    else:
+        shown = _fields(decode_data("OffsetCommitValue", version, value[2:]), OFFSET_VALUE, version)
+    return _json("version", version, shown)
+
+
+# ---- __transaction_state ----
+
+TRANSACTION_STATES = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+
+
+def transactions_parser(offset: int, key: bytes | None, value: bytes | None) -> Parsed:
+    from logcore._native import ProtocolError, decode_data
+
+    if key is None or len(key) < 2:
+        raise CommandError(f"the record at offset {offset} has no key of the transaction log")
+    version = int.from_bytes(key[:2], "big", signed=True)
+    if version != 0:
+        return f"unknown::version={version}", None
+    try:
+        name = decode_data("TransactionLogKey", version, key[2:])["transactional_id"]
+        return f"transaction_metadata::transactionalId={name}", _transaction(value)
+    except ProtocolError as error:
+        raise CommandError(f"the record at offset {offset} is not of the transaction log: {error}") from None
+
+
+def _transaction(value: bytes | None) -> str:
+    from logcore._native import ProtocolError, decode_data
+
+    if value is None:
+        return "<DELETE>"
+    if len(value) < 2:
+        raise ProtocolError(f"the value has {len(value)} bytes, no version")
+    message = decode_data("TransactionLogValue", int.from_bytes(value[:2], "big", signed=True), value[2:])
+    status = message["transaction_status"]
+    if not 0 <= status < len(TRANSACTION_STATES):
+        raise ProtocolError(f"{status} is no state of a transaction")
+    partitions = [
+        f"{topic['topic']}-{partition}"
+        for topic in message["transaction_partitions"] or ()
+        for partition in topic["partition_ids"]
+    ]
+    return (
+        f"producerId:{message['producer_id']},producerEpoch:{message['producer_epoch']},"
+        f"state={TRANSACTION_STATES[status]},partitions=[{','.join(partitions)}],"
+        f"txnLastUpdateTimestamp={message['transaction_last_update_timestamp_ms']},"
+        f"txnTimeoutMs={message['transaction_timeout_ms']}"
+    )

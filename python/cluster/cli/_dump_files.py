@@ -1,0 +1,119 @@
+"""The files of a segment as `logcore dump-log` reads them, whatever it prints: entries, batches, control records."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from cluster.cli._common import CommandError
+
+if TYPE_CHECKING:
+    from logcore._native import SegmentBatch
+
+LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".txnindex", ".snapshot"
+
+LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
+
+CONTROL_TYPES = {
+    0: "ABORT",
+    1: "COMMIT",
+    2: "LEADER_CHANGE",
+    3: "SNAPSHOT_HEADER",
+    4: "SNAPSHOT_FOOTER",
+    5: "KRAFT_VERSION",
+    6: "KRAFT_VOTERS",
+}
+
+
+@dataclass(frozen=True)
+class OffsetEntry:
+    offset: int
+    position: int
+
+
+@dataclass(frozen=True)
+class TimeEntry:
+    timestamp: int
+    offset: int
+
+
+Entry = TypeVar("Entry", OffsetEntry, TimeEntry)
+
+
+def base_offset(path: str) -> int:
+    """The offset in the name of a segment's file."""
+    name = Path(path).name.split(".")[0]
+    if not name.isdecimal():
+        raise CommandError(f"{path}: the name of a segment's file begins with its base offset")
+    return int(name)
+
+
+def sibling(path: str, suffix: str) -> str:
+    """Another file of the same segment."""
+    file = Path(path)
+    return str(file.with_name(file.name.split(".")[0] + suffix))
+
+
+def read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from None
+
+
+def offset_entries(path: str) -> list[OffsetEntry]:
+    """All whole entries, those that only preallocation left too."""
+    base, data = base_offset(path), read(path)
+    whole = data[: len(data) // 8 * 8]
+    return [OffsetEntry(base + relative, position) for relative, position in struct.iter_unpack(">ii", whole)]
+
+
+def time_entries(path: str) -> list[TimeEntry]:
+    base, data = base_offset(path), read(path)
+    whole = data[: len(data) // 12 * 12]
+    return [TimeEntry(timestamp, base + relative) for timestamp, relative in struct.iter_unpack(">qi", whole)]
+
+
+def used(entries: list[Entry], base: int) -> Iterator[Entry]:
+    """The entries up to where preallocation begins."""
+    for number, entry in enumerate(entries):
+        if number > 0 and entry.offset == base:
+            return
+        yield entry
+
+
+def position_of(entries: list[OffsetEntry], offset: int) -> int:
+    """Where in the log to begin looking for an offset."""
+    found = bisect_right(entries, offset, key=lambda entry: entry.offset)
+    return entries[found - 1].position if found else 0
+
+
+def timestamp_type(batch: SegmentBatch) -> str:
+    if batch.magic == 0:
+        return "NoTimestampType"
+    return "LogAppendTime" if batch.attributes & LOG_APPEND_TIME else "CreateTime"
+
+
+def is_control(batch: SegmentBatch) -> bool:
+    return batch.header is not None and bool(batch.attributes & CONTROL)
+
+
+def record_sequence(batch: SegmentBatch, offset: int) -> int:
+    """Of a record in a v2 batch; sequences wrap to 0, -1 is none."""
+    if batch.header is None or batch.header[1] < 0:
+        return -1
+    return (batch.header[1] + offset - batch.base_offset) & 0x7FFFFFFF
+
+
+def control_type(key: bytes | None) -> int:
+    """The number of a control record's type; -1 when it does not say."""
+    return int(struct.unpack_from(">h", key, 2)[0]) if key is not None and len(key) >= 4 else -1
+
+
+def coordinator_epoch(value: bytes | None) -> int:
+    """Of a transaction's marker; -1 when it does not say."""
+    return int(struct.unpack_from(">i", value, 2)[0]) if value is not None and len(value) >= 6 else -1

@@ -1,0 +1,180 @@
+"""A segment's files as rows for programs: JSON, a line for each entry or record, or an Arrow stream of records."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from cluster.cli import _dump_files as files
+from cluster.cli._common import CommandError
+
+if TYPE_CHECKING:
+    from cluster.cli._dump_decoders import Parse
+    from logcore._native import SegmentBatch
+
+ARROW_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+# Bytes of batches that are turned into Arrow at a time.
+ARROW_BYTES = 4 << 20
+
+
+# ---- JSON ----
+
+
+def json_rows(path: str, parse: Parse | None, max_bytes: int) -> Iterator[dict[str, Any]]:
+    """One row for each record of a `.log` file, or each entry of another. `parse` is a decoder that was asked for;
+    without one, keys and values are text where they are UTF-8, and `{"base64": ...}` where they are not."""
+    suffix = Path(path).suffix
+    if suffix == files.LOG:
+        return record_rows(path, parse, max_bytes)
+    if suffix == files.INDEX:
+        entries = files.used(files.offset_entries(path), files.base_offset(path))
+        return ({"file": path, "offset": entry.offset, "position": entry.position} for entry in entries)
+    if suffix == files.TIME_INDEX:
+        times = files.used(files.time_entries(path), files.base_offset(path))
+        return ({"file": path, "timestamp": entry.timestamp, "offset": entry.offset} for entry in times)
+    if suffix == files.TXN_INDEX:
+        return transaction_rows(path)
+    return producer_rows(path)
+
+
+def record_rows(path: str, parse: Parse | None, max_bytes: int) -> Iterator[dict[str, Any]]:
+    from logcore._native import SegmentReader
+
+    for batch in SegmentReader(path, 0, max_bytes):
+        front = {"file": path, **batch_fields(batch)}
+        for offset, timestamp, key, value, headers, _ in batch.records():
+            row = {**front, "offset": offset, "timestamp": timestamp}
+            if batch.header is not None:
+                row["sequence"] = files.record_sequence(batch, offset)
+            if files.is_control(batch):
+                row["control"] = files.CONTROL_TYPES.get(files.control_type(key), "UNKNOWN")
+                row["coordinatorEpoch"] = files.coordinator_epoch(value)
+            elif parse is None:
+                row["key"], row["value"] = json_bytes(key), json_bytes(value)
+            else:
+                row["key"], row["value"] = parse(offset, key, value)
+            row["headers"] = [[name, json_bytes(content)] for name, content in headers]
+            yield row
+
+
+def batch_fields(batch: SegmentBatch) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "position": batch.position,
+        "magic": batch.magic,
+        "compression": batch.compression,
+        "timestampType": files.timestamp_type(batch),
+        "valid": batch.valid,
+    }
+    if batch.header is not None:
+        _, _, _, producer_id, producer_epoch, epoch, _ = batch.header
+        fields |= {
+            "producerId": producer_id,
+            "producerEpoch": producer_epoch,
+            "leaderEpoch": epoch,
+            "transactional": bool(batch.attributes & files.TRANSACTIONAL),
+        }
+    return fields
+
+
+def json_bytes(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def transaction_rows(path: str) -> Iterator[dict[str, Any]]:
+    from logcore._native import read_transaction_index
+
+    for producer_id, first, last, stable in read_transaction_index(path):
+        yield {
+            "file": path,
+            "producerId": producer_id,
+            "firstOffset": first,
+            "lastOffset": last,
+            "lastStableOffset": stable,
+        }
+
+
+def producer_rows(path: str) -> Iterator[dict[str, Any]]:
+    from logcore._native import read_producer_snapshot
+
+    names = ("firstSequence", "lastSequence", "lastOffset", "offsetDelta", "timestamp")
+    for producer_id, epoch, coordinator_epoch, first, last_timestamp, last in read_producer_snapshot(path):
+        yield {
+            "file": path,
+            "producerId": producer_id,
+            "producerEpoch": epoch,
+            "coordinatorEpoch": coordinator_epoch,
+            "currentTxnFirstOffset": None if first < 0 else first,
+            "lastTimestamp": last_timestamp,
+            "lastBatch": None if last is None else dict(zip(names, last, strict=True)),
+        }
+
+
+def dump_json(path: str, parse: Parse | None, max_bytes: int) -> None:
+    for row in json_rows(path, parse, max_bytes):
+        sys.stdout.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+# ---- Arrow ----
+
+
+def topic_of(path: str) -> tuple[str, int]:
+    """Topic and partition, from the name of the directory a segment is in; a directory of another name is the topic."""
+    name = Path(path).absolute().parent.name
+    topic, _, partition = name.rpartition("-")
+    return (topic, int(partition)) if topic and partition.isdecimal() else (name, 0)
+
+
+def arrow_chunks(path: str, max_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """The batches of a file, some megabytes at a time, and the offset each piece begins with."""
+    from logcore._native import SegmentReader
+
+    start, chunk = 0, bytearray()
+    for batch in SegmentReader(path, 0, max_bytes):
+        if not chunk:
+            # Of a legacy message only the last offset is told here; what is before belongs to it too.
+            start = batch.base_offset if batch.header is not None else start
+        chunk += batch.bytes
+        if len(chunk) >= ARROW_BYTES:
+            yield start, bytes(chunk)
+            start, chunk = batch.last_offset + 1, bytearray()
+    if chunk:
+        yield start, bytes(chunk)
+
+
+def dump_arrow(paths: list[str], out: str | None, max_bytes: int) -> None:
+    """Writes the records of `.log` files as one Arrow IPC stream; control records are left out."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError:
+        raise CommandError("--format arrow needs pyarrow: pip install pyarrow") from None
+    from logcore.columns import decode_batches
+
+    with ExitStack() as stack:
+        sink: BinaryIO
+        try:
+            sink = sys.stdout.buffer if out is None else stack.enter_context(open(out, "wb"))
+        except OSError as error:
+            raise CommandError(f"cannot write {out}: {error.strerror}") from None
+        writer = None
+        for path in paths:
+            topic, partition = topic_of(path)
+            for start, chunk in arrow_chunks(path, max_bytes):
+                batches, _ = decode_batches(chunk, topic, partition, ARROW_COLUMNS, start)
+                for batch in map(pyarrow.record_batch, batches):
+                    if writer is None:
+                        writer = stack.enter_context(pyarrow.ipc.new_stream(sink, batch.schema))
+                    writer.write_batch(batch)
+        if writer is None:
+            raise CommandError(f"there are no records in {', '.join(map(os.fspath, paths))}")

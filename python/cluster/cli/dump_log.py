@@ -1,0 +1,191 @@
+"""`logcore dump-log`: the flags and output of kafka-dump-log.sh (Apache Kafka 3.9, DumpLogSegments), JSON and Arrow."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.cli import _dump_files as files
+from cluster.cli._common import CommandError, Parser
+
+if TYPE_CHECKING:
+    from cluster.cli._dump_decoders import Parse
+    from cluster.cli._dump_text import Faults
+
+SUFFIXES = (files.LOG, files.INDEX, files.TIME_INDEX, files.TXN_INDEX, files.SNAPSHOT)
+STRING_DECODER = "org.apache.kafka.tools.api.StringDecoder"
+NO_LIMIT = 2**31 - 1
+
+
+def parser() -> Parser:
+    options = Parser("dump-log", "Prints what is in the files of a log's segments; changes nothing.")
+    options.add_argument(
+        "--files",
+        required=True,
+        metavar="FILE,...",
+        help=".log, .index, .timeindex, .txnindex and .snapshot files",
+    )
+    options.add_argument("--deep-iteration", action="store_true", help="print records, not only batches")
+    options.add_argument("--print-data-log", action="store_true", help="print keys and values too")
+    options.add_argument(
+        "--verify-index-only", action="store_true", help="check indexes without printing them"
+    )
+    options.add_argument(
+        "--index-sanity-check",
+        action="store_true",
+        help="only make the check of an index that Kafka makes at its start",
+    )
+    options.add_argument(
+        "--max-message-size",
+        type=int,
+        default=5 * 1024 * 1024,
+        metavar="BYTES",
+        help="the largest batch an index leads to",
+    )
+    options.add_argument(
+        "--max-bytes", type=int, default=NO_LIMIT, metavar="BYTES", help="read only so much of each .log file"
+    )
+    for what in ("value", "key"):
+        options.add_argument(
+            f"--{what}-decoder-class",
+            nargs="?",
+            const=STRING_DECODER,
+            metavar="NAME",
+            help=f"what the {what}s are: string, long, integer or byte, or Kafka's name of its decoder (default: string)",
+        )
+    options.add_argument(
+        "--offsets-decoder", action="store_true", help="the file is of __consumer_offsets; decode it"
+    )
+    options.add_argument(
+        "--transaction-log-decoder", action="store_true", help="the file is of __transaction_state; decode it"
+    )
+    options.add_argument(
+        "--skip-record-metadata", action="store_true", help="of a record, print key and value only"
+    )
+    options.add_argument(
+        "--format",
+        choices=("text", "json", "arrow"),
+        default="text",
+        help="text as Kafka prints it (default), a JSON line for each record or entry, an Arrow IPC stream of records",
+    )
+    options.add_argument(
+        "--out", metavar="FILE", help="with --format arrow: where to write (default: standard output)"
+    )
+    return options
+
+
+def check(options: argparse.Namespace) -> list[str]:
+    """Refuses what cannot be, and returns the files."""
+    from cluster.cli._dump_decoders import check_name
+
+    for flag in ("value", "key"):
+        name = getattr(options, f"{flag}_decoder_class")
+        if name is not None:
+            check_name(name, f"--{flag}-decoder-class")
+    for flag in ("max_message_size", "max_bytes"):
+        if not 0 <= getattr(options, flag) <= NO_LIMIT:
+            raise CommandError(f"--{flag.replace('_', '-')} must be between 0 and {NO_LIMIT}", status=2)
+    if options.out is not None and options.format != "arrow":
+        raise CommandError("--out goes with --format arrow", status=2)
+    paths = [path for path in options.files.split(",") if path]
+    if not paths:
+        raise CommandError("--files names no file", status=2)
+    if options.format == "arrow":
+        if decoder_asked_for(options):
+            raise CommandError(
+                "--format arrow gives keys and values as they are, without a decoder", status=2
+            )
+        for path in paths:
+            if Path(path).suffix != files.LOG:
+                raise CommandError(f"--format arrow takes .log files, not {path}", status=2)
+    return paths
+
+
+def decoder_asked_for(options: argparse.Namespace) -> bool:
+    named = (options.value_decoder_class, options.key_decoder_class) != (None, None)
+    return bool(options.offsets_decoder or options.transaction_log_decoder or named)
+
+
+def message_parser(options: argparse.Namespace) -> Parse:
+    from cluster.cli import _dump_decoders as decoders
+
+    if options.offsets_decoder:
+        return decoders.offsets_parser
+    if options.transaction_log_decoder:
+        return decoders.transactions_parser
+    return decoders.plain_parser(
+        options.key_decoder_class or STRING_DECODER, options.value_decoder_class or STRING_DECODER
+    )
+
+
+def run(arguments: list[str]) -> int:
+    options = parser().parse_args(arguments)
+    paths = check(options)
+    from logcore import LogError
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What a record holds may be more than the terminal can show.
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        if options.format == "text":
+            dump_text(paths, options)
+        elif options.format == "json":
+            dump_json(paths, options)
+        else:
+            from cluster.cli._dump_rows import dump_arrow
+
+            dump_arrow(paths, options.out, options.max_bytes)
+    except LogError as error:
+        raise CommandError(str(error)) from None
+    return 0
+
+
+def dump_text(paths: list[str], options: argparse.Namespace) -> None:
+    from cluster.cli._dump_text import Faults
+
+    faults = Faults()
+    for path in paths:
+        print(f"Dumping {path}")
+        dump_file(path, options, faults)
+    sys.stdout.flush()
+    faults.tell()
+
+
+def dump_file(path: str, options: argparse.Namespace, faults: Faults) -> None:
+    from cluster.cli import _dump_text as text
+
+    suffix = Path(path).suffix
+    sanity_only, verify_only = options.index_sanity_check, options.verify_index_only
+    if suffix == files.LOG:
+        print_data = options.print_data_log or decoder_asked_for(options)
+        chosen = text.LogOptions(
+            deep=options.deep_iteration or print_data,
+            print_data=print_data,
+            skip_metadata=options.skip_record_metadata,
+            max_bytes=options.max_bytes,
+        )
+        text.dump_log(path, chosen, message_parser(options), faults)
+    elif suffix == files.INDEX:
+        text.dump_index(path, sanity_only, verify_only, options.max_message_size, faults)
+    elif suffix == files.TIME_INDEX:
+        text.dump_time_index(path, sanity_only, verify_only, faults)
+    elif suffix == files.TXN_INDEX:
+        text.dump_transactions(path)
+    elif suffix == files.SNAPSHOT:
+        text.dump_producers(path)
+    else:
+        print(f"Ignoring unknown file {path}", file=sys.stderr)
+
+
+def dump_json(paths: list[str], options: argparse.Namespace) -> None:
+    from cluster.cli import _dump_rows as rows
+
+    parse = message_parser(options) if decoder_asked_for(options) else None
+    for path in paths:
+        if Path(path).suffix in SUFFIXES:
+            rows.dump_json(path, parse, options.max_bytes)
+        else:
+            print(f"Ignoring unknown file {path}", file=sys.stderr)

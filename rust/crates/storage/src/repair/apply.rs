@@ -1,0 +1,92 @@
+//! Carrying a plan out: segments go from the last to the first, then the cut, then what is made again.
+
+use std::path::Path;
+
+use crate::checkpoints::{write_epochs, write_offsets};
+use crate::disk;
+use crate::error::{Result, StorageError};
+use crate::files::{self, TXN_INDEX_SUFFIX, segment_file};
+use crate::producer_snapshot;
+use crate::segment::{Access, IndexSettings, Segment};
+use crate::txn_index;
+use crate::verify::PartitionCheck;
+
+use super::Action;
+use super::plan::{PartitionPlan, Plan};
+
+/// As [`crate::LogConfig`] has them by default: how dense an index is does not change what it says.
+const SETTINGS: IndexSettings = IndexSettings {
+    interval_bytes: 4096,
+    // Built for a sealed segment, an index is as large as it has to be.
+    max_bytes: 0,
+};
+
+pub(super) fn apply(plan: &Plan, checks: &[PartitionCheck]) -> Result<()> {
+    for (partition, check) in plan.partitions.iter().zip(checks) {
+        if partition.actions().next().is_some() {
+            apply_to_partition(partition, check)?;
+        }
+    }
+    for checkpoint in &plan.checkpoints {
+        let path = checkpoint.action.path();
+        match &checkpoint.offsets {
+            Some(offsets) => write_offsets(path, offsets)?,
+            None => remove(path)?,
+        }
+    }
+    Ok(())
+}
+
+fn apply_to_partition(plan: &PartitionPlan, check: &PartitionCheck) -> Result<()> {
+    for action in &plan.removals {
+        remove(action.path())?;
+    }
+    if let Some((_, Action::Cut { path, position, .. })) = &plan.cut {
+        cut(path, *position)?;
+    }
+    for (base_offset, actions) in &plan.indexes {
+        for action in actions {
+            files::remove_if_exists(action.path())?;
+        }
+        // Asking for indexes that are not there makes them.
+        Segment::open(&plan.dir, *base_offset, SETTINGS, Access::Owned, 0)?.indexes()?;
+    }
+    for (number, _) in &plan.txn_indexes {
+        write_txn_index(&plan.dir, &check.segments[*number], check.log_end)?;
+    }
+    if let Some(action) = &plan.epochs {
+        write_epochs(action.path(), &check.epochs)?;
+    }
+    if plan.snapshot.is_some() {
+        producer_snapshot::write(&plan.dir, check.log_end, &check.producers, true)?;
+    }
+    files::sync_dir(&plan.dir)
+}
+
+fn remove(path: &Path) -> Result<()> {
+    files::remove_if_exists(path).map(|_| ())
+}
+
+fn cut(path: &Path, position: u64) -> Result<()> {
+    let file = disk::open(path).map_err(StorageError::io("open", path))?;
+    disk::set_len(&file, path, position)
+        .and_then(|()| disk::sync(&file, path))
+        .map_err(StorageError::io("truncate", path))
+}
+
+fn write_txn_index(dir: &Path, segment: &crate::verify::SegmentCheck, log_end: i64) -> Result<()> {
+    let path = segment_file(dir, segment.base_offset, TXN_INDEX_SUFFIX);
+    let entries: Vec<_> = segment
+        .aborted
+        .iter()
+        .filter(|entry| entry.last_offset < log_end)
+        .collect();
+    if entries.is_empty() {
+        return files::remove_if_exists(&path).map(|_| ());
+    }
+    let mut bytes = Vec::with_capacity(entries.len() * txn_index::ENTRY_SIZE);
+    for entry in entries {
+        bytes.extend(entry.encode());
+    }
+    files::replace_file(&path, &bytes)
+}

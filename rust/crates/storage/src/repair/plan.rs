@@ -1,0 +1,258 @@
+//! From what was found to what is to be done. Reads nothing but names and checkpoints, and changes nothing.
+
+use std::path::{Path, PathBuf};
+
+use crate::checkpoints::{
+    HIGH_WATERMARK_FILE, LEADER_EPOCH_FILE, LOG_START_FILE, Offsets, RECOVERY_POINT_FILE,
+    read_offsets,
+};
+use crate::files::{
+    INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX, segment_file,
+};
+use crate::metadata::PARTITION_METADATA_FILE;
+use crate::producer_snapshot;
+use crate::verify::{CLEANER_FILE, Partition, PartitionCheck, Target};
+
+use super::Action;
+
+const BEHIND_CUT: &str = "it is behind the cut";
+
+/// What is to be done to a directory.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// By the number of the partition.
+    pub(super) partitions: Vec<PartitionPlan>,
+    pub(super) checkpoints: Vec<CheckpointPlan>,
+    pub(super) refused: Vec<Action>,
+}
+
+/// What is to be done to one partition.
+#[derive(Debug, Default)]
+pub(super) struct PartitionPlan {
+    pub(super) dir: PathBuf,
+    /// The segment to cut, by number, and its action.
+    pub(super) cut: Option<(usize, Action)>,
+    /// In the order in which they have to go.
+    pub(super) removals: Vec<Action>,
+    /// Base offsets of segments whose `.index` and `.timeindex` are made again.
+    pub(super) indexes: Vec<(i64, Vec<Action>)>,
+    /// Numbers of segments whose `.txnindex` is made again.
+    pub(super) txn_indexes: Vec<(usize, Action)>,
+    pub(super) epochs: Option<Action>,
+    /// A snapshot of the log's end is made.
+    pub(super) snapshot: Option<Action>,
+}
+
+/// A checkpoint that is removed, or gets other offsets.
+#[derive(Debug)]
+pub(super) struct CheckpointPlan {
+    pub(super) action: Action,
+    pub(super) offsets: Option<Offsets>,
+}
+
+impl Plan {
+    pub(super) fn is_empty(&self) -> bool {
+        self.actions().is_empty()
+    }
+
+    /// All actions, in the order in which they are carried out.
+    pub(super) fn actions(&self) -> Vec<Action> {
+        let partitions = self.partitions.iter().flat_map(PartitionPlan::actions);
+        let checkpoints = self.checkpoints.iter().map(|plan| &plan.action);
+        partitions.chain(checkpoints).cloned().collect()
+    }
+}
+
+impl PartitionPlan {
+    pub(super) fn actions(&self) -> impl Iterator<Item = &Action> {
+        self.removals
+            .iter()
+            .chain(self.cut.iter().map(|(_, action)| action))
+            .chain(self.indexes.iter().flat_map(|(_, actions)| actions))
+            .chain(self.txn_indexes.iter().map(|(_, action)| action))
+            .chain(&self.epochs)
+            .chain(&self.snapshot)
+    }
+
+    fn remove(&mut self, path: PathBuf, why: &str) {
+        let why = why.to_owned();
+        // Not all files of a segment have to be there.
+        if path.exists() {
+            self.removals.push(Action::Remove { path, why });
+        }
+    }
+}
+
+pub(super) fn plan(target: &Target, checks: &[PartitionCheck], cut_at_corruption: bool) -> Plan {
+    let mut plan = Plan::default();
+    let mut ends = Offsets::new();
+    for (partition, check) in target.partitions.iter().zip(checks) {
+        let (wanted, refused) = plan_partition(partition, check, cut_at_corruption);
+        // Of a log that stays damaged, the end is not known.
+        if refused.is_none()
+            && let Some(key) = &partition.key
+        {
+            ends.insert(key.clone(), check.log_end);
+        }
+        plan.partitions.push(wanted);
+        plan.refused.extend(refused);
+    }
+    if let Some(log_dir) = &target.log_dir {
+        plan.checkpoints = plan_checkpoints(log_dir, &ends);
+    }
+    plan
+}
+
+fn plan_partition(
+    partition: &Partition,
+    check: &PartitionCheck,
+    cut_at_corruption: bool,
+) -> (PartitionPlan, Option<Action>) {
+    let dir = &partition.dir;
+    let mut plan = PartitionPlan {
+        dir: dir.clone(),
+        ..PartitionPlan::default()
+    };
+    let mut refused = None;
+    if let Some(cut) = &check.cut {
+        let base_offset = check.segments[cut.segment].base_offset;
+        let action = Action::Cut {
+            path: segment_file(dir, base_offset, LOG_SUFFIX),
+            position: cut.position,
+            offset: cut.offset,
+            bytes: cut.bytes,
+            records: cut.records,
+            why: cut.reason.clone(),
+        };
+        if cut.is_tail || cut_at_corruption {
+            plan_cut(&mut plan, check, cut.segment, cut.offset);
+            plan.cut = Some((cut.segment, action));
+        } else {
+            refused = Some(action);
+        }
+    }
+    plan_rebuilds(&mut plan, check, refused.is_some());
+    (plan, refused)
+}
+
+/// What goes with a cut: later segments from the last to the first, snapshots that know more than is left.
+fn plan_cut(plan: &mut PartitionPlan, check: &PartitionCheck, segment: usize, offset: i64) {
+    let dir = plan.dir.clone();
+    for later in check.segments[segment + 1..].iter().rev() {
+        // The .log file last: what is left of a segment by a crash is then found, and not somebody's stray file.
+        for suffix in SEGMENT_SUFFIXES.into_iter().rev() {
+            if suffix != SNAPSHOT_SUFFIX {
+                plan.remove(segment_file(&dir, later.base_offset, suffix), BEHIND_CUT);
+            }
+        }
+    }
+    for snapshot in producer_snapshot::list(&dir).unwrap_or_default() {
+        if snapshot > offset {
+            plan.remove(segment_file(&dir, snapshot, SNAPSHOT_SUFFIX), BEHIND_CUT);
+        }
+    }
+}
+
+fn plan_rebuilds(plan: &mut PartitionPlan, check: &PartitionCheck, stays_damaged: bool) {
+    let dir = plan.dir.clone();
+    let cut = plan.cut.as_ref().map(|(segment, _)| *segment);
+    let kept = cut.map_or(check.segments.len(), |segment| segment + 1);
+    let damaged = check.cut.as_ref().map(|cut| cut.segment);
+    for (number, segment) in check.segments[..kept].iter().enumerate() {
+        if stays_damaged && damaged.is_some_and(|damaged| number >= damaged) {
+            // There is nothing to make them from.
+            break;
+        }
+        let is_cut = cut == Some(number);
+        let wrong = [
+            (INDEX_SUFFIX, segment.offset_index_wrong),
+            (TIME_INDEX_SUFFIX, segment.time_index_wrong),
+        ];
+        if is_cut || wrong.iter().any(|(_, wrong)| *wrong) {
+            // They are made together, in one pass.
+            let actions = wrong.map(|(suffix, wrong)| Action::Rebuild {
+                path: segment_file(&dir, segment.base_offset, suffix),
+                why: why_rebuilt(wrong, is_cut).to_owned(),
+            });
+            plan.indexes.push((segment.base_offset, actions.to_vec()));
+        }
+        let path = segment_file(&dir, segment.base_offset, TXN_INDEX_SUFFIX);
+        if segment.txn_index_wrong || (is_cut && path.exists()) {
+            let why = why_rebuilt(segment.txn_index_wrong, is_cut).to_owned();
+            plan.txn_indexes
+                .push((number, Action::Rebuild { path, why }));
+        }
+    }
+    if check.topic_id_wrong {
+        plan.remove(
+            dir.join(PARTITION_METADATA_FILE),
+            "there is no topic id in it; the broker writes it again",
+        );
+    }
+    if stays_damaged {
+        return;
+    }
+    if check.epochs_wrong || cut.is_some() {
+        plan.epochs = Some(Action::Rebuild {
+            path: dir.join(LEADER_EPOCH_FILE),
+            why: why_rebuilt(check.epochs_wrong, cut.is_some()).to_owned(),
+        });
+    }
+    for offset in &check.snapshots_wrong {
+        let path = segment_file(&dir, *offset, SNAPSHOT_SUFFIX);
+        if !plan.removals.iter().any(|action| action.path() == path) {
+            plan.remove(path, "it contradicts the batches, or cannot be read");
+        }
+    }
+    if cut.is_some() || !check.snapshots_wrong.is_empty() {
+        plan.snapshot = Some(Action::Rebuild {
+            path: segment_file(&dir, check.log_end, SNAPSHOT_SUFFIX),
+            why: "the producers at the log's end, so that none is forgotten".to_owned(),
+        });
+    }
+}
+
+fn why_rebuilt(wrong: bool, cut: bool) -> &'static str {
+    match (wrong, cut) {
+        (false, true) => "the log is cut",
+        (false, false) => "it is made together with the other index",
+        (true, _) => "it contradicts the batches, cannot be read or is missing",
+    }
+}
+
+fn plan_checkpoints(log_dir: &Path, ends: &Offsets) -> Vec<CheckpointPlan> {
+    let mut plans = Vec::new();
+    for name in [
+        RECOVERY_POINT_FILE,
+        HIGH_WATERMARK_FILE,
+        LOG_START_FILE,
+        CLEANER_FILE,
+    ] {
+        let path = log_dir.join(name);
+        let Ok(before) = read_offsets(&path) else {
+            let why =
+                "it cannot be read; without it, logs are recovered from their front".to_owned();
+            let action = Action::Remove { path, why };
+            plans.push(CheckpointPlan {
+                action,
+                offsets: None,
+            });
+            continue;
+        };
+        let mut after = before.clone();
+        for (key, offset) in &mut after {
+            if let Some(end) = ends.get(key) {
+                *offset = (*offset).min(*end);
+            }
+        }
+        if after != before {
+            let why = "offsets in it are behind the end of their log".to_owned();
+            plans.push(CheckpointPlan {
+                action: Action::Rebuild { path, why },
+                offsets: Some(after),
+            });
+        }
+    }
+    plans
+}

@@ -1,0 +1,409 @@
+//! Repairs of directories with one thing wrong: what goes, what stays, what is kept aside.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tempfile::TempDir;
+
+use super::{Action, Repair, RepairOptions, repair};
+use crate::StorageError;
+use crate::config::LogConfig;
+use crate::disk::{Change, watch};
+use crate::log_dir::LogDir;
+use crate::standalone::StandaloneLog;
+use crate::verify::tests::{batch, copy_of_kafkas, write_log};
+use crate::verify::{Kind, VerifyOptions, verify};
+
+fn mend(path: &Path, apply: bool, cut_at_corruption: bool) -> Repair {
+    let options = RepairOptions {
+        apply,
+        cut_at_corruption,
+        ..RepairOptions::default()
+    };
+    repair(path, &options, &mut |_| true).unwrap()
+}
+
+/// Every file below a directory, by its path there, but the lock.
+fn contents(path: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut dirs = Vec::from_iter(path.exists().then(|| path.to_path_buf()));
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let entry = entry.unwrap().path();
+            if entry.is_dir() {
+                dirs.push(entry);
+            } else if !entry.ends_with(".lock") {
+                let name = entry.strip_prefix(path).unwrap().to_path_buf();
+                found.insert(name, fs::read(entry).unwrap());
+            }
+        }
+    }
+    found
+}
+
+fn names(repair: &Repair) -> Vec<(&'static str, String)> {
+    let name = |action: &Action| {
+        let file = action.path().file_name().unwrap();
+        (action.name(), file.to_str().unwrap().to_owned())
+    };
+    repair.actions.iter().map(name).collect()
+}
+
+fn ours(batches: i64) -> (TempDir, PathBuf) {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("ours-0");
+    write_log(&dir, batches);
+    (parent, dir)
+}
+
+const FIRST: &str = "00000000000000000000.log";
+
+// Broken if it failed: a directory with nothing wrong would be changed.
+#[test]
+fn nothing_to_do() {
+    for (_parent, dir) in [ours(20), copy_of_kafkas()] {
+        let before = contents(&dir);
+        let done = mend(&dir, true, true);
+        assert_eq!(done.actions, []);
+        assert!(!done.applied && done.aside.is_none());
+        assert_eq!(contents(&dir), before);
+    }
+}
+
+// Broken if it failed: a plan would change something, a torn tail stay, or what is cut off be lost.
+#[test]
+fn a_torn_tail_is_planned_then_cut() {
+    let (parent, dir) = ours(3);
+    let path = dir.join(FIRST);
+    let mut bytes = fs::read(&path).unwrap();
+    let size = bytes.len();
+    bytes.truncate(size - 5);
+    fs::write(&path, &bytes).unwrap();
+    let before = contents(&dir);
+
+    let planned = mend(&dir, false, false);
+    assert!(!planned.applied && planned.refused.is_empty());
+    assert_eq!(contents(&dir), before);
+    assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1);
+
+    let done = mend(&dir, true, false);
+    assert_eq!(done.actions, planned.actions);
+    assert_eq!(done.findings, []);
+    let cut = size / 3 * 2;
+    assert!(done.actions.iter().any(|action| matches!(
+        action,
+        Action::Cut { position, offset: 20, records: 0, .. } if *position == cut as u64
+    )));
+    assert_eq!(fs::read(&path).unwrap(), bytes[..cut]);
+    let aside = done.aside.unwrap();
+    assert!(
+        aside
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .starts_with("ours-0.repair-2")
+    );
+    let kept = fs::read(aside.join(format!("{FIRST}.from-{cut}"))).unwrap();
+    assert_eq!(kept, bytes[cut..]);
+    let manifest = fs::read_to_string(aside.join("manifest.json")).unwrap();
+    assert!(manifest.contains(&format!("\"position\": {cut}, \"offset\": 20")));
+    let log = StandaloneLog::open(&dir, false, LogConfig::default()).unwrap();
+    assert_eq!(log.log_end_offset(), 20);
+    assert_eq!(log.append(&mut batch(0..1)).unwrap().first_offset, 20);
+}
+
+// Broken if it failed: intact records would be cut off without being asked for, or not be kept when they are.
+#[test]
+fn corruption_in_the_middle_is_cut_only_when_told() {
+    let (_parent, dir) = ours(60);
+    let path = dir.join(FIRST);
+    let mut bytes = fs::read(&path).unwrap();
+    let size = batch(0..10).len();
+    bytes[size + 100] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let before = contents(&dir);
+
+    let refused = mend(&dir, true, false);
+    assert_eq!(refused.actions, []);
+    assert!(matches!(
+        refused.refused[..],
+        [Action::Cut {
+            records: 580,
+            offset: 10,
+            ..
+        }]
+    ));
+    assert_eq!(refused.findings[0].kind, Kind::CorruptBatch);
+    assert_eq!(contents(&dir), before);
+
+    let done = mend(&dir, true, true);
+    assert_eq!(done.findings, []);
+    assert!(done.refused.is_empty());
+    let aside = contents(&done.aside.unwrap());
+    let after = contents(&dir);
+    for (name, bytes) in before {
+        let kept = aside.get(&name);
+        if name.ends_with(FIRST) {
+            assert_eq!(after[&name], bytes[..size]);
+            let rest = &aside[Path::new(&format!("{FIRST}.from-{size}"))];
+            assert_eq!(*rest, bytes[size..]);
+        } else {
+            assert!(
+                after.get(&name) == Some(&bytes) || kept == Some(&bytes),
+                "{name:?}"
+            );
+        }
+    }
+    let log = StandaloneLog::open(&dir, false, LogConfig::default()).unwrap();
+    assert_eq!((log.log_end_offset(), log.segment_count()), (10, 1));
+}
+
+// Broken if it failed: what can be made again from the batches would stay wrong, or not be what Kafka had written.
+#[test]
+fn what_kafka_wrote_is_made_again() {
+    let (_parent, original) = copy_of_kafkas();
+    let original = contents(&original);
+    for (name, exactly) in [
+        ("00000000000000000000.index", false),
+        ("00000000000000000132.timeindex", false),
+        ("00000000000000000161.txnindex", true),
+        ("00000000000000000164.snapshot", true),
+        ("leader-epoch-checkpoint", true),
+        ("partition.metadata", false),
+    ] {
+        for gone in [false, true] {
+            let (_parent, dir) = copy_of_kafkas();
+            let path = dir.join(name);
+            if gone {
+                fs::remove_file(&path).unwrap();
+            } else {
+                fs::write(&path, b"0\nrubbish\n").unwrap();
+            }
+            let found = verify(&dir, &VerifyOptions::default(), &mut |_| true).unwrap();
+            let done = mend(&dir, true, false);
+            assert_eq!(done.applied, !found.findings.is_empty(), "{name}");
+            assert_eq!(done.findings, [], "{name}: {:#?}", done.actions);
+            if exactly && done.applied {
+                assert_eq!(
+                    fs::read(&path).unwrap(),
+                    original[Path::new(name)],
+                    "{name}"
+                );
+            }
+            for (file, bytes) in &original {
+                if file.extension().is_some_and(|suffix| suffix == "log") {
+                    assert_eq!(fs::read(dir.join(file)).unwrap(), *bytes);
+                }
+            }
+        }
+    }
+}
+
+// Broken if it failed: a directory could be mended while somebody writes it.
+#[test]
+fn not_under_an_owner() {
+    let (_parent, dir) = ours(3);
+    let log = StandaloneLog::open(&dir, false, LogConfig::default()).unwrap();
+    let result = repair(&dir, &RepairOptions::default(), &mut |_| true);
+    assert!(matches!(result, Err(StorageError::Locked { .. })));
+    log.close().unwrap();
+    mend(&dir, false, false);
+}
+
+fn broker_directory() -> TempDir {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("data");
+    let config = |_: &str| LogConfig::default();
+    let logs = LogDir::open(&path, 1, None, &config).unwrap();
+    for topic in ["a", "b"] {
+        let created = logs
+            .create(topic, 0, [7; 16], LogConfig::default())
+            .unwrap();
+        let now = crate::log::system_now_ms();
+        for number in 0..3 {
+            let mut batch = batch(number * 10..number * 10 + 10);
+            created.log.append_as_leader(&mut batch, 0, now).unwrap();
+        }
+    }
+    logs.close().unwrap();
+    parent
+}
+
+// Broken if it failed: a broker would not start on the mended directory, or believe it has records that are gone.
+#[test]
+fn a_log_directory() {
+    let parent = broker_directory();
+    let path = parent.path().join("data");
+    let log = path.join("a-0").join(FIRST);
+    let bytes = fs::read(&log).unwrap();
+    fs::write(&log, &bytes[..bytes.len() - 1]).unwrap();
+    // The recovery point says that these bytes were on disk: no torn tail any more.
+    let refused = mend(&path, true, false);
+    assert!(matches!(refused.refused[..], [Action::Cut { .. }]));
+    assert!(!refused.applied);
+
+    let done = mend(&path, true, true);
+    assert_eq!(done.findings, []);
+    let rebuilt = |name: &str| names(&done).contains(&("rebuild", name.to_owned()));
+    assert!(rebuilt("recovery-point-offset-checkpoint"));
+    assert!(rebuilt("replication-offset-checkpoint"));
+    let aside = done.aside.clone().unwrap();
+    assert_eq!(
+        aside.parent(),
+        Some(parent.path().canonicalize().unwrap().as_path())
+    );
+    assert!(aside.join("a-0").is_dir());
+    let config = |_: &str| LogConfig::default();
+    let logs = LogDir::open(&path, 1, None, &config).unwrap();
+    assert!(logs.had_clean_shutdown() && logs.failures().is_empty());
+    assert_eq!(logs.get("a", 0).unwrap().log.log_end_offset(), 20);
+    assert_eq!(logs.get("b", 0).unwrap().log.log_end_offset(), 30);
+    assert!(matches!(
+        repair(&path.join("b-0"), &RepairOptions::default(), &mut |_| true),
+        Err(StorageError::Locked { .. })
+    ));
+}
+
+// Broken if it failed: a checkpoint that keeps a broker from starting would stay.
+#[test]
+fn a_checkpoint_that_cannot_be_read() {
+    let parent = broker_directory();
+    let path = parent.path().join("data");
+    let checkpoint = path.join("recovery-point-offset-checkpoint");
+    fs::write(&checkpoint, "0\n5\nrubbish").unwrap();
+    let done = mend(&path, true, false);
+    assert_eq!(
+        names(&done),
+        [("remove", "recovery-point-offset-checkpoint".to_owned())]
+    );
+    assert_eq!(done.findings, []);
+    assert!(!checkpoint.exists());
+    let kept = done.aside.unwrap().join("recovery-point-offset-checkpoint");
+    assert_eq!(fs::read(kept).unwrap(), b"0\n5\nrubbish");
+}
+
+// Broken if it failed: copies would land where Kafka trips over them, or replace others.
+#[test]
+fn where_copies_may_go() {
+    let (parent, dir) = ours(3);
+    fs::write(dir.join("leader-epoch-checkpoint"), "rubbish\n1\n").unwrap();
+    let options = |aside: PathBuf| RepairOptions {
+        apply: true,
+        aside: Some(aside),
+        ..RepairOptions::default()
+    };
+    let dir = dir.canonicalize().unwrap();
+    let inside = repair(&dir, &options(dir.join("kept")), &mut |_| true);
+    assert!(matches!(inside, Err(StorageError::InvalidConfig { .. })));
+    let used = parent.path().join("used");
+    fs::create_dir(&used).unwrap();
+    fs::write(used.join("mine"), b"").unwrap();
+    let taken = repair(&dir, &options(used), &mut |_| true);
+    assert!(matches!(taken, Err(StorageError::AlreadyExists { .. })));
+    let own = parent.path().join("own");
+    let done = repair(&dir, &options(own.clone()), &mut |_| true).unwrap();
+    assert!(done.findings.is_empty() && own.join("manifest.json").exists());
+}
+
+/// Fails one change to the disk, by number.
+struct FailOne {
+    at: usize,
+    seen: AtomicUsize,
+}
+
+impl watch::Watcher for FailOne {
+    fn before(&self, _: Change<'_>) -> io::Result<Option<(usize, io::Error)>> {
+        if self.seen.fetch_add(1, Ordering::Relaxed) == self.at {
+            return Err(io::Error::other("injected"));
+        }
+        Ok(None)
+    }
+}
+
+// Broken if it failed: a repair that is interrupted would lose bytes, or leave what cannot be mended any more.
+#[test]
+fn interrupted_at_every_step() {
+    for at in 0.. {
+        let (parent, dir) = ours(25);
+        let path = dir.join(FIRST);
+        let mut bytes = fs::read(&path).unwrap();
+        let size = batch(0..10).len();
+        bytes[size + 100] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        let before = contents(&dir);
+        let aside = parent.path().join("kept");
+        let options = RepairOptions {
+            apply: true,
+            cut_at_corruption: true,
+            aside: Some(aside.clone()),
+            ..RepairOptions::default()
+        };
+        let watcher = Arc::new(FailOne {
+            at,
+            seen: AtomicUsize::new(0),
+        });
+        let watching = watch::watch(parent.path(), watcher.clone());
+        let result = repair(&dir, &options, &mut |_| true);
+        drop(watching);
+        if watcher.seen.load(Ordering::Relaxed) <= at {
+            assert!(result.unwrap().findings.is_empty());
+            assert!(at > 20, "only {at} steps were seen");
+            return;
+        }
+        assert!(result.is_err(), "step {at}");
+        let (after, kept) = (contents(&dir), contents(&aside));
+        for (name, bytes) in before {
+            if after.get(&name) == Some(&bytes) || kept.get(&name) == Some(&bytes) {
+                continue;
+            }
+            // Cut: both parts are there.
+            let rest = &kept[Path::new(&format!("{FIRST}.from-{size}"))];
+            assert_eq!(
+                [&after[&name][..], rest].concat(),
+                bytes,
+                "step {at}: {name:?}"
+            );
+        }
+        let again = mend(&dir, true, true);
+        // The `.tmp` of a file that was being replaced is removed by the next opening.
+        let rest = again.findings.iter().find(|f| f.kind != Kind::Unfinished);
+        assert_eq!(rest, None, "step {at}");
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+    // Broken if it failed: some damage could not be mended, or mending would alter a record.
+    #[test]
+    fn any_damage_is_mended(file in 0usize..12, place in 0usize..100_000, bit in 0u8..8, tear: bool) {
+        let (_parent, dir) = copy_of_kafkas();
+        let before = contents(&dir);
+        let (name, bytes) = before.iter().nth(file % before.len()).unwrap();
+        let mut bytes = bytes.clone();
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let position = place % bytes.len();
+        if tear {
+            bytes.truncate(position);
+        } else {
+            bytes[position] ^= 1 << bit;
+        }
+        fs::write(dir.join(name), bytes).unwrap();
+        let done = mend(&dir, true, true);
+        proptest::prop_assert_eq!(&done.findings, &[], "byte {} of {:?}: {:#?}", position, name, done.actions);
+        for (name, bytes) in contents(&dir) {
+            if name.extension().is_some_and(|suffix| suffix == "log") && done.applied {
+                let original = &before[&name];
+                // A batch's offset and epoch are not under its checksum: a flip there may stay.
+                let flipped = bytes.iter().zip(original).filter(|(one, other)| one != other).count();
+                proptest::prop_assert!(bytes.len() <= original.len() && flipped <= 1);
+            }
+        }
+    }
+}

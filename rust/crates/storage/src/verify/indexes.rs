@@ -1,0 +1,373 @@
+//! Index files against the batches they lead to, entry by entry, beside the walk over the `.log` file.
+//!
+//! The files are read from the front in small pieces, so an index of any size takes no memory. Each check keeps the
+//! first fault it meets: the file is built anew as a whole. Zeros behind the last entry are what preallocation leaves;
+//! whether they may be there is the caller's to say.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Result, StorageError};
+use crate::scan::StoredBatch;
+
+/// What is wrong with an index file, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) position: u64,
+    pub(super) what: String,
+}
+
+/// How the file's end is to be judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ending {
+    /// The file may be preallocated: its segment is the last and was not closed.
+    pub(super) zeros_allowed: bool,
+    /// Everything of the `.log` file was read and is whole: an entry that leads elsewhere is wrong.
+    pub(super) log_whole: bool,
+    /// Nothing is appended to the segment any more.
+    pub(super) sealed: bool,
+}
+
+/// The entries of `N` bytes of a file.
+struct Entries<const N: usize> {
+    file: BufReader<File>,
+    size: u64,
+    position: u64,
+}
+
+impl<const N: usize> Entries<N> {
+    fn open(path: &Path) -> Result<Option<Self>> {
+        let Some(file) = super::open_if_exists(path)? else {
+            return Ok(None);
+        };
+        let size = file
+            .metadata()
+            .map_err(StorageError::io("read", path))?
+            .len();
+        Ok(Some(Self {
+            file: BufReader::with_capacity(64 << 10, file),
+            size,
+            position: 0,
+        }))
+    }
+
+    /// The next whole entry, and where it is.
+    fn next(&mut self) -> std::io::Result<Option<(u64, [u8; N])>> {
+        let at = self.position;
+        if at + N as u64 > self.size {
+            return Ok(None);
+        }
+        let mut entry = [0; N];
+        match self.file.read_exact(&mut entry) {
+            Ok(()) => {
+                self.position += N as u64;
+                Ok(Some((at, entry)))
+            }
+            // Trimmed in the meantime.
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                self.size = at;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// An entry of any index.
+trait Entry: Sized {
+    fn offset(&self) -> i64;
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OffsetEntry {
+    at: u64,
+    offset: i64,
+    position: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TimestampEntry {
+    at: u64,
+    timestamp: i64,
+    offset: i64,
+}
+
+impl Entry for OffsetEntry {
+    fn offset(&self) -> i64 {
+        self.offset
+    }
+}
+
+impl Entry for TimestampEntry {
+    fn offset(&self) -> i64 {
+        self.offset
+    }
+}
+
+/// What both indexes have in common: a file, the entry that comes next, the first fault.
+struct Cursor<const N: usize, E> {
+    path: PathBuf,
+    entries: Option<Entries<N>>,
+    parse: fn(u64, [u8; N], i64) -> E,
+    base_offset: i64,
+    pending: Option<E>,
+    /// Where zeros began.
+    zeros_at: Option<u64>,
+    count: u64,
+    fault: Option<Fault>,
+}
+
+impl<const N: usize, E: Entry + Copy> Cursor<N, E> {
+    fn open(path: &Path, base_offset: i64, parse: fn(u64, [u8; N], i64) -> E) -> Result<Self> {
+        let mut cursor = Self {
+            path: path.to_path_buf(),
+            entries: Entries::open(path)?,
+            parse,
+            base_offset,
+            pending: None,
+            zeros_at: None,
+            count: 0,
+            fault: None,
+        };
+        cursor.advance()?;
+        Ok(cursor)
+    }
+
+    fn blame(&mut self, position: u64, what: String) {
+        self.fault.get_or_insert(Fault { position, what });
+        self.pending = None;
+    }
+
+    /// Takes the next entry of the file.
+    fn advance(&mut self) -> Result<()> {
+        self.pending = None;
+        let Some(entries) = &mut self.entries else {
+            return Ok(());
+        };
+        while let Some((at, bytes)) = entries
+            .next()
+            .map_err(StorageError::io("read", &self.path))?
+        {
+            let zero = bytes.iter().all(|byte| *byte == 0);
+            if zero {
+                self.zeros_at.get_or_insert(at);
+                continue;
+            }
+            if let Some(zeros_at) = self.zeros_at {
+                self.blame(
+                    zeros_at,
+                    "an entry of zeros has others behind it".to_owned(),
+                );
+                return Ok(());
+            }
+            self.count += 1;
+            let entry = (self.parse)(at, bytes, self.base_offset);
+            if entry.offset() < self.base_offset {
+                self.blame(at, "the offset is before the segment's".to_owned());
+                return Ok(());
+            }
+            self.pending = Some(entry);
+            return Ok(());
+        }
+        let rest = entries.size % N as u64;
+        if rest != 0 {
+            let at = entries.size - rest;
+            self.blame(at, format!("{rest} bytes at the end are no whole entry"));
+        }
+        Ok(())
+    }
+
+    /// The fault, once all of the `.log` file was seen. `left` tells what is wrong with an entry no batch was met for.
+    fn finish(mut self, ending: Ending, left: impl Fn(&E) -> (u64, String)) -> Option<Fault> {
+        if self.entries.is_none() {
+            let what = "the file is missing".to_owned();
+            return Some(Fault { position: 0, what });
+        }
+        if let Some(entry) = self.pending
+            && ending.log_whole
+        {
+            let (at, what) = left(&entry);
+            self.blame(at, what);
+        }
+        if let Some(at) = self.zeros_at
+            && !ending.zeros_allowed
+        {
+            self.blame(at, "zeros follow the last entry".to_owned());
+        }
+        self.fault
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> i32 {
+    i32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// The `.index` file beside the walk; see [`crate::offset_index`] for what its entries say.
+///
+/// An entry leads to a batch, and everything before that batch ends before the entry's offset. The offset itself is the
+/// batch's last or, when several were appended at once, the last of all of them.
+pub(super) struct OffsetIndexCheck {
+    cursor: Cursor<8, OffsetEntry>,
+    last: Option<OffsetEntry>,
+}
+
+impl OffsetIndexCheck {
+    pub(super) fn open(path: &Path, base_offset: i64) -> Result<Self> {
+        let parse = |at, bytes: [u8; 8], base| OffsetEntry {
+            at,
+            offset: base + i64::from(word(&bytes, 0)),
+            position: i64::from(word(&bytes, 4)).try_into().unwrap_or(u64::MAX),
+        };
+        Cursor::open(path, base_offset, parse).map(|cursor| Self { cursor, last: None })
+    }
+
+    /// Compares the entries up to a batch with it; `ended` is the last offset before the batch.
+    pub(super) fn batch(&mut self, batch: &StoredBatch, ended: i64) -> Result<()> {
+        while let Some(entry) = self.cursor.pending {
+            if entry.position > batch.position {
+                return Ok(());
+            }
+            if let Some(what) = self.judge(&entry, batch, ended) {
+                self.cursor.blame(entry.at, what);
+                return Ok(());
+            }
+            self.last = Some(entry);
+            self.cursor.advance()?;
+        }
+        Ok(())
+    }
+
+    fn judge(&self, entry: &OffsetEntry, batch: &StoredBatch, ended: i64) -> Option<String> {
+        let (offset, position) = (entry.offset, entry.position);
+        if let Some(last) = self.last
+            && (offset <= last.offset || position <= last.position)
+        {
+            return Some(format!(
+                "offset {offset} at byte {position} does not follow offset {} at byte {}",
+                last.offset, last.position
+            ));
+        }
+        if position < batch.position {
+            return Some(format!("no batch begins at byte {position} of the log"));
+        }
+        if offset < batch.last_offset || offset <= ended {
+            return Some(format!(
+                "offset {offset} is said to be at byte {position}, where a batch ends with offset {}",
+                batch.last_offset
+            ));
+        }
+        None
+    }
+
+    /// The first fault, once everything was seen; `last_offset` is the segment's.
+    pub(super) fn finish(self, ending: Ending, last_offset: i64) -> Option<Fault> {
+        let last = self.last;
+        let fault = self.cursor.finish(ending, |entry| {
+            let position = entry.position;
+            (
+                entry.at,
+                format!("no batch begins at byte {position} of the log"),
+            )
+        });
+        fault.or_else(|| {
+            let last = last.filter(|last| ending.log_whole && last.offset > last_offset)?;
+            Some(Fault {
+                position: last.at,
+                what: format!(
+                    "offset {} is behind the segment's last, {last_offset}",
+                    last.offset
+                ),
+            })
+        })
+    }
+}
+
+/// The `.timeindex` file beside the walk; see [`crate::time_index`] for what its entries say.
+///
+/// An entry's offset is in a batch whose largest timestamp is the entry's, and no batch before has a larger one.
+pub(super) struct TimeIndexCheck {
+    cursor: Cursor<12, TimestampEntry>,
+    last: Option<TimestampEntry>,
+    /// Of the batches seen, -1 without any.
+    largest: i64,
+}
+
+impl TimeIndexCheck {
+    pub(super) fn open(path: &Path, base_offset: i64) -> Result<Self> {
+        let parse = |at, bytes: [u8; 12], base| TimestampEntry {
+            at,
+            timestamp: i64::from(word(&bytes, 0)) << 32 | i64::from(word(&bytes, 4) as u32),
+            offset: base + i64::from(word(&bytes, 8)),
+        };
+        Ok(Self {
+            cursor: Cursor::open(path, base_offset, parse)?,
+            last: None,
+            largest: -1,
+        })
+    }
+
+    /// Compares the entries up to a batch's last offset with it.
+    pub(super) fn batch(&mut self, batch: &StoredBatch) -> Result<()> {
+        while let Some(entry) = self.cursor.pending {
+            if entry.offset > batch.last_offset {
+                break;
+            }
+            if let Some(what) = self.judge(&entry, batch) {
+                self.cursor.blame(entry.at, what);
+                break;
+            }
+            self.last = Some(entry);
+            self.cursor.advance()?;
+        }
+        self.largest = self.largest.max(batch.max_timestamp);
+        Ok(())
+    }
+
+    fn judge(&self, entry: &TimestampEntry, batch: &StoredBatch) -> Option<String> {
+        let TimestampEntry {
+            timestamp, offset, ..
+        } = *entry;
+        if let Some(last) = self.last
+            && (timestamp <= last.timestamp || offset < last.offset)
+        {
+            return Some(format!(
+                "timestamp {timestamp} at offset {offset} does not follow timestamp {} at offset {}",
+                last.timestamp, last.offset
+            ));
+        }
+        if timestamp != batch.max_timestamp {
+            return Some(format!(
+                "timestamp {timestamp} is said to be reached at offset {offset}, where the batch's largest is {}",
+                batch.max_timestamp
+            ));
+        }
+        (self.largest > timestamp).then(|| {
+            format!(
+                "timestamp {} comes before offset {offset}, which is said to be the first to reach {timestamp}",
+                self.largest
+            )
+        })
+    }
+
+    /// The first fault, once everything was seen.
+    pub(super) fn finish(self, ending: Ending) -> Option<Fault> {
+        let (last, largest) = (self.last, self.largest);
+        let fault = self.cursor.finish(ending, |entry| {
+            (
+                entry.at,
+                format!("offset {} is not in the segment", entry.offset),
+            )
+        });
+        // The age of a sealed segment is taken from its last entry.
+        let reached = last.map_or(-1, |last| last.timestamp);
+        fault.or_else(|| {
+            (ending.sealed && ending.log_whole && reached < largest).then(|| Fault {
+                position: last.map_or(0, |last| last.at),
+                what: format!(
+                    "the last entry is for timestamp {reached}, the segment's largest is {largest}"
+                ),
+            })
+        })
+    }
+}

@@ -1,0 +1,438 @@
+//! Verifying directories that are whole, and the same with one thing wrong at a time.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use logcore_records::{BatchBuilder, Compression};
+use tempfile::TempDir;
+
+use super::{Finding, Kind, Report, Severity, VerifyOptions, verify};
+use crate::config::LogConfig;
+use crate::log_dir::LogDir;
+use crate::metadata::MetaProperties;
+use crate::slice::whole_batches;
+use crate::standalone::StandaloneLog;
+
+const FIXTURE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/fixtures/kafka-3.9.1/golden-0"
+);
+
+fn check(path: &Path) -> Report {
+    verify(path, &VerifyOptions::default(), &mut |_| true).unwrap()
+}
+
+fn kinds(report: &Report) -> Vec<Kind> {
+    report.findings.iter().map(|finding| finding.kind).collect()
+}
+
+/// Apache Kafka's directory, copied so that it can be damaged.
+pub(crate) fn copy_of_kafkas() -> (TempDir, PathBuf) {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("golden-0");
+    fs::create_dir(&dir).unwrap();
+    for entry in fs::read_dir(FIXTURE).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), dir.join(entry.file_name())).unwrap();
+    }
+    (parent, dir)
+}
+
+fn flip(path: &Path, position: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[position] ^= 0x40;
+    fs::write(path, bytes).unwrap();
+}
+
+fn only(report: &Report, kind: Kind) -> &Finding {
+    assert_eq!(kinds(report), [kind], "{:#?}", report.findings);
+    &report.findings[0]
+}
+
+pub(crate) fn batch(values: std::ops::Range<i64>) -> Vec<u8> {
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    for value in values {
+        let text = format!("value {value:>40}");
+        builder
+            .append(1_000_000 + value, None, Some(text.as_bytes()), &[])
+            .unwrap();
+    }
+    builder.build().unwrap()
+}
+
+/// A closed log of `batches` batches of ten records in several segments.
+pub(crate) fn write_log(dir: &Path, batches: i64) {
+    let config = LogConfig {
+        segment_bytes: 8 << 10,
+        index_interval_bytes: 1 << 10,
+        ..LogConfig::default()
+    };
+    let log = StandaloneLog::open(dir, true, config).unwrap();
+    for number in 0..batches {
+        log.append(&mut batch(number * 10..number * 10 + 10))
+            .unwrap();
+    }
+    log.close().unwrap();
+}
+
+// Broken if it failed: what Apache Kafka writes would be called damaged.
+#[test]
+fn kafkas_own_directory_is_clean() {
+    let report = check(Path::new(FIXTURE));
+    assert_eq!(report.findings, []);
+    assert_eq!(
+        (report.partitions, report.segments, report.records),
+        (1, 3, 164)
+    );
+}
+
+// Broken if it failed: what this crate writes would be called damaged, or not be read to its end.
+#[test]
+fn our_own_directory_is_clean_and_progress_is_told() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("ours-0");
+    write_log(&dir, 60);
+    let mut told = Vec::new();
+    let report = verify(&dir, &VerifyOptions::default(), &mut |progress| {
+        told.push(progress);
+        true
+    })
+    .unwrap();
+    assert_eq!(report.findings, []);
+    assert_eq!((report.batches, report.records), (60, 600));
+    assert!(report.segments > 3);
+    let last = told.last().unwrap();
+    assert_eq!((last.bytes, last.partitions), (last.bytes_total, 1));
+    assert_eq!(last.bytes_total, report.bytes);
+}
+
+// Broken if it failed: nobody could interrupt the reading of a large directory.
+#[test]
+fn a_caller_can_stop() {
+    let parent = tempfile::tempdir().unwrap();
+    for number in 0..5 {
+        write_log(&parent.path().join(format!("ours-{number}")), 5);
+    }
+    // The first call comes before anything is read.
+    let report = verify(parent.path(), &VerifyOptions::default(), &mut |_| false).unwrap();
+    assert!(report.stopped);
+    assert_eq!((report.partitions, report.segments), (5, 0));
+}
+
+// Broken if it failed: a flipped bit in any batch would go unseen, or what is behind it not be counted.
+#[test]
+fn a_flipped_bit_in_the_middle() {
+    let (_parent, dir) = copy_of_kafkas();
+    let path = dir.join("00000000000000000000.log");
+    flip(&path, 200);
+    let report = check(&dir);
+    let finding = only(&report, Kind::CorruptBatch);
+    assert_eq!(finding.severity(), Severity::Damage);
+    assert_eq!(
+        (finding.path.as_path(), finding.position, finding.offset),
+        (path.as_path(), Some(0), Some(0))
+    );
+    assert!(finding.what.contains("checksum"), "{}", finding.what);
+    assert!(finding.what.contains("160 records behind it"));
+    assert_eq!(report.records, 160);
+}
+
+// Broken if it failed: damage that hides where the next batch begins would hide everything behind it.
+#[test]
+fn the_next_batch_is_found_behind_rubbish() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("ours-0");
+    write_log(&dir, 6);
+    let path = dir.join("00000000000000000000.log");
+    let mut bytes = fs::read(&path).unwrap();
+    let size = batch(0..10).len();
+    // The second batch's header: its length leads nowhere any more.
+    bytes[size..size + 30].fill(0xff);
+    fs::write(&path, bytes).unwrap();
+    let report = check(&dir);
+    let finding = only(&report, Kind::CorruptBatch);
+    assert_eq!(
+        (finding.position, finding.offset),
+        (Some(size as u64), Some(10))
+    );
+    assert!(
+        finding.what.contains("40 records behind it"),
+        "{}",
+        finding.what
+    );
+}
+
+// Broken if it failed: a torn tail would be taken for damage in the middle, or the other way round.
+#[test]
+fn a_torn_tail() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("ours-0");
+    write_log(&dir, 3);
+    let path = dir.join("00000000000000000000.log");
+    let bytes = fs::read(&path).unwrap();
+    let size = bytes.len() / 3;
+    for cut in [2 * size + 1, 2 * size + 61, 3 * size - 1] {
+        fs::write(&path, &bytes[..cut]).unwrap();
+        let report = check(&dir);
+        // The snapshot of the log's end is not held against it: the end is what is in doubt.
+        let finding = only(&report, Kind::TornTail);
+        assert_eq!(
+            (finding.position, finding.offset),
+            (Some(2 * size as u64), Some(20)),
+            "cut at {cut}"
+        );
+        assert!(report.is_damaged());
+    }
+}
+
+// Broken if it failed: what is being written beside us would be called damage.
+#[test]
+fn the_tail_of_a_live_log_is_no_fault() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("ours-0");
+    let log = StandaloneLog::open(&dir, true, LogConfig::default()).unwrap();
+    log.append(&mut batch(0..10)).unwrap();
+    let path = dir.join("00000000000000000000.log");
+    let whole = fs::read(&path).unwrap();
+    let mut bytes = whole.clone();
+    bytes.extend(&whole[..70]);
+    fs::write(&path, &bytes).unwrap();
+    assert_eq!(check(&dir).findings, []);
+    fs::write(&path, &whole).unwrap();
+    log.close().unwrap();
+    // The same bytes with nobody there are a torn tail.
+    fs::write(&path, &bytes).unwrap();
+    only(&check(&dir), Kind::TornTail);
+}
+
+// Broken if it failed: an index that leads astray would go unseen.
+#[test]
+fn indexes() {
+    let (_parent, dir) = copy_of_kafkas();
+    let first = "00000000000000000000";
+    for (suffix, position, kind) in [
+        // A position, an offset that is too low, one that goes backwards.
+        (".index", 7, Kind::OffsetIndex),
+        (".index", 2, Kind::OffsetIndex),
+        (".timeindex", 7, Kind::TimeIndex),
+        (".timeindex", 10, Kind::TimeIndex),
+    ] {
+        let path = dir.join(format!("{first}{suffix}"));
+        let before = fs::read(&path).unwrap();
+        flip(&path, position);
+        let report = check(&dir);
+        let finding = only(&report, kind);
+        assert_eq!((&finding.path, finding.severity()), (&path, Severity::Hint));
+        assert!(!report.is_damaged());
+        fs::write(&path, &before[..before.len() - 1]).unwrap();
+        only(&check(&dir), kind);
+        fs::remove_file(&path).unwrap();
+        assert!(only(&check(&dir), kind).what.contains("missing"));
+        fs::write(&path, before).unwrap();
+    }
+    assert_eq!(check(&dir).findings, []);
+}
+
+// Broken if it failed: a reader of committed records could be given aborted ones, and nobody would know.
+#[test]
+fn transaction_index() {
+    let (_parent, dir) = copy_of_kafkas();
+    let path = dir.join("00000000000000000161.txnindex");
+    let before = fs::read(&path).unwrap();
+    assert_eq!(before.len(), 34);
+    // The producer, the first offset made later, the marker's offset, the last stable offset.
+    for position in [9, 17, 25, 27] {
+        let mut bytes = before.clone();
+        bytes[position] = bytes[position].wrapping_add(1);
+        fs::write(&path, &bytes).unwrap();
+        let report = check(&dir);
+        assert_eq!(only(&report, Kind::TxnIndex).severity(), Severity::Damage);
+    }
+    fs::remove_file(&path).unwrap();
+    assert!(only(&check(&dir), Kind::TxnIndex).what.contains("missing"));
+}
+
+// Broken if it failed: wrong leader epochs, by which followers truncate, would go unseen.
+#[test]
+fn leader_epochs() {
+    let (_parent, dir) = copy_of_kafkas();
+    let path = dir.join("leader-epoch-checkpoint");
+    for (text, expected) in [
+        ("0\n1\n7 0\n", "of epoch 7"),
+        ("0\n0\n", "there is no epoch"),
+        ("0\n2\n0 0\n1 5000\n", "begin at offset 5000"),
+        ("0\n2\n1 0\n0 0\n", "do not rise"),
+        ("0\n1\nzero 0\n", "malformed"),
+    ] {
+        fs::write(&path, text).unwrap();
+        let report = check(&dir);
+        let finding = only(&report, Kind::LeaderEpochs);
+        assert!(finding.what.contains(expected), "{text}: {}", finding.what);
+    }
+}
+
+// Broken if it failed: producers would be let through with wrong sequences after a restart.
+#[test]
+fn producer_snapshots() {
+    let (_parent, dir) = copy_of_kafkas();
+    let path = dir.join("00000000000000000161.snapshot");
+    let before = fs::read(&path).unwrap();
+    flip(&path, 20);
+    only(&check(&dir), Kind::ProducerSnapshot);
+    // Another sequence, under a right checksum.
+    let mut bytes = before;
+    bytes[10 + 8 + 2 + 3] ^= 1;
+    let crc = crc32c::crc32c(&bytes[6..]);
+    bytes[2..6].copy_from_slice(&crc.to_be_bytes());
+    fs::write(&path, bytes).unwrap();
+    let report = check(&dir);
+    assert!(
+        only(&report, Kind::ProducerSnapshot)
+            .what
+            .contains("is said to have ended")
+    );
+}
+
+// Broken if it failed: names that are nobody's, or half-done steps, would not be told.
+#[test]
+fn names() {
+    let (_parent, dir) = copy_of_kafkas();
+    for name in [
+        "00000000000000000132.log.deleted",
+        "00000000000000000900.index",
+        "notes.txt",
+    ] {
+        fs::write(dir.join(name), b"").unwrap();
+    }
+    let report = check(&dir);
+    assert_eq!(
+        kinds(&report),
+        [Kind::Unfinished, Kind::StrayName, Kind::StrayName]
+    );
+    assert!(!report.is_damaged());
+}
+
+// Broken if it failed: offsets that repeat, or run into the next segment, would go unseen.
+#[test]
+fn offsets_must_rise() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("ours-0");
+    write_log(&dir, 3);
+    let path = dir.join("00000000000000000000.log");
+    let bytes = fs::read(&path).unwrap();
+    let size = bytes.len() / 3;
+    let mut twice = bytes.clone();
+    twice[size..2 * size].copy_from_slice(&bytes[..size]);
+    fs::write(&path, &twice).unwrap();
+    let report = check(&dir);
+    let finding = only(&report, Kind::OffsetOrder);
+    assert_eq!(
+        (finding.position, finding.offset),
+        (Some(size as u64), Some(10))
+    );
+    fs::write(&path, &bytes).unwrap();
+    fs::write(dir.join("00000000000000000025.log"), b"").unwrap();
+    let report = check(&dir);
+    assert!(kinds(&report).contains(&Kind::OffsetOrder), "{report:?}");
+}
+
+// Broken if it failed: a log directory's own files would not be looked at, or the logs in it not be held against them.
+#[test]
+fn a_log_directory() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path();
+    let config = |_: &str| LogConfig::default();
+    let logs = LogDir::open(path, 1, None, &config).unwrap();
+    for topic in ["a", "b"] {
+        let created = logs
+            .create(topic, 0, [7; 16], LogConfig::default())
+            .unwrap();
+        let now = crate::log::system_now_ms();
+        created
+            .log
+            .append_as_leader(&mut batch(0..10), 0, now)
+            .unwrap();
+    }
+    assert_eq!(check(path).findings, [], "while it is written");
+    logs.close().unwrap();
+    let report = check(path);
+    assert_eq!(report.findings, []);
+    assert_eq!((report.partitions, report.records), (2, 20));
+
+    let points = path.join("recovery-point-offset-checkpoint");
+    fs::write(&points, "0\n1\na 0 11\n").unwrap();
+    let report = check(path);
+    assert!(
+        only(&report, Kind::Checkpoint)
+            .what
+            .contains("a-0 ends at offset 10")
+    );
+    fs::write(&points, "0\n2\na 0 10\n").unwrap();
+    only(&check(path), Kind::Checkpoint);
+    fs::write(&points, "0\n1\na 0 10\n").unwrap();
+    fs::write(path.join("meta.properties"), "version=7\n").unwrap();
+    only(&check(path), Kind::MetaProperties);
+    MetaProperties::new(1, "PGe0vV0nQfOgQnwyn2aVtg")
+        .write(path)
+        .unwrap();
+    fs::create_dir(path.join("whatever")).unwrap();
+    fs::create_dir(path.join("a-0.0123-delete")).unwrap();
+    fs::write(path.join("b-0/partition.metadata"), "version: 3\n").unwrap();
+    assert_eq!(
+        kinds(&check(path)),
+        [Kind::Unfinished, Kind::TopicId, Kind::StrayName]
+    );
+}
+
+// Broken if it failed: a path with nothing of Kafka's would be called clean.
+#[test]
+fn nothing_to_verify() {
+    let parent = tempfile::tempdir().unwrap();
+    for path in [parent.path().to_path_buf(), parent.path().join("missing")] {
+        let result = verify(&path, &VerifyOptions::default(), &mut |_| true);
+        assert!(matches!(result, Err(crate::StorageError::NotFound { .. })));
+    }
+}
+
+/// Where the batches of a file begin.
+fn batch_fronts(bytes: &[u8]) -> Vec<usize> {
+    let mut fronts = vec![0];
+    assert_eq!(whole_batches(bytes), bytes.len());
+    while let Some(length) = bytes.get(fronts[fronts.len() - 1] + 8..) {
+        let length = i32::from_be_bytes([length[0], length[1], length[2], length[3]]);
+        fronts.push(fronts[fronts.len() - 1] + 12 + length as usize);
+    }
+    fronts
+}
+
+proptest::proptest! {
+    // Broken if it failed: some damage to Apache Kafka's files would panic, hang or be taken for nothing.
+    #[test]
+    fn any_flipped_bit_is_told(file in 0usize..3, place in 0usize..100_000, bit in 0u8..8) {
+        let (_parent, dir) = copy_of_kafkas();
+        let name = ["00000000000000000000.log", "00000000000000000132.log", "00000000000000000161.log"][file];
+        let path = dir.join(name);
+        let mut bytes = fs::read(&path).unwrap();
+        let position = place % bytes.len();
+        let fronts = batch_fronts(&bytes);
+        bytes[position] ^= 1 << bit;
+        fs::write(&path, bytes).unwrap();
+        let report = check(&dir);
+        // The checksum leaves out a batch's offset, length and epoch; those can only be held against what is around them.
+        let covered = fronts.iter().all(|front| !(*front..front + 16).contains(&position));
+        proptest::prop_assert!(!covered || report.is_damaged(), "byte {} of {}: {:?}", position, name, report);
+    }
+
+    // Broken if it failed: a file of any bytes would panic or take memory without bound.
+    #[test]
+    fn any_bytes_are_read(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..2000)) {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = parent.path().join("any-0");
+        fs::create_dir(&dir).unwrap();
+        for suffix in ["log", "index", "timeindex", "txnindex", "snapshot"] {
+            fs::write(dir.join(format!("00000000000000000000.{suffix}")), &bytes).unwrap();
+        }
+        let report = check(&dir);
+        proptest::prop_assert!(bytes.is_empty() || report.is_damaged());
+    }
+}

@@ -1,0 +1,170 @@
+"""`logcore dump-log` by itself: JSON and Arrow, refusals, damage. Its text is held against Kafka's own in `tests/compat`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.ipc
+import pytest
+
+import logcore
+from cluster.cli import main
+
+GOLDEN = Path(__file__).parents[2] / "rust/crates/storage/tests/fixtures/kafka-3.9.1/golden-0"
+SEGMENT = "00000000000000000000.log"
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Path:
+    directory = tmp_path / "flights-3"
+    with logcore.open(directory, compression="zstd") as log:
+        log.append_records(
+            [(b"UA", "départ".encode(), [("h", b"\xff"), ("n", None)], 1000 + n) for n in range(5)]
+        )
+        log.append_records([(None, b"\xfe\xff", None, 2000), (b"gone", None, None, 3000)])
+    return directory
+
+
+def rows(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+# Broken if it failed: a program would read other records from the dump than are in the log.
+def test_json_of_records(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    segment = str(partition / SEGMENT)
+    assert main(["dump-log", "--files", segment, "--format", "json"]) == 0
+    found = rows(capsys.readouterr().out)
+    assert [row["offset"] for row in found] == list(range(7))
+    assert found[0] == {
+        "file": segment,
+        "position": 0,
+        "magic": 2,
+        "compression": "zstd",
+        "timestampType": "CreateTime",
+        "valid": True,
+        "producerId": -1,
+        "producerEpoch": -1,
+        "leaderEpoch": 0,
+        "transactional": False,
+        "offset": 0,
+        "timestamp": 1000,
+        "sequence": -1,
+        "key": "UA",
+        "value": "départ",
+        "headers": [["h", {"base64": "/w=="}], ["n", None]],
+    }
+    assert (found[5]["key"], found[5]["value"]) == (None, {"base64": "/v8="})
+    assert (found[6]["key"], found[6]["value"]) == ("gone", None)
+    assert main(["dump-log", "--files", segment, "--format", "json", "--value-decoder-class", "byte"]) == 0
+    assert rows(capsys.readouterr().out)[5]["value"] == "feff"
+
+
+# Broken if it failed: indexes, transactions and producers could not be read by a program.
+def test_json_of_the_other_files(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["00000000000000000161.log", "00000000000000000161.timeindex"]
+    names += ["00000000000000000161.txnindex", "00000000000000000164.snapshot", "00000000000000000000.index"]
+    files = ",".join(str(GOLDEN / name) for name in names)
+    assert main(["dump-log", "--files", files, "--format", "json"]) == 0
+    found = rows(capsys.readouterr().out)
+    by_file = {name: [row for row in found if row["file"].endswith(name)] for name in names}
+    assert [row.get("control") for row in by_file[names[0]]] == ["COMMIT", None, "ABORT"]
+    assert [row["offset"] for row in by_file[names[1]]] == [163]
+    [aborted] = by_file[names[2]]
+    assert (aborted["producerId"], aborted["firstOffset"], aborted["lastOffset"]) == (5, 162, 163)
+    producers = by_file[names[3]]
+    assert [row["producerId"] for row in producers] == [0, 1, 2, 3, 4, 5]
+    assert producers[5]["currentTxnFirstOffset"] is None
+    assert producers[0]["lastBatch"]["lastSequence"] == 31
+    assert all(row["position"] > 0 for row in by_file[names[4]])
+
+
+# Broken if it failed: a table made of the dump would have other records, another topic, or markers in it.
+def test_arrow(partition: Path, tmp_path: Path) -> None:
+    out = tmp_path / "records.arrow"
+    assert (
+        main(["dump-log", "--files", str(partition / SEGMENT), "--format", "arrow", "--out", str(out)]) == 0
+    )
+    with pyarrow.ipc.open_stream(out) as stream:
+        table = stream.read_all()
+    assert table["offset"].to_pylist() == list(range(7))
+    assert table["value"].to_pylist() == ["départ".encode()] * 5 + [b"\xfe\xff", None]
+    assert set(table["topic"].to_pylist()) == {"flights"}
+    assert set(table["partition"].to_pylist()) == {3}
+    files = ",".join(str(file) for file in sorted(GOLDEN.glob("*.log")))
+    done = subprocess.run(
+        [sys.executable, "-m", "cluster.cli", "dump-log", "--files", files, "--format", "arrow"],
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    with pyarrow.ipc.open_stream(done.stdout) as stream:
+        table = stream.read_all()
+    # 161 and 163 are markers.
+    assert table["offset"].to_pylist() == [*range(161), 162]
+
+
+# Broken if it failed: a mistake would print half a dump, a traceback, or nothing.
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "--files"),
+        (["--files", ","], "names no file"),
+        (["--files", "x.log", "--value-decoder-class", "com.example.Mine"], "no decoder 'com.example.Mine'"),
+        (["--files", "x.log", "--max-bytes", "-1"], "--max-bytes must be between"),
+        (["--files", "x.log", "--out", "y"], "--out goes with"),
+        (["--files", "x.index", "--format", "arrow"], "takes .log files"),
+        (["--files", "x.log", "--format", "arrow", "--offsets-decoder"], "without a decoder"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dump-log", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert told in captured.err
+    assert captured.err.count("\n") == 1
+
+
+# Broken if it failed: files that are gone or damaged would end in a traceback, or be taken for whole.
+def test_files_that_cannot_be_dumped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = Path(shutil.copytree(GOLDEN, tmp_path / "golden-0"))
+    assert main(["dump-log", "--files", str(directory / "00000000000000009999.log")]) == 1
+    assert "No such file" in capsys.readouterr().err
+    assert main(["dump-log", "--files", str(directory / "mine.log")]) == 1
+    assert "begins with its base offset" in capsys.readouterr().err
+
+    segment = directory / SEGMENT
+    data = bytearray(segment.read_bytes())
+    segment.write_bytes(data + bytes(40))
+    assert main(["dump-log", "--files", str(segment)]) == 1
+    captured = capsys.readouterr()
+    assert "a length of 0 bytes cannot be" in captured.err
+    assert captured.out.count("baseOffset") > 10
+    data[70] ^= 0x7F
+    segment.write_bytes(data)
+    assert main(["dump-log", "--files", str(segment)]) == 0
+    assert "isvalid: false" in capsys.readouterr().out
+
+    index = segment.with_suffix(".index")
+    index.write_bytes(index.read_bytes()[:-3])
+    assert main(["dump-log", "--files", str(index), "--index-sanity-check"]) == 1
+    assert "not a multiple of 8" in capsys.readouterr().err
+
+    snapshot = directory / "00000000000000000164.snapshot"
+    snapshot.write_bytes(snapshot.read_bytes()[:-1])
+    assert main(["dump-log", "--files", f"{snapshot},{directory / '00000000000000000161.txnindex'}"]) == 0
+    captured = capsys.readouterr()
+    assert "checksum" in captured.err
+    assert "firstOffset: 162" in captured.out
+
+
+# Broken if it failed: a key or value of the wrong size would be printed as some other number.
+def test_a_decoder_that_does_not_fit(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["dump-log", "--files", str(partition / SEGMENT), "--key-decoder-class", "long"]
+    assert main(arguments) == 1
+    assert "LongDecoder takes 8 bytes, but a record has 2" in capsys.readouterr().err

@@ -1,0 +1,213 @@
+"""`logcore verify`, `logcore repair` and their functions in `logcore`: exit status, output, what is and is not changed.
+
+What is found and how it is mended is tested in `rust/crates/storage`; here, that a person and a program are told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import logcore
+from cluster.cli import main
+
+SEGMENT = "00000000000000000000.log"
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Path:
+    directory = tmp_path / "flights-0"
+    with logcore.open(directory) as log:
+        for number in range(5):
+            log.append_records([f"{number}.{k}".encode() for k in range(10)])
+    return directory
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in directory.iterdir() if file.name != ".lock"}
+
+
+def flip(file: Path, position: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[position] ^= 1
+    file.write_bytes(data)
+
+
+# Broken if it failed: a script could not tell a whole directory from a damaged one.
+def test_verify_tells_by_its_exit_status(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(partition)]) == 0
+    assert capsys.readouterr().out == (
+        f"1 partitions, 1 segments, 5 batches, 50 records, {(partition / SEGMENT).stat().st_size} bytes: nothing wrong\n"
+    )
+    flip(partition / SEGMENT, 100)
+    assert main(["verify", str(partition)]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith(
+        f"damage (corrupt-batch): {partition / SEGMENT}, byte 0, offset 0: checksum mismatch"
+    )
+    assert "40 records behind it are intact" in out
+    assert "--cut-at-corruption" in out
+    assert out.endswith(": 1 damage\n")
+
+
+# Broken if it failed: an index that is only made again would stop a script, or not be told at all.
+def test_a_hint_is_no_damage(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (partition / SEGMENT).with_suffix(".index").unlink()
+    assert main(["verify", str(partition), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["damaged"], found["records"]) == (False, 50)
+    [finding] = found["findings"]
+    assert (finding["severity"], finding["kind"]) == ("hint", "offset-index")
+    assert finding["path"] == str((partition / SEGMENT).with_suffix(".index"))
+
+
+# Broken if it failed: a typing error would look like a clean directory, or like damage.
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify"],
+        ["verify", "/nonexistent"],
+        ["verify", "{empty}"],
+        ["verify", "{partition}", "--threads", "-1"],
+        ["verify", "{partition}", "--format", "xml"],
+        ["repair", "/nonexistent"],
+        ["repair", "{partition}", "--apply", "--dry-run"],
+    ],
+)
+def test_wrong_arguments(
+    partition: Path, tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    filled = [argument.format(partition=partition, empty=empty) for argument in arguments]
+    assert main(filled) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+
+
+# Broken if it failed: a dry run would change something, or --apply not mend, or copies be lost.
+def test_repair_of_a_torn_tail(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    segment = partition / SEGMENT
+    whole = segment.read_bytes()
+    torn = whole + whole[:30]
+    segment.write_bytes(torn)
+    before = contents(partition)
+    assert main(["repair", str(partition)]) == 1
+    out = capsys.readouterr().out
+    assert f"cut: {segment} at byte {len(whole)}, the log ends at offset 50" in out
+    assert out.endswith("nothing was changed; --apply does it\n")
+    assert contents(partition) == before
+
+    assert main(["repair", str(partition), "--apply"]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith("nothing wrong\n")
+    assert segment.read_bytes() == whole
+    [aside] = partition.parent.glob("flights-0.repair-*")
+    assert f"kept aside in {aside}" in out
+    assert (aside / f"{SEGMENT}.from-{len(whole)}").read_bytes() == torn[len(whole) :]
+    manifest = json.loads((aside / "manifest.json").read_text())
+    assert manifest["directory"] == str(partition)
+    assert [a["path"] for a in manifest["actions"] if a["action"] == "cut"] == [str(segment)]
+    assert main(["verify", str(partition)]) == 0
+
+
+# Broken if it failed: intact records would be cut off without having been asked for.
+def test_repair_in_the_middle_needs_to_be_asked_for(
+    partition: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(partition / SEGMENT, 100)
+    before = contents(partition)
+    assert main(["repair", str(partition), "--apply"]) == 1
+    out = capsys.readouterr().out
+    assert "not done without --cut-at-corruption" in out
+    assert "40 intact records are behind it" in out
+    assert contents(partition) == before
+
+    aside = tmp_path / "kept"
+    arguments = ["--apply", "--cut-at-corruption", "--aside", str(aside), "--format", "json"]
+    assert main(["repair", str(partition), *arguments]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["applied"], done["damaged"], done["aside"]) == (True, False, str(aside))
+    assert (aside / f"{SEGMENT}.from-0").read_bytes() == before[SEGMENT]
+    with logcore.open(partition, readonly=True) as log:
+        assert log.end_offset == 0
+
+
+# Broken if it failed: a directory could be mended under a program that writes it.
+def test_repair_refuses_a_directory_in_use(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with logcore.open(partition):
+        assert main(["verify", str(partition)]) == 0
+        assert main(["repair", str(partition), "--apply"]) == 1
+        assert "is in use" in capsys.readouterr().err
+        with pytest.raises(logcore.LockedError):
+            logcore.repair(partition)
+
+
+# Broken if it failed: the tail that another process is just writing would be called damage, or its directory be mended.
+def test_another_process_is_noticed(partition: Path) -> None:
+    owner = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import logcore, sys; log = logcore.open(sys.argv[1]); print('open', flush=True); sys.stdin.read()",
+            str(partition),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"open\n"
+        with open(partition / SEGMENT, "ab") as segment:
+            segment.write(b"\0" * 40)
+        assert logcore.verify(partition) == []
+        with pytest.raises(logcore.LockedError):
+            logcore.repair(partition)
+        owner.kill()
+        owner.communicate()
+    assert [finding.kind for finding in logcore.verify(partition)] == ["torn-tail"]
+
+
+# Broken if it failed: progress would not reach its end, or an exception from it be lost.
+def test_progress(partition: Path) -> None:
+    told: list[tuple[int, ...]] = []
+    assert logcore.verify(partition, progress=lambda *now: told.append(now)) == []
+    size = (partition / SEGMENT).stat().st_size
+    assert told[-1] == (size, size, 1, 1)
+
+    def refuse(*now: int) -> None:
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        logcore.verify(partition, progress=refuse)
+    segment = partition / SEGMENT
+    segment.write_bytes(segment.read_bytes()[:-1])
+    before = contents(partition)
+    with pytest.raises(RuntimeError, match="enough"):
+        logcore.repair(partition, apply=True, progress=refuse)
+    assert contents(partition) == before
+
+
+# Broken if it failed: a bar would be drawn into a log file, or none on a terminal.
+def test_a_bar_on_a_terminal_only(partition: Path) -> None:
+    command = [sys.executable, "-m", "cluster.cli", "verify", str(partition)]
+    piped = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    assert piped.stderr == b""
+    master, terminal = os.openpty()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=terminal, env={**os.environ, "TERM": "xterm"}
+    ) as shown:
+        os.close(terminal)
+        out, _ = shown.communicate(timeout=60)
+    assert shown.returncode == 0
+    assert out == piped.stdout
+    drawn = os.read(master, 65536)
+    os.close(master)
+    assert b"verifying" in drawn
+    assert b"1/1 partitions" in drawn

@@ -1,0 +1,280 @@
+"""`logcore dump-log` beside Apache Kafka's DumpLogSegments on the same files: the same lines, on both outputs.
+
+If one failed, an operator's scripts over kafka-dump-log's output would read something else from ours.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logcore
+from logcore._native import encode_data
+from tests.compat.conftest import ROOT, KafkaTools
+
+pytestmark = pytest.mark.compat
+
+CRATES = ROOT / "rust" / "crates"
+GOLDEN_LOG = CRATES / "storage" / "tests" / "fixtures" / "kafka-3.9.1" / "golden-0"
+GOLDEN_BATCHES = CRATES / "records" / "tests" / "golden"
+FIRST = "00000000000000000000"
+
+Compare = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture
+def compare(kafka_tools: KafkaTools) -> Compare:
+    """Runs both tools, asserts that they say the same, and returns what they say."""
+
+    def run(*arguments: str) -> tuple[str, str]:
+        ours = [sys.executable, "-m", "cluster.cli", "dump-log", *arguments]
+        theirs = kafka_tools.command("kafka.tools.DumpLogSegments", *arguments)
+        done = [
+            subprocess.run(command, capture_output=True, text=True, timeout=90) for command in (theirs, ours)
+        ]
+        assert [one.returncode for one in done] == [0, 0], [one.stderr for one in done]
+        assert done[1].stdout.splitlines() == done[0].stdout.splitlines()
+        assert done[1].stderr.splitlines() == done[0].stderr.splitlines()
+        return done[1].stdout, done[1].stderr
+
+    return run
+
+
+def names(*paths: Path) -> str:
+    return ",".join(map(str, paths))
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    """Kafka's own directory: five codecs, headers, idempotent producers, a committed and an aborted transaction."""
+    return Path(shutil.copytree(GOLDEN_LOG, tmp_path / "golden-0"))
+
+
+def segment_files(directory: Path) -> list[Path]:
+    suffixes = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+    return sorted(file for file in directory.iterdir() if file.suffix in suffixes)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [],
+        ["--deep-iteration"],
+        ["--print-data-log"],
+        ["--print-data-log", "--skip-record-metadata"],
+        ["--deep-iteration", "--max-bytes", "3000"],
+        ["--verify-index-only"],
+        ["--index-sanity-check"],
+        ["--key-decoder-class", "kafka.serializer.StringDecoder", "--max-bytes", "1000"],
+    ],
+    ids=" ".join,
+)
+def test_kafkas_own_directory(compare: Compare, golden: Path, flags: list[str]) -> None:
+    out, err = compare("--files", names(*segment_files(golden)), *flags)
+    assert "producerId: 5 producerEpoch: 0" in out
+    assert err == ""
+
+
+def test_every_format_and_codec(compare: Compare, tmp_path: Path) -> None:
+    batches = sorted(GOLDEN_BATCHES.glob("*.bin"))
+    assert len(batches) > 15
+    logs = []
+    for batch in batches:
+        directory = tmp_path / batch.stem
+        directory.mkdir()
+        logs.append(Path(shutil.copy(batch, directory / f"{FIRST}.log")))
+    out, _ = compare("--files", names(*logs), "--print-data-log")
+    for word in (
+        "magic: 0",
+        "magic: 1",
+        "LogAppendTime",
+        "NoTimestampType",
+        "isControl: true",
+        "zstd",
+        "lz4",
+    ):
+        assert word in out
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_what_we_write(compare: Compare, tmp_path: Path, codec: str) -> None:
+    directory = tmp_path / "ours-0"
+    with logcore.open(directory, compression=codec, segment_bytes=16384, index_interval_bytes=512) as log:
+        for number in range(60):
+            value = " ".join(f"{number * k % 1009:x}" for k in range(1, 100))
+            log.append_records(
+                [
+                    (f"k{number}".encode(), value.encode(), [("h", b"1"), ("", None)], 1000 + number),
+                    (None, b"", None, 900 + number),
+                    (b"tombstone", None, None, 5),
+                ]
+            )
+    files = segment_files(directory)
+    assert sum(file.suffix == ".log" for file in files) > 1
+    out, err = compare("--files", names(*files), "--print-data-log")
+    assert f"compresscodec: {codec}" in out
+    assert "headerKeys: [h,]" in out
+    assert err == ""
+
+
+def test_damage_is_told_alike(compare: Compare, golden: Path) -> None:
+    log = golden / f"{FIRST}.log"
+    data = bytearray(log.read_bytes())
+    length = struct.unpack_from(">i", data, 8)[0] + 12
+    # A wrong checksum in the leader's part, a gap in the offsets, rubbish at the end.
+    data[17] ^= 1
+    struct.pack_into(">q", data, length, 6)
+    log.write_bytes(data + b"\1" * 12)
+    index = log.with_suffix(".index")
+    entries = bytearray(index.read_bytes())
+    struct.pack_into(">i", entries, 8, struct.unpack_from(">i", entries, 8)[0] + 1)
+    struct.pack_into(">i", entries, 16, struct.unpack_from(">i", entries, 16)[0] + 1)
+    index.write_bytes(entries)
+    time_index = log.with_suffix(".timeindex")
+    times = bytearray(time_index.read_bytes())
+    struct.pack_into(">q", times, 0, struct.unpack_from(">q", times, 0)[0] + 5_000_000)
+    struct.pack_into(">i", times, 32, struct.unpack_from(">i", times, 32)[0] + 1)
+    time_index.write_bytes(times)
+    unknown = golden / "notes.txt"
+    unknown.write_text("")
+    out, err = compare("--files", names(log, index, time_index, unknown), "--deep-iteration")
+    assert "isvalid: false" in out
+    assert "Found 12 invalid bytes at the end" in out
+    for title in (
+        "Mismatches in :",
+        "Found timestamp mismatch in :",
+        "Found out of order timestamp in :",
+        "not found in the log",
+        "Non-consecutive offsets in",
+        "Ignoring unknown file",
+    ):
+        assert title in err
+
+
+def test_number_decoders(compare: Compare, tmp_path: Path) -> None:
+    records = [(struct.pack(">q", n * -(10**12)), struct.pack(">i", n)) for n in range(3)]
+    log = tmp_path / f"{FIRST}.log"
+    log.write_bytes(logcore.build_batch(records))
+    package = "org.apache.kafka.tools.api."
+    out, _ = compare(
+        "--files",
+        str(log),
+        "--key-decoder-class",
+        f"{package}LongDecoder",
+        "--value-decoder-class",
+        f"{package}IntegerDecoder",
+    )
+    assert "key: -2000000000000 payload: 2" in out
+
+
+def data(name: str, version: int, **fields: Any) -> bytes:
+    return struct.pack(">h", version) + encode_data(name, version, fields)
+
+
+def member(version: int, **embedded: bytes) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "member_id": "m-1",
+        "client_id": 'c "quoted"\n',
+        "client_host": "/127.0.0.1",
+        "session_timeout": 45000,
+        "subscription": b"",
+        "assignment": b"",
+        **embedded,
+    }
+    if version >= 1:
+        fields["rebalance_timeout"] = 300000
+    if version >= 3:
+        fields["group_instance_id"] = "static" if version == 3 else None
+    return fields
+
+
+def test_consumer_offsets(compare: Compare, tmp_path: Path) -> None:
+    records: list[tuple[bytes, bytes | None]] = []
+    key = data("OffsetCommitKey", 1, group="g", topic="flights", partition=3)
+    for version in range(5):
+        fields: dict[str, Any] = {
+            "offset": 10 + version,
+            "metadata": "m",
+            "commit_timestamp": 1_700_000_000_000,
+        }
+        if version == 1:
+            fields["expire_timestamp"] = 1_800_000_000_000
+        if version >= 3:
+            fields["leader_epoch"] = 7
+        records.append((key, data("OffsetCommitValue", version, **fields)))
+    records.append((data("OffsetCommitKey", 0, group="g", topic="flights", partition=0), None))
+    group = data("GroupMetadataKey", 2, group="g")
+    owned = [{"topic": "flights", "partitions": [0, 2]}]
+    for version in range(5):
+        subscribed = data(
+            "ConsumerProtocolSubscription",
+            min(version, 3),
+            topics=["flights", "airports"],
+            user_data=b"\0\1" if version else None,
+            **({"owned_partitions": owned} if version >= 1 else {}),
+            **({"generation_id": 4} if version >= 2 else {}),
+            **({"rack_id": "r"} if version >= 3 else {}),
+        )
+        assigned = data(
+            "ConsumerProtocolAssignment", min(version, 3), assigned_partitions=owned, user_data=None
+        )
+        consumer = member(version, subscription=subscribed, assignment=assigned)
+        for protocol_type, members in (
+            ("consumer", [consumer, member(version)]),
+            ("connect", [consumer]),
+            ("", []),
+        ):
+            stamp = {"current_state_timestamp": 1_700_000_000_000} if version >= 2 else {}
+            value = data(
+                "GroupMetadataValue",
+                version,
+                protocol_type=protocol_type,
+                generation=version,
+                protocol="range" if members else None,
+                leader="m-1" if members else None,
+                members=members,
+                **stamp,
+            )
+            records.append((group, value))
+    records.append((group, None))
+    records.append((struct.pack(">h", 99) + b"later", b"unknown"))
+    log = tmp_path / f"{FIRST}.log"
+    log.write_bytes(logcore.build_batch(records))
+    out, _ = compare("--files", str(log), "--offsets-decoder")
+    assert '"ownedPartitions":[{"topic":"flights","partitions":[0,2]}]' in out
+    assert "payload: <DELETE>" in out
+    assert "Unknown record type 99 at offset" in out
+
+
+def test_transaction_state(compare: Compare, tmp_path: Path) -> None:
+    key = data("TransactionLogKey", 0, transactional_id="transfer-1")
+    records: list[tuple[bytes, bytes | None]] = []
+    for version in range(2):
+        for status in range(8):
+            # In more partitions than one, Kafka's order is that of its hash table.
+            partitions = None if status == 0 else [{"topic": "accounts", "partition_ids": [2]}]
+            value = data(
+                "TransactionLogValue",
+                version,
+                producer_id=4000 + status,
+                producer_epoch=3,
+                transaction_timeout_ms=60000,
+                transaction_status=status,
+                transaction_partitions=partitions,
+                transaction_last_update_timestamp_ms=1_700_000_000_000,
+                transaction_start_timestamp_ms=1_600_000_000_000,
+            )
+            records.append((key, value))
+    records.append((key, None))
+    records.append((struct.pack(">h", 7), None))
+    log = tmp_path / f"{FIRST}.log"
+    log.write_bytes(logcore.build_batch(records))
+    out, _ = compare("--files", str(log), "--transaction-log-decoder")
+    assert "state=PrepareCommit,partitions=[accounts-2]" in out
