@@ -29,7 +29,7 @@ Errors::
     └── OfflineError             a write failed before; open the log anew
 """
 
-from logcore._log import Log, RecordLike, build_batch, open, parse_batches
+from logcore._log import ArrowTable, Log, RecordLike, build_batch, open, parse_batches
 from logcore._native import (
     CorruptLogError,
     InvalidRecordError,
@@ -50,6 +50,7 @@ from logcore._native import (
 )
 
 __all__ = [
+    "ArrowTable",
     "CorruptLogError",
     "InvalidRecordError",
     "LockedError",

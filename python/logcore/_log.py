@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from logcore import _native
 from logcore._native import Record
@@ -26,6 +26,22 @@ RecordLike: TypeAlias = (
 )
 """What can be appended: a value, a `Record`, or `(key, value)`, `(key, value, headers)`,
 `(key, value, headers, timestamp)`. Keys and values are bytes-like or None."""
+
+
+class ArrowStream(Protocol):
+    """A table, or a reader of record batches, of any Arrow library."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+class ArrowBatch(Protocol):
+    """A record batch of any Arrow library."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+
+
+ArrowTable: TypeAlias = "ArrowStream | ArrowBatch"
+"""What `Log.append_table` takes: anything that speaks Arrow's PyCapsule protocol."""
 
 
 def open(
@@ -115,7 +131,7 @@ class Log:
         0
         Record(offset=0, timestamp=1357034400000, key=b'UA', value=b'departed', headers=(('from', b'EWR'),))
         """
-        return self._native.append_records(((key, value, headers, timestamp),))[0]
+        return self._native.append_record(value, key, headers, timestamp)
 
     def append_records(self, records: Iterable[RecordLike]) -> tuple[int, int]:
         """Appends records in as few batches as `max_message_bytes` allows; returns first and last offset.
@@ -145,6 +161,45 @@ class Log:
         ((0, 1), (2, 5))
         """
         return self._native.append_batches(batches)
+
+    def append_table(
+        self,
+        table: ArrowTable,
+        *,
+        compression: str | None = None,
+        level: int | None = None,
+        batch_bytes: int | None = None,
+    ) -> tuple[int, int]:
+        """Appends the rows of an Arrow table or record batch; returns first and last offset.
+
+        `table` is anything that speaks Arrow's PyCapsule protocol: pyarrow's and polars' frames, a reader of
+        record batches, a `logcore.columns` scan. It has a column `key` or `value` (binary or string), and may
+        have `timestamp` (a timestamp, or int64 of milliseconds; the present where it is null) and `headers` (a
+        list of structs of key and value, or a map). Columns that a scan adds (topic, partition, offset,
+        timestampType) are passed over; others are refused.
+
+        All rows are encoded before the first is appended, so a bad row appends nothing; what is more than a
+        segment (`segment_bytes`) is appended in several pieces. Give a large stream batch by batch.
+
+        `compression` is the log's unless given, `level` the codec's own; a batch has at most `batch_bytes`
+        bytes, `max_message_bytes` if None, unless a single row is larger.
+
+        Raises ValueError (columns, rows), TypeError (types), RecordTooLargeError, and as `append` does.
+
+        >>> import logcore, pyarrow, tempfile
+        >>> table = pyarrow.table({"key": ["UA", None], "value": [b"departed", b"landed"]})
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     log.append_table(table, compression="zstd")
+        ...     [(record.key, record.value) for record in log.records()]
+        (0, 1)
+        [(b'UA', b'departed'), (None, b'landed')]
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     log.append_table(pyarrow.table({"valeu": [b"departed"]}))
+        Traceback (most recent call last):
+            ...
+        ValueError: there is no column "valeu"; the columns are key, value, topic, partition, ...
+        """
+        return self._native.append_table(table, compression, level, batch_bytes)
 
     def fetch(self, offset: int, max_bytes: int = FETCH_BYTES) -> memoryview:
         """Whole batches from the one with `offset` on, at most `max_bytes` unless the first alone is larger.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use logcore_columns::{self as columns, ColumnsError, DecodeOptions, Projection};
 use parking_lot::Mutex;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3_arrow::PyRecordBatch;
@@ -114,7 +114,7 @@ fn projection(py: Python<'_>, names: &[PyBackedStr]) -> PyResult<Projection> {
 }
 
 /// A caller's mistake is a ValueError; what the log cannot give is one of `logcore`'s errors.
-fn to_python(py: Python<'_>, error: &ColumnsError) -> PyErr {
+pub(crate) fn to_python(py: Python<'_>, error: &ColumnsError) -> PyErr {
     const OFFSET_OUT_OF_RANGE: i16 = 1;
     const CORRUPT_MESSAGE: i16 = 2;
     let text = error.to_string();
@@ -122,7 +122,11 @@ fn to_python(py: Python<'_>, error: &ColumnsError) -> PyErr {
         ColumnsError::UnknownColumn { .. }
         | ColumnsError::NoColumns
         | ColumnsError::DuplicateColumn { .. }
-        | ColumnsError::BadRange { .. } => return PyValueError::new_err(text),
+        | ColumnsError::BadRange { .. }
+        | ColumnsError::NothingToAppend
+        | ColumnsError::BadRow { .. } => return PyValueError::new_err(text),
+        ColumnsError::ColumnType { .. } => return PyTypeError::new_err(text),
+        ColumnsError::Encode(error) => return errors::record_error(py, error),
         ColumnsError::Storage(error) => return errors::storage_error(py, error),
         ColumnsError::RecordTooLarge { .. } | ColumnsError::Arrow(_) => {
             return errors::LogError::new_err(text);

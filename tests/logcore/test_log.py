@@ -44,6 +44,7 @@ def test_exported_names() -> None:
     assert len(errors) == 14
     assert all(issubclass(getattr(logcore, name), logcore.LogError) for name in errors)
     assert set(logcore.__all__) - errors == {
+        "ArrowTable",
         "Log",
         "Record",
         "RecordLike",
