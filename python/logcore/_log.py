@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 FETCH_BYTES = 1 << 20
 
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+"""The columns of a scan: those of Spark's Kafka source."""
+
 Headers: TypeAlias = "Mapping[str, Buffer | None] | Sequence[tuple[str, Buffer | None]]"
 
 RecordLike: TypeAlias = (
@@ -246,6 +249,73 @@ class Log:
                 yield from records
             else:
                 yield from (record for record in records if record.offset < end)
+
+    def scan(
+        self,
+        columns: Sequence[str] = COLUMNS,
+        offset: int | None = None,
+        end: int | None = None,
+        *,
+        start_time: int | None = None,
+        end_time: int | None = None,
+        batch_rows: int = 65_536,
+        batch_bytes: int = 64 << 20,
+        aborted: Sequence[tuple[int, int, int | None]] = (),
+    ) -> _native.PartitionScan:
+        """The records as Arrow: an iterator of record batches, and a stream for `pyarrow.table` and the like.
+
+        Only the named `columns` are built, in this order; see `logcore.columns` for what they are. Records are
+        those from `offset` (the log's start if None) up to `end` (excluded; the log's end if None) whose time
+        is from `start_time` up to `end_time` (excluded; milliseconds since 1970 UTC). A batch has at most
+        `batch_rows` rows, and `batch_bytes` bytes of keys, values and headers unless one record is larger.
+        Control records are left out, and so are those of the `aborted` transactions: producer id, offset of
+        the first record, offset of the abort marker (None if not known).
+
+        topic and partition are those of the directory's name, as in `flights-3`; another name is the topic.
+
+        Raises ValueError (columns, ranges), OffsetOutOfRangeError; CorruptLogError and LogIOError on the way.
+
+        >>> import logcore, pyarrow, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     _ = log.append_records([(b"UA", b"departed", None, 1000), (b"B6", b"landed", None, 2000)])
+        ...     pyarrow.table(log.scan(["offset", "value"], start_time=1500)).to_pylist()
+        [{'offset': 1, 'value': b'landed'}]
+        """
+        topic, partition = self._names()
+        return _native.PartitionScan(
+            self._native,
+            topic,
+            partition,
+            columns,
+            self.start_offset if offset is None else offset,
+            end,
+            batch_rows,
+            start_time=start_time,
+            end_time=end_time,
+            batch_bytes=batch_bytes,
+            aborted=aborted,
+        )
+
+    def splits(self, parts: int, offset: int | None = None, end: int | None = None) -> list[tuple[int, int]]:
+        """At most `parts` ranges of offsets, of about as many bytes each, that together are all there is.
+
+        For readers that work side by side, each with `records(*part)` or `scan(columns, *part)`. The cuts are
+        where the index has entries, which is about every `index_interval_bytes` of log.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     for _ in range(100):
+        ...         _ = log.append_records([b"x" * 500] * 10)
+        ...     parts = log.splits(4)
+        ...     len(parts), parts[0][0], parts[-1][1]
+        (4, 0, 1000)
+        """
+        return _native.partition_splits(self._native, parts, offset, end)
+
+    def _names(self) -> tuple[str, int]:
+        name = self.path.name
+        topic, dash, number = name.rpartition("-")
+        return (topic, int(number)) if dash and topic and number.isdecimal() else (name, 0)
 
     def offset_for_time(self, timestamp: int) -> int | None:
         """The offset of the first record at or after `timestamp` (ms since 1970 UTC); None if none is.

@@ -428,34 +428,58 @@ class _ArrowRecordBatch(Protocol):
 
 @final
 class PartitionScan:
-    """The records of a partition's directory as Arrow record batches of the named columns, about `batch_rows` rows each.
+    """The records of a partition as Arrow record batches of the named columns: an iterator, and an Arrow stream.
 
-    Reads only, and may run beside a broker that writes the directory. `topic` and `partition` fill their columns.
+    `source` is the partition's directory, read only, perhaps beside a broker that writes it, or a `logcore.Log`'s native
+    part. `topic` and `partition` fill their columns. A batch has at most `batch_rows` rows, and `batch_bytes` bytes of
+    keys, values and headers (64 MiB at most) unless one record is larger. Times are milliseconds since 1970 UTC, the end
+    excluded. `aborted` transactions, whose records are left out: producer id, offset of the first record, offset of the
+    abort marker or None.
     """
 
     def __new__(
         cls,
-        directory: str | os.PathLike[str],
+        source: str | os.PathLike[str] | Log,
         topic: str,
         partition: int,
         columns: Sequence[str],
         start_offset: int = 0,
         end_offset: int | None = None,
-        batch_rows: int = 65536,
+        batch_rows: int = ...,
+        *,
+        start_time: int | None = None,
+        end_time: int | None = None,
+        batch_bytes: int = ...,
+        aborted: Sequence[tuple[int, int, int | None]] = ...,
     ) -> Self: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> _ArrowRecordBatch: ...
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+    def __arrow_c_schema__(self) -> object: ...
 
 def decode_batches(
-    records: bytes,
+    records: Buffer,
     topic: str,
     partition: int,
     columns: Sequence[str],
     start_offset: int = 0,
     end_offset: int | None = None,
-    batch_rows: int = 65536,
+    batch_rows: int = ...,
+    *,
+    start_time: int | None = None,
+    end_time: int | None = None,
+    batch_bytes: int = ...,
+    aborted: Sequence[tuple[int, int, int | None]] = ...,
 ) -> tuple[list[_ArrowRecordBatch], int]:
     """The records field of a Fetch response as Arrow record batches, and the offset to fetch from next."""
+
+def partition_splits(
+    source: str | os.PathLike[str] | Log,
+    parts: int,
+    start_offset: int | None = None,
+    end_offset: int | None = None,
+) -> list[tuple[int, int]]:
+    """At most `parts` ranges of offsets, of about as many bytes each, for readers that work side by side."""
 
 def partition_offsets(directory: str | os.PathLike[str]) -> tuple[int, int]:
     """The earliest offset in a partition's directory, and the one after its last."""

@@ -6,14 +6,16 @@
 mod buffer;
 mod decode;
 mod encode;
+mod handle;
 mod record;
 mod settings;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use logcore_columns::{EncodeOptions, encode_rows};
+use logcore_columns::{EncodeOptions, LogSource, encode_rows};
 use logcore_records::{Compression, batches};
-use logcore_storage::{StandaloneLog, StorageError};
+use logcore_storage::{Log, StandaloneLog, StorageError};
 use parking_lot::Mutex;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -22,6 +24,8 @@ use pyo3::types::{PyDict, PyList, PyMemoryView};
 use pyo3_arrow::input::AnyRecordBatch;
 
 use self::encode::{Encoder, system_now_ms};
+use self::handle::Handle;
+pub(crate) use self::record::Given;
 use self::record::PyRecord;
 use crate::columns::to_python;
 use crate::errors::{self, storage_error};
@@ -45,8 +49,8 @@ fn off_gil<T: Send>(
 
 /// A log in one directory.
 #[pyclass(name = "Log", frozen, module = "logcore._native")]
-struct PyLog {
-    log: StandaloneLog,
+pub(crate) struct PyLog {
+    handle: Arc<Handle>,
     readonly: bool,
     compression: Compression,
     /// What is appended is completed in place, so it is copied here first; kept from call to call.
@@ -79,7 +83,7 @@ impl PyLog {
             }
         })?;
         Ok(Self {
-            log,
+            handle: Arc::new(Handle::new(log)),
             readonly,
             compression,
             scratch: Mutex::new(Vec::new()),
@@ -98,12 +102,12 @@ impl PyLog {
         let mut encoder = Encoder::new(self.compression, None, usize::MAX, system_now_ms());
         encoder.push_parts(py, key, value, headers, timestamp)?;
         let mut bytes = encoder.finish(py)?;
-        let appended = off_gil(py, || self.log.append(&mut bytes))?;
+        let appended = off_gil(py, || self.handle.append(&mut bytes))?;
         Ok(appended.first_offset)
     }
 
     fn append_records(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<(i64, i64)> {
-        let batch_bytes = self.log.config().max_message_bytes as usize;
+        let batch_bytes = self.log().config().max_message_bytes as usize;
         let mut encoder = Encoder::new(self.compression, None, batch_bytes, system_now_ms());
         for record in records.try_iter()? {
             encoder.push(&record?)?;
@@ -124,7 +128,7 @@ impl PyLog {
         level: Option<i32>,
         batch_bytes: Option<usize>,
     ) -> PyResult<(i64, i64)> {
-        let limit = self.log.config().max_message_bytes as usize;
+        let limit = self.log().config().max_message_bytes as usize;
         let options = EncodeOptions {
             compression: compression.map_or(Ok(self.compression), encode::codec)?,
             level,
@@ -153,7 +157,7 @@ impl PyLog {
         let mut scratch = std::mem::take(&mut *self.scratch.lock());
         scratch.resize(buffer.len_bytes(), 0);
         buffer.copy_to_slice(py, &mut scratch)?;
-        let appended = off_gil(py, || self.log.append(&mut scratch));
+        let appended = off_gil(py, || self.handle.append(&mut scratch));
         if scratch.capacity() <= SCRATCH_KEPT {
             *self.scratch.lock() = scratch;
         }
@@ -184,45 +188,45 @@ impl PyLog {
 
     fn offset_for_time(&self, py: Python<'_>, timestamp: i64) -> PyResult<Option<i64>> {
         let found = off_gil(py, || {
-            self.log.refresh()?;
-            self.log.offset_for_timestamp(timestamp)
+            self.log().refresh()?;
+            self.log().offset_for_timestamp(timestamp)
         })?;
         Ok(found.map(|found| found.offset))
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        off_gil(py, || self.log.flush())
+        off_gil(py, || self.log().flush())
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        off_gil(py, || self.log.close())
+        off_gil(py, || self.handle.close())
     }
 
     #[getter]
     fn start_offset(&self, py: Python<'_>) -> PyResult<i64> {
-        off_gil(py, || self.log.refresh())?;
-        Ok(self.log.log_start_offset())
+        off_gil(py, || self.log().refresh())?;
+        Ok(self.log().log_start_offset())
     }
 
     #[getter]
     fn end_offset(&self, py: Python<'_>) -> PyResult<i64> {
-        off_gil(py, || self.log.refresh())?;
-        Ok(self.log.log_end_offset())
+        off_gil(py, || self.log().refresh())?;
+        Ok(self.log().log_end_offset())
     }
 
     #[getter]
     fn size_bytes(&self) -> u64 {
-        self.log.size_bytes()
+        self.log().size_bytes()
     }
 
     #[getter]
     fn truncated_bytes(&self) -> u64 {
-        self.log.recovery().truncated_bytes
+        self.log().recovery().truncated_bytes
     }
 
     #[getter]
     fn path(&self) -> PathBuf {
-        self.log.dir()
+        self.log().dir()
     }
 
     #[getter]
@@ -232,10 +236,18 @@ impl PyLog {
 }
 
 impl PyLog {
+    pub(crate) fn handle(&self) -> Arc<Handle> {
+        self.handle.clone()
+    }
+
+    fn log(&self) -> &Log {
+        self.handle.log()
+    }
+
     /// Appends batches, as many at a time as fit into a segment; none when one is larger than the log takes.
     fn append_in_segments(&self, bytes: &mut [u8]) -> Result<(i64, i64), StorageError> {
         self.check_sizes(bytes)?;
-        let limit = self.log.config().segment_bytes as usize;
+        let limit = self.log().config().segment_bytes as usize;
         let mut range: Option<(i64, i64)> = None;
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -252,7 +264,7 @@ impl PyLog {
             }
             // What is not a batch is for the append to refuse.
             let (part, after) = rest.split_at_mut(if end == 0 { rest.len() } else { end });
-            let appended = self.log.append(part)?;
+            let appended = self.handle.append(part)?;
             range = Some((
                 range.map_or(appended.first_offset, |(first, _)| first),
                 appended.last_offset,
@@ -263,7 +275,7 @@ impl PyLog {
     }
 
     fn check_sizes(&self, bytes: &[u8]) -> Result<(), StorageError> {
-        let limit = u64::from(self.log.config().max_message_bytes);
+        let limit = u64::from(self.log().config().max_message_bytes);
         let sizes = batches(bytes).map_while(Result::ok);
         match sizes.map(|batch| batch.bytes.len() as u64).max() {
             Some(size) if size > limit => Err(StorageError::RecordTooLarge { size, limit }),
@@ -273,11 +285,11 @@ impl PyLog {
 
     /// Whole batches; a reader beside a writer looks again when it has reached the end it knew.
     fn read(&self, offset: i64, max_bytes: u64) -> Result<Vec<u8>, StorageError> {
-        if self.readonly && offset >= self.log.log_end_offset() {
-            self.log.refresh()?;
+        if self.readonly && offset >= self.log().log_end_offset() {
+            self.log().refresh()?;
         }
-        self.log
-            .read(offset, max_bytes, self.log.high_watermark(), true)?
+        self.log()
+            .read(offset, max_bytes, self.log().high_watermark(), true)?
             .read_whole_batches()
     }
 }

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import logcore
 import logcore._log
+import logcore.columns
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -27,7 +28,7 @@ def log(tmp_path: Path) -> Iterator[logcore.Log]:
         yield log
 
 
-@pytest.mark.parametrize("module", [logcore, logcore._log])
+@pytest.mark.parametrize("module", [logcore, logcore._log, logcore.columns])
 def test_examples_in_docstrings_are_true(module: object) -> None:
     # Broken if it failed: the documentation would show what does not work.
     found = doctest.testmod(

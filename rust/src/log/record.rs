@@ -91,13 +91,13 @@ impl PyRecord {
 
 /// A key or value as it was given: bytes are looked at where they are, anything else with a buffer is copied, because
 /// another thread might change it.
-pub(super) enum Given<'py> {
+pub(crate) enum Given<'py> {
     Bytes(Bound<'py, PyBytes>),
     Copied(Vec<u8>),
 }
 
 impl<'py> Given<'py> {
-    pub(super) fn new(given: &Bound<'py, PyAny>) -> PyResult<Self> {
+    pub(crate) fn new(given: &Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok(bytes) = given.cast::<PyBytes>() {
             return Ok(Self::Bytes(bytes.clone()));
         }
@@ -115,7 +115,7 @@ impl<'py> Given<'py> {
         given.map(Self::new).transpose()
     }
 
-    pub(super) fn as_slice(&self) -> &[u8] {
+    pub(crate) fn as_slice(&self) -> &[u8] {
         match self {
             Self::Bytes(bytes) => bytes.as_bytes(),
             Self::Copied(bytes) => bytes,

@@ -23,6 +23,12 @@ pub enum ColumnsError {
     /// The range ends before it starts, or starts below zero.
     #[error("offsets [{start}, {end}) are no range")]
     BadRange { start: i64, end: i64 },
+    /// The time range ends before it starts.
+    #[error("times [{start}, {end}) are no range")]
+    BadTimes { start: i64, end: i64 },
+    /// A range is to be divided into no pieces.
+    #[error("a partition cannot be split into 0 ranges; ask for at least one")]
+    NoParts,
     /// The range lies outside what the log holds.
     #[error(
         "offsets [{start}, {end}) are not in {}, which has [{earliest}, {latest})", path.display()

@@ -7,6 +7,7 @@
 //! Everything here is called from any one thread at a time, without the GIL. Nothing is written: a crash, or a broker
 //! that appends to the same directory meanwhile, loses nothing and costs nothing but the rows not yet handed out.
 
+mod aborted;
 mod decode;
 mod encode;
 mod error;
@@ -14,8 +15,11 @@ mod rows;
 mod scan;
 mod schema;
 
-pub use decode::{DecodeOptions, Decoded, decode_batches};
+pub use decode::{AbortedTransaction, DecodeOptions, Decoded, decode_batches};
 pub use encode::{EncodeOptions, encode_rows};
 pub use error::ColumnsError;
-pub use scan::{PartitionScan, partition_offset_for_timestamp, partition_offsets};
+pub use scan::{
+    LogSource, PartitionScan, ScanReader, partition_offset_for_timestamp, partition_offsets,
+    partition_splits, split,
+};
 pub use schema::{Column, Projection};

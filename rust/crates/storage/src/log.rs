@@ -19,6 +19,7 @@ mod durability;
 mod foreign;
 mod maintain;
 mod read;
+mod splits;
 #[cfg(test)]
 mod tests;
 

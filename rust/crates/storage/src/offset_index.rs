@@ -76,6 +76,14 @@ impl OffsetIndex {
         }
     }
 
+    /// The last entry for a batch that begins at or before `position`.
+    pub(crate) fn at_position(&self, position: u64) -> Option<OffsetPosition> {
+        let count = self
+            .file
+            .partition_point(|[_, found]| u64::from(found) <= position);
+        (count > 0).then(|| self.entry(self.file.get(count - 1)))
+    }
+
     /// The last entry, if there is any.
     pub(crate) fn last(&self) -> Option<OffsetPosition> {
         let count = self.file.len();
