@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from logcore import _native
+from logcore._follow import follow_async
 from logcore._native import Record
 
 if TYPE_CHECKING:
@@ -249,6 +250,76 @@ class Log:
                 yield from records
             else:
                 yield from (record for record in records if record.offset < end)
+
+    def follow(self, offset: int | None = None, timeout: float | None = None) -> Iterator[Record]:
+        """The records from `offset` on (those appended from now on if None), waiting for more at the end.
+
+        It ends when `timeout` seconds went by without a record, never if None. Appends through this object, in
+        any thread, wake it at once; so do another process's to a log opened with `readonly=True`. Ctrl-C
+        interrupts it.
+
+        Raises OffsetOutOfRangeError, also when retention has overtaken; CorruptLogError; LogClosedError when the
+        log is closed meanwhile; LogIOError.
+
+        >>> import logcore, tempfile, threading
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     threading.Thread(target=log.append, args=(b"departed",)).start()
+        ...     for record in log.follow(0):
+        ...         print(record.value)
+        ...         if record.value == b"landed":
+        ...             break
+        ...         _ = log.append(b"landed")
+        b'departed'
+        b'landed'
+        """
+        start = self.end_offset if offset is None else offset
+        return self._follow(_native.Watch(self._native), start, timeout)
+
+    def _follow(self, watch: _native.Watch, offset: int, timeout: float | None) -> Iterator[Record]:
+        while watch.wait(offset, timeout):
+            records, offset = self._native.read_records(offset, FETCH_BYTES)
+            yield from records
+
+    def follow_batches(
+        self, offset: int | None = None, timeout: float | None = None, max_bytes: int = FETCH_BYTES
+    ) -> Iterator[memoryview]:
+        """As `follow`, but gives what `fetch` does: whole batches as they are, for whoever sends them on.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     batch = logcore.build_batch([b"departed"])
+        ...     _ = log.append_batches(batch)
+        ...     [len(view) == len(batch) for view in log.follow_batches(0, timeout=0)]
+        [True]
+        """
+        start = self.end_offset if offset is None else offset
+        return self._follow_batches(_native.Watch(self._native), start, timeout, max_bytes)
+
+    def _follow_batches(
+        self, watch: _native.Watch, offset: int, timeout: float | None, max_bytes: int
+    ) -> Iterator[memoryview]:
+        while watch.wait(offset, timeout):
+            view, offset = self._native.fetch_next(offset, max_bytes)
+            yield view
+
+    def follow_async(self, offset: int | None = None, timeout: float | None = None) -> AsyncIterator[Record]:
+        """`follow` for `async for`: it waits on a descriptor and reads in a thread, so the loop is never held up.
+
+        >>> import asyncio, logcore, tempfile
+        >>> async def first_two(log):
+        ...     found = []
+        ...     async for record in log.follow_async(0, timeout=60):
+        ...         found.append(record.value)
+        ...         if len(found) == 2:
+        ...             return found
+        ...         log.append(b"landed")
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     _ = log.append(b"departed")
+        ...     asyncio.run(first_two(log))
+        [b'departed', b'landed']
+        """
+        start = self.end_offset if offset is None else offset
+        return follow_async(self._native, start, timeout, FETCH_BYTES)
 
     def scan(
         self,

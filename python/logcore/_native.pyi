@@ -107,6 +107,8 @@ class Log:
     def fetch(self, offset: int, max_bytes: int) -> memoryview: ...
     def read_records(self, offset: int, max_bytes: int) -> tuple[list[Record], int]:
         """The records of about `max_bytes` of batches, and the offset to go on from."""
+    def fetch_next(self, offset: int, max_bytes: int) -> tuple[memoryview, int]:
+        """As `fetch`, and the offset to go on from."""
     def offset_for_time(self, timestamp: int) -> int | None: ...
     def flush(self) -> None: ...
     def close(self) -> None: ...
@@ -122,6 +124,20 @@ class Log:
     def path(self) -> Path: ...
     @property
     def readonly(self) -> bool: ...
+
+@final
+class Watch:
+    """Sees a log grow, from when it is made."""
+
+    def __new__(cls, log: Log) -> Self: ...
+    def wait(self, offset: int, timeout: float | None = None) -> bool:
+        """Waits until the log has an offset beyond `offset`; False when `timeout` seconds went by without."""
+    def has_more(self, offset: int) -> bool:
+        """Whether the log has an offset beyond `offset` now."""
+    def clear(self) -> None:
+        """Makes the descriptor unreadable until the next change; look at the log after this."""
+    def fileno(self) -> int:
+        """A descriptor that is readable when the log may have grown."""
 
 def build_batch(
     records: Iterable[object],

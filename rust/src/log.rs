@@ -6,6 +6,7 @@
 mod buffer;
 mod decode;
 mod encode;
+mod follow;
 mod handle;
 mod record;
 mod settings;
@@ -34,6 +35,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(module)?;
     module.add_class::<PyLog>()?;
     module.add_class::<PyRecord>()?;
+    module.add_class::<follow::Watch>()?;
     module.add_function(wrap_pyfunction!(encode::build_batch, module)?)?;
     module.add_function(wrap_pyfunction!(decode::parse_batches, module)?)?;
     Ok(())
@@ -51,7 +53,6 @@ fn off_gil<T: Send>(
 #[pyclass(name = "Log", frozen, module = "logcore._native")]
 pub(crate) struct PyLog {
     handle: Arc<Handle>,
-    readonly: bool,
     compression: Compression,
     /// What is appended is completed in place, so it is copied here first; kept from call to call.
     scratch: Mutex<Vec<u8>>,
@@ -83,8 +84,7 @@ impl PyLog {
             }
         })?;
         Ok(Self {
-            handle: Arc::new(Handle::new(log)),
-            readonly,
+            handle: Arc::new(Handle::new(log, readonly)),
             compression,
             scratch: Mutex::new(Vec::new()),
         })
@@ -175,6 +175,18 @@ impl PyLog {
         buffer::memoryview(py, bytes)
     }
 
+    /// As `fetch`, and the offset to go on from.
+    fn fetch_next<'py>(
+        &self,
+        py: Python<'py>,
+        offset: i64,
+        max_bytes: u64,
+    ) -> PyResult<(Bound<'py, PyMemoryView>, i64)> {
+        let bytes = off_gil(py, || self.read(offset, max_bytes))?;
+        let next = decode::next_offset(py, &bytes, offset)?;
+        Ok((buffer::memoryview(py, bytes)?, next))
+    }
+
     /// The records from `offset` on of about `max_bytes` of batches, and the offset to go on from.
     fn read_records<'py>(
         &self,
@@ -231,7 +243,7 @@ impl PyLog {
 
     #[getter]
     fn readonly(&self) -> bool {
-        self.readonly
+        self.handle.is_readonly()
     }
 }
 
@@ -285,7 +297,7 @@ impl PyLog {
 
     /// Whole batches; a reader beside a writer looks again when it has reached the end it knew.
     fn read(&self, offset: i64, max_bytes: u64) -> Result<Vec<u8>, StorageError> {
-        if self.readonly && offset >= self.log().log_end_offset() {
+        if self.handle.is_readonly() && offset >= self.log().log_end_offset() {
             self.log().refresh()?;
         }
         self.log()

@@ -163,6 +163,12 @@ def test_messages_of_old_logs(tmp_path: Path, magic: int) -> None:
     assert table["offset"].to_pylist() == [0, 1, 2, 3, 4]
     assert table["value"].to_pylist() == [record.value for record in written]
     assert set(table["timestampType"].to_pylist()) == {0 if magic else -1}
+    with logcore.open(tmp_path, readonly=True) as log:
+        found = list(log.records(1))
+        assert [(record.offset, record.value) for record in found] == [
+            (record.offset, record.value) for record in written[1:]
+        ]
+        assert b"".join(log.follow_batches(0, timeout=0)) == encode_legacy(written, magic)
 
 
 def test_a_flipped_bit_is_an_error_that_names_the_place(tmp_path: Path) -> None:

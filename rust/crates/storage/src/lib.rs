@@ -16,6 +16,7 @@
 //! | `producer_state`, `producer_snapshot` | idempotent and transactional producers |
 //! | `leader_epochs`, [`checkpoints`], [`metadata`], [`lock`], [`uuid`] | the small files |
 //! | [`mod@slice`] | what reads and appends return |
+//! | [`watch`] | waiting for a log to change |
 //! | [`config`], [`error`] | settings, and everything that can go wrong |
 //!
 //! Use: open a [`LogDir`] (a server) or a [`StandaloneLog`] (a library), or [`Log::open_read_only`] beside whoever
@@ -46,6 +47,7 @@ mod time_index;
 mod txn_index;
 pub mod uuid;
 mod validator;
+pub mod watch;
 
 pub use config::{LogConfig, TimestampType};
 pub use error::{Result, StorageError};
