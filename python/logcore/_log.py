@@ -429,6 +429,22 @@ class Log:
         """Whether it was opened for reading only."""
         return self._native.readonly
 
+    def maintain(self) -> None:
+        """Does what is due: deletes old segments (`retention_ms`, `retention_bytes`) and their files, flushes
+        (`flush_ms`), forgets idle producers. Nothing of it happens by itself; call it now and then.
+
+        Raises ReadOnlyError, LogClosedError, LogIOError, OfflineError.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp(), segment_bytes=2000, retention_bytes=5000) as log:
+        ...     for _ in range(20):
+        ...         _ = log.append(b"x" * 1000)
+        ...     log.maintain()
+        ...     log.start_offset, log.end_offset
+        (15, 20)
+        """
+        self._native.maintain()
+
     def flush(self) -> None:
         """Brings everything appended to disk. Raises LogIOError, after which the log is offline."""
         self._native.flush()

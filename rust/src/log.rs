@@ -5,6 +5,7 @@
 
 mod buffer;
 mod decode;
+mod directory;
 mod encode;
 mod follow;
 mod handle;
@@ -36,6 +37,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyLog>()?;
     module.add_class::<PyRecord>()?;
     module.add_class::<follow::Watch>()?;
+    module.add_class::<directory::PyLogDir>()?;
+    module.add_function(wrap_pyfunction!(directory::partition_of_directory, module)?)?;
     module.add_function(wrap_pyfunction!(encode::build_batch, module)?)?;
     module.add_function(wrap_pyfunction!(decode::parse_batches, module)?)?;
     Ok(())
@@ -83,11 +86,8 @@ impl PyLog {
                 StandaloneLog::open(&path, create, config)
             }
         })?;
-        Ok(Self {
-            handle: Arc::new(Handle::new(log, readonly)),
-            compression,
-            scratch: Mutex::new(Vec::new()),
-        })
+        let handle = Arc::new(Handle::alone(log, readonly));
+        Ok(Self::new_over(handle, compression))
     }
 
     /// Appends one record as a batch of its own; returns its offset.
@@ -206,6 +206,11 @@ impl PyLog {
         Ok(found.map(|found| found.offset))
     }
 
+    /// Applies retention and what else is done now and then.
+    fn maintain(&self, py: Python<'_>) -> PyResult<()> {
+        off_gil(py, || self.handle.maintain())
+    }
+
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         off_gil(py, || self.log().flush())
     }
@@ -248,6 +253,14 @@ impl PyLog {
 }
 
 impl PyLog {
+    fn new_over(handle: Arc<Handle>, compression: Compression) -> Self {
+        Self {
+            handle,
+            compression,
+            scratch: Mutex::new(Vec::new()),
+        }
+    }
+
     pub(crate) fn handle(&self) -> Arc<Handle> {
         self.handle.clone()
     }

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import logcore
+import logcore._directory
 import logcore._log
 import logcore.columns
 
@@ -28,7 +29,7 @@ def log(tmp_path: Path) -> Iterator[logcore.Log]:
         yield log
 
 
-@pytest.mark.parametrize("module", [logcore, logcore._log, logcore.columns])
+@pytest.mark.parametrize("module", [logcore, logcore._log, logcore._directory, logcore.columns])
 def test_examples_in_docstrings_are_true(module: object) -> None:
     # Broken if it failed: the documentation would show what does not work.
     found = doctest.testmod(
@@ -47,11 +48,13 @@ def test_exported_names() -> None:
     assert set(logcore.__all__) - errors == {
         "ArrowTable",
         "Log",
+        "LogDirectory",
         "Record",
         "RecordLike",
         "__version__",
         "build_batch",
         "open",
+        "open_dir",
         "parse_batches",
     }
 

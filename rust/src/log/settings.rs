@@ -8,8 +8,12 @@ use crate::errors::{LogConfigError, storage_error};
 
 /// Settings from Kafka's names with underscores: `segment_bytes=...` is `segment.bytes`.
 pub(super) fn settings(given: &Bound<'_, PyDict>) -> PyResult<LogConfig> {
+    apply(LogConfig::default(), given)
+}
+
+/// [`settings`] on top of others.
+pub(super) fn apply(mut config: LogConfig, given: &Bound<'_, PyDict>) -> PyResult<LogConfig> {
     let py = given.py();
-    let mut config = LogConfig::default();
     for (name, value) in given {
         let name: String = name.extract()?;
         let value = match value.cast::<PyBool>() {
