@@ -8,6 +8,9 @@
 ...     [record.value for record in log.records()]
 [b'departed', b'departed', b'cancelled']
 
+`open_dir` opens many logs at once, as a broker has them; `Log.follow` waits for more; `Log.scan` and
+`Log.append_table` speak Arrow.
+
 The files are Apache Kafka's: a directory written here can be put among a broker's, and a partition of a
 broker's can be read here, also while the broker writes it (`readonly=True`).
 
@@ -29,7 +32,8 @@ Errors::
     └── OfflineError             a write failed before; open the log anew
 """
 
-from logcore._log import Log, RecordLike, build_batch, open, parse_batches
+from logcore._directory import LogDirectory, open_dir
+from logcore._log import ArrowTable, Log, RecordLike, build_batch, open, parse_batches
 from logcore._native import (
     CorruptLogError,
     Finding,
@@ -54,6 +58,7 @@ from logcore._native import (
 from logcore._tools import repair, verify
 
 __all__ = [
+    "ArrowTable",
     "CorruptLogError",
     "Finding",
     "InvalidRecordError",
@@ -61,6 +66,7 @@ __all__ = [
     "Log",
     "LogClosedError",
     "LogConfigError",
+    "LogDirectory",
     "LogError",
     "LogExistsError",
     "LogIOError",
@@ -77,6 +83,7 @@ __all__ = [
     "__version__",
     "build_batch",
     "open",
+    "open_dir",
     "parse_batches",
     "repair",
     "verify",

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from logcore import _native
+from logcore._follow import follow_async
 from logcore._native import Record
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 FETCH_BYTES = 1 << 20
+
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+"""The columns of a scan: those of Spark's Kafka source."""
 
 Headers: TypeAlias = "Mapping[str, Buffer | None] | Sequence[tuple[str, Buffer | None]]"
 
@@ -26,6 +30,22 @@ RecordLike: TypeAlias = (
 )
 """What can be appended: a value, a `Record`, or `(key, value)`, `(key, value, headers)`,
 `(key, value, headers, timestamp)`. Keys and values are bytes-like or None."""
+
+
+class ArrowStream(Protocol):
+    """A table, or a reader of record batches, of any Arrow library."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+class ArrowBatch(Protocol):
+    """A record batch of any Arrow library."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+
+
+ArrowTable: TypeAlias = "ArrowStream | ArrowBatch"
+"""What `Log.append_table` takes: anything that speaks Arrow's PyCapsule protocol."""
 
 
 def open(
@@ -115,7 +135,7 @@ class Log:
         0
         Record(offset=0, timestamp=1357034400000, key=b'UA', value=b'departed', headers=(('from', b'EWR'),))
         """
-        return self._native.append_records(((key, value, headers, timestamp),))[0]
+        return self._native.append_record(value, key, headers, timestamp)
 
     def append_records(self, records: Iterable[RecordLike]) -> tuple[int, int]:
         """Appends records in as few batches as `max_message_bytes` allows; returns first and last offset.
@@ -145,6 +165,45 @@ class Log:
         ((0, 1), (2, 5))
         """
         return self._native.append_batches(batches)
+
+    def append_table(
+        self,
+        table: ArrowTable,
+        *,
+        compression: str | None = None,
+        level: int | None = None,
+        batch_bytes: int | None = None,
+    ) -> tuple[int, int]:
+        """Appends the rows of an Arrow table or record batch; returns first and last offset.
+
+        `table` is anything that speaks Arrow's PyCapsule protocol: pyarrow's and polars' frames, a reader of
+        record batches, a `logcore.columns` scan. It has a column `key` or `value` (binary or string), and may
+        have `timestamp` (a timestamp, or int64 of milliseconds; the present where it is null) and `headers` (a
+        list of structs of key and value, or a map). Columns that a scan adds (topic, partition, offset,
+        timestampType) are passed over; others are refused.
+
+        All rows are encoded before the first is appended, so a bad row appends nothing; what is more than a
+        segment (`segment_bytes`) is appended in several pieces. Give a large stream batch by batch.
+
+        `compression` is the log's unless given, `level` the codec's own; a batch has at most `batch_bytes`
+        bytes, `max_message_bytes` if None, unless a single row is larger.
+
+        Raises ValueError (columns, rows), TypeError (types), RecordTooLargeError, and as `append` does.
+
+        >>> import logcore, pyarrow, tempfile
+        >>> table = pyarrow.table({"key": ["UA", None], "value": [b"departed", b"landed"]})
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     log.append_table(table, compression="zstd")
+        ...     [(record.key, record.value) for record in log.records()]
+        (0, 1)
+        [(b'UA', b'departed'), (None, b'landed')]
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     log.append_table(pyarrow.table({"valeu": [b"departed"]}))
+        Traceback (most recent call last):
+            ...
+        ValueError: there is no column "valeu"; the columns are key, value, topic, partition, ...
+        """
+        return self._native.append_table(table, compression, level, batch_bytes)
 
     def fetch(self, offset: int, max_bytes: int = FETCH_BYTES) -> memoryview:
         """Whole batches from the one with `offset` on, at most `max_bytes` unless the first alone is larger.
@@ -192,6 +251,143 @@ class Log:
             else:
                 yield from (record for record in records if record.offset < end)
 
+    def follow(self, offset: int | None = None, timeout: float | None = None) -> Iterator[Record]:
+        """The records from `offset` on (those appended from now on if None), waiting for more at the end.
+
+        It ends when `timeout` seconds went by without a record, never if None. Appends through this object, in
+        any thread, wake it at once; so do another process's to a log opened with `readonly=True`. Ctrl-C
+        interrupts it.
+
+        Raises OffsetOutOfRangeError, also when retention has overtaken; CorruptLogError; LogClosedError when the
+        log is closed meanwhile; LogIOError.
+
+        >>> import logcore, tempfile, threading
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     threading.Thread(target=log.append, args=(b"departed",)).start()
+        ...     for record in log.follow(0):
+        ...         print(record.value)
+        ...         if record.value == b"landed":
+        ...             break
+        ...         _ = log.append(b"landed")
+        b'departed'
+        b'landed'
+        """
+        start = self.end_offset if offset is None else offset
+        return self._follow(_native.Watch(self._native), start, timeout)
+
+    def _follow(self, watch: _native.Watch, offset: int, timeout: float | None) -> Iterator[Record]:
+        while watch.wait(offset, timeout):
+            records, offset = self._native.read_records(offset, FETCH_BYTES)
+            yield from records
+
+    def follow_batches(
+        self, offset: int | None = None, timeout: float | None = None, max_bytes: int = FETCH_BYTES
+    ) -> Iterator[memoryview]:
+        """As `follow`, but gives what `fetch` does: whole batches as they are, for whoever sends them on.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     batch = logcore.build_batch([b"departed"])
+        ...     _ = log.append_batches(batch)
+        ...     [len(view) == len(batch) for view in log.follow_batches(0, timeout=0)]
+        [True]
+        """
+        start = self.end_offset if offset is None else offset
+        return self._follow_batches(_native.Watch(self._native), start, timeout, max_bytes)
+
+    def _follow_batches(
+        self, watch: _native.Watch, offset: int, timeout: float | None, max_bytes: int
+    ) -> Iterator[memoryview]:
+        while watch.wait(offset, timeout):
+            view, offset = self._native.fetch_next(offset, max_bytes)
+            yield view
+
+    def follow_async(self, offset: int | None = None, timeout: float | None = None) -> AsyncIterator[Record]:
+        """`follow` for `async for`: it waits on a descriptor and reads in a thread, so the loop is never held up.
+
+        >>> import asyncio, logcore, tempfile
+        >>> async def first_two(log):
+        ...     found = []
+        ...     async for record in log.follow_async(0, timeout=60):
+        ...         found.append(record.value)
+        ...         if len(found) == 2:
+        ...             return found
+        ...         log.append(b"landed")
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     _ = log.append(b"departed")
+        ...     asyncio.run(first_two(log))
+        [b'departed', b'landed']
+        """
+        start = self.end_offset if offset is None else offset
+        return follow_async(self._native, start, timeout, FETCH_BYTES)
+
+    def scan(
+        self,
+        columns: Sequence[str] = COLUMNS,
+        offset: int | None = None,
+        end: int | None = None,
+        *,
+        start_time: int | None = None,
+        end_time: int | None = None,
+        batch_rows: int = 65_536,
+        batch_bytes: int = 64 << 20,
+        aborted: Sequence[tuple[int, int, int | None]] = (),
+    ) -> _native.PartitionScan:
+        """The records as Arrow: an iterator of record batches, and a stream for `pyarrow.table` and the like.
+
+        Only the named `columns` are built, in this order; see `logcore.columns` for what they are. Records are
+        those from `offset` (the log's start if None) up to `end` (excluded; the log's end if None) whose time
+        is from `start_time` up to `end_time` (excluded; milliseconds since 1970 UTC). A batch has at most
+        `batch_rows` rows, and `batch_bytes` bytes of keys, values and headers unless one record is larger.
+        Control records are left out, and so are those of the `aborted` transactions: producer id, offset of
+        the first record, offset of the abort marker (None if not known).
+
+        topic and partition are those of the directory's name, as in `flights-3`; another name is the topic.
+
+        Raises ValueError (columns, ranges), OffsetOutOfRangeError; CorruptLogError and LogIOError on the way.
+
+        >>> import logcore, pyarrow, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     _ = log.append_records([(b"UA", b"departed", None, 1000), (b"B6", b"landed", None, 2000)])
+        ...     pyarrow.table(log.scan(["offset", "value"], start_time=1500)).to_pylist()
+        [{'offset': 1, 'value': b'landed'}]
+        """
+        topic, partition = self._names()
+        return _native.PartitionScan(
+            self._native,
+            topic,
+            partition,
+            columns,
+            self.start_offset if offset is None else offset,
+            end,
+            batch_rows,
+            start_time=start_time,
+            end_time=end_time,
+            batch_bytes=batch_bytes,
+            aborted=aborted,
+        )
+
+    def splits(self, parts: int, offset: int | None = None, end: int | None = None) -> list[tuple[int, int]]:
+        """At most `parts` ranges of offsets, of about as many bytes each, that together are all there is.
+
+        For readers that work side by side, each with `records(*part)` or `scan(columns, *part)`. The cuts are
+        where the index has entries, which is about every `index_interval_bytes` of log.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     for _ in range(100):
+        ...         _ = log.append_records([b"x" * 500] * 10)
+        ...     parts = log.splits(4)
+        ...     len(parts), parts[0][0], parts[-1][1]
+        (4, 0, 1000)
+        """
+        return _native.partition_splits(self._native, parts, offset, end)
+
+    def _names(self) -> tuple[str, int]:
+        name = self.path.name
+        topic, dash, number = name.rpartition("-")
+        return (topic, int(number)) if dash and topic and number.isdecimal() else (name, 0)
+
     def offset_for_time(self, timestamp: int) -> int | None:
         """The offset of the first record at or after `timestamp` (ms since 1970 UTC); None if none is.
 
@@ -232,6 +428,22 @@ class Log:
     def readonly(self) -> bool:
         """Whether it was opened for reading only."""
         return self._native.readonly
+
+    def maintain(self) -> None:
+        """Does what is due: deletes old segments (`retention_ms`, `retention_bytes`) and their files, flushes
+        (`flush_ms`), forgets idle producers. Nothing of it happens by itself; call it now and then.
+
+        Raises ReadOnlyError, LogClosedError, LogIOError, OfflineError.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp(), segment_bytes=2000, retention_bytes=5000) as log:
+        ...     for _ in range(20):
+        ...         _ = log.append(b"x" * 1000)
+        ...     log.maintain()
+        ...     log.start_offset, log.end_offset
+        (15, 20)
+        """
+        self._native.maintain()
 
     def flush(self) -> None:
         """Brings everything appended to disk. Raises LogIOError, after which the log is offline."""

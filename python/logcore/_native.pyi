@@ -92,12 +92,25 @@ class Log:
         compression: str,
         config: dict[str, int | str | bool],
     ) -> Self: ...
+    def append_record(
+        self,
+        value: Buffer | None,
+        key: Buffer | None,
+        headers: _Headers | None,
+        timestamp: int | None,
+    ) -> int: ...
     def append_records(self, records: Iterable[object]) -> tuple[int, int]: ...
+    def append_table(
+        self, table: object, compression: str | None, level: int | None, batch_bytes: int | None
+    ) -> tuple[int, int]: ...
     def append_batches(self, batches: Buffer) -> tuple[int, int]: ...
     def fetch(self, offset: int, max_bytes: int) -> memoryview: ...
     def read_records(self, offset: int, max_bytes: int) -> tuple[list[Record], int]:
         """The records of about `max_bytes` of batches, and the offset to go on from."""
+    def fetch_next(self, offset: int, max_bytes: int) -> tuple[memoryview, int]:
+        """As `fetch`, and the offset to go on from."""
     def offset_for_time(self, timestamp: int) -> int | None: ...
+    def maintain(self) -> None: ...
     def flush(self) -> None: ...
     def close(self) -> None: ...
     @property
@@ -112,6 +125,47 @@ class Log:
     def path(self) -> Path: ...
     @property
     def readonly(self) -> bool: ...
+
+@final
+class LogDir:
+    """The face is `logcore.LogDirectory`; see there."""
+
+    def __new__(
+        cls,
+        path: str | os.PathLike[str],
+        broker_id: int | None,
+        compression: str,
+        config: dict[str, int | str | bool],
+        topics: dict[str, dict[str, int | str | bool]],
+    ) -> Self: ...
+    def partitions(self) -> list[tuple[str, int]]: ...
+    def get(self, topic: str, partition: int) -> Log | None: ...
+    def create(self, topic: str, partition: int, config: dict[str, int | str | bool]) -> Log: ...
+    def delete(self, topic: str, partition: int) -> None: ...
+    def checkpoint(self) -> None: ...
+    def maintain(self) -> None: ...
+    def close(self) -> None: ...
+    @property
+    def failures(self) -> list[tuple[Path, str]]: ...
+    @property
+    def path(self) -> Path: ...
+
+def partition_of_directory(name: str) -> tuple[str, int] | None:
+    """Topic and partition of a directory's name, None of other names."""
+
+@final
+class Watch:
+    """Sees a log grow, from when it is made."""
+
+    def __new__(cls, log: Log) -> Self: ...
+    def wait(self, offset: int, timeout: float | None = None) -> bool:
+        """Waits until the log has an offset beyond `offset`; False when `timeout` seconds went by without."""
+    def has_more(self, offset: int) -> bool:
+        """Whether the log has an offset beyond `offset` now."""
+    def clear(self) -> None:
+        """Makes the descriptor unreadable until the next change; look at the log after this."""
+    def fileno(self) -> int:
+        """A descriptor that is readable when the log may have grown."""
 
 def build_batch(
     records: Iterable[object],
@@ -418,34 +472,58 @@ class _ArrowRecordBatch(Protocol):
 
 @final
 class PartitionScan:
-    """The records of a partition's directory as Arrow record batches of the named columns, about `batch_rows` rows each.
+    """The records of a partition as Arrow record batches of the named columns: an iterator, and an Arrow stream.
 
-    Reads only, and may run beside a broker that writes the directory. `topic` and `partition` fill their columns.
+    `source` is the partition's directory, read only, perhaps beside a broker that writes it, or a `logcore.Log`'s native
+    part. `topic` and `partition` fill their columns. A batch has at most `batch_rows` rows, and `batch_bytes` bytes of
+    keys, values and headers (64 MiB at most) unless one record is larger. Times are milliseconds since 1970 UTC, the end
+    excluded. `aborted` transactions, whose records are left out: producer id, offset of the first record, offset of the
+    abort marker or None.
     """
 
     def __new__(
         cls,
-        directory: str | os.PathLike[str],
+        source: str | os.PathLike[str] | Log,
         topic: str,
         partition: int,
         columns: Sequence[str],
         start_offset: int = 0,
         end_offset: int | None = None,
-        batch_rows: int = 65536,
+        batch_rows: int = ...,
+        *,
+        start_time: int | None = None,
+        end_time: int | None = None,
+        batch_bytes: int = ...,
+        aborted: Sequence[tuple[int, int, int | None]] = ...,
     ) -> Self: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> _ArrowRecordBatch: ...
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+    def __arrow_c_schema__(self) -> object: ...
 
 def decode_batches(
-    records: bytes,
+    records: Buffer,
     topic: str,
     partition: int,
     columns: Sequence[str],
     start_offset: int = 0,
     end_offset: int | None = None,
-    batch_rows: int = 65536,
+    batch_rows: int = ...,
+    *,
+    start_time: int | None = None,
+    end_time: int | None = None,
+    batch_bytes: int = ...,
+    aborted: Sequence[tuple[int, int, int | None]] = ...,
 ) -> tuple[list[_ArrowRecordBatch], int]:
     """The records field of a Fetch response as Arrow record batches, and the offset to fetch from next."""
+
+def partition_splits(
+    source: str | os.PathLike[str] | Log,
+    parts: int,
+    start_offset: int | None = None,
+    end_offset: int | None = None,
+) -> list[tuple[int, int]]:
+    """At most `parts` ranges of offsets, of about as many bytes each, for readers that work side by side."""
 
 def partition_offsets(directory: str | os.PathLike[str]) -> tuple[int, int]:
     """The earliest offset in a partition's directory, and the one after its last."""

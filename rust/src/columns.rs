@@ -1,50 +1,98 @@
 //! Binding of the `columns` room: partitions and fetched batches as Arrow, handed over by PyCapsule without a copy.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use logcore_columns::{self as columns, ColumnsError, DecodeOptions, Projection};
+use logcore_columns::{
+    self as columns, AbortedTransaction, ColumnsError, DecodeOptions, LogSource, Projection,
+    ScanReader,
+};
 use parking_lot::Mutex;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
-use pyo3_arrow::PyRecordBatch;
+use pyo3_arrow::{PyRecordBatch, PyRecordBatchReader, PySchema};
 
 use crate::errors;
+use crate::log::{Given, PyLog};
 
-/// An iterator of Arrow record batches over the records of one partition's directory.
+/// What Python has a partition in.
+#[derive(FromPyObject)]
+enum Source<'py> {
+    Log(Bound<'py, PyLog>),
+    Directory(PathBuf),
+}
+
+/// Aborted transactions as Python has them: producer id, first offset, last offset (None if not known).
+type AbortedList = Vec<(i64, i64, Option<i64>)>;
+
+fn aborted_transactions(list: AbortedList) -> Vec<AbortedTransaction> {
+    list.into_iter()
+        .map(
+            |(producer_id, first_offset, last_offset)| AbortedTransaction {
+                producer_id,
+                first_offset,
+                last_offset: last_offset.unwrap_or(i64::MAX),
+            },
+        )
+        .collect()
+}
+
+/// An iterator of Arrow record batches over the records of one partition, and an Arrow stream of them.
 #[pyclass(module = "logcore._native", frozen)]
 struct PartitionScan {
-    inner: Mutex<columns::PartitionScan>,
+    /// `None` once the whole of it was handed over as a stream.
+    inner: Mutex<Option<columns::PartitionScan>>,
 }
 
 #[pymethods]
 impl PartitionScan {
     #[new]
-    #[pyo3(signature = (directory, topic, partition, columns, start_offset=0, end_offset=None, batch_rows=65_536))]
+    #[pyo3(signature = (
+        source, topic, partition, columns, start_offset=0, end_offset=None,
+        batch_rows=DecodeOptions::BATCH_ROWS, *, start_time=None, end_time=None,
+        batch_bytes=DecodeOptions::BATCH_BYTES, aborted=Vec::new(),
+    ))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn new(
         py: Python<'_>,
-        directory: PathBuf,
-        topic: String,
+        source: Source<'_>,
+        topic: &str,
         partition: i32,
         columns: Vec<PyBackedStr>,
         start_offset: i64,
         end_offset: Option<i64>,
         batch_rows: usize,
+        start_time: Option<i64>,
+        end_time: Option<i64>,
+        batch_bytes: usize,
+        aborted: AbortedList,
     ) -> PyResult<Self> {
         let options = DecodeOptions {
-            projection: projection(py, &columns)?,
-            topic,
-            partition,
             start: start_offset,
             end: end_offset.unwrap_or(i64::MAX),
+            start_time: start_time.unwrap_or(i64::MIN),
+            end_time: end_time.unwrap_or(i64::MAX),
             batch_rows,
+            batch_bytes,
+            aborted: aborted_transactions(aborted),
+            ..DecodeOptions::new(projection(py, &columns)?, topic, partition)
         };
-        let scan = py
-            .detach(|| columns::PartitionScan::open(&directory, &options))
-            .map_err(|error| to_python(py, &error))?;
+        let scan = match source {
+            Source::Log(log) => {
+                let log: Arc<dyn LogSource> = log.get().handle();
+                py.detach(|| {
+                    log.log().refresh()?;
+                    columns::PartitionScan::over(log, &options)
+                })
+            }
+            Source::Directory(directory) => {
+                py.detach(|| columns::PartitionScan::open(&directory, &options))
+            }
+        };
+        let scan = scan.map_err(|error| to_python(py, &error))?;
         Ok(Self {
-            inner: Mutex::new(scan),
+            inner: Mutex::new(Some(scan)),
         })
     }
 
@@ -53,36 +101,77 @@ impl PartitionScan {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyRecordBatch>> {
-        py.detach(|| self.inner.lock().next())
+        py.detach(|| self.inner.lock().as_mut().and_then(Iterator::next))
             .transpose()
             .map(|batch| batch.map(PyRecordBatch::new))
             .map_err(|error| to_python(py, &error))
     }
+
+    /// All that was not iterated over yet, for Arrow libraries; the iterator has ended then.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let Some(scan) = py.detach(|| self.inner.lock().take()) else {
+            return Err(PyValueError::new_err(
+                "the records of this scan were handed over before; begin another scan",
+            ));
+        };
+        let reader = PyRecordBatchReader::new(Box::new(ScanReader(scan)));
+        Bound::new(py, reader)?.call_method1("__arrow_c_stream__", (requested_schema,))
+    }
+
+    /// The schema of the batches, for Arrow libraries.
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let schema = match &*self.inner.lock() {
+            Some(scan) => scan.schema(),
+            None => {
+                return Err(PyValueError::new_err(
+                    "the records of this scan were handed over before; begin another scan",
+                ));
+            }
+        };
+        Bound::new(py, PySchema::new(schema))?.call_method0("__arrow_c_schema__")
+    }
 }
 
 #[pyfunction]
-#[pyo3(signature = (records, topic, partition, columns, start_offset=0, end_offset=None, batch_rows=65_536))]
+#[pyo3(signature = (
+    records, topic, partition, columns, start_offset=0, end_offset=None,
+    batch_rows=DecodeOptions::BATCH_ROWS, *, start_time=None, end_time=None,
+    batch_bytes=DecodeOptions::BATCH_BYTES, aborted=Vec::new(),
+))]
 #[expect(clippy::too_many_arguments, reason = "Python names them")]
 fn decode_batches(
     py: Python<'_>,
-    records: &[u8],
-    topic: String,
+    records: &Bound<'_, PyAny>,
+    topic: &str,
     partition: i32,
     columns: Vec<PyBackedStr>,
     start_offset: i64,
     end_offset: Option<i64>,
     batch_rows: usize,
+    start_time: Option<i64>,
+    end_time: Option<i64>,
+    batch_bytes: usize,
+    aborted: AbortedList,
 ) -> PyResult<(Vec<PyRecordBatch>, i64)> {
     let options = DecodeOptions {
-        projection: projection(py, &columns)?,
-        topic,
-        partition,
         start: start_offset,
         end: end_offset.unwrap_or(i64::MAX),
+        start_time: start_time.unwrap_or(i64::MIN),
+        end_time: end_time.unwrap_or(i64::MAX),
         batch_rows,
+        batch_bytes,
+        aborted: aborted_transactions(aborted),
+        ..DecodeOptions::new(projection(py, &columns)?, topic, partition)
     };
+    let records = Given::new(records)?;
+    let bytes = records.as_slice();
     let decoded = py
-        .detach(|| columns::decode_batches(records, &options))
+        .detach(|| columns::decode_batches(bytes, &options))
         .map_err(|error| to_python(py, &error))?;
     let batches = decoded
         .batches
@@ -108,13 +197,40 @@ fn partition_offset_for_timestamp(
         .map_err(|error| to_python(py, &error))
 }
 
+#[pyfunction]
+#[pyo3(signature = (source, parts, start_offset=None, end_offset=None))]
+fn partition_splits(
+    py: Python<'_>,
+    source: Source<'_>,
+    parts: usize,
+    start_offset: Option<i64>,
+    end_offset: Option<i64>,
+) -> PyResult<Vec<(i64, i64)>> {
+    let end = end_offset.unwrap_or(i64::MAX);
+    let ranges = match source {
+        Source::Log(log) => {
+            let handle = log.get().handle();
+            py.detach(|| {
+                let log = handle.log();
+                log.refresh()?;
+                let start = start_offset.unwrap_or_else(|| log.log_start_offset());
+                columns::split(log, parts, start, end)
+            })
+        }
+        Source::Directory(directory) => {
+            py.detach(|| columns::partition_splits(&directory, parts, start_offset, end))
+        }
+    };
+    ranges.map_err(|error| to_python(py, &error))
+}
+
 fn projection(py: Python<'_>, names: &[PyBackedStr]) -> PyResult<Projection> {
     let names: Vec<&str> = names.iter().map(|name| &**name).collect();
     Projection::from_names(&names).map_err(|error| to_python(py, &error))
 }
 
 /// A caller's mistake is a ValueError; what the log cannot give is one of `logcore`'s errors.
-fn to_python(py: Python<'_>, error: &ColumnsError) -> PyErr {
+pub(crate) fn to_python(py: Python<'_>, error: &ColumnsError) -> PyErr {
     const OFFSET_OUT_OF_RANGE: i16 = 1;
     const CORRUPT_MESSAGE: i16 = 2;
     let text = error.to_string();
@@ -122,7 +238,13 @@ fn to_python(py: Python<'_>, error: &ColumnsError) -> PyErr {
         ColumnsError::UnknownColumn { .. }
         | ColumnsError::NoColumns
         | ColumnsError::DuplicateColumn { .. }
-        | ColumnsError::BadRange { .. } => return PyValueError::new_err(text),
+        | ColumnsError::BadRange { .. }
+        | ColumnsError::BadTimes { .. }
+        | ColumnsError::NoParts
+        | ColumnsError::NothingToAppend
+        | ColumnsError::BadRow { .. } => return PyValueError::new_err(text),
+        ColumnsError::ColumnType { .. } => return PyTypeError::new_err(text),
+        ColumnsError::Encode(error) => return errors::record_error(py, error),
         ColumnsError::Storage(error) => return errors::storage_error(py, error),
         ColumnsError::RecordTooLarge { .. } | ColumnsError::Arrow(_) => {
             return errors::LogError::new_err(text);
@@ -146,6 +268,7 @@ fn to_python(py: Python<'_>, error: &ColumnsError) -> PyErr {
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PartitionScan>()?;
     module.add_function(wrap_pyfunction!(decode_batches, module)?)?;
+    module.add_function(wrap_pyfunction!(partition_splits, module)?)?;
     module.add_function(wrap_pyfunction!(partition_offsets, module)?)?;
     module.add_function(wrap_pyfunction!(partition_offset_for_timestamp, module)?)?;
     Ok(())

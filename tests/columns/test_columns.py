@@ -16,7 +16,14 @@ from aiokafka.record.util import calc_crc32c
 
 import logcore
 from logcore import CorruptLogError, LogNotFoundError, OffsetOutOfRangeError
-from logcore.columns import PartitionScan, decode_batches, partition_offset_for_timestamp, partition_offsets
+from logcore.columns import (
+    COLUMNS,
+    PartitionScan,
+    decode_batches,
+    partition_offset_for_timestamp,
+    partition_offsets,
+    partition_splits,
+)
 from tests.columns.segment_files import (
     CODECS,
     Record,
@@ -156,6 +163,12 @@ def test_messages_of_old_logs(tmp_path: Path, magic: int) -> None:
     assert table["offset"].to_pylist() == [0, 1, 2, 3, 4]
     assert table["value"].to_pylist() == [record.value for record in written]
     assert set(table["timestampType"].to_pylist()) == {0 if magic else -1}
+    with logcore.open(tmp_path, readonly=True) as log:
+        found = list(log.records(1))
+        assert [(record.offset, record.value) for record in found] == [
+            (record.offset, record.value) for record in written[1:]
+        ]
+        assert b"".join(log.follow_batches(0, timeout=0)) == encode_legacy(written, magic)
 
 
 def test_a_flipped_bit_is_an_error_that_names_the_place(tmp_path: Path) -> None:
@@ -223,3 +236,68 @@ def test_rows_equal_what_the_log_reads(tmp_path: Path, codec: str) -> None:
             (record.offset, record.timestamp, record.key, record.value, tuple(record.headers))
             for record in log.records()
         ] == [(row.offset, row.timestamp, row.key, row.value, row.headers) for row in rows]
+
+
+def test_a_log_is_scanned_as_it_is_open(tmp_path: Path) -> None:
+    # Broken if it failed: a program would have to know directories and topics to see its own log as a table.
+    written = sample(300)
+    with logcore.open(tmp_path / "orders-3", segment_bytes=4096, index_interval_bytes=500) as log:
+        for at in range(0, 300, 20):
+            part = written[at : at + 20]
+            log.append_records([(one.key, one.value, list(one.headers), one.timestamp) for one in part])
+        table = pa.table(log.scan())
+        assert table.column_names == list(COLUMNS)
+        assert records(table) == written
+        assert set(table["topic"].to_pylist()) == {"orders"}
+        assert set(table["partition"].to_pylist()) == {3}
+        times = sorted(one.timestamp for one in written)
+        early, late = times[70], times[200]
+        expected = [one for one in written[10:] if early <= one.timestamp < late]
+        assert records(pa.table(log.scan(offset=10, start_time=early, end_time=late))) == expected
+        assert pa.table(log.scan(["offset"], start_time=times[-1] + 1)).num_rows == 0
+        parts = log.splits(5)
+        assert len(parts) == 5
+        assert [one for part in parts for one in records(pa.table(log.scan(COLUMNS, *part)))] == written
+        assert parts == partition_splits(log.path, 5)
+        with pytest.raises(OffsetOutOfRangeError):
+            log.scan(["offset"], 0, 301)
+        with pytest.raises(ValueError, match="no range"):
+            log.scan(["offset"], start_time=5, end_time=4)
+        with pytest.raises(ValueError, match="at least one"):
+            log.splits(0)
+        scan = log.scan(["offset"])
+    with pytest.raises(logcore.LogClosedError):
+        next(scan)
+
+
+def test_a_scan_is_handed_over_once(tmp_path: Path) -> None:
+    # Broken if it failed: two readers of one scan would each get a part of the records and think it was all.
+    write_partition(tmp_path, sample(100))
+    found = PartitionScan(tmp_path, "orders", 3, ["offset"], batch_rows=40)
+    first = pa.record_batch(next(found))
+    assert pa.table(found)["offset"].to_pylist() == list(range(40, 100))
+    assert first["offset"].to_pylist() == list(range(40))
+    assert list(found) == []
+    with pytest.raises(ValueError, match="handed over"):
+        pa.table(found)
+
+
+def test_aborted_transactions_are_left_out_when_named() -> None:
+    data = bytearray()
+    for at in range(0, 40, 10):
+        batch = bytearray(encode(sample(10, first=at)))
+        batch[22] |= 0x10  # transactional
+        struct.pack_into(">q", batch, 43, 7 if at in (10, 30) else 8)
+        struct.pack_into(">I", batch, 17, calc_crc32c(bytes(batch[21:])))
+        data += batch
+    for aborted, left in [
+        ([], range(40)),
+        ([(7, 10, 25)], [*range(10), *range(20, 40)]),
+        ([(7, 10, None)], [*range(10), *range(20, 30)]),
+        ([(9, 0, 40)], range(40)),
+        ([(8, 0, 5), (8, 20, 39)], [*range(10, 20), *range(30, 40)]),
+    ]:
+        batches, following = decode_batches(data, "orders", 3, ["offset"], aborted=aborted)
+        found = [offset for batch in batches for offset in pa.record_batch(batch)["offset"].to_pylist()]
+        assert found == list(left)
+        assert following == 40

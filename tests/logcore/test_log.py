@@ -16,7 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import logcore
+import logcore._directory
 import logcore._log
+import logcore.columns
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -27,7 +29,11 @@ def log(tmp_path: Path) -> Iterator[logcore.Log]:
         yield log
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("module", [logcore, logcore._log, logcore._tools])
+=======
+@pytest.mark.parametrize("module", [logcore, logcore._log, logcore._directory, logcore.columns])
+>>>>>>> log-columns
 def test_examples_in_docstrings_are_true(module: object) -> None:
     # Broken if it failed: the documentation would show what does not work.
     found = doctest.testmod(
@@ -44,8 +50,13 @@ def test_exported_names() -> None:
     assert len(errors) == 14
     assert all(issubclass(getattr(logcore, name), logcore.LogError) for name in errors)
     assert set(logcore.__all__) - errors == {
+<<<<<<< HEAD
         "Finding",
+=======
+        "ArrowTable",
+>>>>>>> log-columns
         "Log",
+        "LogDirectory",
         "Record",
         "RecordLike",
         "RepairAction",
@@ -53,6 +64,7 @@ def test_exported_names() -> None:
         "__version__",
         "build_batch",
         "open",
+        "open_dir",
         "parse_batches",
         "repair",
         "verify",

@@ -5,13 +5,17 @@
 //! their own into the same rows. What is incomplete at the end of the bytes is left to the caller.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use arrow_array::RecordBatch;
-use logcore_records::{Batch, Headers, LOG_OVERHEAD, RecordError, TimestampType, legacy};
+use logcore_records::{
+    Batch, BatchHeader, Headers, LOG_OVERHEAD, RecordError, TimestampType, legacy,
+};
 
+use crate::aborted::Aborted;
 use crate::error::ColumnsError;
-use crate::rows::{Row, Rows, header_bytes};
+use crate::rows::{BATCH_BYTES_MAX, Row, Rows, header_bytes};
 use crate::schema::Projection;
 
 /// Most bytes one batch may decompress to. Kafka's consumers have no limit; this one keeps a forged batch from taking
@@ -20,6 +24,17 @@ const DECOMPRESSED_LIMIT: usize = 1 << 30;
 
 /// Where the magic byte is, in record batches and in the older messages alike.
 const MAGIC_AT: usize = 16;
+
+/// A transaction that was aborted: what its producer wrote in it is not for readers of committed records. As a Fetch
+/// response and a segment's `.txnindex` file tell it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AbortedTransaction {
+    pub producer_id: i64,
+    /// Of its first record.
+    pub first_offset: i64,
+    /// Of its abort marker; `i64::MAX` when that is not known, as in a Fetch response, and must be met in the log.
+    pub last_offset: i64,
+}
 
 /// Which rows to build, and of what.
 #[derive(Debug, Clone)]
@@ -31,16 +46,57 @@ pub struct DecodeOptions {
     pub start: i64,
     /// First offset not wanted any more.
     pub end: i64,
-    /// Rows of an Arrow batch; the last one has fewer, and so has one whose rows are very large.
+    /// The earliest time wanted, in milliseconds since the epoch. Every record is looked at, because times need not rise.
+    pub start_time: i64,
+    /// The earliest time not wanted any more.
+    pub end_time: i64,
+    /// Rows of an Arrow batch; the last one has fewer, and so has one that `batch_bytes` ends.
     pub batch_rows: usize,
+    /// Most bytes of keys, values and headers in an Arrow batch, unless one record is larger; at most 64 MiB.
+    pub batch_bytes: usize,
+    /// Transactions whose records are left out.
+    pub aborted: Vec<AbortedTransaction>,
 }
 
 impl DecodeOptions {
+    /// Rows of an Arrow batch unless told otherwise.
+    pub const BATCH_ROWS: usize = 65_536;
+
+    /// The greatest number of bytes of an Arrow batch.
+    pub const BATCH_BYTES: usize = BATCH_BYTES_MAX;
+
+    /// Everything there is, in these columns.
+    pub fn new(projection: Projection, topic: &str, partition: i32) -> Self {
+        Self {
+            projection,
+            topic: topic.to_owned(),
+            partition,
+            start: 0,
+            end: i64::MAX,
+            start_time: i64::MIN,
+            end_time: i64::MAX,
+            batch_rows: Self::BATCH_ROWS,
+            batch_bytes: BATCH_BYTES_MAX,
+            aborted: Vec::new(),
+        }
+    }
+
+    /// Whether times matter at all.
+    pub(crate) fn has_times(&self) -> bool {
+        self.start_time > i64::MIN || self.end_time < i64::MAX
+    }
+
     pub(crate) fn check(&self) -> Result<(), ColumnsError> {
         if self.start < 0 || self.end < self.start {
             return Err(ColumnsError::BadRange {
                 start: self.start,
                 end: self.end,
+            });
+        }
+        if self.end_time < self.start_time {
+            return Err(ColumnsError::BadTimes {
+                start: self.start_time,
+                end: self.end_time,
             });
         }
         Ok(())
@@ -104,6 +160,8 @@ impl Origin {
 pub(crate) struct Decoder {
     rows: Rows,
     end: i64,
+    times: Range<i64>,
+    aborted: Aborted,
     scratch: Vec<u8>,
     origin: Origin,
     /// Records below this offset have been seen or were not asked for.
@@ -119,8 +177,11 @@ impl Decoder {
                 &options.topic,
                 options.partition,
                 options.batch_rows,
+                options.batch_bytes,
             ),
             end: options.end,
+            times: options.start_time..options.end_time,
+            aborted: Aborted::new(&options.aborted),
             scratch: Vec::new(),
             origin,
             next_offset: options.start,
@@ -181,11 +242,13 @@ impl Decoder {
         // Format 0 has no timestamps; Kafka calls their type "none".
         let untimed = bytes[MAGIC_AT] == 0;
         let wanted = self.next_offset..self.end;
+        let times = self.times.clone();
         let mut last = None;
         let mut failed = None;
         legacy::for_each(&bytes[..size], DECOMPRESSED_LIMIT, |message| {
             last = Some(message.offset);
-            if failed.is_none() && wanted.contains(&message.offset) {
+            let wanted = wanted.contains(&message.offset) && times.contains(&message.timestamp);
+            if failed.is_none() && wanted {
                 let row = Row {
                     offset: message.offset,
                     timestamp: message.timestamp,
@@ -219,8 +282,9 @@ impl Decoder {
             self.next_offset = self.end;
             return Ok(());
         }
+        // What is left out is checked too: damage must not pass for an absence of records.
         batch.verify_crc()?;
-        if !header.is_control() {
+        if self.has_wanted(header) {
             let mut scratch = std::mem::take(&mut self.scratch);
             let fed = self.feed_records(batch, &mut scratch);
             self.scratch = scratch;
@@ -230,12 +294,26 @@ impl Decoder {
         Ok(())
     }
 
+    /// Whether records of the batch can be wanted, by its header. A marker is none, but ends a transaction.
+    fn has_wanted(&mut self, header: &BatchHeader) -> bool {
+        if header.is_control() {
+            self.aborted.meet_marker(header);
+            return false;
+        }
+        header.max_timestamp >= self.times.start && !self.aborted.has(header)
+    }
+
     fn feed_records(&mut self, batch: &Batch<'_>, scratch: &mut Vec<u8>) -> Result<(), Failure> {
         let wanted = self.next_offset..self.end;
         let timestamp_type = timestamp_type_id(batch.header.timestamp_type());
-        for record in batch.records_in(scratch, DECOMPRESSED_LIMIT)? {
+        let mut records = batch.records_in(scratch, DECOMPRESSED_LIMIT)?;
+        if !self.rows.wants_headers() {
+            records = records.without_headers();
+        }
+        let times = self.times.clone();
+        for record in records {
             let record = record?;
-            if wanted.contains(&record.offset) {
+            if wanted.contains(&record.offset) && times.contains(&record.timestamp) {
                 let row = Row {
                     offset: record.offset,
                     timestamp: record.timestamp,

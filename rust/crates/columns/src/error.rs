@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
+use arrow_schema::DataType;
+use logcore_records::RecordError;
 use logcore_storage::StorageError;
 
 use crate::schema::Column;
 
-/// Why rows could not be read.
+/// Why rows could not be read, or not be made into batches.
 #[derive(Debug, thiserror::Error)]
 pub enum ColumnsError {
     /// The projection names a column the Kafka source does not have.
@@ -21,6 +23,12 @@ pub enum ColumnsError {
     /// The range ends before it starts, or starts below zero.
     #[error("offsets [{start}, {end}) are no range")]
     BadRange { start: i64, end: i64 },
+    /// The time range ends before it starts.
+    #[error("times [{start}, {end}) are no range")]
+    BadTimes { start: i64, end: i64 },
+    /// A range is to be divided into no pieces.
+    #[error("a partition cannot be split into 0 ranges; ask for at least one")]
+    NoParts,
     /// The range lies outside what the log holds.
     #[error(
         "offsets [{start}, {end}) are not in {}, which has [{earliest}, {latest})", path.display()
@@ -59,6 +67,22 @@ pub enum ColumnsError {
     /// A single record does not fit the 32-bit offsets of Arrow's plain binary.
     #[error("a record of {bytes} bytes is larger than an Arrow binary column can hold")]
     RecordTooLarge { bytes: usize },
+    /// A table without a column that a record could be made of.
+    #[error("a table to append needs a column key or a column value, and has neither")]
+    NothingToAppend,
+    /// A column to append whose type has no place in a record.
+    #[error("column {name} has the type {found}; {wanted} is needed")]
+    ColumnType {
+        name: &'static str,
+        found: DataType,
+        wanted: &'static str,
+    },
+    /// A row that cannot be a record.
+    #[error("row {row} cannot be appended: {reason}")]
+    BadRow { row: usize, reason: &'static str },
+    /// A row that does not fit a batch.
+    #[error(transparent)]
+    Encode(#[from] RecordError),
     /// Arrow refused what was built, a mistake of this crate.
     #[error("Arrow refused the built columns: {0}")]
     Arrow(#[from] arrow_schema::ArrowError),

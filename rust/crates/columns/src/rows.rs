@@ -2,7 +2,7 @@
 //!
 //! A binary column is the concatenated bytes and the 32-bit end of each row's bytes, exactly as Arrow lays it out, so
 //! finishing a batch moves the vectors and copies nothing. A batch ends at `max_rows` rows or before its row bytes
-//! would pass [`MAX_BATCH_BYTES`], which bounds memory and keeps the 32-bit offsets from overflowing.
+//! would pass a limit of at most [`BATCH_BYTES_MAX`], which bounds memory and keeps the 32-bit offsets from overflowing.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use arrow_buffer::{Buffer, NullBufferBuilder, OffsetBuffer, ScalarBuffer};
 use crate::error::ColumnsError;
 use crate::schema::{Column, Projection, header_field, header_fields};
 
-/// Most bytes of keys, values and headers in one Arrow batch, unless a single record is larger.
-pub(crate) const MAX_BATCH_BYTES: usize = 64 << 20;
+/// The greatest limit to the bytes of keys, values and headers in one Arrow batch.
+pub(crate) const BATCH_BYTES_MAX: usize = 64 << 20;
 
 /// What a header costs beside its bytes: the offsets and validity of its key and value. Counted, so that headers
 /// without any bytes have a limit too.
@@ -139,6 +139,7 @@ pub(crate) struct Rows {
     topic: String,
     partition: i32,
     max_rows: usize,
+    max_bytes: usize,
     rows: usize,
     bytes: usize,
     key: Option<Bytes>,
@@ -155,12 +156,14 @@ impl Rows {
         topic: &str,
         partition: i32,
         max_rows: usize,
+        max_bytes: usize,
     ) -> Self {
         let binary = |column| projection.has(column).then(|| Bytes::with_capacity(0, 0));
         Self {
             topic: topic.to_owned(),
             partition,
             max_rows: max_rows.max(1),
+            max_bytes: max_bytes.min(BATCH_BYTES_MAX),
             rows: 0,
             bytes: 0,
             key: binary(Column::Key),
@@ -187,8 +190,7 @@ impl Rows {
     /// Whether a row with `row_bytes` bytes of key, value and headers still belongs into the batch being built.
     pub(crate) fn fits(&self, row_bytes: usize) -> bool {
         self.rows == 0
-            || (self.rows < self.max_rows
-                && self.bytes.saturating_add(row_bytes) <= MAX_BATCH_BYTES)
+            || (self.rows < self.max_rows && self.bytes.saturating_add(row_bytes) <= self.max_bytes)
     }
 
     /// Appends one row; its headers, when wanted, come before by [`Rows::push_header`].

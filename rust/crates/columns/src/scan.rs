@@ -1,12 +1,14 @@
 //! A partition's directory, read from one offset to another.
 //!
-//! The log is opened read-only: no lock, no recovery, no write. A broker may append to the same directory meanwhile;
-//! the end is fixed when the scan begins. Memory is one piece of a segment, one decompressed batch and the Arrow batch
+//! The log is one that the caller has open, or is opened read-only: no lock, no recovery, no write. It may be appended to
+//! meanwhile; the end is fixed when the scan begins. Memory is one piece of a segment, one decompressed batch and the Arrow batch
 //! being built, whatever the size of the partition.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use arrow_array::RecordBatch;
+use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_schema::{ArrowError, SchemaRef};
 use logcore_storage::Log;
 
 use crate::decode::{DecodeOptions, Decoder, Origin};
@@ -15,10 +17,25 @@ use crate::error::ColumnsError;
 /// Bytes read from a segment at a time, unless a single batch is larger.
 const READ_BYTES: u64 = 2 << 20;
 
+/// Whatever holds a log open.
+pub trait LogSource: Send + Sync {
+    /// The log.
+    fn log(&self) -> &Log;
+}
+
+impl LogSource for Log {
+    fn log(&self) -> &Log {
+        self
+    }
+}
+
 /// Arrow batches of the records [start, end) of one partition, in order. An iterator that ends after its first error.
 pub struct PartitionScan {
-    log: Log,
+    source: Arc<dyn LogSource>,
     decoder: Decoder,
+    /// Nothing before this offset is of the time wanted.
+    seek: i64,
+    schema: SchemaRef,
     buffer: Vec<u8>,
     /// The log's end when the scan began.
     latest: i64,
@@ -34,7 +51,16 @@ impl PartitionScan {
     /// A range that is none or lies outside the log, a directory that cannot be read or holds no partition.
     pub fn open(directory: &Path, options: &DecodeOptions) -> Result<Self, ColumnsError> {
         options.check()?;
-        let log = Log::open_read_only(directory)?;
+        Self::over(Arc::new(Log::open_read_only(directory)?), options)
+    }
+
+    /// [`PartitionScan::open`] for a log that is open.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn over(source: Arc<dyn LogSource>, options: &DecodeOptions) -> Result<Self, ColumnsError> {
+        options.check()?;
+        let log = source.log();
         let mut options = options.clone();
         let (earliest, latest) = (log.log_start_offset(), log.log_end_offset());
         if options.end == i64::MAX {
@@ -42,20 +68,28 @@ impl PartitionScan {
         }
         if options.start < earliest || options.end > latest || options.start > options.end {
             return Err(ColumnsError::OutOfRange {
-                path: directory.to_path_buf(),
+                path: log.dir(),
                 start: options.start,
                 end: options.end,
                 earliest,
                 latest,
             });
         }
+        let seek = first_of_time(log, &options)?;
         Ok(Self {
-            decoder: Decoder::new(&options, Origin::Directory(directory.to_path_buf())),
+            decoder: Decoder::new(&options, Origin::Directory(log.dir())),
+            seek,
+            schema: Arc::clone(options.projection.schema()),
             latest,
-            log,
+            source,
             buffer: Vec::new(),
             ended: false,
         })
+    }
+
+    /// The schema of every batch.
+    pub fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
     }
 
     fn advance(&mut self) -> Result<Option<RecordBatch>, ColumnsError> {
@@ -75,8 +109,12 @@ impl PartitionScan {
 
     /// Reads and decodes the next piece of a segment; false when the log has nothing more.
     fn read_piece(&mut self) -> Result<bool, ColumnsError> {
-        let from = self.decoder.next_offset;
-        let slice = self.log.read(from, READ_BYTES, self.latest, true)?;
+        let from = self.decoder.next_offset.max(self.seek);
+        if from >= self.latest {
+            return Ok(false);
+        }
+        let log = self.source.log();
+        let slice = log.read(from, READ_BYTES, self.latest, true)?;
         if slice.is_empty() {
             return Ok(false);
         }
@@ -86,10 +124,10 @@ impl PartitionScan {
         }
         let filled = slice.read_into(&mut self.buffer[..wanted])?;
         self.decoder.feed(&self.buffer[..filled], slice.position)?;
-        if self.decoder.next_offset == from {
+        if self.decoder.next_offset <= from {
             // The log said that a whole batch lies here.
             return Err(ColumnsError::CutOff {
-                path: self.log.dir(),
+                path: log.dir(),
                 offset: from,
             });
         }
@@ -107,6 +145,82 @@ impl Iterator for PartitionScan {
         }
         next.transpose()
     }
+}
+
+/// Where the first record of the time wanted is, by the time index. Its batch is decoded from its front, because in an
+/// old compressed message set the index knows only the last record.
+fn first_of_time(log: &Log, options: &DecodeOptions) -> Result<i64, ColumnsError> {
+    if !options.has_times() || options.start_time == i64::MIN {
+        return Ok(options.start);
+    }
+    let found = log.offset_for_timestamp(options.start_time)?;
+    Ok(found.map_or(i64::MAX, |found| found.offset))
+}
+
+/// A scan as Arrow's own kind of reader, for whoever takes its C stream.
+pub struct ScanReader(pub PartitionScan);
+
+impl Iterator for ScanReader {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.0.next()?;
+        Some(next.map_err(|error| ArrowError::ExternalError(Box::new(error))))
+    }
+}
+
+impl RecordBatchReader for ScanReader {
+    fn schema(&self) -> SchemaRef {
+        self.0.schema()
+    }
+}
+
+/// Ranges of offsets that together are `[start, end)`, at most `parts` and of about as many bytes each, for readers that work
+/// side by side. `end` may be `i64::MAX` for the log's end.
+///
+/// # Errors
+/// No parts; a range that is none or lies outside the log.
+pub fn split(
+    log: &Log,
+    parts: usize,
+    start: i64,
+    end: i64,
+) -> Result<Vec<(i64, i64)>, ColumnsError> {
+    if parts == 0 {
+        return Err(ColumnsError::NoParts);
+    }
+    let (earliest, latest) = (log.log_start_offset(), log.log_end_offset());
+    let end = if end == i64::MAX { latest } else { end };
+    if start > end {
+        return Err(ColumnsError::BadRange { start, end });
+    }
+    if start < earliest || end > latest {
+        return Err(ColumnsError::OutOfRange {
+            path: log.dir(),
+            start,
+            end,
+            earliest,
+            latest,
+        });
+    }
+    let cuts = log.split_offsets(start, end, parts)?;
+    let pairs = cuts.windows(2).map(|cut| (cut[0], cut[1]));
+    Ok(pairs.filter(|(from, to)| from < to).collect())
+}
+
+/// [`split`] of the partition in a directory, from its earliest offset if `start` is `None`.
+///
+/// # Errors
+/// As there, and as [`partition_offsets`].
+pub fn partition_splits(
+    directory: &Path,
+    parts: usize,
+    start: Option<i64>,
+    end: i64,
+) -> Result<Vec<(i64, i64)>, ColumnsError> {
+    let log = Log::open_read_only(directory)?;
+    let start = start.unwrap_or_else(|| log.log_start_offset());
+    split(&log, parts, start, end)
 }
 
 /// The earliest offset in a partition's directory, and the one after its last whole batch.

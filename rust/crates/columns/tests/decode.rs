@@ -5,7 +5,9 @@
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, RecordBatch};
-use logcore_columns::{Column, ColumnsError, DecodeOptions, Projection, decode_batches};
+use logcore_columns::{
+    AbortedTransaction, Column, ColumnsError, DecodeOptions, Projection, decode_batches,
+};
 use logcore_records::{BatchBuilder, Compression, TimestampType};
 use proptest::collection::vec;
 use proptest::option;
@@ -103,13 +105,12 @@ fn encode(batch: &ModelBatch) -> Vec<u8> {
 }
 
 fn options(columns: &[Column], start: i64, end: i64, batch_rows: usize) -> DecodeOptions {
+    let projection = Projection::new(columns.to_vec()).expect("some columns");
     DecodeOptions {
-        projection: Projection::new(columns.to_vec()).expect("some columns"),
-        topic: "orders".to_owned(),
-        partition: 3,
         start,
         end,
         batch_rows,
+        ..DecodeOptions::new(projection, "orders", 3)
     }
 }
 
@@ -193,6 +194,58 @@ proptest! {
         prop_assert!(decoded.next_offset >= end.min(last + 1) || decoded.next_offset == start);
     }
 
+    // Broken if it failed: a reader of a time range would get records of another time, or miss some of its own.
+    #[test]
+    fn rows_are_the_records_of_the_time(log in log(), pick in any::<(prop::sample::Index, prop::sample::Index)>()) {
+        let records: Vec<Model> = log
+            .iter()
+            .filter(|batch| !batch.control)
+            .flat_map(|batch| batch.records.clone())
+            .collect();
+        let mut times: Vec<i64> = records.iter().map(|record| record.timestamp).collect();
+        times.extend([0, i64::MAX]);
+        let (one, other) = (times[pick.0.index(times.len())], times[pick.1.index(times.len())]);
+        let (start_time, end_time) = (one.min(other), one.max(other));
+        let bytes: Vec<u8> = log.iter().flat_map(encode).collect();
+        let options = DecodeOptions { start_time, end_time, ..options(&Column::ALL, 0, i64::MAX, 7) };
+        let decoded = decode_batches(&bytes, &options).expect("undamaged bytes");
+        let found: Vec<Model> = decoded.batches.iter().flat_map(rows).collect();
+        let expected: Vec<Model> = records
+            .into_iter()
+            .filter(|record| (start_time..end_time).contains(&record.timestamp))
+            .collect();
+        prop_assert_eq!(found, expected);
+    }
+
+    // Broken if it failed: a reader of committed records would be given aborted ones, or lose committed ones.
+    #[test]
+    fn aborted_transactions_are_left_out(
+        steps in vec((0..3i64, 0..5u8), 1..60),
+        markers_known: bool,
+        start in 0i64..20,
+    ) {
+        let (bytes, records, mut aborted) = transactions(&steps);
+        // As the log answers: what ended before the start is not in the list.
+        aborted.retain(|aborted| aborted.last_offset >= start);
+        if !markers_known {
+            aborted.iter_mut().for_each(|aborted| aborted.last_offset = i64::MAX);
+        }
+        let projection = Projection::new(vec![Column::Offset]).expect("a column");
+        let options = DecodeOptions {
+            start,
+            aborted,
+            ..DecodeOptions::new(projection, "orders", 0)
+        };
+        let decoded = decode_batches(&bytes, &options).expect("undamaged bytes");
+        let found: Vec<i64> = decoded
+            .batches
+            .iter()
+            .flat_map(|batch| batch.column(0).as_primitive::<Int64Type>().values().to_vec())
+            .collect();
+        let expected: Vec<i64> = records.into_iter().filter(|offset| *offset >= start).collect();
+        prop_assert_eq!(found, expected);
+    }
+
     #[test]
     fn fewer_columns_are_the_same_columns(log in log(), seed in 1u8..255) {
         let bytes: Vec<u8> = log.iter().flat_map(encode).collect();
@@ -234,6 +287,90 @@ proptest! {
     fn garbage_costs_an_error_at_most(bytes in vec(any::<u8>(), 0..400)) {
         let _ = decode_batches(&bytes, &options(&Column::ALL, 0, i64::MAX, 10));
     }
+}
+
+/// A log of three producers that each write (0..=2), commit (3) or abort (4) in turn: its bytes, the offsets of the records
+/// that are not aborted, and the aborted transactions. One that is still open counts as not aborted.
+fn transactions(steps: &[(i64, u8)]) -> (Vec<u8>, Vec<i64>, Vec<AbortedTransaction>) {
+    let (mut bytes, mut records, mut aborted) = (Vec::new(), Vec::new(), Vec::new());
+    let mut open: [Option<i64>; 3] = [None; 3];
+    let mut written: Vec<(i64, i64)> = Vec::new();
+    for (offset, (producer, step)) in (0i64..).zip(steps) {
+        let mut builder = BatchBuilder::new(Compression::None, None);
+        // Producer 2 writes plainly: a list of aborted transactions says nothing of what is in none.
+        builder.set_transactional(*producer != 2);
+        builder.set_producer_state(*producer, 0, 0);
+        builder.set_base_offset(offset, 0);
+        let ends = *step >= 3 && *producer != 2;
+        builder.set_control(ends);
+        builder.append(offset, None, None, &[]).expect("fits");
+        bytes.extend(builder.build().expect("a record"));
+        let transaction = &mut open[*producer as usize];
+        if !ends {
+            transaction.get_or_insert(offset);
+            written.push((*producer, offset));
+        } else if let Some(first) = transaction.take()
+            && *step == 4
+        {
+            written.retain(|(by, at)| by != producer || *at < first);
+            aborted.push(AbortedTransaction {
+                producer_id: *producer,
+                first_offset: first,
+                last_offset: offset,
+            });
+        }
+    }
+    records.extend(written.iter().map(|(_, offset)| *offset));
+    (bytes, records, aborted)
+}
+
+// Broken if it failed: reading a column or two would cost what reading headers costs.
+#[test]
+fn headers_are_not_looked_at_unless_asked_for() {
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    builder
+        .append(1, None, Some(b"v"), &[(b"k", Some(b"h"))])
+        .expect("fits");
+    let mut bytes = builder.build().expect("one record");
+    // The last bytes are the header: a length of 1 for "h" becomes one beyond the record, under a right checksum.
+    let length_at = bytes.len() - 2;
+    bytes[length_at] = 0x7e;
+    logcore_records::set_producer_state_in_place(&mut bytes, -1, -1, -1);
+    let decoded = decode_batches(&bytes, &options(&[Column::Value, Column::Offset], 0, 1, 10))
+        .expect("values are whole");
+    assert_eq!(decoded.batches[0].num_rows(), 1);
+    assert!(decode_batches(&bytes, &options(&[Column::Headers], 0, 1, 10)).is_err());
+}
+
+// Broken if it failed: a table of few large rows would take as much memory as one of many small.
+#[test]
+fn a_batch_has_no_more_bytes_than_asked_for() {
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    for row in 0..100 {
+        let value = vec![b'v'; if row == 50 { 5_000 } else { 300 }];
+        builder.append(1, None, Some(&value), &[]).expect("fits");
+    }
+    let bytes = builder.build().expect("records");
+    let options = DecodeOptions {
+        batch_bytes: 1_000,
+        ..options(&[Column::Value], 0, i64::MAX, 1_000)
+    };
+    let decoded = decode_batches(&bytes, &options).expect("undamaged");
+    let sizes: Vec<(usize, usize)> = decoded
+        .batches
+        .iter()
+        .map(|batch| {
+            let values = batch.column(0).as_binary::<i32>();
+            (batch.num_rows(), values.values().len())
+        })
+        .collect();
+    assert_eq!(sizes.iter().map(|(rows, _)| rows).sum::<usize>(), 100);
+    assert!(
+        sizes
+            .iter()
+            .all(|(rows, bytes)| *bytes <= 1_000 || *rows == 1),
+        "{sizes:?}"
+    );
 }
 
 #[test]

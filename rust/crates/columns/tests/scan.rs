@@ -8,7 +8,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use logcore_columns::{
     Column, ColumnsError, DecodeOptions, PartitionScan, Projection, partition_offset_for_timestamp,
-    partition_offsets,
+    partition_offsets, partition_splits,
 };
 use logcore_records::{BatchBuilder, Compression};
 use logcore_storage::{Log, LogConfig};
@@ -31,13 +31,12 @@ fn append(log: &Log, from: i64, batches: i64, size: usize, compression: Compress
 }
 
 fn options(start: i64, end: i64) -> DecodeOptions {
+    let projection = Projection::new(vec![Column::Offset, Column::Value]).expect("two columns");
     DecodeOptions {
-        projection: Projection::new(vec![Column::Offset, Column::Value]).expect("two columns"),
-        topic: "orders".to_owned(),
-        partition: 0,
         start,
         end,
         batch_rows: 1_000,
+        ..DecodeOptions::new(projection, "orders", 0)
     }
 }
 
@@ -150,4 +149,90 @@ fn what_is_not_there_is_said() {
         PartitionScan::open(&room.path().join("absent-0"), &options(0, 1)).err(),
         Some(ColumnsError::Storage(_))
     ));
+}
+
+// Broken if it failed: parallel readers would miss records, read some twice, or one of them would do all the work.
+#[test]
+fn splits_are_even_and_leave_nothing_out() {
+    let room = tempfile::tempdir().expect("a temporary directory");
+    let directory = room.path().join("orders-0");
+    let log = Log::open(&directory, small_segments(), true, 0).expect("a new log");
+    append(&log, 0, 300, 100, Compression::None);
+    for (start, end) in [(0, 3_000), (0, 1), (1_234, 2_345), (7, 7)] {
+        for parts in [1, 2, 3, 8, 1_000_000] {
+            let ranges = partition_splits(&directory, parts, Some(start), end).expect("readable");
+            assert!(ranges.len() <= parts);
+            let mut next = start;
+            for (from, to) in &ranges {
+                assert_eq!(*from, next, "{ranges:?}");
+                assert!(from < to, "{ranges:?}");
+                // A cut inside a batch would have two readers decode it.
+                assert!(from % 10 == 0 || *from == start, "{ranges:?}");
+                next = *to;
+            }
+            assert_eq!(next, end);
+            let longest = ranges.iter().map(|(from, to)| to - from).max().unwrap_or(0);
+            if parts <= 8 {
+                // An index entry for 4 KiB, which is three batches of these, so a cut is at most so far off on each side.
+                assert!(longest <= (end - start) / parts as i64 + 100, "{ranges:?}");
+            }
+        }
+    }
+    let ranges = partition_splits(&directory, 4, None, i64::MAX).expect("readable");
+    assert_eq!(ranges.len(), 4);
+    let found: Vec<i64> = ranges
+        .iter()
+        .flat_map(|(from, to)| offsets(&directory, *from, *to))
+        .collect();
+    assert_eq!(found, (0..3_000).collect::<Vec<_>>());
+    // Without its indexes a log has no places to cut but between segments.
+    log.close().expect("a clean end");
+    for entry in std::fs::read_dir(&directory).expect("a listing") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|suffix| suffix == "index") {
+            std::fs::remove_file(path).expect("a file to remove");
+        }
+    }
+    let ranges = partition_splits(&directory, 4, None, i64::MAX).expect("readable");
+    assert_eq!(ranges.first().map(|(from, _)| *from), Some(0));
+    assert_eq!(ranges.last().map(|(_, to)| *to), Some(3_000));
+    for (parts, start, end) in [(0, 0, 10), (2, 10, 5), (2, -1, 5), (2, 0, 3_001)] {
+        assert!(partition_splits(&directory, parts, Some(start), end).is_err());
+    }
+}
+
+// Broken if it failed: a range of time would be read from the wrong place, or from all of a large partition.
+#[test]
+fn times_begin_at_the_time_index() {
+    let room = tempfile::tempdir().expect("a temporary directory");
+    let directory = room.path().join("orders-0");
+    let log = Log::open(&directory, small_segments(), true, 0).expect("a new log");
+    append(&log, 0, 300, 100, Compression::Lz4);
+    for (from, to) in [
+        (0, 3_000_000),
+        (1_234_567, 2_000_001),
+        (2_999_000, i64::MAX),
+        (5_000_000, i64::MAX),
+    ] {
+        let options = DecodeOptions {
+            start_time: from,
+            end_time: to,
+            ..options(0, i64::MAX)
+        };
+        let scan = PartitionScan::open(&directory, &options).expect("a readable log");
+        let found: Vec<i64> = scan
+            .flat_map(|batch| {
+                let batch = batch.expect("undamaged batches");
+                batch
+                    .column(0)
+                    .as_primitive::<Int64Type>()
+                    .values()
+                    .to_vec()
+            })
+            .collect();
+        let expected: Vec<i64> = (0..3_000)
+            .filter(|offset| (from..to).contains(&(offset * 1_000)))
+            .collect();
+        assert_eq!(found, expected);
+    }
 }

@@ -128,6 +128,12 @@ impl BatchBuilder {
         self.count == 0
     }
 
+    /// The codec.
+    #[inline]
+    pub fn compression(&self) -> Compression {
+        self.compression
+    }
+
     /// The greatest timestamp so far in milliseconds, -1 before the first record.
     pub fn max_timestamp(&self) -> i64 {
         self.max_timestamp
@@ -209,6 +215,31 @@ impl BatchBuilder {
             self.reset();
         }
         result
+    }
+
+    /// [`BatchBuilder::build_into`] for a batch that must not be larger than `limit`: one that the codec would make so,
+    /// as codecs do with random bytes, is written without it if it fits then.
+    pub fn build_within(&mut self, limit: usize, out: &mut Vec<u8>) -> Result<(), RecordError> {
+        let start = out.len();
+        let plain_fits = self.buffer.len() <= limit;
+        let codec = self.compression;
+        if self.count == 0 || codec == Compression::None || !plain_fits {
+            return self.build_into(out);
+        }
+        let written = self.write_batch(out, start).and_then(|()| {
+            if out.len() - start <= limit {
+                return Ok(());
+            }
+            out.truncate(start);
+            self.compression = Compression::None;
+            self.write_batch(out, start)
+        });
+        self.compression = codec;
+        match written {
+            Ok(()) => self.reset(),
+            Err(_) => out.truncate(start),
+        }
+        written
     }
 
     fn write_batch(&mut self, out: &mut Vec<u8>, start: usize) -> Result<(), RecordError> {

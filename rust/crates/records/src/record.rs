@@ -103,6 +103,16 @@ impl<'a> Iterator for Headers<'a> {
 
 impl ExactSizeIterator for Headers<'_> {}
 
+/// The header count and that many headers, which must fill the rest of a record.
+#[inline]
+fn read_headers(mut body: &[u8]) -> Result<Headers<'_>, &'static str> {
+    let count = varint::read_i32(&mut body).map_err(|_| BAD_NUMBER)?;
+    if count == 0 && body.is_empty() {
+        return Ok(Headers::EMPTY);
+    }
+    Headers::check(count, body)
+}
+
 const BAD_NUMBER: &str = "a number in it is cut short or too long";
 
 /// Takes a length and that many bytes off the front; a negative length is null, as Kafka reads it.
@@ -172,9 +182,18 @@ pub struct RecordIter<'a> {
     rest: &'a [u8],
     index: usize,
     done: bool,
+    skip_headers: bool,
 }
 
 impl<'a> RecordIter<'a> {
+    /// For callers that want no headers: they are stepped over, neither read nor checked, and every record says that it
+    /// has none.
+    #[must_use]
+    pub fn without_headers(mut self) -> Self {
+        self.skip_headers = true;
+        self
+    }
+
     #[inline]
     pub(crate) fn new(base: RecordBase, bytes: &'a [u8]) -> Self {
         Self {
@@ -182,6 +201,7 @@ impl<'a> RecordIter<'a> {
             rest: bytes,
             index: 0,
             done: false,
+            skip_headers: false,
         }
     }
 
@@ -203,11 +223,10 @@ impl<'a> RecordIter<'a> {
         let offset_delta = varint::read_i32(&mut body).map_err(|_| BAD_NUMBER)?;
         let key = nullable(&mut body)?;
         let value = nullable(&mut body)?;
-        let header_count = varint::read_i32(&mut body).map_err(|_| BAD_NUMBER)?;
-        let headers = if header_count == 0 && body.is_empty() {
+        let headers = if self.skip_headers {
             Headers::EMPTY
         } else {
-            Headers::check(header_count, body)?
+            read_headers(body)?
         };
         let base = &self.base;
         let record = Record {

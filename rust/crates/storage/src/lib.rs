@@ -20,6 +20,7 @@
 //! | [`verify`] | reading everything and saying what is wrong |
 //! | [`repair`] | mending it: cutting and rebuilding, with what was there kept aside |
 //! | [`mod@slice`] | what reads and appends return |
+//! | [`watch`] | waiting for a log to change |
 //! | [`config`], [`error`] | settings, and everything that can go wrong |
 //!
 //! Use: open a [`LogDir`] (a server) or a [`StandaloneLog`] (a library), or [`Log::open_read_only`] beside whoever
@@ -60,7 +61,11 @@ mod time_index;
 mod txn_index;
 pub mod uuid;
 mod validator;
+<<<<<<< HEAD
 pub mod verify;
+=======
+pub mod watch;
+>>>>>>> log-columns
 
 pub use cleaner::{Cleaner, CleanerConfig, CleanerEvent, CleanerStats, CleaningPaused};
 pub use config::{LogConfig, TimestampType};

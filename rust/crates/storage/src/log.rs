@@ -25,6 +25,7 @@ mod follow;
 mod foreign;
 mod maintain;
 mod read;
+mod splits;
 #[cfg(test)]
 mod tests;
 mod truncate;

@@ -1,0 +1,228 @@
+"""A directory of logs: what a broker keeps in one of its `log.dirs`, as a mapping."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self, TypeAlias
+
+from logcore import _native
+from logcore._log import Log
+
+Settings: TypeAlias = Mapping[str, int | str | bool]
+
+
+def open_dir(
+    path: str | os.PathLike[str],
+    *,
+    readonly: bool = False,
+    compression: str = "none",
+    broker_id: int | None = None,
+    topics: Mapping[str, Settings] | None = None,
+    **config: int | str | bool,
+) -> LogDirectory:
+    """Opens a directory of logs, one directory `<topic>-<partition>` each; it is created when missing.
+
+    One opening may write at a time, in any process; a broker counts, Apache Kafka's too, and can serve the
+    directory afterwards. `readonly` takes no lock, writes nothing, and works beside whoever writes. After a
+    crash every log is recovered, several at a time; those that cannot be are in `LogDirectory.failures`.
+
+    `config` are Kafka's topic settings with underscores, for all topics; `topics` has more of them for single
+    topics. `compression` is as in `logcore.open`. `broker_id` is whose directory it is (`meta.properties`):
+    whose it says, or 0 for a new one, if None.
+
+    Raises LockedError, LogConfigError, CorruptLogError (another broker's directory), LogIOError, ValueError
+    (compression); LogNotFoundError with `readonly` when there is no directory.
+
+    >>> import logcore, tempfile
+    >>> path = tempfile.mkdtemp()
+    >>> with logcore.open_dir(path, topics={"flights": {"retention_ms": 3_600_000}}) as directory:
+    ...     _ = directory.create("flights", 0).append(b"departed")
+    ...     _ = directory.create("flights", 1)
+    ...     list(directory), directory["flights", 0].end_offset
+    ([('flights', 0), ('flights', 1)], 1)
+    >>> with logcore.open_dir(path, readonly=True) as directory:
+    ...     [record.value for record in directory["flights", 0].records()]
+    [b'departed']
+    """
+    if readonly:
+        return LogDirectory(_Reader(Path(path), compression))
+    settings = {topic: dict(given) for topic, given in (topics or {}).items()}
+    return LogDirectory(_native.LogDir(path, broker_id, compression, config, settings))
+
+
+class LogDirectory(Mapping[tuple[str, int], Log]):
+    """The logs of a directory by topic and partition; made by `logcore.open_dir`. Safe to use from several threads.
+
+    A context manager: leaving the block closes it, which closes every log in it and writes the checkpoints. A
+    directory that is not closed is recovered at the next opening. `close` of one of its logs only flushes.
+    """
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: _Directory) -> None:
+        self._native = native
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        mode = "readonly" if self.readonly else "writable"
+        return f"<logcore.LogDirectory {str(self.path)!r} {mode}>"
+
+    def __getitem__(self, key: tuple[str, int]) -> Log:
+        topic, partition = key
+        native = self._native.get(topic, partition)
+        if native is None:
+            raise KeyError(key)
+        return Log(native)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._native.partitions()
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return iter(self._native.partitions())
+
+    def __len__(self) -> int:
+        return len(self._native.partitions())
+
+    def create(self, topic: str, partition: int = 0, **config: int | str | bool) -> Log:
+        """Creates an empty log; `config` goes before the settings the directory was opened with.
+
+        Raises LogExistsError, LogConfigError (also for a topic's name), ReadOnlyError, LogClosedError, LogIOError.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open_dir(tempfile.mkdtemp()) as directory:
+        ...     directory.create("flights", 3, segment_bytes=1 << 20).path.name
+        'flights-3'
+        """
+        return Log(self._native.create(topic, partition, config))
+
+    def delete(self, topic: str, partition: int = 0) -> None:
+        """Deletes a log and its files. Objects for it that are still there raise LogClosedError.
+
+        Raises LogNotFoundError, ReadOnlyError, LogClosedError, LogIOError.
+        """
+        self._native.delete(topic, partition)
+
+    def maintain(self) -> None:
+        """`Log.maintain` on every log, then `checkpoint`. Call it now and then, say every minute.
+
+        Raises ReadOnlyError, LogClosedError, LogIOError; every log got its turn then.
+        """
+        self._native.maintain()
+
+    def checkpoint(self) -> None:
+        """Writes down where each log begins and how far it is on disk, so that recovery has less to do.
+
+        Raises ReadOnlyError, LogClosedError, LogIOError.
+        """
+        self._native.checkpoint()
+
+    @property
+    def failures(self) -> list[tuple[Path, str]]:
+        """Directories of logs that could not be loaded, and why; they are left as they are."""
+        return self._native.failures
+
+    @property
+    def path(self) -> Path:
+        """The directory."""
+        return self._native.path
+
+    @property
+    def readonly(self) -> bool:
+        """Whether it was opened for reading only."""
+        return isinstance(self._native, _Reader)
+
+    def close(self) -> None:
+        """Closes every log, writes the checkpoints, marks the directory as whole. Closing again does nothing.
+
+        Raises LogIOError when something could not be brought to disk; the rest is closed all the same.
+        """
+        self._native.close()
+
+
+class _Directory(Protocol):
+    """What is under a LogDirectory: the extension's, or a reader's."""
+
+    def partitions(self) -> list[tuple[str, int]]: ...
+    def get(self, topic: str, partition: int) -> _native.Log | None: ...
+    def create(self, topic: str, partition: int, config: dict[str, int | str | bool]) -> _native.Log: ...
+    def delete(self, topic: str, partition: int) -> None: ...
+    def checkpoint(self) -> None: ...
+    def maintain(self) -> None: ...
+    def close(self) -> None: ...
+    @property
+    def failures(self) -> list[tuple[Path, str]]: ...
+    @property
+    def path(self) -> Path: ...
+
+
+class _Reader:
+    """A directory that somebody else may be writing: what is in it now, opened when asked for."""
+
+    def __init__(self, path: Path, compression: str) -> None:
+        if not path.is_dir():
+            raise _native.LogNotFoundError(f"there is no log at {path}")
+        self.path = path.resolve()
+        self.failures: list[tuple[Path, str]] = []
+        self._compression = compression
+        self._opened: dict[tuple[str, int], _native.Log] = {}
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def partitions(self) -> list[tuple[str, int]]:
+        names = (entry.name for entry in os.scandir(self.path) if entry.is_dir())
+        found = (_native.partition_of_directory(name) for name in names)
+        return sorted(key for key in found if key is not None)
+
+    def get(self, topic: str, partition: int) -> _native.Log | None:
+        key = (topic, partition)
+        with self._lock:
+            if self._closed:
+                error = _native.LogClosedError(f"the directory {self.path} is closed")
+                error.code = NOT_LEADER_OR_FOLLOWER
+                raise error
+            if key not in self.partitions():
+                # Deleted, if it was there; what comes back under this name is another log.
+                self._opened.pop(key, None)
+                return None
+            if key not in self._opened:
+                directory = self.path / f"{topic}-{partition}"
+                self._opened[key] = _native.Log(directory, False, True, self._compression, {})
+            return self._opened[key]
+
+    def create(self, topic: str, partition: int, config: dict[str, int | str | bool]) -> _native.Log:
+        raise self._read_only()
+
+    def delete(self, topic: str, partition: int) -> None:
+        raise self._read_only()
+
+    def checkpoint(self) -> None:
+        raise self._read_only()
+
+    def maintain(self) -> None:
+        raise self._read_only()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            for log in self._opened.values():
+                log.close()
+
+    def _read_only(self) -> _native.ReadOnlyError:
+        error = _native.ReadOnlyError(f"the directory {self.path} was opened read-only")
+        error.code = POLICY_VIOLATION
+        return error
+
+
+NOT_LEADER_OR_FOLLOWER = 6
+POLICY_VIOLATION = 44

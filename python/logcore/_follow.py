@@ -1,0 +1,53 @@
+"""Following a log in an asyncio program: the loop watches a descriptor, a thread of its pool reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from logcore import _native
+
+LOOK_AGAIN = 0.5
+"""Seconds after which the log is looked at, told or not: not every file system tells of changes."""
+
+
+async def follow_async(
+    log: _native.Log, offset: int, timeout: float | None, max_bytes: int
+) -> AsyncIterator[_native.Record]:
+    """Yields the records from `offset` on; ends after `timeout` seconds without one, never if None."""
+    watch = _native.Watch(log)
+    changed = asyncio.Event()
+
+    def wake() -> None:
+        watch.clear()
+        changed.set()
+
+    loop = asyncio.get_running_loop()
+    loop.add_reader(watch.fileno(), wake)
+    try:
+        deadline = None if timeout is None else loop.time() + timeout
+        while True:
+            # Cleared before looking, so that a change between the two is not slept through.
+            changed.clear()
+            if await asyncio.to_thread(watch.has_more, offset):
+                records, offset = await asyncio.to_thread(log.read_records, offset, max_bytes)
+                for record in records:
+                    yield record
+                deadline = None if timeout is None else loop.time() + timeout
+            elif deadline is not None and loop.time() >= deadline:
+                return
+            else:
+                await _wait(changed, deadline)
+    finally:
+        loop.remove_reader(watch.fileno())
+
+
+async def _wait(changed: asyncio.Event, deadline: float | None) -> None:
+    left = LOOK_AGAIN
+    if deadline is not None:
+        left = min(left, max(0.0, deadline - asyncio.get_running_loop().time()))
+    try:
+        async with asyncio.timeout(left):
+            await changed.wait()
+    except TimeoutError:
+        return

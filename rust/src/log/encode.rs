@@ -1,0 +1,179 @@
+//! Python's records into batches. Holds the GIL, because it reads Python's objects; compression runs without it.
+
+use logcore_records::{BatchBuilder, Compression, RecordError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+
+use super::record::{Given, PyRecord, header_slices, to_headers};
+use crate::errors::record_error;
+
+/// Takes records into batches of at most `batch_bytes`, except for a record that is larger by itself.
+pub(super) struct Encoder {
+    builder: BatchBuilder,
+    batch_bytes: usize,
+    now_ms: i64,
+    out: Vec<u8>,
+}
+
+impl Encoder {
+    pub(super) fn new(
+        compression: Compression,
+        level: Option<i32>,
+        batch_bytes: usize,
+        now_ms: i64,
+    ) -> Self {
+        Self {
+            builder: BatchBuilder::new(compression, level),
+            batch_bytes,
+            now_ms,
+            out: Vec::new(),
+        }
+    }
+
+    /// Takes bytes (a value), a tuple `(key, value[, headers[, timestamp]])`, or a `Record`.
+    pub(super) fn push(&mut self, given: &Bound<'_, PyAny>) -> PyResult<()> {
+        if let Ok(record) = given.cast::<PyRecord>() {
+            return self.push_record(given.py(), record.get());
+        }
+        if let Ok(tuple) = given.cast::<PyTuple>() {
+            return self.push_tuple(tuple);
+        }
+        let value = Given::new(given)?;
+        self.add(given.py(), None, Some(value.as_slice()), &[], None)
+    }
+
+    fn push_record(&mut self, py: Python<'_>, record: &PyRecord) -> PyResult<()> {
+        let headers = to_headers(Some(record.headers.bind(py)))?;
+        let key = record.key.as_ref().map(|key| key.bind(py).as_bytes());
+        let value = record.value.as_ref().map(|value| value.bind(py).as_bytes());
+        let headers = header_slices(&headers)?;
+        self.add(py, key, value, &headers, Some(record.timestamp))
+    }
+
+    fn push_tuple(&mut self, tuple: &Bound<'_, PyTuple>) -> PyResult<()> {
+        if !(2..=4).contains(&tuple.len()) {
+            return Err(PyTypeError::new_err(
+                "a record's tuple is (key, value), (key, value, headers) or (key, value, headers, timestamp)",
+            ));
+        }
+        let item = |at: usize| -> PyResult<Option<Bound<'_, PyAny>>> {
+            if at >= tuple.len() {
+                return Ok(None);
+            }
+            Ok(Some(tuple.get_item(at)?).filter(|item| !item.is_none()))
+        };
+        let timestamp = item(3)?.map(|at| at.extract()).transpose()?;
+        self.push_parts(
+            tuple.py(),
+            item(0)?.as_ref(),
+            item(1)?.as_ref(),
+            item(2)?.as_ref(),
+            timestamp,
+        )
+    }
+
+    /// Takes one record in its parts.
+    pub(super) fn push_parts<'py>(
+        &mut self,
+        py: Python<'py>,
+        key: Option<&Bound<'py, PyAny>>,
+        value: Option<&Bound<'py, PyAny>>,
+        headers: Option<&Bound<'py, PyAny>>,
+        timestamp: Option<i64>,
+    ) -> PyResult<()> {
+        let (key, value) = (Given::optional(key)?, Given::optional(value)?);
+        let headers = to_headers(headers)?;
+        self.add(
+            py,
+            key.as_ref().map(Given::as_slice),
+            value.as_ref().map(Given::as_slice),
+            &header_slices(&headers)?,
+            timestamp,
+        )
+    }
+
+    fn add(
+        &mut self,
+        py: Python<'_>,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[(&[u8], Option<&[u8]>)],
+        timestamp: Option<i64>,
+    ) -> PyResult<()> {
+        let size = BatchBuilder::record_size_bound(key, value, headers);
+        if !self.builder.is_empty() && self.builder.estimated_size() + size > self.batch_bytes {
+            self.end_batch(py)?;
+        }
+        let timestamp = timestamp.filter(|at| *at >= 0).unwrap_or(self.now_ms);
+        self.builder
+            .append(timestamp, key, value, headers)
+            .map(|_| ())
+            .map_err(|error| record_error(py, &error))
+    }
+
+    fn end_batch(&mut self, py: Python<'_>) -> PyResult<()> {
+        let Self {
+            builder,
+            out,
+            batch_bytes,
+            ..
+        } = self;
+        py.detach(|| builder.build_within(*batch_bytes, out))
+            .map_err(|error| record_error(py, &error))
+    }
+
+    /// The batches; none without records.
+    pub(super) fn finish(mut self, py: Python<'_>) -> PyResult<Vec<u8>> {
+        if self.builder.is_empty() {
+            return Ok(self.out);
+        }
+        if self.out.is_empty() && self.builder.compression() == Compression::None {
+            // The only batch is the builder's own buffer.
+            return self
+                .builder
+                .build()
+                .map_err(|error| record_error(py, &error));
+        }
+        self.end_batch(py)?;
+        Ok(self.out)
+    }
+}
+
+/// The codec of this name.
+pub(super) fn codec(name: &str) -> PyResult<Compression> {
+    name.parse()
+        .map_err(|error: RecordError| PyValueError::new_err(error.to_string()))
+}
+
+pub(super) fn system_now_ms() -> i64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| {
+            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+        })
+}
+
+/// One batch of all records given.
+#[pyfunction]
+#[pyo3(signature = (records, compression="none", level=None, producer=None))]
+pub(super) fn build_batch<'py>(
+    py: Python<'py>,
+    records: &Bound<'py, PyAny>,
+    compression: &str,
+    level: Option<i32>,
+    producer: Option<(i64, i16, i32)>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let mut encoder = Encoder::new(codec(compression)?, level, usize::MAX, system_now_ms());
+    if let Some((id, epoch, sequence)) = producer {
+        encoder.builder.set_producer_state(id, epoch, sequence);
+    }
+    for record in records.try_iter()? {
+        encoder.push(&record?)?;
+    }
+    let bytes = encoder.finish(py)?;
+    if bytes.is_empty() {
+        return Err(PyValueError::new_err("a batch needs at least one record"));
+    }
+    Ok(PyBytes::new(py, &bytes))
+}

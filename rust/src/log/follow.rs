@@ -1,0 +1,91 @@
+//! Binding of waiting for a log to grow: `Log.follow` and `Log.follow_async` stand on it.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use logcore_columns::LogSource;
+use logcore_storage::StorageError;
+use logcore_storage::watch::{self, LOOK_AGAIN};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::handle::Handle;
+use super::{PyLog, off_gil};
+
+/// Sees a log grow, from when it is made.
+#[pyclass(frozen, module = "logcore._native")]
+pub(super) struct Watch {
+    handle: Arc<Handle>,
+    watch: watch::Watch,
+}
+
+#[pymethods]
+impl Watch {
+    #[new]
+    fn new(py: Python<'_>, log: &Bound<'_, PyLog>) -> PyResult<Self> {
+        let handle = log.get().handle();
+        let watch = off_gil(py, || handle.watch())?;
+        Ok(Self { handle, watch })
+    }
+
+    /// Waits until the log has an offset beyond `offset`; false when `timeout` seconds went by without.
+    #[pyo3(signature = (offset, timeout=None))]
+    fn wait(&self, py: Python<'_>, offset: i64, timeout: Option<f64>) -> PyResult<bool> {
+        let deadline = timeout.map(deadline).transpose()?;
+        loop {
+            self.watch.clear();
+            if self.has_more(py, offset)? {
+                return Ok(true);
+            }
+            let left = match deadline {
+                Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+                None => LOOK_AGAIN,
+            };
+            if left.is_zero() {
+                return Ok(false);
+            }
+            py.detach(|| self.watch.wait(left.min(LOOK_AGAIN)))?;
+            py.check_signals()?;
+        }
+    }
+
+    /// Whether the log has an offset beyond `offset` now.
+    fn has_more(&self, py: Python<'_>, offset: i64) -> PyResult<bool> {
+        off_gil(py, || {
+            let log = self.handle.log();
+            log.refresh()?;
+            let (log_start, log_end) = (log.log_start_offset(), log.high_watermark());
+            if offset < log_start || offset > log_end {
+                return Err(StorageError::OffsetOutOfRange {
+                    requested: offset,
+                    log_start,
+                    log_end,
+                });
+            }
+            Ok(log_end > offset)
+        })
+    }
+
+    /// Makes the descriptor unreadable until the next change; look at the log after this.
+    fn clear(&self) {
+        self.watch.clear();
+    }
+
+    /// A descriptor that is readable when the log may have grown.
+    fn fileno(&self) -> RawFd {
+        self.watch.raw_fd()
+    }
+}
+
+/// When `seconds` from now will be; what is too long for the clock is a long time.
+fn deadline(seconds: f64) -> PyResult<Instant> {
+    const LONG: Duration = Duration::from_secs(100 * 365 * 86_400);
+    if seconds.is_nan() {
+        return Err(PyValueError::new_err(
+            "a timeout is a number of seconds, not nan",
+        ));
+    }
+    let timeout = Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(LONG);
+    Ok(Instant::now() + timeout.min(LONG))
+}

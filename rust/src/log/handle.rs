@@ -1,0 +1,127 @@
+//! What a Python log stands on: a directory opened by itself, or a partition of a directory of logs; and those who wait
+//! for it to grow.
+
+use std::sync::Arc;
+
+use logcore_columns::LogSource;
+use logcore_storage::log_dir::Partition;
+use logcore_storage::watch::{Signal, Watch};
+use logcore_storage::{Appended, Log, StandaloneLog, StorageError};
+
+use super::encode::system_now_ms;
+
+/// An open log, shared by the Python objects for it, the scans over it and those who follow it.
+pub(crate) struct Handle {
+    kind: Kind,
+    /// The process whose log this is: a child that it forks has a copy that never grows and must not be written.
+    opened_by: u32,
+    grown: Signal,
+}
+
+enum Kind {
+    Alone(StandaloneLog),
+    ReadOnly(StandaloneLog),
+    /// Its directory opened it and closes it.
+    Member(Arc<Partition>),
+}
+
+impl Handle {
+    pub(super) fn alone(log: StandaloneLog, readonly: bool) -> Self {
+        Self::new(if readonly {
+            Kind::ReadOnly(log)
+        } else {
+            Kind::Alone(log)
+        })
+    }
+
+    pub(super) fn member(partition: Arc<Partition>) -> Self {
+        Self::new(Kind::Member(partition))
+    }
+
+    fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            opened_by: std::process::id(),
+            grown: Signal::default(),
+        }
+    }
+
+    /// Whether it is for this very opening of a partition, and not for one of its name that was deleted since.
+    pub(super) fn is_of(&self, partition: &Arc<Partition>) -> bool {
+        matches!(&self.kind, Kind::Member(own) if Arc::ptr_eq(own, partition))
+    }
+
+    pub(super) fn is_readonly(&self) -> bool {
+        matches!(self.kind, Kind::ReadOnly(_))
+    }
+
+    /// Appends whole v2 batches at the system's time, as the leader that wrote last.
+    pub(super) fn append(&self, batches: &mut [u8]) -> Result<Appended, StorageError> {
+        let appended = match &self.kind {
+            Kind::Alone(log) | Kind::ReadOnly(log) => log.append(batches)?,
+            Kind::Member(partition) => {
+                self.check_process()?;
+                let epoch = partition.log.latest_epoch().unwrap_or(0);
+                partition
+                    .log
+                    .append_as_leader(batches, epoch, system_now_ms())?
+            }
+        };
+        self.notify();
+        Ok(appended)
+    }
+
+    /// Applies retention and what else is done now and then.
+    pub(super) fn maintain(&self) -> Result<(), StorageError> {
+        self.check_process()?;
+        self.log().maintain(system_now_ms())
+    }
+
+    /// Flushes, closes and frees the lock; those who wait are told that it is closed. One log of a directory is flushed and
+    /// stays open.
+    pub(super) fn close(&self) -> Result<(), StorageError> {
+        let closed = match &self.kind {
+            Kind::Alone(log) | Kind::ReadOnly(log) => log.close(),
+            Kind::Member(partition) => match partition.log.flush() {
+                // Its directory was before.
+                Err(StorageError::Closed { .. }) => Ok(()),
+                flushed => flushed,
+            },
+        };
+        self.notify();
+        closed
+    }
+
+    /// Wakes those who wait.
+    pub(super) fn notify(&self) {
+        self.grown.notify();
+    }
+
+    /// Sees the log grow from now on.
+    pub(super) fn watch(&self) -> Result<Watch, StorageError> {
+        let dir = self.log().dir();
+        if self.is_readonly() {
+            return Watch::directory(&dir);
+        }
+        self.check_process()?;
+        self.grown.watch(&dir)
+    }
+
+    fn check_process(&self) -> Result<(), StorageError> {
+        if self.opened_by == std::process::id() {
+            return Ok(());
+        }
+        Err(StorageError::Closed {
+            dir: self.log().dir(),
+        })
+    }
+}
+
+impl LogSource for Handle {
+    fn log(&self) -> &Log {
+        match &self.kind {
+            Kind::Alone(log) | Kind::ReadOnly(log) => log,
+            Kind::Member(partition) => &partition.log,
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! A log's settings as Python gives them.
+
+use logcore_storage::LogConfig;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict};
+
+use crate::errors::{LogConfigError, storage_error};
+
+/// Settings from Kafka's names with underscores: `segment_bytes=...` is `segment.bytes`.
+pub(super) fn settings(given: &Bound<'_, PyDict>) -> PyResult<LogConfig> {
+    apply(LogConfig::default(), given)
+}
+
+/// [`settings`] on top of others.
+pub(super) fn apply(mut config: LogConfig, given: &Bound<'_, PyDict>) -> PyResult<LogConfig> {
+    let py = given.py();
+    for (name, value) in given {
+        let name: String = name.extract()?;
+        let value = match value.cast::<PyBool>() {
+            Ok(flag) => flag.is_true().to_string(),
+            Err(_) => value.str()?.to_string(),
+        };
+        match config.set(&name.replace('_', "."), &value) {
+            Ok(true) => {}
+            Ok(false) => {
+                return Err(LogConfigError::new_err(format!(
+                    "there is no setting {name}"
+                )));
+            }
+            Err(error) => return Err(storage_error(py, &error)),
+        }
+    }
+    Ok(config)
+}

@@ -1,0 +1,135 @@
+"""Arrow tables into a log and out again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import logcore
+from logcore.columns import PartitionScan
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+COLUMNS = ["key", "value", "timestamp", "headers"]
+
+binary = st.none() | st.binary(max_size=80)
+row = st.fixed_dictionaries(
+    {
+        "key": binary,
+        "value": binary,
+        # Microseconds; the log keeps milliseconds.
+        "timestamp": st.integers(0, 2**47).map(lambda milliseconds: milliseconds * 1000),
+        "headers": st.none()
+        | st.lists(
+            st.fixed_dictionaries({"key": st.text(max_size=5), "value": st.none() | st.binary(max_size=9)}),
+            min_size=1,
+            max_size=3,
+        ),
+    }
+)
+
+bytes_types = st.sampled_from([pa.binary(), pa.large_binary(), pa.binary_view()])
+
+
+def table_of(rows: list[dict[str, object]], key: pa.DataType, value: pa.DataType) -> pa.Table:
+    schema = pa.schema(
+        [("key", key), ("value", value), ("timestamp", pa.timestamp("us", tz="UTC")), ("headers", HEADERS)]
+    )
+    return pa.Table.from_pylist(rows, schema)
+
+
+def scanned(path: Path, columns: list[str]) -> pa.Table:
+    return pa.Table.from_batches(pa.record_batch(batch) for batch in PartitionScan(path, "t", 0, columns))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rows=st.lists(row, min_size=1, max_size=60),
+    types=st.tuples(bytes_types, bytes_types),
+    codec=st.sampled_from(CODECS),
+    batch_bytes=st.integers(200, 4000),
+    chunk=st.integers(1, 20),
+)
+def test_any_table_comes_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[dict[str, object]],
+    types: tuple[pa.DataType, pa.DataType],
+    codec: str,
+    batch_bytes: int,
+    chunk: int,
+) -> None:
+    # Broken if it failed: a cell would be lost or changed on its way into a log, or come to another row.
+    table = table_of(rows, *types)
+    table = pa.Table.from_batches(table.to_batches(max_chunksize=chunk))
+    path = tmp_path_factory.mktemp("table")
+    with logcore.open(path, segment_bytes=8000, max_message_bytes=4000) as log:
+        assert log.append_table(table, compression=codec, batch_bytes=batch_bytes) == (0, len(rows) - 1)
+        found = scanned(path, COLUMNS)
+        assert found.to_pylist() == table.to_pylist()
+        # What a scan gives is a table again, its offsets and all.
+        again = scanned(path, ["offset", "topic", *COLUMNS])
+        assert log.append_table(again) == (len(rows), 2 * len(rows) - 1)
+        assert scanned(path, COLUMNS).slice(len(rows)).to_pylist() == table.to_pylist()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_batches_are_no_larger_than_asked_for(tmp_path: Path, codec: str) -> None:
+    # Broken if it failed: a log could not take what was made for it, or would get a batch a row.
+    values = [bytes([n % 251]) * 500 for n in range(1000)]
+    with logcore.open(tmp_path) as log:
+        log.append_table(pa.table({"value": values}), compression=codec, batch_bytes=10_000)
+        data = bytes(log.fetch(0, 1 << 30))
+    sizes = []
+    while data:
+        size = 12 + int.from_bytes(data[8:12], "big")
+        sizes.append(size)
+        data = data[size:]
+    assert max(sizes) <= 10_000
+    assert 50 <= len(sizes) <= 60
+
+
+def test_a_table_that_is_refused_appends_nothing(tmp_path: Path) -> None:
+    # Broken if it failed: somebody who mends a table and appends it again would have part of it twice.
+    with logcore.open(tmp_path, segment_bytes=3000, max_message_bytes=2000) as log:
+        good = [b"x" * 500] * 20
+        wrong: list[tuple[pa.Table, type[Exception], str]] = [
+            (pa.table({"value": good, "timestamp": [1] * 19 + [-5]}), ValueError, "row 19"),
+            (pa.table({"value": [*good, b"y" * 3000]}), logcore.RecordTooLargeError, "max.message.bytes"),
+            (pa.table({"offset": [1]}), ValueError, "has neither"),
+            (pa.table({"value": good, "rows": good}), ValueError, 'no column "rows"'),
+            (pa.table({"value": [1.0]}), TypeError, "column value has the type Float64"),
+            (pa.table({"value": pa.array([], pa.binary())}), ValueError, "no rows"),
+        ]
+        for table, error, text in wrong:
+            with pytest.raises(error, match=text):
+                log.append_table(table)
+        with pytest.raises(ValueError, match="rar"):
+            log.append_table(pa.table({"value": good}), compression="rar")
+        with pytest.raises(TypeError, match="not list"):
+            log.append_table([b"no table"])  # type: ignore[arg-type]
+        assert log.end_offset == 0
+        assert log.append_table(pa.table({"value": good})) == (0, 19)
+
+
+def test_a_batch_and_a_reader_are_taken_too(tmp_path: Path) -> None:
+    table = pa.table({"value": [b"a", b"b", b"c"]})
+    with logcore.open(tmp_path) as log:
+        assert log.append_table(table.to_batches()[0]) == (0, 2)
+        assert log.append_table(table.to_reader(max_chunksize=1)) == (3, 5)
+        assert [record.value for record in log.records()] == [b"a", b"b", b"c"] * 2
+
+
+def test_random_bytes_fit_whatever_the_codec(tmp_path: Path) -> None:
+    # Broken if it failed: records that compress badly would be refused, as a batch larger than the log takes.
+    import random
+
+    noise = random.Random(4)
+    for codec in CODECS:
+        with logcore.open(tmp_path / codec, compression=codec, max_message_bytes=20_000) as log:
+            values = [noise.randbytes(noise.randrange(200)) for _ in range(2000)]
+            log.append_records(values)
+            assert [record.value for record in log.records()] == values
