@@ -16,6 +16,12 @@ if [ ! -f "$kafka/.complete" ]; then
         echo "peers: no Apache Kafka, it needs java and mvn (sudo apt-get install openjdk-17-jre-headless maven)" >&2
     fi
 fi
+# With it Kafka's cleaner says how long it took; the tests' own logger is silent.
+logger=build/peers/slf4j-simple-1.7.36.jar
+if [ ! -f "$logger" ] && command -v mvn >/dev/null; then
+    mvn -q -B dependency:copy -Dartifact=org.slf4j:slf4j-simple:1.7.36 -DoutputDirectory="$PWD/build/peers" ||
+        echo "peers: Maven could not bring slf4j-simple" >&2
+fi
 if ! command -v kcat >/dev/null; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         echo "peers: kcat from Debian"
