@@ -29,11 +29,9 @@ def log(tmp_path: Path) -> Iterator[logcore.Log]:
         yield log
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("module", [logcore, logcore._log, logcore._tools])
-=======
-@pytest.mark.parametrize("module", [logcore, logcore._log, logcore._directory, logcore.columns])
->>>>>>> log-columns
+@pytest.mark.parametrize(
+    "module", [logcore, logcore._log, logcore._directory, logcore._tools, logcore.columns]
+)
 def test_examples_in_docstrings_are_true(module: object) -> None:
     # Broken if it failed: the documentation would show what does not work.
     found = doctest.testmod(
@@ -50,11 +48,8 @@ def test_exported_names() -> None:
     assert len(errors) == 14
     assert all(issubclass(getattr(logcore, name), logcore.LogError) for name in errors)
     assert set(logcore.__all__) - errors == {
-<<<<<<< HEAD
-        "Finding",
-=======
         "ArrowTable",
->>>>>>> log-columns
+        "Finding",
         "Log",
         "LogDirectory",
         "Record",

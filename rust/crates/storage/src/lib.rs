@@ -61,11 +61,8 @@ mod time_index;
 mod txn_index;
 pub mod uuid;
 mod validator;
-<<<<<<< HEAD
 pub mod verify;
-=======
 pub mod watch;
->>>>>>> log-columns
 
 pub use cleaner::{Cleaner, CleanerConfig, CleanerEvent, CleanerStats, CleaningPaused};
 pub use config::{LogConfig, TimestampType};

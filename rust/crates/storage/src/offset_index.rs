@@ -76,21 +76,20 @@ impl OffsetIndex {
         }
     }
 
-<<<<<<< HEAD
     /// An offset behind all batches that begin before `position`: that of the first entry there or behind.
     pub(crate) fn upper_bound(&self, position: u64) -> Option<i64> {
         let before = self
             .file
             .partition_point(|[_, entry]| u64::from(entry) < position);
         (before < self.file.len()).then(|| self.entry(self.file.get(before)).offset)
-=======
+    }
+
     /// The last entry for a batch that begins at or before `position`.
     pub(crate) fn at_position(&self, position: u64) -> Option<OffsetPosition> {
         let count = self
             .file
             .partition_point(|[_, found]| u64::from(found) <= position);
         (count > 0).then(|| self.entry(self.file.get(count - 1)))
->>>>>>> log-columns
     }
 
     /// The last entry, if there is any.
