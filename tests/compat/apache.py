@@ -1,0 +1,149 @@
+"""Apache Kafka 3.9.1 in ZooKeeper mode, as a peer: its own ZooKeeper and one broker, on loopback, in a directory of the test."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+
+from tests.compat.conftest import KAFKA_LIBS
+
+START_TIMEOUT = 90.0
+STOP_TIMEOUT = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class JavaServer:
+    """A main class of Kafka's jars as a child process; `wait_output` waits for a line of what it prints."""
+
+    def __init__(self, heap: str, main_class: str, *arguments: str) -> None:
+        java = ["java", heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{KAFKA_LIBS}/*"]
+        self.name = main_class
+        self.process = subprocess.Popen(
+            [*java, main_class, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._collect, daemon=True)
+        self._reader.start()
+
+    def _collect(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as stream:
+            for line in stream:
+                with self._changed:
+                    self._lines.append(line)
+                    self._changed.notify_all()
+        with self._changed:
+            self._lines.append("")
+            self._changed.notify_all()
+
+    def output(self) -> str:
+        with self._changed:
+            return "".join(self._lines)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        try:
+            status = self.process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        self._reader.join(STOP_TIMEOUT)
+        return status
+
+
+class ApacheKafka:
+    """One Apache broker whose logs are in `log_dir`; it may be stopped and started again on what it or another left there."""
+
+    def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
+        self.directory = directory
+        self.log_dir = directory / "kafka-logs"
+        self._settings = settings or {}
+        self._zookeeper_port = free_port()
+        config = directory / "zookeeper.properties"
+        config.write_text(
+            f"dataDir={directory}/zookeeper\nclientPort={self._zookeeper_port}\nclientPortAddress=127.0.0.1\n"
+            "admin.enableServer=false\n"
+        )
+        self._zookeeper = JavaServer(
+            "-Xmx128m", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)
+        )
+        self._broker: JavaServer | None = None
+        self.bootstrap = ""
+
+    def start(self) -> None:
+        port = free_port()
+        settings = {
+            "broker.id": "0",
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "log.dirs": str(self.log_dir),
+            "zookeeper.connect": f"127.0.0.1:{self._zookeeper_port}",
+            "offsets.topic.num.partitions": "1",
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "num.network.threads": "1",
+            "num.io.threads": "2",
+            "log.cleaner.backoff.ms": "100",
+            "log.cleaner.dedupe.buffer.size": "2097152",
+            "log.retention.check.interval.ms": "1000",
+        } | self._settings
+        config = self.directory / "server.properties"
+        config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        self._broker = JavaServer("-Xmx384m", "kafka.Kafka", str(config))
+        self.bootstrap = f"127.0.0.1:{port}"
+        self._wait_ready()
+
+    def _wait_ready(self) -> None:
+        broker = self._broker
+        assert broker is not None
+        # Asking for metadata waits inside librdkafka until the broker answers.
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        end = time.monotonic() + START_TIMEOUT
+        while time.monotonic() < end and broker.process.poll() is None:
+            with contextlib.suppress(Exception):
+                if admin.list_topics(timeout=2).brokers:
+                    return
+        raise AssertionError(f"Apache Kafka did not come up; it said:\n{broker.output()[-4000:]}")
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Ends the broker: SIGTERM for a clean shutdown, SIGKILL for a crash."""
+        if self._broker is not None:
+            self._broker.stop(how)
+            self._broker = None
+
+    def output(self) -> str:
+        return self._broker.output() if self._broker else ""
+
+    def close(self) -> None:
+        try:
+            self.stop(signal.SIGKILL)
+        finally:
+            self._zookeeper.stop(signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def apache_kafka(directory: Path, settings: dict[str, str] | None = None) -> Iterator[ApacheKafka]:
+    directory.mkdir(parents=True, exist_ok=True)
+    peer = ApacheKafka(directory, settings)
+    try:
+        yield peer
+    finally:
+        peer.close()
