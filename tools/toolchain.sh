@@ -62,7 +62,7 @@ fi
 
 for extra in "$@"; do
     case $extra in
-        java) 
+        java)
             need "a Java runtime (for Spark and Apache Kafka's own tools)" java openjdk-17-jre-headless
             # "17.0.12", and "1.8.0_412" before 9.
             major=$(java -version 2>&1 | sed -n '1s/.*version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p')
