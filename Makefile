@@ -9,6 +9,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 export PYTHON
+# Where rustup puts cargo, should it have been installed just now.
+export PATH := $(PATH):$(HOME)/.cargo/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name '*.toml' -o -name '*.table' 2>/dev/null) Cargo.toml Cargo.lock
@@ -33,7 +35,7 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.demo
 
 $(VENV)/.built: $(VENV)/.demo $(RUST_SOURCES) pyproject.toml spark/pyproject.toml
 	@echo "build: the extension, with optimisation (a few minutes the first time)"
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --release --locked -q
+	VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(VENV)/bin/maturin develop --release --locked -q
 	$(PY) -m pip install -q --no-deps --no-build-isolation -e spark
 	touch $@
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks for what the build needs: Python 3.11+, a Rust toolchain and, when asked for, a Java runtime. Installs what is
 # missing where the user may (root, with apt-get); elsewhere says which command to run. usage: toolchain.sh [java] [maven]
-set -u
+set -uo pipefail
 missing=0
 
 may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
@@ -35,20 +35,42 @@ if command -v "$python" >/dev/null; then
     fi
 fi
 
-if ! command -v cargo >/dev/null; then
-    echo "toolchain: Rust's cargo is missing. Run: sudo apt-get install rustup && rustup toolchain install 1.95.0    (or see https://rustup.rs)" >&2
+# Rust comes by rustup: Debian's where there is one and the user is root, else its own installer, which needs no root and
+# writes to ~/.cargo and ~/.rustup only.
+get_rustup() {
+    if may_install && apt-get install -y --no-install-recommends rustup >/dev/null 2>&1; then
+        return 0
+    fi
+    command -v curl >/dev/null || return 1
+    echo "toolchain: Rust is missing; installing it for this user with rustup's own installer (https://rustup.rs)"
+    curl --proto '=https' --tlsv1.2 --connect-timeout 20 -sSf https://sh.rustup.rs |
+        sh -s -- -y -q --profile minimal --default-toolchain none --no-modify-path
+}
+
+toolchain=$(sed -n 's/^channel = "\(.*\)"/\1/p' "$(dirname "$0")/../rust-toolchain.toml")
+export PATH="$PATH:$HOME/.cargo/bin"
+if ! command -v cargo >/dev/null && ! command -v rustup >/dev/null && ! get_rustup; then
+    echo "toolchain: Rust's cargo is missing. Run: curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh    (or: sudo apt-get install rustup)" >&2
     missing=1
 elif ! cargo --version >/dev/null 2>&1; then
     echo "toolchain: the Rust toolchain that rust-toolchain.toml names is not installed; asking rustup for it"
-    if ! rustup toolchain install 1.95.0 --profile minimal --component rustfmt --component clippy; then
-        echo "toolchain: rustup could not install it. Run: rustup toolchain install 1.95.0" >&2
+    if ! rustup toolchain install "$toolchain" --profile minimal --component rustfmt --component clippy; then
+        echo "toolchain: rustup could not install it. Run: rustup toolchain install $toolchain" >&2
         missing=1
     fi
 fi
 
 for extra in "$@"; do
     case $extra in
-        java) need "a Java runtime (for Spark and Apache Kafka's own tools)" java openjdk-17-jre-headless ;;
+        java)
+            need "a Java runtime (for Spark and Apache Kafka's own tools)" java openjdk-17-jre-headless
+            # "17.0.12", and "1.8.0_412" before 9.
+            major=$(java -version 2>&1 | sed -n '1s/.*version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p')
+            if [ -n "$major" ] && [ "$major" -lt 17 ]; then
+                echo "toolchain: Java $major is too old, Spark needs 17 or newer. Run: sudo apt-get install openjdk-17-jre-headless    (or set JAVA_HOME and PATH to a newer one)" >&2
+                missing=1
+            fi
+            ;;
         maven) need "Maven (it brings Apache Kafka's jars for the tests)" mvn maven ;;
     esac
 done
