@@ -102,7 +102,10 @@ def consume(bootstrap: str, topic: str, isolation: str = "read_uncommitted") -> 
         offset = message.offset()
         assert offset is not None
         headers = tuple((str(name), value) for name, value in message.headers() or ())
-        found.append((offset, message.timestamp()[1], message.key(), message.value(), headers))  # type: ignore[arg-type]
+        kind, timestamp = message.timestamp()
+        if kind == confluent.TIMESTAMP_NOT_AVAILABLE:
+            timestamp = -1  # as it stands in the log; librdkafka says 0
+        found.append((offset, timestamp, message.key(), message.value(), headers))  # type: ignore[arg-type]
     consumer.close()
     return found
 

@@ -4,7 +4,7 @@
 //! end as it was when the call began, is returned. Damage found on the way takes the log offline: it is reported and
 //! never served.
 
-use logcore_records::Batch;
+use logcore_records::{Batch, legacy};
 
 use super::Log;
 use crate::error::{Result, StorageError};
@@ -225,14 +225,20 @@ fn first_record(
         offset,
         leader_epoch: stored.leader_epoch,
     };
-    if stored.header.is_none() {
-        // A legacy entry is one record, or a compressed set of which the last record's offset is known.
-        let (timestamp, offset) = (stored.max_timestamp, stored.last_offset);
-        return Ok(wanted(timestamp, offset).then(|| found(timestamp, offset)));
-    }
     let bytes = segment.batch_bytes(stored)?;
     let damaged =
         |error: logcore_records::RecordError| segment.corrupt(stored.position, error.to_string());
+    if stored.header.is_none() {
+        let mut first = None;
+        legacy::for_each(&bytes, DECOMPRESSED_MAX, |message| {
+            if first.is_none() && wanted(message.timestamp, message.offset) {
+                first = Some(found(message.timestamp, message.offset));
+            }
+            Ok(())
+        })
+        .map_err(damaged)?;
+        return Ok(first);
+    }
     let batch = Batch::parse(&bytes).map_err(damaged)?;
     batch.verify_crc().map_err(damaged)?;
     for record in batch.records(DECOMPRESSED_MAX).map_err(damaged)?.iter() {
