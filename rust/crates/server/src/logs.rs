@@ -146,6 +146,16 @@ impl Logs {
         &self.dirs
     }
 
+    /// Logs that could not be loaded.
+    pub(crate) fn offline_count(&self) -> usize {
+        self.offline.len()
+    }
+
+    /// Bytes that were read and checked because the directories had not been closed.
+    pub(crate) fn bytes_checked(&self) -> u64 {
+        self.dirs.iter().map(LogDir::bytes_checked).sum()
+    }
+
     /// Creates a partition's log in the directory that has the fewest.
     ///
     /// # Errors

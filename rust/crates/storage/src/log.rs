@@ -31,6 +31,7 @@ mod tests;
 mod truncate;
 mod watermark;
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -45,7 +46,6 @@ use crate::leader_epochs::LeaderEpochs;
 use crate::loader::{self, LastKnown, Loaded, Recovery};
 use crate::producer_state::ProducerState;
 use crate::segment::{Access, Segment};
-use crate::uuid;
 
 pub use truncate::TruncationPoint;
 use truncate::Truncations;
@@ -101,9 +101,9 @@ pub(crate) fn system_now_ms() -> i64 {
         })
 }
 
-/// A number for jitter; 0 where the system has none to give.
+/// A number for jitter: each of the standard library's hashers has other keys.
 fn random() -> u32 {
-    uuid::random().map_or(0, |[a, b, c, d, ..]| u32::from_ne_bytes([a, b, c, d]))
+    RandomState::new().hash_one(()) as u32
 }
 
 impl Log {

@@ -268,7 +268,7 @@ impl LogDir {
         disk::remove_dir_all(&renamed).map_err(StorageError::io("remove", &renamed))
     }
 
-    /// [`Log::truncate_to`], with the checkpoints lowered before, so that a crash at any moment leaves a log that can be
+    /// [`Log::truncate_to`] of a log or a future log, with the checkpoints lowered before, so that a crash at any moment leaves a log that can be
     /// recovered.
     pub fn truncate_to(&self, topic: &str, partition: i32, offset: i64) -> Result<i64> {
         let _changing = self.changing.lock();
@@ -295,7 +295,9 @@ impl LogDir {
 
     fn log_of(&self, topic: &str, partition: i32) -> Result<Arc<Log>> {
         self.check_open()?;
-        let found = self.get(topic, partition);
+        let found = self
+            .get(topic, partition)
+            .or_else(|| self.future(topic, partition));
         let found = found.ok_or_else(|| StorageError::NotFound {
             path: self.path.join(format!("{topic}-{partition}")),
         })?;
@@ -337,6 +339,7 @@ impl LogDir {
         self.write_cleaner_checkpoint()?;
         self.keep_entries_of_failures(&mut recovery, RECOVERY_POINT_FILE)?;
         self.keep_entries_of_failures(&mut starts, LOG_START_FILE)?;
+        self.keep_entries_of_failures(&mut watermarks, HIGH_WATERMARK_FILE)?;
         write_offsets(&self.path.join(RECOVERY_POINT_FILE), &recovery)?;
         write_offsets(&self.path.join(LOG_START_FILE), &starts)?;
         write_offsets(&self.path.join(HIGH_WATERMARK_FILE), &watermarks)?;

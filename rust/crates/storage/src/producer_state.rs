@@ -226,6 +226,11 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
+    /// A transaction begins or ends in this append.
+    pub(crate) fn has_transactions(&self) -> bool {
+        !(self.started.is_empty() && self.completed.is_empty())
+    }
+
     /// Transactions that end in this append, in the order of their markers.
     pub(crate) fn completed(&self) -> &[CompletedTxn] {
         &self.completed

@@ -213,9 +213,13 @@ impl Log {
             .append_aborted(&writer.producers.aborted_by(&staged))
             .map_err(|e| self.fail(e))?;
         active.publish(tail);
-        let completed = staged.completed().to_vec();
-        writer.producers.commit(staged);
-        self.note_transactions(&completed, writer.producers.first_undecided_offset());
+        if staged.has_transactions() {
+            let completed = staged.completed().to_vec();
+            writer.producers.commit(staged);
+            self.note_transactions(&completed, writer.producers.first_undecided_offset());
+        } else {
+            writer.producers.commit(staged);
+        }
         let end = tail.next_offset;
         let first_offset = self.log_end.swap(end, Ordering::AcqRel);
         writer.unflushed += end - first_offset;

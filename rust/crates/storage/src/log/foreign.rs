@@ -60,7 +60,7 @@ impl Log {
         let segments = list(&self.dir, &known)?;
         let (start, end) = bounds(&self.dir, &segments)?;
         *self.epochs.write() = LeaderEpochs::load(&self.dir)?;
-        self.log_start.fetch_max(start, Ordering::AcqRel);
+        self.log_start.store(start, Ordering::Release);
         *self.segments.write() = Arc::new(segments);
         self.log_end.store(end, Ordering::Release);
         self.high_watermark.store(end, Ordering::Release);
@@ -122,7 +122,9 @@ fn open_all(
         let next = bases.get(number + 1);
         let same = known
             .iter()
-            .find(|k| k.base_offset == *base && Some(&k.next_offset()) == next && k.is_sealed());
+            .find(|k| k.base_offset == *base && Some(&k.next_offset()) == next && k.is_sealed())
+            // Its owner may have cut it and gone on.
+            .filter(|k| k.file_size().is_ok_and(|size| size == k.size()));
         if let Some(same) = same {
             segments.push(same.clone());
             continue;

@@ -579,6 +579,8 @@ fn future_logs() {
     ));
     logs.maintain(0).unwrap();
     assert_eq!(read(path, "replication-offset-checkpoint"), "0\n1\nt 3 3\n");
+    assert_eq!(logs.truncate_to("t", 3, 2).unwrap(), 2);
+    append(&future.log, b"v");
     drop((future, logs));
 
     // After a crash it is still a future log.

@@ -22,7 +22,7 @@ fn offsets(log: &Log) -> (i64, i64, i64, i64) {
 #[test]
 fn what_is_left_is_the_front() {
     let dir = tempfile::tempdir().unwrap();
-    for target in (0..100).step_by(7) {
+    for target in (0..100).step_by(13) {
         let log = open(dir.path());
         log.truncate_fully_and_start_at(0, None).unwrap();
         fill(&log, 100);
@@ -186,7 +186,7 @@ fn readers_beside_truncations() {
                 }
             });
         }
-        for round in 0..200 {
+        for round in 0..60 {
             let target = 99 - round * 17 % 99;
             log.truncate_to(target).unwrap();
             assert!(log.recovery_point() <= target);
