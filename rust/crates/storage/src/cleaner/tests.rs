@@ -3,6 +3,7 @@
 //! Logs are written segment by segment, so that a test decides what is in each, and opened as after a crash.
 
 mod crash;
+mod golden;
 mod model;
 mod rules;
 mod running;
