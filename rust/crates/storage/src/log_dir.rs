@@ -198,6 +198,10 @@ impl LogDir {
         let renamed = self.path.join(deleted_name(topic, partition)?);
         disk::rename(&path, &renamed).map_err(StorageError::io("rename", &path))?;
         files::sync_dir(&self.path)?;
+        if removed.log.first_dirty_offset().is_some() {
+            // Another log of this name will not be clean up to there.
+            self.write_cleaner_checkpoint()?;
+        }
         disk::remove_dir_all(&renamed).map_err(StorageError::io("remove", &renamed))
     }
 

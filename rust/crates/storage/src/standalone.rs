@@ -16,7 +16,9 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
-use crate::checkpoints::{LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets};
+use crate::checkpoints::{
+    CLEANER_FILE, LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets, write_offsets,
+};
 use crate::config::LogConfig;
 use crate::disk;
 use crate::error::{Result, StorageError};
@@ -40,6 +42,8 @@ pub struct StandaloneLog {
 struct Held {
     /// Where to put the clean shutdown marker; `None` if it was not there to begin with.
     mark_clean: Option<PathBuf>,
+    /// The broker's directory around the log's.
+    broker_dir: Option<PathBuf>,
     _locks: Vec<DirLock>,
 }
 
@@ -70,6 +74,10 @@ impl StandaloneLog {
         let broker_dir = dir
             .parent()
             .filter(|parent| parent.join(META_PROPERTIES_FILE).exists());
+        let first_dirty = match broker_dir {
+            Some(parent) => read_offset(&dir, parent, CLEANER_FILE)?,
+            None => None,
+        };
         let (known, mark_clean) = match broker_dir {
             Some(parent) => {
                 locks.push(DirLock::acquire(parent)?);
@@ -85,10 +93,15 @@ impl StandaloneLog {
             flush_on_roll: true,
             ..config
         };
+        let log = Log::open_with(&dir, config, known)?;
+        if let Some(offset) = first_dirty {
+            log.cleaning().set_first_dirty(offset);
+        }
         Ok(Self {
-            log: Log::open_with(&dir, config, known)?,
+            log,
             held: Mutex::new(Some(Held {
                 mark_clean,
+                broker_dir: broker_dir.map(Path::to_path_buf),
                 _locks: locks,
             })),
             opened_by: std::process::id(),
@@ -120,6 +133,9 @@ impl StandaloneLog {
             return result;
         };
         result?;
+        if let (Some(parent), Some(offset)) = (&held.broker_dir, self.log.first_dirty_offset()) {
+            note_first_dirty(&self.log.dir(), parent, offset)?;
+        }
         match held.mark_clean {
             Some(dir) => metadata::write_clean_shutdown(&dir),
             None => Ok(()),
@@ -157,20 +173,31 @@ fn by_itself(dir: &Path) -> Result<LastKnown> {
 }
 
 fn in_broker_dir(dir: &Path, parent: &Path, clean_shutdown: bool) -> Result<LastKnown> {
-    let key = dir
-        .file_name()
-        .and_then(|name| parse_partition_dir(name.to_str()?));
-    let offset = |file: &str| -> Result<i64> {
-        let offsets = read_offsets(&parent.join(file))?;
-        Ok(key
-            .as_ref()
-            .and_then(|key| offsets.get(key))
-            .copied()
-            .unwrap_or(0))
-    };
     Ok(LastKnown {
         clean_shutdown,
-        recovery_point: offset(RECOVERY_POINT_FILE)?,
-        log_start_offset: offset(LOG_START_FILE)?,
+        recovery_point: read_offset(dir, parent, RECOVERY_POINT_FILE)?.unwrap_or(0),
+        log_start_offset: read_offset(dir, parent, LOG_START_FILE)?.unwrap_or(0),
     })
+}
+
+fn key_of(dir: &Path) -> Option<(String, i32)> {
+    parse_partition_dir(dir.file_name()?.to_str()?)
+}
+
+/// What a checkpoint file of the broker says of the log.
+fn read_offset(dir: &Path, parent: &Path, file: &str) -> Result<Option<i64>> {
+    let offsets = read_offsets(&parent.join(file))?;
+    Ok(key_of(dir).and_then(|key| offsets.get(&key).copied()))
+}
+
+/// Tells the broker up to where the log was compacted.
+fn note_first_dirty(dir: &Path, parent: &Path, offset: i64) -> Result<()> {
+    let path = parent.join(CLEANER_FILE);
+    let mut offsets = read_offsets(&path)?;
+    if let Some(key) = key_of(dir)
+        && offsets.insert(key, offset) != Some(offset)
+    {
+        write_offsets(&path, &offsets)?;
+    }
+    Ok(())
 }
