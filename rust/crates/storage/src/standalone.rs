@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use crate::checkpoints::{
     CLEANER_FILE, LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets, write_offsets,
 };
+use crate::cleaner::CleanerStats;
 use crate::config::LogConfig;
 use crate::disk;
 use crate::error::{Result, StorageError};
@@ -122,6 +123,12 @@ impl StandaloneLog {
         self.check_process()?;
         let epoch = self.log.latest_epoch().unwrap_or(0);
         self.log.append_as_leader(batches, epoch, system_now_ms())
+    }
+
+    /// [`Log::compact_now`] at the system's time, with the default buffers.
+    pub fn compact_now(&self) -> Result<CleanerStats> {
+        self.check_process()?;
+        self.log.compact_now(system_now_ms())
     }
 
     /// Closes the log, marks it as whole and frees the locks. Closing again does nothing.

@@ -182,7 +182,7 @@ fn a_library_and_a_broker_tell_each_other() {
     assert_eq!(log.first_dirty_offset(), Some(2));
     append(&log, b"key", b"three");
     log.roll(NOW).unwrap();
-    assert_eq!(log.compact_now(NOW).unwrap().clean_until_offset, 3);
+    assert_eq!(log.compact_now().unwrap().clean_until_offset, 3);
     log.close().unwrap();
     drop(log);
     let logs = open_dir(dir.path());
