@@ -65,12 +65,13 @@ fmt:  ## puts the sources into the project's format
 	$(VENV)/bin/ruff format -q .
 
 bench: $(VENV)/.dev $(VENV)/.built peers  ## the extension's benchmarks, then the broker beside Apache Kafka
-	@cargo build --release --locked -p logcore-bench-wire -p logcore-bench-log
+	@cargo build --release --locked -p logcore-bench-wire -p logcore-bench-log -p logcore-bench-compaction
 	mkdir -p build
 	target/release/logcore-bench-log --commit "$$(git rev-parse --short HEAD)" | tee bench/results/log.md
 	$(PY) -m pytest -q bench --benchmark-only --benchmark-json=build/bench.json --benchmark-quiet --timeout=600
 	$(PY) bench/table.py build/bench.json
 	$(PY) -u bench/system.py
+	$(PY) -u bench/compaction/run.py
 
 wheel: $(VENV)/.demo  ## the wheel, into dist/
 	@$(VENV)/bin/maturin build --release --locked --out dist -q

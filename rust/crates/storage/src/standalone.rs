@@ -17,7 +17,10 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
-use crate::checkpoints::{LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets, write_offsets};
+use crate::checkpoints::{
+    CLEANER_FILE, LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets, write_offsets,
+};
+use crate::cleaner::CleanerStats;
 use crate::config::LogConfig;
 use crate::disk;
 use crate::error::{Result, StorageError};
@@ -44,6 +47,8 @@ pub struct StandaloneLog {
 struct Held {
     /// Where to put the clean shutdown marker; `None` if it was not there to begin with.
     mark_clean: Option<PathBuf>,
+    /// The broker's directory around the log's.
+    broker_dir: Option<PathBuf>,
     _locks: Vec<DirLock>,
 }
 
@@ -71,7 +76,12 @@ impl StandaloneLog {
             .canonicalize()
             .map_err(StorageError::io("resolve", dir))?;
         let mut locks = vec![DirLock::acquire(&dir)?];
-        let (known, mark_clean) = match broker_dir(&dir) {
+        let broker_dir = broker_dir(&dir);
+        let first_dirty = match broker_dir {
+            Some(parent) => read_offset(&dir, parent, CLEANER_FILE)?,
+            None => None,
+        };
+        let (known, mark_clean) = match broker_dir {
             Some(parent) => {
                 locks.push(DirLock::acquire(parent)?);
                 let clean = metadata::take_clean_shutdown(parent)?;
@@ -86,10 +96,15 @@ impl StandaloneLog {
             flush_on_roll: true,
             ..config
         };
+        let log = Log::open_with(&dir, config, known)?;
+        if let Some(offset) = first_dirty {
+            log.cleaning().set_first_dirty(offset);
+        }
         Ok(Self {
-            log: Log::open_with(&dir, config, known)?,
+            log,
             held: Mutex::new(Some(Held {
                 mark_clean,
+                broker_dir: broker_dir.map(Path::to_path_buf),
                 _locks: locks,
             })),
             opened_by: std::process::id(),
@@ -160,6 +175,12 @@ impl StandaloneLog {
         Ok(())
     }
 
+    /// [`Log::compact_now`] at the system's time, with the default buffers.
+    pub fn compact_now(&self) -> Result<CleanerStats> {
+        self.check_process()?;
+        self.log.compact_now(system_now_ms())
+    }
+
     /// Closes the log, marks it as whole and frees the locks. Closing again does nothing.
     pub fn close(&self) -> Result<()> {
         self.check_process()?;
@@ -169,6 +190,9 @@ impl StandaloneLog {
             return result;
         };
         result?;
+        if let (Some(parent), Some(offset)) = (&held.broker_dir, self.log.first_dirty_offset()) {
+            note_first_dirty(&self.log.dir(), parent, offset)?;
+        }
         match held.mark_clean {
             Some(dir) => metadata::write_clean_shutdown(&dir),
             None => Ok(()),
@@ -232,19 +256,28 @@ fn by_itself(dir: &Path) -> Result<LastKnown> {
 }
 
 fn in_broker_dir(dir: &Path, parent: &Path, clean_shutdown: bool) -> Result<LastKnown> {
-    let key = partition_of(dir);
-    let offset = |file: &str| -> Result<i64> {
-        let offsets = read_offsets(&parent.join(file))?;
-        Ok(key
-            .as_ref()
-            .and_then(|key| offsets.get(key))
-            .copied()
-            .unwrap_or(0))
-    };
     Ok(LastKnown {
         clean_shutdown,
-        recovery_point: offset(RECOVERY_POINT_FILE)?,
-        log_start_offset: offset(LOG_START_FILE)?,
+        recovery_point: read_offset(dir, parent, RECOVERY_POINT_FILE)?.unwrap_or(0),
+        log_start_offset: read_offset(dir, parent, LOG_START_FILE)?.unwrap_or(0),
         high_watermark: None,
     })
+}
+
+/// What a checkpoint file of the broker says of the log.
+fn read_offset(dir: &Path, parent: &Path, file: &str) -> Result<Option<i64>> {
+    let offsets = read_offsets(&parent.join(file))?;
+    Ok(partition_of(dir).and_then(|key| offsets.get(&key).copied()))
+}
+
+/// Tells the broker up to where the log was compacted.
+fn note_first_dirty(dir: &Path, parent: &Path, offset: i64) -> Result<()> {
+    let path = parent.join(CLEANER_FILE);
+    let mut offsets = read_offsets(&path)?;
+    if let Some(key) = partition_of(dir)
+        && offsets.insert(key, offset) != Some(offset)
+    {
+        write_offsets(&path, &offsets)?;
+    }
+    Ok(())
 }

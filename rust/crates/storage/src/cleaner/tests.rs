@@ -3,6 +3,7 @@
 //! Logs are written segment by segment, so that a test decides what is in each, and opened as after a crash.
 
 mod crash;
+mod golden;
 mod model;
 mod rules;
 mod running;
@@ -257,6 +258,20 @@ fn headers(log: &Log) -> Vec<BatchHeader> {
         .iter()
         .filter_map(|bytes| BatchHeader::parse(bytes).ok())
         .collect()
+}
+
+/// Whoever reads committed records leaves out what an aborted transaction wrote, up to its marker.
+fn assert_aborted_have_markers(log: &Log) {
+    let markers: Vec<i64> = read_all(log)
+        .iter()
+        .filter(|record| record.control)
+        .map(|record| record.offset)
+        .collect();
+    for segment in log.plan_cleaning(NOW).unwrap().view.segments.iter() {
+        for aborted in segment.aborted_transactions().unwrap() {
+            assert!(markers.contains(&aborted.last_offset), "{aborted:?}");
+        }
+    }
 }
 
 fn names(dir: &Path) -> Vec<String> {

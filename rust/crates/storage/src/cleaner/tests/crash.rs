@@ -39,7 +39,7 @@ impl Watcher for Until {
 }
 
 /// A log of several segments, keys, a tombstone that is to go and transactions.
-fn write_log(dir: &Path) -> Log {
+fn write_log(dir: &Path, config: LogConfig) -> Log {
     let mut writer = Writer::new(dir);
     writer.plain(&[
         (b"a", Some(b"1")),
@@ -50,12 +50,22 @@ fn write_log(dir: &Path) -> Log {
     writer.roll();
     writer.batch(Some(7), true, &[(b"b", Some(b"aborted"))]);
     writer.marker(7, false);
+    writer.roll();
     writer.plain(&[(b"gone", None)]);
     writer.roll();
     writer.batch(Some(7), true, &[(b"c", Some(b"1"))]);
     writer.marker(7, true);
     writer.plain(&[(b"a", Some(b"3")), (b"d", Some(b"1"))]);
-    writer.open(config())
+    writer.open(config)
+}
+
+/// One in which all segments become one, and one in which each stays for itself, even when it becomes empty.
+fn joining() -> [LogConfig; 2] {
+    let alone = LogConfig {
+        segment_bytes: 100,
+        ..config()
+    };
+    [config(), alone]
 }
 
 const ABORTED: [i64; 1] = [4];
@@ -76,11 +86,11 @@ fn state(log: &Log) -> BTreeMap<Vec<u8>, Vec<u8>> {
     state
 }
 
-fn run(for_good: bool, rounds: i64) -> usize {
+fn run(for_good: bool, rounds: i64, config: &LogConfig) -> usize {
     let mut step = 0;
     loop {
         let dir = tempfile::tempdir().unwrap();
-        let log = write_log(dir.path());
+        let log = write_log(dir.path(), config.clone());
         // The first round leaves the tombstone, the second takes it, the third the marker of what was aborted.
         for round in 0..rounds - 1 {
             log.cleaning().set_first_dirty(0);
@@ -100,7 +110,8 @@ fn run(for_good: bool, rounds: i64) -> usize {
         drop(log);
         drop(watching);
 
-        let log = reopen(dir.path(), config());
+        let log = reopen(dir.path(), config.clone());
+        assert_aborted_have_markers(&log);
         assert_eq!(state(&log), expected, "after a restart at step {step}");
         let left = names(dir.path());
         let ended = |name: &&String| {
@@ -117,7 +128,7 @@ fn run(for_good: bool, rounds: i64) -> usize {
         log.compact_now(NOW + rounds * 1000).unwrap();
         assert_eq!(state(&log), expected, "compacted at last, step {step}");
         drop(log);
-        assert_eq!(state(&reopen(dir.path(), config())), expected);
+        assert_eq!(state(&reopen(dir.path(), config.clone())), expected);
         if result.is_ok() {
             return step;
         }
@@ -128,16 +139,21 @@ fn run(for_good: bool, rounds: i64) -> usize {
 // Broken if it failed: a crash in the middle of a compaction would cost records, or bring deleted ones back.
 #[test]
 fn a_crash_at_every_step_leaves_the_same_values() {
-    for rounds in 1..=3 {
-        assert!(run(true, rounds) > 15, "too few steps were seen");
+    for config in joining() {
+        for rounds in 1..=3 {
+            let steps = run(true, rounds, &config);
+            assert!(steps > 15, "too few steps were seen: {steps}");
+        }
     }
 }
 
 // Broken if it failed: one error of the disk, which goes by, would do what a crash may not.
 #[test]
 fn a_fault_at_every_step_leaves_the_same_values() {
-    for rounds in 1..=3 {
-        run(false, rounds);
+    for config in joining() {
+        for rounds in 1..=3 {
+            run(false, rounds, &config);
+        }
     }
 }
 
@@ -156,7 +172,7 @@ fn a_fault_before_the_swap_leaves_the_log_online() {
         }
     }
     let dir = tempfile::tempdir().unwrap();
-    let log = write_log(dir.path());
+    let log = write_log(dir.path(), config());
     let before = read_all(&log);
     let watching = watch(dir.path(), Arc::new(Full));
     assert!(matches!(log.compact_now(NOW), Err(StorageError::Io { .. })));

@@ -190,6 +190,7 @@ fn check(steps: &[Step], more: &[Step], buffer: u64) -> Result<(), TestCaseError
     log.cleaning().set_first_dirty(0);
     log.compact_with(&buffers, NOW + 1000).unwrap();
     let last = read_all(&log);
+    assert_aborted_have_markers(&log);
     for offset in end..=log_end {
         prop_assert_eq!(
             state(&before, &aborted, offset),

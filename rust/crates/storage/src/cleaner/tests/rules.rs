@@ -391,7 +391,7 @@ fn a_cleaned_segment_is_as_old_as_what_it_was_made_from() {
     assert_eq!(values(&log).len(), 2);
 }
 
-fn legacy_message(magic: u8, offset: i64, key: &[u8], value: Option<&[u8]>) -> Vec<u8> {
+pub(super) fn legacy_message(magic: u8, offset: i64, key: &[u8], value: Option<&[u8]>) -> Vec<u8> {
     let mut body = vec![magic, 0];
     if magic == 1 {
         body.extend(offset.to_be_bytes());

@@ -8,6 +8,7 @@ use super::*;
 use crate::checkpoints::{CLEANER_FILE, read_offsets};
 use crate::cleaner::{Cleaner, CleanerConfig, CleanerEvent};
 use crate::log_dir::LogDir;
+use crate::standalone::StandaloneLog;
 
 fn batch(key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Compression::None, None);
@@ -151,6 +152,8 @@ fn the_filthiest_log_is_cleaned_first_and_remembered() {
     );
 
     logs.delete("half", 0).unwrap();
+    let kept = read_offsets(&dir.path().join(CLEANER_FILE)).unwrap();
+    assert_eq!(kept.keys().collect::<Vec<_>>(), [&key("whole")]);
     logs.close().unwrap();
     drop((logs, cleaner));
     let logs = open_dir(dir.path());
@@ -158,8 +161,33 @@ fn the_filthiest_log_is_cleaned_first_and_remembered() {
         logs.get("whole", 0).unwrap().log.first_dirty_offset(),
         Some(11)
     );
-    let kept = read_offsets(&dir.path().join(CLEANER_FILE)).unwrap();
-    assert_eq!(kept.keys().collect::<Vec<_>>(), [&key("whole")]);
+    drop(logs);
+}
+
+// Broken if it failed: a log that a library compacted inside a broker's directory would be compacted again by the broker,
+// or one that the broker compacted by the library.
+#[test]
+fn a_library_and_a_broker_tell_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open_dir(dir.path());
+    let log = Arc::clone(&logs.create("t", 0, [1; 16], config()).unwrap().log);
+    append(&log, b"key", b"one");
+    append(&log, b"key", b"two");
+    log.roll(NOW).unwrap();
+    log.compact_now(NOW).unwrap();
+    logs.close().unwrap();
+    drop((logs, log));
+
+    let log = StandaloneLog::open(&dir.path().join("t-0"), false, config()).unwrap();
+    assert_eq!(log.first_dirty_offset(), Some(2));
+    append(&log, b"key", b"three");
+    log.roll(NOW).unwrap();
+    assert_eq!(log.compact_now().unwrap().clean_until_offset, 3);
+    log.close().unwrap();
+    drop(log);
+    let logs = open_dir(dir.path());
+    let log = &logs.get("t", 0).unwrap().log;
+    assert_eq!((log.first_dirty_offset(), values(log).len()), (Some(3), 1));
 }
 
 // Broken if it failed: deleting a topic or stopping the server would wait for a slow cleaning, or be disturbed by it.
