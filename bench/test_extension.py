@@ -81,6 +81,59 @@ def test_append(benchmark: BenchmarkFixture, directory: Path) -> None:
     benchmark.pedantic(append, setup=setup, teardown=teardown, rounds=ROUNDS, warmup_rounds=2)
 
 
+SMALL_APPENDS = 20_000
+SMALL_VALUE = b"v" * 100
+
+
+def small_batch() -> bytes:
+    """A batch of one record of 100 B."""
+    return logcore.build_batch([(None, SMALL_VALUE, None, 1_700_000_000_000)])
+
+
+@pytest.mark.benchmark(group="append of one-record batches, 20,000 calls")
+def test_limit_small_writes(benchmark: BenchmarkFixture, directory: Path) -> None:
+    """The same bytes, a write each, in the plainest loop there is."""
+    batch = small_batch()
+
+    def setup() -> tuple[tuple[int], dict[str, object]]:
+        path = directory / "raw"
+        path.unlink(missing_ok=True)
+        return (os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND),), {}
+
+    def write(descriptor: int) -> None:
+        for _ in range(SMALL_APPENDS):
+            os.write(descriptor, batch)
+
+    benchmark.extra_info["bytes"] = SMALL_APPENDS * len(batch)
+    benchmark.pedantic(write, setup=setup, teardown=os.close, rounds=ROUNDS, warmup_rounds=2)
+
+
+@pytest.mark.benchmark(group="append of one-record batches, 20,000 calls")
+@pytest.mark.parametrize("what", ["batches", "records"])
+def test_small_appends(benchmark: BenchmarkFixture, directory: Path, what: str) -> None:
+    batch = small_batch()
+
+    def setup() -> tuple[tuple[logcore.Log], dict[str, object]]:
+        shutil.rmtree(directory / "log-0", ignore_errors=True)
+        return (logcore.open(directory / "log-0"),), {}
+
+    def append_batches(log: logcore.Log) -> None:
+        for _ in range(SMALL_APPENDS):
+            log.append_batches(batch)
+
+    def append_records(log: logcore.Log) -> None:
+        for _ in range(SMALL_APPENDS):
+            log.append(SMALL_VALUE)
+
+    def teardown(log: logcore.Log) -> None:
+        assert log.end_offset == SMALL_APPENDS
+        log.close()
+
+    append = append_batches if what == "batches" else append_records
+    benchmark.extra_info["bytes"] = SMALL_APPENDS * len(batch)
+    benchmark.pedantic(append, setup=setup, teardown=teardown, rounds=ROUNDS, warmup_rounds=2)
+
+
 @pytest.fixture
 def filled(directory: Path) -> Iterator[logcore.Log]:
     with logcore.open(directory / "log-0", max_message_bytes=2 * MIB) as log:
@@ -103,6 +156,34 @@ def test_limit_pread(benchmark: BenchmarkFixture, filled: logcore.Log) -> None:
 def test_fetch(benchmark: BenchmarkFixture, filled: logcore.Log) -> None:
     benchmark.extra_info["bytes"] = len(filled.fetch(20_000, MIB))
     benchmark(filled.fetch, 20_000, MIB)
+
+
+@pytest.fixture
+def indexed(directory: Path) -> Iterator[logcore.Log]:
+    """A log with 20,000 index entries, in the one segment that is being written."""
+    with logcore.open(directory / "indexed-0", max_message_bytes=2 * MIB) as log:
+        batch = logcore.build_batch([b"x" * 4100])
+        for _ in range(20_000):
+            log.append_batches(batch)
+        yield log
+
+
+@pytest.mark.benchmark(group="index lookup (the limit is a method that does nothing)")
+def test_limit_empty_call(benchmark: BenchmarkFixture) -> None:
+    class Nothing:
+        def index_position(self, offset: int) -> tuple[int, int]:
+            return (0, offset)
+
+    nothing = Nothing()
+    benchmark(nothing.index_position, 12_345)
+
+
+@pytest.mark.benchmark(group="index lookup (the limit is a method that does nothing)")
+def test_index_lookup(benchmark: BenchmarkFixture, indexed: logcore.Log) -> None:
+    base, position = indexed.index_position(12_345)
+    assert base == 0
+    assert position > 12_000 * 4100
+    benchmark(indexed.index_position, 12_345)
 
 
 @pytest.mark.benchmark(group="lookup of an offset by time")
@@ -140,6 +221,34 @@ def partition() -> Iterator[Path]:
             log.append_batches(batch)
     yield made / "columns-0"
     shutil.rmtree(made)
+
+
+@pytest.mark.benchmark(group="columns: a table of 2 M records of 100 B appended")
+def test_limit_write_of_a_table(benchmark: BenchmarkFixture, partition: Path, directory: Path) -> None:
+    """A write loop of the bytes that the batches have, 1 MiB each."""
+    piece = next(partition.glob("*.log")).read_bytes()[:MIB]
+    total = sum(path.stat().st_size for path in partition.glob("*.log"))
+
+    def write() -> None:
+        with open(directory / "raw", "wb", buffering=0) as file:
+            for _ in range(total // MIB):
+                file.write(piece)
+
+    benchmark.extra_info["bytes"] = RECORDS * 100
+    benchmark.pedantic(write, rounds=5, warmup_rounds=1)
+
+
+@pytest.mark.benchmark(group="columns: a table of 2 M records of 100 B appended")
+def test_append_table(benchmark: BenchmarkFixture, partition: Path, directory: Path) -> None:
+    table = pyarrow.table(PartitionScan(partition, "columns", 0, ["key", "value", "timestamp"]))
+
+    def append() -> None:
+        shutil.rmtree(directory / "table-0", ignore_errors=True)
+        with logcore.open(directory / "table-0") as log:
+            log.append_table(table)
+
+    benchmark.extra_info["bytes"] = RECORDS * 100
+    benchmark.pedantic(append, rounds=5, warmup_rounds=1)
 
 
 @pytest.mark.benchmark(group="columns: 2 M records of 100 B")

@@ -110,6 +110,13 @@ class LogDirectory(Mapping[tuple[str, int], Log]):
         """Deletes a log and its files. Objects for it that are still there raise LogClosedError.
 
         Raises LogNotFoundError, ReadOnlyError, LogClosedError, LogIOError.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open_dir(tempfile.mkdtemp()) as directory:
+        ...     log = directory.create("flights")
+        ...     directory.delete("flights")
+        ...     len(directory), log.path.exists()
+        (0, False)
         """
         self._native.delete(topic, partition)
 

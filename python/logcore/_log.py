@@ -388,6 +388,24 @@ class Log:
         topic, dash, number = name.rpartition("-")
         return (topic, int(number)) if dash and topic and number.isdecimal() else (name, 0)
 
+    def index_position(self, offset: int) -> tuple[int, int]:
+        """About where `offset` is: its segment's base offset, and a position in that segment's file.
+
+        Walking over the batches from that position comes to the one with `offset`; it is at most about
+        `index_interval_bytes` of log away. The file is `<base offset, 20 digits>.log`. Only the index is read.
+
+        Raises OffsetOutOfRangeError, LogClosedError.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     for _ in range(100):
+        ...         _ = log.append(b"x" * 1000)
+        ...     base, position = log.index_position(99)
+        ...     base, position > 90_000, log.index_position(0)
+        (0, True, (0, 0))
+        """
+        return self._native.index_position(offset)
+
     def offset_for_time(self, timestamp: int) -> int | None:
         """The offset of the first record at or after `timestamp` (ms since 1970 UTC); None if none is.
 
@@ -477,6 +495,13 @@ def build_batch(
 def parse_batches(batches: Buffer, offset: int = 0) -> list[Record]:
     """The records at or after `offset` in whole batches, checksums verified, control records left out.
 
+    Batches may be of any format (v0 and v1 too); what is incomplete at the end is passed over.
+
     Raises CorruptLogError or InvalidRecordError.
+
+    >>> import logcore
+    >>> batch = logcore.build_batch([b"departed", b"landed"], compression="gzip")
+    >>> [(record.offset, record.value) for record in logcore.parse_batches(batch, offset=1)]
+    [(1, b'landed')]
     """
     return _native.parse_batches(batches, offset)

@@ -16,10 +16,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use logcore_columns::{EncodeOptions, LogSource, encode_rows};
-use logcore_records::{Compression, batches};
+use logcore_records::{BatchBuilder, Compression, batches};
 use logcore_storage::{Log, StandaloneLog, StorageError};
 use parking_lot::Mutex;
-use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMemoryView};
@@ -57,11 +56,19 @@ fn off_gil<T: Send>(
 pub(crate) struct PyLog {
     handle: Arc<Handle>,
     compression: Compression,
-    /// What is appended is completed in place, so it is copied here first; kept from call to call.
-    scratch: Mutex<Vec<u8>>,
+    scratch: Mutex<Scratch>,
 }
 
-/// The largest scratch buffer that is kept.
+/// Buffers that are kept from append to append.
+#[derive(Default)]
+struct Scratch {
+    /// For records that come one at a time.
+    builder: Option<BatchBuilder>,
+    /// What is appended is completed in place, so it is copied here first.
+    bytes: Vec<u8>,
+}
+
+/// The largest buffer that is kept.
 const SCRATCH_KEPT: usize = 8 << 20;
 
 #[pymethods]
@@ -99,11 +106,14 @@ impl PyLog {
         headers: Option<&Bound<'py, PyAny>>,
         timestamp: Option<i64>,
     ) -> PyResult<i64> {
-        let mut encoder = Encoder::new(self.compression, None, usize::MAX, system_now_ms());
+        let Scratch { builder, bytes } = std::mem::take(&mut *self.scratch.lock());
+        let builder = builder.unwrap_or_else(|| BatchBuilder::new(self.compression, None));
+        let mut encoder = Encoder::again(builder, bytes, system_now_ms());
         encoder.push_parts(py, key, value, headers, timestamp)?;
-        let mut bytes = encoder.finish(py)?;
-        let appended = off_gil(py, || self.handle.append(&mut bytes))?;
-        Ok(appended.first_offset)
+        let (builder, mut bytes) = encoder.finish_one(py)?;
+        let appended = off_gil(py, || self.handle.append(&mut bytes));
+        self.keep(Some(builder), bytes);
+        appended.map(|appended| appended.first_offset)
     }
 
     fn append_records(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<(i64, i64)> {
@@ -153,14 +163,12 @@ impl PyLog {
     }
 
     fn append_batches(&self, py: Python<'_>, batches: &Bound<'_, PyAny>) -> PyResult<(i64, i64)> {
-        let buffer = PyBuffer::<u8>::get(batches)?;
-        let mut scratch = std::mem::take(&mut *self.scratch.lock());
-        scratch.resize(buffer.len_bytes(), 0);
-        buffer.copy_to_slice(py, &mut scratch)?;
-        let appended = off_gil(py, || self.handle.append(&mut scratch));
-        if scratch.capacity() <= SCRATCH_KEPT {
-            *self.scratch.lock() = scratch;
-        }
+        let given = Given::new(batches)?;
+        let Scratch { builder, mut bytes } = std::mem::take(&mut *self.scratch.lock());
+        bytes.clear();
+        bytes.extend_from_slice(given.as_slice());
+        let appended = off_gil(py, || self.handle.append(&mut bytes));
+        self.keep(builder, bytes);
         appended.map(|appended| (appended.first_offset, appended.last_offset))
     }
 
@@ -196,6 +204,16 @@ impl PyLog {
     ) -> PyResult<(Bound<'py, PyList>, i64)> {
         let bytes = off_gil(py, || self.read(offset, max_bytes))?;
         decode::decode(py, &bytes, offset)
+    }
+
+    /// Base offset of the segment that has `offset`, and a position in its file at or before it.
+    fn index_position(&self, py: Python<'_>, offset: i64) -> PyResult<(i64, u64)> {
+        off_gil(py, || {
+            if self.handle.is_readonly() && offset >= self.log().log_end_offset() {
+                self.log().refresh()?;
+            }
+            self.log().index_position(offset)
+        })
     }
 
     fn offset_for_time(&self, py: Python<'_>, timestamp: i64) -> PyResult<Option<i64>> {
@@ -257,7 +275,16 @@ impl PyLog {
         Self {
             handle,
             compression,
-            scratch: Mutex::new(Vec::new()),
+            scratch: Mutex::new(Scratch::default()),
+        }
+    }
+
+    /// Keeps buffers for the next append, unless they are so large that they would be missed elsewhere.
+    fn keep(&self, builder: Option<BatchBuilder>, bytes: Vec<u8>) {
+        let mut scratch = self.scratch.lock();
+        if bytes.capacity() <= SCRATCH_KEPT {
+            scratch.bytes = bytes;
+            scratch.builder = builder.or(scratch.builder.take());
         }
     }
 

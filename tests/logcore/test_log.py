@@ -159,6 +159,30 @@ def test_fetch_returns_whole_batches(log: logcore.Log) -> None:
         assert caught.value.code == 1
 
 
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_position_of_the_index_leads_to_its_offset(tmp_path: Path, readonly: bool) -> None:
+    # Broken if it failed: who reads the files itself would start behind the record it looks for, or far before it.
+    with logcore.open(tmp_path, segment_bytes=20_000) as log:
+        for number in range(500):
+            log.append(bytes(number % 200))
+        asked = logcore.open(tmp_path, readonly=True) if readonly else log
+        for offset in range(501):
+            base, position = asked.index_position(offset)
+            data = (tmp_path / f"{base:020}.log").read_bytes()
+            walked = position
+            while walked < len(data) and int.from_bytes(data[walked : walked + 8], "big") < offset:
+                walked += 12 + int.from_bytes(data[walked + 8 : walked + 12], "big")
+            assert walked - position < 4096 + 2 * 300
+            if offset < 500:
+                assert int.from_bytes(data[walked : walked + 8], "big") == offset
+        for offset in (-1, 501):
+            with pytest.raises(logcore.OffsetOutOfRangeError):
+                asked.index_position(offset)
+        asked.close()
+    with pytest.raises(logcore.LogClosedError):
+        log.index_position(0)
+
+
 def test_batches_of_a_producer(log: logcore.Log) -> None:
     # Broken if it failed: a retry would be written twice, or a gap accepted.
     first = logcore.build_batch([b"a", b"b"], producer=(7, 0, 0))

@@ -8,6 +8,9 @@ use pyo3::types::{PyBytes, PyTuple};
 use super::record::{Given, PyRecord, header_slices, to_headers};
 use crate::errors::record_error;
 
+/// A batch of so many bytes that is not compressed is built sooner than the GIL is given away and taken again.
+const QUICK_BATCH_BYTES: usize = 16 << 10;
+
 /// Takes records into batches of at most `batch_bytes`, except for a record that is larger by itself.
 pub(super) struct Encoder {
     builder: BatchBuilder,
@@ -28,6 +31,17 @@ impl Encoder {
             batch_bytes,
             now_ms,
             out: Vec::new(),
+        }
+    }
+
+    /// An encoder for one record that goes by itself, with the buffers of an earlier one.
+    pub(super) fn again(builder: BatchBuilder, mut out: Vec<u8>, now_ms: i64) -> Self {
+        out.clear();
+        Self {
+            builder,
+            batch_bytes: usize::MAX,
+            now_ms,
+            out,
         }
     }
 
@@ -119,8 +133,20 @@ impl Encoder {
             batch_bytes,
             ..
         } = self;
-        py.detach(|| builder.build_within(*batch_bytes, out))
-            .map_err(|error| record_error(py, &error))
+        let quick = builder.compression() == Compression::None
+            && builder.estimated_size() <= QUICK_BATCH_BYTES;
+        let built = if quick {
+            builder.build_within(*batch_bytes, out)
+        } else {
+            py.detach(|| builder.build_within(*batch_bytes, out))
+        };
+        built.map_err(|error| record_error(py, &error))
+    }
+
+    /// The one batch, and the builder for [`Encoder::again`].
+    pub(super) fn finish_one(mut self, py: Python<'_>) -> PyResult<(BatchBuilder, Vec<u8>)> {
+        self.end_batch(py)?;
+        Ok((self.builder, self.out))
     }
 
     /// The batches; none without records.

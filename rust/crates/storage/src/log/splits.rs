@@ -1,6 +1,7 @@
-//! Dividing a range of offsets into pieces of about as many bytes, for readers that work side by side.
+//! What the offset indexes alone can tell: about where an offset is, and where to cut a range of offsets into pieces of
+//! about as many bytes, for readers that work side by side.
 //!
-//! The offset indexes say where to cut, so nothing of the log itself is read. They are hints: where one is missing or
+//! Nothing of the log itself is read. They are hints: where one is missing or
 //! wrong the pieces are uneven, and still every offset is in exactly one of them.
 
 use std::sync::Arc;
@@ -17,6 +18,29 @@ struct Piece {
 }
 
 impl Log {
+    /// The base offset of the segment that has `offset`, and a position in its file from which a walk over the batches
+    /// comes to it: the last index entry at or before it. The indexes of a segment are opened by the first call.
+    ///
+    /// Errors: [`StorageError::OffsetOutOfRange`].
+    pub fn index_position(&self, offset: i64) -> Result<(i64, u64)> {
+        self.check_open()?;
+        let (log_start, log_end) = (self.log_start_offset(), self.log_end_offset());
+        let segments = self.segments.read();
+        let after = segments.partition_point(|segment| segment.base_offset <= offset);
+        match after.checked_sub(1) {
+            Some(at) if (log_start..=log_end).contains(&offset) => {
+                let segment = &segments[at];
+                let entry = segment.indexes()?.offset.lookup(offset, segment.size());
+                Ok((segment.base_offset, entry.position))
+            }
+            _ => Err(StorageError::OffsetOutOfRange {
+                requested: offset,
+                log_start,
+                log_end,
+            }),
+        }
+    }
+
     /// The offsets at which to cut `[start, end)` into at most `parts` pieces: `start`, cuts in rising order, `end`.
     /// A cut is where a batch begins, unless an index is damaged. Only `start` and `end` when there is nothing to cut.
     ///
