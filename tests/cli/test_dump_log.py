@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow
 import pyarrow.ipc
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import logcore
 from cluster.cli import main
@@ -168,3 +170,35 @@ def test_a_decoder_that_does_not_fit(partition: Path, capsys: pytest.CaptureFixt
     arguments = ["dump-log", "--files", str(partition / SEGMENT), "--key-decoder-class", "long"]
     assert main(arguments) == 1
     assert "LongDecoder takes 8 bytes, but a record has 2" in capsys.readouterr().err
+
+
+# Broken if it failed: some damage would end a dump in a traceback instead of a sentence, or never end it.
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from(
+        sorted(file.name for file in GOLDEN.iterdir() if file.suffix and file.stat().st_size)
+    ),
+    place=st.integers(0, 100_000),
+    replaced=st.binary(max_size=24),
+    flags=st.sampled_from([["--print-data-log"], ["--format", "json"], ["--offsets-decoder"], []]),
+)
+def test_any_damage_ends_in_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    place: int,
+    replaced: bytes,
+    flags: list[str],
+) -> None:
+    directory = Path(shutil.copytree(GOLDEN, tmp_path_factory.mktemp("damaged") / "golden-0"))
+    file = directory / name
+    data = bytearray(file.read_bytes())
+    at = place % len(data)
+    data[at : at + len(replaced)] = replaced
+    file.write_bytes(data if replaced else data[:at])
+    status = main(["dump-log", "--files", str(file), *flags])
+    told = capsys.readouterr()
+    assert status in (0, 1)
+    assert "Traceback" not in told.err
+    if status == 1:
+        assert told.err.startswith("logcore dump-log: ")

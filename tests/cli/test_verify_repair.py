@@ -17,6 +17,7 @@ import logcore
 from cluster.cli import main
 
 SEGMENT = "00000000000000000000.log"
+GOLDEN_BATCHES = Path(__file__).parents[2] / "rust/crates/records/tests/golden"
 
 
 @pytest.fixture
@@ -211,3 +212,17 @@ def test_a_bar_on_a_terminal_only(partition: Path) -> None:
     os.close(master)
     assert b"verifying" in drawn
     assert b"1/1 partitions" in drawn
+
+
+# Broken if it failed: old message formats, or a codec, would be called damage, or damage in them go unseen.
+@pytest.mark.parametrize("batch", sorted(GOLDEN_BATCHES.glob("*.bin")), ids=lambda file: file.stem)
+def test_every_format_and_codec(tmp_path: Path, batch: Path) -> None:
+    directory = tmp_path / "golden-0"
+    directory.mkdir()
+    whole = batch.read_bytes()
+    (directory / SEGMENT).write_bytes(whole)
+    assert {finding.severity for finding in logcore.verify(directory)} <= {"hint"} or "v2" in batch.stem
+    assert not [finding for finding in logcore.verify(directory) if finding.path == directory / SEGMENT]
+    flip(directory / SEGMENT, len(whole) - 1)
+    [finding] = [finding for finding in logcore.verify(directory) if finding.path == directory / SEGMENT]
+    assert finding.severity == "damage"

@@ -11,6 +11,7 @@ import confluent_kafka as confluent
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import logcore
 from tests.compat.conftest import KafkaTools
 from tests.conftest import StartBroker
 
@@ -39,8 +40,12 @@ def test_every_segment_is_kafkas(start_broker: StartBroker, kafka_tools: KafkaTo
         producer.produce("dumped", value, key=f"k{n}", headers={"n": str(n)})
         producer.poll(0)
     assert producer.flush(30) == 0
-    directory = broker.data_dir / "kafka-logs" / "dumped-0"
+    logs = broker.data_dir / "kafka-logs"
+    directory = logs / "dumped-0"
+    # While the broker has it, and after it was closed.
+    assert logcore.verify(logs) == []
     assert broker.stop() == 0
+    assert logcore.verify(logs) == []
 
     segments = sorted(directory.glob("*.log"))
     assert len(segments) > 1

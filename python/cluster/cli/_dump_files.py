@@ -92,6 +92,12 @@ def position_of(entries: list[OffsetEntry], offset: int) -> int:
     return entries[found - 1].position if found else 0
 
 
+def check_position(path: str, position: int) -> None:
+    """Refuses a place in the log that an index cannot lead to."""
+    if position < 0:
+        raise CommandError(f"{path}: an entry leads to byte {position} of the log")
+
+
 def timestamp_type(batch: SegmentBatch) -> str:
     if batch.magic == 0:
         return "NoTimestampType"

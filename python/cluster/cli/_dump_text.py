@@ -206,6 +206,7 @@ def dump_index(
         return
     log = files.sibling(path, files.LOG)
     for entry in files.used(entries, files.base_offset(path)):
+        files.check_position(path, entry.position)
         batch = next(iter(SegmentReader(log, entry.position, entry.position + max_message_size)), None)
         if batch is None:
             raise CommandError(
@@ -235,6 +236,7 @@ def dump_time_index(path: str, sanity_only: bool, verify_only: bool, faults: Fau
 def check_time_entry(path: str, entry: files.TimeEntry, position: int, previous: int, faults: Faults) -> None:
     from logcore._native import SegmentReader
 
+    files.check_position(files.sibling(path, files.INDEX), position)
     batches: Iterable[SegmentBatch] = SegmentReader(files.sibling(path, files.LOG), position)
     found = next((batch for batch in batches if batch.last_offset >= entry.offset), None)
     if found is None or found.last_offset != entry.offset:

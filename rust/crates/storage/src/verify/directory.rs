@@ -252,8 +252,8 @@ fn is_future(dir: &Path) -> bool {
     dir.to_str().is_some_and(|dir| dir.ends_with("-future"))
 }
 
-/// Names in a log directory that are not a partition's. The last three are Kafka's in KRaft mode or with remote storage,
-/// and the file system's.
+/// Names in a log directory that are not a partition's. The last four are Kafka's in KRaft mode and with remote storage,
+/// our broker's for its session with the coordinator, and the file system's.
 fn is_known(name: &str) -> bool {
     [
         META_PROPERTIES_FILE,
@@ -265,6 +265,7 @@ fn is_known(name: &str) -> bool {
         LOCK_FILE,
         "bootstrap.checkpoint",
         "remote-log-index-cache",
+        "coordinator-session",
         "lost+found",
     ]
     .contains(&name)

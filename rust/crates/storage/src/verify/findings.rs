@@ -64,6 +64,16 @@ impl Findings {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Drops what is not in another's, too.
+    pub(crate) fn keep_common(&mut self, other: &Self) {
+        self.list.retain(|finding| other.list.contains(finding));
+        self.counts.retain(|key, _| other.counts.contains_key(key));
+    }
+
     /// Takes in those of another; no file has findings in both.
     pub(crate) fn append(&mut self, other: Self) {
         self.list.extend(other.list);

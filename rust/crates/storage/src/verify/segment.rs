@@ -188,7 +188,10 @@ impl Walk<'_> {
             self.next_offset = batch.last_offset + 1;
             return Ok(());
         }
+        self.dense &= content.first_offset == self.next_offset;
         self.check_snapshots(batch.base_offset);
+        let span = batch.last_offset - content.first_offset + 1;
+        self.dense &= span == content.records as i64;
         if let Some(index) = &mut segment.offset_index {
             index.batch(batch, self.next_offset - 1)?;
         }

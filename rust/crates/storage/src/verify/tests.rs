@@ -3,13 +3,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use logcore_records::{BatchBuilder, Compression};
+use logcore_records::{
+    BatchBuilder, Compression, set_offsets_in_place, set_producer_state_in_place,
+};
 use tempfile::TempDir;
 
 use super::{Finding, Kind, Report, Severity, VerifyOptions, verify};
 use crate::config::LogConfig;
 use crate::log_dir::LogDir;
 use crate::metadata::MetaProperties;
+use crate::producer_snapshot;
+use crate::producer_state::{BatchMetadata, ProducerEntry, ProducerState};
 use crate::slice::whole_batches;
 use crate::standalone::StandaloneLog;
 
@@ -291,6 +295,55 @@ fn producer_snapshots() {
             .what
             .contains("is said to have ended")
     );
+}
+
+/// A segment of batches of ten records of producer 7, at these offsets, and a snapshot that says where it ended.
+fn log_of_a_producer(dir: &Path, offsets: &[i64], snapshot: i64, ended: i64) {
+    let mut bytes = Vec::new();
+    for offset in offsets {
+        let mut batch = batch(0..10);
+        set_producer_state_in_place(&mut batch, 7, 0, *offset as i32);
+        set_offsets_in_place(&mut batch, *offset, 0);
+        bytes.extend(batch);
+    }
+    fs::create_dir(dir).unwrap();
+    fs::write(dir.join("00000000000000000000.log"), bytes).unwrap();
+    let last = BatchMetadata {
+        last_sequence: ended as i32,
+        last_offset: ended,
+        offset_delta: 9,
+        timestamp: 1_000_009,
+    };
+    let entry = ProducerEntry {
+        epoch: 0,
+        batches: [last].into(),
+        coordinator_epoch: -1,
+        last_timestamp: 1_000_009,
+        transaction_start: None,
+    };
+    let mut state = ProducerState::default();
+    state.restore(7, entry);
+    producer_snapshot::write(dir, snapshot, &state, false).unwrap();
+}
+
+// Broken if it failed: an older snapshot of a compacted log, whose batches are gone, would be called wrong, or a wrong one
+// of a log that has all its batches, right.
+#[test]
+fn snapshots_of_a_compacted_log() {
+    for (offsets, snapshot, ended, wrong) in [
+        (&[0, 10, 20][..], 20, 19, false),
+        (&[0, 10, 20], 20, 9, true),
+        (&[0, 10, 20], 20, 18, true),
+        // Compacted: the batch at 10 is gone, as the producer has later ones.
+        (&[0, 20], 20, 19, false),
+        (&[0, 20], 30, 19, true),
+    ] {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = parent.path().join("ours-0");
+        log_of_a_producer(&dir, offsets, snapshot, ended);
+        let found = kinds(&check(&dir)).contains(&Kind::ProducerSnapshot);
+        assert_eq!(found, wrong, "{offsets:?} {snapshot} {ended}");
+    }
 }
 
 // Broken if it failed: names that are nobody's, or half-done steps, would not be told.
