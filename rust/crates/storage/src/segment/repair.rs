@@ -178,16 +178,25 @@ impl Segment {
             } else {
                 Scanner::headers(&self.file, hint, size)
             };
-            let mut next_offset = None;
+            let (mut next_offset, mut end) = (None, hint);
             let torn = loop {
                 match scan.next().map_err(StorageError::io("read", self.path()))? {
-                    Next::Batch(batch) if batch.base_offset < self.base_offset => {
+                    Next::Batch(batch)
+                        if batch.base_offset < next_offset.unwrap_or(self.base_offset) =>
+                    {
+                        let offset = batch.base_offset;
+                        break Some(format!("offset {offset} is less than those before"));
+                    }
+                    Next::Batch(batch) if !self.can_hold(batch.last_offset) => {
                         break Some(format!(
-                            "offset {} is before the segment's",
-                            batch.base_offset
+                            "offset {} is too far from the base",
+                            batch.last_offset
                         ));
                     }
-                    Next::Batch(batch) => next_offset = Some(batch.last_offset + 1),
+                    Next::Batch(batch) => {
+                        next_offset = Some(batch.last_offset + 1);
+                        end = batch.end();
+                    }
                     Next::End => break None,
                     Next::Torn(reason) => break Some(reason),
                 }
@@ -198,10 +207,10 @@ impl Segment {
                 continue;
             }
             if let (Some(reason), false) = (torn, check) {
-                return Err(self.corrupt(scan.position(), reason));
+                return Err(self.corrupt(end, reason));
             }
             let mut tail = self.tail.lock();
-            tail.size = scan.position();
+            tail.size = end;
             tail.next_offset = next_offset.unwrap_or(self.base_offset);
             tail.largest = Largest::Unknown;
             drop(tail);
