@@ -135,13 +135,16 @@ pub(crate) fn storage_error(py: Python<'_>, error: &StorageError) -> PyErr {
         | E::InvalidProducerEpoch { .. }
         | E::UnknownProducer { .. }
         | E::InvalidTxnState { .. }
+        | E::TransactionCoordinatorFenced { .. }
         | E::FencedLeaderEpoch { .. } => ProducerStateError::new_err(text),
-        E::OffsetOutOfRange { .. } => OffsetOutOfRangeError::new_err(text),
+        E::OffsetOutOfRange { .. } | E::UnexpectedAppendOffset { .. } => {
+            OffsetOutOfRangeError::new_err(text)
+        }
         E::InvalidConfig { .. } => LogConfigError::new_err(text),
         E::Io { .. } => LogIOError::new_err(text),
         E::Corrupt { .. } | E::Mismatch { .. } => CorruptLogError::new_err(text),
         E::Offline { .. } => OfflineError::new_err(text),
-        E::Closed { .. } => LogClosedError::new_err(text),
+        E::Closed { .. } | E::Truncated { .. } => LogClosedError::new_err(text),
         E::ReadOnly { .. } => ReadOnlyError::new_err(text),
         E::Locked { .. } => LockedError::new_err(text),
         E::AlreadyExists { .. } => LogExistsError::new_err(text),

@@ -136,8 +136,8 @@ log.retention.hours int 168 - s
 log.retention.minutes int ~ - s
 log.retention.ms long ~ - ds
 log.roll.hours int 168 1.. s
-log.roll.jitter.hours int 0 0.. -
-log.roll.jitter.ms long ~ - d
+log.roll.jitter.hours int 0 0.. s
+log.roll.jitter.ms long ~ - ds
 log.roll.ms long ~ - ds
 log.segment.bytes int 1073741824 14.. ds
 log.segment.delete.delay.ms long 60000 0.. ds

@@ -39,7 +39,7 @@ retention.bytes long -1 - s log.retention.bytes
 retention.ms long 604800000 -1.. s log.retention.ms,log.retention.minutes*60000,log.retention.hours*3600000
 segment.bytes int 1073741824 14.. s log.segment.bytes
 segment.index.bytes int 10485760 4.. s log.index.size.max.bytes
-segment.jitter.ms long 0 0.. - log.roll.jitter.ms,log.roll.jitter.hours*3600000
+segment.jitter.ms long 0 0.. s log.roll.jitter.ms,log.roll.jitter.hours*3600000
 segment.ms long 604800000 1.. s log.roll.ms,log.roll.hours*3600000
 unclean.leader.election.enable boolean false - - unclean.leader.election.enable
 """

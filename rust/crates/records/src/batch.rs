@@ -97,6 +97,12 @@ impl<'a> Batch<'a> {
     ///
     /// Nothing is decompressed; [`Batch::validate_deep`] does that. Batches of a compacted log have gaps and fail.
     pub fn validate(&self) -> Result<(), RecordError> {
+        self.validate_sequence()?;
+        self.validate_unsequenced()
+    }
+
+    /// [`Batch::validate`] of a batch that a coordinator writes: in a transaction, and yet without a sequence.
+    pub fn validate_unsequenced(&self) -> Result<(), RecordError> {
         if self.validate_header()? == Compression::None {
             validate_records(RecordIter::new(
                 RecordBase::of(&self.header),
@@ -108,8 +114,20 @@ impl<'a> Batch<'a> {
 
     /// [`Batch::validate`] that also looks into compressed batches, decompressing to at most `limit` bytes.
     pub fn validate_deep(&self, limit: usize) -> Result<(), RecordError> {
+        self.validate_sequence()?;
         self.validate_header()?;
         validate_records(self.records(limit)?.iter())
+    }
+
+    fn validate_sequence(&self) -> Result<(), RecordError> {
+        let header = &self.header;
+        if header.has_producer_id() && header.base_sequence < 0 && !header.is_control() {
+            return Err(RecordError::InconsistentBatch(format!(
+                "producer id {} with the base sequence {}",
+                header.producer_id, header.base_sequence
+            )));
+        }
+        Ok(())
     }
 
     fn validate_header(&self) -> Result<Compression, RecordError> {
@@ -129,13 +147,6 @@ impl<'a> Batch<'a> {
             return inconsistent(format!(
                 "base offset {} with {count} records",
                 header.base_offset
-            ));
-        }
-        if header.has_producer_id() && header.base_sequence < 0 && !header.is_control() {
-            let sequence = header.base_sequence;
-            return inconsistent(format!(
-                "producer id {} with the base sequence {sequence}",
-                header.producer_id
             ));
         }
         if header.is_transactional() && !header.has_producer_id() {

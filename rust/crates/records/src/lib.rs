@@ -20,6 +20,7 @@
 //! | [`batch`] | one batch: checksum, shape, records, changes in place; iterating over many |
 //! | [`record`] | one record inside a batch and its headers |
 //! | [`builder`] | encoding records into a batch |
+//! | [`control`] | the markers that end a transaction |
 //! | [`varint`] | zigzag varints |
 //! | [`compression`] | the five codecs, bounded |
 //! | [`legacy`] | message sets v0 and v1 |
@@ -30,6 +31,7 @@
 pub mod batch;
 pub mod builder;
 pub mod compression;
+pub mod control;
 pub mod error;
 pub mod header;
 pub mod legacy;
@@ -42,6 +44,7 @@ pub use batch::{
 };
 pub use builder::BatchBuilder;
 pub use compression::Compression;
+pub use control::{EndTxnMarker, end_txn_marker};
 pub use error::RecordError;
 pub use header::{BatchHeader, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, TimestampType};
 pub use record::{Headers, Record, RecordIter, Records};

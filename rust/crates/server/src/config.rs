@@ -52,6 +52,8 @@ const TOPIC_DEFAULTS: &[(&str, &str, i64)] = &[
     ("log.segment.bytes", "segment.bytes", 1),
     ("log.roll.hours", "segment.ms", 3_600_000),
     ("log.roll.ms", "segment.ms", 1),
+    ("log.roll.jitter.hours", "segment.jitter.ms", 3_600_000),
+    ("log.roll.jitter.ms", "segment.jitter.ms", 1),
     ("log.index.interval.bytes", "index.interval.bytes", 1),
     ("log.index.size.max.bytes", "segment.index.bytes", 1),
     ("message.max.bytes", "max.message.bytes", 1),
@@ -249,6 +251,8 @@ mod tests {
             ("log.retention.hours", "2"),
             ("log.retention.ms", "5"),
             ("log.roll.hours", "1"),
+            ("log.roll.jitter.hours", "2"),
+            ("log.roll.jitter.ms", "7"),
             ("message.max.bytes", "2000"),
             ("log.retention.bytes", "-1"),
             ("connections.max.idle.ms", "-1"),
@@ -256,6 +260,7 @@ mod tests {
         .unwrap();
         assert_eq!(config.log_defaults.retention_ms, 5);
         assert_eq!(config.log_defaults.segment_ms, 3_600_000);
+        assert_eq!(config.log_defaults.segment_jitter_ms, 7);
         assert_eq!(config.log_defaults.max_message_bytes, 2000);
         assert_eq!(config.connection_idle_max, None);
         assert_eq!(config.request_bytes_max, 104_857_600);

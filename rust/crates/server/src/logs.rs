@@ -5,12 +5,91 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use logcore_storage::{LogConfig, LogDir, Partition, StorageError};
+use logcore_storage::{LogConfig, LogDir, Opening, Partition, Progress, StorageError};
+use parking_lot::Mutex;
 
 use crate::error::{Result, ServerError};
-use crate::lines::LogLines;
+use crate::lines::{Level, LogLines};
 use crate::registry::TopicId;
+
+/// How often the progress of an opening is told.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// Tells in the log how far the opening of a directory is.
+struct Teller<'a> {
+    path: &'a str,
+    lines: &'a LogLines,
+    began: Instant,
+    told: Mutex<Instant>,
+}
+
+impl<'a> Teller<'a> {
+    fn new(path: &'a str, lines: &'a LogLines) -> Self {
+        let began = Instant::now();
+        Self {
+            path,
+            lines,
+            began,
+            told: Mutex::new(began),
+        }
+    }
+
+    /// One more log is loaded: what was cut from it is told, and now and then how many are.
+    fn tell(&self, progress: &Progress<'_>) {
+        if let Ok(recovery) = progress.outcome
+            && let Some(reason) = &recovery.reason
+        {
+            self.lines.warning(format!(
+                "the log in {} was not closed: {} bytes and {} later segments after its last whole batch are cut off: {reason}",
+                progress.dir.display(),
+                recovery.truncated_bytes,
+                recovery.segments_removed,
+            ));
+        }
+        let mut told = self.told.lock();
+        if told.elapsed() >= TELL_EVERY {
+            *told = Instant::now();
+            self.lines.push(
+                Level::Info,
+                format!(
+                    "{} of {} logs of {} are loaded, {} bytes checked",
+                    progress.logs_done, progress.logs_total, self.path, progress.bytes_checked,
+                ),
+            );
+        }
+    }
+
+    fn summarise(&self, dir: &LogDir) {
+        for warning in dir.warnings() {
+            self.lines.warning(warning.clone());
+        }
+        for stray in dir.strays() {
+            self.lines.warning(format!(
+                "{} is a log that no topic knows; it is kept, remove it when it is not needed",
+                stray.display()
+            ));
+        }
+        if dir.partitions().is_empty() && dir.failures().is_empty() {
+            return;
+        }
+        let how = if dir.had_clean_shutdown() {
+            "after a clean shutdown".to_owned()
+        } else {
+            format!("by recovery: {} bytes were checked", dir.bytes_checked())
+        };
+        self.lines.push(
+            Level::Info,
+            format!(
+                "{} logs of {} are loaded in {} ms {how}",
+                dir.partitions().len(),
+                self.path,
+                self.began.elapsed().as_millis(),
+            ),
+        );
+    }
+}
 
 /// The directories.
 pub(crate) struct Logs {
@@ -34,11 +113,17 @@ impl Logs {
         if paths.is_empty() {
             return Err(ServerError::NoLogDirs);
         }
-        let config_for = |_: &str| defaults.clone();
         let mut dirs = Vec::with_capacity(paths.len());
         let mut offline = Vec::new();
         for path in paths {
-            let dir = LogDir::open(Path::new(path), node_id, Some(cluster_id), &config_for)?;
+            let teller = Teller::new(path, lines);
+            let opening = Opening {
+                config_for: &|_: &str| defaults.clone(),
+                replicated: false,
+                on_log: &|progress| teller.tell(progress),
+            };
+            let dir = LogDir::open_with(Path::new(path), node_id, Some(cluster_id), &opening)?;
+            teller.summarise(&dir);
             for (log, error) in dir.failures() {
                 lines.error(format!(
                     "the log in {} stays offline: {error}",
@@ -54,6 +139,16 @@ impl Logs {
     /// Every partition found or created.
     pub(crate) fn partitions(&self) -> impl Iterator<Item = Arc<Partition>> {
         self.dirs.iter().flat_map(LogDir::partitions)
+    }
+
+    /// Logs that could not be loaded.
+    pub(crate) fn offline_count(&self) -> usize {
+        self.offline.len()
+    }
+
+    /// Bytes that were read and checked because the directories had not been closed.
+    pub(crate) fn bytes_checked(&self) -> u64 {
+        self.dirs.iter().map(LogDir::bytes_checked).sum()
     }
 
     /// Creates a partition's log in the directory that has the fewest.

@@ -370,6 +370,8 @@ impl Server {
     /// Counters by name.
     pub fn metrics(&self) -> Vec<(&'static str, u64)> {
         let mut totals = self.shared.metrics.totals();
+        totals.push(("offline_logs", self.shared.logs.offline_count() as u64));
+        totals.push(("recovered_bytes", self.shared.logs.bytes_checked()));
         totals.push(("partitions", self.shared.registry.len() as u64));
         totals.push(("fetch_sessions", self.shared.sessions.len() as u64));
         totals

@@ -5,6 +5,7 @@ mod common;
 
 use common::{Client, Fetch, TestServer, batch, fetched, int, produce, produced, records, request};
 use logcore_protocol::{Struct, Value};
+use logcore_records::{BatchBuilder, Compression, EndTxnMarker, batches, end_txn_marker};
 
 fn write(client: &mut Client, index: i32, value: &[u8]) -> Vec<u8> {
     let sent = batch(&[value]);
@@ -384,4 +385,76 @@ fn a_slow_reader_gets_everything_even_of_a_deleted_topic() {
     let parts = fetched(&response);
     assert_eq!(records(&parts[0])[16..], sent[16..]);
     assert!(!records(&parts[1]).is_empty());
+}
+
+// If this failed, a consumer of committed records would be given aborted ones, or those of open transactions.
+#[test]
+fn committed_readers_are_told_what_was_aborted() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = logcore_storage::LogDir::open(
+        &dir.path().join("logs"),
+        1,
+        Some("abcdefghijklmnopqrstug"),
+        &|_| logcore_storage::LogConfig::default(),
+    )
+    .unwrap();
+    let created = logs.create(
+        "t",
+        0,
+        common::TOPIC_ID,
+        logcore_storage::LogConfig::default(),
+    );
+    let log = &created.unwrap().log;
+    let begin = |producer_id| {
+        let mut builder = BatchBuilder::new(Compression::None, None);
+        builder.set_producer_state(producer_id, 0, 0);
+        builder.set_transactional(true);
+        builder.append(1, None, Some(b"v"), &[]).unwrap();
+        log.append_as_leader(&mut builder.build().unwrap(), 0, 1)
+            .unwrap();
+    };
+    begin(7);
+    begin(8);
+    let abort = EndTxnMarker {
+        committed: false,
+        coordinator_epoch: 0,
+    };
+    let mut marker = end_txn_marker(7, 0, abort, 1).unwrap();
+    log.append_as_coordinator(&mut marker, 0, 1).unwrap();
+    logs.close().unwrap();
+    drop(logs);
+
+    let server = TestServer::start_in(dir, &[]);
+    let mut client = server.client();
+    for version in 4..=17 {
+        let fetch = |offset, committed| Fetch {
+            version,
+            offset,
+            committed,
+            ..Fetch::default()
+        };
+        let answer = fetched(&fetch(0, true).call(&mut client)).remove(0);
+        assert_eq!(
+            (
+                int(&answer, "last_stable_offset"),
+                int(&answer, "high_watermark")
+            ),
+            (1, 3)
+        );
+        let told: Vec<_> = answer
+            .get("aborted_transactions")
+            .unwrap()
+            .structs()
+            .collect();
+        assert_eq!(told.len(), 1, "version {version}");
+        assert_eq!(
+            (int(told[0], "producer_id"), int(told[0], "first_offset")),
+            (7, 0)
+        );
+        let only = records(&answer);
+        assert_eq!(batches(&only).count(), 1);
+        let plain = fetched(&fetch(0, false).call(&mut client)).remove(0);
+        assert_eq!(batches(&records(&plain)).count(), 3);
+        assert!(plain.get("aborted_transactions").is_none_or(Value::is_null));
+    }
 }

@@ -13,6 +13,8 @@ pub struct LogConfig {
     pub segment_bytes: u64,
     /// `segment.ms`: a segment is rolled when its first record is this much older than the next.
     pub segment_ms: i64,
+    /// `segment.jitter.ms`: by so much at most, at random, a segment is rolled earlier than `segment.ms` says.
+    pub segment_jitter_ms: i64,
     /// `index.interval.bytes`: one index entry for at least this many bytes of log.
     pub index_interval_bytes: u32,
     /// `segment.index.bytes`: the size an active segment's index files are preallocated to (sparse).
@@ -54,6 +56,7 @@ impl Default for LogConfig {
         Self {
             segment_bytes: 1 << 30,
             segment_ms: WEEK_MS,
+            segment_jitter_ms: 0,
             index_interval_bytes: 4096,
             segment_index_bytes: 10 << 20,
             max_message_bytes: (1 << 20) + 12,
@@ -84,6 +87,9 @@ impl LogConfig {
                 self.segment_bytes = number("segment.bytes", value, 14, i32::MAX.into())? as u64
             }
             "segment.ms" => self.segment_ms = number("segment.ms", value, 1, i64::MAX)?,
+            "segment.jitter.ms" => {
+                self.segment_jitter_ms = number("segment.jitter.ms", value, 0, i64::MAX)?;
+            }
             "index.interval.bytes" => {
                 self.index_interval_bytes =
                     number("index.interval.bytes", value, 0, i32::MAX.into())? as u32;

@@ -66,6 +66,16 @@ pub enum StorageError {
     #[error("producer {producer_id} is not known to this log")]
     UnknownProducer { producer_id: i64 },
 
+    /// A newer coordinator has ended a transaction of the producer since (TRANSACTION_COORDINATOR_FENCED).
+    #[error(
+        "a marker for producer {producer_id} comes from a coordinator of epoch {found}, but one of epoch {current} has already written"
+    )]
+    TransactionCoordinatorFenced {
+        producer_id: i64,
+        found: i32,
+        current: i32,
+    },
+
     /// A plain write inside an open transaction (INVALID_TXN_STATE).
     #[error("producer {producer_id} has an open transaction but the batch is not transactional")]
     InvalidTxnState { producer_id: i64 },
@@ -111,6 +121,20 @@ pub enum StorageError {
     /// (KAFKA_STORAGE_ERROR).
     #[error("the log in {dir} is offline since a disk failure: {reason}", dir = dir.display())]
     Offline { dir: PathBuf, reason: String },
+
+    /// The log was cut while an append waited for the disk: another leads now (NOT_LEADER_OR_FOLLOWER).
+    #[error("the log in {dir} was cut while the append waited for the disk; it may be gone, send it again", dir = dir.display())]
+    Truncated { dir: PathBuf },
+
+    /// What a leader sent does not continue this log (UNKNOWN_SERVER_ERROR: no client gets here).
+    #[error(
+        "batches from offset {first_offset} to {last_offset} do not follow the log's end {log_end}"
+    )]
+    UnexpectedAppendOffset {
+        first_offset: i64,
+        last_offset: i64,
+        log_end: i64,
+    },
 
     /// The log was closed or its directory deleted (NOT_LEADER_OR_FOLLOWER).
     #[error("the log in {dir} is closed", dir = dir.display())]
@@ -180,7 +204,8 @@ impl StorageError {
             Self::OffsetOutOfRange { .. } => 1,
             Self::CorruptBatch { .. } => 2,
             Self::NotFound { .. } => 3,
-            Self::Closed { .. } => 6,
+            Self::UnexpectedAppendOffset { .. } => -1,
+            Self::Closed { .. } | Self::Truncated { .. } => 6,
             Self::RecordTooLarge { .. } => 10,
             Self::AppendTooLarge { .. } => 18,
             Self::InvalidTimestamp { .. } => 32,
@@ -191,6 +216,7 @@ impl StorageError {
             Self::OutOfOrderSequence { .. } => 45,
             Self::InvalidProducerEpoch { .. } => 47,
             Self::InvalidTxnState { .. } => 48,
+            Self::TransactionCoordinatorFenced { .. } => 52,
             Self::Io { .. } | Self::Corrupt { .. } | Self::Offline { .. } | Self::Locked { .. } => {
                 56
             }

@@ -2,15 +2,15 @@
 //!
 //! Runs in the thread that opens the log, before anybody else sees it, with the directory locked. After a clean
 //! shutdown nothing is read but names, sizes and the last few batches. After anything else, every segment from the
-//! recovery point on is read and checked: the log ends after the last whole batch, what follows is cut off, indexes,
-//! leader epochs and producer state are built from what is left. Damage to what was already known to be on disk is not
+//! recovery point on is read and checked: the log ends after the last whole batch, what follows is cut off, indexes (those
+//! of aborted transactions too), leader epochs and producer state are built from what is left. Damage to what was already known to be on disk is not
 //! cut but reported: it is no torn tail. A crash during recovery leaves a directory that recovers the same way.
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use logcore_records::Batch;
+use logcore_records::{Batch, BatchHeader, EndTxnMarker};
 
 use crate::config::LogConfig;
 use crate::disk;
@@ -25,6 +25,7 @@ use crate::producer_snapshot::{self, Latest};
 use crate::producer_state::ProducerState;
 use crate::scan::{Next, Scanner, StoredBatch};
 use crate::segment::{Access, IndexSettings, Segment, Torn};
+use crate::txn_index::AbortedTxn;
 use crate::{offset_index, time_index};
 
 /// How a log was left, as far as its directory's checkpoints tell.
@@ -36,6 +37,8 @@ pub struct LastKnown {
     pub recovery_point: i64,
     /// Where the log begins, if later than its first segment.
     pub log_start_offset: i64,
+    /// The high watermark of a log that has replicas elsewhere; `None` for one that has not: its end.
+    pub high_watermark: Option<i64>,
 }
 
 /// What opening a log did to it.
@@ -43,6 +46,8 @@ pub struct LastKnown {
 pub struct Recovery {
     /// Segments that were read and checked.
     pub segments_checked: usize,
+    /// Bytes of those segments.
+    pub bytes_checked: u64,
     /// Bytes cut off because they were no whole batch.
     pub truncated_bytes: u64,
     /// Segments removed because they followed such bytes.
@@ -87,12 +92,15 @@ pub(crate) fn load(
         recovery: Recovery::default(),
     };
     let mut segments = loader.open_segments()?;
-    if known.clean_shutdown {
+    let mut replayed = if known.clean_shutdown {
         loader.finish_clean(&segments)?;
+        None
     } else {
-        loader.recover(&mut segments)?;
+        loader.recover(&mut segments)?
+    };
+    if loader.drop_all_before_start(&mut segments)? {
+        replayed = Some(ProducerState::default());
     }
-    loader.drop_all_before_start(&mut segments)?;
     let first_base = match segments.first() {
         Some(first) => first.base_offset,
         None => {
@@ -111,7 +119,7 @@ pub(crate) fn load(
     loader.epochs.truncate_from_end(log_end);
     loader.epochs.truncate_from_start(log_start);
     loader.epochs.save()?;
-    let (producers, snapshot_offset) = loader.producers(&segments, log_start, log_end)?;
+    let (producers, snapshot_offset) = loader.producers(&segments, log_end, replayed)?;
     let recovery_point = if known.clean_shutdown {
         log_end
     } else {
@@ -171,44 +179,88 @@ impl Loader<'_> {
         Ok(segments)
     }
 
-    fn ensure_indexes(&self, segment: &Segment) -> Result<()> {
-        let path = |suffix| segment_file(self.dir, segment.base_offset, suffix);
-        let sound = looks_whole(&path(INDEX_SUFFIX), offset_index::ENTRY_SIZE)
-            && looks_whole(&path(TIME_INDEX_SUFFIX), time_index::ENTRY_SIZE);
-        if sound {
-            Ok(())
-        } else {
-            segment.indexes().map(|_| ())
+    /// Builds what is missing or not sane of the indexes of segment `number`, which nothing else is wrong with.
+    fn ensure_indexes(&self, segments: &[Arc<Segment>], number: usize) -> Result<()> {
+        let segment = &segments[number];
+        let sound = self.has_sound_indexes(segment);
+        if !sound {
+            segment.indexes()?;
         }
+        self.ensure_txn_index(segments, number, sound)
+    }
+
+    fn has_sound_indexes(&self, segment: &Segment) -> bool {
+        let path = |suffix| segment_file(self.dir, segment.base_offset, suffix);
+        looks_whole(&path(INDEX_SUFFIX), offset_index::ENTRY_SIZE)
+            && looks_whole(&path(TIME_INDEX_SUFFIX), time_index::ENTRY_SIZE)
+    }
+
+    /// Checks a segment's transaction index. Most segments have none, so one that is missing is not noticed, unless the
+    /// other index files are missing too (`others_sound`).
+    fn ensure_txn_index(
+        &self,
+        segments: &[Arc<Segment>],
+        number: usize,
+        others_sound: bool,
+    ) -> Result<()> {
+        let segment = &segments[number];
+        let path = segment_file(self.dir, segment.base_offset, TXN_INDEX_SUFFIX);
+        if others_sound && !path.exists() {
+            return Ok(());
+        }
+        match segment.txn_index() {
+            Ok(_) if others_sound => return Ok(()),
+            Ok(_) | Err(StorageError::Corrupt { .. }) => {}
+            Err(other) => return Err(other),
+        }
+        let mut state = self.producers_at(segments, segment.base_offset)?;
+        segment.reset_txn_index()?;
+        replay(
+            segment,
+            segment.base_offset,
+            |batch, bytes| match replay_batch(batch, bytes, &mut state) {
+                Some(aborted) => segment.append_aborted(&[aborted]),
+                None => Ok(()),
+            },
+        )
     }
 
     fn finish_clean(&self, segments: &[Arc<Segment>]) -> Result<()> {
         let Some((last, sealed)) = segments.split_last() else {
             return Ok(());
         };
-        for segment in sealed {
-            self.ensure_indexes(segment)?;
+        for number in 0..sealed.len() {
+            self.ensure_indexes(segments, number)?;
         }
+        let sound = self.has_sound_indexes(last);
         last.find_end(false)?;
-        last.reopen_active()
+        last.reopen_active()?;
+        self.ensure_txn_index(segments, sealed.len(), sound)
     }
 
-    /// Checks the segments from the recovery point on and cuts the log where it is not whole.
-    fn recover(&mut self, segments: &mut Vec<Arc<Segment>>) -> Result<()> {
+    /// Checks the segments from the recovery point on and cuts the log where it is not whole. Returns the producers at its
+    /// end.
+    fn recover(&mut self, segments: &mut Vec<Arc<Segment>>) -> Result<Option<ProducerState>> {
         let after = segments.partition_point(|s| s.base_offset <= self.known.recovery_point);
         let from = after.saturating_sub(1);
-        for segment in &segments[..from] {
-            self.ensure_indexes(segment)?;
+        for number in 0..from {
+            self.ensure_indexes(segments, number)?;
         }
+        let Some(first) = segments.get(from) else {
+            return Ok(None);
+        };
+        let mut producers = self.producers_at(segments, first.base_offset)?;
         let mut number = from;
         while let Some(segment) = segments.get(number).cloned() {
             number += 1;
             let next_base = segments.get(number).map(|next| next.base_offset);
             let epochs = &mut self.epochs;
-            let mut torn = segment.recover(|batch| {
+            let mut torn = segment.recover(|batch, bytes| {
                 epochs.assign(batch.leader_epoch, batch.base_offset);
+                replay_batch(batch, bytes, &mut producers)
             })?;
             self.recovery.segments_checked += 1;
+            self.recovery.bytes_checked += segment.file_size()?;
             let (size, end) = (segment.size(), segment.next_offset());
             if torn.is_none() && next_base.is_some_and(|next| end > next) {
                 torn = next_base.map(|offset| Torn {
@@ -224,9 +276,10 @@ impl Loader<'_> {
             } else if let Some(next) = next_base {
                 segment.set_next_offset(next);
                 segment.seal()?;
+                producer_snapshot::write(self.dir, next, &producers, false)?;
             }
         }
-        Ok(())
+        Ok(Some(producers))
     }
 
     /// Ends the log with `segment`, as far as that is whole.
@@ -248,37 +301,43 @@ impl Loader<'_> {
         files::sync_dir(self.dir)
     }
 
-    /// A log whose start is behind its end has lost its files: nothing of it may be read any more.
-    fn drop_all_before_start(&mut self, segments: &mut Vec<Arc<Segment>>) -> Result<()> {
+    /// A log whose start is behind its end has lost its files: nothing of it may be read any more. True when it was so.
+    fn drop_all_before_start(&mut self, segments: &mut Vec<Arc<Segment>>) -> Result<bool> {
         let end = segments.last().map(|last| last.next_offset());
         if end.is_none_or(|end| end >= self.known.log_start_offset) {
-            return Ok(());
+            return Ok(false);
         }
         for removed in segments.drain(..) {
             self.recovery.segments_removed += 1;
             remove_segment_files(self.dir, removed.base_offset)?;
         }
         self.epochs.truncate_from_end(0);
-        Ok(())
+        Ok(true)
     }
 
-    /// Producer state at the log's end: the latest snapshot, and the batches after it.
+    /// Producer state at the log's end: what recovery found, or the latest snapshot and the batches after it.
     fn producers(
         &self,
         segments: &[Arc<Segment>],
-        log_start: i64,
         log_end: i64,
+        replayed: Option<ProducerState>,
     ) -> Result<(ProducerState, i64)> {
-        let found = producer_snapshot::load_latest(self.dir, log_end)?;
-        let (from, mut state) = match found {
-            Latest::At(offset, state) => (offset.max(log_start), state),
+        let latest = producer_snapshot::load_latest(self.dir, log_end)?;
+        let log_start = self.known.log_start_offset;
+        let (from, mut state) = match (replayed, latest) {
+            (Some(state), Latest::At(offset, _)) => (offset, state),
+            (Some(state), Latest::None | Latest::Damaged) => (0, state),
             // Kafka, too, takes a log that was closed and has no snapshot for one without producers.
-            Latest::None if self.known.clean_shutdown => (log_end, ProducerState::default()),
-            Latest::None | Latest::Damaged => (log_start, ProducerState::default()),
+            (None, Latest::None) => (log_end, ProducerState::default()),
+            (None, Latest::Damaged) => {
+                let none = ProducerState::default();
+                (log_start, replay_onto(none, segments, log_start, log_end)?)
+            }
+            (None, Latest::At(offset, state)) => {
+                let state = replay_onto(state, segments, offset.max(log_start), log_end)?;
+                (offset, state)
+            }
         };
-        for segment in segments.iter().filter(|s| s.next_offset() > from) {
-            replay(segment, from, &mut state)?;
-        }
         state.remove_expired(self.now_ms, self.config.producer_id_expiration_ms);
         let snapshot_offset = if !self.known.clean_shutdown && from < log_end {
             producer_snapshot::write(self.dir, log_end, &state, false)?;
@@ -290,10 +349,51 @@ impl Loader<'_> {
         producer_snapshot::remove_stray(self.dir, &bases)?;
         Ok((state, snapshot_offset))
     }
+
+    fn producers_at(&self, segments: &[Arc<Segment>], offset: i64) -> Result<ProducerState> {
+        producers_at(self.dir, segments, self.known.log_start_offset, offset)
+    }
 }
 
-/// Takes the batches of a segment from `from` on into the state of their producers.
-fn replay(segment: &Segment, from: i64, state: &mut ProducerState) -> Result<()> {
+/// The producers as they were before the batch at `offset`: the latest snapshot not after it and the batches in between.
+pub(crate) fn producers_at(
+    dir: &Path,
+    segments: &[Arc<Segment>],
+    log_start: i64,
+    offset: i64,
+) -> Result<ProducerState> {
+    let found = producer_snapshot::find_latest(dir, offset)?;
+    let (snapshot, state) = found.unwrap_or_default();
+    replay_onto(state, segments, snapshot.max(log_start), offset)
+}
+
+/// Takes the batches from `from` up to `end` into a state.
+fn replay_onto(
+    mut state: ProducerState,
+    segments: &[Arc<Segment>],
+    from: i64,
+    end: i64,
+) -> Result<ProducerState> {
+    for segment in segments {
+        if segment.base_offset >= end || segment.next_offset() <= from {
+            continue;
+        }
+        replay(segment, from, |batch, bytes| {
+            if batch.base_offset < end {
+                replay_batch(batch, bytes, &mut state);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(state)
+}
+
+/// Walks over the batches of a segment from `from` on. The bytes are there for control batches only.
+fn replay(
+    segment: &Segment,
+    from: i64,
+    mut on_batch: impl FnMut(&StoredBatch, &[u8]) -> Result<()>,
+) -> Result<()> {
     let end = segment.size();
     let Some(first) = segment.locate(from, end)? else {
         return Ok(());
@@ -305,35 +405,32 @@ fn replay(segment: &Segment, from: i64, state: &mut ProducerState) -> Result<()>
             .next()
             .map_err(StorageError::io("read", segment.path()))?
         {
-            Next::Batch(batch) => replay_batch(segment, &batch, state)?,
+            Next::Batch(batch) if batch.header.as_ref().is_some_and(|h| h.is_control()) => {
+                on_batch(&batch, &segment.batch_bytes(&batch)?)?;
+            }
+            Next::Batch(batch) => on_batch(&batch, &[])?,
             Next::End => return Ok(()),
             Next::Torn(reason) => return Err(segment.corrupt(scan.position(), reason)),
         }
     }
 }
 
-fn replay_batch(segment: &Segment, batch: &StoredBatch, state: &mut ProducerState) -> Result<()> {
-    let Some(header) = batch.header.as_ref().filter(|h| h.has_producer_id()) else {
-        return Ok(());
-    };
-    let coordinator_epoch = if header.is_control() {
-        let bytes = segment.batch_bytes(batch)?;
-        marker_epoch(&bytes)
-    } else {
-        None
-    };
-    state.replay(header, coordinator_epoch);
-    Ok(())
+/// Takes a batch into the state of its producer; returns the transaction it aborts.
+pub(crate) fn replay_batch(
+    batch: &StoredBatch,
+    bytes: &[u8],
+    state: &mut ProducerState,
+) -> Option<AbortedTxn> {
+    let header = batch.header.as_ref().filter(|h| h.has_producer_id())?;
+    state.replay(header, marker_of(header, bytes))
 }
 
-/// The coordinator's epoch in a transaction marker, whose value is `version i16, coordinator epoch i32`
-/// (`EndTransactionMarker`).
-fn marker_epoch(bytes: &[u8]) -> Option<i32> {
-    let batch = Batch::parse(bytes).ok()?;
-    let records = batch.records(bytes.len()).ok()?;
-    let record = records.iter().next()?.ok()?;
-    let epoch = record.value?.get(2..6)?;
-    Some(i32::from_be_bytes([epoch[0], epoch[1], epoch[2], epoch[3]]))
+/// What a control batch says. One that no coordinator could have written says nothing.
+pub(crate) fn marker_of(header: &BatchHeader, bytes: &[u8]) -> Option<EndTxnMarker> {
+    if !header.is_control() {
+        return None;
+    }
+    EndTxnMarker::of(&Batch::parse(bytes).ok()?).ok()?
 }
 
 /// Removes all files of a segment.

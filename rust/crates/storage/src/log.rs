@@ -1,8 +1,9 @@
 //! One partition's log (`UnifiedLog`, `LocalLog`): its segments, its offsets, and the one writer lock.
 //!
 //! Owns the order in which things become true: bytes are written, indexes follow, the tail is published, then the log's
-//! end and high watermark move. Appending is in `append`, flushing and closing in `durability`, reading in `read`, retention
-//! and background work in `maintain`, reading a directory that another process writes in `foreign`.
+//! end and high watermark move. Appending is in `append` and `follow`, flushing and closing in `durability`, how far readers may go in
+//! `watermark`, reading in `read`, cutting the end off in `truncate`, retention and background work in `maintain`, reading
+//! a directory that another process writes in `foreign`.
 //!
 //! Threads: a `Log` is shared freely. Appending, rolling, deleting and closing take the writer lock. Readers never do:
 //! they take the list of segments as it is at that moment, and a segment that is deleted under them stays readable
@@ -19,12 +20,16 @@
 
 mod append;
 mod durability;
+mod follow;
 mod foreign;
 mod maintain;
 mod read;
 #[cfg(test)]
 mod tests;
+mod truncate;
+mod watermark;
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -39,8 +44,9 @@ use crate::loader::{self, LastKnown, Loaded, Recovery};
 use crate::producer_state::ProducerState;
 use crate::segment::{Access, Segment};
 
-/// No transaction is open.
-const STABLE: i64 = i64::MAX;
+pub use truncate::TruncationPoint;
+use truncate::Truncations;
+use watermark::Unstable;
 
 /// One partition's log. See the module.
 #[derive(Debug)]
@@ -55,10 +61,12 @@ pub struct Log {
     log_start: AtomicI64,
     log_end: AtomicI64,
     high_watermark: AtomicI64,
-    /// Where the oldest open transaction began, [`STABLE`] without one.
-    first_undecided: AtomicI64,
+    unstable: Mutex<Unstable>,
+    /// [`Unstable::first`], for readers.
+    first_unstable: AtomicI64,
     recovery_point: AtomicI64,
     flushing: Mutex<()>,
+    truncations: Truncations,
     failure: OnceLock<String>,
     closed: AtomicBool,
     recovery: Recovery,
@@ -69,9 +77,13 @@ pub struct Log {
 struct Writer {
     producers: ProducerState,
     snapshot_offset: i64,
+    /// What the active segment's part of `segment.jitter.ms` is taken from.
+    roll_random: u32,
     /// Records appended since the last flush, and when the first of them was.
     unflushed: i64,
     unflushed_since_ms: Option<i64>,
+    /// The end of the last append that is acknowledged only once it is on disk.
+    sync_end: i64,
     /// Files to remove, and when.
     deletions: Vec<(i64, Vec<PathBuf>)>,
 }
@@ -83,6 +95,11 @@ pub(crate) fn system_now_ms() -> i64 {
         .map_or(0, |since| {
             i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
         })
+}
+
+/// A number for jitter: each of the standard library's hashers has other keys.
+fn random() -> u32 {
+    RandomState::new().hash_one(()) as u32
 }
 
 impl Log {
@@ -102,7 +119,7 @@ impl Log {
         let known = LastKnown {
             clean_shutdown,
             recovery_point,
-            log_start_offset: 0,
+            ..LastKnown::default()
         };
         Self::open_with(dir, config, known)
     }
@@ -110,11 +127,15 @@ impl Log {
     /// [`Log::open`] for a log whose start was moved.
     pub fn open_with(dir: &Path, config: LogConfig, known: LastKnown) -> Result<Self> {
         let loaded = loader::load(dir, &config, known, system_now_ms())?;
-        Ok(Self::new(dir, config, Access::Owned, loaded))
+        let log = Self::new(dir, config, Access::Owned, loaded);
+        if let Some(high_watermark) = known.high_watermark {
+            log.set_replicated(high_watermark);
+        }
+        Ok(log)
     }
 
     fn new(dir: &Path, config: LogConfig, access: Access, loaded: Loaded) -> Self {
-        let undecided = loaded.producers.first_undecided_offset();
+        let unstable = Unstable::new(loaded.producers.first_undecided_offset());
         Self {
             dir: dir.to_path_buf(),
             access,
@@ -123,7 +144,9 @@ impl Log {
             writer: Mutex::new(Writer {
                 producers: loaded.producers,
                 snapshot_offset: loaded.snapshot_offset,
+                roll_random: random(),
                 unflushed: 0,
+                sync_end: 0,
                 unflushed_since_ms: None,
                 deletions: Vec::new(),
             }),
@@ -131,9 +154,11 @@ impl Log {
             log_start: AtomicI64::new(loaded.log_start),
             log_end: AtomicI64::new(loaded.log_end),
             high_watermark: AtomicI64::new(loaded.log_end),
-            first_undecided: AtomicI64::new(undecided.unwrap_or(STABLE)),
+            first_unstable: AtomicI64::new(unstable.first()),
+            unstable: Mutex::new(unstable),
             recovery_point: AtomicI64::new(loaded.recovery_point),
             flushing: Mutex::new(()),
+            truncations: Truncations::default(),
             failure: OnceLock::new(),
             closed: AtomicBool::new(false),
             recovery: loaded.recovery,
@@ -163,17 +188,6 @@ impl Log {
     /// The offset the next record gets.
     pub fn log_end_offset(&self) -> i64 {
         self.log_end.load(Ordering::Acquire)
-    }
-
-    /// The offset before which records are on all replicas: with one replica, the log's end.
-    pub fn high_watermark(&self) -> i64 {
-        self.high_watermark.load(Ordering::Acquire)
-    }
-
-    /// The offset before which no transaction is open.
-    pub fn last_stable_offset(&self) -> i64 {
-        self.high_watermark()
-            .min(self.first_undecided.load(Ordering::Acquire))
     }
 
     /// Everything before this offset is on disk for certain.

@@ -6,13 +6,17 @@
 //!
 //! A crash: the marker is taken away before anything is written and put back as the last thing of a clean
 //! [`LogDir::close`], so an opening without it recovers every log from its recovery point. Directories that were being
-//! deleted (`-delete`) are removed.
+//! deleted (`-delete`) are removed, copies on their way here (`-future`) opened apart, strays left alone.
+
+mod futures;
+mod loading;
+mod names;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -29,15 +33,12 @@ use crate::log::Log;
 use crate::metadata::{self, META_PROPERTIES_FILE, MetaProperties};
 use crate::uuid::{self, TopicId};
 
-/// What a deleted partition's directory ends in (`LocalLog.DeleteDirSuffix`).
-const DELETE_SUFFIX: &str = "-delete";
-/// The longest name of a file.
-const NAME_MAX: usize = 255;
+pub use loading::{Opening, Progress};
+use names::Kind;
+pub use names::parse_partition_dir;
+
 /// The longest topic name.
 const TOPIC_NAME_MAX: usize = 249;
-/// Threads that load logs; loading waits for the disk more than it computes.
-const LOADERS_MAX: usize = 8;
-
 /// One partition in a log directory.
 #[derive(Debug)]
 pub struct Partition {
@@ -49,6 +50,14 @@ pub struct Partition {
 }
 
 type Key = (String, i32);
+type Logs = BTreeMap<Key, Arc<Partition>>;
+
+/// A partition's directory.
+struct Found {
+    key: Key,
+    kind: Kind,
+    dir: PathBuf,
+}
 
 /// A log directory (one of `log.dirs`), locked.
 #[derive(Debug)]
@@ -56,8 +65,13 @@ pub struct LogDir {
     path: PathBuf,
     cluster_id: String,
     clean: bool,
-    partitions: RwLock<BTreeMap<Key, Arc<Partition>>>,
+    replicated: bool,
+    partitions: RwLock<Logs>,
+    futures: RwLock<Logs>,
+    strays: Vec<PathBuf>,
     failures: Vec<(PathBuf, StorageError)>,
+    warnings: Vec<String>,
+    bytes_checked: u64,
     /// The checkpoint files tell of partitions that are not there any more. One of the same name must not inherit that.
     checkpoints_stale: AtomicBool,
     /// One change of the set of partitions, or of the checkpoint files, at a time.
@@ -80,6 +94,21 @@ impl LogDir {
         cluster_id: Option<&str>,
         config_for: &(dyn Fn(&str) -> LogConfig + Sync),
     ) -> Result<Self> {
+        let opening = Opening {
+            config_for,
+            replicated: false,
+            on_log: &|_| (),
+        };
+        Self::open_with(path, broker_id, cluster_id, &opening)
+    }
+
+    /// [`LogDir::open`] of a broker with others beside it, or one that tells how far it is.
+    pub fn open_with(
+        path: &Path,
+        broker_id: i32,
+        cluster_id: Option<&str>,
+        opening: &Opening<'_>,
+    ) -> Result<Self> {
         disk::create_dir_all(path).map_err(StorageError::io("create", path))?;
         let path = path
             .canonicalize()
@@ -87,24 +116,36 @@ impl LogDir {
         let lock = DirLock::acquire(&path)?;
         let cluster_id = claim(&path, broker_id, cluster_id)?;
         let clean = metadata::take_clean_shutdown(&path)?;
-        let recovery_points = read_offsets(&path.join(RECOVERY_POINT_FILE))?;
-        let log_starts = read_offsets(&path.join(LOG_START_FILE))?;
+        let mut warnings = Vec::new();
+        let mut read = |file: &str| read_or_reset(&path.join(file), &mut warnings);
+        let recovery_points = read(RECOVERY_POINT_FILE)?;
+        let log_starts = read(LOG_START_FILE)?;
+        let watermarks = read(HIGH_WATERMARK_FILE)?;
+        let offset = |offsets: &Offsets, key: &Key| offsets.get(key).copied().unwrap_or(0);
         let known = |key: &Key| LastKnown {
             clean_shutdown: clean,
-            recovery_point: recovery_points.get(key).copied().unwrap_or(0),
-            log_start_offset: log_starts.get(key).copied().unwrap_or(0),
+            recovery_point: offset(&recovery_points, key),
+            log_start_offset: offset(&log_starts, key),
+            high_watermark: opening.replicated.then(|| offset(&watermarks, key)),
         };
         let found = partition_dirs(&path)?;
         let known_keys = recovery_points.keys().chain(log_starts.keys());
-        let gone = |key: &Key| found.binary_search_by(|(found, _)| found.cmp(key)).is_err();
+        let gone = |key: &Key| !found.iter().any(|dir| dir.key == *key);
         let checkpoints_stale = known_keys.into_iter().any(gone);
-        let (partitions, failures) = load_all(found, &known, config_for);
+        let (strays, found): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|dir| dir.kind == Kind::Stray);
+        let loaded = loading::load_all(found, &known, opening);
         Ok(Self {
             path,
             cluster_id,
             clean,
-            partitions: RwLock::new(partitions),
-            failures,
+            replicated: opening.replicated,
+            partitions: RwLock::new(loaded.partitions),
+            futures: RwLock::new(loaded.futures),
+            strays: strays.into_iter().map(|stray| stray.dir).collect(),
+            failures: loaded.failures,
+            warnings,
+            bytes_checked: loaded.bytes_checked,
             checkpoints_stale: AtomicBool::new(checkpoints_stale),
             changing: Mutex::new(()),
             lock: Mutex::new(Some(lock)),
@@ -136,6 +177,28 @@ impl LogDir {
         self.partitions.read().values().cloned().collect()
     }
 
+    /// The partitions' logs and the future ones, of which a directory never has both for one partition.
+    fn all(&self) -> Vec<Arc<Partition>> {
+        let mut all = self.partitions();
+        all.extend(self.futures());
+        all
+    }
+
+    /// Directories of logs that nobody knows any more (`-stray`). They are not opened and not removed.
+    pub fn strays(&self) -> &[PathBuf] {
+        &self.strays
+    }
+
+    /// What was found damaged at the opening and could be done without.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Bytes that were read and checked at the opening.
+    pub fn bytes_checked(&self) -> u64 {
+        self.bytes_checked
+    }
+
     /// One partition.
     pub fn get(&self, topic: &str, partition: i32) -> Option<Arc<Partition>> {
         self.partitions
@@ -156,33 +219,20 @@ impl LogDir {
     ) -> Result<Arc<Partition>> {
         let _changing = self.changing.lock();
         self.check_open()?;
-        check_topic(topic)?;
         if self.checkpoints_stale.load(Ordering::Relaxed) {
-            self.write_checkpoints()?;
+            self.write_checkpoints(None)?;
         }
-        let path = self.path.join(format!("{topic}-{partition}"));
-        disk::create_dir(&path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::AlreadyExists => StorageError::AlreadyExists { path: path.clone() },
-            _ => StorageError::io("create", &path)(error),
-        })?;
-        metadata::write_topic_id(&path, &topic_id)?;
-        let log = Log::open_with(
-            &path,
+        let key = (topic.to_owned(), partition);
+        let created = create_log(
+            &partition_path(&self.path, &key),
+            key.clone(),
+            topic_id,
             config,
-            LastKnown {
-                clean_shutdown: true,
-                ..LastKnown::default()
-            },
         )?;
-        let created = Arc::new(Partition {
-            topic: topic.to_owned(),
-            partition,
-            topic_id: Some(topic_id),
-            log: Arc::new(log),
-        });
-        self.partitions
-            .write()
-            .insert((topic.to_owned(), partition), created.clone());
+        if self.replicated {
+            created.log.set_replicated(0);
+        }
+        self.partitions.write().insert(key, created.clone());
         Ok(created)
     }
 
@@ -193,41 +243,95 @@ impl LogDir {
         self.check_open()?;
         let key = (topic.to_owned(), partition);
         let removed = self.partitions.write().remove(&key);
-        let path = self.path.join(format!("{topic}-{partition}"));
-        let Some(removed) = removed else {
-            return Err(StorageError::NotFound { path });
-        };
+        let removed = removed.ok_or_else(|| StorageError::NotFound {
+            path: partition_path(&self.path, &key),
+        })?;
+        self.remove(&removed)
+    }
+
+    fn remove(&self, removed: &Partition) -> Result<()> {
         removed.log.abandon();
-        let renamed = self.path.join(deleted_name(topic, partition)?);
+        let path = removed.log.dir();
+        let name = names::with_suffix(&removed.topic, removed.partition, Kind::Deleted)?;
+        let renamed = self.path.join(name);
         disk::rename(&path, &renamed).map_err(StorageError::io("rename", &path))?;
         files::sync_dir(&self.path)?;
         self.checkpoints_stale.store(true, Ordering::Relaxed);
-        self.write_checkpoints()?;
+        self.write_checkpoints(None)?;
         disk::remove_dir_all(&renamed).map_err(StorageError::io("remove", &renamed))
+    }
+
+    /// [`Log::truncate_to`] of a log or a future log, with the checkpoints lowered before, so that a crash at any moment leaves a log that can be
+    /// recovered.
+    pub fn truncate_to(&self, topic: &str, partition: i32, offset: i64) -> Result<i64> {
+        let _changing = self.changing.lock();
+        let log = self.log_of(topic, partition)?;
+        if offset < log.log_end_offset() {
+            self.write_checkpoints(Some((topic, partition, offset)))?;
+        }
+        log.truncate_to(offset)
+    }
+
+    /// [`Log::truncate_fully_and_start_at`], with the checkpoints lowered before.
+    pub fn truncate_fully_and_start_at(
+        &self,
+        topic: &str,
+        partition: i32,
+        offset: i64,
+        log_start: Option<i64>,
+    ) -> Result<()> {
+        let _changing = self.changing.lock();
+        let log = self.log_of(topic, partition)?;
+        self.write_checkpoints(Some((topic, partition, offset)))?;
+        log.truncate_fully_and_start_at(offset, log_start)
+    }
+
+    fn log_of(&self, topic: &str, partition: i32) -> Result<Arc<Log>> {
+        self.check_open()?;
+        let found = self
+            .get(topic, partition)
+            .or_else(|| self.future(topic, partition));
+        let found = found.ok_or_else(|| StorageError::NotFound {
+            path: self.path.join(format!("{topic}-{partition}")),
+        })?;
+        Ok(found.log.clone())
     }
 
     /// Writes the recovery points, high watermarks and log starts of all logs.
     pub fn checkpoint(&self) -> Result<()> {
         let _changing = self.changing.lock();
         self.check_open()?;
-        self.write_checkpoints()
+        self.write_checkpoints(None)
     }
 
-    fn write_checkpoints(&self) -> Result<()> {
+    /// `cut`: nothing of that partition is to be beyond that offset.
+    fn write_checkpoints(&self, cut: Option<(&str, i32, i64)>) -> Result<()> {
         let (mut recovery, mut watermarks, mut starts) =
             (Offsets::new(), Offsets::new(), Offsets::new());
-        for (key, partition) in self.partitions.read().iter() {
+        for partition in self.all() {
+            let key = (partition.topic.clone(), partition.partition);
             let log = &partition.log;
-            recovery.insert(key.clone(), log.recovery_point());
+            // Should a partition be here twice, recovery begins where it has to for both.
+            recovery
+                .entry(key.clone())
+                .and_modify(|offset: &mut i64| *offset = log.recovery_point().min(*offset))
+                .or_insert_with(|| log.recovery_point());
             watermarks.insert(key.clone(), log.high_watermark());
             // As Kafka does: only a start that is not simply the first segment's. What an offline log has in its directory is
             // not certain: segments may be there that it was about to delete.
             if log.log_start_offset() > log.first_segment_offset() || log.failure().is_some() {
-                starts.insert(key.clone(), log.log_start_offset());
+                starts.insert(key, log.log_start_offset());
+            }
+        }
+        if let Some((topic, partition, end)) = cut {
+            let key = (topic.to_owned(), partition);
+            for offsets in [&mut recovery, &mut watermarks, &mut starts] {
+                offsets.entry(key.clone()).and_modify(|o| *o = end.min(*o));
             }
         }
         self.keep_entries_of_failures(&mut recovery, RECOVERY_POINT_FILE)?;
         self.keep_entries_of_failures(&mut starts, LOG_START_FILE)?;
+        self.keep_entries_of_failures(&mut watermarks, HIGH_WATERMARK_FILE)?;
         write_offsets(&self.path.join(RECOVERY_POINT_FILE), &recovery)?;
         write_offsets(&self.path.join(LOG_START_FILE), &starts)?;
         write_offsets(&self.path.join(HIGH_WATERMARK_FILE), &watermarks)?;
@@ -259,7 +363,7 @@ impl LogDir {
     /// Errors: the first there was.
     pub fn maintain(&self, now_ms: i64) -> Result<()> {
         let mut first = Ok(());
-        for partition in self.partitions() {
+        for partition in self.all() {
             match partition.log.maintain(now_ms) {
                 // Closed: deleted since the list was taken.
                 Ok(()) | Err(StorageError::Closed { .. }) => {}
@@ -279,10 +383,10 @@ impl LogDir {
             return Ok(());
         };
         let mut result = Ok(());
-        for partition in self.partitions() {
+        for partition in self.all() {
             result = result.and(partition.log.close());
         }
-        result = result.and(self.write_checkpoints());
+        result = result.and(self.write_checkpoints(None));
         if result.is_ok() && self.failures.is_empty() {
             result = metadata::write_clean_shutdown(&self.path);
         }
@@ -336,82 +440,66 @@ fn claim(path: &Path, broker_id: i32, cluster_id: Option<&str>) -> Result<String
 }
 
 /// The partitions' directories; those half deleted are removed now.
-fn partition_dirs(path: &Path) -> Result<Vec<(Key, PathBuf)>> {
+fn partition_dirs(path: &Path) -> Result<Vec<Found>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path).map_err(StorageError::io("list", path))? {
         let entry = entry.map_err(StorageError::io("list", path))?;
         if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }
-        let Ok(name) = entry.file_name().into_string() else {
-            continue;
-        };
         let dir = entry.path();
-        if name.ends_with(DELETE_SUFFIX) {
-            disk::remove_dir_all(&dir).map_err(StorageError::io("remove", &dir))?;
-        } else if let Some(key) = parse_partition_dir(&name) {
-            found.push((key, dir));
+        match entry.file_name().to_str().and_then(names::parse) {
+            Some((_, Kind::Deleted)) => {
+                disk::remove_dir_all(&dir).map_err(StorageError::io("remove", &dir))?;
+            }
+            Some((key, kind)) => found.push(Found { key, kind, dir }),
+            None => {}
         }
     }
-    found.sort();
+    found.sort_by(|one, other| (&one.key, &one.dir).cmp(&(&other.key, &other.dir)));
     Ok(found)
 }
 
-type Opened = (BTreeMap<Key, Arc<Partition>>, Vec<(PathBuf, StorageError)>);
-
-fn load_all(
-    found: Vec<(Key, PathBuf)>,
-    known: &(dyn Fn(&Key) -> LastKnown + Sync),
-    config_for: &(dyn Fn(&str) -> LogConfig + Sync),
-) -> Opened {
-    let next = AtomicUsize::new(0);
-    let results = Mutex::new(Vec::with_capacity(found.len()));
-    let load = || {
-        while let Some((key, dir)) = found.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let result = load_one(key, dir, known(key), config_for(&key.0));
-            results.lock().push((key.clone(), dir.clone(), result));
+/// A checkpoint's entries. One that is damaged counts as empty, as for Kafka: more is recovered then than had to be.
+fn read_or_reset(path: &Path, warnings: &mut Vec<String>) -> Result<Offsets> {
+    match read_offsets(path) {
+        Err(error @ StorageError::Corrupt { .. }) => {
+            warnings.push(format!("{error}; it is begun anew"));
+            Ok(Offsets::new())
         }
+        other => other,
+    }
+}
+
+fn partition_path(path: &Path, (topic, partition): &Key) -> PathBuf {
+    path.join(format!("{topic}-{partition}"))
+}
+
+/// A new, empty log in `dir`, which is created.
+fn create_log(
+    dir: &Path,
+    (topic, partition): Key,
+    topic_id: TopicId,
+    config: LogConfig,
+) -> Result<Arc<Partition>> {
+    check_topic(&topic)?;
+    disk::create_dir(dir).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => StorageError::AlreadyExists {
+            path: dir.to_path_buf(),
+        },
+        _ => StorageError::io("create", dir)(error),
+    })?;
+    metadata::write_topic_id(dir, &topic_id)?;
+    let known = LastKnown {
+        clean_shutdown: true,
+        ..LastKnown::default()
     };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = LOADERS_MAX.min(cores * 2).min(found.len());
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(load);
-        }
-        load();
-    });
-    let mut partitions = BTreeMap::new();
-    let mut failures = Vec::new();
-    for (key, dir, result) in results.into_inner() {
-        match result {
-            Ok(partition) => {
-                partitions.insert(key, Arc::new(partition));
-            }
-            Err(error) => failures.push((dir, error)),
-        }
-    }
-    failures.sort_by(|(one, _), (other, _)| one.cmp(other));
-    (partitions, failures)
-}
-
-fn load_one(key: &Key, dir: &Path, known: LastKnown, config: LogConfig) -> Result<Partition> {
-    Ok(Partition {
-        topic: key.0.clone(),
-        partition: key.1,
-        topic_id: metadata::read_topic_id(dir)?,
+    Ok(Arc::new(Partition {
+        topic,
+        partition,
+        topic_id: Some(topic_id),
         log: Arc::new(Log::open_with(dir, config, known)?),
-    })
-}
-
-/// Topic and partition of a directory's name, `user_activity-0`; `None` for other names, also of directories that are
-/// being deleted or moved (`-delete`, `-future`, `-stray`).
-pub fn parse_partition_dir(name: &str) -> Option<(String, i32)> {
-    let (topic, number) = name.rsplit_once('-')?;
-    let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-    if topic.is_empty() || !digits {
-        return None;
-    }
-    Some((topic.to_owned(), number.parse().ok()?))
+    }))
 }
 
 /// Kafka's rule for topic names (`Topic.validate`): what passes cannot lead out of the directory.
@@ -429,20 +517,6 @@ fn check_topic(topic: &str) -> Result<()> {
         value: topic.to_owned(),
         reason: "a name of 1 to 249 letters, digits, '.', '_' and '-' is needed",
     })
-}
-
-/// `user_activity-0.<32 hex digits>-delete`, cut to what a file's name may have (`LocalLog.logDeleteDirName`).
-fn deleted_name(topic: &str, partition: i32) -> Result<String> {
-    let id: String = uuid::random()?
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    let suffix = format!("-{partition}.{id}{DELETE_SUFFIX}");
-    let mut end = topic.len().min(NAME_MAX - suffix.len());
-    while !topic.is_char_boundary(end) {
-        end -= 1;
-    }
-    Ok(format!("{}{suffix}", &topic[..end]))
 }
 
 #[cfg(test)]

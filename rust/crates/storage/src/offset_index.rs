@@ -76,6 +76,14 @@ impl OffsetIndex {
         }
     }
 
+    /// An offset behind all batches that begin before `position`: that of the first entry there or behind.
+    pub(crate) fn upper_bound(&self, position: u64) -> Option<i64> {
+        let before = self
+            .file
+            .partition_point(|[_, entry]| u64::from(entry) < position);
+        (before < self.file.len()).then(|| self.entry(self.file.get(before)).offset)
+    }
+
     /// The last entry, if there is any.
     pub(crate) fn last(&self) -> Option<OffsetPosition> {
         let count = self.file.len();
@@ -94,6 +102,15 @@ impl OffsetIndex {
         self.file
             .push([relative as u32, position as u32])
             .map(|_| ())
+    }
+
+    /// Appends to `other` the entries for what lies before `next_offset` and in the first `size` bytes.
+    pub(crate) fn copy_to(&self, other: &Self, next_offset: i64, size: u64) -> Result<()> {
+        let entries = (0..self.file.len()).map(|number| self.entry(self.file.get(number)));
+        for entry in entries.take_while(|e| e.offset < next_offset && e.position < size) {
+            other.append(entry.offset, entry.position)?;
+        }
+        Ok(())
     }
 
     pub(crate) fn is_full(&self) -> bool {

@@ -172,18 +172,12 @@ pub(crate) enum Latest {
 /// Reads the latest intact snapshot at or before `end`. Snapshots after `end` know batches that are gone and damaged
 /// ones know nothing: both are removed, for good, before other batches take those offsets.
 pub(crate) fn load_latest(dir: &Path, end: i64) -> Result<Latest> {
-    let mut offsets = list(dir)?;
-    let (mut found, mut removed) = (None, false);
-    while let (None, Some(offset)) = (&found, offsets.pop()) {
-        let path = segment_file(dir, offset, SNAPSHOT_SUFFIX);
-        if offset <= end
-            && let Ok(Some(bytes)) = files::read_small(&path, SIZE_MAX)
-            && let Ok(state) = decode(&bytes)
-        {
-            found = Some((offset, state));
-        } else {
-            removed |= files::remove_if_exists(&path)?;
-        }
+    let offsets = list(dir)?;
+    let found = latest_of(dir, &offsets, end);
+    let kept = found.as_ref().map_or(-1, |(offset, _)| *offset);
+    let mut removed = false;
+    for offset in offsets.into_iter().filter(|offset| *offset > kept) {
+        removed |= files::remove_if_exists(&segment_file(dir, offset, SNAPSHOT_SUFFIX))?;
     }
     if removed {
         files::sync_dir(dir)?;
@@ -192,6 +186,20 @@ pub(crate) fn load_latest(dir: &Path, end: i64) -> Result<Latest> {
         Some((offset, state)) => Latest::At(offset, state),
         None if removed => Latest::Damaged,
         None => Latest::None,
+    })
+}
+
+/// [`load_latest`] that leaves all files alone.
+pub(crate) fn find_latest(dir: &Path, end: i64) -> Result<Option<(i64, ProducerState)>> {
+    Ok(latest_of(dir, &list(dir)?, end))
+}
+
+fn latest_of(dir: &Path, offsets: &[i64], end: i64) -> Option<(i64, ProducerState)> {
+    let candidates = offsets.iter().rev().filter(|offset| **offset <= end);
+    candidates.copied().find_map(|offset| {
+        let path = segment_file(dir, offset, SNAPSHOT_SUFFIX);
+        let bytes = files::read_small(&path, SIZE_MAX).ok()??;
+        Some((offset, decode(&bytes).ok()?))
     })
 }
 

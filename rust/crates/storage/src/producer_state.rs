@@ -2,7 +2,8 @@
 //!
 //! For each producer id: its epoch and its last five batches, so that a batch sent again after a lost answer gets its
 //! first offsets instead of a second place in the log, and a batch that skips one is refused. For each open
-//! transaction: where it began, below which readers of committed records stay.
+//! transaction: where it began, below which readers of committed records stay. A marker of the transaction coordinator
+//! ends it; what was aborted is told to the caller, who notes it in the segment's transaction index.
 //!
 //! Guarded by the log's writer lock. Kept in memory; written to a snapshot file when a segment is rolled and when the
 //! log is closed ([`crate::producer_snapshot`]). After a crash the latest snapshot is read and the batches behind it
@@ -10,13 +11,25 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use logcore_records::BatchHeader;
+use logcore_records::{BatchHeader, EndTxnMarker};
 
 use crate::error::{Result, StorageError};
+use crate::txn_index::AbortedTxn;
 
 /// How many batches of a producer are remembered (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`): as many as a producer
 /// may have in flight.
 const BATCHES_RETAINED: usize = 5;
+
+/// Who has a batch appended, which decides what is checked (`AppendOrigin`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A producer: epoch and sequence must be right, markers are refused.
+    Client,
+    /// The group or transaction coordinator: epochs must be right; there may be no sequence.
+    Coordinator,
+    /// The leader checked everything.
+    Replication,
+}
 
 /// A batch as it is remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +50,17 @@ impl BatchMetadata {
     fn first_offset(&self) -> i64 {
         self.last_offset - i64::from(self.offset_delta)
     }
+}
+
+/// A transaction whose marker is in the log (`CompletedTxn`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CompletedTxn {
+    pub(crate) producer_id: i64,
+    /// Of the transaction's first batch.
+    pub(crate) first_offset: i64,
+    /// Of the marker.
+    pub(crate) last_offset: i64,
+    pub(crate) committed: bool,
 }
 
 /// One producer.
@@ -71,21 +95,34 @@ impl ProducerEntry {
         })
     }
 
-    fn check(&self, header: &BatchHeader) -> Result<()> {
-        let producer_id = header.producer_id;
+    fn check(&self, header: &BatchHeader, origin: Origin) -> Result<()> {
+        self.check_epoch(header)?;
+        if origin == Origin::Client {
+            self.check_sequence(header)?;
+        }
+        if self.transaction_start.is_some() && !header.is_transactional() {
+            return Err(StorageError::InvalidTxnState {
+                producer_id: header.producer_id,
+            });
+        }
+        Ok(())
+    }
+
+    fn check_epoch(&self, header: &BatchHeader) -> Result<()> {
         if header.producer_epoch < self.epoch {
             return Err(StorageError::InvalidProducerEpoch {
-                producer_id,
+                producer_id: header.producer_id,
                 found: header.producer_epoch,
                 current: self.epoch,
             });
         }
-        if self.transaction_start.is_some() && !header.is_transactional() {
-            return Err(StorageError::InvalidTxnState { producer_id });
-        }
+        Ok(())
+    }
+
+    fn check_sequence(&self, header: &BatchHeader) -> Result<()> {
         let out_of_order = |expected: i64| {
             Err(StorageError::OutOfOrderSequence {
-                producer_id,
+                producer_id: header.producer_id,
                 expected,
                 found: header.base_sequence,
             })
@@ -101,7 +138,7 @@ impl ProducerEntry {
                 out_of_order(0)
             };
         }
-        // After a transaction's marker there is no last batch; sequences then begin anew.
+        // After the marker of a new epoch there is no last batch; sequences then begin anew.
         let expected = match self.batches.back() {
             Some(last) if last.last_sequence == i32::MAX => 0,
             Some(last) => i64::from(last.last_sequence) + 1,
@@ -114,11 +151,28 @@ impl ProducerEntry {
         }
     }
 
-    fn add(&mut self, header: &BatchHeader) {
-        if self.epoch != header.producer_epoch {
-            self.batches.clear();
-            self.epoch = header.producer_epoch;
+    fn check_marker(&self, header: &BatchHeader, marker: EndTxnMarker) -> Result<()> {
+        self.check_epoch(header)?;
+        if marker.coordinator_epoch < self.coordinator_epoch {
+            return Err(StorageError::TransactionCoordinatorFenced {
+                producer_id: header.producer_id,
+                found: marker.coordinator_epoch,
+                current: self.coordinator_epoch,
+            });
         }
+        Ok(())
+    }
+
+    fn move_to_epoch(&mut self, epoch: i16) {
+        if self.epoch != epoch {
+            self.batches.clear();
+            self.epoch = epoch;
+        }
+    }
+
+    /// Takes a batch of records in; returns where the transaction began if this batch begins one.
+    fn add(&mut self, header: &BatchHeader) -> Option<i64> {
+        self.move_to_epoch(header.producer_epoch);
         if self.batches.len() == BATCHES_RETAINED {
             self.batches.pop_front();
         }
@@ -131,7 +185,26 @@ impl ProducerEntry {
         self.last_timestamp = header.max_timestamp;
         if header.is_transactional() && self.transaction_start.is_none() {
             self.transaction_start = Some(header.base_offset);
+            return self.transaction_start;
         }
+        None
+    }
+
+    /// Takes a marker in; returns the transaction it ends, if one was open.
+    fn end_transaction(
+        &mut self,
+        header: &BatchHeader,
+        marker: EndTxnMarker,
+    ) -> Option<CompletedTxn> {
+        self.move_to_epoch(header.producer_epoch);
+        self.coordinator_epoch = marker.coordinator_epoch;
+        self.last_timestamp = header.max_timestamp;
+        self.transaction_start.take().map(|start| CompletedTxn {
+            producer_id: header.producer_id,
+            first_offset: start,
+            last_offset: header.base_offset,
+            committed: marker.committed,
+        })
     }
 }
 
@@ -147,6 +220,21 @@ pub(crate) struct Duplicate {
 #[derive(Debug, Default)]
 pub(crate) struct Staged {
     entries: HashMap<i64, ProducerEntry>,
+    /// First offset and producer of transactions that begin in this append.
+    started: Vec<(i64, i64)>,
+    completed: Vec<CompletedTxn>,
+}
+
+impl Staged {
+    /// A transaction begins or ends in this append.
+    pub(crate) fn has_transactions(&self) -> bool {
+        !(self.started.is_empty() && self.completed.is_empty())
+    }
+
+    /// Transactions that end in this append, in the order of their markers.
+    pub(crate) fn completed(&self) -> &[CompletedTxn] {
+        &self.completed
+    }
 }
 
 /// All producers of a log.
@@ -175,9 +263,15 @@ impl ProducerState {
     }
 
     /// Checks a batch of an append, after those already in `staged`, and puts it there too. `header` has its offsets
-    /// already. Batches without a producer always pass.
-    pub(crate) fn stage(&self, staged: &mut Staged, header: &BatchHeader) -> Result<()> {
-        if !header.has_producer_id() {
+    /// already; `marker` is what a control batch says. Batches without a producer always pass.
+    pub(crate) fn stage(
+        &self,
+        staged: &mut Staged,
+        header: &BatchHeader,
+        marker: Option<EndTxnMarker>,
+        origin: Origin,
+    ) -> Result<()> {
+        if !header.has_producer_id() || (header.is_control() && marker.is_none()) {
             return Ok(());
         }
         let known = &self.producers;
@@ -187,47 +281,73 @@ impl ProducerState {
                 .cloned()
                 .unwrap_or_else(ProducerEntry::new)
         });
-        entry.check(header)?;
-        entry.add(header);
+        if let Some(marker) = marker {
+            if origin != Origin::Replication {
+                entry.check_marker(header, marker)?;
+            }
+            staged
+                .completed
+                .extend(entry.end_transaction(header, marker));
+            return Ok(());
+        }
+        if origin != Origin::Replication {
+            entry.check(header, origin)?;
+        }
+        let started = entry.add(header).map(|first| (first, header.producer_id));
+        staged.started.extend(started);
         Ok(())
+    }
+
+    /// The transactions that `staged` aborts, each with the log's last stable offset at that moment.
+    pub(crate) fn aborted_by(&self, staged: &Staged) -> Vec<AbortedTxn> {
+        if staged.completed.iter().all(|completed| completed.committed) {
+            return Vec::new();
+        }
+        let mut open = self.transactions.clone();
+        open.extend(staged.started.iter().copied());
+        let mut aborted = Vec::new();
+        for completed in &staged.completed {
+            if !completed.committed {
+                aborted.push(aborted_txn(&open, completed));
+            }
+            open.remove(&completed.first_offset);
+        }
+        aborted
     }
 
     /// Makes staged changes.
     pub(crate) fn commit(&mut self, staged: Staged) {
-        for (producer_id, entry) in staged.entries {
-            if let Some(start) = entry.transaction_start {
-                self.transactions.insert(start, producer_id);
-            }
-            self.producers.insert(producer_id, entry);
+        self.transactions.extend(staged.started);
+        for completed in &staged.completed {
+            self.transactions.remove(&completed.first_offset);
         }
+        self.producers.extend(staged.entries);
     }
 
-    /// Takes in a batch that is in the log already: nothing is checked. `coordinator_epoch` is that of a control batch's
-    /// marker, which ends its producer's transaction.
-    pub(crate) fn replay(&mut self, header: &BatchHeader, coordinator_epoch: Option<i32>) {
-        if !header.has_producer_id() {
-            return;
+    /// Takes in a batch that is in the log already: nothing is checked. `marker` is what a control batch says. Returns the
+    /// transaction it aborts, if it does.
+    pub(crate) fn replay(
+        &mut self,
+        header: &BatchHeader,
+        marker: Option<EndTxnMarker>,
+    ) -> Option<AbortedTxn> {
+        if !header.has_producer_id() || (header.is_control() && marker.is_none()) {
+            return None;
         }
         let entry = self
             .producers
             .entry(header.producer_id)
             .or_insert_with(ProducerEntry::new);
-        if !header.is_control() {
-            entry.add(header);
-            if let Some(start) = entry.transaction_start {
+        let Some(marker) = marker else {
+            if let Some(start) = entry.add(header) {
                 self.transactions.insert(start, header.producer_id);
             }
-            return;
-        }
-        if let Some(start) = entry.transaction_start.take() {
-            self.transactions.remove(&start);
-        }
-        if entry.epoch != header.producer_epoch {
-            entry.batches.clear();
-            entry.epoch = header.producer_epoch;
-        }
-        entry.last_timestamp = header.max_timestamp;
-        entry.coordinator_epoch = coordinator_epoch.unwrap_or(entry.coordinator_epoch);
+            return None;
+        };
+        let completed = entry.end_transaction(header, marker)?;
+        let aborted = (!completed.committed).then(|| aborted_txn(&self.transactions, &completed));
+        self.transactions.remove(&completed.first_offset);
+        aborted
     }
 
     /// Puts back a producer read from a snapshot.
@@ -267,6 +387,20 @@ impl ProducerState {
     }
 }
 
+/// `completed` as the transaction index has it. The log is stable up to the oldest transaction of another producer that
+/// is in `open` (`ProducerStateManager.lastStableOffset`).
+fn aborted_txn(open: &BTreeMap<i64, i64>, completed: &CompletedTxn) -> AbortedTxn {
+    let other = open.iter().find(|(first, producer_id)| {
+        **producer_id != completed.producer_id && **first < completed.last_offset
+    });
+    AbortedTxn {
+        producer_id: completed.producer_id,
+        first_offset: completed.first_offset,
+        last_offset: completed.last_offset,
+        last_stable_offset: other.map_or(completed.last_offset + 1, |(first, _)| *first),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,7 +425,7 @@ mod tests {
 
     fn append(state: &mut ProducerState, header: &BatchHeader) -> Result<()> {
         let mut staged = Staged::default();
-        state.stage(&mut staged, header)?;
+        state.stage(&mut staged, header, None, Origin::Client)?;
         state.commit(staged);
         Ok(())
     }
@@ -373,11 +507,118 @@ mod tests {
             append(&mut state, &header(1, 0, 5, 5, 20)),
             Err(StorageError::InvalidTxnState { .. })
         ));
-        let mut marker = transactional(header(1, 0, -1, 1, 20));
-        marker.attributes |= 0x20;
-        state.replay(&marker, Some(4));
+        let marker = control(transactional(header(1, 0, -1, 1, 20)));
+        let abort = EndTxnMarker {
+            committed: false,
+            coordinator_epoch: 4,
+        };
+        let mut staged = Staged::default();
+        state
+            .stage(&mut staged, &marker, Some(abort), Origin::Coordinator)
+            .unwrap();
+        let aborted = AbortedTxn {
+            producer_id: 1,
+            first_offset: 10,
+            last_offset: 20,
+            // The other producer's transaction is open.
+            last_stable_offset: 15,
+        };
+        assert_eq!(state.aborted_by(&staged), [aborted]);
+        // Nothing has changed before it is committed.
+        assert_eq!(state.first_undecided_offset(), Some(10));
+        assert_eq!(
+            state.replay(&marker, Some(abort)),
+            Some(aborted),
+            "recovery writes the same"
+        );
         assert_eq!(state.first_undecided_offset(), Some(15));
         state.remove_expired(1_000_000, 10);
         assert_eq!(state.len(), 1);
+    }
+
+    fn control(mut header: BatchHeader) -> BatchHeader {
+        header.attributes |= 0x20;
+        header
+    }
+
+    // Broken if it failed: a coordinator or producer that was replaced could still decide a transaction.
+    #[test]
+    fn markers_are_checked() {
+        let mut state = ProducerState::default();
+        let mut end = |epoch, coordinator_epoch| {
+            let marker = EndTxnMarker {
+                committed: true,
+                coordinator_epoch,
+            };
+            let header = control(header(1, epoch, -1, 1, 0));
+            let mut staged = Staged::default();
+            state.stage(&mut staged, &header, Some(marker), Origin::Coordinator)?;
+            state.commit(staged);
+            Ok::<_, StorageError>(())
+        };
+        end(3, 5).unwrap();
+        end(3, 5).unwrap();
+        assert!(matches!(
+            end(3, 4),
+            Err(StorageError::TransactionCoordinatorFenced {
+                found: 4,
+                current: 5,
+                ..
+            })
+        ));
+        assert!(matches!(
+            end(2, 6),
+            Err(StorageError::InvalidProducerEpoch { .. })
+        ));
+        end(4, 6).unwrap();
+        // After a marker of a new epoch sequences begin at 0.
+        assert!(append(&mut state, &header(1, 4, 7, 1, 9)).is_err());
+        append(&mut state, &header(1, 4, 0, 1, 9)).unwrap();
+    }
+
+    // Broken if it failed: one append of a follower that begins and ends transactions would leave them open, or note other
+    // last stable offsets than the leader did.
+    #[test]
+    fn transactions_within_one_append() {
+        let transactional = |mut h: BatchHeader| {
+            h.attributes |= 0x10;
+            h
+        };
+        let marker = |committed| EndTxnMarker {
+            committed,
+            coordinator_epoch: 0,
+        };
+        let batches = [
+            (transactional(header(1, 0, 0, 5, 0)), None),
+            (transactional(header(2, 0, 0, 5, 5)), None),
+            (control(header(1, 0, -1, 1, 10)), Some(marker(false))),
+            (transactional(header(1, 0, 5, 5, 11)), None),
+            (control(header(2, 0, -1, 1, 16)), Some(marker(false))),
+            (control(header(1, 0, -1, 1, 17)), Some(marker(true))),
+            (transactional(header(3, 0, 0, 1, 18)), None),
+        ];
+        let mut state = ProducerState::default();
+        let mut staged = Staged::default();
+        for (header, marker) in &batches {
+            state
+                .stage(&mut staged, header, *marker, Origin::Replication)
+                .unwrap();
+        }
+        let aborted = state.aborted_by(&staged);
+        assert_eq!(staged.completed().len(), 3);
+        state.commit(staged);
+        assert_eq!(state.first_undecided_offset(), Some(18));
+        let bounds: Vec<_> = aborted
+            .iter()
+            .map(|a| (a.first_offset, a.last_offset, a.last_stable_offset))
+            .collect();
+        assert_eq!(bounds, [(0, 10, 5), (5, 16, 11)]);
+        let mut replayed = ProducerState::default();
+        let again: Vec<_> = batches
+            .iter()
+            .filter_map(|(header, marker)| replayed.replay(header, *marker))
+            .collect();
+        assert_eq!(again, aborted);
+        assert_eq!(replayed.sorted(), state.sorted());
     }
 }

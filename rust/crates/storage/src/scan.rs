@@ -45,7 +45,7 @@ impl StoredBatch {
     }
 
     /// Reads the header of the entry that begins at `position` of the file, from its first bytes.
-    fn parse(bytes: &[u8], position: u64) -> Result<Self, String> {
+    pub(crate) fn parse(bytes: &[u8], position: u64) -> Result<Self, String> {
         let Some(front) = bytes.first_chunk::<MAGIC_END>() else {
             return Err(format!("{} bytes are less than a header", bytes.len()));
         };
@@ -104,7 +104,7 @@ impl StoredBatch {
     }
 
     /// Compares the checksum with that of `bytes`, which are exactly this entry.
-    fn verify(&self, bytes: &[u8]) -> Result<(), String> {
+    pub(crate) fn verify(&self, bytes: &[u8]) -> Result<(), String> {
         if self.header.is_some() {
             return Batch::parse(bytes)
                 .and_then(|batch| batch.verify_crc())

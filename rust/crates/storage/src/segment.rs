@@ -1,4 +1,4 @@
-//! One segment: a `.log` file of batches and the two indexes into it (`LogSegment`).
+//! One segment: a `.log` file of batches, the two indexes into it and that of aborted transactions (`LogSegment`).
 //!
 //! Owns the open file, the published size, and the indexes, which for sealed segments are opened (and checked, or
 //! built anew) when first needed. Does not decide when to roll or what may be appended.
@@ -9,6 +9,8 @@
 
 mod lookup;
 mod repair;
+mod transactions;
+mod truncate;
 
 pub(crate) use repair::Torn;
 
@@ -26,6 +28,7 @@ use crate::files::{INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, remove_if_exists
 use crate::offset_index::OffsetIndex;
 use crate::scan::{Next, StoredBatch};
 use crate::time_index::{TimeEntry, TimeIndex};
+use crate::txn_index::TxnIndex;
 
 /// What a segment needs to know to make its indexes.
 #[derive(Debug, Clone, Copy)]
@@ -117,7 +120,10 @@ pub(crate) struct Segment {
     settings: IndexSettings,
     tail: Mutex<Tail>,
     indexes: RwLock<Option<Arc<Indexes>>>,
+    transactions: RwLock<Option<Arc<TxnIndex>>>,
     sealed: AtomicBool,
+    /// The indexes have entries, or a size, that may not be on disk.
+    unsynced_indexes: AtomicBool,
     /// The directory entry of this segment's files is on disk.
     pub(crate) directory_synced: AtomicBool,
 }
@@ -138,6 +144,7 @@ impl Segment {
             base_offset,
             settings.max_bytes,
         )?));
+        segment.reset_txn_index()?;
         segment.tail.lock().largest = Largest::None;
         Ok(Self {
             created_ms: now_ms,
@@ -193,7 +200,9 @@ impl Segment {
                 bytes_since_index: 0,
             }),
             indexes: RwLock::new(None),
+            transactions: RwLock::new(None),
             sealed: AtomicBool::new(true),
+            unsynced_indexes: AtomicBool::new(false),
             directory_synced: AtomicBool::new(false),
         }
     }
@@ -289,6 +298,7 @@ impl Segment {
         for batch in batches {
             tail.add(batch, start + batch.position, self.settings, &indexes)?;
         }
+        self.unsynced_indexes.store(true, Ordering::Release);
         Ok(tail)
     }
 
@@ -330,14 +340,25 @@ impl Segment {
         indexes.trim()
     }
 
-    /// Brings data and indexes to disk.
+    /// Brings the records to disk, and the indexes too once nothing more is appended: those of an active segment are built
+    /// anew after a crash.
     pub(crate) fn flush(&self) -> Result<()> {
         disk::sync(&self.file, self.path()).map_err(StorageError::io("fsync", self.path()))?;
-        let opened = self.indexes.read().clone();
-        match opened {
-            Some(indexes) => indexes.flush(),
-            None => Ok(()),
+        if !self.is_sealed() {
+            return Ok(());
         }
+        let opened = self.indexes.read().clone();
+        if let Some(indexes) = opened {
+            indexes.flush()?;
+        }
+        self.flush_txn_index()?;
+        self.unsynced_indexes.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// True when a flush would bring more than the records to disk.
+    pub(crate) fn has_unsynced_indexes(&self) -> bool {
+        self.unsynced_indexes.load(Ordering::Acquire)
     }
 
     // ---- indexes ----
@@ -369,11 +390,12 @@ impl Segment {
 
     /// Replaces indexes that led astray by new ones; false when they stay, because nobody may build them here.
     fn distrust_indexes(&self) -> Result<bool> {
+        let mut slot = self.indexes.write();
+        // Looked at with the lock: a truncation makes a sealed segment one that is appended to.
         if self.access != Access::Owned || !self.sealed.load(Ordering::Acquire) {
             // What this process wrote itself since it opened the log is not in doubt, and what is not ours not to mend.
             return Ok(false);
         }
-        let mut slot = self.indexes.write();
         *slot = Some(Arc::new(if self.path.exists() {
             self.build_indexes()?
         } else {

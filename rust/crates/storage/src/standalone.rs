@@ -3,7 +3,8 @@
 //! Owns the locks and knows how the directory was left. By itself, a partition's directory has its own `.lock` and
 //! `.kafka_cleanshutdown`. Inside a broker's log directory (one with `meta.properties`) the broker's lock is taken too,
 //! so that the two never write at once, and the broker's clean shutdown marker is away while this is open: whoever opens
-//! the directory after a crash will recover it.
+//! the directory after a crash will recover it. Where the log begins, once that was moved, stands in the broker's
+//! `log-start-offset-checkpoint` or in one of its own.
 //!
 //! A process that forks has the log twice in memory but once on disk. Only the process that opened it may write; in the
 //! child, appending and closing say that the log is closed and touch nothing.
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
-use crate::checkpoints::{LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets};
+use crate::checkpoints::{LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets, write_offsets};
 use crate::config::LogConfig;
 use crate::disk;
 use crate::error::{Result, StorageError};
@@ -27,6 +28,9 @@ use crate::log::{Log, system_now_ms};
 use crate::log_dir::parse_partition_dir;
 use crate::metadata::{self, META_PROPERTIES_FILE};
 use crate::slice::Appended;
+
+/// The name of a log that is by itself, in its own checkpoint.
+const ITSELF: &str = "log";
 
 /// A [`Log`] with the locks on its directory, or one opened for reading only without any.
 #[derive(Debug)]
@@ -67,10 +71,7 @@ impl StandaloneLog {
             .canonicalize()
             .map_err(StorageError::io("resolve", dir))?;
         let mut locks = vec![DirLock::acquire(&dir)?];
-        let broker_dir = dir
-            .parent()
-            .filter(|parent| parent.join(META_PROPERTIES_FILE).exists());
-        let (known, mark_clean) = match broker_dir {
+        let (known, mark_clean) = match broker_dir(&dir) {
             Some(parent) => {
                 locks.push(DirLock::acquire(parent)?);
                 let clean = metadata::take_clean_shutdown(parent)?;
@@ -111,6 +112,54 @@ impl StandaloneLog {
         self.log.append_as_leader(batches, epoch, system_now_ms())
     }
 
+    /// [`Log::truncate_to`]. Inside a broker's directory the broker's checkpoints are lowered before, so that it can
+    /// recover the log after a crash.
+    pub fn truncate_to(&self, offset: i64) -> Result<i64> {
+        self.check_process()?;
+        self.lower_checkpoints(offset)?;
+        self.log.truncate_to(offset)
+    }
+
+    /// [`Log::truncate_fully_and_start_at`], likewise.
+    pub fn truncate_fully_and_start_at(&self, offset: i64) -> Result<()> {
+        self.check_process()?;
+        self.lower_checkpoints(offset)?;
+        self.log.truncate_fully_and_start_at(offset, None)
+    }
+
+    /// [`Log::advance_log_start_offset`], which is remembered at once.
+    pub fn advance_log_start_offset(&self, offset: i64) -> Result<i64> {
+        self.check_process()?;
+        let held = self.held.lock();
+        let start = self.log.advance_log_start_offset(offset)?;
+        if held.is_some() {
+            let (dir, key) = checkpoints_of(&self.log.dir());
+            let path = dir.join(LOG_START_FILE);
+            let mut offsets = read_offsets(&path)?;
+            if offsets.insert(key, start) != Some(start) {
+                write_offsets(&path, &offsets)?;
+            }
+        }
+        Ok(start)
+    }
+
+    fn lower_checkpoints(&self, end: i64) -> Result<()> {
+        if self.held.lock().is_none() {
+            // Closed, or opened for reading only: the log itself will say so.
+            return Ok(());
+        }
+        let (dir, key) = checkpoints_of(&self.log.dir());
+        for file in [RECOVERY_POINT_FILE, LOG_START_FILE] {
+            let path = dir.join(file);
+            let mut offsets = read_offsets(&path)?;
+            if let Some(offset) = offsets.get_mut(&key).filter(|offset| **offset > end) {
+                *offset = end;
+                write_offsets(&path, &offsets)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Closes the log, marks it as whole and frees the locks. Closing again does nothing.
     pub fn close(&self) -> Result<()> {
         self.check_process()?;
@@ -148,18 +197,42 @@ fn has_segments(dir: &Path) -> bool {
     segment_bases(dir).is_ok_and(|bases| !bases.is_empty())
 }
 
+/// The broker's log directory that `dir` is in, if it is in one.
+fn broker_dir(dir: &Path) -> Option<&Path> {
+    dir.parent()
+        .filter(|parent| parent.join(META_PROPERTIES_FILE).exists())
+}
+
+fn partition_of(dir: &Path) -> Option<(String, i32)> {
+    parse_partition_dir(dir.file_name()?.to_str()?)
+}
+
+/// Where what is known of a log is kept, and under which name: with the broker's, or by itself.
+fn checkpoints_of(dir: &Path) -> (PathBuf, (String, i32)) {
+    match broker_dir(dir).zip(partition_of(dir)) {
+        Some((parent, key)) => (parent.to_path_buf(), key),
+        None => (dir.to_path_buf(), (ITSELF.to_owned(), 0)),
+    }
+}
+
+/// Where a log that is by itself begins, if that was moved.
+pub(crate) fn own_log_start(dir: &Path) -> Option<i64> {
+    // A damaged file is as good as none: the log begins with its first segment.
+    let offsets = read_offsets(&dir.join(LOG_START_FILE)).ok()?;
+    offsets.get(&(ITSELF.to_owned(), 0)).copied()
+}
+
 fn by_itself(dir: &Path) -> Result<LastKnown> {
     Ok(LastKnown {
         clean_shutdown: metadata::take_clean_shutdown(dir)?,
         recovery_point: segment_bases(dir)?.last().copied().unwrap_or(0),
-        log_start_offset: 0,
+        log_start_offset: own_log_start(dir).unwrap_or(0),
+        high_watermark: None,
     })
 }
 
 fn in_broker_dir(dir: &Path, parent: &Path, clean_shutdown: bool) -> Result<LastKnown> {
-    let key = dir
-        .file_name()
-        .and_then(|name| parse_partition_dir(name.to_str()?));
+    let key = partition_of(dir);
     let offset = |file: &str| -> Result<i64> {
         let offsets = read_offsets(&parent.join(file))?;
         Ok(key
@@ -172,5 +245,6 @@ fn in_broker_dir(dir: &Path, parent: &Path, clean_shutdown: bool) -> Result<Last
         clean_shutdown,
         recovery_point: offset(RECOVERY_POINT_FILE)?,
         log_start_offset: offset(LOG_START_FILE)?,
+        high_watermark: None,
     })
 }

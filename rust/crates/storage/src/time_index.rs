@@ -98,6 +98,15 @@ impl TimeIndex {
             .map(|_| ())
     }
 
+    /// Appends to `other` the entries for what lies before `next_offset`.
+    pub(crate) fn copy_to(&self, other: &Self, next_offset: i64) -> Result<()> {
+        let entries = (0..self.file.len()).map(|number| self.entry(self.file.get(number)));
+        for entry in entries.take_while(|entry| entry.offset < next_offset) {
+            other.append(entry)?;
+        }
+        Ok(())
+    }
+
     /// Full but for the one entry a segment gets when it is sealed.
     pub(crate) fn is_full(&self) -> bool {
         self.file.room() <= 1

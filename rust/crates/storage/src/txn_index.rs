@@ -144,6 +144,18 @@ impl TxnIndex {
         Ok(Self::with(path, entries))
     }
 
+    /// The entries of a file that somebody else may be writing: the last may not be whole yet.
+    pub(crate) fn copy(path: &Path) -> Result<Self> {
+        let mut bytes = files::read_small(path, SIZE_MAX)?.unwrap_or_default();
+        bytes.truncate(bytes.len() / ENTRY_SIZE * ENTRY_SIZE);
+        let entries = decode(&bytes).map_err(|(position, reason)| StorageError::Corrupt {
+            path: path.to_path_buf(),
+            position: position as u64,
+            reason,
+        })?;
+        Ok(Self::with(path, entries))
+    }
+
     fn with(path: &Path, entries: Vec<AbortedTxn>) -> Self {
         Self {
             path: path.to_path_buf(),
@@ -167,6 +179,10 @@ impl TxnIndex {
         state.file = Some(file);
         state.entries.push(entry);
         Ok(())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state.read().entries.is_empty()
     }
 
     /// All entries.

@@ -4,19 +4,42 @@
 //! decompressed unless the topic is compacted, where every record must have a key.
 
 use logcore_records::{
-    BatchHeader, TimestampType, batches, set_log_append_time_in_place, set_offsets_in_place,
+    Batch, BatchHeader, EndTxnMarker, RecordError, TimestampType, batches,
+    set_log_append_time_in_place, set_offsets_in_place,
 };
 
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
+use crate::producer_state::Origin;
 use crate::scan::StoredBatch;
 
 /// How much a batch may decompress to while keys are looked for.
 const DECOMPRESSED_MAX: usize = 256 << 20;
 
-/// Checks the batches of an append: size, checksum, shape, times. Returns their headers, as they were sent.
-pub(crate) fn check(bytes: &[u8], config: &LogConfig, now_ms: i64) -> Result<Vec<BatchHeader>> {
-    let mut found = Vec::with_capacity(1);
+/// The batches of an append.
+#[derive(Debug, Default)]
+pub(crate) struct Checked {
+    pub(crate) headers: Vec<BatchHeader>,
+    /// What the control batches say, by their number in the append.
+    pub(crate) markers: Vec<(usize, EndTxnMarker)>,
+}
+
+impl Checked {
+    /// What batch `number` says if it is a transaction's marker.
+    pub(crate) fn marker(&self, number: usize) -> Option<EndTxnMarker> {
+        let found = self.markers.iter().find(|(at, _)| *at == number);
+        found.map(|(_, marker)| *marker)
+    }
+}
+
+/// Checks the batches of an append: size, checksum, shape, times. Returns them as they were sent.
+pub(crate) fn check(
+    bytes: &[u8],
+    config: &LogConfig,
+    origin: Origin,
+    now_ms: i64,
+) -> Result<Checked> {
+    let mut found = Checked::default();
     let mut iterator = batches(bytes);
     loop {
         let position = iterator.valid_bytes();
@@ -28,16 +51,23 @@ pub(crate) fn check(bytes: &[u8], config: &LogConfig, now_ms: i64) -> Result<Vec
                 limit: u64::from(config.max_message_bytes),
             });
         }
+        let refused = |e: RecordError| StorageError::from_record(position, &e);
         batch
             .verify_crc()
-            .and_then(|()| batch.validate())
-            .map_err(|e| StorageError::from_record(position, &e))?;
+            .and_then(|()| check_shape(&batch, origin))
+            .map_err(refused)?;
         let invalid = |reason: &str| StorageError::InvalidRecord {
             position,
             reason: reason.to_owned(),
         };
         if batch.header.is_control() {
-            return Err(invalid("clients may not write control batches"));
+            if origin == Origin::Client {
+                return Err(invalid("clients may not write control batches"));
+            }
+            let marker = EndTxnMarker::of(&batch).map_err(refused)?;
+            let marker = marker.filter(|_| batch.header.is_transactional());
+            let marker = marker.ok_or_else(|| invalid("this is no transaction's marker"))?;
+            found.markers.push((found.headers.len(), marker));
         }
         if batch.header.timestamp_type() == TimestampType::LogAppendTime {
             return Err(invalid("only the broker may set the log append time flag"));
@@ -46,22 +76,30 @@ pub(crate) fn check(bytes: &[u8], config: &LogConfig, now_ms: i64) -> Result<Vec
         if config.cleanup_compact
             && batch
                 .has_keyless_record(DECOMPRESSED_MAX)
-                .map_err(|e| StorageError::from_record(position, &e))?
+                .map_err(refused)?
         {
             return Err(invalid(
                 "a compacted topic does not accept records without a key",
             ));
         }
-        found.push(batch.header);
+        found.headers.push(batch.header);
     }
     let valid = iterator.valid_bytes();
-    if valid == bytes.len() && !found.is_empty() {
+    if valid == bytes.len() && !found.headers.is_empty() {
         return Ok(found);
     }
     Err(StorageError::CorruptBatch {
         position: valid,
         reason: format!("{} bytes are no whole batch", bytes.len() - valid),
     })
+}
+
+fn check_shape(batch: &Batch<'_>, origin: Origin) -> Result<(), RecordError> {
+    if origin == Origin::Client {
+        batch.validate()
+    } else {
+        batch.validate_unsequenced()
+    }
 }
 
 fn check_times(header: &BatchHeader, config: &LogConfig, now_ms: i64) -> Result<()> {

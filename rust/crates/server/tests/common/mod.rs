@@ -53,7 +53,11 @@ pub(crate) fn partition(topic: &str, index: i32) -> PartitionSpec {
 impl TestServer {
     /// Serves partitions 0 and 1 of topic `t`, led by this server in epoch 3.
     pub(crate) fn start(config: &[(&str, &str)]) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap(), config)
+    }
+
+    /// On what is in `logs` of the directory.
+    pub(crate) fn start_in(dir: tempfile::TempDir, config: &[(&str, &str)]) -> Self {
         let server = Server::open(&ServerOptions {
             node_id: 1,
             cluster_id: "abcdefghijklmnopqrstug".to_owned(),
@@ -241,6 +245,7 @@ pub(crate) struct Fetch {
     pub(crate) session: (i32, i32),
     pub(crate) leader_epoch: i32,
     pub(crate) partitions: Vec<i32>,
+    pub(crate) committed: bool,
 }
 
 impl Default for Fetch {
@@ -255,6 +260,7 @@ impl Default for Fetch {
             session: (0, -1),
             leader_epoch: -1,
             partitions: vec![0],
+            committed: false,
         }
     }
 }
@@ -266,6 +272,7 @@ impl Fetch {
             .set("max_wait_ms", self.wait_ms)
             .set("min_bytes", self.bytes_min)
             .set("max_bytes", self.bytes_max)
+            .set("isolation_level", i8::from(self.committed))
             .set("session_id", self.session.0)
             .set("session_epoch", self.session.1);
         let mut topic = message.element("topics");

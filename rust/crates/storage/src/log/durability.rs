@@ -1,12 +1,17 @@
 //! Flushing and closing.
 //!
-//! An fsync runs without the writer lock, so it holds up no append; one runs at a time. The recovery point moves only after
+//! An fsync runs without the writer lock, so it holds up no append; one runs at a time. Appends that wait for one while another
+//! runs are all served by the next: it covers whatever is in the log when it begins. The recovery point moves only after
 //! everything before it is on disk.
+//!
+//! Of the active segment only the records are brought to disk: its indexes are built anew when it is not closed. Theirs follow
+//! when it is sealed.
 
 use std::sync::atomic::Ordering;
 
 use super::Log;
-use crate::error::Result;
+use super::append::Written;
+use crate::error::{Result, StorageError};
 use crate::files;
 use crate::producer_snapshot;
 use crate::segment::{Access, Segment};
@@ -19,8 +24,7 @@ impl Log {
         self.check_writable()?;
         let active = self.active();
         let end = active.next_offset();
-        self.flush_through(&active).map_err(|e| self.fail(e))?;
-        self.recovery_point.fetch_max(end, Ordering::AcqRel);
+        self.flush_through(&active, end)?;
         if let Some(mut writer) = self.writer.try_lock()
             && self.log_end_offset() == end
         {
@@ -31,9 +35,40 @@ impl Log {
         Ok(())
     }
 
-    /// Fsyncs all segments up to and including `last` that have bytes after the recovery point.
-    pub(super) fn flush_through(&self, last: &Segment) -> Result<()> {
+    /// Fsyncs all segments up to and including `last` that have bytes after the recovery point, which then is at least
+    /// `end`. A failure takes the log offline before anybody else can try.
+    pub(super) fn flush_through(&self, last: &Segment, end: i64) -> Result<()> {
         let _one_at_a_time = self.flushing.lock();
+        self.check_online()?;
+        let end = end.min(self.log_end_offset());
+        self.sync_through(last).map_err(|e| self.fail(e))?;
+        self.recovery_point.fetch_max(end, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Waits until an append is on disk; with `lead` the high watermark may then follow.
+    ///
+    /// Errors: a failed fsync; [`StorageError::Truncated`] when the log was cut meanwhile.
+    pub(super) fn sync_to(&self, written: &Written, lead: bool) -> Result<()> {
+        let _one_at_a_time = self.flushing.lock();
+        if self.truncations.count() != written.truncations {
+            return Err(StorageError::Truncated { dir: self.dir() });
+        }
+        if self.recovery_point() < written.end {
+            self.check_online()?;
+            // Read first: what is appended from here on may or may not be covered.
+            let end = self.log_end_offset();
+            self.sync_through(&self.active())
+                .map_err(|e| self.fail(e))?;
+            self.recovery_point.fetch_max(end, Ordering::AcqRel);
+        }
+        if lead {
+            self.follow_end(written.end);
+        }
+        Ok(())
+    }
+
+    fn sync_through(&self, last: &Segment) -> Result<()> {
         let flushed = self.recovery_point();
         let segments = self.segments();
         let mut new_entries = false;
@@ -73,12 +108,11 @@ impl Log {
         let closed = (|| {
             let active = self.active();
             active.seal()?;
-            if self.recovery_point() < self.log_end_offset() {
-                self.flush_through(&active)?;
+            let end = self.log_end_offset();
+            if self.recovery_point() < end || active.has_unsynced_indexes() {
+                self.flush_through(&active, end)?;
             }
-            self.recovery_point
-                .fetch_max(self.log_end_offset(), Ordering::AcqRel);
-            self.snapshot_producers(&mut writer, true)?;
+            self.snapshot_producers(&mut writer, end, true)?;
             self.remove_deleted(&mut writer, i64::MAX);
             self.epochs.write().save()
         })();

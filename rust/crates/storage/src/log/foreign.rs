@@ -14,10 +14,11 @@ use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::files::{self, LOG_SUFFIX, offset_of};
 use crate::leader_epochs::LeaderEpochs;
-use crate::loader::{Loaded, Recovery, settings};
+use crate::loader::{Loaded, Recovery, producers_at, settings};
 use crate::log_dir::parse_partition_dir;
 use crate::producer_state::ProducerState;
 use crate::segment::{Access, Segment};
+use crate::standalone::own_log_start;
 
 /// How often a listing is repeated when segments vanish during it.
 const LISTINGS_MAX: usize = 10;
@@ -59,11 +60,26 @@ impl Log {
         let segments = list(&self.dir, &known)?;
         let (start, end) = bounds(&self.dir, &segments)?;
         *self.epochs.write() = LeaderEpochs::load(&self.dir)?;
-        self.log_start.fetch_max(start, Ordering::AcqRel);
+        self.log_start.store(start, Ordering::Release);
         *self.segments.write() = Arc::new(segments);
         self.log_end.store(end, Ordering::Release);
         self.high_watermark.store(end, Ordering::Release);
         Ok(())
+    }
+}
+
+impl Log {
+    /// [`Log::last_stable_offset`] of a log that was opened read-only, too, whose producers are not known: the latest
+    /// snapshot and the headers of the batches behind it are read for it.
+    pub fn find_last_stable_offset(&self) -> Result<i64> {
+        if self.access == Access::Owned {
+            return Ok(self.last_stable_offset());
+        }
+        self.check_open()?;
+        let (log_start, log_end) = (self.log_start_offset(), self.log_end_offset());
+        let producers = producers_at(&self.dir, &self.segments(), log_start, log_end)?;
+        let undecided = producers.first_undecided_offset().unwrap_or(log_end);
+        Ok(undecided.max(log_start).min(log_end))
     }
 }
 
@@ -106,7 +122,9 @@ fn open_all(
         let next = bases.get(number + 1);
         let same = known
             .iter()
-            .find(|k| k.base_offset == *base && Some(&k.next_offset()) == next && k.is_sealed());
+            .find(|k| k.base_offset == *base && Some(&k.next_offset()) == next && k.is_sealed())
+            // Its owner may have cut it and gone on.
+            .filter(|k| k.file_size().is_ok_and(|size| size == k.size()));
         if let Some(same) = same {
             segments.push(same.clone());
             continue;
@@ -144,6 +162,7 @@ fn bounds(dir: &Path, segments: &[Arc<Segment>]) -> Result<(i64, i64)> {
             .and_then(|offsets| offsets.get(&key).copied()),
         None => None,
     };
+    let start = start.or_else(|| own_log_start(dir));
     Ok((start.unwrap_or(first).clamp(first, end), end))
 }
 

@@ -54,10 +54,8 @@ impl Log {
             // The producers' state goes first: once a segment is deleted, it is only in the snapshots of later ones.
             producer_snapshot::sync(&self.dir, active.base_offset)
                 .and_then(|()| files::sync_dir(&self.dir))
-                .and_then(|()| self.flush_through(last_rolled))
                 .map_err(|e| self.fail(e))?;
-            self.recovery_point
-                .fetch_max(active.base_offset, Ordering::AcqRel);
+            self.flush_through(last_rolled, active.base_offset)?;
         }
         Ok(())
     }
@@ -126,7 +124,7 @@ impl Log {
         now_ms: i64,
     ) -> Result<usize> {
         if count == self.segment_count() {
-            match self.roll_locked(writer, config, now_ms) {
+            match self.roll_locked(writer, config, self.log_end_offset(), now_ms) {
                 Err(error) if error.is_disk_full() && count > 1 => count -= 1,
                 rolled => {
                     // The log's end and the producers must not go with what is deleted.
@@ -161,7 +159,7 @@ impl Log {
         Ok(count)
     }
 
-    fn rename_deleted(&self, segment: &Segment, files: &mut Vec<PathBuf>) -> Result<()> {
+    pub(super) fn rename_deleted(&self, segment: &Segment, files: &mut Vec<PathBuf>) -> Result<()> {
         for suffix in SEGMENT_SUFFIXES {
             let from = segment_file(&self.dir, segment.base_offset, suffix);
             let to = segment_file(

@@ -11,6 +11,7 @@ use crate::error::{Result, StorageError};
 use crate::scan::StoredBatch;
 use crate::segment::Segment;
 use crate::slice::{LogSlice, TimestampOffset};
+use crate::txn_index::AbortedTxn;
 
 /// How much a batch may decompress to while a record in it is looked for.
 const DECOMPRESSED_MAX: usize = 256 << 20;
@@ -30,6 +31,17 @@ impl Log {
         min_one: bool,
     ) -> Result<LogSlice> {
         self.check_open()?;
+        self.undisturbed(|| self.find(offset, max_bytes, upper_bound, min_one))
+            .map_err(|e| self.damaged(e))
+    }
+
+    fn find(
+        &self,
+        offset: i64,
+        max_bytes: u64,
+        upper_bound: i64,
+        min_one: bool,
+    ) -> Result<LogSlice> {
         let (log_start, log_end) = (self.log_start_offset(), self.log_end_offset());
         let out_of_range = || StorageError::OffsetOutOfRange {
             requested: offset,
@@ -49,9 +61,7 @@ impl Log {
         if offset < upper_bound {
             // A compacted segment may have lost its last offsets; what follows is in the next.
             for segment in &segments[index..] {
-                let found = segment
-                    .read(offset, max_bytes, upper_bound, min_one)
-                    .map_err(|e| self.damaged(e))?;
+                let found = segment.read(offset, max_bytes, upper_bound, min_one)?;
                 if let Some(slice) = found {
                     return Ok(slice);
                 }
@@ -63,14 +73,17 @@ impl Log {
     /// The first record at or after `timestamp` (milliseconds since the epoch), of those from the log's start on.
     pub fn offset_for_timestamp(&self, timestamp: i64) -> Result<Option<TimestampOffset>> {
         self.check_open()?;
+        self.undisturbed(|| self.find_time(timestamp))
+            .map_err(|e| self.damaged(e))
+    }
+
+    fn find_time(&self, timestamp: i64) -> Result<Option<TimestampOffset>> {
         let log_start = self.log_start_offset();
         for segment in self.segments().iter() {
             if segment.next_offset() <= log_start {
                 continue;
             }
-            let found = self
-                .time_in_segment(segment, timestamp, log_start)
-                .map_err(|e| self.damaged(e))?;
+            let found = self.time_in_segment(segment, timestamp, log_start)?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -107,9 +120,14 @@ impl Log {
     /// The record with the largest timestamp, the first of them if several have it.
     pub fn max_timestamp(&self) -> Result<Option<TimestampOffset>> {
         self.check_open()?;
+        self.undisturbed(|| self.find_newest())
+            .map_err(|e| self.damaged(e))
+    }
+
+    fn find_newest(&self) -> Result<Option<TimestampOffset>> {
         let mut newest: Option<(i64, std::sync::Arc<Segment>)> = None;
         for segment in self.segments().iter() {
-            let largest = segment.largest().map_err(|e| self.damaged(e))?;
+            let largest = segment.largest()?;
             if let Some(largest) = largest
                 && newest
                     .as_ref()
@@ -119,11 +137,60 @@ impl Log {
             }
         }
         match newest {
-            Some((timestamp, segment)) => self
-                .time_in_segment(&segment, timestamp, self.log_start_offset())
-                .map_err(|e| self.damaged(e)),
+            Some((timestamp, segment)) => {
+                self.time_in_segment(&segment, timestamp, self.log_start_offset())
+            }
             None => Ok(None),
         }
+    }
+
+    /// The aborted transactions that a reader of the records from `from` up to `upper_bound` may meet, in the order of
+    /// their markers (`UnifiedLog.collectAbortedTransactions`).
+    ///
+    /// Errors: [`StorageError::OffsetOutOfRange`] before the log's start.
+    pub fn aborted_transactions(&self, from: i64, upper_bound: i64) -> Result<Vec<AbortedTxn>> {
+        self.check_open()?;
+        self.undisturbed(|| self.find_aborted(from, upper_bound))
+            .map_err(|e| self.damaged(e))
+    }
+
+    /// [`Log::aborted_transactions`] that a reader of `slice`, which a read at `offset` gave, may meet.
+    pub fn aborted_in(&self, offset: i64, slice: &LogSlice) -> Result<Vec<AbortedTxn>> {
+        self.check_open()?;
+        self.undisturbed(|| {
+            let segments = self.segments();
+            let after = segments.partition_point(|s| s.base_offset <= slice.base_offset);
+            let end = slice.position + slice.len;
+            let within = match after.checked_sub(1) {
+                Some(index) => segments[index].indexes()?.offset.upper_bound(end),
+                None => None,
+            };
+            let next = segments.get(after).map(|next| next.base_offset);
+            let upper_bound = within.or(next).unwrap_or_else(|| self.log_end_offset());
+            self.find_aborted(offset, upper_bound)
+        })
+        .map_err(|e| self.damaged(e))
+    }
+
+    fn find_aborted(&self, from: i64, upper_bound: i64) -> Result<Vec<AbortedTxn>> {
+        let segments = self.segments();
+        let after = segments.partition_point(|segment| segment.base_offset <= from);
+        let mut found = Vec::new();
+        for segment in &segments[after.saturating_sub(1)..] {
+            if segment.txn_index()?.collect(from, upper_bound, &mut found) {
+                break;
+            }
+        }
+        // Looked at last: the files of a segment that was deleted meanwhile may have been gone.
+        let log_start = self.log_start_offset();
+        if from < log_start {
+            return Err(StorageError::OffsetOutOfRange {
+                requested: from,
+                log_start,
+                log_end: self.log_end_offset(),
+            });
+        }
+        Ok(found)
     }
 
     /// Takes the log offline if `error` says that what is on disk is damaged.

@@ -4,6 +4,10 @@ mod foreign;
 mod full_disk;
 mod model;
 mod recovery;
+mod replication;
+mod transaction_model;
+mod transactions;
+mod truncation;
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -199,6 +203,40 @@ fn rolling_by_age() {
     log.append_as_leader(&mut batch_at(6001, &[b"c"]), 0, 0)
         .unwrap();
     assert_eq!(log.segment_count(), 2);
+}
+
+// Broken if it failed: all segments that began together would be rolled together, or later than `segment.ms` allows.
+#[test]
+fn rolling_with_jitter() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    log.update_config(LogConfig {
+        segment_ms: 1000,
+        segment_jitter_ms: 400,
+        ..small()
+    });
+    let rolls_after = |random: u32, age: i64| {
+        log.writer.lock().roll_random = random << 1;
+        let end = log.log_end_offset() + 10_000;
+        log.truncate_fully_and_start_at(end, None).unwrap();
+        for timestamp in [5000, 5000 + age, 5001 + age] {
+            log.append_as_leader(&mut batch_at(timestamp, &[b"v"]), 0, 0)
+                .unwrap();
+        }
+        log.segment_count() == 2 && log.active().base_offset == end + 2
+    };
+    for (random, jitter) in [(0, 0), (1, 1), (399, 399), (400, 0), (1234, 34)] {
+        assert!(rolls_after(random, 1000 - jitter), "{random}");
+    }
+    // Each segment gets a part of its own.
+    let drawn: std::collections::HashSet<u32> = (0..20)
+        .map(|_| {
+            fill(&log, 1);
+            log.roll(0).unwrap();
+            log.writer.lock().roll_random
+        })
+        .collect();
+    assert!(drawn.len() > 10, "{drawn:?}");
 }
 
 // Broken if it failed: bytes that are no batch, or one that lies, would get into the log.

@@ -13,6 +13,7 @@ use crate::error::{Result, StorageError};
 use crate::offset_index::OffsetIndex;
 use crate::scan::{Next, Scanner, StoredBatch};
 use crate::time_index::TimeIndex;
+use crate::txn_index::AbortedTxn;
 
 /// Where a file stops being whole.
 #[derive(Debug)]
@@ -86,7 +87,7 @@ impl Segment {
     }
 
     /// Index bytes that are enough for a segment of `size` bytes, whatever the setting was when it was written.
-    fn index_capacity(&self, size: u64) -> u32 {
+    pub(super) fn index_capacity(&self, size: u64) -> u32 {
         let entries = size / u64::from(self.settings.interval_bytes.max(1)) + 2;
         let needed = (entries * crate::time_index::ENTRY_SIZE).min(i32::MAX as u64) as u32;
         needed.max(self.settings.max_bytes)
@@ -114,10 +115,14 @@ impl Segment {
     }
 
     /// Reads the whole file, checks every batch, builds both indexes and publishes what is whole. Offsets must rise.
-    /// `on_batch` sees each batch that is kept. Returns where and why the file's tail is not whole, if it is not; the file
-    /// is not cut yet.
-    pub(crate) fn recover(&self, mut on_batch: impl FnMut(&StoredBatch)) -> Result<Option<Torn>> {
+    /// `on_batch` sees each batch that is kept, with its bytes, and says which transaction it aborts, for the transaction
+    /// index, which begins anew. Returns where and why the file's tail is not whole, if it is not; the file is not cut yet.
+    pub(crate) fn recover(
+        &self,
+        mut on_batch: impl FnMut(&StoredBatch, &[u8]) -> Option<AbortedTxn>,
+    ) -> Result<Option<Torn>> {
         let size = self.file_size()?;
+        let transactions = self.reset_txn_index()?;
         let indexes = Indexes::create(&self.dir, self.base_offset, self.index_capacity(size))?;
         let mut tail = Tail {
             size: 0,
@@ -140,13 +145,19 @@ impl Segment {
                 }
                 Next::Batch(batch) => {
                     tail.add(&batch, batch.position, self.settings, &indexes)?;
-                    on_batch(&batch);
+                    let bytes = scan
+                        .bytes(&batch)
+                        .map_err(StorageError::io("read", self.path()))?;
+                    if let Some(aborted) = on_batch(&batch, bytes) {
+                        transactions.append(aborted)?;
+                    }
                 }
                 Next::End => break None,
                 Next::Torn(reason) => break Some(Torn::at(&tail, reason)),
             }
         };
         self.publish(tail);
+        self.unsynced_indexes.store(true, Ordering::Release);
         *self.indexes.write() = Some(Arc::new(indexes));
         self.sealed.store(false, Ordering::Release);
         Ok(torn)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use logcore_storage::{LogSlice, StorageError};
+use logcore_storage::{AbortedTxn, LogSlice, StorageError};
 
 use crate::codes::ErrorCode;
 use crate::fetch_session::Wanted;
@@ -38,8 +38,9 @@ pub(super) struct Found {
     pub(super) slice: Option<LogSlice>,
     /// Where the client's log and this one parted: the largest epoch both may have, and its end here (KIP-595).
     pub(super) diverging: Option<(i32, i64)>,
-    /// Whether aborted transactions are told: there are none, which is not the same as not telling.
-    pub(super) committed: bool,
+    /// The aborted transactions whose records may be in the slice, for a reader of committed ones; no transactions is not
+    /// the same as not telling.
+    pub(super) aborted: Option<Vec<AbortedTxn>>,
 }
 
 /// Why a partition is not read.
@@ -155,13 +156,20 @@ impl Terms {
         };
         // A part of one batch is of no use to anybody.
         let slice = slice.filter(|slice| !slice.is_empty() && slice.len >= slice.first_batch_len);
+        let aborted = match &slice {
+            Some(slice) if self.committed => {
+                let aborted = log.aborted_in(wanted.offset, slice);
+                Some(aborted.map_err(|error| failed(shared, &place, &error))?)
+            }
+            _ => self.committed.then(Vec::new),
+        };
         Ok(Found {
             high_watermark,
             last_stable_offset,
             log_start_offset: log.log_start_offset(),
             slice,
             diverging,
-            committed: self.committed,
+            aborted,
         })
     }
 }

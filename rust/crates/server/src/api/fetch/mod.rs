@@ -211,11 +211,16 @@ fn fill_found(entry: &mut Struct, found: Found) -> Option<LogSlice> {
         .set("high_watermark", found.high_watermark)
         .set("last_stable_offset", found.last_stable_offset)
         .set("log_start_offset", found.log_start_offset)
-        .set("preferred_read_replica", -1)
-        .set(
-            "aborted_transactions",
-            found.committed.then(Vec::<Value>::new),
-        );
+        .set("preferred_read_replica", -1);
+    let aborted = found.aborted.map(|aborted| {
+        let transactions = aborted.iter().map(|transaction| {
+            let element = entry.element("aborted_transactions");
+            let element = element.with("producer_id", transaction.producer_id);
+            Value::Struct(element.with("first_offset", transaction.first_offset))
+        });
+        transactions.collect::<Vec<Value>>()
+    });
+    entry.set("aborted_transactions", aborted);
     if let Some((epoch, end)) = found.diverging {
         let diverging = entry
             .element("diverging_epoch")

@@ -67,6 +67,37 @@ fn retention_under_a_reader() {
     );
 }
 
+// Broken if it failed: a reader would go on with records that the broker has cut, or take its new ones for damage.
+#[test]
+fn a_truncation_under_a_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = open(dir.path());
+    fill(&writer, 60);
+    let reader = Log::open_read_only(dir.path()).unwrap();
+    assert_eq!(values_from(&reader, 0).len(), 60);
+    for (target, batch) in [(33, 1), (5, 2), (0, 3)] {
+        writer.truncate_to(target).unwrap();
+        for _ in 0..20 {
+            let values = vec![&[b'x'; 40][..]; batch];
+            writer
+                .append_as_leader(&mut batch_at(7, &values), 0, 0)
+                .unwrap();
+        }
+        reader.refresh().unwrap();
+        assert_eq!(values_from(&reader, 0), values_from(&writer, 0));
+    }
+    writer.truncate_fully_and_start_at(100, None).unwrap();
+    fill(&writer, 3);
+    reader.refresh().unwrap();
+    assert_eq!(values_from(&reader, 100), values_from(&writer, 100));
+    writer.truncate_fully_and_start_at(50, None).unwrap();
+    reader.refresh().unwrap();
+    assert_eq!(
+        (reader.log_start_offset(), reader.log_end_offset()),
+        (50, 50)
+    );
+}
+
 #[test]
 fn nothing_there() {
     let dir = tempfile::tempdir().unwrap();

@@ -18,6 +18,8 @@ enum Step {
     /// Reopen without closing, with rubbish behind the last batch.
     RubbishTail(Vec<u8>),
     LoseIndexes,
+    /// Cut at so many hundredths of the records.
+    Truncate(u8),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -30,6 +32,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<u16>().prop_map(Step::TornTail),
         1 => prop::collection::vec(any::<u8>(), 1..100).prop_map(Step::RubbishTail),
         1 => Just(Step::LoseIndexes),
+        1 => (0u8..100).prop_map(Step::Truncate),
     ]
 }
 
@@ -107,6 +110,15 @@ impl Run {
                     }
                 }
                 self.reopen(true);
+            }
+            Step::Truncate(hundredths) => {
+                let target = self.model.values.len() * usize::from(*hundredths) / 100;
+                let end = self.log().truncate_to(target as i64).unwrap() as usize;
+                // A batch goes whole, and no more than the one that was cut.
+                assert!(end == 0 || self.model.batch_ends[end - 1] == end);
+                assert!(end == target || self.model.batch_ends[end] > target);
+                self.model.values.truncate(end);
+                self.model.batch_ends.truncate(end);
             }
         }
     }

@@ -327,6 +327,7 @@ fn a_start_beyond_the_end_empties_the_log() {
         clean_shutdown: false,
         recovery_point: 0,
         log_start_offset: 50,
+        high_watermark: None,
     };
     let log = Log::open_with(dir.path(), small(), known).unwrap();
     assert_eq!((log.log_start_offset(), log.log_end_offset()), (50, 50));

@@ -1,0 +1,204 @@
+//! Appending what a leader sent, as it is (`UnifiedLog.appendAsFollower`).
+//!
+//! The leader has given offsets, epochs and times and checked the producers. Here it is only checked that the bytes are
+//! whole and go on where this log ends; offsets may have gaps, for the leader's log may be compacted. Old message formats
+//! pass as they are.
+
+use std::ops::Range;
+
+use super::append::{Coming, Written};
+use super::{Log, Writer};
+use crate::config::LogConfig;
+use crate::error::{Result, StorageError};
+use crate::loader;
+use crate::producer_state::{Origin, Staged};
+use crate::scan::StoredBatch;
+use crate::slice::Appended;
+
+/// The shortest batch of any format, behind its length: a message of format 0.
+const LENGTH_MIN: i32 = 14;
+
+impl Log {
+    /// Appends whole batches of a leader's log. Does not move the high watermark: [`Log::set_high_watermark`] does. What
+    /// is cut off at the end is left out; without one whole batch nothing is appended.
+    ///
+    /// Errors: [`StorageError::UnexpectedAppendOffset`] for batches that begin before this log's end, after which nothing
+    /// was appended; [`StorageError::InvalidRecord`] when offsets or epochs go back; damage; the disk's.
+    pub fn append_as_follower(&self, batches: &[u8], now_ms: i64) -> Result<Appended> {
+        self.check_writable()?;
+        let config = self.config();
+        let found = whole_batches(batches)?;
+        let mut writer = self.writer.lock();
+        self.check_writable()?;
+        let mut appended = Appended {
+            first_offset: self.log_end_offset(),
+            last_offset: self.log_end_offset() - 1,
+            log_append_time: -1,
+            log_start_offset: self.log_start_offset(),
+            duplicate: false,
+            batches: Vec::new(),
+        };
+        let (Some(first), Some(last)) = (found.first(), found.last()) else {
+            return Ok(appended);
+        };
+        self.check_follows(&found)?;
+        appended.first_offset = first.base_offset;
+        appended.last_offset = last.last_offset;
+        let mut last_run: Option<Written> = None;
+        for run in runs(&found, config.segment_bytes)? {
+            let mut written = self.write_run(&mut writer, &config, batches, &found[run], now_ms)?;
+            // Bringing the last to disk brings those before.
+            written.sync |= last_run.is_some_and(|before| before.sync);
+            last_run = Some(written);
+        }
+        if let Some(written) = last_run {
+            self.acknowledge(writer, &written, false)?;
+        }
+        appended.batches = found.into_iter().filter_map(|batch| batch.header).collect();
+        Ok(appended)
+    }
+
+    fn check_follows(&self, batches: &[StoredBatch]) -> Result<()> {
+        let (mut end, mut epoch) = (self.log_end_offset(), self.latest_epoch().unwrap_or(-1));
+        for batch in batches {
+            let invalid = |reason| {
+                Err(StorageError::InvalidRecord {
+                    position: batch.position as usize,
+                    reason,
+                })
+            };
+            if batch.base_offset < end && batch.position == 0 {
+                return Err(StorageError::UnexpectedAppendOffset {
+                    first_offset: batch.base_offset,
+                    last_offset: batches.last().map_or(end, |last| last.last_offset),
+                    log_end: end,
+                });
+            }
+            if batch.base_offset < end {
+                return invalid(format!("offset {} follows {}", batch.base_offset, end - 1));
+            }
+            if batch.header.is_some() && batch.leader_epoch < epoch {
+                return invalid(format!("epoch {} follows {epoch}", batch.leader_epoch));
+            }
+            epoch = batch.leader_epoch.max(epoch);
+            end = batch.last_offset + 1;
+        }
+        Ok(())
+    }
+
+    /// Writes batches that fit into one segment.
+    fn write_run(
+        &self,
+        writer: &mut Writer,
+        config: &LogConfig,
+        all: &[u8],
+        batches: &[StoredBatch],
+        now_ms: i64,
+    ) -> Result<Written> {
+        let (from, to) = match (batches.first(), batches.last()) {
+            (Some(first), Some(last)) => (first.position as usize, last.end() as usize),
+            _ => (0, 0),
+        };
+        let bytes = &all[from..to];
+        let mut staged = Staged::default();
+        for batch in batches {
+            let Some(header) = &batch.header else {
+                continue;
+            };
+            let marker =
+                loader::marker_of(header, &all[batch.position as usize..batch.end() as usize]);
+            writer
+                .producers
+                .stage(&mut staged, header, marker, Origin::Replication)?;
+        }
+        let end = self.log_end_offset();
+        let coming = Coming {
+            size: bytes.len() as u64,
+            newest: batches.iter().map(|b| b.max_timestamp).max().unwrap_or(-1),
+            // Of an old entry only the last offset is known.
+            first_offset: batches
+                .first()
+                .filter(|first| first.header.is_some())
+                .map_or(end, |first| first.base_offset),
+            last_offset: batches.last().map_or(end, |last| last.last_offset),
+        };
+        let active = self
+            .active_for(writer, config, &coming, now_ms)
+            .map_err(|e| self.fail(e))?;
+        for batch in batches {
+            self.follow_epoch(batch).map_err(|e| self.fail(e))?;
+        }
+        let placed: Vec<StoredBatch> = batches
+            .iter()
+            .map(|batch| StoredBatch {
+                position: batch.position - from as u64,
+                header: None,
+                ..batch.clone()
+            })
+            .collect();
+        let tail = active.append(bytes, &placed).map_err(|e| self.fail(e))?;
+        self.take_in(writer, config, &active, staged, tail, now_ms)
+    }
+
+    fn follow_epoch(&self, batch: &StoredBatch) -> Result<()> {
+        if batch.header.is_some() {
+            return self.assign_epoch(batch.leader_epoch, batch.base_offset);
+        }
+        // The old formats have no epochs: what is known of those before could not be compared any more.
+        let mut epochs = self.epochs.write();
+        epochs.truncate_from_end(0);
+        epochs.save()
+    }
+}
+
+/// The batches that are whole, checked.
+fn whole_batches(bytes: &[u8]) -> Result<Vec<StoredBatch>> {
+    let mut found = Vec::new();
+    let mut position = 0;
+    let whole = crate::slice::whole_batches(bytes);
+    while position < whole {
+        let rest = &bytes[position..whole];
+        let corrupt = |reason| StorageError::CorruptBatch { position, reason };
+        let batch = StoredBatch::parse(rest, position as u64).map_err(corrupt)?;
+        let size = usize::try_from(batch.size).unwrap_or(usize::MAX);
+        let Some(own) = rest.get(..size) else {
+            return Err(corrupt("the batch is longer than it says".to_owned()));
+        };
+        batch.verify(own).map_err(corrupt)?;
+        position += size;
+        found.push(batch);
+    }
+    // What follows is the front of a batch, which has at least room for its own header.
+    let length = bytes[whole..].get(8..12).and_then(|l| l.first_chunk());
+    match length.map(|length| i32::from_be_bytes(*length)) {
+        Some(length) if length < LENGTH_MIN => Err(StorageError::CorruptBatch {
+            position: whole,
+            reason: format!("a batch cannot have a length of {length}"),
+        }),
+        Some(_) | None => Ok(found),
+    }
+}
+
+/// Cuts a sequence of batches into parts that each fit into a segment, by their bytes and by their offsets.
+fn runs(batches: &[StoredBatch], limit: u64) -> Result<Vec<Range<usize>>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    let (mut filled, mut base) = (0, 0);
+    for (number, batch) in batches.iter().enumerate() {
+        if batch.size > limit {
+            return Err(StorageError::AppendTooLarge {
+                size: batch.size,
+                limit,
+            });
+        }
+        let fits = filled + batch.size <= limit && batch.last_offset - base <= i64::from(i32::MAX);
+        match runs.last_mut() {
+            Some(run) if fits => run.end = number + 1,
+            _ => {
+                runs.push(number..number + 1);
+                (filled, base) = (0, batch.base_offset);
+            }
+        }
+        filled += batch.size;
+    }
+    Ok(runs)
+}

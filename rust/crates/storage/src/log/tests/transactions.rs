@@ -1,0 +1,346 @@
+//! Transactions as a log keeps them: markers, the last stable offset, aborted transactions, and all of it after a crash.
+
+use logcore_records::{EndTxnMarker, end_txn_marker};
+
+use super::*;
+use crate::AbortedTxn;
+use crate::files::{INDEX_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file};
+
+fn transactional(producer_id: i64, epoch: i16, sequence: i32, count: usize) -> Vec<u8> {
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    builder.set_producer_state(producer_id, epoch, sequence);
+    builder.set_transactional(true);
+    for _ in 0..count {
+        builder
+            .append(1000, None, Some(b"in a transaction"), &[])
+            .unwrap();
+    }
+    builder.build().unwrap()
+}
+
+fn marker(producer_id: i64, epoch: i16, committed: bool) -> Vec<u8> {
+    let marker = EndTxnMarker {
+        committed,
+        coordinator_epoch: 0,
+    };
+    end_txn_marker(producer_id, epoch, marker, 1000).unwrap()
+}
+
+/// A transactional batch of as many records; its first offset.
+pub(super) fn begin(log: &Log, producer_id: i64, sequence: i32, count: usize) -> i64 {
+    let epoch = log.latest_epoch().unwrap_or(0);
+    log.append_as_leader(
+        &mut transactional(producer_id, 0, sequence, count),
+        epoch,
+        0,
+    )
+    .unwrap()
+    .first_offset
+}
+
+/// A marker; its offset.
+pub(super) fn end(log: &Log, producer_id: i64, committed: bool) -> i64 {
+    let epoch = log.latest_epoch().unwrap_or(0);
+    log.append_as_coordinator(&mut marker(producer_id, 0, committed), epoch, 0)
+        .unwrap()
+        .first_offset
+}
+
+pub(super) fn keeps_producers() -> LogConfig {
+    LogConfig {
+        producer_id_expiration_ms: i64::MAX,
+        ..small()
+    }
+}
+
+fn aborted(producer_id: i64, first: i64, last: i64, stable: i64) -> AbortedTxn {
+    AbortedTxn {
+        producer_id,
+        first_offset: first,
+        last_offset: last,
+        last_stable_offset: stable,
+    }
+}
+
+// Broken if it failed: a reader of committed records would see open or aborted ones, or wait for decided ones.
+#[test]
+fn what_is_stable_and_what_was_aborted() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    assert_eq!(begin(&log, 1, 0, 3), 0);
+    assert_eq!(log.last_stable_offset(), 0);
+    assert_eq!(begin(&log, 2, 0, 2), 3);
+    fill(&log, 1);
+    assert_eq!(end(&log, 1, false), 6);
+    assert_eq!(log.last_stable_offset(), 3);
+    // Without a transaction that is open, a marker decides nothing.
+    assert_eq!(end(&log, 1, false), 7);
+    assert_eq!(begin(&log, 1, 3, 1), 8);
+    assert_eq!(end(&log, 2, true), 9);
+    assert_eq!(log.last_stable_offset(), 8);
+    assert_eq!(end(&log, 1, false), 10);
+    assert_eq!((log.last_stable_offset(), log.log_end_offset()), (11, 11));
+    let all = [aborted(1, 0, 6, 3), aborted(1, 8, 10, 11)];
+    assert_eq!(log.aborted_transactions(0, 11).unwrap(), all);
+    assert_eq!(log.aborted_transactions(0, 3).unwrap(), all[..1]);
+    assert_eq!(log.aborted_transactions(7, 11).unwrap(), all[1..]);
+    assert_eq!(log.aborted_transactions(7, 8).unwrap(), []);
+    let beside = Log::open_read_only(dir.path()).unwrap();
+    assert_eq!(beside.aborted_transactions(0, 11).unwrap(), all);
+}
+
+// Broken if it failed: a client could end transactions, or one that was replaced write into the new one's.
+#[test]
+fn who_may_append_what() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    let code = |result: Result<Appended>| result.unwrap_err().kafka_code();
+    use crate::slice::Appended;
+    assert_eq!(
+        code(log.append_as_leader(&mut marker(1, 0, true), 0, 0)),
+        87
+    );
+    begin(&log, 1, 0, 1);
+    assert_eq!(
+        code(log.append_as_leader(&mut producer_batch(1, 0, 1, 1), 0, 0)),
+        48
+    );
+    log.append_as_coordinator(&mut marker(1, 1, false), 0, 0)
+        .unwrap();
+    assert_eq!(
+        code(log.append_as_coordinator(&mut marker(1, 0, true), 0, 0)),
+        47
+    );
+    assert_eq!(
+        code(log.append_as_leader(&mut transactional(1, 0, 1, 1), 0, 0)),
+        47
+    );
+    let newer = EndTxnMarker {
+        committed: true,
+        coordinator_epoch: 5,
+    };
+    let mut bytes = end_txn_marker(1, 1, newer, 0).unwrap();
+    log.append_as_coordinator(&mut bytes, 0, 0).unwrap();
+    assert_eq!(
+        code(log.append_as_coordinator(&mut marker(1, 1, true), 0, 0)),
+        52
+    );
+    let mut other = BatchBuilder::new(Compression::None, None);
+    other.set_control(true);
+    other.append(0, Some(&[0, 0, 0, 9]), None, &[]).unwrap();
+    assert_eq!(
+        code(log.append_as_coordinator(&mut other.build().unwrap(), 0, 0)),
+        87
+    );
+    // The group coordinator's offsets in a transaction have no sequence, and none is a retry of another.
+    let end = log.log_end_offset();
+    for _ in 0..2 {
+        log.append_as_coordinator(&mut transactional(7, 0, -1, 1), 0, 0)
+            .unwrap();
+    }
+    assert_eq!(
+        (log.log_end_offset(), log.last_stable_offset()),
+        (end + 2, end)
+    );
+    assert_eq!(
+        code(log.append_as_leader(&mut transactional(8, 0, -1, 1), 0, 0)),
+        87
+    );
+}
+
+/// A log of several segments with transactions that are committed, aborted, open, and reach from one segment into others.
+fn write_some(dir: &Path) -> (Log, Vec<AbortedTxn>) {
+    let log = Log::open(dir, keeps_producers(), false, 0).unwrap();
+    begin(&log, 99, 0, 1);
+    end(&log, 99, true);
+    for round in 0..42 {
+        begin(&log, 1, round * 4, 4);
+        begin(&log, 2, round, 1);
+        fill(&log, 1);
+        if round % 3 == 0 {
+            end(&log, 1, false);
+        }
+        end(&log, 2, round % 4 != 1);
+        if round % 3 == 1 {
+            end(&log, 1, true);
+        }
+    }
+    assert!(log.segment_count() > 4);
+    let found = log.aborted_transactions(0, log.log_end_offset()).unwrap();
+    assert!(found.len() > 15, "{found:?}");
+    (log, found)
+}
+
+fn bases(dir: &Path) -> Vec<i64> {
+    names(dir)
+        .iter()
+        .filter_map(|name| files::offset_of(name, LOG_SUFFIX))
+        .collect()
+}
+
+fn txn_indexes(dir: &Path) -> Vec<Option<Vec<u8>>> {
+    bases(dir)
+        .into_iter()
+        .map(|base| std::fs::read(segment_file(dir, base, TXN_INDEX_SUFFIX)).ok())
+        .collect()
+}
+
+// Broken if it failed: after a crash or a clean restart aborted records would be taken for committed ones.
+#[test]
+fn it_is_all_found_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, found) = write_some(dir.path());
+    let (end, stable) = (log.log_end_offset(), log.last_stable_offset());
+    assert!(stable < end);
+    let written = txn_indexes(dir.path());
+    drop(log);
+    let check = |log: &Log| {
+        assert_eq!(
+            (log.log_end_offset(), log.last_stable_offset()),
+            (end, stable)
+        );
+        assert_eq!(log.aborted_transactions(0, end).unwrap(), found);
+    };
+    let recovery_points = [0, end / 3, end / 2, end];
+    for recovery_point in recovery_points {
+        // What is there is kept or built anew, whatever state it was left in.
+        for damage in [None, Some(&b""[..]), Some(&[7; 50]), Some(&[0; 68])] {
+            let from = bases(dir.path())
+                .into_iter()
+                .rfind(|base| *base <= recovery_point)
+                .unwrap();
+            if let Some(bytes) = damage {
+                for base in bases(dir.path()).into_iter().filter(|base| *base >= from) {
+                    std::fs::write(segment_file(dir.path(), base, TXN_INDEX_SUFFIX), bytes)
+                        .unwrap();
+                }
+            }
+            let log = Log::open(dir.path(), keeps_producers(), false, recovery_point).unwrap();
+            check(&log);
+            assert_eq!(txn_indexes(dir.path()), written);
+        }
+    }
+    let log = Log::open(dir.path(), keeps_producers(), false, 0).unwrap();
+    log.close().unwrap();
+    check(&Log::open(dir.path(), keeps_producers(), true, end).unwrap());
+}
+
+// Broken if it failed: a damaged transaction index of a log that was closed would be believed, and aborted records served.
+#[test]
+fn damage_is_seen_after_a_clean_shutdown() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, found) = write_some(dir.path());
+    let end = log.log_end_offset();
+    log.close().unwrap();
+    drop(log);
+    let written = txn_indexes(dir.path());
+    for (number, base) in bases(dir.path()).into_iter().enumerate() {
+        let path = segment_file(dir.path(), base, TXN_INDEX_SUFFIX);
+        let Some(good) = &written[number] else {
+            continue;
+        };
+        let mut torn = good.clone();
+        torn.pop();
+        let other = AbortedTxn {
+            last_offset: base - 1,
+            first_offset: 0,
+            ..aborted(1, 0, 0, 0)
+        };
+        let elsewhere = other.encode().to_vec();
+        for bad in [torn, elsewhere, vec![1; 34]] {
+            if base == 0 && bad == other.encode() {
+                continue;
+            }
+            std::fs::write(&path, bad).unwrap();
+            let log = Log::open(dir.path(), keeps_producers(), true, end).unwrap();
+            assert_eq!(log.aborted_transactions(0, end).unwrap(), found);
+            assert_eq!(std::fs::read(&path).unwrap(), *good);
+            log.close().unwrap();
+        }
+        // Gone together with the other indexes, as when somebody clears out what he takes for hints.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(segment_file(dir.path(), base, INDEX_SUFFIX)).unwrap();
+        let log = Log::open(dir.path(), keeps_producers(), true, end).unwrap();
+        assert_eq!(log.aborted_transactions(0, end).unwrap(), found);
+        log.close().unwrap();
+    }
+    assert_eq!(txn_indexes(dir.path()), written);
+}
+
+// Broken if it failed: what retention deleted would leave its transactions behind, or keep readers before the log's start.
+#[test]
+fn what_is_deleted_takes_its_transactions_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    begin(&log, 1, 0, 1);
+    end(&log, 1, false);
+    begin(&log, 2, 0, 1);
+    log.roll(0).unwrap();
+    fill(&log, 1);
+    assert_eq!(log.last_stable_offset(), 2);
+    log.advance_log_start_offset(3).unwrap();
+    assert_eq!(log.last_stable_offset(), 3);
+    assert_eq!(log.delete_old_segments(0).unwrap(), 1);
+    assert_eq!(log.aborted_transactions(3, 4).unwrap(), []);
+    assert!(matches!(
+        log.aborted_transactions(0, 4),
+        Err(StorageError::OffsetOutOfRange { .. })
+    ));
+    assert!(names(dir.path()).contains(&"00000000000000000000.txnindex.deleted".to_owned()));
+    end(&log, 2, true);
+    assert_eq!(log.last_stable_offset(), 5);
+}
+
+// Broken if it failed: a consumer of committed records would be given aborted ones, or all that was ever aborted with each
+// fetch.
+#[test]
+fn what_a_slice_needs_to_know() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, found) = write_some(dir.path());
+    let end = log.log_end_offset();
+    let mut told_most = 0;
+    for offset in 0..end {
+        for max_bytes in [1, 700, 1 << 20] {
+            let slice = log.read(offset, max_bytes, i64::MAX, true).unwrap();
+            let told = log.aborted_in(offset, &slice).unwrap();
+            let bytes = slice.read_whole_batches().unwrap();
+            for batch in batches(&bytes) {
+                let header = batch.unwrap().header;
+                let met = found.iter().filter(|aborted| {
+                    aborted.producer_id == header.producer_id
+                        && aborted.first_offset <= header.base_offset
+                        && header.last_offset() <= aborted.last_offset
+                        && aborted.last_offset >= offset
+                });
+                met.for_each(|aborted| assert!(told.contains(aborted), "{aborted:?}"));
+            }
+            if max_bytes == 1 {
+                told_most = told_most.max(told.len());
+            }
+        }
+    }
+    assert!(
+        told_most < found.len() / 2,
+        "{told_most} of {}",
+        found.len()
+    );
+}
+
+// Broken if it failed: a reader beside a broker would take records of open transactions for committed ones.
+#[test]
+fn a_reader_beside_the_writer_finds_what_is_stable() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, _) = write_some(dir.path());
+    let beside = Log::open_read_only(dir.path()).unwrap();
+    let check = |beside: &Log| {
+        let stable = log.last_stable_offset();
+        assert_eq!(beside.find_last_stable_offset().unwrap(), stable);
+        assert_eq!(log.find_last_stable_offset().unwrap(), stable);
+        stable
+    };
+    let before = check(&beside);
+    assert!(before < log.log_end_offset());
+    end(&log, 1, true);
+    beside.refresh().unwrap();
+    assert_eq!(check(&beside), log.log_end_offset());
+}

@@ -1,0 +1,222 @@
+//! Cutting a log's end off, as a follower does that has records its leader has not (`UnifiedLog.truncateTo`).
+//!
+//! Runs under the writer lock and the flush lock. Readers take neither: what one found while a truncation ran is thrown
+//! away and looked for again ([`Log::undisturbed`]). A slice handed out before may then read short, or hold what was
+//! appended since; only slices above the high watermark can, and those go to followers, who check what they are sent.
+//!
+//! A crash: the order is such that the log is always whole. Snapshots that know what is going away are removed first,
+//! then segments from the last on, each on disk before the next, then the last one is cut and that is brought to disk
+//! before anything is appended. A crash in between leaves a longer log. What the directory's checkpoints say of the
+//! recovery point and the log's start must have been lowered before, which [`crate::LogDir::truncate_to`] does: recovery
+//! would take a torn tail below them for damage.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Log, Writer, system_now_ms};
+use crate::error::{Result, StorageError};
+use crate::files::{self, SNAPSHOT_SUFFIX, segment_file};
+use crate::loader;
+use crate::producer_snapshot;
+use crate::producer_state::ProducerState;
+use crate::scan::StoredBatch;
+use crate::segment::Segment;
+
+/// Where a follower has to cut its log, by what its leader says of an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TruncationPoint {
+    pub offset: i64,
+    /// Nothing more has to be asked: up to `offset` the logs are the same. Otherwise the leader is asked again, for the
+    /// latest epoch after the cut.
+    pub complete: bool,
+}
+
+/// Odd while a truncation runs.
+#[derive(Debug, Default)]
+pub(super) struct Truncations(AtomicU64);
+
+impl Truncations {
+    pub(super) fn count(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn begin(&self) -> Running<'_> {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        Running(self)
+    }
+}
+
+struct Running<'a>(&'a Truncations);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Log {
+    /// What `look` finds at a moment at which no truncation runs.
+    pub(super) fn undisturbed<T>(&self, look: impl Fn() -> Result<T>) -> Result<T> {
+        loop {
+            let before = self.truncations.count();
+            if before % 2 == 1 {
+                // Whoever truncates holds it to the end.
+                drop(self.writer.lock());
+                continue;
+            }
+            let found = look();
+            if self.truncations.count() == before {
+                return found;
+            }
+        }
+    }
+
+    /// Cuts off every batch with an offset at or after `offset`; returns where the log ends then, which is before
+    /// `offset` when that is inside of a batch. Only the epochs are cut when the log ends before.
+    ///
+    /// Errors: the disk's, after which the log is offline; [`StorageError::OffsetOutOfRange`] for a negative offset.
+    pub fn truncate_to(&self, offset: i64) -> Result<i64> {
+        let mut writer = self.writer.lock();
+        self.check_writable()?;
+        self.check_not_negative(offset)?;
+        self.truncate_locked(&mut writer, offset)
+            .map_err(|e| self.fail(e))?;
+        Ok(self.log_end_offset())
+    }
+
+    /// Removes everything; the log goes on at `offset` and begins at `log_start`, or there.
+    ///
+    /// Errors: as [`Log::truncate_to`].
+    pub fn truncate_fully_and_start_at(&self, offset: i64, log_start: Option<i64>) -> Result<()> {
+        let mut writer = self.writer.lock();
+        self.check_writable()?;
+        self.check_not_negative(offset)?;
+        self.replace_all(&mut writer, offset, log_start.unwrap_or(offset))
+            .map_err(|e| self.fail(e))
+    }
+
+    /// Where to cut the log when the leader says that `leader_epoch` is its largest epoch not after the one it was asked
+    /// for, and that its records end before `leader_end` (`AbstractFetcherThread.getOffsetTruncationState`, KIP-279).
+    pub fn truncation_point(&self, leader_epoch: i32, leader_end: i64) -> TruncationPoint {
+        let log_end = self.log_end_offset();
+        match self.epoch_end_offset(leader_epoch) {
+            Some((epoch, end)) if epoch != leader_epoch => TruncationPoint {
+                offset: end.min(log_end),
+                complete: false,
+            },
+            Some((_, end)) => TruncationPoint {
+                offset: end.min(leader_end).min(log_end),
+                complete: true,
+            },
+            None => TruncationPoint {
+                offset: leader_end.min(log_end),
+                complete: true,
+            },
+        }
+    }
+
+    fn check_not_negative(&self, offset: i64) -> Result<()> {
+        if offset >= 0 {
+            return Ok(());
+        }
+        Err(StorageError::OffsetOutOfRange {
+            requested: offset,
+            log_start: self.log_start_offset(),
+            log_end: self.log_end_offset(),
+        })
+    }
+
+    fn truncate_locked(&self, writer: &mut Writer, offset: i64) -> Result<()> {
+        if offset >= self.log_end_offset() {
+            // A leader that wrote nothing may have left an epoch here that another leader's log does not know.
+            let mut epochs = self.epochs.write();
+            epochs.truncate_from_end(self.log_end_offset());
+            return epochs.save();
+        }
+        let segments = self.segments();
+        let Some(last) = segments
+            .partition_point(|segment| segment.base_offset <= offset)
+            .checked_sub(1)
+        else {
+            return self.replace_all(writer, offset, offset);
+        };
+        let active = &segments[last];
+        let cut = active.locate(offset, active.size())?;
+        let end = cut
+            .as_ref()
+            .map_or(offset, |batch| batch.base_offset.min(offset));
+
+        let _flushing = self.flushing.lock();
+        let _running = self.truncations.begin();
+        self.lower_end(end);
+        self.forget_epochs(end)?;
+        self.remove_snapshots_after(end)?;
+        *self.segments.write() = Arc::new(segments[..=last].to_vec());
+        self.remove_from_the_end(writer, &segments[last + 1..])?;
+        let size = cut.map_or_else(|| active.size(), |batch: StoredBatch| batch.position);
+        active.truncate(size, end)?;
+        let log_start = self.log_start_offset();
+        let producers = loader::producers_at(&self.dir, &segments[..=last], log_start, end)?;
+        self.restart_producers(writer, producers)
+    }
+
+    fn replace_all(&self, writer: &mut Writer, offset: i64, log_start: i64) -> Result<()> {
+        let _flushing = self.flushing.lock();
+        let _running = self.truncations.begin();
+        let removed = self.segments();
+        self.lower_end(offset);
+        self.forget_epochs(0)?;
+        self.remove_snapshots_after(-1)?;
+        self.remove_from_the_end(writer, &removed)?;
+        let settings = loader::settings(&self.config());
+        let next = Segment::create(&self.dir, offset, settings, system_now_ms())?;
+        files::sync_dir(&self.dir)?;
+        *self.segments.write() = Arc::new(vec![Arc::new(next)]);
+        self.restart_at(log_start, offset);
+        self.restart_producers(writer, ProducerState::default())
+    }
+
+    fn forget_epochs(&self, end: i64) -> Result<()> {
+        let mut epochs = self.epochs.write();
+        epochs.truncate_from_end(end);
+        epochs.save()
+    }
+
+    /// A snapshot that stayed would be believed once the log has grown past it again.
+    fn remove_snapshots_after(&self, end: i64) -> Result<()> {
+        let mut removed = false;
+        for offset in producer_snapshot::list(&self.dir)?.into_iter().rev() {
+            if offset > end {
+                let path = segment_file(&self.dir, offset, SNAPSHOT_SUFFIX);
+                removed |= files::remove_if_exists(&path)?;
+            }
+        }
+        if removed {
+            files::sync_dir(&self.dir)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn remove_from_the_end(&self, writer: &mut Writer, removed: &[Arc<Segment>]) -> Result<()> {
+        let delay_ms = self.config().file_delete_delay_ms;
+        let due_ms = system_now_ms().saturating_add(delay_ms);
+        for segment in removed.iter().rev() {
+            let mut files = Vec::new();
+            self.rename_deleted(segment, &mut files)?;
+            writer.deletions.push((due_ms, files));
+            files::sync_dir(&self.dir)?;
+        }
+        Ok(())
+    }
+
+    fn restart_producers(&self, writer: &mut Writer, mut producers: ProducerState) -> Result<()> {
+        producers.remove_expired(system_now_ms(), self.config().producer_id_expiration_ms);
+        let latest = producer_snapshot::list(&self.dir)?.last().copied();
+        writer.snapshot_offset = latest.unwrap_or(0);
+        self.forget_transactions(producers.first_undecided_offset());
+        writer.producers = producers;
+        writer.sync_end = writer.sync_end.min(self.log_end_offset());
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! Loading the logs of a directory, several at a time, and telling how far that is.
+//!
+//! Runs while the directory is opened. A log that cannot be loaded, because what was known to be on disk is damaged, is
+//! reported and left as it is; the others are loaded all the same.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use super::names::Kind;
+use super::{Found, Key, Logs, Partition};
+use crate::config::LogConfig;
+use crate::error::{Result, StorageError};
+use crate::loader::{LastKnown, Recovery};
+use crate::log::Log;
+use crate::metadata;
+
+/// Threads that load logs; loading waits for the disk more than it computes.
+const LOADERS_MAX: usize = 8;
+
+/// How a directory is opened.
+pub struct Opening<'a> {
+    /// The settings of a topic's logs.
+    pub config_for: &'a (dyn Fn(&str) -> LogConfig + Sync),
+    /// The logs have replicas elsewhere: their high watermarks begin where the checkpoint says, and move when
+    /// [`Log::set_high_watermark`] does it.
+    pub replicated: bool,
+    /// Called after each log, by any of several threads.
+    pub on_log: &'a (dyn Fn(&Progress<'_>) + Sync),
+}
+
+impl std::fmt::Debug for Opening<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Opening")
+            .field("replicated", &self.replicated)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How far the opening is: one more log was loaded, or could not be.
+#[derive(Debug)]
+pub struct Progress<'a> {
+    /// Of that log.
+    pub dir: &'a Path,
+    pub outcome: Result<&'a Recovery, &'a StorageError>,
+    pub logs_done: usize,
+    pub logs_total: usize,
+    /// Bytes read and checked so far, of all logs.
+    pub bytes_checked: u64,
+}
+
+/// What was loaded.
+pub(super) struct Loaded {
+    pub(super) partitions: Logs,
+    pub(super) futures: Logs,
+    pub(super) failures: Vec<(PathBuf, StorageError)>,
+    pub(super) bytes_checked: u64,
+}
+
+pub(super) fn load_all(
+    found: Vec<Found>,
+    known: &(dyn Fn(&Key) -> LastKnown + Sync),
+    opening: &Opening<'_>,
+) -> Loaded {
+    let (next, done, checked) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicU64::new(0));
+    let results = Mutex::new(Vec::with_capacity(found.len()));
+    let load = || {
+        while let Some(one) = found.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let result = load_one(one, known(&one.key), (opening.config_for)(&one.key.0));
+            let outcome = result.as_ref().map(|partition| partition.log.recovery());
+            let bytes = outcome.map_or(0, |recovery| recovery.bytes_checked);
+            (opening.on_log)(&Progress {
+                dir: &one.dir,
+                outcome,
+                logs_done: done.fetch_add(1, Ordering::AcqRel) + 1,
+                logs_total: found.len(),
+                bytes_checked: checked.fetch_add(bytes, Ordering::AcqRel) + bytes,
+            });
+            results.lock().push((one, result));
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = LOADERS_MAX.min(cores * 2).min(found.len());
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(load);
+        }
+        load();
+    });
+    let mut loaded = Loaded {
+        partitions: Logs::new(),
+        futures: Logs::new(),
+        failures: Vec::new(),
+        bytes_checked: checked.into_inner(),
+    };
+    for (one, result) in results.into_inner() {
+        loaded.add(one, result);
+    }
+    loaded
+        .failures
+        .sort_by(|(one, _), (other, _)| one.cmp(other));
+    loaded
+}
+
+impl Loaded {
+    fn add(&mut self, one: &Found, result: Result<Partition>) {
+        let logs = match one.kind {
+            Kind::Future => &mut self.futures,
+            Kind::Current | Kind::Deleted | Kind::Stray => &mut self.partitions,
+        };
+        match result {
+            Ok(partition) if !logs.contains_key(&one.key) => {
+                logs.insert(one.key.clone(), Arc::new(partition));
+            }
+            // Which of the two is the right one is not for a program to decide.
+            Ok(_) => self.failures.push((
+                one.dir.clone(),
+                StorageError::AlreadyExists {
+                    path: one.dir.clone(),
+                },
+            )),
+            Err(error) => self.failures.push((one.dir.clone(), error)),
+        }
+    }
+}
+
+fn load_one(one: &Found, known: LastKnown, config: LogConfig) -> Result<Partition> {
+    Ok(Partition {
+        topic: one.key.0.clone(),
+        partition: one.key.1,
+        topic_id: metadata::read_topic_id(&one.dir)?,
+        log: Arc::new(Log::open_with(&one.dir, config, known)?),
+    })
+}

@@ -1,0 +1,77 @@
+//! A segment's transaction index: opened when first asked for, for most segments have none.
+//!
+//! Whoever holds the log's writer lock appends and truncates, readers collect. An index that cannot be believed is an error
+//! here; the loader builds it anew before anybody reads.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Access, Segment};
+use crate::error::{Result, StorageError};
+use crate::files::{TXN_INDEX_SUFFIX, segment_file};
+use crate::txn_index::{AbortedTxn, TxnIndex};
+
+impl Segment {
+    /// The index, opened now if it was not.
+    ///
+    /// Errors: [`StorageError::Corrupt`] also when its entries cannot be of this segment.
+    pub(crate) fn txn_index(&self) -> Result<Arc<TxnIndex>> {
+        if let Some(index) = &*self.transactions.read() {
+            return Ok(index.clone());
+        }
+        let mut slot = self.transactions.write();
+        if let Some(index) = &*slot {
+            return Ok(index.clone());
+        }
+        let path = segment_file(&self.dir, self.base_offset, TXN_INDEX_SUFFIX);
+        let index = match self.access {
+            Access::Owned => TxnIndex::open(&path)?,
+            Access::Foreign => TxnIndex::copy(&path)?,
+        };
+        let first = index.entries().first().map(|entry| entry.last_offset);
+        if let Some(first) = first.filter(|first| *first < self.base_offset) {
+            return Err(StorageError::Corrupt {
+                path,
+                position: 0,
+                reason: format!(
+                    "offset {first} is before the segment's first, {}",
+                    self.base_offset
+                ),
+            });
+        }
+        let index = Arc::new(index);
+        *slot = Some(index.clone());
+        Ok(index)
+    }
+
+    /// Begins the index anew, without entries.
+    pub(crate) fn reset_txn_index(&self) -> Result<Arc<TxnIndex>> {
+        let path = segment_file(&self.dir, self.base_offset, TXN_INDEX_SUFFIX);
+        let index = Arc::new(TxnIndex::create(&path)?);
+        *self.transactions.write() = Some(index.clone());
+        Ok(index)
+    }
+
+    /// Notes transactions whose abort markers have been appended.
+    pub(crate) fn append_aborted(&self, aborted: &[AbortedTxn]) -> Result<()> {
+        if aborted.is_empty() {
+            return Ok(());
+        }
+        let index = self.txn_index()?;
+        let is_first = index.is_empty();
+        aborted.iter().try_for_each(|entry| index.append(*entry))?;
+        if is_first {
+            // This created the file, whose name the next flush has to bring to disk.
+            self.directory_synced.store(false, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    pub(super) fn flush_txn_index(&self) -> Result<()> {
+        let opened = self.transactions.read().clone();
+        match opened {
+            Some(index) if !index.is_empty() => index.flush(),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
