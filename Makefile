@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name '*.toml' -o -name '*.table' 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help demo test test-rust test-python lint fmt bench wheel peers clean
+.PHONY: help demo test test-rust test-python lint fmt bench fuzz wheel peers clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -72,6 +72,14 @@ bench: $(VENV)/.dev $(VENV)/.built peers  ## the extension's benchmarks, then th
 	$(PY) bench/table.py build/bench.json
 	$(PY) -u bench/system.py
 	$(PY) -u bench/compaction/run.py
+
+# Each test that draws its inputs from seeds runs for so long, with seeds nobody has run.
+MINUTES ?= 10
+
+fuzz:  ## new seeds for the crash histories and the decoders, MINUTES=10 each
+	@export LOGCORE_FUZZ_MINUTES=$(MINUTES)
+	cargo test --locked -p logcore-storage --lib -- --nocapture crash::no_fault fuzz::
+	cargo test --locked -p logcore-records --test fuzz -- --nocapture
 
 wheel: $(VENV)/.demo  ## the wheel, into dist/
 	@$(VENV)/bin/maturin build --release --locked --out dist -q

@@ -153,7 +153,7 @@ impl Logs {
 
     /// Bytes that were read and checked because the directories had not been closed.
     pub(crate) fn bytes_checked(&self) -> u64 {
-        self.dirs.iter().map(LogDir::bytes_checked).sum()
+        self.dirs.iter().map(|dir| dir.bytes_checked()).sum()
     }
 
     /// Creates a partition's log in the directory that has the fewest.

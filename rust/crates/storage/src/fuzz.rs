@@ -227,7 +227,7 @@ fn any_directory_is_opened_or_refused() {
             clean_shutdown: random.one_in(2),
             recovery_point: random.below(90) as i64,
             log_start_offset: random.below(90) as i64,
-            high_watermark: random.one_in(2).then(|| random.below(90) as i64),
+            high_watermark: random.one_in(4).then(|| random.below(90) as i64),
         };
         if let Ok(log) = Log::open_with(dir.path(), config(), known) {
             use_log(&log);

@@ -322,17 +322,16 @@ impl Loader<'_> {
         log_end: i64,
         replayed: Option<ProducerState>,
     ) -> Result<(ProducerState, i64)> {
-        let log_start = self.known.log_start_offset;
         let latest = producer_snapshot::load_latest(self.dir, log_end)?;
+        let log_start = self.known.log_start_offset;
         let (from, mut state) = match (replayed, latest) {
             (Some(state), Latest::At(offset, _)) => (offset, state),
             (Some(state), Latest::None | Latest::Damaged) => (0, state),
             // Kafka, too, takes a log that was closed and has no snapshot for one without producers.
             (None, Latest::None) => (log_end, ProducerState::default()),
             (None, Latest::Damaged) => {
-                let state = ProducerState::default();
-                let state = replay_onto(state, segments, log_start, log_end)?;
-                (log_start, state)
+                let none = ProducerState::default();
+                (log_start, replay_onto(none, segments, log_start, log_end)?)
             }
             (None, Latest::At(offset, state)) => {
                 let state = replay_onto(state, segments, offset.max(log_start), log_end)?;

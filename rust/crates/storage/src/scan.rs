@@ -50,17 +50,17 @@ impl StoredBatch {
             return Err(format!("{} bytes are less than a header", bytes.len()));
         };
         let base_offset = i64::from_be_bytes(array(front, 0));
-        if base_offset < 0 {
-            return Err(format!("base offset {base_offset} is negative"));
-        }
-        if base_offset == i64::MAX {
-            return Err(format!("no offset follows {base_offset}"));
+        // The largest number is no offset, for none could follow it.
+        if !(0..i64::MAX).contains(&base_offset) {
+            return Err(format!("base offset {base_offset} cannot be"));
         }
         let length = i32::from_be_bytes(array(front, 8));
         match front[MAGIC_END - 1] as i8 {
             MAGIC_V2 => {
                 let header = BatchHeader::parse(bytes).map_err(|e| e.to_string())?;
-                if header.last_offset_delta < 0 || header.next_offset() < base_offset {
+                if header.last_offset_delta < 0
+                    || !(base_offset..i64::MAX).contains(&header.last_offset())
+                {
                     let delta = header.last_offset_delta;
                     return Err(format!("last offset delta {delta} cannot be"));
                 }

@@ -232,12 +232,6 @@ impl Segment {
         *self.tail.lock()
     }
 
-    /// The offset after the last record, and the bytes of whole batches, of one moment.
-    pub(crate) fn published(&self) -> (i64, u64) {
-        let tail = self.tail.lock();
-        (tail.next_offset, tail.size)
-    }
-
     pub(crate) fn size(&self) -> u64 {
         self.tail.lock().size
     }

@@ -4,6 +4,8 @@ use super::random::Random;
 
 /// Lengths and counts that programs forget.
 const NUMBERS: [i32; 8] = [0, -1, 1, i32::MAX, i32::MIN, 0x00ff_ffff, 61, -61];
+/// And offsets and times.
+const LONG_NUMBERS: [i64; 6] = [-1, 0, i64::MAX, i64::MAX - 1, i64::MIN, i64::MAX / 2];
 
 /// One of `inputs` with a few changes.
 pub(crate) fn mutated(random: &mut Random, inputs: &[Vec<u8>]) -> Vec<u8> {
@@ -20,8 +22,13 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, inputs: &[Vec<u8>]) {
         bytes.extend(random.bytes(more));
         return;
     }
-    let at = random.below(bytes.len());
-    match random.below(9) {
+    // Many formats begin with what decides about the rest.
+    let at = if random.one_in(8) {
+        0
+    } else {
+        random.below(bytes.len())
+    };
+    match random.below(10) {
         0 | 1 => bytes[at] ^= 1 << random.below(8),
         2 => bytes[at] = random.next() as u8,
         3 => bytes.truncate(at),
@@ -29,12 +36,8 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, inputs: &[Vec<u8>]) {
             let more = random.below(70);
             bytes.extend(random.bytes(more));
         }
-        5 => {
-            let number = random.pick(&NUMBERS).to_be_bytes();
-            for (byte, value) in bytes[at..].iter_mut().zip(number) {
-                *byte = value;
-            }
-        }
+        5 => put(&mut bytes[at..], &random.pick(&NUMBERS).to_be_bytes()),
+        8 => put(&mut bytes[at..], &random.pick(&LONG_NUMBERS).to_be_bytes()),
         6 => {
             let end = random.between(at, bytes.len());
             bytes.drain(at..end);
@@ -50,5 +53,11 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, inputs: &[Vec<u8>]) {
             bytes.truncate(at);
             bytes.extend(&other[from..]);
         }
+    }
+}
+
+fn put(place: &mut [u8], number: &[u8]) {
+    for (byte, value) in place.iter_mut().zip(number) {
+        *byte = *value;
     }
 }

@@ -248,6 +248,9 @@ impl History {
         self.roots += 1;
         fs::create_dir(&root).unwrap();
         self.disk.lose_power(&mut self.random, &root);
+        if self.random.one_in(4) {
+            self.read_beside(&root);
+        }
         let flipped = if self.random.one_in(5) {
             flip_a_bit(&mut self.random, &root, self.broker)
         } else {
@@ -265,6 +268,19 @@ impl History {
             }
         }
         None
+    }
+
+    /// Somebody who reads what a dead process left, before it is recovered, gets nothing that is wrong.
+    fn read_beside(&self, root: &Path) {
+        let Ok(log) = Log::open_read_only(&root.join(PARTITION_DIR)) else {
+            return;
+        };
+        let (Ok(found) | Err((found, _))) = read_from(&log, log.log_start_offset(), 1 << 20);
+        for (offset, record) in found {
+            if offset >= self.model.start {
+                self.model.check_record(self.certain, offset, &record);
+            }
+        }
     }
 
     fn replace_disk(&mut self, root: &Path) {

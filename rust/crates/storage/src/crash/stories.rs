@@ -243,6 +243,44 @@ fn records_known_to_be_on_disk_are_not_cut_for_a_wrong_offset() {
     }
 }
 
+// Broken if it failed: a batch whose first sector was lost, and with it only its base offset, would be taken for damage
+// to what was on disk, and its log not be opened.
+#[test]
+fn a_batch_torn_inside_its_base_offset_is_cut() {
+    let dir = super::scratch();
+    let log = Log::open(dir.path(), small(), true, 0).unwrap();
+    fill(&log, 4);
+    log.flush().unwrap();
+    fill(&log, 1);
+    drop(log);
+    let path = segment_file(dir.path(), 0, LOG_SUFFIX);
+    let mut bytes = fs::read(&path).unwrap();
+    let last = bytes.len() / 5 * 4;
+    bytes[last..last + 8].fill(0);
+    fs::write(&path, bytes).unwrap();
+    let log = Log::open(dir.path(), small(), false, 4).unwrap();
+    assert_eq!(log.log_end_offset(), 4);
+}
+
+// Broken if it failed: a flipped bit in the last batch's base offset would be the log's new end, and new records would
+// get offsets far from the old ones.
+#[test]
+fn an_end_far_from_its_segment_is_not_believed() {
+    for high in [0x7f, 0x01] {
+        let dir = super::scratch();
+        let log = Log::open(dir.path(), small(), true, 0).unwrap();
+        fill(&log, 1);
+        log.close().unwrap();
+        let path = segment_file(dir.path(), 0, LOG_SUFFIX);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[..8].fill(0xff);
+        bytes[0] = high;
+        fs::write(&path, &bytes).unwrap();
+        let error = Log::open(dir.path(), small(), true, 1).unwrap_err();
+        assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
+    }
+}
+
 // Broken if it failed: records that retention deleted would be back after a power loss.
 #[test]
 fn deleted_segments_stay_deleted() {

@@ -70,17 +70,6 @@ impl Log {
         Ok(segments[index].empty_slice(offset))
     }
 
-    /// Where in its segment's file the index says to begin looking for `offset`: at its batch or a little before. `None`
-    /// outside of the log and without an index.
-    pub fn index_position(&self, offset: i64) -> Option<u64> {
-        let segments = self.segments();
-        let after = segments.partition_point(|segment| segment.base_offset <= offset);
-        let segment = segments.get(after.checked_sub(1)?)?;
-        let (end, size) = segment.published();
-        let indexes = segment.indexes().ok()?;
-        (offset < end).then(|| indexes.offset.lookup(offset, size).position)
-    }
-
     /// The first record at or after `timestamp` (milliseconds since the epoch), of those from the log's start on.
     pub fn offset_for_timestamp(&self, timestamp: i64) -> Result<Option<TimestampOffset>> {
         self.check_open()?;

@@ -18,8 +18,7 @@ use crate::txn_index::AbortedTxn;
 /// Where a file stops being whole.
 #[derive(Debug)]
 pub(crate) struct Torn {
-    /// No record from this offset on can be kept. Less than the offsets before it when a batch that is whole says so:
-    /// a power loss tears batches, it does not renumber them.
+    /// What is wrong is the record at this offset, or one behind it.
     pub(crate) offset: i64,
     pub(crate) reason: String,
 }
@@ -28,6 +27,21 @@ impl Torn {
     fn at(tail: &Tail, reason: String) -> Self {
         let offset = tail.next_offset;
         Self { offset, reason }
+    }
+
+    /// A batch that is whole does not follow those before it. If its offset was passed over by a gap, the batch behind the
+    /// gap is wrong: no checksum covers where a batch begins. If not, it was torn itself, inside its base offset.
+    fn out_of_order(tail: &Tail, gap: i64, batch: &StoredBatch) -> Self {
+        let (offset, last) = (batch.base_offset, tail.next_offset - 1);
+        let reason = format!("offset {offset} follows offset {last}");
+        if offset > gap {
+            Self {
+                offset: gap,
+                reason,
+            }
+        } else {
+            Self::at(tail, reason)
+        }
     }
 }
 
@@ -131,19 +145,21 @@ impl Segment {
             first_timestamp: None,
             bytes_since_index: 0,
         };
+        let mut gap = i64::MAX;
         let mut scan = Scanner::checked(&self.file, 0, size);
         let torn = loop {
             match scan.next().map_err(StorageError::io("read", self.path()))? {
                 Next::Batch(batch) if batch.base_offset < tail.next_offset => {
-                    let (offset, last) = (batch.base_offset, tail.next_offset - 1);
-                    let reason = format!("offset {offset} follows offset {last}");
-                    break Some(Torn { offset, reason });
+                    break Some(Torn::out_of_order(&tail, gap, &batch));
                 }
                 Next::Batch(batch) if !self.can_hold(batch.last_offset) => {
                     let reason = format!("offset {} is too far from the base", batch.last_offset);
                     break Some(Torn::at(&tail, reason));
                 }
                 Next::Batch(batch) => {
+                    if batch.base_offset > tail.next_offset {
+                        gap = tail.next_offset;
+                    }
                     tail.add(&batch, batch.position, self.settings, &indexes)?;
                     let bytes = scan
                         .bytes(&batch)
@@ -189,16 +205,25 @@ impl Segment {
             } else {
                 Scanner::headers(&self.file, hint, size)
             };
-            let mut next_offset = None;
+            let (mut next_offset, mut end) = (None, hint);
             let torn = loop {
                 match scan.next().map_err(StorageError::io("read", self.path()))? {
-                    Next::Batch(batch) if batch.base_offset < self.base_offset => {
+                    Next::Batch(batch)
+                        if batch.base_offset < next_offset.unwrap_or(self.base_offset) =>
+                    {
+                        let offset = batch.base_offset;
+                        break Some(format!("offset {offset} is less than those before"));
+                    }
+                    Next::Batch(batch) if !self.can_hold(batch.last_offset) => {
                         break Some(format!(
-                            "offset {} is before the segment's",
-                            batch.base_offset
+                            "offset {} is too far from the base",
+                            batch.last_offset
                         ));
                     }
-                    Next::Batch(batch) => next_offset = Some(batch.last_offset + 1),
+                    Next::Batch(batch) => {
+                        next_offset = Some(batch.last_offset + 1);
+                        end = batch.end();
+                    }
                     Next::End => break None,
                     Next::Torn(reason) => break Some(reason),
                 }
@@ -209,10 +234,10 @@ impl Segment {
                 continue;
             }
             if let (Some(reason), false) = (torn, check) {
-                return Err(self.corrupt(scan.position(), reason));
+                return Err(self.corrupt(end, reason));
             }
             let mut tail = self.tail.lock();
-            tail.size = scan.position();
+            tail.size = end;
             tail.next_offset = next_offset.unwrap_or(self.base_offset);
             tail.largest = Largest::Unknown;
             drop(tail);
