@@ -6,12 +6,15 @@ our answers, or our tools would print something other than Kafka's.
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import uuid
 
 import pytest
 
+from cluster.cli._common import told
+from cluster.client import KafkaError
 from tests.compat.conftest import KafkaTools
 from tests.conftest import BrokerProcess
 
@@ -159,16 +162,61 @@ def test_wrong_arguments_are_one_clear_line(arguments: list[str], says: str) -> 
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["topics", "--list"],
-        ["console-producer", "--topic", "t"],
-        ["console-consumer", "--topic", "t"],
-    ],
-)
-def test_an_unreachable_broker_is_one_clear_line(arguments: list[str], unused_port: int) -> None:
-    address = f"127.0.0.1:{unused_port}"
-    error = ours(*arguments, "--bootstrap-server", address, status=1, stdin="x\n")
-    assert address in error
+EVERY_VERB = [
+    ["topics", "--create", "--topic", "t"],
+    ["topics", "--list"],
+    ["topics", "--describe", "--topic", "t"],
+    ["topics", "--alter", "--topic", "t", "--partitions", "2"],
+    ["topics", "--delete", "--topic", "t"],
+    ["console-producer", "--topic", "t"],
+    ["console-consumer", "--topic", "t"],
+]
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["refused", "silent"])
+def test_an_unreachable_broker_is_one_clear_line(silent: bool) -> None:
+    """Else a script that names a wrong or hanging broker would hang for a minute, or end in a traceback."""
+    # A socket that is bound and does not listen refuses; one that listens and never accepts is never answered.
+    with socket.create_server(("127.0.0.1", 0)) if silent else socket.socket() as nobody:
+        if not silent:
+            nobody.bind(("127.0.0.1", 0))
+        address = "{}:{}".format(*nobody.getsockname())
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-m", "cluster.cli", *arguments, "--bootstrap-server", address],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for arguments in EVERY_VERB
+        ]
+        try:
+            for arguments, process in zip(EVERY_VERB, started, strict=True):
+                # Less than the request's own minute; the tool takes 3 s and 10 s.
+                error = process.communicate(timeout=40)[1]
+                assert process.returncode == 1, (arguments, error)
+                assert address in error, arguments
+                assert error.count("\n") == 1, (arguments, error)
+        finally:
+            for process in started:
+                process.kill()
+                process.communicate()
+
+
+def test_an_error_known_by_its_number_is_told_by_name_and_meaning(broker: BrokerProcess) -> None:
+    """Else a person is told "error 17" and has to look it up."""
+    error = ours(
+        "console-producer",
+        "--bootstrap-server",
+        broker.bootstrap,
+        "--topic",
+        "not a name",
+        stdin="x\n",
+        status=1,
+    )
+    assert "INVALID_TOPIC_EXCEPTION (error 17): " in error
     assert error.count("\n") == 1, error
+    storage = KafkaError(56, "writing t-0: the broker answered with error 56")
+    assert told(storage).startswith("writing t-0: the broker answered KAFKA_STORAGE_ERROR (error 56): ")
+    assert told(KafkaError(36, "Topic 't' already exists.")) == "Topic 't' already exists."

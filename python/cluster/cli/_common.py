@@ -1,11 +1,26 @@
-"""What the commands share: a parser whose errors are one line, `key=value` options, and files of properties."""
+"""What the commands share: a parser whose errors are one line, `key=value` options, files of properties, and how a
+client's failures and an unreachable broker are told."""
 
 from __future__ import annotations
 
 import argparse
+import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from cluster.errors import NONE, for_code
+
+if TYPE_CHECKING:
+    from cluster.client import ClusterMetadata, KafkaError
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds in which a broker has to answer a command's first question."""
+REFUSED_TIMEOUT = 3.0
+"""Seconds after which refused connections are believed: long enough for a broker that is starting."""
+
+_NUMBERED = re.compile(r"the broker answered with error (-?\d+)")
 
 
 class CommandError(Exception):
@@ -56,3 +71,39 @@ def client_config(bootstrap: str, *layers: dict[str, str]) -> dict[str, str | in
         config.update(layer)
     config["bootstrap.servers"] = bootstrap
     return config
+
+
+class Client(Protocol):
+    """What `connect` needs of a producer, a consumer or an admin client."""
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata: ...
+
+
+def connect(client: Client, topic: str | None = None, timeout: float = CONNECT_TIMEOUT) -> ClusterMetadata:
+    """Asks the cluster what it holds, so that a broker nobody can reach ends the command soon and by name.
+
+    Raises KafkaException after `REFUSED_TIMEOUT` when nothing listens, after `timeout` seconds when nothing answers.
+    """
+    from cluster.client import KafkaError, KafkaException
+
+    deadline = time.monotonic() + timeout
+    try:
+        return client.list_topics(topic, timeout=min(REFUSED_TIMEOUT, timeout))
+    except KafkaException as error:
+        left = deadline - time.monotonic()
+        if error.error != KafkaError._TIMED_OUT or left <= 0:
+            raise
+    return client.list_topics(topic, timeout=left)
+
+
+def told(error: KafkaError) -> str:
+    """A client's failure as a sentence, with Kafka's name and meaning where it has only the protocol's number."""
+
+    def named(found: re.Match[str]) -> str:
+        code = int(found[1])
+        if code == NONE:
+            return found[0]
+        kind = for_code(code)
+        return f"the broker answered {kind.name} (error {code}): {kind.message.rstrip('.')}"
+
+    return _NUMBERED.sub(named, error.str())

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
-from cluster.cli._common import CommandError, Parser, client_config, pairs, properties_file
+from cluster.cli._common import CommandError, Parser, client_config, connect, pairs, properties_file, told
 
 if TYPE_CHECKING:
     from cluster.client import Consumer, Message
@@ -191,13 +191,13 @@ def consume(
     try:
         consumer = Consumer(config)
         try:
-            consumer.list_topics(timeout=10)
+            connect(consumer)
             start(consumer, options)
             printed = pump(consumer, options, record_format, sys.stdout.buffer)
         finally:
             consumer.close()
     except KafkaException as error:
-        raise CommandError(f"{config['bootstrap.servers']}: {error.args[0].str()}") from None
+        raise CommandError(f"{config['bootstrap.servers']}: {told(error.error)}") from None
     print(f"Processed a total of {printed} messages", file=sys.stderr)
     return 0
 
@@ -218,7 +218,7 @@ def pump(
                     output.write(record_format.line(message))
                     printed += 1
                 elif not options.skip_message_on_error:
-                    raise CommandError(f"reading failed: {error.str()}")
+                    raise CommandError(f"reading failed: {told(error)}")
             output.flush()
             if messages:
                 last = time.monotonic()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from cluster.cli._common import CommandError, Parser, client_config, pairs, properties_file
+from cluster.cli._common import CommandError, Parser, client_config, connect, pairs, properties_file, told
 
 
 def parser() -> Parser:
@@ -163,11 +163,11 @@ def send(config: dict[str, str | int | float | bool], topic: str, line_format: L
 
     def delivered(error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            failed.append(f"a record for {topic} was not delivered: {error.str()}")
+            failed.append(f"a record for {topic} was not delivered: {told(error)}")
 
     try:
         producer = Producer(config)
-        producer.list_topics(topic, timeout=10)
+        connect(producer, topic)
         for number, line in enumerate(lines(sys.stdin.buffer), 1):
             headers, key, value = line_format.parse(line, number)
             while True:
@@ -183,7 +183,7 @@ def send(config: dict[str, str | int | float | bool], topic: str, line_format: L
                 break
         producer.flush()
     except KafkaException as error:
-        raise CommandError(f"{config['bootstrap.servers']}: {error.args[0].str()}") from None
+        raise CommandError(f"{config['bootstrap.servers']}: {told(error.error)}") from None
     if failed:
         raise CommandError(failed[0])
     return 0

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
-from cluster.cli._common import CommandError, Parser, client_config, pairs, properties_file
+from cluster.cli._common import CommandError, Parser, client_config, connect, pairs, properties_file, told
 
 if TYPE_CHECKING:
     from cluster.client import AdminClient, ConfigEntry, TopicDescription
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 ACTIONS = ("create", "list", "describe", "alter", "delete")
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 REQUEST_TIMEOUT = 30.0
-CONNECT_TIMEOUT = 10.0
+"""Seconds in which the cluster has to do what a request asks; the client gives the request up by itself then."""
 MAX_REPLICATION_FACTOR = 32767
 
 # Which actions take each of the flags that not all of them take.
@@ -112,17 +112,18 @@ def run(arguments: list[str]) -> int:
 
     from cluster.client import AdminClient, KafkaException
 
+    with_admin = {
+        "create": create,
+        "list": list_topics,
+        "describe": describe,
+        "alter": alter,
+        "delete": delete,
+    }
     try:
-        with_admin = {
-            "create": create,
-            "list": list_topics,
-            "describe": describe,
-            "alter": alter,
-            "delete": delete,
-        }
-        with_admin[action](AdminClient(config), options)
+        with AdminClient(config) as admin:
+            with_admin[action](admin, options)
     except KafkaException as error:
-        raise CommandError(f"{options.bootstrap_server}: {error.args[0].str()}") from None
+        raise CommandError(f"{options.bootstrap_server}: {told(error.error)}") from None
     return 0
 
 
@@ -147,8 +148,9 @@ def create(admin: AdminClient, options: argparse.Namespace) -> None:
             replication_factor=-1 if options.replication_factor is None else options.replication_factor,
             config=configs,
         )
+    connect(admin)
     try:
-        wait(admin.create_topics([topic]))
+        wait(admin.create_topics([topic], operation_timeout=REQUEST_TIMEOUT, request_timeout=REQUEST_TIMEOUT))
     except KafkaException as error:
         if options.if_not_exists and error.args[0].name() == "TOPIC_ALREADY_EXISTS":
             return
@@ -172,13 +174,17 @@ def alter(admin: AdminClient, options: argparse.Namespace) -> None:
             added = assignment[len(describe_topics(admin, [name])[name].partitions) :]
         requests.append(NewPartitions(name, options.partitions, replica_assignment=added))
     if requests:
-        wait(admin.create_partitions(requests))
+        wait(
+            admin.create_partitions(
+                requests, operation_timeout=REQUEST_TIMEOUT, request_timeout=REQUEST_TIMEOUT
+            )
+        )
 
 
 def delete(admin: AdminClient, options: argparse.Namespace) -> None:
     names = existing(admin, options)
     if names:
-        wait(admin.delete_topics(names))
+        wait(admin.delete_topics(names, operation_timeout=REQUEST_TIMEOUT, request_timeout=REQUEST_TIMEOUT))
 
 
 def describe(admin: AdminClient, options: argparse.Namespace) -> None:
@@ -197,8 +203,8 @@ def describe(admin: AdminClient, options: argparse.Namespace) -> None:
     live = set(admin.list_topics(timeout=REQUEST_TIMEOUT).brokers)
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
     configs = {
-        resource.name: future.result(REQUEST_TIMEOUT)
-        for resource, future in admin.describe_configs(resources).items()
+        resource.name: future.result()
+        for resource, future in admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT).items()
     }
     for name, topic in topics.items():
         print_topic(topic, configs[name], options, live)
@@ -246,15 +252,13 @@ def print_topic(
 def describe_topics(admin: AdminClient, names: list[str]) -> dict[str, TopicDescription]:
     from cluster.client import TopicCollection
 
-    return {
-        name: future.result(REQUEST_TIMEOUT)
-        for name, future in admin.describe_topics(TopicCollection(names)).items()
-    }
+    described = admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_TIMEOUT)
+    return {name: future.result() for name, future in described.items()}
 
 
 def matching(admin: AdminClient, options: argparse.Namespace) -> list[str]:
     """The topics that --topic (a comma-separated list of names or a regular expression) means, sorted."""
-    names = sorted(admin.list_topics(timeout=CONNECT_TIMEOUT).topics)
+    names = sorted(connect(admin).topics)
     if options.exclude_internal:
         names = [name for name in names if name not in INTERNAL_TOPICS]
     if options.topic is None:
@@ -296,6 +300,6 @@ def replica_assignment(text: str) -> list[list[int]]:
 
 
 def wait(futures: dict[str, Future[Result]] | Iterable[Future[Result]]) -> None:
-    """Waits for every future; the first failure is raised."""
+    """Waits for every future, which their request's timeout ends; the first failure is raised."""
     for future in list(futures.values()) if isinstance(futures, dict) else list(futures):
-        future.result(REQUEST_TIMEOUT)
+        future.result()
