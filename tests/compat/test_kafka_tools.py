@@ -6,6 +6,8 @@ our answers, or our tools would print something other than Kafka's.
 
 from __future__ import annotations
 
+import contextlib
+import re
 import socket
 import subprocess
 import sys
@@ -13,8 +15,9 @@ import uuid
 
 import pytest
 
-from cluster.cli._common import told
-from cluster.client import KafkaError
+from cluster.cli._common import CommandError, told
+from cluster.cli.console_producer import LineFormat
+from cluster.client import Consumer, KafkaError, TopicPartition
 from tests.compat.conftest import KafkaTools
 from tests.conftest import BrokerProcess
 
@@ -160,6 +163,85 @@ def test_wrong_arguments_are_one_clear_line(arguments: list[str], says: str) -> 
     error = ours(*arguments, status=2)
     assert says in error
     assert error.count("\n") == 1
+
+
+BIG_LINE = "x" * 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("flags", "lines", "status", "kept"),
+    [
+        (["--property", "parse.key=true"], ["k\tgood", "bad", "k\tafter"], 1, ["good"]),
+        ([], ["one", BIG_LINE, "two"], 0, ["one", "two"]),
+        (["--sync"], ["one", BIG_LINE, "two"], 1, ["one"]),
+    ],
+    ids=["no separator", "too large", "too large with --sync"],
+)
+def test_a_bad_line_does_not_lose_the_good_ones(
+    broker: BrokerProcess,
+    kafka_tools: KafkaTools,
+    flags: list[str],
+    lines: list[str],
+    status: int,
+    kept: list[str],
+) -> None:
+    """Else lines that were read before a bad one would be gone without a word; Kafka's producer keeps the same ones."""
+    server = ("--bootstrap-server", broker.bootstrap)
+    stdin = "".join(f"{line}\n" for line in lines)
+    theirs, mine = fresh("their-lines"), fresh("our-lines")
+    kafka_tools.run(PRODUCER, *server, "--topic", theirs, *flags, stdin=stdin, status=status)
+    done = subprocess.run(
+        [sys.executable, "-m", "cluster.cli", "console-producer", *server, "--topic", mine, *flags],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == status, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert re.search(r"\bline (number )?2\b", done.stderr), done.stderr
+    for topic in (theirs, mine):
+        read = (
+            "--topic",
+            topic,
+            "--from-beginning",
+            "--max-messages",
+            str(len(kept)),
+            "--timeout-ms",
+            "20000",
+        )
+        assert ours("console-consumer", *server, *read).splitlines() == kept
+        assert end_offset(broker.bootstrap, topic) == len(kept)
+
+
+def end_offset(bootstrap: str, topic: str) -> int:
+    """How many records the topic's one partition holds."""
+    with contextlib.closing(
+        Consumer({"bootstrap.servers": bootstrap, "group.id": fresh("ends")})
+    ) as consumer:
+        end: int = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)[1]
+        return end
+
+
+@pytest.mark.parametrize(
+    ("properties", "line", "record"),
+    [
+        ({"parse.key": "true"}, "no key", ([], None, b"no key")),
+        ({"parse.key": "true", "key.separator": " "}, "k v", ([], b"k", b"v")),
+        (
+            {"parse.headers": "true", "null.marker": "~"},
+            "bare,a:1,b:~\t~",
+            ([("bare", None), ("a", b"1"), ("b", None)], None, None),
+        ),
+    ],
+)
+def test_lines_are_read_as_kafkas_reader_reads_them(
+    properties: dict[str, str], line: str, record: tuple[object, ...]
+) -> None:
+    """Else a key that is missing would be an empty one, and lines without keys would all go to one partition."""
+    assert LineFormat.of({"ignore.error": "true", **properties}).parse(line.encode(), 1) == record
+    with pytest.raises(CommandError, match=r"headers.separator and headers.key.separator may not be equal"):
+        LineFormat.of({"headers.separator": ":"})
 
 
 EVERY_VERB = [

@@ -48,7 +48,8 @@ def pairs(values: Iterable[str], flag: str) -> dict[str, str]:
         key, equals, rest = value.partition("=")
         if not equals or not key.strip():
             raise CommandError(f"{flag} takes key=value, not {value!r}", status=2)
-        found[key.strip()] = rest.strip()
+        # A value is taken as it stands, as Kafka's tools do: `key.separator= ` is a space.
+        found[key.strip()] = rest
     return found
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from cluster.cli._common import CommandError, Parser, client_config, connect, pairs, properties_file, told
+
+if TYPE_CHECKING:
+    from cluster.client import KafkaError, Message, Producer
+
+OF_ONE_RECORD = frozenset({10, 18, 87})
+"""MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE and INVALID_RECORD: what is wrong with a line and not with the topic."""
 
 
 def parser() -> Parser:
@@ -79,7 +87,7 @@ class LineFormat:
         def text(name: str, default: bytes) -> bytes:
             return properties[name].encode() if name in properties else default
 
-        return cls(
+        found = cls(
             parse_key=flag("parse.key"),
             key_separator=text("key.separator", b"\t"),
             parse_headers=flag("parse.headers"),
@@ -89,6 +97,26 @@ class LineFormat:
             null_marker=properties["null.marker"].encode() if "null.marker" in properties else None,
             ignore_error=flag("ignore.error"),
         )
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        """Refuses marks that could not be told apart, as LineMessageReader does, and empty ones."""
+        marks = {
+            "headers.delimiter": self.headers_delimiter,
+            "headers.separator": self.headers_separator,
+            "headers.key.separator": self.headers_key_separator,
+            "key.separator": self.key_separator,
+            "null.marker": self.null_marker,
+        }
+        empty = [name for name, mark in marks.items() if mark == b"" and name != "null.marker"]
+        if empty:
+            raise CommandError(f"--property {empty[0]} must not be empty", status=2)
+        for (one, left), (other, right) in itertools.combinations(marks.items(), 2):
+            # After the headers comes the key: its mark may be any of theirs.
+            apart = other != "key.separator"
+            if apart and left == right:
+                raise CommandError(f"--property {one} and {other} may not be equal", status=2)
 
     def parse(
         self, line: bytes, number: int
@@ -99,29 +127,39 @@ class LineFormat:
         if self.parse_headers:
             text, rest = self._split(rest, self.headers_delimiter, "headers delimiter", number)
             if text and text != self.null_marker:
-                for header in text.split(self.headers_separator):
-                    name, value = self._split(
-                        header, self.headers_key_separator, "header key separator", number
-                    )
-                    headers.append((name.decode(errors="replace"), self._null(value)))
+                headers = [self._header(pair, number) for pair in text.split(self.headers_separator)]
         key: bytes | None = None
         if self.parse_key:
             key, rest = self._split(rest, self.key_separator, "key separator", number)
             key = self._null(key)
         return headers, key, self._null(rest)
 
-    def _split(self, text: bytes, separator: bytes, what: str, number: int) -> tuple[bytes, bytes]:
+    def _header(self, pair: bytes, number: int) -> tuple[str, bytes | None]:
+        name, found, value = pair.partition(self.headers_key_separator)
+        if not found and not self.ignore_error:
+            raise CommandError(
+                f"no header key separator {shown(self.headers_key_separator)} found in pair {shown(pair)} on line number {number}"
+            )
+        if found and name == self.null_marker:
+            raise CommandError(
+                f"a header's key is the null marker {shown(name)} on line number {number}; only values can be null"
+            )
+        return name.decode(errors="replace"), self._null(value) if found else None
+
+    def _split(self, text: bytes, separator: bytes, what: str, number: int) -> tuple[bytes | None, bytes]:
         left, found, right = text.partition(separator)
         if found:
             return left, right
         if self.ignore_error:
-            return b"", text
-        raise CommandError(
-            f"no {what} {separator.decode(errors='replace')!r} found on line number {number}: {text.decode(errors='replace')!r}"
-        )
+            return None, text
+        raise CommandError(f"no {what} {shown(separator)} found on line number {number}: {shown(text)}")
 
-    def _null(self, text: bytes) -> bytes | None:
+    def _null(self, text: bytes | None) -> bytes | None:
         return None if self.null_marker is not None and text == self.null_marker else text
+
+
+def shown(text: bytes) -> str:
+    return repr(text.decode(errors="replace"))
 
 
 def lines(stream: BinaryIO) -> Iterator[bytes]:
@@ -156,34 +194,84 @@ def run(arguments: list[str]) -> int:
     return send(config, options.topic, line_format, options.sync)
 
 
-def send(config: dict[str, str | int | float | bool], topic: str, line_format: LineFormat, sync: bool) -> int:
-    from cluster.client import KafkaError, KafkaException, Message, Producer
+@dataclass
+class Deliveries:
+    """What became of the records: the ones refused are told as they come, the first that got lost ends the command."""
 
-    failed: list[str] = []
+    sync: bool
+    lost: str | None = None
 
-    def delivered(error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            failed.append(f"a record for {topic} was not delivered: {told(error)}")
+    def delivered(self, number: int, error: KafkaError | None, _message: Message | None = None) -> None:
+        """The report of one line's record. One that is refused leaves the others be, as in Kafka's tool without --sync."""
+        if error is None:
+            return
+        text = f"line {number} was not delivered: {told(error)}"
+        if error.code() in OF_ONE_RECORD and not self.sync:
+            print(f"logcore console-producer: {text}", file=sys.stderr)
+        elif self.lost is None:
+            self.lost = text
 
+
+def send(
+    config: dict[str, str | int | float | bool],
+    topic: str,
+    line_format: LineFormat,
+    sync: bool,
+) -> int:
+    from cluster.client import KafkaException, Producer
+
+    deliveries = Deliveries(sync)
+    problems: list[str] = []
     try:
         producer = Producer(config)
         connect(producer, topic)
-        for number, line in enumerate(lines(sys.stdin.buffer), 1):
-            headers, key, value = line_format.parse(line, number)
-            while True:
-                try:
-                    producer.produce(topic, value, key, headers=headers or None, on_delivery=delivered)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-            if sync:
-                producer.flush()
-            producer.poll(0)
-            if failed:
-                break
+        try:
+            pump(producer, topic, line_format, deliveries)
+        except CommandError as error:
+            problems.append(str(error))
+        # What was read before a line that ends the command is delivered first.
         producer.flush()
     except KafkaException as error:
         raise CommandError(f"{config['bootstrap.servers']}: {told(error.error)}") from None
-    if failed:
-        raise CommandError(failed[0])
+    if deliveries.lost is not None:
+        problems.append(deliveries.lost)
+    if problems:
+        raise CommandError("; ".join(problems))
     return 0
+
+
+def pump(producer: Producer, topic: str, line_format: LineFormat, deliveries: Deliveries) -> None:
+    """Hands every line to the producer; a line without its separator is a CommandError."""
+    for number, line in enumerate(lines(sys.stdin.buffer), 1):
+        headers, key, value = line_format.parse(line, number)
+        report = functools.partial(deliveries.delivered, number)
+        produce(producer, topic, headers, key, value, report)
+        if deliveries.sync:
+            producer.flush()
+        producer.poll(0)
+        if deliveries.lost is not None:
+            return
+
+
+def produce(
+    producer: Producer,
+    topic: str,
+    headers: list[tuple[str, bytes | None]],
+    key: bytes | None,
+    value: bytes | None,
+    report: Callable[..., None],
+) -> None:
+    """Takes one record into the producer's queue, waiting for room; one too large is reported as any refused record."""
+    from cluster.client import KafkaError, KafkaException
+
+    while True:
+        try:
+            producer.produce(topic, value, key, headers=headers or None, on_delivery=report)
+            return
+        except BufferError:
+            producer.poll(0.1)
+        except KafkaException as error:
+            if error.error != KafkaError.MSG_SIZE_TOO_LARGE:
+                raise
+            report(error.error)
+            return
