@@ -31,11 +31,22 @@ class CommandError(Exception):
         self.status = status
 
 
+class Version(argparse.Action):
+    """`--version` of every command. The version is looked up when it is asked for: it loads the extension."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_rest: object) -> NoReturn:
+        from logcore import __version__
+
+        print(f"logcore {__version__}")
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
     """argparse with Kafka's manners: no abbreviations, and a wrong flag is one clear line."""
 
     def __init__(self, command: str, description: str) -> None:
         super().__init__(prog=f"logcore {command}", description=description, allow_abbrev=False)
+        self.add_argument("--version", action=Version, nargs=0, help="print the version and leave")
 
     def error(self, message: str) -> NoReturn:
         raise CommandError(f"{message} (--help lists the options)", status=2)
