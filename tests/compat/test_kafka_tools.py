@@ -546,6 +546,7 @@ def test_an_unreachable_broker_is_one_clear_line(silent: bool) -> None:
                 assert process.returncode == 1, (arguments, error)
                 assert address in error, arguments
                 assert error.count("\n") == 1, (arguments, error)
+                assert ("no answer within 10 s" if silent else "can be reached") in error, arguments
         finally:
             for process in started:
                 process.kill()

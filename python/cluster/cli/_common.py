@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
@@ -98,14 +97,19 @@ def connect(client: Client, topic: str | None = None, timeout: float = CONNECT_T
     """
     from cluster.client import KafkaError, KafkaException
 
-    deadline = time.monotonic() + timeout
+    first = min(REFUSED_TIMEOUT, timeout)
     try:
-        return client.list_topics(topic, timeout=min(REFUSED_TIMEOUT, timeout))
+        return client.list_topics(topic, timeout=first)
     except KafkaException as error:
-        left = deadline - time.monotonic()
-        if error.error != KafkaError._TIMED_OUT or left <= 0:
+        if error.error != KafkaError._TIMED_OUT:
             raise
-    return client.list_topics(topic, timeout=left)
+    try:
+        return client.list_topics(topic, timeout=max(timeout - first, 0.001))
+    except KafkaException as error:
+        if error.error != KafkaError._TIMED_OUT:
+            raise
+        reason = f"no answer within {timeout:g} s; check that a Kafka broker listens there and is well"
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason)) from None
 
 
 def told(error: KafkaError) -> str:
