@@ -14,6 +14,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import uuid
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from cluster.cli._java_properties import translate
 from cluster.cli.console_producer import LineFormat
 from cluster.client import Consumer, KafkaError, Producer, TopicPartition
 from tests.compat.conftest import KafkaTools
-from tests.conftest import BrokerProcess
+from tests.conftest import BrokerProcess, StartBroker
 
 pytestmark = pytest.mark.compat
 
@@ -508,6 +509,67 @@ def test_what_cannot_be_here_is_named_in_one_line(arguments: list[str], says: st
     error = ours(*arguments, "--bootstrap-server", "localhost:1", "--topic", "t", status=2, stdin="")
     assert says in error
     assert error.count("\n") == 1
+
+
+CREATE_TOPICS = 19
+
+
+class SilentOnCreate:
+    """Stands before a broker and passes everything on but CreateTopics requests, which it swallows."""
+
+    def __init__(self, port: int, broker_port: int) -> None:
+        self.broker_port = broker_port
+        self.swallowed = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self._sockets: list[socket.socket] = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = self._listener.accept()[0]
+                broker = socket.create_connection(("127.0.0.1", self.broker_port))
+                self._sockets += [client, broker]
+                for source, sink in ((client, broker), (broker, client)):
+                    threading.Thread(
+                        target=self._pass, args=(source, sink, source is client), daemon=True
+                    ).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, requests: bool) -> None:
+        with contextlib.suppress(OSError), source.makefile("rb") as stream:
+            while len(head := stream.read(4)) == 4:
+                frame = stream.read(int.from_bytes(head, "big"))
+                if requests and int.from_bytes(frame[:2], "big") == CREATE_TOPICS:
+                    self.swallowed.set()
+                else:
+                    sink.sendall(head + frame)
+
+    def close(self) -> None:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+def test_a_change_that_is_never_answered_ends_in_one_line(
+    start_broker: StartBroker, tmp_path: Path, unused_port: int
+) -> None:
+    """Else a controller that hangs would be told by a traceback, and keep the process for its request's minute."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        own_port = probe.getsockname()[1]
+    advertised = f"advertised.listeners=PLAINTEXT://127.0.0.1:{unused_port}"
+    start_broker(None, own_port, "--host", "127.0.0.1", "--override", advertised)
+    with contextlib.closing(SilentOnCreate(unused_port, own_port)) as proxy:
+        address = f"127.0.0.1:{unused_port}"
+        file = tmp_path / "client.properties"
+        file.write_text("default.api.timeout.ms=4000\n")
+        flags = ("--bootstrap-server", address, "--command-config", str(file))
+        assert ours("topics", "--list", *flags) == "\n"
+        error = ours("topics", "--create", "--topic", "never", *flags, status=1)
+        assert proxy.swallowed.is_set()
+    assert error.startswith(f"logcore topics: {address}: ")
+    assert error.count("\n") == 1, error
 
 
 EVERY_VERB = [

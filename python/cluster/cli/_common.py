@@ -51,15 +51,17 @@ class Parser(argparse.ArgumentParser):
         raise CommandError(f"{message} (--help lists the options)", status=2)
 
 
-def pairs(values: Iterable[str], flag: str) -> dict[str, str]:
-    """Turns repeated `key=value` arguments of `flag` into a mapping; the last of a repeated key wins."""
+def pairs(values: Iterable[str], flag: str, exact: bool = False) -> dict[str, str]:
+    """Turns repeated `key=value` arguments of `flag` into a mapping; the last of a repeated key wins.
+
+    `exact` keeps a value's spaces: the key.separator of `key.separator= ` is one.
+    """
     found: dict[str, str] = {}
     for value in values:
         key, equals, rest = value.partition("=")
         if not equals or not key.strip():
             raise CommandError(f"{flag} takes key=value, not {value!r}", status=2)
-        # A value is taken as it stands, as Kafka's tools do: `key.separator= ` is a space.
-        found[key.strip()] = rest
+        found[key.strip()] = rest if exact else rest.strip()
     return found
 
 

@@ -224,7 +224,7 @@ def run(arguments: list[str]) -> int:
         {
             **properties_file(options.formatter_config, "--formatter-config"),
             **{name: value for name, value in flags.items() if value},
-            **pairs(options.property, "--property"),
+            **pairs(options.property, "--property", exact=True),
         }
     )
     translated = settings(options)

@@ -258,7 +258,10 @@ def run(arguments: list[str]) -> int:
             status=2,
         )
     line_format = LineFormat.of(
-        {**properties_file(options.reader_config, "--reader-config"), **pairs(options.property, "--property")}
+        {
+            **properties_file(options.reader_config, "--reader-config"),
+            **pairs(options.property, "--property", exact=True),
+        }
     )
     translated = settings(options)
     limits = Limits(
@@ -311,6 +314,8 @@ def send(
             pump(producer, topic, line_format, deliveries, limits.block)
         except CommandError as error:
             problems.append(str(error))
+        except KafkaException as error:
+            problems.append(told(error.error))
         # What was read before a line that ends the command is delivered first.
         producer.flush()
     except KafkaException as error:

@@ -168,7 +168,7 @@ def create(admin: AdminClient, options: argparse.Namespace) -> None:
             "To avoid issues it is best to use either, but not both."
         )
     assignment = replica_assignment(options.replica_assignment) if options.replica_assignment else None
-    configs = {name: value.strip() for name, value in pairs(options.config, "--config").items()}
+    configs = pairs(options.config, "--config")
     if assignment is not None:
         topic = NewTopic(name, num_partitions=len(assignment), replica_assignment=assignment, config=configs)
     else:
