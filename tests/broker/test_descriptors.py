@@ -8,7 +8,10 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import subprocess
+import sys
 from contextlib import ExitStack
+from pathlib import Path
 
 import confluent_kafka as confluent
 import pytest
@@ -114,3 +117,12 @@ def test_the_command_raises_the_soft_limit(start_broker: StartBroker) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+
+
+# If this failed, a broker that may open too few files to start would not say what to do about it.
+def test_a_low_limit_is_told_at_the_start(tmp_path: Path) -> None:
+    command = ["-m", "cluster.cli", "start", "--data-dir", str(tmp_path), "--port", "0"]
+    shell = ["sh", "-c", 'ulimit -n 18; exec "$@"', "sh", sys.executable, *command]
+    ended = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "at most 18 files may be open" in ended.stderr

@@ -40,6 +40,10 @@ _EMBEDDED_DEFAULTS = {
 """As in the server.properties that Kafka ships for a single broker."""
 
 
+_DESCRIPTORS_FEW = 1024
+"""Fewer than this, the usual limit of a shell, and a few clients and topics are too many."""
+
+
 async def run(config: BrokerConfig, ready: Ready) -> None:
     """Runs a broker until SIGINT or SIGTERM; BrokerStartError when it cannot start, BrokerStopError when it did
     not end cleanly.
@@ -215,6 +219,12 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError) as error:
         log.warning("the limit of open files stays at %d: %s; raise it with ulimit -n", soft, error)
+        hard = soft
+    if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS_FEW:
+        log.warning(
+            "at most %d files may be open, and each segment and connection takes one; raise the limit (ulimit -n)",
+            hard,
+        )
 
 
 def _log_to_stderr() -> None:
