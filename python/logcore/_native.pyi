@@ -259,6 +259,8 @@ class Server:
         """Replaces the topic's own settings."""
     def partitions(self) -> list[tuple[str, bytes, int]]:
         """Topic, topic id (zeros if it has none) and index of every partition found or created, sorted."""
+    def partition_room(self) -> int:
+        """How many more partitions may be created before the limit of open files is near."""
     def offsets(self, topic: str, partition: int) -> tuple[int, int, int]:
         """Log start, high watermark and log end."""
     def append(self, topic: str, partition: int, batches: bytes | bytearray) -> int:
@@ -271,6 +273,7 @@ class Server:
         """Stops accepting, lets requests in flight be answered for at most `grace_seconds`, closes the logs cleanly.
 
         Blocks: call it where requests can still be answered meanwhile, or after they were. A second call does nothing.
+        Raises LogDirError that names the logs that were not closed cleanly; everything else is.
         """
 
 # ---- client ----

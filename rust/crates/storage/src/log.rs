@@ -261,6 +261,16 @@ impl Log {
         }
     }
 
+    /// Like [`Log::fail`] for what left the log as it was: a file that could not be opened for want of a descriptor is no
+    /// failure of the disk.
+    fn fail_unless_full(&self, error: StorageError) -> StorageError {
+        if error.is_out_of_files() {
+            error
+        } else {
+            self.fail(error)
+        }
+    }
+
     /// Takes the log offline if `error` is the disk's fault.
     fn fail(&self, error: StorageError) -> StorageError {
         if error.is_storage_failure() && self.access == Access::Owned {

@@ -18,7 +18,8 @@ impl Log {
         self.check_writable()?;
         let active = self.active();
         let end = active.next_offset();
-        self.flush_through(&active).map_err(|e| self.fail(e))?;
+        self.flush_through(&active)
+            .map_err(|e| self.fail_unless_full(e))?;
         self.recovery_point.fetch_max(end, Ordering::AcqRel);
         if let Some(mut writer) = self.writer.try_lock()
             && self.log_end_offset() == end
@@ -35,7 +36,7 @@ impl Log {
         let _one_at_a_time = self.flushing.lock();
         let flushed = self.recovery_point();
         let segments = self.segments();
-        let mut new_entries = false;
+        let mut new_entries = Vec::new();
         for segment in segments
             .iter()
             .filter(|s| s.base_offset <= last.base_offset)
@@ -44,13 +45,19 @@ impl Log {
                 continue;
             }
             segment.flush()?;
-            new_entries |= !segment.directory_synced.swap(true, Ordering::AcqRel);
+            if !segment.directory_synced.load(Ordering::Acquire) {
+                new_entries.push(segment);
+            }
         }
-        if new_entries {
-            files::sync_dir(&self.dir)
-        } else {
-            Ok(())
+        if new_entries.is_empty() {
+            return Ok(());
         }
+        files::sync_dir(&self.dir)?;
+        // Not before: for want of a descriptor the directory is not synced now, but the next time.
+        for segment in new_entries {
+            segment.directory_synced.store(true, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Flushes, gives the files their final size, writes the producers' snapshot. Appends and reads after this fail;

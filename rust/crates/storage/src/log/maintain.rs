@@ -48,7 +48,8 @@ impl Log {
             return Ok(());
         };
         if self.recovery_point() < active.base_offset {
-            self.flush_through(last_rolled).map_err(|e| self.fail(e))?;
+            self.flush_through(last_rolled)
+                .map_err(|e| self.fail_unless_full(e))?;
             self.recovery_point
                 .fetch_max(active.base_offset, Ordering::AcqRel);
         }
