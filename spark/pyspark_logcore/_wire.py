@@ -56,7 +56,7 @@ class BrokerLog:
         """Yields the task's rows as Arrow batches."""
         offset = task.start
         with self._network() as network:
-            fetcher = _Fetcher(network, task.topic, task.partition)
+            fetcher = _Fetcher(network, task.topic, task.partition, self._fetch_bytes())
             while offset < task.end:
                 records = fetcher.fetch(offset)
                 batches, offset = decode_batches(
@@ -64,6 +64,9 @@ class BrokerLog:
                 )
                 for batch in batches:
                     yield pa.record_batch(batch)
+
+    def _fetch_bytes(self) -> int:
+        return int(self.client.get("max.partition.fetch.bytes", FETCH_BYTES))
 
     @contextmanager
     def _network(self) -> Iterator[_native.Network]:
@@ -115,10 +118,11 @@ class _BrokerCatalog:
 class _Fetcher:
     """Fetches one partition from whoever leads it, and follows it when its leader moves."""
 
-    def __init__(self, network: _native.Network, topic: str, partition: int) -> None:
+    def __init__(self, network: _native.Network, topic: str, partition: int, fetch_bytes: int) -> None:
         self._network = network
         self._topic = topic
         self._partition = partition
+        self._fetch_bytes = fetch_bytes
         self._key = _native.api_keys()["Fetch"]
         self._leader: int | None = None
 
@@ -151,13 +155,13 @@ class _Fetcher:
         partition = {
             "partition": self._partition,
             "fetch_offset": offset,
-            "partition_max_bytes": FETCH_BYTES,
+            "partition_max_bytes": self._fetch_bytes,
         }
         request = {
             "replica_id": -1,
             "max_wait_ms": FETCH_WAIT_MS,
             "min_bytes": 1,
-            "max_bytes": FETCH_BYTES,
+            "max_bytes": self._fetch_bytes,
             "topics": [{"topic": self._topic, "partitions": [partition]}],
         }
         body = _native.encode_request(self._key, FETCH_VERSION, request)
