@@ -394,7 +394,11 @@ class Network:
         self, topics: list[str] | None, *, create: bool = False, timeout: float = 60.0
     ) -> dict[str, Any]: ...
     def list_offsets(
-        self, questions: list[tuple[str, int, int]], *, timeout: float = 60.0
+        self,
+        questions: list[tuple[str, int, int]],
+        *,
+        timeout: float = 60.0,
+        read_committed: bool | None = None,
     ) -> list[tuple[str, int, int, int, int, KafkaError | None]]:
         """(topic, partition, offset, timestamp, leader epoch, error) of (topic, partition, timestamp) questions."""
     def track(self, topics: list[str]) -> None: ...
