@@ -1,8 +1,24 @@
 """Kafka clients and a Kafka broker for Python.
 
 `from cluster import Producer, Consumer, AdminClient` has confluent-kafka's shape: a script moves over by changing its
-import. The names below come from `cluster.client`, which is imported when the first of them is used, so that the broker
-and the coordinator, which live in this package too, do without it.
+imports, `from confluent_kafka import …` and `from confluent_kafka.admin import …` alike, to `from cluster import …`. The names
+below come from `cluster.client`, which is imported when the first of them is used, so that the broker and the
+coordinator, which live in this package too, do without it.
+
+What confluent-kafka has and this package does not yet have is missing by name, so that a script that needs it stops at
+its import or call:
+
+    transactions          init_transactions, begin_transaction, commit_transaction, abort_transaction,
+                          send_offsets_to_transaction, consumer_group_metadata
+    TLS and SASL          set_sasl_credentials; a security.protocol other than plaintext is refused
+    schemas               SerializingProducer, DeserializingConsumer, deserialized_key and deserialized_value of a
+                          Message, the modules serialization, schema_registry, avro
+    other clients         produce_batch and Messages, ShareConsumer and what belongs to it, the module aio
+    of AdminClient        alter_configs, incremental_alter_configs, delete_records, elect_leaders, create_acls,
+                          describe_acls, delete_acls, describe_user_scram_credentials, alter_user_scram_credentials,
+                          the types these take, and authorized operations; an error_cb is not called
+    helpers               version, libversion, murmur2, consistent, fnv1a, ThrottleEvent; RESOURCE_* and CONFIG_SOURCE_*
+                          (the enums ResourceType and ConfigSource are there); error codes newer than Kafka 3.9
 
     Exception
     ├── KafkaException            args[0] (also .error) is a KafkaError: code(), name(), str(), retriable(), fatal()
@@ -26,19 +42,41 @@ if TYPE_CHECKING:
         TIMESTAMP_LOG_APPEND_TIME,
         TIMESTAMP_NOT_AVAILABLE,
         AdminClient,
+        BrokerMetadata,
+        ClusterMetadata,
         ConfigEntry,
         ConfigResource,
         ConfigSource,
         Consumer,
+        ConsumerGroupDescription,
+        ConsumerGroupListing,
+        ConsumerGroupState,
+        ConsumerGroupTopicPartitions,
+        ConsumerGroupType,
+        DescribeClusterResult,
+        GroupMember,
+        GroupMetadata,
+        IsolationLevel,
         KafkaError,
         KafkaException,
+        ListConsumerGroupsResult,
+        ListOffsetsResultInfo,
+        MemberAssignment,
+        MemberDescription,
         Message,
         NewPartitions,
         NewTopic,
+        Node,
+        OffsetSpec,
+        PartitionMetadata,
         Producer,
         ResourceType,
         TopicCollection,
+        TopicDescription,
+        TopicMetadata,
         TopicPartition,
+        TopicPartitionInfo,
+        Uuid,
     )
 
 __all__ = [
@@ -50,19 +88,41 @@ __all__ = [
     "TIMESTAMP_LOG_APPEND_TIME",
     "TIMESTAMP_NOT_AVAILABLE",
     "AdminClient",
+    "BrokerMetadata",
+    "ClusterMetadata",
     "ConfigEntry",
     "ConfigResource",
     "ConfigSource",
     "Consumer",
+    "ConsumerGroupDescription",
+    "ConsumerGroupListing",
+    "ConsumerGroupState",
+    "ConsumerGroupTopicPartitions",
+    "ConsumerGroupType",
+    "DescribeClusterResult",
+    "GroupMember",
+    "GroupMetadata",
+    "IsolationLevel",
     "KafkaError",
     "KafkaException",
+    "ListConsumerGroupsResult",
+    "ListOffsetsResultInfo",
+    "MemberAssignment",
+    "MemberDescription",
     "Message",
     "NewPartitions",
     "NewTopic",
+    "Node",
+    "OffsetSpec",
+    "PartitionMetadata",
     "Producer",
     "ResourceType",
     "TopicCollection",
+    "TopicDescription",
+    "TopicMetadata",
     "TopicPartition",
+    "TopicPartitionInfo",
+    "Uuid",
 ]
 
 

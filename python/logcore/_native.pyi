@@ -315,6 +315,8 @@ class Server:
         """Replaces the topic's own settings."""
     def partitions(self) -> list[tuple[str, bytes, int]]:
         """Topic, topic id (zeros if it has none) and index of every partition found or created, sorted."""
+    def partition_room(self) -> int:
+        """How many more partitions may be created before the limit of open files is near."""
     def offsets(self, topic: str, partition: int) -> tuple[int, int, int]:
         """Log start, high watermark and log end."""
     def append(self, topic: str, partition: int, batches: bytes | bytearray) -> int:
@@ -327,6 +329,7 @@ class Server:
         """Stops accepting, lets requests in flight be answered for at most `grace_seconds`, closes the logs cleanly.
 
         Blocks: call it where requests can still be answered meanwhile, or after they were. A second call does nothing.
+        Raises LogDirError that names the logs that were not closed cleanly; everything else is.
         """
 
 # ---- client ----
@@ -406,7 +409,8 @@ class ProducerCore:
     def __len__(self) -> int: ...
     def __bool__(self) -> bool: ...
     def _network(self) -> Network: ...
-    def _stop(self) -> None: ...
+    def _stop(self) -> int: ...
+    def _closed(self) -> bool: ...
 
 @final
 class ConsumerCore:
@@ -449,7 +453,11 @@ class Network:
         self, topics: list[str] | None, *, create: bool = False, timeout: float = 60.0
     ) -> dict[str, Any]: ...
     def list_offsets(
-        self, questions: list[tuple[str, int, int]], *, timeout: float = 60.0
+        self,
+        questions: list[tuple[str, int, int]],
+        *,
+        timeout: float = 60.0,
+        read_committed: bool | None = None,
     ) -> list[tuple[str, int, int, int, int, KafkaError | None]]:
         """(topic, partition, offset, timestamp, leader epoch, error) of (topic, partition, timestamp) questions."""
     def track(self, topics: list[str]) -> None: ...

@@ -67,9 +67,10 @@ fn raise(py: Python<'_>, error: CoreError) -> PyErr {
             56 | 104 => LogDirError::new_err(text),
             _ => ServerError::new_err(text),
         },
-        CoreError::NoLogDirs => LogDirError::new_err(text),
+        CoreError::NoLogDirs | CoreError::NotClosed(_) => LogDirError::new_err(text),
         CoreError::Protocol(error) => return protocol_error(error),
         CoreError::Os { .. }
+        | CoreError::NoRoom { .. }
         | CoreError::UnservedApi { .. }
         | CoreError::WrongState(_)
         | CoreError::Forked { .. }
@@ -223,6 +224,10 @@ impl PyServer {
             .into_iter()
             .map(|(topic, id, partition)| (topic, PyBytes::new(py, &id), partition))
             .collect()
+    }
+
+    fn partition_room(&self) -> u64 {
+        self.0.partition_room()
     }
 
     fn offsets(&self, py: Python<'_>, topic: &str, partition: i32) -> PyResult<(i64, i64, i64)> {

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
 
 from pyspark_logcore._limits import Limit, parse_ending, parse_starting
 
@@ -98,7 +99,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """
     options = {name.lower(): value for name, value in given.items()}
     _refuse_unknown(options)
-    path = options.get("path")
+    path = None if (given_path := options.get("path")) is None else _local_path(given_path)
     client = {name[len("kafka.") :]: value for name, value in options.items() if name.startswith("kafka.")}
     if path is not None and client:
         raise ValueError("give a path to read files or kafka.* options to read from brokers, not both")
@@ -109,6 +110,11 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     choice = _parse_choice(options)
     if path is None and choice.everything:
         raise ValueError(f"reading from brokers needs one of the options {', '.join(_CHOICES)}")
+    if client:
+        # Only here, so that what reads files does not load the clients.
+        from pyspark_logcore._client_options import client_settings
+
+        client = client_settings(client)
     return SourceOptions(
         path=path,
         client=client,
@@ -122,6 +128,22 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         include_headers=_boolean(options, "includeHeaders", False),
         fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
     )
+
+
+def _local_path(text: str) -> str:
+    """A path, or Spark's way to write one: file:///var/lib/logcore."""
+    scheme, colon, _ = text.partition(":")
+    if not colon or "/" in scheme:
+        return text
+    if scheme.lower() != "file":
+        # A colon alone makes no URL: a directory may have one in its name.
+        if text.startswith(f"{scheme}://"):
+            raise ValueError(f"option 'path': {text} is not on a file system; give a directory or file:///…")
+        return text
+    parts = urlsplit(text)
+    if parts.netloc not in ("", "localhost"):
+        raise ValueError(f"option 'path': {text} names a host; write file:///… with three slashes")
+    return unquote(parts.path)
 
 
 def _refuse_unknown(options: Mapping[str, str]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_logcore._directory import DirectoryLog
@@ -41,6 +41,9 @@ class DefaultSource(DataSource):
         options = self._parsed
         return _LogReader(options, _log(options), schema)
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return _NoStream()
+
 
 def _log(options: SourceOptions) -> DirectoryLog | BrokerLog:
     if options.path is not None:
@@ -68,3 +71,23 @@ class _LogReader(DataSourceReader):
         if isinstance(partition, OffsetRange):
             for batch in self._log.read(partition, self._schema.fieldNames()):
                 yield with_nullability(batch, self._schema)
+
+
+class _NoStream(DataSourceStreamReader):
+    """Says that there is no streaming yet. In each of its methods, because PySpark loses an exception that is raised
+    where it makes the reader.
+    """
+
+    def initialOffset(self) -> NoReturn:
+        raise NotImplementedError(
+            "format 'logcore' cannot be read as a stream yet; use spark.read, with startingOffsets and endingOffsets"
+        )
+
+    def latestOffset(self, *_limits: object) -> NoReturn:
+        self.initialOffset()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> NoReturn:
+        self.initialOffset()
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        self.initialOffset()

@@ -42,21 +42,18 @@ class BrokerLog:
 
     client: Mapping[str, str]
 
-    def __post_init__(self) -> None:
-        if self.client.get("isolation.level", "read_uncommitted") != "read_uncommitted":
-            raise ValueError("option 'kafka.isolation.level': only read_uncommitted can be read with")
-
     @contextmanager
     def catalog(self) -> Iterator[_BrokerCatalog]:
         """What the plan asks, over connections that are open meanwhile."""
         with self._network() as network:
-            yield _BrokerCatalog(network, self.client["bootstrap.servers"])
+            yield _BrokerCatalog(network, self.client["bootstrap.servers"], self._read_committed())
 
     def read(self, task: OffsetRange, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """Yields the task's rows as Arrow batches."""
         offset = task.start
         with self._network() as network:
-            fetcher = _Fetcher(network, task.topic, task.partition)
+            bytes_max, committed = self._fetch_bytes(), self._read_committed()
+            fetcher = _Fetcher(network, task.topic, task.partition, bytes_max, committed)
             while offset < task.end:
                 records = fetcher.fetch(offset)
                 batches, offset = decode_batches(
@@ -64,6 +61,12 @@ class BrokerLog:
                 )
                 for batch in batches:
                     yield pa.record_batch(batch)
+
+    def _fetch_bytes(self) -> int:
+        return int(self.client.get("max.partition.fetch.bytes", FETCH_BYTES))
+
+    def _read_committed(self) -> bool:
+        return self.client.get("isolation.level", "").strip().lower() == "read_committed"
 
     @contextmanager
     def _network(self) -> Iterator[_native.Network]:
@@ -77,9 +80,10 @@ class BrokerLog:
 
 
 class _BrokerCatalog:
-    def __init__(self, network: _native.Network, servers: str) -> None:
+    def __init__(self, network: _native.Network, servers: str, read_committed: bool) -> None:
         self._network = network
         self._servers = servers
+        self._read_committed = read_committed
 
     def partitions(self, choice: TopicChoice) -> list[tuple[str, int]]:
         chosen = []
@@ -105,7 +109,9 @@ class _BrokerCatalog:
         return topics
 
     def _offset(self, topic: str, partition: int, timestamp: int) -> int:
-        [answer] = self._network.list_offsets([(topic, partition, timestamp)], timeout=ANSWER_TIMEOUT)
+        [answer] = self._network.list_offsets(
+            [(topic, partition, timestamp)], timeout=ANSWER_TIMEOUT, read_committed=self._read_committed
+        )
         offset, error = answer[2], answer[5]
         if error is not None:
             raise KafkaException(error)
@@ -115,10 +121,14 @@ class _BrokerCatalog:
 class _Fetcher:
     """Fetches one partition from whoever leads it, and follows it when its leader moves."""
 
-    def __init__(self, network: _native.Network, topic: str, partition: int) -> None:
+    def __init__(
+        self, network: _native.Network, topic: str, partition: int, fetch_bytes: int, read_committed: bool
+    ) -> None:
         self._network = network
         self._topic = topic
         self._partition = partition
+        self._fetch_bytes = fetch_bytes
+        self._read_committed = read_committed
         self._key = _native.api_keys()["Fetch"]
         self._leader: int | None = None
 
@@ -151,13 +161,14 @@ class _Fetcher:
         partition = {
             "partition": self._partition,
             "fetch_offset": offset,
-            "partition_max_bytes": FETCH_BYTES,
+            "partition_max_bytes": self._fetch_bytes,
         }
         request = {
             "replica_id": -1,
             "max_wait_ms": FETCH_WAIT_MS,
             "min_bytes": 1,
-            "max_bytes": FETCH_BYTES,
+            "max_bytes": self._fetch_bytes,
+            "isolation_level": int(self._read_committed),
             "topics": [{"topic": self._topic, "partitions": [partition]}],
         }
         body = _native.encode_request(self._key, FETCH_VERSION, request)
@@ -168,6 +179,11 @@ class _Fetcher:
         self._check(response["error_code"], offset)
         found = response["responses"][0]["partitions"][0]
         self._check(found["error_code"], offset)
+        if self._read_committed and found["aborted_transactions"]:
+            raise ValueError(
+                f"{self._topic}-{self._partition} holds records of an aborted transaction from offset {offset} on, "
+                "which this source cannot leave out yet; read with kafka.isolation.level=read_uncommitted"
+            )
         return found["records"] or b""
 
     def _check(self, code: int, offset: int) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.broker import Broker, BrokerConfig, BrokerStartError, start_embedded
+from cluster.broker import Broker, BrokerConfig, BrokerStartError, BrokerStopError, start_embedded
 from cluster.controller import ZooKeeper, znodes
 from cluster.coordinator import CoordinatorServer
 from cluster.errors import for_code
@@ -129,6 +129,51 @@ def test_a_deleted_topic_is_gone_from_disk_and_from_the_coordinator(tmp_path: Pa
 
         async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
             assert await topics(wire) == {"t": 1}
+
+    asyncio.run(run())
+
+
+def test_a_partition_whose_log_cannot_be_opened_has_no_leader_and_the_others_have(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
+            assert await create(wire, "t", 2) == "ok"
+        segment = tmp_path / "kafka-logs" / "t-1" / f"{0:020}.log"
+        segment.unlink()
+        segment.mkdir()
+        with pytest.raises(BrokerStopError, match=r"1 log was not closed cleanly.*: t-1 "):
+            async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
+                assert await leaders(wire, "t") == [(0, 0, []), (5, -1, [0])]
+        segment.rmdir()
+        async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
+            assert await leaders(wire, "t") == [(0, 0, []), (0, 0, [])]
+
+    async def leaders(wire: Wire, topic: str) -> list[tuple[int, int, list[int]]]:
+        """Error, leader and offline replicas of each partition."""
+        answer = await wire.ask("Metadata", 8, topics=[{"name": topic}])
+        return [
+            (item["error_code"], item["leader_id"], item["offline_replicas"])
+            for item in answer["topics"][0]["partitions"]
+        ]
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_does_not_fit_the_coordinator_is_refused_before_it_is_tried(tmp_path: Path) -> None:
+    class Roomy:
+        def partition_room(self) -> int:
+            return 1_000_000
+
+    async def run() -> None:
+        async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
+            assert broker._controller is not None
+            logs, broker._controller._logs = broker._controller._logs, Roomy()  # type: ignore[assignment]
+            topic = {"name": "large", "num_partitions": 100_000, "replication_factor": 1}
+            [answer] = (await wire.ask("CreateTopics", 4, topics=[topic], timeout_ms=30_000))["topics"]
+            assert for_code(answer["error_code"]).name == "INVALID_PARTITIONS"
+            assert "jute.maxbuffer" in answer["error_message"]
+            broker._controller._logs = logs
+            assert await create(wire, "small", 1) == "ok"
+            assert await topics(wire) == {"small": 1}
 
     asyncio.run(run())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -101,3 +101,14 @@ def poll_until(consumers: list[Consumer], done: Callable[[], bool], timeout: flo
             if message is not None:
                 messages.append(message)
     return messages
+
+
+def outcomes(client: object, calls: Mapping[str, tuple[object, ...]]) -> dict[str, object]:
+    """What each call of a closed client ends in: the exception's class, or what it returns."""
+    found: dict[str, object] = {}
+    for name, arguments in calls.items():
+        try:
+            found[name] = getattr(client, name)(*arguments)
+        except Exception as error:
+            found[name] = type(error)
+    return found

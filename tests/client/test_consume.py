@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 
+import confluent_kafka
 import pytest
 
 from cluster import (
@@ -19,7 +20,7 @@ from cluster import (
     Producer,
     TopicPartition,
 )
-from tests.client.conftest import WAIT, NewConsumer, NewTopicFactory, poll_until, produce, read
+from tests.client.conftest import WAIT, NewConsumer, NewTopicFactory, outcomes, poll_until, produce, read
 from tests.conftest import BrokerProcess
 
 
@@ -202,13 +203,39 @@ def test_commits_in_the_background_are_told(
     assert (error, partition.topic) == (None, topic)
 
 
-def test_a_closed_consumer_says_so(new_consumer: NewConsumer) -> None:
-    consumer = new_consumer()
-    consumer.close()
-    consumer.close()
-    for call in (consumer.poll, consumer.assignment, consumer.consume):
-        with pytest.raises(RuntimeError, match="Consumer closed"):
-            call()
+# Were this broken, a use of a closed consumer would wait for ever or seem to work.
+def test_a_closed_consumer_refuses_everything_as_confluent_kafkas_does(new_consumer: NewConsumer) -> None:
+    ours = new_consumer()
+    theirs = confluent_kafka.Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g"})
+    calls: dict[str, tuple[object, ...]] = {
+        **dict.fromkeys(("close", "poll", "consume", "unsubscribe", "unassign", "assignment", "commit"), ()),
+        **dict.fromkeys(("memberid", "list_topics", "cluster_id", "__enter__"), ()),
+        "subscribe": (["t"],),
+    }
+    named = (
+        "assign",
+        "incremental_assign",
+        "incremental_unassign",
+        "position",
+        "committed",
+        "pause",
+        "resume",
+    )
+    found = []
+    for client, partition in (
+        (ours, TopicPartition("t", 0, 0)),
+        (theirs, confluent_kafka.TopicPartition("t", 0, 0)),
+    ):
+        client.close()
+        of_partitions = dict.fromkeys((*named, "offsets_for_times"), ([partition],))
+        of_one = dict.fromkeys(("seek", "get_watermark_offsets"), (partition,))
+        asked = {**calls, **of_partitions, **of_one, "store_offsets": (None, [partition])}
+        found.append({name: end for name, end in outcomes(client, asked).items() if end is not client})
+    assert found[0] == found[1]
+    assert found[0].pop("close") is None
+    assert set(found[0].values()) == {RuntimeError}
+    with pytest.raises(RuntimeError, match="Consumer closed"):
+        ours.poll()
 
 
 def test_ctrl_c_interrupts_poll(new_topic: NewTopicFactory, new_consumer: NewConsumer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ import confluent_kafka
 import pytest
 
 from cluster import AdminClient, Consumer, KafkaError, KafkaException, NewPartitions, TopicPartition
-from cluster.client import ConsumerGroupState
+from cluster.client import ConsumerGroupState, _consumer
 from cluster.client._group import Event
 from tests.client.conftest import WAIT, NewConsumer, NewTopicFactory, poll_until, produce, read
 from tests.conftest import BrokerProcess
@@ -142,6 +143,56 @@ def test_on_assign_may_choose_where_to_begin(
     assert [message.offset() for message in read(consumer, 4)] == [6, 7, 8, 9]
 
 
+# Were this broken, an exception in on_assign would leave the consumer in the group without reading its partitions.
+def test_a_raising_on_assign_is_told_once_and_the_partitions_are_read(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic(2)
+    produce(broker.bootstrap, topic, [b"read all the same"], partition=1)
+    consumer = new_consumer()
+
+    def fail(_consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        raise LookupError(f"{len(partitions)} assigned")
+
+    consumer.subscribe([topic], on_assign=fail)
+    with pytest.raises(LookupError, match="2 assigned"):
+        consumer.poll(WAIT)
+    assert held(consumer) == {0, 1}
+    assert read(consumer, 1)[0].value() == b"read all the same"
+
+
+# Were this broken, an exception in on_revoke would keep the partitions from the other member, or read them twice.
+def test_a_raising_on_revoke_is_told_once_and_the_partitions_are_given_up(
+    new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic, group = new_topic(2), uuid.uuid4().hex
+    settings = {"group_id": group, "heartbeat_interval_ms": 100}
+    first, second = new_consumer(**settings), new_consumer(**settings)
+    raised: list[LookupError] = []
+
+    def fail(_consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        raise LookupError("revoked")
+
+    first.subscribe([topic], on_revoke=fail)
+    poll_until([first], lambda: held(first) == {0, 1})
+    second.subscribe([topic])
+
+    def split() -> bool:
+        try:
+            first.poll(0.05)
+        except LookupError as error:
+            raised.append(error)
+        return shared(first, second, count=2)()
+
+    poll_until([second], split)
+    assert len(raised) == 1
+    with pytest.raises(LookupError, match="revoked"):
+        first.close()
+    poll_until([second], lambda: held(second) == {0, 1})
+    with pytest.raises(RuntimeError, match="closed"):
+        first.poll(0)
+
+
 def test_a_pattern_finds_topics_and_new_partitions_are_noticed(
     broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
@@ -198,6 +249,35 @@ def test_an_application_that_does_not_poll_loses_its_place_and_gets_it_back(
     poll_until([consumer], lambda: lost == [{0, 1}] and held(consumer) == {0, 1})
 
 
+# Were this broken, an exception in on_lost would keep a consumer from coming back into its group.
+def test_a_raising_on_lost_is_told_once_and_the_group_is_joined_again(
+    new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic(2)
+    raised: list[LookupError] = []
+    consumer = new_consumer(session_timeout_ms=6000, max_poll_interval_ms=6000, heartbeat_interval_ms=50)
+
+    def fail(_consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        raise LookupError("lost")
+
+    consumer.subscribe([topic], on_lost=fail)
+    poll_until([consumer], lambda: held(consumer) == {0, 1})
+    generation = consumer._membership.identity().generation
+    consumer._membership.last_poll -= 7
+
+    def back() -> bool:
+        try:
+            consumer.poll(0.05)
+        except LookupError as error:
+            raised.append(error)
+        return consumer._membership.identity().generation > generation and held(consumer) == {0, 1}
+
+    # Not polled before the membership's thread has noticed the silence.
+    poll_until([], lambda: consumer._membership.identity().generation == -1)
+    poll_until([], back)
+    assert len(raised) == 1
+
+
 def test_a_consumer_let_go_of_takes_its_threads_along(
     broker: BrokerProcess, new_topic: NewTopicFactory
 ) -> None:
@@ -244,6 +324,29 @@ def test_a_static_member_keeps_its_place_through_a_restart(
     again = new_consumer(group_id=group, group_instance_id="one", heartbeat_interval_ms=100)
     again.subscribe([topic])
     poll_until([again], lambda: held(again) == {0, 1})
+
+
+# Were this broken, closing would wait for a broker that is gone three times over: 30 seconds.
+def test_close_waits_once_for_a_broker_that_is_gone(
+    start_broker: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = start_broker()
+    produce(broker.bootstrap, "t", [b"1"], partition=0)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "auto.commit.interval.ms": 600_000,
+        }
+    )
+    consumer.subscribe(["t"])
+    read(consumer, 1)
+    broker.kill()
+    monkeypatch.setattr(_consumer, "CLOSE_TIMEOUT", 3.0)
+    begun = time.monotonic()
+    consumer.close()
+    assert time.monotonic() - begun < 5
 
 
 def test_the_group_goes_on_when_its_broker_is_killed_and_comes_back(

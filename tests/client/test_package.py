@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import confluent_kafka
+import confluent_kafka.admin
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +36,23 @@ def test_every_public_name_is_there() -> None:
     assert set(cluster.__all__) <= set(cluster.client.__all__) <= set(dir(cluster.client))
     with pytest.raises(AttributeError, match="no attribute 'Produzer'"):
         _ = cluster.Produzer
+
+
+# Were this broken, a script would find something missing that the package does not say is missing.
+def test_what_confluent_kafka_has_is_there_or_said_not_to_be() -> None:
+    told = set(re.findall(r"\w+", cluster.__doc__ or ""))
+    missing = set()
+    for theirs, ours in (
+        (confluent_kafka.Producer, cluster.Producer),
+        (confluent_kafka.Consumer, cluster.Consumer),
+        (confluent_kafka.admin.AdminClient, cluster.AdminClient),
+        (confluent_kafka.TopicPartition, cluster.TopicPartition),
+    ):
+        missing |= {name for name in set(dir(theirs)) - set(dir(ours)) if not name.startswith("_")}
+    assert missing <= told, missing - told
+    for name in ("Node", "Uuid", "TopicPartitionInfo", "ConsumerGroupState", "TopicCollection"):
+        assert hasattr(confluent_kafka, name)
+        assert hasattr(cluster, name)
 
 
 def test_the_constants_are_confluent_kafkas() -> None:

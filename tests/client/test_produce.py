@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 
+import confluent_kafka
 import pytest
 
 from cluster import (
@@ -17,7 +18,7 @@ from cluster import (
     Producer,
     TopicPartition,
 )
-from tests.client.conftest import WAIT, NewConsumer, NewTopicFactory, produce, read
+from tests.client.conftest import WAIT, NewConsumer, NewTopicFactory, outcomes, produce, read
 from tests.conftest import BrokerProcess, StartBroker
 
 Report = tuple[KafkaError | None, Message]
@@ -254,12 +255,58 @@ def test_a_killed_broker_loses_nothing_and_doubles_nothing(start_broker: StartBr
     assert values == [b"%d" % number for number in range(produced)] + [b"end"]
 
 
-def test_a_closed_producer_says_so(broker: BrokerProcess, new_topic: NewTopicFactory) -> None:
+# Were this broken, a record produced after close() would be lost without a word, or flush() would never return.
+def test_a_closed_producer_refuses_everything_as_confluent_kafkas_does(
+    broker: BrokerProcess, new_topic: NewTopicFactory
+) -> None:
+    topic = new_topic()
     with Producer({"bootstrap.servers": broker.bootstrap}) as producer:
-        producer.produce(new_topic(), b"v")
-    assert len(producer) == 0
-    with pytest.raises(RuntimeError, match="closed"):
-        producer.list_topics(timeout=1)
+        producer.produce(topic, b"v")
+    theirs = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    theirs.close()
+    calls = {
+        "produce": (topic, b"lost"),
+        "poll": (0,),
+        "flush": (),
+        "purge": (),
+        "list_topics": (topic, 1),
+        "cluster_id": (1,),
+        "__len__": (),
+        "__bool__": (),
+        "close": (),
+    }
+    found = outcomes(producer, calls)
+    assert found == outcomes(theirs, calls)
+    assert found["produce"] is found["flush"] is RuntimeError
+    with pytest.raises(RuntimeError, match="Producer has been closed"):
+        producer.produce(topic, b"lost")
+
+
+# Were this broken, close() would say that every record was settled when some were dropped.
+def test_close_tells_of_records_it_dropped(unused_port: int) -> None:
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{unused_port}"}, error_cb=lambda _: None)
+    producer.produce("t", b"v")
+    assert producer.close(0) is False
+    assert producer.close() is True
+
+
+# Were this broken, a thread in flush() would wait for ever for records that close() in another thread has dropped.
+def test_a_flush_ends_when_another_thread_closes(unused_port: int) -> None:
+    told: list[str] = []
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{unused_port}"}, error_cb=lambda _: None)
+    producer.produce("t", b"v")
+
+    def flush() -> None:
+        try:
+            producer.flush()
+        except RuntimeError as error:
+            told.append(str(error))
+
+    waiting = threading.Thread(target=flush)
+    waiting.start()
+    producer.close(0)
+    waiting.join(WAIT)
+    assert told == ["Producer has been closed"]
 
 
 def test_produce_helper_matches_what_is_read(

@@ -6,14 +6,27 @@ our answers, or our tools would print something other than Kafka's.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import math
+import re
+import socket
+import struct
 import subprocess
 import sys
+import threading
 import uuid
+from pathlib import Path
 
 import pytest
 
+from cluster.cli import COMMANDS
+from cluster.cli._common import CommandError, told
+from cluster.cli._java_properties import translate
+from cluster.cli.console_producer import LineFormat
+from cluster.client import Consumer, KafkaError, Producer, TopicPartition
 from tests.compat.conftest import KafkaTools
-from tests.conftest import BrokerProcess
+from tests.conftest import BrokerProcess, StartBroker
 
 pytestmark = pytest.mark.compat
 
@@ -159,16 +172,462 @@ def test_wrong_arguments_are_one_clear_line(arguments: list[str], says: str) -> 
     assert error.count("\n") == 1
 
 
+BIG_LINE = "x" * 2_000_000
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("flags", "lines", "status", "kept"),
     [
-        ["topics", "--list"],
-        ["console-producer", "--topic", "t"],
-        ["console-consumer", "--topic", "t"],
+        (["--property", "parse.key=true"], ["k\tgood", "bad", "k\tafter"], 1, ["good"]),
+        ([], ["one", BIG_LINE, "two"], 0, ["one", "two"]),
+        (["--sync"], ["one", BIG_LINE, "two"], 1, ["one"]),
+    ],
+    ids=["no separator", "too large", "too large with --sync"],
+)
+def test_a_bad_line_does_not_lose_the_good_ones(
+    broker: BrokerProcess,
+    kafka_tools: KafkaTools,
+    flags: list[str],
+    lines: list[str],
+    status: int,
+    kept: list[str],
+) -> None:
+    """Else lines that were read before a bad one would be gone without a word; Kafka's producer keeps the same ones."""
+    server = ("--bootstrap-server", broker.bootstrap)
+    stdin = "".join(f"{line}\n" for line in lines)
+    theirs, mine = fresh("their-lines"), fresh("our-lines")
+    kafka_tools.run(PRODUCER, *server, "--topic", theirs, *flags, stdin=stdin, status=status)
+    done = subprocess.run(
+        [sys.executable, "-m", "cluster.cli", "console-producer", *server, "--topic", mine, *flags],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == status, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert re.search(r"\bline (number )?2\b", done.stderr), done.stderr
+    for topic in (theirs, mine):
+        read = (
+            "--topic",
+            topic,
+            "--from-beginning",
+            "--max-messages",
+            str(len(kept)),
+            "--timeout-ms",
+            "20000",
+        )
+        assert ours("console-consumer", *server, *read).splitlines() == kept
+        assert end_offset(broker.bootstrap, topic) == len(kept)
+
+
+def end_offset(bootstrap: str, topic: str) -> int:
+    """How many records the topic's one partition holds."""
+    with contextlib.closing(
+        Consumer({"bootstrap.servers": bootstrap, "group.id": fresh("ends")})
+    ) as consumer:
+        end: int = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)[1]
+        return end
+
+
+@pytest.mark.parametrize(
+    ("properties", "line", "record"),
+    [
+        ({"parse.key": "true"}, "no key", ([], None, b"no key")),
+        ({"parse.key": "true", "key.separator": " "}, "k v", ([], b"k", b"v")),
+        (
+            {"parse.headers": "true", "null.marker": "~"},
+            "bare,a:1,b:~\t~",
+            ([("bare", None), ("a", b"1"), ("b", None)], None, None),
+        ),
     ],
 )
-def test_an_unreachable_broker_is_one_clear_line(arguments: list[str], unused_port: int) -> None:
-    address = f"127.0.0.1:{unused_port}"
-    error = ours(*arguments, "--bootstrap-server", address, status=1, stdin="x\n")
-    assert address in error
+def test_lines_are_read_as_kafkas_reader_reads_them(
+    properties: dict[str, str], line: str, record: tuple[object, ...]
+) -> None:
+    """Else a key that is missing would be an empty one, and lines without keys would all go to one partition."""
+    assert LineFormat.of({"ignore.error": "true", **properties}).parse(line.encode(), 1) == record
+    with pytest.raises(CommandError, match=r"headers.separator and headers.key.separator may not be equal"):
+        LineFormat.of({"headers.separator": ":"})
+
+
+@pytest.mark.parametrize(
+    ("tool", "main_class"),
+    [
+        ("topics", "org.apache.kafka.tools.TopicCommand"),
+        ("console-producer", PRODUCER),
+        ("console-consumer", CONSUMER),
+    ],
+)
+def test_every_flag_of_kafkas_tool_is_known_to_ours(
+    kafka_tools: KafkaTools, tool: str, main_class: str
+) -> None:
+    """Else a script that uses a flag of Kafka's would end with "unrecognized arguments"."""
+    listed = subprocess.run(
+        kafka_tools.command(main_class, "--help"), capture_output=True, text=True, timeout=90
+    )
+    flags = set(re.findall(r"^(--[a-z][a-z.-]*)", listed.stdout + listed.stderr, re.MULTILINE))
+    assert len(flags) > 20, listed.stderr
+    module = importlib.import_module(COMMANDS[tool][0])
+    known = {flag for action in module.parser()._actions for flag in action.option_strings}
+    assert flags - known == set()
+    assert re.fullmatch(r"logcore \d+\.\d+\.\d+\n", ours(tool, "--version"))
+
+
+JAVA_FILE = """
+key.serializer=org.apache.kafka.common.serialization.StringSerializer
+max.block.ms=20000
+buffer.memory=33554432
+linger.ms=0
+fetch.max.wait.ms=100
+max.poll.records=2
+default.api.timeout.ms=20000
+request.timeout.ms=20000
+receive.buffer.bytes=65536
+metadata.max.age.ms=300000
+security.protocol=PLAINTEXT
+"""
+
+
+def test_javas_client_properties_are_taken_and_unknown_ones_refused(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """Else a Java client's property file, which is what operators have, would end the command."""
+    file, topic = tmp_path / "client.properties", fresh("java-names")
+    file.write_text(JAVA_FILE)
+    server = ("--bootstrap-server", broker.bootstrap, "--topic", topic)
+    for arguments, stdin in (
+        (("topics", *server, "--create", "--command-config", str(file)), None),
+        (("console-producer", *server, "--producer.config", str(file)), "a\nb\nc\n"),
+        (
+            (
+                "console-consumer",
+                *server,
+                "--consumer.config",
+                str(file),
+                "--from-beginning",
+                "--max-messages",
+                "3",
+                "--timeout-ms",
+                "20000",
+            ),
+            None,
+        ),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "cluster.cli", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        for name in ("key.serializer", "receive.buffer.bytes"):
+            assert f"logcore {arguments[0]}: warning: {name} has no effect here\n" in done.stderr
+        assert "buffer.memory" not in done.stderr
+    assert done.stdout == "a\nb\nc\n"
+    unknown = ours("console-producer", *server, "--producer-property", "no.such=1", stdin="", status=1)
+    assert 'No such configuration property: "no.such"' in unknown
+    assert unknown.count("\n") == 1
+
+
+def test_java_names_become_ours_with_their_units(capsys: pytest.CaptureFixture[str]) -> None:
+    """Else bytes would be taken for kilobytes, or a limit would be another."""
+    named = {
+        "buffer.memory": "33554433",
+        "max.request.size": "5000000",
+        "metadata.max.age.ms": "99999999",
+        "request.timeout.ms": "1500",
+        "compression.type": "zstd",
+        "compression.zstd.level": "7",
+        "compression.gzip.level": "9",
+        "max.block.ms": "1500",
+    }
+    found = translate(named, "producer", "console-producer")
+    assert found.client == {
+        "queue.buffering.max.kbytes": "32769",
+        "message.max.bytes": "5000000",
+        "topic.metadata.refresh.interval.ms": "3600000",
+        "request.timeout.ms": "1500",
+        "compression.type": "zstd",
+        "compression.level": "7",
+    }
+    assert found.seconds("max.block.ms", 60) == 1.5
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "metadata.max.age.ms=99999999 is taken as 3600000" in said
+    consumer = {
+        "request.timeout.ms": "1500",
+        "auto.offset.reset": "none",
+        "partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor,"
+        "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+    }
+    assert translate(consumer, "consumer", "console-consumer").client == {
+        "socket.timeout.ms": "1500",
+        "auto.offset.reset": "error",
+        "partition.assignment.strategy": "range",
+    }
+    with pytest.raises(CommandError, match=r"max\.block\.ms takes a whole number"):
+        translate({"max.block.ms": "soon"}, "producer", "console-producer")
+
+
+def test_kafkas_producer_and_ours_put_a_key_into_the_same_partition(
+    broker: BrokerProcess, kafka_tools: KafkaTools
+) -> None:
+    """Else a topic fed by both tools would have one key's records in two partitions, in no order."""
+    server = ("--bootstrap-server", broker.bootstrap)
+    lines = "".join(f"key-{number}\tvalue\n" for number in range(40))
+    placed = []
+    for produce in ("kafka", "ours"):
+        topic = fresh(f"keys-{produce}")
+        ours("topics", "--create", "--topic", topic, "--partitions", "5", *server)
+        flags = ("--topic", topic, *server, "--property", "parse.key=true", "--max-memory-bytes", "1000000")
+        if produce == "kafka":
+            kafka_tools.run(PRODUCER, *flags, stdin=lines)
+        else:
+            ours(
+                "console-producer",
+                *flags,
+                "--batch-size",
+                "100",
+                "--metadata-expiry-ms",
+                "60000",
+                stdin=lines,
+            )
+        shown = ("--property", "print.key=true", "--property", "print.partition=true")
+        read = ("--topic", topic, "--from-beginning", "--max-messages", "40", "--timeout-ms", "20000")
+        placed.append(sorted(ours("console-consumer", *server, *read, *shown).splitlines()))
+    assert len(placed[0]) == 40
+    assert placed[0] == placed[1]
+
+
+NUMBERS = "org.apache.kafka.common.serialization."
+
+
+@pytest.mark.parametrize(
+    ("name", "records"),
+    [
+        ("Integer", [struct.pack(">i", number) for number in (0, -1, 2**31 - 1)]),
+        ("Long", [struct.pack(">q", number) for number in (0, -5, 2**40)]),
+        ("Short", [struct.pack(">h", -300)]),
+        (
+            "Double",
+            [
+                struct.pack(">d", number)
+                for number in (
+                    0.0,
+                    -0.0,
+                    1.0,
+                    0.1,
+                    123456.789,
+                    1e7,
+                    9999999.5,
+                    0.001,
+                    0.00012,
+                    -1.5e300,
+                    math.inf,
+                )
+            ],
+        ),
+        ("Float", [struct.pack(">f", number) for number in (0.1, 1.0, 3.4e38, 1e-5, 16777216.0, -math.inf)]),
+        ("String", ["grün".encode()]),
+        ("Boolean", [b"\x00", b"\x01"]),
+        ("Bytes", [b"a\\\x00\xff"]),
+        ("ByteBuffer", [b"abc"]),
+        ("UUID", [b"123e4567-e89b-12d3-a456-426614174000"]),
+    ],
+)
+def test_records_are_printed_as_kafkas_deserializers_print_them(
+    broker: BrokerProcess, kafka_tools: KafkaTools, name: str, records: list[bytes]
+) -> None:
+    """Else numbers would come out as raw bytes, or written otherwise than a script expects."""
+    topic = fresh(name)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for record in records:
+        producer.produce(topic, record, record)
+    assert producer.flush(20) == 0
+    read = (
+        "--bootstrap-server",
+        broker.bootstrap,
+        "--topic",
+        topic,
+        "--from-beginning",
+        "--timeout-ms",
+        "30000",
+    )
+    count = ("--max-messages", str(len(records)), "--enable-systest-events")
+    readers = (
+        "--value-deserializer",
+        f"{NUMBERS}{name}Deserializer",
+        "--property",
+        f"key.deserializer={NUMBERS}{name}Deserializer",
+        "--property",
+        "print.key=true",
+    )
+    mine = ours("console-consumer", *read, *count, *readers)
+    assert mine.endswith("shutdown_complete\n")
+    assert mine == kafka_tools.run(CONSUMER, *read, *count, *readers)
+
+
+def test_a_record_its_deserializer_cannot_read_ends_or_is_skipped(broker: BrokerProcess) -> None:
+    """Else one bad record would end in a traceback, or --skip-message-on-error would not skip it."""
+    topic = fresh("bad-record")
+    server = ("--bootstrap-server", broker.bootstrap, "--topic", topic)
+    ours("console-producer", *server, stdin="1234\nbad\n5678\n")
+    read = ("console-consumer", *server, "--from-beginning", "--max-messages", "3", "--timeout-ms", "20000")
+    integers = ("--value-deserializer", f"{NUMBERS}IntegerDeserializer")
+    error = ours(*read, *integers, status=1)
+    assert f"{topic}-0 offset 1 cannot be printed: " in error
+    assert error.count("\n") == 1
+    assert ours(*read, *integers, "--skip-message-on-error").split() == ["825373492", "892745528"]
+    assert ours(*read, "--formatter", "org.apache.kafka.tools.consumer.NoOpMessageFormatter") == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["console-producer", "--line-reader", "com.example.Reader"], "--line-reader: 'com.example.Reader'"),
+        (["console-consumer", "--formatter", "com.example.Shown"], "--formatter: 'com.example.Shown'"),
+        (
+            ["console-consumer", "--key-deserializer", "com.example.Avro"],
+            "key.deserializer: 'com.example.Avro'",
+        ),
+        (["topics", "--alter", "--delete-config", "retention.ms"], "--delete-config"),
+        (["topics", "--list", "--partition-size-limit-per-response", "5"], "goes with --describe"),
+        (
+            ["console-consumer", "--group", "a", "--consumer-property", "group.id=b"],
+            "name different groups: a, b",
+        ),
+        (
+            ["console-producer", "--producer-property", "partitioner.class=com.example.Mine"],
+            "partitioner.class com.example.Mine",
+        ),
+    ],
+)
+def test_what_cannot_be_here_is_named_in_one_line(arguments: list[str], says: str) -> None:
+    """Else a flag with a Java class of one's own would be ignored without a word."""
+    error = ours(*arguments, "--bootstrap-server", "localhost:1", "--topic", "t", status=2, stdin="")
+    assert says in error
+    assert error.count("\n") == 1
+
+
+CREATE_TOPICS = 19
+
+
+class SilentOnCreate:
+    """Stands before a broker and passes everything on but CreateTopics requests, which it swallows."""
+
+    def __init__(self, port: int, broker_port: int) -> None:
+        self.broker_port = broker_port
+        self.swallowed = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self._sockets: list[socket.socket] = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = self._listener.accept()[0]
+                broker = socket.create_connection(("127.0.0.1", self.broker_port))
+                self._sockets += [client, broker]
+                for source, sink in ((client, broker), (broker, client)):
+                    threading.Thread(
+                        target=self._pass, args=(source, sink, source is client), daemon=True
+                    ).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, requests: bool) -> None:
+        with contextlib.suppress(OSError), source.makefile("rb") as stream:
+            while len(head := stream.read(4)) == 4:
+                frame = stream.read(int.from_bytes(head, "big"))
+                if requests and int.from_bytes(frame[:2], "big") == CREATE_TOPICS:
+                    self.swallowed.set()
+                else:
+                    sink.sendall(head + frame)
+
+    def close(self) -> None:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+def test_a_change_that_is_never_answered_ends_in_one_line(
+    start_broker: StartBroker, tmp_path: Path, unused_port: int
+) -> None:
+    """Else a controller that hangs would be told by a traceback, and keep the process for its request's minute."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        own_port = probe.getsockname()[1]
+    advertised = f"advertised.listeners=PLAINTEXT://127.0.0.1:{unused_port}"
+    start_broker(None, own_port, "--host", "127.0.0.1", "--override", advertised)
+    with contextlib.closing(SilentOnCreate(unused_port, own_port)) as proxy:
+        address = f"127.0.0.1:{unused_port}"
+        file = tmp_path / "client.properties"
+        file.write_text("default.api.timeout.ms=4000\n")
+        flags = ("--bootstrap-server", address, "--command-config", str(file))
+        assert ours("topics", "--list", *flags) == "\n"
+        error = ours("topics", "--create", "--topic", "never", *flags, status=1)
+        assert proxy.swallowed.is_set()
+    assert error.startswith(f"logcore topics: {address}: ")
     assert error.count("\n") == 1, error
+
+
+EVERY_VERB = [
+    ["topics", "--create", "--topic", "t"],
+    ["topics", "--list"],
+    ["topics", "--describe", "--topic", "t"],
+    ["topics", "--alter", "--topic", "t", "--partitions", "2"],
+    ["topics", "--delete", "--topic", "t"],
+    ["console-producer", "--topic", "t"],
+    ["console-consumer", "--topic", "t"],
+]
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["refused", "silent"])
+def test_an_unreachable_broker_is_one_clear_line(silent: bool) -> None:
+    """Else a script that names a wrong or hanging broker would hang for a minute, or end in a traceback."""
+    # A socket that is bound and does not listen refuses; one that listens and never accepts is never answered.
+    with socket.create_server(("127.0.0.1", 0)) if silent else socket.socket() as nobody:
+        if not silent:
+            nobody.bind(("127.0.0.1", 0))
+        address = "{}:{}".format(*nobody.getsockname())
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-m", "cluster.cli", *arguments, "--bootstrap-server", address],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for arguments in EVERY_VERB
+        ]
+        try:
+            for arguments, process in zip(EVERY_VERB, started, strict=True):
+                # Less than the request's own minute; the tool takes 3 s and 10 s.
+                error = process.communicate(timeout=40)[1]
+                assert process.returncode == 1, (arguments, error)
+                assert address in error, arguments
+                assert error.count("\n") == 1, (arguments, error)
+                assert ("no answer within 10 s" if silent else "can be reached") in error, arguments
+        finally:
+            for process in started:
+                process.kill()
+                process.communicate()
+
+
+def test_an_error_known_by_its_number_is_told_by_name_and_meaning(broker: BrokerProcess) -> None:
+    """Else a person is told "error 17" and has to look it up."""
+    error = ours(
+        "console-producer",
+        "--bootstrap-server",
+        broker.bootstrap,
+        "--topic",
+        "not a name",
+        stdin="x\n",
+        status=1,
+    )
+    assert "INVALID_TOPIC_EXCEPTION (error 17): " in error
+    assert error.count("\n") == 1, error
+    storage = KafkaError(56, "writing t-0: the broker answered with error 56")
+    assert told(storage).startswith("writing t-0: the broker answered KAFKA_STORAGE_ERROR (error 56): ")
+    assert told(KafkaError(36, "Topic 't' already exists.")) == "Topic 't' already exists."

@@ -114,6 +114,70 @@ def test_brokers_need_a_topic_and_a_source_is_needed_at_all() -> None:
         parse_options({"kafka.bootstrap.servers": "h:1", "topic": "t", "kafka.auto.offset.reset": "latest"})
 
 
+def client_of(**options: str) -> Mapping[str, str]:
+    kafka = {f"kafka.{name.replace('_', '.')}": value for name, value in options.items()}
+    return parse_options({"kafka.bootstrap.servers": "h:1", "subscribe": "t", **kafka}).client
+
+
+# Were this broken, a job with the options of Kafka's Java consumer would not move over, or its settings would be lost.
+def test_options_of_kafkas_consumer_are_taken_over_or_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    tuned = {
+        "max_poll_records": "500",
+        "fetch_max_wait_ms": "100",
+        "default_api_timeout_ms": "60000",
+        "receive_buffer_bytes": "-1",
+        "group_id": "g",
+        "partition_assignment_strategy": "org.apache.kafka.clients.consumer.RangeAssignor",
+        "sasl_jaas_config": "secret",
+    }
+    kept = {"client_id": "job", "max_partition_fetch_bytes": "65536", "security_protocol": "PLAINTEXT"}
+    client = client_of(**tuned, **kept, request_timeout_ms="400000")
+    assert client == {
+        "bootstrap.servers": "h:1",
+        "client.id": "job",
+        "max.partition.fetch.bytes": "65536",
+        "security.protocol": "PLAINTEXT",
+        "socket.timeout.ms": "300000",
+    }
+    [line] = caplog.messages
+    assert all(f"kafka.{name.replace('_', '.')}" in line for name in tuned)
+    assert "secret" not in line
+
+
+# Were this broken, a misspelt or unsafe setting would be ignored, or told of without its name.
+def test_what_neither_kafkas_consumer_nor_the_source_has_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"^option 'kafka\.max\.pol\.records': neither Kafka's consumer nor"):
+        client_of(max_pol_records="1")
+    with pytest.raises(ValueError, match=r"^option 'kafka\.security\.protocol': .*only plaintext"):
+        client_of(security_protocol="SASL_SSL")
+    with pytest.raises(ValueError, match=r"^option 'kafka\.request\.timeout\.ms': .*'soon'"):
+        client_of(request_timeout_ms="soon")
+
+
+# Were this broken, a path written as Spark writes paths would be looked for below the working directory.
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("/var/lib/logcore", "/var/lib/logcore"),
+        ("logs", "logs"),
+        ("odd:name", "odd:name"),
+        ("file:///var/lib/log%20core", "/var/lib/log core"),
+        ("file:/var/lib/logcore", "/var/lib/logcore"),
+        ("FILE://localhost/var/lib", "/var/lib"),
+    ],
+)
+def test_a_path_may_be_a_file_url(given: str, path: str) -> None:
+    assert parse_options({"path": given}).path == path
+
+
+@pytest.mark.parametrize(
+    ("given", "message"), [("s3a://b/logs", "not on a file system"), ("file://logs", "names a host")]
+)
+def test_a_path_elsewhere_is_refused(given: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_options({"path": given})
+
+
 def test_less_strict_when_told_so() -> None:
     assert planned(TWO, startingTimestamp="5000", startingOffsetsByTimestampStrategy="latest") == []
     wide = {"startingOffsets": '{"t":{"0":0,"1":0}}', "endingOffsets": '{"t":{"0":99,"1":99}}'}

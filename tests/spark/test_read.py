@@ -5,6 +5,9 @@ Were this broken, a Spark job would fail, or worse, count records that are not t
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -126,6 +129,42 @@ def test_a_damaged_segment_fails_the_job(spark: SparkSession, tmp_path: Path) ->
     segment.write_bytes(damaged)
     with pytest.raises(Exception, match="corrupt"):
         read(spark, tmp_path).collect()
+
+
+# Were this broken, a streaming job would end in an error of PySpark's own that says nothing of streams.
+def test_a_stream_is_refused_in_one_line(spark: SparkSession, log_directory: Path) -> None:
+    stream = spark.readStream.format("logcore").load(log_directory.as_uri())
+    query = stream.writeStream.format("noop").start()
+    with pytest.raises(Exception, match="format 'logcore' cannot be read as a stream yet"):
+        query.awaitTermination(60)
+
+
+# Were this broken, a script run by a virtual environment's interpreter would not find the source without PYSPARK_PYTHON.
+def test_a_driver_that_imports_the_package_needs_to_set_nothing(
+    spark: SparkSession, log_directory: Path
+) -> None:
+    script = (
+        "import sys, pyspark_logcore\n"
+        "from pyspark.sql import SparkSession\n"
+        "builder = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')\n"
+        "session = builder.getOrCreate()\n"
+        "found = session.read.format('logcore').option('subscribe', 'refunds').load(sys.argv[1])\n"
+        "print('rows', found.count())\n"
+        "session.stop()\n"
+    )
+    inside = str(Path(sys.executable).parent)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    environment["PATH"] = os.pathsep.join(
+        part for part in environment["PATH"].split(os.pathsep) if part != inside
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, log_directory.as_uri()],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert "rows 10" in ended.stdout, ended.stderr
 
 
 def test_from_a_broker_as_from_its_files(spark: SparkSession, broker: BrokerProcess) -> None:

@@ -10,11 +10,13 @@ from cluster.broker._run import run, run_embedded, run_properties, start_embedde
 from cluster.broker.config import BrokerConfig
 from cluster.broker.settings import ConfigError
 from cluster.broker.start_error import BrokerStartError
+from cluster.broker.stop_error import BrokerStopError
 
 __all__ = [
     "Broker",
     "BrokerConfig",
     "BrokerStartError",
+    "BrokerStopError",
     "ConfigError",
     "run",
     "run_embedded",

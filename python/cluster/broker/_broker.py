@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.broker import registration
@@ -20,6 +22,7 @@ from cluster.broker.group_log import OffsetsLog
 from cluster.broker.handlers import advertised
 from cluster.broker.producer_ids import ProducerIds
 from cluster.broker.start_error import BrokerStartError
+from cluster.broker.stop_error import BrokerStopError
 from cluster.broker.topic_policy import offsets_topic_config, topic_defaults
 from cluster.controller import Controller, MetadataCache, NewTopic, ZooKeeper, znodes
 from cluster.controller.names import GROUP_METADATA_TOPIC
@@ -67,7 +70,11 @@ class Broker:
         try:
             await self._start()
         except BaseException:
-            await self.stop()
+            try:
+                await self.stop()
+            except BrokerStopError as error:
+                # Why it did not start is the news.
+                log.error("%s", error)
             raise
 
     async def _start(self) -> None:
@@ -223,17 +230,39 @@ class Broker:
     # ---- stop ----
 
     async def stop(self) -> None:
-        """Answers what is under way, closes the logs cleanly and leaves the cluster. May be called twice."""
+        """Answers what is under way, closes the logs cleanly and leaves the cluster. May be called twice.
+
+        Every part is stopped whatever another one raises; BrokerStopError then says what did not end well.
+        """
         if self._renewal is not None:
             self._renewal.cancel()
+        steps: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         if self._groups is not None:
-            await self._groups.stop()
+            steps.append(("the groups", self._groups.stop))
         if self._server is not None:
-            await asyncio.to_thread(self._server.stop, _STOP_GRACE_SECONDS)
+            close = partial(asyncio.to_thread, self._server.stop, _STOP_GRACE_SECONDS)
+            steps.append(("the logs", close))
         if self._bridge is not None:
-            await self._bridge.stop()
+            steps.append(("the requests' bridge", self._bridge.stop))
         if self._controller is not None:
-            await self._controller.stop()
+            steps.append(("the controller", self._controller.stop))
         if self._zk is not None:
-            await self._zk.close()
+            steps.append(("the coordinator's session", self._zk.close))
         self._groups = self._server = self._bridge = self._controller = self._zk = None
+        failures = [await _failure_of(name, step) for name, step in steps]
+        if any(failures):
+            raise BrokerStopError("; ".join(filter(None, failures)))
+
+
+async def _failure_of(name: str, step: Callable[[], Awaitable[None]]) -> str | None:
+    """Takes one step of a stop; why it failed, or None."""
+    from logcore._native import ServerError
+
+    try:
+        await step()
+    except ServerError as error:
+        return str(error)
+    except Exception as error:
+        log.debug("a step of the stop failed", exc_info=True)
+        return f"{name} did not stop cleanly: {error!r}"
+    return None

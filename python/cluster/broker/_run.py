@@ -10,16 +10,24 @@ import asyncio
 import fcntl
 import logging
 import os
+import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cluster.broker._broker import Broker
 from cluster.broker.config import BrokerConfig
 from cluster.broker.settings import ConfigError
 from cluster.broker.start_error import BrokerStartError
+from cluster.broker.stop_error import BrokerStopError
+
+if TYPE_CHECKING:
+    from cluster.coordinator import CoordinatorServer
+
+log = logging.getLogger(__name__)
 
 Ready = Callable[[str], None]
 """Called with the bootstrap address once clients are served."""
@@ -32,14 +40,21 @@ _EMBEDDED_DEFAULTS = {
 """As in the server.properties that Kafka ships for a single broker."""
 
 
+_DESCRIPTORS_FEW = 1024
+"""Fewer than this, the usual limit of a shell, and a few clients and topics are too many."""
+
+
 async def run(config: BrokerConfig, ready: Ready) -> None:
-    """Runs a broker until SIGINT or SIGTERM; BrokerStartError when it cannot start."""
+    """Runs a broker until SIGINT or SIGTERM; BrokerStartError when it cannot start, BrokerStopError when it did
+    not end cleanly.
+    """
     _log_to_stderr()
+    _raise_descriptor_limit()
     async with AsyncExitStack() as stack:
         stopped = _stop_signal(stack)
         broker = Broker(config)
         await broker.start()
-        stack.push_async_callback(broker.stop)
+        _stop_at_exit(stack, broker.stop)
         ready(broker.bootstrap)
         await stopped.wait()
 
@@ -63,13 +78,16 @@ async def run_embedded(
     overrides: Mapping[str, str] | None = None,
     ready: Ready = lambda address: None,
 ) -> None:
-    """Runs a broker and its coordinator until SIGINT or SIGTERM; BrokerStartError when they cannot start."""
+    """Runs a broker and its coordinator until SIGINT or SIGTERM; BrokerStartError when they cannot start,
+    BrokerStopError when they did not end cleanly, or ended because the coordinator failed.
+    """
     _log_to_stderr()
+    _raise_descriptor_limit()
     async with AsyncExitStack() as stack:
         stopped = _stop_signal(stack)
-        broker = await start_embedded(stack, data_dir, host=host, port=port, overrides=overrides)
+        broker, coordinator = await _start_both(stack, data_dir, host, port, overrides)
         ready(broker.bootstrap)
-        await stopped.wait()
+        await _stopped_or_failed(stopped, coordinator)
 
 
 async def start_embedded(
@@ -80,9 +98,19 @@ async def start_embedded(
     port: int = 9092,
     overrides: Mapping[str, str] | None = None,
 ) -> Broker:
-    """Starts a broker and its coordinator; leaving `stack` stops them. BrokerStartError says what to do."""
+    """Starts a broker and its coordinator; leaving `stack` stops them. BrokerStartError says what to do.
+
+    The process stays as it is: whoever embeds a broker decides about signals and limits itself.
+    """
+    broker, _ = await _start_both(stack, data_dir, host, port, overrides)
+    return broker
+
+
+async def _start_both(
+    stack: AsyncExitStack, data_dir: Path, host: str, port: int, overrides: Mapping[str, str] | None
+) -> tuple[Broker, CoordinatorServer]:
     stack.enter_context(_sole_use(data_dir))
-    coordinator_port = await _start_coordinator(stack, data_dir / "coordinator")
+    coordinator, coordinator_port = await _start_coordinator(stack, data_dir / "coordinator")
     settings = _EMBEDDED_DEFAULTS | {
         "listeners": f"PLAINTEXT://{_bracketed(host)}:{port}",
         "log.dirs": str(data_dir / "kafka-logs"),
@@ -94,11 +122,11 @@ async def start_embedded(
     except ConfigError as error:
         raise BrokerStartError(str(error)) from None
     await broker.start()
-    stack.push_async_callback(broker.stop)
-    return broker
+    _stop_at_exit(stack, broker.stop)
+    return broker, coordinator
 
 
-async def _start_coordinator(stack: AsyncExitStack, directory: Path) -> int:
+async def _start_coordinator(stack: AsyncExitStack, directory: Path) -> tuple[CoordinatorServer, int]:
     from cluster.coordinator import CoordinatorServer
 
     # The sessions of an earlier process are dead, and this broker was the only one that had any.
@@ -107,8 +135,41 @@ async def _start_coordinator(stack: AsyncExitStack, directory: Path) -> int:
         port = await coordinator.start()
     except OSError as error:
         raise BrokerStartError(f"the coordinator's data in {directory} cannot be used: {error}") from None
-    stack.push_async_callback(coordinator.stop)
-    return int(port)
+    _stop_at_exit(stack, coordinator.stop)
+    return coordinator, int(port)
+
+
+def _stop_at_exit(stack: AsyncExitStack, stop: Callable[[], Awaitable[None]]) -> None:
+    """Has `stop` called when `stack` is left; what it fails with joins what was said before, in one sentence."""
+
+    async def stop_and_tell(_kind: object, before: BaseException | None, _trace: object) -> bool:
+        try:
+            await stop()
+        except Exception as error:
+            text = str(error)
+            if not isinstance(error, BrokerStopError):
+                text = f"the coordinator did not stop cleanly: {text}"
+            if isinstance(before, BrokerStopError):
+                text = f"{before}; {text}"
+            elif before is not None:
+                log.error("%s", text)
+                return False
+            raise BrokerStopError(text) from None
+        return False
+
+    stack.push_async_exit(stop_and_tell)
+
+
+async def _stopped_or_failed(stopped: asyncio.Event, coordinator: CoordinatorServer) -> None:
+    """Waits for the signal to stop; BrokerStopError when the coordinator fails first, for without it no topic
+    can be made and no restart is safe.
+    """
+    assert coordinator.failed is not None
+    signalled = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait((signalled, coordinator.failed), return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()
+    if coordinator.failed.done() and (error := coordinator.failed.exception()) is not None:
+        raise BrokerStopError(f"{error}, so the broker stopped; mend that disk and start again")
 
 
 @contextmanager
@@ -149,6 +210,21 @@ def _stop_signal(stack: AsyncExitStack) -> asyncio.Event:
         loop.add_signal_handler(number, stopped.set)
         stack.callback(loop.remove_signal_handler, number)
     return stopped
+
+
+def _raise_descriptor_limit() -> None:
+    """Lets the process open as many files as it may, as Java does: every segment and connection takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        log.warning("the limit of open files stays at %d: %s; raise it with ulimit -n", soft, error)
+        hard = soft
+    if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS_FEW:
+        log.warning(
+            "at most %d files may be open, and each segment and connection takes one; raise the limit (ulimit -n)",
+            hard,
+        )
 
 
 def _log_to_stderr() -> None:

@@ -1,11 +1,25 @@
-"""What the commands share: a parser whose errors are one line, `key=value` options, and files of properties."""
+"""What the commands share: a parser whose errors are one line, `key=value` options, files of properties, and how a
+client's failures and an unreachable broker are told."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from cluster.errors import NONE, for_code
+
+if TYPE_CHECKING:
+    from cluster.client import ClusterMetadata, KafkaError
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds in which a broker has to answer a command's first question."""
+REFUSED_TIMEOUT = 3.0
+"""Seconds after which refused connections are believed: long enough for a broker that is starting."""
+
+_NUMBERED = re.compile(r"the broker answered with error (-?\d+)")
 
 
 class CommandError(Exception):
@@ -16,24 +30,38 @@ class CommandError(Exception):
         self.status = status
 
 
+class Version(argparse.Action):
+    """`--version` of every command. The version is looked up when it is asked for: it loads the extension."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_rest: object) -> NoReturn:
+        from logcore import __version__
+
+        print(f"logcore {__version__}")
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
     """argparse with Kafka's manners: no abbreviations, and a wrong flag is one clear line."""
 
     def __init__(self, command: str, description: str) -> None:
         super().__init__(prog=f"logcore {command}", description=description, allow_abbrev=False)
+        self.add_argument("--version", action=Version, nargs=0, help="print the version and leave")
 
     def error(self, message: str) -> NoReturn:
         raise CommandError(f"{message} (--help lists the options)", status=2)
 
 
-def pairs(values: Iterable[str], flag: str) -> dict[str, str]:
-    """Turns repeated `key=value` arguments of `flag` into a mapping; the last of a repeated key wins."""
+def pairs(values: Iterable[str], flag: str, exact: bool = False) -> dict[str, str]:
+    """Turns repeated `key=value` arguments of `flag` into a mapping; the last of a repeated key wins.
+
+    `exact` keeps a value's spaces: the key.separator of `key.separator= ` is one.
+    """
     found: dict[str, str] = {}
     for value in values:
         key, equals, rest = value.partition("=")
         if not equals or not key.strip():
             raise CommandError(f"{flag} takes key=value, not {value!r}", status=2)
-        found[key.strip()] = rest.strip()
+        found[key.strip()] = rest if exact else rest.strip()
     return found
 
 
@@ -56,3 +84,44 @@ def client_config(bootstrap: str, *layers: dict[str, str]) -> dict[str, str | in
         config.update(layer)
     config["bootstrap.servers"] = bootstrap
     return config
+
+
+class Client(Protocol):
+    """What `connect` needs of a producer, a consumer or an admin client."""
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata: ...
+
+
+def connect(client: Client, topic: str | None = None, timeout: float = CONNECT_TIMEOUT) -> ClusterMetadata:
+    """Asks the cluster what it holds, so that a broker nobody can reach ends the command soon and by name.
+
+    Raises KafkaException after `REFUSED_TIMEOUT` when nothing listens, after `timeout` seconds when nothing answers.
+    """
+    from cluster.client import KafkaError, KafkaException
+
+    first = min(REFUSED_TIMEOUT, timeout)
+    try:
+        return client.list_topics(topic, timeout=first)
+    except KafkaException as error:
+        if error.error != KafkaError._TIMED_OUT:
+            raise
+    try:
+        return client.list_topics(topic, timeout=max(timeout - first, 0.001))
+    except KafkaException as error:
+        if error.error != KafkaError._TIMED_OUT:
+            raise
+        reason = f"no answer within {timeout:g} s; check that a Kafka broker listens there and is well"
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason)) from None
+
+
+def told(error: KafkaError) -> str:
+    """A client's failure as a sentence, with Kafka's name and meaning where it has only the protocol's number."""
+
+    def named(found: re.Match[str]) -> str:
+        code = int(found[1])
+        if code == NONE:
+            return found[0]
+        kind = for_code(code)
+        return f"the broker answered {kind.name} (error {code}): {kind.message.rstrip('.')}"
+
+    return _NUMBERED.sub(named, error.str())

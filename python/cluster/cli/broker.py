@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     overrides = pairs(options.override, "--override")
 
-    from cluster.broker import BrokerStartError, run_properties
+    from cluster.broker import BrokerStartError, BrokerStopError, run_properties
 
     def ready(address: str) -> None:
         print(f"logcore is ready\n  broker  {address}\nCtrl-C stops it.", flush=True)
@@ -36,5 +36,7 @@ def run(arguments: list[str]) -> int:
         asyncio.run(run_properties(options.properties, overrides=overrides, ready=ready))
     except BrokerStartError as error:
         raise CommandError(str(error)) from None
+    except BrokerStopError as error:
+        raise CommandError(f"stopped, but not cleanly (exit status 1): {error}") from None
     print("logcore has stopped; every log was closed cleanly", flush=True)
     return 0

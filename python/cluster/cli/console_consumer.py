@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
-from cluster.cli._common import CommandError, Parser, client_config, pairs, properties_file
+from cluster.cli._common import (
+    CONNECT_TIMEOUT,
+    CommandError,
+    Parser,
+    client_config,
+    connect,
+    pairs,
+    properties_file,
+    told,
+)
+from cluster.cli._deserializers import PACKAGE, Deserializer, deserializer
+from cluster.cli._java_properties import Translated, translate
 
 if TYPE_CHECKING:
     from cluster.client import Consumer, Message
+
+FORMATTERS = (
+    "org.apache.kafka.tools.consumer.DefaultMessageFormatter",
+    "org.apache.kafka.tools.consumer.LoggingMessageFormatter",
+    "org.apache.kafka.tools.consumer.NoOpMessageFormatter",
+)
+_OLD_FORMATTERS = {f"kafka.tools.{name.rpartition('.')[2]}": name for name in FORMATTERS}
+
+logger = logging.getLogger("logcore.console_consumer")
+
+MAX_POLL_RECORDS = 500
 
 
 def parser() -> Parser:
@@ -20,6 +43,7 @@ def parser() -> Parser:
     options.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT[,...]")
     options.add_argument("--topic")
     options.add_argument("--include", metavar="REGEX", help="read every topic whose whole name matches")
+    options.add_argument("--whitelist", metavar="REGEX", help="the old name of --include")
     options.add_argument("--partition", type=int, metavar="N", help="read this partition, with no group")
     options.add_argument(
         "--offset", metavar="OFFSET", help="earliest, latest (default) or a number; with --partition"
@@ -32,22 +56,38 @@ def parser() -> Parser:
     options.add_argument("--max-messages", type=int, metavar="N")
     options.add_argument("--timeout-ms", type=int, metavar="MS", help="leave when no record came for so long")
     options.add_argument("--group", metavar="ID")
-    options.add_argument(
-        "--isolation-level", choices=["read_uncommitted", "read_committed"], default="read_uncommitted"
-    )
+    options.add_argument("--isolation-level", choices=["read_uncommitted", "read_committed"])
     options.add_argument(
         "--property",
         action="append",
         default=[],
         metavar="KEY=VALUE",
         help="print.timestamp, print.key, print.offset, print.partition, print.headers, print.value, "
-        "key.separator, line.separator, headers.separator, null.literal",
+        "key.separator, line.separator, headers.separator, null.literal, key.deserializer, "
+        "value.deserializer, headers.deserializer",
     )
+    options.add_argument("--formatter", metavar="CLASS", default=FORMATTERS[0], help=" or ".join(FORMATTERS))
+    options.add_argument("--key-deserializer", metavar="CLASS", help=f"one of Kafka's own, {PACKAGE}*")
+    options.add_argument("--value-deserializer", metavar="CLASS", help="likewise")
     options.add_argument("--formatter-config", metavar="FILE", help="a file of the same properties")
     options.add_argument("--consumer-property", action="append", default=[], metavar="KEY=VALUE")
     options.add_argument("--consumer.config", dest="consumer_config", metavar="FILE")
     options.add_argument("--skip-message-on-error", action="store_true")
+    options.add_argument(
+        "--enable-systest-events", action="store_true", help="print shutdown_complete at the end"
+    )
     return options
+
+
+DESERIALIZERS = {
+    "key.deserializer": "key",
+    "value.deserializer": "value",
+    "headers.deserializer": "header",
+    # As the help of Kafka's tool has it; its code reads the name above.
+    "header.deserializer": "header",
+}
+# Settings of a deserializer: Kafka's own have none that matters for UTF-8.
+_DESERIALIZER_PREFIXES = tuple(f"{name}." for name in DESERIALIZERS)
 
 
 @dataclass(frozen=True)
@@ -59,6 +99,9 @@ class RecordFormat:
     line_separator: bytes
     headers_separator: bytes
     null_literal: bytes
+    key: Deserializer = bytes
+    value: Deserializer = bytes
+    header: Deserializer = bytes
 
     NAMES = (
         "print.timestamp",
@@ -77,19 +120,37 @@ class RecordFormat:
             "headers.separator": ",",
             "null.literal": "null",
         }
-        unknown = sorted(properties.keys() - set(cls.NAMES) - texts.keys())
+        known = [*cls.NAMES, *texts, *DESERIALIZERS]
+        unknown = sorted(
+            name for name in properties.keys() - set(known) if not name.startswith(_DESERIALIZER_PREFIXES)
+        )
         if unknown:
             raise CommandError(
-                f"--property {unknown[0]} is not known; there are {', '.join(sorted({*cls.NAMES, *texts}))}",
-                status=2,
+                f"--property {unknown[0]} is not known; there are {', '.join(sorted(known))}", status=2
             )
         printed = {"print.value": "true", **properties}
+        readers: dict[str, Deserializer] = {
+            field: deserializer(properties[name], name)
+            for name, field in DESERIALIZERS.items()
+            if name in properties
+        }
+
+        def text(name: str) -> bytes:
+            return properties.get(name, texts[name]).encode()
+
         return cls(
             frozenset(name for name in cls.NAMES if printed.get(name, "false").strip().lower() == "true"),
-            *(properties.get(name, default).encode() for name, default in texts.items()),
+            text("key.separator"),
+            text("line.separator"),
+            text("headers.separator"),
+            text("null.literal"),
+            readers.get("key", bytes),
+            readers.get("value", bytes),
+            readers.get("header", bytes),
         )
 
     def line(self, message: Message) -> bytes:
+        """What is printed of a record. ValueError when a deserializer cannot read it."""
         parts: list[bytes] = []
         if "print.timestamp" in self.flags:
             kind, milliseconds = message.timestamp()
@@ -101,21 +162,49 @@ class RecordFormat:
             parts.append(f"Offset:{message.offset()}".encode())
         if "print.headers" in self.flags:
             headers = message.headers() or []
-            shown = [name.encode() + b":" + self._text(value) for name, value in headers]
+            shown = [name.encode() + b":" + self._text(value, self.header) for name, value in headers]
             parts.append(self.headers_separator.join(shown) if shown else b"NO_HEADERS")
         if "print.key" in self.flags:
-            parts.append(self._text(message.key()))
+            parts.append(self._text(message.key(), self.key))
         if "print.value" in self.flags:
-            parts.append(self._text(message.value()))
-        return self.key_separator.join(parts) + self.line_separator
+            parts.append(self._text(message.value(), self.value))
+        return self.key_separator.join(parts) + self.line_separator if parts else b""
 
-    def _text(self, value: bytes | str | None) -> bytes:
+    def _text(self, value: bytes | str | None, reader: Deserializer) -> bytes:
+        # Kafka's tool hands its null literal to the deserializer, which then fails on four letters; null is null here.
         if value is None:
             return self.null_literal
-        return value.encode() if isinstance(value, str) else value
+        return reader(value.encode() if isinstance(value, str) else value)
+
+
+def formatter(name: str) -> str:
+    """The formatter's class by its present name; CommandError for one that is not among ours."""
+    if name in _OLD_FORMATTERS:
+        print(
+            f"logcore console-consumer: warning: {name} is an old name of {_OLD_FORMATTERS[name]}",
+            file=sys.stderr,
+        )
+    found = _OLD_FORMATTERS.get(name, name)
+    if found not in FORMATTERS:
+        raise CommandError(
+            f"--formatter: {name!r} is not supported: no Java class can be loaded here; there are {', '.join(FORMATTERS)}",
+            status=2,
+        )
+    return found
+
+
+def show(record_format: RecordFormat, kind: str, message: Message) -> bytes:
+    """What the formatter `kind` prints of a record."""
+    if kind.endswith(".NoOpMessageFormatter"):
+        return b""
+    line = record_format.line(message)
+    if kind.endswith(".LoggingMessageFormatter"):
+        logger.info("key:%r, value:%r", message.key(), message.value())
+    return line
 
 
 def check(options: argparse.Namespace) -> None:
+    options.include = options.include or options.whitelist
     if (options.topic is None) == (options.include is None):
         raise CommandError("exactly one of --topic and --include is required", status=2)
     if options.partition is not None and options.topic is None:
@@ -124,46 +213,69 @@ def check(options: argparse.Namespace) -> None:
         raise CommandError("--offset needs --partition: the start is given per partition", status=2)
     if options.offset is not None and options.from_beginning:
         raise CommandError("--from-beginning and --offset cannot be used together", status=2)
-    if options.partition is not None and options.group is not None:
-        raise CommandError("--group and --partition cannot be used together", status=2)
 
 
 def run(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     check(options)
+    options.formatter = formatter(options.formatter)
+    flags = {"key.deserializer": options.key_deserializer, "value.deserializer": options.value_deserializer}
     record_format = RecordFormat.of(
         {
             **properties_file(options.formatter_config, "--formatter-config"),
-            **pairs(options.property, "--property"),
+            **{name: value for name, value in flags.items() if value},
+            **pairs(options.property, "--property", exact=True),
         }
     )
-    named = {
-        **properties_file(options.consumer_config, "--consumer.config"),
-        **pairs(options.consumer_property, "--consumer-property"),
+    translated = settings(options)
+    options.connect_timeout = translated.seconds("default.api.timeout.ms", CONNECT_TIMEOUT)
+    options.poll_records = translated.command.get("max.poll.records", MAX_POLL_RECORDS)
+    if options.poll_records < 1:
+        raise CommandError("max.poll.records must be at least 1", status=2)
+    return consume(client_config(options.bootstrap_server, translated.client), options, record_format)
+
+
+def settings(options: argparse.Namespace) -> Translated:
+    """The consumer's settings: the file's, over them --consumer-property, over them the flags."""
+    layers = (
+        properties_file(options.consumer_config, "--consumer.config"),
+        pairs(options.consumer_property, "--consumer-property"),
+    )
+    named = {"client.id": "console-consumer", **layers[0], **layers[1]}
+    named.update(group_settings(options, layers, named))
+    reset = named.get("auto.offset.reset", "earliest" if options.from_beginning else "latest")
+    if options.from_beginning and reset != "earliest":
+        raise CommandError(
+            f"--from-beginning and auto.offset.reset={reset} cannot be used together", status=2
+        )
+    named["auto.offset.reset"] = reset
+    if options.isolation_level is not None:
+        named["isolation.level"] = options.isolation_level
+    named.setdefault("isolation.level", "read_uncommitted")
+    return translate(named, "consumer", "console-consumer")
+
+
+def group_settings(
+    options: argparse.Namespace, layers: tuple[dict[str, str], ...], named: dict[str, str]
+) -> dict[str, str]:
+    """The group, which every place that names one must name alike, or one of this run's own."""
+    groups = {layer["group.id"] for layer in layers if "group.id" in layer}
+    if options.group is not None:
+        groups.add(options.group)
+    if len(groups) > 1:
+        raise CommandError(
+            f"--group, --consumer-property and --consumer.config name different groups: {', '.join(sorted(groups))}",
+            status=2,
+        )
+    if groups and options.partition is not None:
+        raise CommandError("--group and --partition cannot be used together", status=2)
+    if groups:
+        return {"group.id": groups.pop()}
+    # A group nobody named starts afresh and leaves no offsets behind, as Kafka's tool does.
+    return {
+        "group.id": f"console-consumer-{random.randrange(100_000)}",
+        "enable.auto.commit": named.get("enable.auto.commit", "false"),
     }
-    # A group nobody named is this run's own: it starts afresh and leaves no offsets behind, as Kafka's tool does.
-    own = (
-        {}
-        if options.group or "group.id" in named
-        else {
-            "group.id": f"console-consumer-{random.randrange(100_000)}",
-            "enable.auto.commit": "false",
-        }
-    )
-    if options.group:
-        own["group.id"] = options.group
-    config = client_config(
-        options.bootstrap_server,
-        named,
-        own,
-        {
-            "auto.offset.reset": "earliest"
-            if options.from_beginning
-            else named.get("auto.offset.reset", "latest"),
-            "isolation.level": options.isolation_level,
-        },
-    )
-    return consume(config, options, record_format)
 
 
 def start(consumer: Consumer, options: argparse.Namespace) -> None:
@@ -172,7 +284,7 @@ def start(consumer: Consumer, options: argparse.Namespace) -> None:
     if options.partition is None:
         consumer.subscribe([options.topic] if options.topic else [f"^(?:{options.include})$"])
         return
-    text = options.offset or ("earliest" if options.from_beginning else "latest")
+    text = (options.offset or "").lower() or ("earliest" if options.from_beginning else "latest")
     if text in ("earliest", "latest"):
         offset = OFFSET_BEGINNING if text == "earliest" else OFFSET_END
     elif text.isdigit():
@@ -191,13 +303,16 @@ def consume(
     try:
         consumer = Consumer(config)
         try:
-            consumer.list_topics(timeout=10)
+            connect(consumer, timeout=options.connect_timeout)
             start(consumer, options)
             printed = pump(consumer, options, record_format, sys.stdout.buffer)
         finally:
             consumer.close()
     except KafkaException as error:
-        raise CommandError(f"{config['bootstrap.servers']}: {error.args[0].str()}") from None
+        raise CommandError(f"{config['bootstrap.servers']}: {told(error.error)}") from None
+    finally:
+        if options.enable_systest_events:
+            print("shutdown_complete", flush=True)
     print(f"Processed a total of {printed} messages", file=sys.stderr)
     return 0
 
@@ -208,23 +323,40 @@ def pump(
     """Prints records until --max-messages, --timeout-ms or Ctrl-C ends it; returns how many."""
     printed = 0
     wanted = sys.maxsize if options.max_messages is None or options.max_messages < 0 else options.max_messages
+    # A negative time is no limit.
+    idle_ms = None if options.timeout_ms is None or options.timeout_ms < 0 else options.timeout_ms
     last = time.monotonic()
     try:
         while printed < wanted:
-            messages = consumer.consume(min(500, wanted - printed), 0.1)
+            messages = consumer.consume(min(options.poll_records, wanted - printed), 0.1)
             for message in messages:
                 error = message.error()
                 if error is None:
-                    output.write(record_format.line(message))
                     printed += 1
+                    write(message, options, record_format, output)
                 elif not options.skip_message_on_error:
-                    raise CommandError(f"reading failed: {error.str()}")
+                    raise CommandError(f"reading failed: {told(error)}")
             output.flush()
             if messages:
                 last = time.monotonic()
-            elif options.timeout_ms is not None and (time.monotonic() - last) * 1000 >= options.timeout_ms:
+            elif idle_ms is not None and (time.monotonic() - last) * 1000 >= idle_ms:
                 print(f"no record came for {options.timeout_ms} ms, leaving", file=sys.stderr)
                 break
     except KeyboardInterrupt:
         print(file=sys.stderr)
     return printed
+
+
+def write(
+    message: Message, options: argparse.Namespace, record_format: RecordFormat, output: BinaryIO
+) -> None:
+    """Prints one record; one that its deserializer cannot read ends the command, or is left out on request."""
+    try:
+        output.write(show(record_format, options.formatter, message))
+    except ValueError as error:
+        where = f"{message.topic()}-{message.partition()} offset {message.offset()}"
+        if not options.skip_message_on_error:
+            # What was read before it is printed all the same.
+            output.flush()
+            raise CommandError(f"{where} cannot be printed: {error}") from None
+        print(f"logcore console-consumer: {where} is skipped: {error}", file=sys.stderr)

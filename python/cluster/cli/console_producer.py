@@ -2,17 +2,73 @@
 
 from __future__ import annotations
 
+import argparse
+import functools
+import itertools
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from cluster.cli._common import CommandError, Parser, client_config, pairs, properties_file
+from cluster.cli._common import (
+    CONNECT_TIMEOUT,
+    CommandError,
+    Parser,
+    client_config,
+    connect,
+    pairs,
+    properties_file,
+    told,
+)
+from cluster.cli._java_properties import Translated, translate
+
+if TYPE_CHECKING:
+    from cluster.client import KafkaError, Message, Producer
+
+OF_ONE_RECORD = frozenset({10, 18, 87})
+"""MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE and INVALID_RECORD: what is wrong with a line and not with the topic."""
+
+# Flag -> the producer's property in Java's words. Of two for one property the later wins.
+PRODUCER_FLAGS: dict[str, tuple[str, type, str]] = {
+    "request-required-acks": ("acks", str, "0|1|all|-1"),
+    "request-timeout-ms": ("request.timeout.ms", int, "MS"),
+    "message-send-max-retries": ("retries", int, "N"),
+    "retry-backoff-ms": ("retry.backoff.ms", int, "MS"),
+    "timeout": ("linger.ms", int, "MS"),
+    "batch-size": ("batch.size", int, "BYTES"),
+    "max-partition-memory-bytes": ("batch.size", int, "BYTES"),
+    "max-memory-bytes": ("buffer.memory", int, "BYTES"),
+    "max-block-ms": ("max.block.ms", int, "MS"),
+    "metadata-expiry-ms": ("metadata.max.age.ms", int, "MS"),
+    "socket-buffer-size": ("send.buffer.bytes", int, "BYTES"),
+}
+
+READERS = (
+    "kafka.tools.ConsoleProducer$LineMessageReader",
+    "org.apache.kafka.tools.LineMessageReader",
+)
+"""The one reader there is, by its name in Kafka 3 and in Kafka 4."""
+
+MAX_BLOCK_SECONDS = 60.0
+"""How long a line waits for room in the producer's queue: max.block.ms, by Java's default."""
+
+# Where Java's producer and ours differ by default: its partition of a key, and the largest record it sends.
+JAVA_DEFAULTS = {
+    "client.id": "console-producer",
+    "partitioner.class": "org.apache.kafka.clients.producer.internals.DefaultPartitioner",
+    "max.request.size": "1048576",
+}
 
 
 def parser() -> Parser:
     options = Parser("console-producer", "Sends each line of standard input as a record.")
-    options.add_argument("--bootstrap-server", "--broker-list", required=True, metavar="HOST:PORT[,...]")
+    options.add_argument(
+        "--bootstrap-server", metavar="HOST:PORT[,...]", help="the broker to connect to (required)"
+    )
+    options.add_argument(
+        "--broker-list", metavar="HOST:PORT[,...]", help="the old name of --bootstrap-server"
+    )
     options.add_argument("--topic", required=True)
     options.add_argument(
         "--property",
@@ -32,11 +88,10 @@ def parser() -> Parser:
         metavar="CODEC",
         help="none, gzip, snappy, lz4 or zstd; gzip when no codec follows",
     )
-    options.add_argument("--request-required-acks", metavar="ACKS", help="0, 1 or all (-1)")
-    options.add_argument("--request-timeout-ms", type=int, metavar="MS")
-    options.add_argument("--batch-size", type=int, metavar="BYTES")
+    for flag, (name, kind, metavar) in PRODUCER_FLAGS.items():
+        options.add_argument(f"--{flag}", type=kind, metavar=metavar, help=f"the producer's {name}")
     options.add_argument(
-        "--timeout", type=int, metavar="MS", help="how long a batch waits for more records (linger)"
+        "--line-reader", metavar="CLASS", default=READERS[0], help=f"only {READERS[0]} (the default)"
     )
     options.add_argument("--sync", action="store_true", help="wait for each record's acknowledgement")
     return options
@@ -79,7 +134,7 @@ class LineFormat:
         def text(name: str, default: bytes) -> bytes:
             return properties[name].encode() if name in properties else default
 
-        return cls(
+        found = cls(
             parse_key=flag("parse.key"),
             key_separator=text("key.separator", b"\t"),
             parse_headers=flag("parse.headers"),
@@ -89,6 +144,26 @@ class LineFormat:
             null_marker=properties["null.marker"].encode() if "null.marker" in properties else None,
             ignore_error=flag("ignore.error"),
         )
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        """Refuses marks that could not be told apart, as LineMessageReader does, and empty ones."""
+        marks = {
+            "headers.delimiter": self.headers_delimiter,
+            "headers.separator": self.headers_separator,
+            "headers.key.separator": self.headers_key_separator,
+            "key.separator": self.key_separator,
+            "null.marker": self.null_marker,
+        }
+        empty = [name for name, mark in marks.items() if mark == b"" and name != "null.marker"]
+        if empty:
+            raise CommandError(f"--property {empty[0]} must not be empty", status=2)
+        for (one, left), (other, right) in itertools.combinations(marks.items(), 2):
+            # After the headers comes the key: its mark may be any of theirs.
+            apart = other != "key.separator"
+            if apart and left == right:
+                raise CommandError(f"--property {one} and {other} may not be equal", status=2)
 
     def parse(
         self, line: bytes, number: int
@@ -99,29 +174,39 @@ class LineFormat:
         if self.parse_headers:
             text, rest = self._split(rest, self.headers_delimiter, "headers delimiter", number)
             if text and text != self.null_marker:
-                for header in text.split(self.headers_separator):
-                    name, value = self._split(
-                        header, self.headers_key_separator, "header key separator", number
-                    )
-                    headers.append((name.decode(errors="replace"), self._null(value)))
+                headers = [self._header(pair, number) for pair in text.split(self.headers_separator)]
         key: bytes | None = None
         if self.parse_key:
             key, rest = self._split(rest, self.key_separator, "key separator", number)
             key = self._null(key)
         return headers, key, self._null(rest)
 
-    def _split(self, text: bytes, separator: bytes, what: str, number: int) -> tuple[bytes, bytes]:
+    def _header(self, pair: bytes, number: int) -> tuple[str, bytes | None]:
+        name, found, value = pair.partition(self.headers_key_separator)
+        if not found and not self.ignore_error:
+            raise CommandError(
+                f"no header key separator {shown(self.headers_key_separator)} found in pair {shown(pair)} on line number {number}"
+            )
+        if found and name == self.null_marker:
+            raise CommandError(
+                f"a header's key is the null marker {shown(name)} on line number {number}; only values can be null"
+            )
+        return name.decode(errors="replace"), self._null(value) if found else None
+
+    def _split(self, text: bytes, separator: bytes, what: str, number: int) -> tuple[bytes | None, bytes]:
         left, found, right = text.partition(separator)
         if found:
             return left, right
         if self.ignore_error:
-            return b"", text
-        raise CommandError(
-            f"no {what} {separator.decode(errors='replace')!r} found on line number {number}: {text.decode(errors='replace')!r}"
-        )
+            return None, text
+        raise CommandError(f"no {what} {shown(separator)} found on line number {number}: {shown(text)}")
 
-    def _null(self, text: bytes) -> bytes | None:
+    def _null(self, text: bytes | None) -> bytes | None:
         return None if self.null_marker is not None and text == self.null_marker else text
+
+
+def shown(text: bytes) -> str:
+    return repr(text.decode(errors="replace"))
 
 
 def lines(stream: BinaryIO) -> Iterator[bytes]:
@@ -135,55 +220,157 @@ def lines(stream: BinaryIO) -> Iterator[bytes]:
         yield line.rstrip(b"\r\n") if line.endswith((b"\n", b"\r")) else line
 
 
+def settings(options: argparse.Namespace) -> Translated:
+    """The producer's settings: the file's, over them --producer-property, over them the flags."""
+    named = {
+        **properties_file(options.producer_config, "--producer.config"),
+        **pairs(options.producer_property, "--producer-property"),
+    }
+    for flag, (name, _, _) in PRODUCER_FLAGS.items():
+        value = getattr(options, flag.replace("-", "_"))
+        if value is not None:
+            named[name] = str(value)
+    if options.compression_codec is not None:
+        named["compression.type"] = options.compression_codec
+    return translate({**defaults_for(named), **named}, "producer", "console-producer")
+
+
+def defaults_for(named: dict[str, str]) -> dict[str, str]:
+    """Java's defaults, less those that a setting in the client's own words stands for."""
+    own = {"partitioner.class": "partitioner", "max.request.size": "message.max.bytes"}
+    ignores_keys = named.get("partitioner.ignore.keys", "").strip().lower() == "true"
+    return {
+        name: value
+        for name, value in JAVA_DEFAULTS.items()
+        if own.get(name) not in named and not (name == "partitioner.class" and ignores_keys)
+    }
+
+
 def run(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
+    bootstrap = options.bootstrap_server or options.broker_list
+    if bootstrap is None:
+        raise CommandError("--bootstrap-server must be given", status=2)
+    if options.line_reader not in READERS:
+        raise CommandError(
+            f"--line-reader: {options.line_reader!r} is not supported: no Java class can be loaded here; "
+            f"there is {READERS[0]}",
+            status=2,
+        )
     line_format = LineFormat.of(
-        {**properties_file(options.reader_config, "--reader-config"), **pairs(options.property, "--property")}
+        {
+            **properties_file(options.reader_config, "--reader-config"),
+            **pairs(options.property, "--property", exact=True),
+        }
     )
-    flags = {
-        "compression.type": options.compression_codec,
-        "acks": options.request_required_acks,
-        "request.timeout.ms": options.request_timeout_ms,
-        "batch.size": options.batch_size,
-        "linger.ms": options.timeout,
-    }
-    config = client_config(
-        options.bootstrap_server,
-        properties_file(options.producer_config, "--producer.config"),
-        pairs(options.producer_property, "--producer-property"),
-        {name: str(value) for name, value in flags.items() if value is not None},
+    translated = settings(options)
+    limits = Limits(
+        connect=translated.seconds("max.block.ms", CONNECT_TIMEOUT),
+        block=translated.seconds("max.block.ms", MAX_BLOCK_SECONDS),
     )
-    return send(config, options.topic, line_format, options.sync)
+    return send(client_config(bootstrap, translated.client), options.topic, line_format, options.sync, limits)
 
 
-def send(config: dict[str, str | int | float | bool], topic: str, line_format: LineFormat, sync: bool) -> int:
-    from cluster.client import KafkaError, KafkaException, Message, Producer
+class Limits(NamedTuple):
+    """Seconds for the broker's first answer, and for a line to find room in the producer's queue."""
 
-    failed: list[str] = []
+    connect: float
+    block: float
 
-    def delivered(error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            failed.append(f"a record for {topic} was not delivered: {error.str()}")
 
+@dataclass
+class Deliveries:
+    """What became of the records: the ones refused are told as they come, the first that got lost ends the command."""
+
+    sync: bool
+    lost: str | None = None
+
+    def delivered(self, number: int, error: KafkaError | None, _message: Message | None = None) -> None:
+        """The report of one line's record. One that is refused leaves the others be, as in Kafka's tool without --sync."""
+        if error is None:
+            return
+        text = f"line {number} was not delivered: {told(error)}"
+        if error.code() in OF_ONE_RECORD and not self.sync:
+            print(f"logcore console-producer: {text}", file=sys.stderr)
+        elif self.lost is None:
+            self.lost = text
+
+
+def send(
+    config: dict[str, str | int | float | bool],
+    topic: str,
+    line_format: LineFormat,
+    sync: bool,
+    limits: Limits,
+) -> int:
+    from cluster.client import KafkaException, Producer
+
+    deliveries = Deliveries(sync)
+    problems: list[str] = []
     try:
         producer = Producer(config)
-        producer.list_topics(topic, timeout=10)
-        for number, line in enumerate(lines(sys.stdin.buffer), 1):
-            headers, key, value = line_format.parse(line, number)
-            while True:
-                try:
-                    producer.produce(topic, value, key, headers=headers or None, on_delivery=delivered)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-            if sync:
-                producer.flush()
-            producer.poll(0)
-            if failed:
-                break
+        connect(producer, topic, limits.connect)
+        try:
+            pump(producer, topic, line_format, deliveries, limits.block)
+        except CommandError as error:
+            problems.append(str(error))
+        except KafkaException as error:
+            problems.append(told(error.error))
+        # What was read before a line that ends the command is delivered first.
         producer.flush()
     except KafkaException as error:
-        raise CommandError(f"{config['bootstrap.servers']}: {error.args[0].str()}") from None
-    if failed:
-        raise CommandError(failed[0])
+        raise CommandError(f"{config['bootstrap.servers']}: {told(error.error)}") from None
+    if deliveries.lost is not None:
+        problems.append(deliveries.lost)
+    if problems:
+        raise CommandError("; ".join(problems))
     return 0
+
+
+def pump(
+    producer: Producer, topic: str, line_format: LineFormat, deliveries: Deliveries, block: float
+) -> None:
+    """Hands every line to the producer; a line without its separator is a CommandError."""
+    for number, line in enumerate(lines(sys.stdin.buffer), 1):
+        headers, key, value = line_format.parse(line, number)
+        report = functools.partial(deliveries.delivered, number)
+        produce(producer, Record(topic, headers, key, value), report, block)
+        if deliveries.sync:
+            producer.flush()
+        producer.poll(0)
+        if deliveries.lost is not None:
+            return
+
+
+class Record(NamedTuple):
+    """One line, read."""
+
+    topic: str
+    headers: list[tuple[str, bytes | None]]
+    key: bytes | None
+    value: bytes | None
+
+
+def produce(producer: Producer, record: Record, report: Callable[..., None], block: float) -> None:
+    """Takes one record into the producer's queue, waiting up to `block` seconds for room.
+
+    One that is too large is reported as any refused record is.
+    """
+    from cluster.client import KafkaError, KafkaException
+
+    deadline = time.monotonic() + block
+    while True:
+        try:
+            producer.produce(
+                record.topic, record.value, record.key, headers=record.headers or None, on_delivery=report
+            )
+            return
+        except BufferError as error:
+            if time.monotonic() >= deadline:
+                raise CommandError(f"no room for {block:g} s (max.block.ms): {error}") from None
+            producer.poll(min(0.1, block))
+        except KafkaException as error:
+            if error.error != KafkaError.MSG_SIZE_TOO_LARGE:
+                raise
+            report(error.error)
+            return

@@ -46,7 +46,7 @@ def run(arguments: list[str]) -> int:
         raise CommandError(f"--port takes a number from 0 to 65535, not {options.port}", status=2)
     overrides = pairs(options.override, "--override")
 
-    from cluster.broker import BrokerStartError, run_embedded
+    from cluster.broker import BrokerStartError, BrokerStopError, run_embedded
 
     def ready(address: str) -> None:
         print(
@@ -68,5 +68,7 @@ def run(arguments: list[str]) -> int:
         )
     except BrokerStartError as error:
         raise CommandError(str(error)) from None
+    except BrokerStopError as error:
+        raise CommandError(f"stopped, but not cleanly (exit status 1): {error}") from None
     print("logcore has stopped; every log was closed cleanly", flush=True)
     return 0

@@ -8,7 +8,17 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
-from cluster.cli._common import CommandError, Parser, client_config, pairs, properties_file
+from cluster.cli._common import (
+    CONNECT_TIMEOUT,
+    CommandError,
+    Parser,
+    client_config,
+    connect,
+    pairs,
+    properties_file,
+    told,
+)
+from cluster.cli._java_properties import translate
 
 if TYPE_CHECKING:
     from cluster.client import AdminClient, ConfigEntry, TopicDescription
@@ -18,7 +28,7 @@ Result = TypeVar("Result")
 ACTIONS = ("create", "list", "describe", "alter", "delete")
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 REQUEST_TIMEOUT = 30.0
-CONNECT_TIMEOUT = 10.0
+"""Seconds in which the cluster has to do what a request asks; the client gives the request up by itself then."""
 MAX_REPLICATION_FACTOR = 32767
 
 # Which actions take each of the flags that not all of them take.
@@ -36,6 +46,7 @@ TAKEN_BY = {
     "at_min_isr_partitions": ("describe",),
     "topics_with_overrides": ("describe",),
     "topic_id": ("describe",),
+    "partition_size_limit_per_response": ("describe",),
 }
 
 
@@ -54,6 +65,19 @@ def parser() -> Parser:
     options.add_argument("--replica-assignment", metavar="B1:B2,B3:B4", help="the brokers of each partition")
     options.add_argument(
         "--config", action="append", default=[], metavar="NAME=VALUE", help="with --create; may be repeated"
+    )
+    options.add_argument(
+        "--delete-config",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="refused, as Kafka's tool refuses it together with --bootstrap-server",
+    )
+    options.add_argument(
+        "--partition-size-limit-per-response",
+        type=int,
+        metavar="N",
+        help="with --describe: how many partitions one response may hold; every description here fits one",
     )
     options.add_argument("--if-exists", action="store_true")
     options.add_argument("--if-not-exists", action="store_true")
@@ -76,6 +100,11 @@ def check(options: argparse.Namespace) -> str:
     action = actions[0]
     if options.bootstrap_server is None:
         raise CommandError("--bootstrap-server must be given", status=2)
+    if options.delete_config:
+        raise CommandError(
+            "--delete-config cannot be used with --bootstrap-server (kafka-configs alters a topic's settings)",
+            status=2,
+        )
     if action not in ("list", "describe") and options.topic is None:
         raise CommandError(f"--{action} needs --topic", status=2)
     for name, allowed in TAKEN_BY.items():
@@ -106,23 +135,26 @@ def check(options: argparse.Namespace) -> str:
 def run(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     action = check(options)
-    config = client_config(
-        options.bootstrap_server, properties_file(options.command_config, "--command-config")
-    )
+    settings = translate(properties_file(options.command_config, "--command-config"), "admin", "topics")
+    # Java's one limit for all an operation needs; without it a cluster that does not answer is given up sooner.
+    options.connect_timeout = settings.seconds("default.api.timeout.ms", CONNECT_TIMEOUT)
+    options.request_timeout = settings.seconds("default.api.timeout.ms", REQUEST_TIMEOUT)
+    config = client_config(options.bootstrap_server, settings.client)
 
     from cluster.client import AdminClient, KafkaException
 
+    with_admin = {
+        "create": create,
+        "list": list_topics,
+        "describe": describe,
+        "alter": alter,
+        "delete": delete,
+    }
     try:
-        with_admin = {
-            "create": create,
-            "list": list_topics,
-            "describe": describe,
-            "alter": alter,
-            "delete": delete,
-        }
-        with_admin[action](AdminClient(config), options)
+        with AdminClient(config) as admin:
+            with_admin[action](admin, options)
     except KafkaException as error:
-        raise CommandError(f"{options.bootstrap_server}: {error.args[0].str()}") from None
+        raise CommandError(f"{options.bootstrap_server}: {told(error.error)}") from None
     return 0
 
 
@@ -147,8 +179,13 @@ def create(admin: AdminClient, options: argparse.Namespace) -> None:
             replication_factor=-1 if options.replication_factor is None else options.replication_factor,
             config=configs,
         )
+    connect(admin, timeout=options.connect_timeout)
     try:
-        wait(admin.create_topics([topic]))
+        wait(
+            admin.create_topics(
+                [topic], operation_timeout=options.request_timeout, request_timeout=options.request_timeout
+            )
+        )
     except KafkaException as error:
         if options.if_not_exists and error.args[0].name() == "TOPIC_ALREADY_EXISTS":
             return
@@ -169,16 +206,26 @@ def alter(admin: AdminClient, options: argparse.Namespace) -> None:
     for name in names:
         added = None
         if assignment is not None:
-            added = assignment[len(describe_topics(admin, [name])[name].partitions) :]
+            added = assignment[
+                len(describe_topics(admin, [name], options.request_timeout)[name].partitions) :
+            ]
         requests.append(NewPartitions(name, options.partitions, replica_assignment=added))
     if requests:
-        wait(admin.create_partitions(requests))
+        wait(
+            admin.create_partitions(
+                requests, operation_timeout=options.request_timeout, request_timeout=options.request_timeout
+            )
+        )
 
 
 def delete(admin: AdminClient, options: argparse.Namespace) -> None:
     names = existing(admin, options)
     if names:
-        wait(admin.delete_topics(names))
+        wait(
+            admin.delete_topics(
+                names, operation_timeout=options.request_timeout, request_timeout=options.request_timeout
+            )
+        )
 
 
 def describe(admin: AdminClient, options: argparse.Namespace) -> None:
@@ -189,16 +236,18 @@ def describe(admin: AdminClient, options: argparse.Namespace) -> None:
         require(names, options)
     if not names:
         return
-    topics = describe_topics(admin, names)
+    topics = describe_topics(admin, names, options.request_timeout)
     if options.topic_id is not None:
         topics = {name: topic for name, topic in topics.items() if str(topic.topic_id) == options.topic_id}
         if not topics and not options.if_exists:
             raise CommandError(f"TopicId '{options.topic_id}' does not exist as expected")
-    live = set(admin.list_topics(timeout=REQUEST_TIMEOUT).brokers)
+    live = set(admin.list_topics(timeout=options.request_timeout).brokers)
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
     configs = {
-        resource.name: future.result(REQUEST_TIMEOUT)
-        for resource, future in admin.describe_configs(resources).items()
+        resource.name: future.result()
+        for resource, future in admin.describe_configs(
+            resources, request_timeout=options.request_timeout
+        ).items()
     }
     for name, topic in topics.items():
         print_topic(topic, configs[name], options, live)
@@ -243,18 +292,16 @@ def print_topic(
         )
 
 
-def describe_topics(admin: AdminClient, names: list[str]) -> dict[str, TopicDescription]:
+def describe_topics(admin: AdminClient, names: list[str], timeout: float) -> dict[str, TopicDescription]:
     from cluster.client import TopicCollection
 
-    return {
-        name: future.result(REQUEST_TIMEOUT)
-        for name, future in admin.describe_topics(TopicCollection(names)).items()
-    }
+    described = admin.describe_topics(TopicCollection(names), request_timeout=timeout)
+    return {name: future.result() for name, future in described.items()}
 
 
 def matching(admin: AdminClient, options: argparse.Namespace) -> list[str]:
     """The topics that --topic (a comma-separated list of names or a regular expression) means, sorted."""
-    names = sorted(admin.list_topics(timeout=CONNECT_TIMEOUT).topics)
+    names = sorted(connect(admin, timeout=options.connect_timeout).topics)
     if options.exclude_internal:
         names = [name for name in names if name not in INTERNAL_TOPICS]
     if options.topic is None:
@@ -296,6 +343,6 @@ def replica_assignment(text: str) -> list[list[int]]:
 
 
 def wait(futures: dict[str, Future[Result]] | Iterable[Future[Result]]) -> None:
-    """Waits for every future; the first failure is raised."""
+    """Waits for every future, which their request's timeout ends; the first failure is raised."""
     for future in list(futures.values()) if isinstance(futures, dict) else list(futures):
-        future.result(REQUEST_TIMEOUT)
+        future.result()

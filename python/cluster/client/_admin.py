@@ -1,18 +1,21 @@
-"""`AdminClient`: topics, their settings and consumer groups, in confluent-kafka's shape.
+"""`AdminClient`: the cluster, topics, their settings, consumer groups and offsets, in confluent-kafka's shape.
 
-Every method that changes or describes returns futures at once; the requests run on a small thread pool.
+Every method that changes or describes returns futures at once; the requests run on a small thread pool. A future that is
+not done when the client is closed fails.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from logcore import _native
 
-from . import _config
+from . import _admin_groups, _config
 from ._admin_types import (
     ConfigEntry,
     ConfigResource,
@@ -20,11 +23,18 @@ from ._admin_types import (
     ConsumerGroupDescription,
     ConsumerGroupListing,
     ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
+    DescribeClusterResult,
+    GroupMetadata,
+    IsolationLevel,
     ListConsumerGroupsResult,
+    ListOffsetsResultInfo,
     MemberAssignment,
     MemberDescription,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
     ResourceType,
     TopicCollection,
     TopicDescription,
@@ -32,7 +42,7 @@ from ._admin_types import (
 )
 from ._coordinator import find_coordinator
 from ._errors import KafkaError, KafkaException
-from ._producer import list_topics
+from ._producer import list_topics, seconds
 from ._requests import CONTROLLER, RETRY_PAUSE, Requests
 from ._types import ClusterMetadata, Node, TopicPartition, Uuid
 
@@ -44,6 +54,7 @@ REQUEST_TIMEOUT = 60.0
 OPERATION_TIMEOUT = 60.0
 """Seconds the controller may take to carry a change out."""
 _NOT_CONTROLLER = 41
+_CLOSED = "AdminClient has been closed"
 
 
 class AdminClient:
@@ -55,14 +66,73 @@ class AdminClient:
         self._network = _native.Network(config.values)
         self._requests = Requests(self._network)
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="logcore-admin")
+        self._closed = threading.Event()
+
+    def poll(self, timeout: float | None = -1) -> int:
+        """Waits `timeout` seconds (negative: until closed) and returns 0: an admin client has no callbacks to serve."""
+        self._check_open()
+        self._closed.wait(None if timeout is None or timeout < 0 else timeout)
+        return 0
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
         """The cluster's brokers and topics (or one topic). Seconds; negative waits for as long as it takes."""
+        self._check_open()
         return list_topics(self._network, topic, timeout, create=False)
 
     def cluster_id(self, timeout: float = -1) -> str | None:
         """The cluster's id."""
         return self.list_topics(timeout=timeout).cluster_id
+
+    def describe_cluster(self, *, request_timeout: float = REQUEST_TIMEOUT) -> Future[DescribeClusterResult]:
+        """The brokers, the controller and the cluster's id."""
+        return self._one(lambda: self._describe_cluster(request_timeout))
+
+    def list_groups(self, group: str | None = None, timeout: float = -1) -> list[GroupMetadata]:
+        """The groups of all brokers, or one, with their members. Seconds; negative waits for as long as it takes."""
+        self._check_open()
+        return _admin_groups.list_groups(self._requests, group, seconds(timeout))
+
+    def list_offsets(
+        self,
+        topic_partition_offsets: dict[TopicPartition, OffsetSpec],
+        *,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        request_timeout: float = REQUEST_TIMEOUT,
+    ) -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
+        """The offsets that the specifications ask for; a future for each partition."""
+        questions = [
+            (partition.topic, partition.partition, spec._value)
+            for partition, spec in topic_partition_offsets.items()
+        ]
+        committed = isolation_level is IsolationLevel.READ_COMMITTED
+        return self._each(
+            topic_partition_offsets, lambda: self._list_offsets(questions, committed, request_timeout)
+        )
+
+    def list_consumer_group_offsets(
+        self,
+        list_consumer_group_offsets_request: list[ConsumerGroupTopicPartitions],
+        *,
+        require_stable: bool = False,
+        request_timeout: float = REQUEST_TIMEOUT,
+    ) -> dict[str, Future[ConsumerGroupTopicPartitions]]:
+        """The committed offsets of one group: of the partitions named, or of all it has."""
+        group = _admin_groups.check_group_request(list_consumer_group_offsets_request, committing=False)
+        ask = _admin_groups.list_offsets_of_group
+        return {
+            group.group_id: self._one(lambda: ask(self._requests, group, require_stable, request_timeout))
+        }
+
+    def alter_consumer_group_offsets(
+        self,
+        alter_consumer_group_offsets_request: list[ConsumerGroupTopicPartitions],
+        *,
+        request_timeout: float = REQUEST_TIMEOUT,
+    ) -> dict[str, Future[ConsumerGroupTopicPartitions]]:
+        """Sets the committed offsets of one group that has no members now."""
+        group = _admin_groups.check_group_request(alter_consumer_group_offsets_request, committing=True)
+        change = _admin_groups.alter_offsets_of_group
+        return {group.group_id: self._one(lambda: change(self._requests, group, request_timeout))}
 
     def create_topics(
         self,
@@ -138,25 +208,32 @@ class AdminClient:
         return self._each(resources, lambda: self._describe_configs(resources, request_timeout))
 
     def list_consumer_groups(
-        self, *, states: set[ConsumerGroupState] | None = None, request_timeout: float = REQUEST_TIMEOUT
+        self,
+        *,
+        states: set[ConsumerGroupState] | None = None,
+        types: set[ConsumerGroupType] | None = None,
+        request_timeout: float = REQUEST_TIMEOUT,
     ) -> Future[ListConsumerGroupsResult]:
-        """The groups of all brokers, of these states only when some are given."""
-        return self._pool.submit(self._list_groups, states, request_timeout)
+        """The groups of all brokers, of these states and types only when some are given."""
+        return self._one(lambda: self._list_groups(states, types, request_timeout))
 
     def describe_consumer_groups(
         self, group_ids: list[str], *, request_timeout: float = REQUEST_TIMEOUT
     ) -> dict[str, Future[ConsumerGroupDescription]]:
         """Describes groups; a future each. A group that does not exist is described as DEAD, as brokers do."""
-        return {group: self._pool.submit(self._describe_group, group, request_timeout) for group in group_ids}
+        ask = self._describe_group
+        return {group: self._one(partial(ask, group, request_timeout)) for group in group_ids}
 
     def delete_consumer_groups(
         self, group_ids: list[str], *, request_timeout: float = REQUEST_TIMEOUT
     ) -> dict[str, Future[None]]:
         """Deletes empty groups with their offsets; a future each."""
-        return {group: self._pool.submit(self._delete_group, group, request_timeout) for group in group_ids}
+        change = self._delete_group
+        return {group: self._one(partial(change, group, request_timeout)) for group in group_ids}
 
     def close(self) -> None:
-        """Stops; futures not done fail."""
+        """Stops; futures not done fail, and any use afterwards raises RuntimeError. Closing twice is allowed."""
+        self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._network.close()
 
@@ -190,9 +267,43 @@ class AdminClient:
                 else:
                     future.set_result(answer)
 
+        def cancelled(job: Future[None]) -> None:
+            # Closed before its turn came: nobody would hear of it otherwise.
+            if job.cancelled():
+                for future in futures.values():
+                    future.set_exception(RuntimeError(_CLOSED))
+
+        self._check_open()
         if futures:
-            self._pool.submit(run)
+            self._pool.submit(run).add_done_callback(cancelled)
         return futures
+
+    def _one(self, ask: Callable[[], Result]) -> Future[Result]:
+        return self._each([0], lambda: {0: ask()})[0]
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise RuntimeError(_CLOSED)
+
+    def _describe_cluster(self, timeout: float) -> DescribeClusterResult:
+        response = self._requests.send_until("Metadata", {"topics": []}, timeout=timeout)
+        nodes = {node["node_id"]: _node(node) for node in response["brokers"]}
+        return DescribeClusterResult(
+            nodes.get(response["controller_id"]), list(nodes.values()), response.get("cluster_id")
+        )
+
+    def _list_offsets(
+        self, questions: list[tuple[str, int, int]], read_committed: bool, timeout: float
+    ) -> dict[TopicPartition, ListOffsetsResultInfo | KafkaException]:
+        answers = self._network.list_offsets(questions, timeout=timeout, read_committed=read_committed)
+        return {
+            TopicPartition(topic, number): ListOffsetsResultInfo(
+                offset, timestamp, epoch if epoch >= 0 else None
+            )
+            if error is None
+            else KafkaException(error)
+            for topic, number, offset, timestamp, epoch, error in answers
+        }
 
     def _change(
         self, api: str, message: dict[str, Any], results: str, name: str, timeout: float
@@ -265,7 +376,10 @@ class AdminClient:
         return described
 
     def _list_groups(
-        self, states: set[ConsumerGroupState] | None, timeout: float
+        self,
+        states: set[ConsumerGroupState] | None,
+        types: set[ConsumerGroupType] | None,
+        timeout: float,
     ) -> ListConsumerGroupsResult:
         result = ListConsumerGroupsResult()
         for broker in self._network.metadata([], timeout=timeout)["brokers"]:
@@ -279,9 +393,10 @@ class AdminClient:
                 continue
             for group in response["groups"]:
                 state = ConsumerGroupState.of(group.get("group_state", ""))
-                if states is None or state in states:
+                kind = ConsumerGroupType.of(group.get("group_type", ""))
+                if (states is None or state in states) and (types is None or kind in types):
                     simple = group["protocol_type"] == ""
-                    result.valid.append(ConsumerGroupListing(group["group_id"], simple, state))
+                    result.valid.append(ConsumerGroupListing(group["group_id"], simple, state, kind))
         return result
 
     def _describe_group(self, group: str, timeout: float) -> ConsumerGroupDescription:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ._errors import KafkaError, KafkaException
-from ._types import Node, TopicPartition, Uuid
+from ._types import BrokerMetadata, Node, TopicPartition, Uuid
 
 
 class NewTopic:
@@ -175,6 +175,19 @@ _STATES = {
 }
 
 
+class ConsumerGroupType(Enum):
+    """Which protocol a group's members speak."""
+
+    UNKNOWN = 0
+    CONSUMER = 1
+    CLASSIC = 2
+
+    @classmethod
+    def of(cls, name: str) -> ConsumerGroupType:
+        """The type by the broker's name for it; brokers before 3.8 give none."""
+        return cls.__members__.get(name.upper(), cls.UNKNOWN)
+
+
 @dataclass
 class ConsumerGroupListing:
     """A group as `list_consumer_groups` names it."""
@@ -182,6 +195,7 @@ class ConsumerGroupListing:
     group_id: str
     is_simple_consumer_group: bool
     state: ConsumerGroupState = ConsumerGroupState.UNKNOWN
+    type: ConsumerGroupType = ConsumerGroupType.UNKNOWN
 
 
 @dataclass
@@ -220,3 +234,90 @@ class ConsumerGroupDescription:
     partition_assignor: str
     state: ConsumerGroupState
     coordinator: Node
+
+
+@dataclass
+class GroupMember:
+    """A member as `list_groups` describes it; metadata and assignment are the group protocol's bytes."""
+
+    id: str
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass
+class GroupMetadata:
+    """A group as `list_groups` describes it."""
+
+    broker: BrokerMetadata
+    id: str
+    error: KafkaError | None
+    state: str
+    protocol_type: str
+    protocol: str
+    members: list[GroupMember] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return self.id
+
+
+@dataclass
+class ConsumerGroupTopicPartitions:
+    """A group and partitions, with the offsets committed or to be committed; None stands for all that it has."""
+
+    group_id: str
+    topic_partitions: list[TopicPartition] | None = None
+
+
+@dataclass
+class DescribeClusterResult:
+    """The cluster's brokers; `controller` is None while there is none."""
+
+    controller: Node | None
+    nodes: list[Node]
+    cluster_id: str | None = None
+
+
+class IsolationLevel(Enum):
+    """Whether the end of a partition is before the first open transaction (READ_COMMITTED) or not."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+@dataclass(frozen=True)
+class OffsetSpec:
+    """Which offset of a partition `list_offsets` is to find."""
+
+    _value: int
+
+    @classmethod
+    def earliest(cls) -> OffsetSpec:
+        """The first."""
+        return cls(-2)
+
+    @classmethod
+    def latest(cls) -> OffsetSpec:
+        """The one after the last."""
+        return cls(-1)
+
+    @classmethod
+    def max_timestamp(cls) -> OffsetSpec:
+        """The record with the latest timestamp."""
+        return cls(-3)
+
+    @classmethod
+    def for_timestamp(cls, timestamp: int) -> OffsetSpec:
+        """The first record at or after a time in milliseconds."""
+        return cls(timestamp)
+
+
+@dataclass(frozen=True)
+class ListOffsetsResultInfo:
+    """An offset, -1 when there is no such record; its timestamp, -1 for the beginning and the end."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int | None

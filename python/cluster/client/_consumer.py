@@ -34,7 +34,7 @@ RebalanceCallback = Callable[["Consumer", list[TopicPartition]], None]
 Committed = tuple[KafkaError | None, list[TopicPartition]]
 
 CLOSE_TIMEOUT = 10.0
-"""Seconds that closing may spend on the last commit and on leaving the group."""
+"""Seconds that closing may wait for brokers in all: for the last commit, for leaving the group, for its threads."""
 _LOGICAL = (OFFSET_BEGINNING, OFFSET_END)
 
 
@@ -114,7 +114,7 @@ class Consumer:
     def unsubscribe(self) -> None:
         """Ends the subscription: gives its partitions up and leaves the group."""
         self._open()
-        self._leave()
+        self._leave(_Patience(CLOSE_TIMEOUT))
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         """Reads exactly these partitions from now on.
@@ -225,6 +225,7 @@ class Consumer:
                     event = self._serve()
                     if event is not None:
                         return event
+                    self._open()
                 found = core.poll(timeout)
                 if found is not None:
                     return found
@@ -247,9 +248,13 @@ class Consumer:
         try:
             while len(messages) < num_messages:
                 if self._events:
+                    if messages:
+                        # A callback may raise, and these messages would be lost; the next call runs it.
+                        break
                     event = self._serve()
                     if event is not None:
                         messages.append(event)
+                    self._open()
                     continue
                 messages += core.consume(num_messages - len(messages), timeout)
                 timeout = _left(until)
@@ -269,7 +274,7 @@ class Consumer:
                 self._take_over(partitions)
             case Revoked(partitions, lost):
                 try:
-                    self._give_up(partitions, lost)
+                    self._give_up(partitions, lost, _Patience(CLOSE_TIMEOUT))
                 finally:
                     self._membership.revoked()
             case Failed(error):
@@ -285,13 +290,16 @@ class Consumer:
     def _take_over(self, partitions: list[TopicPartition]) -> None:
         self._held = list(partitions)
         self._rebalancing = True
-        if self._on_assign is not None:
-            self._on_assign(self, list(partitions))
-        # Unless the callback called assign itself.
-        if self._rebalancing:
-            self.assign(partitions)
+        try:
+            if self._on_assign is not None:
+                self._on_assign(self, list(partitions))
+        finally:
+            # Unless the callback called assign itself. One that raises is told of by poll, and the partitions are read
+            # all the same: the group counts on this member for them.
+            if self._core is not None and self._rebalancing:
+                self.assign(partitions)
 
-    def _give_up(self, partitions: list[TopicPartition], lost: bool, timeout: float = CLOSE_TIMEOUT) -> None:
+    def _give_up(self, partitions: list[TopicPartition], lost: bool, patience: _Patience) -> None:
         self._held = []
         self._rebalancing = True
         callback = (self._on_lost or self._on_revoke) if lost else self._on_revoke
@@ -299,11 +307,13 @@ class Consumer:
             if callback is not None:
                 callback(self, list(partitions))
         finally:
-            if self._auto_commit and not lost and self._core is not None:
-                self._offsets.commit_stored(timeout)
-            self._offsets.forget(partitions)
-            if self._core is not None and self._rebalancing:
-                self.unassign()
+            # Only the callback closes a consumer in here, and then closing has done all this.
+            if self._core is not None:
+                if self._auto_commit and not lost:
+                    patience.spend(self._offsets.commit_stored)
+                self._offsets.forget(partitions)
+                if self._rebalancing:
+                    self.unassign()
 
     # ---- positions ----
 
@@ -475,22 +485,28 @@ class Consumer:
     # ---- the end ----
 
     def close(self) -> None:
-        """Commits what was consumed, leaves the group and stops. Closing twice is allowed."""
+        """Commits what was consumed, leaves the group and stops. Closing twice is allowed.
+
+        Waits for brokers that do not answer 10 seconds in all.
+        """
         core = self._core
         if core is None:
             return
+        patience = _Patience(CLOSE_TIMEOUT)
         try:
-            self._leave()
+            self._leave(patience)
             if self._auto_commit and self._assignment:
-                self._offsets.commit_stored(CLOSE_TIMEOUT)
+                patience.spend(self._offsets.commit_stored)
         finally:
             self._core = None
             self._membership.close()
-            self._offsets.stop(CLOSE_TIMEOUT)
-            self._tell_commits()
-            core.close()
+            patience.spend(self._offsets.stop)
+            try:
+                self._tell_commits()
+            finally:
+                core.close()
 
-    def _leave(self) -> None:
+    def _leave(self, patience: _Patience) -> None:
         if not self._membership.subscribed:
             return
         self._membership.take_back()
@@ -498,9 +514,9 @@ class Consumer:
             self._events.remove(event)
         try:
             if self._held:
-                self._give_up(self._held, lost=False)
+                self._give_up(self._held, False, patience)
         finally:
-            self._membership.leave(CLOSE_TIMEOUT)
+            patience.spend(self._membership.leave)
 
     def _tell_commits(self) -> None:
         on_commit = self._callbacks.get("on_commit")
@@ -527,6 +543,21 @@ class Consumer:
         if self._core is None:
             raise RuntimeError("Consumer closed")
         return self._core
+
+
+class _Patience:
+    """Seconds that several waits for brokers share. What the application's callbacks take does not count."""
+
+    def __init__(self, left: float) -> None:
+        self._left = left
+
+    def spend(self, wait: Callable[[float], object]) -> None:
+        """Runs `wait` with the seconds that are left."""
+        begun = time.monotonic()
+        try:
+            wait(self._left)
+        finally:
+            self._left = max(self._left - (time.monotonic() - begun), 0.0)
 
 
 class _Poster:

@@ -125,15 +125,24 @@ class Offsets:
         for partition in partitions:
             self._done.pop(partition, None)
 
-    def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
-        """The group's committed offsets, OFFSET_INVALID where there is none."""
-        message = {
+    def committed(
+        self, partitions: list[TopicPartition] | None, timeout: float, require_stable: bool = False
+    ) -> list[TopicPartition]:
+        """The group's committed offsets, OFFSET_INVALID where there is none; without partitions all that there are.
+
+        `require_stable`: an offset that an open transaction may change is waited for.
+        """
+        message: dict[str, Any] = {
             "group_id": self._coordinator.group,
-            "topics": [
+            "topics": None
+            if partitions is None
+            else [
                 {"name": topic, "partition_indexes": [partition.partition for partition in group]}
                 for topic, group in group_by_topic(partitions).items()
             ],
         }
+        if require_stable:
+            message["require_stable"] = True
         response = self._coordinator.call_until("OffsetFetch", lambda: message, _fetch_codes, timeout=timeout)
         if response.get("error_code", 0):
             raise KafkaException(KafkaError(response["error_code"]))
@@ -143,9 +152,9 @@ class Offsets:
             for answer in topic["partitions"]
         }
         results = []
-        for partition in partitions:
-            result = TopicPartition(partition.topic, partition.partition)
-            answer = answers.get((partition.topic, partition.partition))
+        for topic, number in answers if partitions is None else map(TopicPartition._key, partitions):
+            result = TopicPartition(topic, number)
+            answer = answers.get((topic, number))
             if answer is not None:
                 offset = answer["committed_offset"]
                 result.offset = offset if offset >= 0 else OFFSET_INVALID

@@ -41,10 +41,12 @@ class Producer(_native.ProducerCore):
         return self.list_topics(timeout=timeout).cluster_id
 
     def close(self, timeout: float = -1) -> bool:
-        """Flushes and stops; True when every record was settled. The producer cannot be used afterwards."""
-        left = self.flush(timeout)
-        self._stop()
-        return left == 0
+        """Flushes and stops; True when every record was settled. Any use afterwards raises RuntimeError; closing twice is
+        allowed."""
+        if self._closed():
+            return True
+        self.flush(timeout)
+        return self._stop() == 0
 
     def __enter__(self) -> Producer:
         return self

@@ -20,7 +20,7 @@ _NEWEST = {
     "OffsetFetch": 7,
     "FindCoordinator": 3,
     "DescribeGroups": 5,
-    "ListGroups": 4,
+    "ListGroups": 5,
 }
 
 RETRY_PAUSE = 0.1

@@ -19,12 +19,16 @@ from cluster.controller import znodes
 from cluster.controller.metadata import MetadataCache
 from cluster.controller.state import Action, ControllerState
 from cluster.controller.zookeeper import Check, Create, Delete, Operation, ZooKeeper
-from cluster.model import PartitionState, TopicInfo
+from cluster.model import NO_LEADER, PartitionState, TopicInfo
 
 log = logging.getLogger(__name__)
 
 _OPERATIONS_AT_ONCE = 300
 """Operations of one transaction: a request stays far below the coordinator's limit of 1 MiB."""
+
+
+_NAMES_SHOWN = 20
+"""Partitions that one line of the log names."""
 
 
 class Logs(Protocol):
@@ -41,6 +45,9 @@ class Logs(Protocol):
     ) -> None:
         """Opens or creates a partition's log, or gives an open one its new leader and epoch."""
 
+    def partition_room(self) -> int:
+        """How many more logs may be created before the limit of open files is near."""
+
     def delete_topic(self, topic: str) -> None:
         """Closes and deletes the logs of a topic."""
 
@@ -56,6 +63,7 @@ class Executor:
         self._logs = logs
         self._metadata = metadata
         self._state = state
+        self._offline: dict[str, set[int]] = {}
         self.guard = Check(znodes.CONTROLLER_EPOCH, -1)
 
     async def run(self, actions: Sequence[Action]) -> None:
@@ -80,8 +88,9 @@ class Executor:
             case machine.Configure(topic):
                 await asyncio.to_thread(self._configure, topic)
             case machine.Publish(topic):
-                self._metadata.publish(replace(topic, partitions=dict(topic.partitions)))
+                self._metadata.publish(replace(topic, partitions=self._shown(topic)))
             case machine.Withdraw(name):
+                self._offline.pop(name, None)
                 self._metadata.withdraw(name)
             case machine.CloseTopic(name):
                 await asyncio.to_thread(self._close, name)
@@ -137,17 +146,31 @@ class Executor:
         await self._zk.delete_tree(znodes.topic_path(topic))
         await self._zk.delete(znodes.delete_topic_path(topic))
 
+    def _shown(self, topic: TopicInfo) -> dict[int, PartitionState]:
+        """The partitions as clients are to see them: one whose log is offline has no leader, as in Kafka. The znode
+        keeps the leader, so the next start tries again."""
+        offline = self._offline.get(topic.name, ())
+        return {
+            number: replace(state, leader=NO_LEADER) if number in offline else state
+            for number, state in topic.partitions.items()
+        }
+
     def _open(self, topic: TopicInfo, partitions: Sequence[int]) -> None:
+        failed: dict[int, Exception] = {}
         for number in partitions:
             state = topic.partitions[number]
             try:
                 self._logs.create_partition(
                     topic.name, topic.id, number, state.leader_epoch, state.leader, dict(topic.config)
                 )
-            except Exception:
-                log.exception(
-                    "the log of %s-%d could not be opened; the partition is offline", topic.name, number
-                )
+            except Exception as error:
+                failed[number] = error
+        self._offline[topic.name] = self._offline.get(topic.name, set()) - set(partitions) | set(failed)
+        if failed:
+            first = next(iter(failed))
+            names = ", ".join(f"{topic.name}-{number}" for number in list(failed)[:_NAMES_SHOWN])
+            more = f" and {len(failed) - _NAMES_SHOWN} more" if len(failed) > _NAMES_SHOWN else ""
+            log.error("these partitions are offline: %s%s (the first: %s)", names, more, failed[first])
 
     def _configure(self, topic: TopicInfo) -> None:
         try:

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -32,15 +32,17 @@ from cluster.controller.topics import (
 )
 from cluster.controller.zookeeper import Check, Create, SetData, ZooKeeper
 from cluster.errors import (
+    InvalidPartitions,
     KafkaProtocolError,
     NotController,
+    PolicyViolation,
     RequestTimedOut,
     TopicAlreadyExists,
     TopicDeletionDisabled,
     UnknownServerError,
     UnknownTopicOrPartition,
 )
-from cluster.model import BrokerId, BrokerInfo, ControllerEpoch, TopicInfo, new_topic_id
+from cluster.model import BrokerId, BrokerInfo, ControllerEpoch, Replicas, TopicInfo, new_topic_id
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,11 @@ _PATIENCE_SECONDS = 30.0
 """Kafka's request.timeout.ms."""
 
 T = TypeVar("T")
+
+_TOPIC_BYTES_MAX = 1_000_000
+"""What a request to the coordinator may have of a topic: ZooKeeper's jute.maxbuffer, 1 MiB, less the rest of
+the request. It closes the connection on more.
+"""
 
 _READS_AT_ONCE = 256
 """How many topics are read at the same time at start: enough to hide the round trips, few enough for the
@@ -75,6 +82,7 @@ class Controller:
         self._defaults = defaults
         self._delete_enabled = delete_enabled
         self._state = ControllerState(local, delete_enabled, unclean_election)
+        self._logs = logs
         self._executor = Executor(zk, logs, metadata, self._state)
         self._work: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
         self._pending: set[str] = set()
@@ -366,21 +374,47 @@ class Controller:
     ) -> list[TopicInfo | KafkaProtocolError]:
         self._require_active()
         names = set(self._state.topics)
-        planned = [self._plan(new, names) for new in news]
+        room = self._logs.partition_room()
+        planned: list[TopicInfo | KafkaProtocolError] = []
+        for new in news:
+            topic = self._plan(new, names, room)
+            if isinstance(topic, TopicInfo):
+                room -= self._own(topic.assignment)
+            planned.append(topic)
         if validate_only:
             return planned
         # Topics have nothing to do with each other: their writes and openings need not wait for one another.
         return await asyncio.gather(*(self._create(topic) for topic in planned))
 
-    def _plan(self, new: NewTopic, names: set[str]) -> TopicInfo | KafkaProtocolError:
+    def _own(self, assignment: Mapping[int, Replicas]) -> int:
+        """How many partitions have a replica, and so a log, on this broker."""
+        return sum(self._local in item.replicas for item in assignment.values())
+
+    def _refuse_without_room(self, topic: TopicInfo, added: int, room: int) -> None:
+        """Refuses what has no room in the coordinator or, with `added` logs more, on this broker."""
+        size = len(znodes.encode_topic(topic.id, topic.assignment)) + len(znodes.encode_config(topic.config))
+        if size > _TOPIC_BYTES_MAX:
+            raise InvalidPartitions(
+                f"Topic '{topic.name}' with {len(topic.assignment)} partitions takes {size} bytes in the "
+                f"coordinator, which takes {_TOPIC_BYTES_MAX} at most (jute.maxbuffer); ask for fewer partitions."
+            )
+        if added > room:
+            raise PolicyViolation(
+                f"Topic '{topic.name}' needs {added} more logs on broker {self._local}, whose limit of open files "
+                f"leaves room for {room}; raise it (ulimit -n), or ask for fewer partitions."
+            )
+
+    def _plan(self, new: NewTopic, names: set[str], room: int) -> TopicInfo | KafkaProtocolError:
         brokers = self._assignable()
         start, shift = (random.randrange(max(1, len(brokers))) for _ in range(2))
         try:
             plan = plan_topic(new, brokers, names, self._defaults, start, shift)
+            topic = TopicInfo(plan.name, new_topic_id(), plan.assignment, {}, plan.config)
+            self._refuse_without_room(topic, self._own(topic.assignment), room)
         except KafkaProtocolError as error:
             return error
         names.add(plan.name)
-        return TopicInfo(plan.name, new_topic_id(), plan.assignment, {}, plan.config)
+        return topic
 
     async def _create(self, topic: TopicInfo | KafkaProtocolError) -> TopicInfo | KafkaProtocolError:
         from kazoo.exceptions import NodeExistsError
@@ -421,9 +455,10 @@ class Controller:
         if topic is None:
             raise UnknownTopicOrPartition(f"The topic '{new.name}' does not exist.")
         added = plan_partitions(new, topic, self._assignable())
+        grown = replace(topic, assignment=topic.assignment | added)
+        self._refuse_without_room(grown, self._own(added), self._logs.partition_room())
         if validate_only:
             return
-        grown = replace(topic, assignment=topic.assignment | added)
         await self._zk.set(znodes.topic_path(new.name), znodes.encode_topic(topic.id, grown.assignment))
         await self._carry_out(
             self._state.topic_loaded(

@@ -151,16 +151,19 @@ impl Network {
         metadata_dict(py, &fresh)
     }
 
-    /// Offsets by timestamp (ms; -1 the end, -2 the beginning) of (topic, partition, timestamp) triples.
-    #[pyo3(signature = (questions, *, timeout=60.0))]
+    /// Offsets by timestamp (ms; -1 the end, -2 the beginning, -3 the record with the latest time) of (topic, partition, timestamp) triples.
+    /// `read_committed`: the end is the last stable offset; None is what the client was configured with.
+    #[pyo3(signature = (questions, *, timeout=60.0, read_committed=None))]
     fn list_offsets(
         &self,
         py: Python<'_>,
         questions: Vec<(String, i32, i64)>,
         timeout: f64,
+        read_committed: Option<bool>,
     ) -> PyResult<Vec<Listed>> {
         let cluster = Arc::clone(&self.cluster);
-        let (read_committed, timeout) = (self.read_committed, self::timeout(timeout));
+        let read_committed = read_committed.unwrap_or(self.read_committed);
+        let timeout = self::timeout(timeout);
         let asked = questions
             .into_iter()
             .map(|(topic, partition, timestamp)| ((Arc::from(topic), partition), timestamp))

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use logcore_client::Producer;
 use logcore_client::producer::{Event, NewRecord, Report, Tracked};
+use logcore_client::{ClientError, Producer};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -38,11 +38,22 @@ struct Running {
 }
 
 impl ProducerCore {
-    fn running(&self) -> PyResult<&Running> {
+    fn started(&self) -> PyResult<&Running> {
         self.running
             .get()
             .ok_or_else(|| PyRuntimeError::new_err("Producer.__init__ was not called"))
     }
+
+    /// What every use of a producer needs: that it was started and not closed, in this process.
+    fn running(&self, py: Python<'_>) -> PyResult<&Running> {
+        let running = self.started()?;
+        running.check_open(py)?;
+        Ok(running)
+    }
+}
+
+fn closed() -> PyErr {
+    PyRuntimeError::new_err("Producer has been closed")
 }
 
 #[pymethods]
@@ -96,7 +107,7 @@ impl ProducerCore {
         timestamp: i64,
         headers: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let running = self.running()?;
+        let running = self.running(py)?;
         let callback = callback.or(on_delivery);
         if let Some(callback) = &callback
             && !callback.bind(py).is_callable()
@@ -123,13 +134,17 @@ impl ProducerCore {
             timestamp: if timestamp > 0 { timestamp } else { now_ms() },
         };
         let produced = running.producer.produce(topic.to_str()?, &record, context);
-        produced.map_err(|error| exception(py, &error))
+        produced.map_err(|error| match error {
+            // Another thread closed it after the look above.
+            ClientError::Closed => closed(),
+            error => exception(py, &error),
+        })
     }
 
     /// Waits up to `timeout` seconds for delivery reports and calls their callbacks; returns how many events it served.
     #[pyo3(signature = (timeout=None))]
     fn poll(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
-        let running = self.running()?;
+        let running = self.running(py)?;
         let until = deadline(timeout);
         let mut outstanding = running.producer.len();
         loop {
@@ -146,6 +161,7 @@ impl ProducerCore {
                 }
             }
             py.check_signals()?;
+            running.check_open(py)?;
             let left = running.producer.len();
             // Records without a callback were settled: there is news, though nothing to call.
             if is_past(until) || (outstanding > 0 && left == 0) {
@@ -159,7 +175,7 @@ impl ProducerCore {
     /// the number of records still open.
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
-        let running = self.running()?;
+        let running = self.running(py)?;
         let until = deadline(timeout);
         running.producer.set_flushing(true);
         let result = running.flush_until(py, until);
@@ -178,15 +194,21 @@ impl ProducerCore {
     ) -> PyResult<()> {
         // Records in flight cannot be called back; they are settled by the broker's answer.
         let _ = (in_flight, blocking);
-        let running = self.running()?;
+        let running = self.running(py)?;
         if in_queue {
             py.detach(|| running.producer.purge());
         }
         Ok(())
     }
 
+    /// Records still open; none after closing.
     fn __len__(&self) -> PyResult<usize> {
-        Ok(self.running()?.producer.len())
+        let running = self.started()?;
+        Ok(if running.producer.is_closed() {
+            0
+        } else {
+            running.producer.len()
+        })
     }
 
     fn __bool__(&self) -> bool {
@@ -194,8 +216,8 @@ impl ProducerCore {
     }
 
     /// Requests beside producing, over this producer's connections.
-    fn _network(&self) -> PyResult<Network> {
-        let producer = &self.running()?.producer;
+    fn _network(&self, py: Python<'_>) -> PyResult<Network> {
+        let producer = &self.running(py)?.producer;
         Ok(Network::new(
             producer.background(),
             producer.cluster(),
@@ -203,11 +225,18 @@ impl ProducerCore {
         ))
     }
 
-    /// Stops the background thread. Records still open are dropped.
-    fn _stop(&self, py: Python<'_>) {
-        if let Some(running) = self.running.get() {
-            py.detach(|| running.producer.close());
-        }
+    /// Stops the background thread. Records still open are dropped; returns how many.
+    fn _stop(&self, py: Python<'_>) -> usize {
+        self.running
+            .get()
+            .map_or(0, |running| py.detach(|| running.producer.close()))
+    }
+
+    /// Whether `_stop` was called.
+    fn _closed(&self) -> bool {
+        self.running
+            .get()
+            .is_some_and(|running| running.producer.is_closed())
     }
 }
 
@@ -219,6 +248,14 @@ fn now_ms() -> i64 {
 }
 
 impl Running {
+    fn check_open(&self, py: Python<'_>) -> PyResult<()> {
+        if self.producer.is_closed() {
+            return Err(closed());
+        }
+        let unforked = self.producer.background().fork_guard().check();
+        unforked.map_err(|error| exception(py, &error))
+    }
+
     fn flush_until(&self, py: Python<'_>, until: Option<Instant>) -> PyResult<usize> {
         loop {
             self.serve_waiting(py)?;
@@ -226,6 +263,8 @@ impl Running {
             if left == 0 || is_past(until) {
                 return Ok(left);
             }
+            // A callback or another thread may have closed it; nothing will settle what is left.
+            self.check_open(py)?;
             let wait = slice(until);
             py.detach(|| self.producer.wait_settled(wait));
             py.check_signals()?;

@@ -156,7 +156,12 @@ def _partition(
         "leader_epoch": state.leader_epoch,
         "replica_nodes": list(assigned.replicas),
         "isr_nodes": list(state.isr),
-        "offline_replicas": [item for item in assigned.replicas if item not in context.metadata.brokers],
+        # A live broker in the ISR of a partition without a leader would lead it, were its log not offline.
+        "offline_replicas": [
+            item
+            for item in assigned.replicas
+            if item not in context.metadata.brokers or (state.leader == NO_LEADER and item in state.isr)
+        ],
     }
 
 

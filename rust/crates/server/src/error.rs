@@ -7,6 +7,7 @@ use std::io;
 use logcore_storage::StorageError;
 
 use crate::codes::ErrorCode;
+use crate::descriptors::advice;
 
 /// Every way an operation of this crate can fail.
 #[derive(Debug, thiserror::Error)]
@@ -27,8 +28,21 @@ pub enum ServerError {
     #[error(transparent)]
     Storage(#[from] StorageError),
 
+    /// Logs that could not be closed cleanly, or could not be opened before: which, and why the first.
+    #[error("{0}")]
+    NotClosed(String),
+
+    /// New logs would take the file descriptors that connections and open logs need.
+    #[error(
+        "the limit of {limit} open files leaves no room for another partition; raise it (ulimit -n) or delete topics"
+    )]
+    NoRoom { limit: u64 },
+
     /// A listener's address cannot be bound.
-    #[error("listener {name} cannot listen on {address}: {source}")]
+    #[error(
+        "listener {name} cannot listen on {address}: {source}{}",
+        advice(source)
+    )]
     Bind {
         name: String,
         address: String,
@@ -36,7 +50,7 @@ pub enum ServerError {
     },
 
     /// The operating system refused something the server cannot do without.
-    #[error("cannot {action}: {source}")]
+    #[error("cannot {action}: {source}{}", advice(source))]
     Os {
         action: &'static str,
         source: io::Error,
@@ -91,6 +105,8 @@ impl ServerError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Storage(error) => ErrorCode(error.kafka_code()),
+            Self::NotClosed(_) => ErrorCode::KAFKA_STORAGE_ERROR,
+            Self::NoRoom { .. } => ErrorCode(44),
             Self::InvalidConfig { .. } => ErrorCode(40),
             Self::UnknownPartition { .. } | Self::UnknownTopic(_) => {
                 ErrorCode::UNKNOWN_TOPIC_OR_PARTITION

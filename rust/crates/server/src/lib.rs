@@ -7,7 +7,7 @@
 //! | room | what |
 //! |---|---|
 //! | `server`, `shared` | the owner's view; what every part reaches |
-//! | `listener`, `connection` | accepting within limits; one task per connection |
+//! | `listener`, `connection`, `descriptors` | accepting within limits; one task per connection |
 //! | `frame`, `response` | bytes in, bytes out, `sendfile` |
 //! | `api` | one file per API |
 //! | `registry`, `purgatory`, `fetch_session` | partitions and leaders; long polls; KIP-227 |
@@ -23,6 +23,7 @@ mod codes;
 mod config;
 mod connection;
 mod control;
+mod descriptors;
 mod error;
 mod fetch_session;
 mod frame;

@@ -2,10 +2,12 @@
 //!
 //! A bounded queue: any thread pushes, Python drains it with `take` after the wake descriptor became readable. When nobody
 //! drains it, the oldest lines are dropped and their number is told with the next drain; a flood of bad connections costs
-//! no memory. A crash loses the lines that were not taken.
+//! no memory. What clients can bring about again and again is said once and then at most once a minute, with its number
+//! ([`LogLines::seldom`]). A crash loses the lines that were not taken.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -13,6 +15,10 @@ use crate::wake::WakeFd;
 
 /// How many lines may wait.
 const CAPACITY: usize = 4096;
+/// How long a line that came is not repeated.
+const PAUSE: Duration = Duration::from_secs(60);
+/// How many different lines are remembered for that; what does not fit is said each time.
+const REMEMBERED_MAX: usize = 4096;
 
 /// How bad it is; the numbers are those of Python's `logging`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +46,16 @@ struct Queue {
     dropped: u64,
 }
 
+/// A line that was said, and how often it would have been since.
+struct Said {
+    at: Instant,
+    kept_back: u64,
+}
+
 /// The queue.
 pub(crate) struct LogLines {
     queue: Mutex<Queue>,
+    said: Mutex<HashMap<String, Said>>,
     wake: Arc<WakeFd>,
 }
 
@@ -50,6 +63,7 @@ impl LogLines {
     pub(crate) fn new(wake: Arc<WakeFd>) -> Self {
         Self {
             queue: Mutex::default(),
+            said: Mutex::default(),
             wake,
         }
     }
@@ -80,6 +94,43 @@ impl LogLines {
         self.push(Level::Error, message);
     }
 
+    /// A line that may come often: of those with one `key` the first is said, and then one a minute with the number of
+    /// those that were not.
+    pub(crate) fn seldom(&self, level: Level, key: &str, message: String) {
+        if let Some(message) = self.said_now(key, message, Instant::now()) {
+            self.push(level, message);
+        }
+    }
+
+    /// The line as it is to be said at `now`, if it is.
+    fn said_now(&self, key: &str, message: String, now: Instant) -> Option<String> {
+        let mut said = self.said.lock();
+        if let Some(last) = said.get_mut(key) {
+            if now < last.at + PAUSE {
+                last.kept_back += 1;
+                return None;
+            }
+            let kept_back = std::mem::take(&mut last.kept_back);
+            let seconds = (now - last.at).as_secs();
+            last.at = now;
+            return Some(match kept_back {
+                0 => message,
+                more => format!("{message} (and {more} times more in the last {seconds} s)"),
+            });
+        }
+        if said.len() >= REMEMBERED_MAX {
+            said.retain(|_, last| now < last.at + PAUSE);
+        }
+        if said.len() < REMEMBERED_MAX {
+            let first = Said {
+                at: now,
+                kept_back: 0,
+            };
+            said.insert(key.to_owned(), first);
+        }
+        Some(message)
+    }
+
     /// Every line that waits, oldest first.
     pub(crate) fn take(&self) -> Vec<LogLine> {
         let queue = std::mem::take(&mut *self.queue.lock());
@@ -100,6 +151,32 @@ impl LogLines {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // If this failed, a client that tries again and again would fill the disk with one line, or nobody would hear that it
+    // goes on.
+    #[test]
+    fn what_is_repeated_is_said_seldom_and_counted() {
+        let lines = LogLines::new(Arc::new(WakeFd::new().unwrap()));
+        let start = Instant::now();
+        let said = |key: &str, seconds| {
+            lines.said_now(key, "no".to_owned(), start + Duration::from_secs(seconds))
+        };
+        assert_eq!(said("a", 0).unwrap(), "no");
+        assert_eq!(said("b", 0).unwrap(), "no");
+        for _ in 0..1045 {
+            assert_eq!(said("a", 59), None);
+        }
+        assert_eq!(
+            said("a", 75).unwrap(),
+            "no (and 1045 times more in the last 75 s)"
+        );
+        assert_eq!(said("a", 76), None);
+        for number in 0..2 * REMEMBERED_MAX {
+            assert!(said(&number.to_string(), 76).is_some());
+        }
+        assert_eq!(lines.said.lock().len(), REMEMBERED_MAX);
+        assert_eq!(said("b", 200).unwrap(), "no");
+    }
 
     // If this failed, a peer that sends garbage in a loop would fill the broker's memory with log lines, or a drop of
     // lines would go unnoticed.

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,7 +18,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::connection;
 use crate::control::ConnectionInfo;
+use crate::descriptors::{Descriptors, advice};
 use crate::error::{Result, ServerError};
+use crate::lines::Level;
 use crate::shared::Shared;
 
 /// How long accepting pauses when the process is out of file descriptors.
@@ -143,9 +146,11 @@ pub(crate) async fn accept(
                 open(&shared, &limits, &name, permit, stream, peer, &alive)
             }
             Err(error) => {
-                shared.lines.error(format!(
-                    "listener {name} cannot accept a connection: {error}"
-                ));
+                let text = format!(
+                    "listener {name} cannot accept a connection: {error}{}",
+                    advice(&error)
+                );
+                shared.lines.seldom(Level::Error, &name, text);
                 tokio::time::sleep(OUT_OF_RESOURCES_PAUSE).await;
             }
         }
@@ -174,11 +179,21 @@ fn open(
     alive: &mpsc::Sender<()>,
 ) {
     let ip = peer.ip().to_canonical();
-    if !limits.enter(ip) {
+    let descriptors = Descriptors::now();
+    if !descriptors.leave_room_for_logs(stream.as_raw_fd()) {
+        let text = format!(
+            "connection from {peer} closed: connections and logs have nearly all of the {} files that may be open, and the rest is kept for the logs; raise the limit (ulimit -n) or set max.connections.per.ip",
+            descriptors.limit
+        );
         shared.metrics.connections_refused.add(1);
-        shared.lines.warning(format!(
-            "connection from {peer} closed: {ip} has max.connections.per.ip open already"
-        ));
+        shared.lines.seldom(Level::Warning, "descriptors", text);
+        return;
+    }
+    if !limits.enter(ip) {
+        let text =
+            format!("connection from {peer} closed: {ip} has max.connections.per.ip open already");
+        shared.metrics.connections_refused.add(1);
+        shared.lines.seldom(Level::Warning, &ip.to_string(), text);
         return;
     }
     shared.metrics.connections_accepted.add(1);

@@ -10,10 +10,13 @@ use std::time::{Duration, Instant};
 use logcore_storage::{LogConfig, LogDir, Opening, Partition, Progress, StorageError};
 use parking_lot::Mutex;
 
+use crate::descriptors::advice;
 use crate::error::{Result, ServerError};
 use crate::lines::{Level, LogLines};
 use crate::registry::TopicId;
 
+/// How many logs a line names.
+const NAMES_SHOWN: usize = 20;
 /// How often the progress of an opening is told.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
@@ -125,8 +128,12 @@ impl Logs {
             let dir = LogDir::open_with(Path::new(path), node_id, Some(cluster_id), &opening)?;
             teller.summarise(&dir);
             for (log, error) in dir.failures() {
+                let advice = match error {
+                    StorageError::Io { source, .. } => advice(source),
+                    _ => "",
+                };
                 lines.error(format!(
-                    "the log in {} stays offline: {error}",
+                    "the log in {} stays offline: {error}{advice}",
                     log.display()
                 ));
                 offline.push((log.clone(), error.to_string()));
@@ -195,7 +202,12 @@ impl Logs {
     pub(crate) fn maintain(&self, now_ms: i64, lines: &LogLines) {
         for dir in &self.dirs {
             if let Err(error) = dir.maintain(now_ms) {
-                lines.error(format!("maintenance of {}: {error}", dir.path().display()));
+                let path = dir.path().display();
+                lines.seldom(
+                    Level::Error,
+                    &format!("maintain {path}"),
+                    format!("maintenance of {path}: {error}"),
+                );
             }
         }
     }
@@ -203,12 +215,48 @@ impl Logs {
     /// Closes everything and marks the shutdown as clean where it was.
     ///
     /// # Errors
-    /// The first failure; the other directories are closed all the same.
+    /// [`ServerError::NotClosed`] names the logs that were not closed cleanly; all others are.
     pub(crate) fn close(&self) -> Result<()> {
-        let mut result = Ok(());
+        let mut failed = Vec::new();
+        let mut first = None;
         for dir in &self.dirs {
-            result = result.and(dir.close().map_err(ServerError::from));
+            let closed = dir.close();
+            let before = failed.len();
+            for partition in dir.partitions() {
+                if let Some(reason) = partition.log.failure() {
+                    failed.push(format!("{}-{}", partition.topic, partition.partition));
+                    first.get_or_insert_with(|| reason.to_owned());
+                }
+            }
+            if let Err(error) = closed
+                && failed.len() == before
+            {
+                failed.push(dir.path().display().to_string());
+                first.get_or_insert_with(|| error.to_string());
+            }
         }
-        result
+        for (path, reason) in &self.offline {
+            let name = path.file_name().map(|name| name.to_string_lossy());
+            failed.push(name.unwrap_or_default().into_owned());
+            first.get_or_insert_with(|| reason.clone());
+        }
+        match first {
+            None => Ok(()),
+            Some(reason) => Err(ServerError::NotClosed(not_closed(&failed, &reason))),
+        }
     }
+}
+
+/// The names of logs, and why the first of them is one.
+fn not_closed(names: &[String], reason: &str) -> String {
+    let (count, shown) = (names.len(), names.len().min(NAMES_SHOWN));
+    let logs = if count == 1 { "log was" } else { "logs were" };
+    let more = match count - shown {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "{count} {logs} not closed cleanly and will be recovered at the next start: {}{more} (the first: {reason}); every other log was closed",
+        names[..shown].join(", ")
+    )
 }

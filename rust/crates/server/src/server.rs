@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 use crate::api::api_versions::ApiTable;
 use crate::config::{Properties, ServerConfig};
 use crate::control::{ControlQueue, ControlRequest};
+use crate::descriptors::Descriptors;
 use crate::error::{Result, ServerError};
 use crate::fetch_session::FetchSessions;
 use crate::housekeeping::Housekeeping;
@@ -257,6 +258,10 @@ impl Server {
                 self.with_id(partition, spec.topic_id)
             }
             None => {
+                if self.partition_room() == 0 {
+                    let limit = Descriptors::now().limit;
+                    return Err(ServerError::NoRoom { limit });
+                }
                 let created =
                     self.shared
                         .logs
@@ -272,6 +277,11 @@ impl Server {
         });
         self.shared.registry.insert(partition);
         Ok(())
+    }
+
+    /// How many more partitions may be created before the limit of open files is near.
+    pub fn partition_room(&self) -> u64 {
+        Descriptors::now().room_for_logs(self.wake.borrowed())
     }
 
     /// Deletes a topic and its logs. Whoever reads from them may finish; what comes later is told that the topic is unknown.

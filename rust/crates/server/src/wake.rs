@@ -4,7 +4,7 @@
 //! *before* it drains, so a signal between the two leaves it readable and nothing is slept through.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -32,6 +32,10 @@ impl WakeFd {
         let mut counter = [0; 8];
         // EAGAIN means that it was not readable to begin with.
         while let Err(Errno::INTR) = rustix::io::read(&self.0, &mut counter) {}
+    }
+
+    pub(crate) fn borrowed(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     pub(crate) fn raw(&self) -> RawFd {

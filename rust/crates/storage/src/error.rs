@@ -8,6 +8,10 @@ use std::path::{Path, PathBuf};
 
 use logcore_records::RecordError;
 
+/// No descriptor left in the process, or in the system; the numbers are the same on every Unix.
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
+
 /// Every way an operation of this crate can fail.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
@@ -238,6 +242,12 @@ impl StorageError {
                     io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
                 )
         )
+    }
+
+    /// True when the process, or the system, had no file descriptor left: no file was touched, and the same works once
+    /// others are closed.
+    pub fn is_out_of_files(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if matches!(source.raw_os_error(), Some(EMFILE | ENFILE)))
     }
 
     /// True when the disk or the directory failed, false when what was sent was refused.

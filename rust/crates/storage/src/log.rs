@@ -283,9 +283,19 @@ impl Log {
         }
     }
 
-    /// Like [`Log::fail`] for what left the log as it was: a full disk is no reason to stop.
+    /// Like [`Log::fail`] for what left the log as it was: neither a full disk is a reason to stop, nor a file that could
+    /// not be opened for want of a descriptor.
     fn fail_unless_full(&self, error: StorageError) -> StorageError {
         if error.is_disk_full() {
+            error
+        } else {
+            self.fail_unless_out_of_files(error)
+        }
+    }
+
+    /// Like [`Log::fail`] for an fsync, which a full disk does fail for good: what was to be brought to disk may be lost.
+    fn fail_unless_out_of_files(&self, error: StorageError) -> StorageError {
+        if error.is_out_of_files() {
             error
         } else {
             self.fail(error)

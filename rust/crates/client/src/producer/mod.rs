@@ -15,6 +15,7 @@ mod topic_queue;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -51,6 +52,8 @@ pub(crate) struct Shared<T> {
     accumulator: Mutex<Accumulator<T>>,
     wake: Notify,
     events: Arc<(Mutex<Events<T>>, Condvar)>,
+    /// Set under the accumulator's lock: what was taken before it counts as open, what comes after it is refused.
+    closed: AtomicBool,
 }
 
 impl<T> Shared<T> {
@@ -123,6 +126,7 @@ impl<T: Send + 'static> Producer<T> {
             cluster: Arc::clone(&cluster),
             wake: Notify::new(),
             events,
+            closed: AtomicBool::new(false),
         });
         background.spawn(cluster.keep_fresh());
         background.spawn(sender::run(Arc::clone(&shared)));
@@ -133,12 +137,15 @@ impl<T: Send + 'static> Producer<T> {
     ///
     /// # Errors
     /// [`ClientError::QueueFull`], [`ClientError::MessageTooLarge`], [`ClientError::UnknownPartition`],
-    /// [`ClientError::UnknownTopic`] or [`ClientError::Forked`].
+    /// [`ClientError::UnknownTopic`], [`ClientError::Closed`] or [`ClientError::Forked`].
     pub fn produce(&self, topic: &str, record: &NewRecord<'_>, context: Option<T>) -> Result<()> {
         self.background.fork_guard().check()?;
         let unreported = self.shared.events.0.lock().records;
         let now = Instant::now();
         let mut accumulator = self.shared.accumulator.lock();
+        if self.is_closed() {
+            return Err(ClientError::Closed);
+        }
         let result = accumulator.append(topic, record, context, unreported, now);
         let name = match result {
             Ok(Wake::Metadata) => accumulator.topic_name(topic),
@@ -230,8 +237,21 @@ impl<T: Send + 'static> Producer<T> {
         &self.background
     }
 
-    /// Stops the thread. Records not yet acknowledged are dropped: flush first.
-    pub fn close(&self) {
+    /// Takes no more records and stops the thread. Records not yet acknowledged are dropped: flush first. Returns how
+    /// many records were neither acknowledged nor reported.
+    pub fn close(&self) -> usize {
+        let accumulator = self.shared.accumulator.lock();
+        self.shared.closed.store(true, Ordering::Release);
+        drop(accumulator);
         self.background.stop();
+        // Whoever waits in another thread looks again and finds the producer closed.
+        self.shared.batches_settled();
+        self.len()
+    }
+
+    /// Whether [`Producer::close`] was called.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.closed.load(Ordering::Acquire)
     }
 }

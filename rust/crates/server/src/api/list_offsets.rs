@@ -6,6 +6,7 @@ use logcore_protocol::{RequestHeader, Struct, Value};
 
 use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
+use crate::lines::Level;
 use crate::registry::Partition;
 use crate::response::Response;
 use crate::shared::Shared;
@@ -135,10 +136,12 @@ fn look_up(
         _ => tokio::task::block_in_place(|| log.offset_for_timestamp(timestamp)),
     };
     let found = found.map_err(|error| {
-        shared.lines.error(format!(
-            "ListOffsets of {}-{}: {error}",
-            place.topic, place.index
-        ));
+        let partition = format!("{}-{}", place.topic, place.index);
+        shared.lines.seldom(
+            Level::Error,
+            &format!("list {partition} {:?}", std::mem::discriminant(&error)),
+            format!("ListOffsets of {partition}: {error}"),
+        );
         ErrorCode(error.kafka_code())
     })?;
     Ok(found

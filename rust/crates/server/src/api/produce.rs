@@ -16,6 +16,7 @@ use logcore_storage::StorageError;
 
 use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
+use crate::lines::Level;
 use crate::purgatory::HasWaitingRoom;
 use crate::registry::{Leadership, Partition};
 use crate::response::Response;
@@ -287,17 +288,17 @@ fn write(
 
 fn from_storage(shared: &Shared, place: &Partition, error: &StorageError) -> Refused {
     let code = ErrorCode(error.kafka_code());
-    let text = format!(
-        "Produce to {}-{} refused: {error}",
-        place.topic, place.index
-    );
+    let partition = format!("{}-{}", place.topic, place.index);
+    let text = format!("Produce to {partition} refused: {error}");
     if error.is_storage_failure() {
         // Where the files are is the operator's business, not the client's.
-        shared.lines.error(text);
+        shared.lines.seldom(Level::Error, &text.clone(), text);
         return code.into();
     }
     if code == ErrorCode::CORRUPT_MESSAGE {
-        shared.lines.warning(text);
+        // The text tells a position, so it is not the key.
+        let key = format!("corrupt {partition}");
+        shared.lines.seldom(Level::Warning, &key, text);
     }
     Refused::new(code, error.to_string())
 }

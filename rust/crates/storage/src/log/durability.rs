@@ -41,7 +41,8 @@ impl Log {
         let _one_at_a_time = self.flushing.lock();
         self.check_online()?;
         let end = end.min(self.log_end_offset());
-        self.sync_through(last).map_err(|e| self.fail(e))?;
+        self.sync_through(last)
+            .map_err(|e| self.fail_unless_out_of_files(e))?;
         self.recovery_point.fetch_max(end, Ordering::AcqRel);
         Ok(())
     }
@@ -59,7 +60,7 @@ impl Log {
             // Read first: what is appended from here on may or may not be covered.
             let end = self.log_end_offset();
             self.sync_through(&self.active())
-                .map_err(|e| self.fail(e))?;
+                .map_err(|e| self.fail_unless_out_of_files(e))?;
             self.recovery_point.fetch_max(end, Ordering::AcqRel);
         }
         if lead {
@@ -71,7 +72,7 @@ impl Log {
     fn sync_through(&self, last: &Segment) -> Result<()> {
         let flushed = self.recovery_point();
         let segments = self.segments();
-        let mut new_entries = false;
+        let mut new_entries = Vec::new();
         for segment in segments
             .iter()
             .filter(|s| s.base_offset <= last.base_offset)
@@ -80,19 +81,23 @@ impl Log {
                 continue;
             }
             segment.flush()?;
-            if !segment.directory_synced.swap(true, Ordering::AcqRel) {
+            if !segment.directory_synced.load(Ordering::Acquire) {
                 // Once the segments before are deleted, their producers are in this snapshot only.
                 producer_snapshot::sync(&self.dir, segment.base_offset)?;
-                new_entries = true;
+                new_entries.push(segment);
             }
         }
-        if new_entries {
-            files::sync_dir(&self.dir)?;
-            // The first time, the entry of the directory itself may be new as well.
-            files::sync_parent(&self.dir)
-        } else {
-            Ok(())
+        if new_entries.is_empty() {
+            return Ok(());
         }
+        files::sync_dir(&self.dir)?;
+        // The first time, the entry of the directory itself may be new as well.
+        files::sync_parent(&self.dir)?;
+        // Not before: for want of a descriptor the directory is not synced now, but the next time.
+        for segment in new_entries {
+            segment.directory_synced.store(true, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Flushes, gives the files their final size, writes the producers' snapshot. Appends and reads after this fail;

@@ -54,7 +54,7 @@ impl Log {
             // The producers' state goes first: once a segment is deleted, it is only in the snapshots of later ones.
             producer_snapshot::sync(&self.dir, active.base_offset)
                 .and_then(|()| files::sync_dir(&self.dir))
-                .map_err(|e| self.fail(e))?;
+                .map_err(|e| self.fail_unless_out_of_files(e))?;
             self.flush_through(last_rolled, active.base_offset)?;
         }
         Ok(())

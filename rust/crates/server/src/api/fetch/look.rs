@@ -9,6 +9,7 @@ use logcore_storage::{AbortedTxn, LogSlice, StorageError};
 
 use crate::codes::ErrorCode;
 use crate::fetch_session::Wanted;
+use crate::lines::Level;
 use crate::purgatory::{Stay, Waiter};
 use crate::registry::{Leadership, Partition};
 use crate::shared::Shared;
@@ -189,10 +190,12 @@ fn diverging(place: &Arc<Partition>, wanted: &Wanted) -> Result<Option<(i32, i64
 
 fn failed(shared: &Shared, place: &Partition, error: &StorageError) -> Refused {
     if error.is_storage_failure() {
-        shared.lines.error(format!(
-            "Fetch of {}-{} at {error}",
-            place.topic, place.index
-        ));
+        let partition = format!("{}-{}", place.topic, place.index);
+        shared.lines.seldom(
+            Level::Error,
+            &format!("fetch {partition} {:?}", std::mem::discriminant(error)),
+            format!("Fetch of {partition} failed: {error}"),
+        );
     }
     ErrorCode(error.kafka_code()).into()
 }
