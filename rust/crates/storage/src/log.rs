@@ -261,9 +261,9 @@ impl Log {
         }
     }
 
-    /// Like [`Log::fail`] for what left the log as it was: a file that could not be opened for want of a descriptor is no
-    /// failure of the disk.
-    fn fail_unless_full(&self, error: StorageError) -> StorageError {
+    /// Like [`Log::fail`], but a file that could not be opened for want of a descriptor is no failure of the disk: nothing
+    /// was written or synced, and the same is tried again. Also for flushes, where a full disk would be one.
+    fn fail_unless_out_of_files(&self, error: StorageError) -> StorageError {
         if error.is_out_of_files() {
             error
         } else {

@@ -125,7 +125,7 @@ impl Log {
             .unwrap_or(-1);
         let active = self
             .active_for(writer, config, size, newest, end - 1, now_ms)
-            .map_err(|e| self.fail_unless_full(e))?;
+            .map_err(|e| self.fail_unless_out_of_files(e))?;
         self.assign_epoch(leader_epoch, first_offset)
             .map_err(|e| self.fail(e))?;
         let placed = validator::place(bytes, headers, log_append_time.is_some());
@@ -192,7 +192,7 @@ impl Log {
         let config = self.config();
         self.roll_locked(&mut writer, &config, now_ms)
             .map(|_| ())
-            .map_err(|e| self.fail_unless_full(e))
+            .map_err(|e| self.fail_unless_out_of_files(e))
     }
 
     pub(super) fn roll_locked(

@@ -19,7 +19,7 @@ impl Log {
         let active = self.active();
         let end = active.next_offset();
         self.flush_through(&active)
-            .map_err(|e| self.fail_unless_full(e))?;
+            .map_err(|e| self.fail_unless_out_of_files(e))?;
         self.recovery_point.fetch_max(end, Ordering::AcqRel);
         if let Some(mut writer) = self.writer.try_lock()
             && self.log_end_offset() == end

@@ -49,7 +49,7 @@ impl Log {
         };
         if self.recovery_point() < active.base_offset {
             self.flush_through(last_rolled)
-                .map_err(|e| self.fail_unless_full(e))?;
+                .map_err(|e| self.fail_unless_out_of_files(e))?;
             self.recovery_point
                 .fetch_max(active.base_offset, Ordering::AcqRel);
         }
