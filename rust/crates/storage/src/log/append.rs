@@ -190,6 +190,8 @@ impl Log {
             .map_err(|e| self.fail(e))?;
         self.assign_epoch(terms.leader_epoch, first_offset)
             .map_err(|e| self.fail(e))?;
+        let aborted = writer.producers.aborted_by(&staged).len();
+        active.reserve_aborted(aborted).map_err(|e| self.fail(e))?;
         let placed = validator::place(bytes, headers, log_append_time.is_some());
         let tail = active.append(bytes, &placed).map_err(|e| self.fail(e))?;
         self.take_in(writer, config, &active, staged, tail, terms.now_ms)
