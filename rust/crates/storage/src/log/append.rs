@@ -192,6 +192,10 @@ impl Log {
             .map_err(|e| self.fail_unless_full(e))?;
         self.assign_epoch(terms.leader_epoch, first_offset)
             .map_err(|e| self.fail_unless_full(e))?;
+        let aborted = writer.producers.aborted_by(&staged).len();
+        active
+            .reserve_aborted(aborted)
+            .map_err(|e| self.fail_unless_full(e))?;
         let placed = validator::place(bytes, headers, log_append_time.is_some());
         let tail = active
             .append(bytes, &placed)

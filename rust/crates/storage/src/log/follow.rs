@@ -128,6 +128,8 @@ impl Log {
         for batch in batches {
             self.follow_epoch(batch).map_err(|e| self.fail(e))?;
         }
+        let aborted = writer.producers.aborted_by(&staged).len();
+        active.reserve_aborted(aborted).map_err(|e| self.fail(e))?;
         let placed: Vec<StoredBatch> = batches
             .iter()
             .map(|batch| StoredBatch {
