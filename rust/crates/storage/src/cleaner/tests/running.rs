@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use super::*;
 use crate::checkpoints::{CLEANER_FILE, read_offsets};
 use crate::cleaner::{Cleaner, CleanerConfig, CleanerEvent};
+use crate::files::{INDEX_SUFFIX, TIME_INDEX_SUFFIX};
 use crate::log_dir::LogDir;
 use crate::standalone::StandaloneLog;
 
@@ -19,6 +21,15 @@ fn batch(key: &[u8], value: &[u8]) -> Vec<u8> {
 fn append(log: &Log, key: &[u8], value: &[u8]) {
     log.append_as_leader(&mut batch(key, value), 0, NOW)
         .unwrap();
+}
+
+/// Set when it is dropped, by a panic too: nobody waits for what does not come.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 // Broken if it failed: a reader would miss records, see them twice or damaged, while segments are replaced under it.
@@ -63,6 +74,7 @@ fn readers_see_no_gap_while_segments_are_replaced() {
                 }
             });
         }
+        let _at_end = SetAtEnd(&done);
         for count in 0..2000u32 {
             append(&log, b"counter", &count.to_be_bytes());
             if count % 50 == 49 {
@@ -70,9 +82,46 @@ fn readers_see_no_gap_while_segments_are_replaced() {
                 log.maintain(NOW + 1_000_000).unwrap();
             }
         }
-        done.store(true, Ordering::Release);
     });
     assert!(log.segment_count() < 10);
+}
+
+// Broken if it failed: a reader that began before a swap would look into its segment by the new one's index, or write an
+// index of the old segment into the new one's file.
+#[test]
+fn a_replaced_segment_leaves_the_new_ones_files_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = Writer::new(dir.path());
+    for round in 0..40u8 {
+        if round == 20 {
+            writer.roll();
+        }
+        writer.plain(&[
+            (&[round % 3], Some(&[round; 60])),
+            (&[100 + round], Some(&[round; 60])),
+        ]);
+    }
+    let log = writer.open(config());
+    log.close().unwrap();
+    drop(log);
+    // Nothing of the first segment has been opened but its file, and the cleaner only copies it.
+    let log = Log::open(dir.path(), config(), true, 0).unwrap();
+    log.cleaning().set_first_dirty(40);
+    let old = Arc::clone(&log.plan_cleaning(NOW).unwrap().view.segments[0]);
+    log.compact_now(NOW).unwrap();
+    let files = || {
+        let read = |suffix| std::fs::read(segment_file(dir.path(), 0, suffix)).unwrap();
+        (read(INDEX_SUFFIX), read(TIME_INDEX_SUFFIX))
+    };
+    let before = files();
+    for offset in 0..40 {
+        let slice = old.read(offset, 1, 40, true).unwrap().unwrap();
+        assert_eq!(slice.base_offset, offset - offset % 2);
+        let found = old.locate_time(offset, 0).unwrap().unwrap();
+        assert_eq!(found.base_offset, offset - offset % 2);
+    }
+    assert_eq!(files(), before);
+    assert_eq!(read_all(&log).len(), 3 + 40 + 1);
 }
 
 fn start(dirs: Vec<Arc<LogDir>>, config: CleanerConfig) -> (Cleaner, Receiver<CleanerEvent>) {
@@ -89,9 +138,14 @@ fn open_dir(path: &Path) -> LogDir {
     LogDir::open(path, 1, Some("cluster"), &|_| config()).unwrap()
 }
 
+/// Waits for what the cleaner tells next; the time is for a cleaner that never does.
+fn next(events: &Receiver<CleanerEvent>) -> CleanerEvent {
+    events.recv_timeout(Duration::from_secs(300)).unwrap()
+}
+
 /// Waits for the next log to be cleaned.
 fn cleaned(events: &Receiver<CleanerEvent>) -> (String, i64) {
-    match events.recv().unwrap() {
+    match next(events) {
         CleanerEvent::Cleaned { topic, stats, .. } => (topic, stats.clean_until_offset),
         other => panic!("{other:?}"),
     }
@@ -240,7 +294,7 @@ fn what_cannot_be_cleaned_is_remembered() {
     let (cleaner, events) = start(vec![Arc::clone(&logs)], patient());
     let (mut failed, mut cleaned) = (0, 0);
     while cleaned == 0 || failed == 0 {
-        match events.recv().unwrap() {
+        match next(&events) {
             CleanerEvent::Failed {
                 topic,
                 for_good,
@@ -262,10 +316,7 @@ fn what_cannot_be_cleaned_is_remembered() {
     append(good, b"key", b"three");
     good.roll(NOW).unwrap();
     cleaner.wake();
-    assert!(matches!(
-        events.recv().unwrap(),
-        CleanerEvent::Cleaned { .. }
-    ));
+    assert!(matches!(next(&events), CleanerEvent::Cleaned { .. }));
     cleaner.stop();
     assert!(events.try_recv().is_err());
     assert!(logs.get("bad", 0).unwrap().log.uncleanable().is_some());
