@@ -16,6 +16,7 @@
 //! | `producer_state`, `producer_snapshot` | idempotent and transactional producers |
 //! | `leader_epochs`, [`checkpoints`], [`metadata`], [`lock`], [`uuid`] | the small files |
 //! | [`mod@slice`] | what reads and appends return |
+//! | [`process`] | which process this is |
 //! | [`watch`] | waiting for a log to change |
 //! | [`config`], [`error`] | settings, and everything that can go wrong |
 //!
@@ -37,6 +38,7 @@ pub mod log;
 pub mod log_dir;
 pub mod metadata;
 mod offset_index;
+pub mod process;
 mod producer_snapshot;
 mod producer_state;
 mod scan;

@@ -26,6 +26,7 @@ use crate::lock::DirLock;
 use crate::log::{Log, system_now_ms};
 use crate::log_dir::parse_partition_dir;
 use crate::metadata::{self, META_PROPERTIES_FILE};
+use crate::process;
 use crate::slice::Appended;
 
 /// A [`Log`] with the locks on its directory, or one opened for reading only without any.
@@ -91,7 +92,7 @@ impl StandaloneLog {
                 mark_clean,
                 _locks: locks,
             })),
-            opened_by: std::process::id(),
+            opened_by: process::id(),
         })
     }
 
@@ -100,7 +101,7 @@ impl StandaloneLog {
         Ok(Self {
             log: Log::open_read_only(dir)?,
             held: Mutex::new(None),
-            opened_by: std::process::id(),
+            opened_by: process::id(),
         })
     }
 
@@ -127,7 +128,7 @@ impl StandaloneLog {
     }
 
     fn check_process(&self) -> Result<()> {
-        if self.opened_by == std::process::id() {
+        if self.opened_by == process::id() {
             return Ok(());
         }
         Err(StorageError::Closed {
