@@ -172,6 +172,7 @@ def apache_kafka(directory: Path) -> Iterator[Server]:
         f"zookeeper.connect=127.0.0.1:{zk_port}\nnum.network.threads=3\nnum.io.threads=8\n"
         "socket.send.buffer.bytes=102400\nsocket.receive.buffer.bytes=102400\n"
         f"{DELETE_DELAY}\noffsets.topic.replication.factor=1\ngroup.initial.rebalance.delay.ms=0\n"
+        "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
     )
     java = ["java", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"]
     classes = ["-cp", f"{KAFKA_LIBS}/*"]

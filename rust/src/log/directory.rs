@@ -7,7 +7,7 @@ use std::sync::Arc;
 use logcore_records::Compression;
 use logcore_storage::log_dir::{LogDir, Partition, parse_partition_dir};
 use logcore_storage::metadata::MetaProperties;
-use logcore_storage::{LogConfig, StorageError, uuid};
+use logcore_storage::{LogConfig, StorageError, process, uuid};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -60,7 +60,7 @@ impl PyLogDir {
         })?;
         Ok(Self {
             dir,
-            opened_by: std::process::id(),
+            opened_by: process::id(),
             compression,
             config,
             topics,
@@ -174,7 +174,7 @@ impl PyLogDir {
     }
 
     fn check_process(&self) -> Result<(), StorageError> {
-        if self.opened_by == std::process::id() {
+        if self.opened_by == process::id() {
             return Ok(());
         }
         Err(StorageError::Closed {

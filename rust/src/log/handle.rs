@@ -6,7 +6,7 @@ use std::sync::Arc;
 use logcore_columns::LogSource;
 use logcore_storage::log_dir::Partition;
 use logcore_storage::watch::{Signal, Watch};
-use logcore_storage::{Appended, Log, StandaloneLog, StorageError};
+use logcore_storage::{Appended, Log, StandaloneLog, StorageError, process};
 
 use super::encode::system_now_ms;
 
@@ -41,7 +41,7 @@ impl Handle {
     fn new(kind: Kind) -> Self {
         Self {
             kind,
-            opened_by: std::process::id(),
+            opened_by: process::id(),
             grown: Signal::default(),
         }
     }
@@ -108,7 +108,7 @@ impl Handle {
     }
 
     fn check_process(&self) -> Result<(), StorageError> {
-        if self.opened_by == std::process::id() {
+        if self.opened_by == process::id() {
             return Ok(());
         }
         Err(StorageError::Closed {

@@ -20,6 +20,7 @@
 //! | [`verify`] | reading everything and saying what is wrong |
 //! | [`repair`] | mending it: cutting and rebuilding, with what was there kept aside |
 //! | [`mod@slice`] | what reads and appends return |
+//! | [`process`] | which process this is |
 //! | [`watch`] | waiting for a log to change |
 //! | [`config`], [`error`] | settings, and everything that can go wrong |
 //!
@@ -46,6 +47,7 @@ pub mod log;
 pub mod log_dir;
 pub mod metadata;
 mod offset_index;
+pub mod process;
 mod producer_snapshot;
 mod producer_state;
 pub mod repair;

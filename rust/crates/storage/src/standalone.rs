@@ -30,6 +30,7 @@ use crate::lock::DirLock;
 use crate::log::{Log, system_now_ms};
 use crate::log_dir::parse_partition_dir;
 use crate::metadata::{self, META_PROPERTIES_FILE};
+use crate::process;
 use crate::slice::Appended;
 
 /// The name of a log that is by itself, in its own checkpoint.
@@ -107,7 +108,7 @@ impl StandaloneLog {
                 broker_dir: broker_dir.map(Path::to_path_buf),
                 _locks: locks,
             })),
-            opened_by: std::process::id(),
+            opened_by: process::id(),
         })
     }
 
@@ -116,7 +117,7 @@ impl StandaloneLog {
         Ok(Self {
             log: Log::open_read_only(dir)?,
             held: Mutex::new(None),
-            opened_by: std::process::id(),
+            opened_by: process::id(),
         })
     }
 
@@ -200,7 +201,7 @@ impl StandaloneLog {
     }
 
     fn check_process(&self) -> Result<()> {
-        if self.opened_by == std::process::id() {
+        if self.opened_by == process::id() {
             return Ok(());
         }
         Err(StorageError::Closed {

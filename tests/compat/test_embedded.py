@@ -1,0 +1,126 @@
+"""`import logcore` over directories of Apache Kafka 3.9.1: beside it while it writes, and in its place between two runs of it.
+
+If this failed, the embedded log would not be Kafka's: it would misread a broker's directory, or spoil it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import confluent_kafka as confluent
+import pyarrow as pa
+import pytest
+
+import logcore
+from bench.servers import Server, apache_kafka
+from tests.compat.conftest import KafkaTools
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
+
+# Kafka may take a while to become controller of its cluster again, and leader of the partition.
+ANSWER_TIMEOUT = 150.0
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+def producer(kafka: Server, **config: str) -> confluent.Producer:
+    return confluent.Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, **config})
+
+
+def produce(by: confluent.Producer, value: bytes) -> None:
+    by.produce("flights", value, partition=0, timestamp=1_700_000_000_000)
+    assert by.flush(60) == 0
+
+
+def consume(kafka: Server, count: int) -> list[bytes | None]:
+    """The first `count` records that a reader of committed records is served."""
+    consumer = confluent.Consumer(
+        {"bootstrap.servers": kafka.bootstrap, "group.id": "g", "isolation.level": "read_committed"}
+    )
+    try:
+        consumer.assign([confluent.TopicPartition("flights", 0, 0)])
+        values: list[bytes | None] = []
+        while len(values) < count:
+            message = consumer.poll(ANSWER_TIMEOUT)
+            assert message is not None, f"{len(values)} of {count} records came"
+            assert message.error() is None, message.error()
+            values.append(message.value())
+        return values
+    finally:
+        consumer.close()
+
+
+def test_beside_kafka_and_in_its_place(kafka_tools: KafkaTools, tmp_path: Path) -> None:
+    path = tmp_path / "kafka-logs"
+    expected: list[bytes | None] = []
+    with apache_kafka(tmp_path) as kafka:
+        kafka.create_topic("flights", 1)
+        with logcore.open_dir(path, readonly=True) as directory:
+            log = directory["flights", 0]
+            followed = log.follow(0, timeout=60)
+            for codec in CODECS:
+                writer = producer(kafka, **{"compression.type": codec})
+                for number in range(10):
+                    expected.append(f"{codec} {number} ".encode() * 20)
+                    produce(writer, expected[-1] or b"")
+                    record = next(followed)
+                    assert (record.offset, record.value) == (len(expected) - 1, expected[-1])
+            assert pa.table(log.scan(["value"]))["value"].to_pylist() == expected
+            with pytest.raises(logcore.LockedError):
+                logcore.open_dir(path)
+            with pytest.raises(logcore.LockedError):
+                logcore.open(log.path)
+
+            aborted = producer(kafka, **{"transactional.id": "t"})
+            aborted.init_transactions(60)
+            aborted.begin_transaction()
+            first = log.end_offset
+            produce(aborted, b"never happened")
+            aborted.abort_transaction(60)
+            marker = first + 1
+            # The marker is on its way into the log when the abort returns.
+            for view in log.follow_batches(first, timeout=60):
+                last = bytes(view)
+                producer_id = int.from_bytes(last[43:51], "big")
+                if log.end_offset > marker:
+                    break
+            produce(producer(kafka), b"after")
+            assert next(log.follow(marker, timeout=60)).value == b"after"
+            seen = pa.table(log.scan(["value"], aborted=[(producer_id, first, marker)]))
+            expected.append(b"after")
+            assert seen["value"].to_pylist() == expected
+            assert consume(kafka, len(expected)) == expected
+
+    # Kafka has stopped: the directory is ours to write.
+    with logcore.open_dir(path) as directory:
+        assert directory.failures == []
+        log = directory["flights", 0]
+        for codec in CODECS:
+            table = pa.table(
+                {
+                    "key": [f"k{number}" for number in range(100)],
+                    "value": [f"ours {codec} {number} ".encode() * 9 for number in range(100)],
+                    "headers": [[{"key": "n", "value": b"%d" % number}] for number in range(100)],
+                }
+            )
+            log.append_table(table, compression=codec, batch_bytes=4000)
+            expected += table["value"].to_pylist()
+        log.append(b"one")
+        expected.append(b"one")
+    copy = tmp_path / "copy"
+    shutil.copytree(path / "flights-0", copy)
+    dumped = kafka_tools.dump_log(*sorted(copy.glob("*.log")))
+    assert "isvalid: false" not in dumped
+    assert dumped.count("isvalid: true") > 5 * 4
+    others = [
+        file for file in copy.iterdir() if file.suffix in (".index", ".timeindex") and file.stat().st_size
+    ]
+    assert others
+    assert not re.search("mismatch|corrupt|does not match", kafka_tools.dump_log(*others), re.IGNORECASE)
+
+    with apache_kafka(tmp_path) as kafka:
+        assert consume(kafka, len(expected)) == expected
+        produce(producer(kafka), b"kafka again")
+        assert consume(kafka, len(expected) + 1)[-1] == b"kafka again"
