@@ -1,6 +1,6 @@
 //! From what was found to what is to be done. Reads nothing but names and checkpoints, and changes nothing.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::checkpoints::{
     HIGH_WATERMARK_FILE, LEADER_EPOCH_FILE, LOG_START_FILE, Offsets, RECOVERY_POINT_FILE,
@@ -98,9 +98,7 @@ pub(super) fn plan(target: &Target, checks: &[PartitionCheck], cut_at_corruption
         plan.partitions.push(wanted);
         plan.refused.extend(refused);
     }
-    if let Some(log_dir) = &target.log_dir {
-        plan.checkpoints = plan_checkpoints(log_dir, &ends);
-    }
+    plan.checkpoints = plan_checkpoints(target, &ends);
     plan
 }
 
@@ -221,7 +219,7 @@ fn why_rebuilt(wrong: bool, cut: bool) -> &'static str {
     }
 }
 
-fn plan_checkpoints(log_dir: &Path, ends: &Offsets) -> Vec<CheckpointPlan> {
+fn plan_checkpoints(target: &Target, ends: &Offsets) -> Vec<CheckpointPlan> {
     let mut plans = Vec::new();
     for name in [
         RECOVERY_POINT_FILE,
@@ -229,8 +227,12 @@ fn plan_checkpoints(log_dir: &Path, ends: &Offsets) -> Vec<CheckpointPlan> {
         LOG_START_FILE,
         CLEANER_FILE,
     ] {
-        let path = log_dir.join(name);
+        let path = target.checkpoint_dir().join(name);
         let Ok(before) = read_offsets(&path) else {
+            if target.is_one_of_many() {
+                // It tells of other partitions too, which nobody asked to mend.
+                continue;
+            }
             let why =
                 "it cannot be read; without it, logs are recovered from their front".to_owned();
             let action = Action::Remove { path, why };
