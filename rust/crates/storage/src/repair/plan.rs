@@ -1,10 +1,10 @@
 //! From what was found to what is to be done. Reads nothing but names and checkpoints, and changes nothing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::checkpoints::{
     HIGH_WATERMARK_FILE, LEADER_EPOCH_FILE, LOG_START_FILE, Offsets, RECOVERY_POINT_FILE,
-    read_offsets,
+    read_epochs, read_offsets,
 };
 use crate::files::{
     INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX,
@@ -39,7 +39,8 @@ pub(super) struct PartitionPlan {
     pub(super) indexes: Vec<(i64, Vec<Action>)>,
     /// Numbers of segments whose `.txnindex` is made again.
     pub(super) txn_indexes: Vec<(usize, Action)>,
-    pub(super) epochs: Option<Action>,
+    /// The leader epochs' file and what it is to say.
+    pub(super) epochs: Option<(Action, Vec<(i32, i64)>)>,
     /// A snapshot of the log's end is made.
     pub(super) snapshot: Option<Action>,
 }
@@ -71,7 +72,7 @@ impl PartitionPlan {
             .chain(self.cut.iter().map(|(_, action)| action))
             .chain(self.indexes.iter().flat_map(|(_, actions)| actions))
             .chain(self.txn_indexes.iter().map(|(_, action)| action))
-            .chain(&self.epochs)
+            .chain(self.epochs.iter().map(|(action, _)| action))
             .chain(&self.snapshot)
     }
 
@@ -191,12 +192,7 @@ fn plan_rebuilds(plan: &mut PartitionPlan, check: &PartitionCheck, stays_damaged
     if stays_damaged {
         return;
     }
-    if check.epochs_wrong || cut.is_some() {
-        plan.epochs = Some(Action::Rebuild {
-            path: dir.join(LEADER_EPOCH_FILE),
-            why: why_rebuilt(check.epochs_wrong, cut.is_some()).to_owned(),
-        });
-    }
+    plan.epochs = plan_epochs(&dir, check);
     for offset in &check.snapshots_wrong {
         let path = segment_file(&dir, *offset, SNAPSHOT_SUFFIX);
         if !plan.removals.iter().any(|action| action.path() == path) {
@@ -209,6 +205,24 @@ fn plan_rebuilds(plan: &mut PartitionPlan, check: &PartitionCheck, stays_damaged
             why: "the producers at the log's end, so that none is forgotten".to_owned(),
         });
     }
+}
+
+/// Leader epochs that contradict the batches are made again from them; others only lose those that begin behind the end.
+fn plan_epochs(dir: &Path, check: &PartitionCheck) -> Option<(Action, Vec<(i32, i64)>)> {
+    let path = dir.join(LEADER_EPOCH_FILE);
+    if check.epochs_wrong {
+        let why = why_rebuilt(true, false).to_owned();
+        return Some((Action::Rebuild { path, why }, check.epochs.clone()));
+    }
+    let before = read_epochs(&path).ok()?;
+    let end = check.cut.as_ref()?.offset;
+    let kept: Vec<_> = before
+        .iter()
+        .copied()
+        .filter(|(_, start)| *start < end)
+        .collect();
+    let why = why_rebuilt(false, true).to_owned();
+    (kept != before).then(|| (Action::Rebuild { path, why }, kept))
 }
 
 fn why_rebuilt(wrong: bool, cut: bool) -> &'static str {

@@ -126,6 +126,9 @@ fn corruption_in_the_middle_is_cut_only_when_told() {
     let size = batch(0..10).len();
     bytes[size + 100] ^= 1;
     fs::write(&path, &bytes).unwrap();
+    // A leader that wrote nothing yet.
+    let epochs = dir.join("leader-epoch-checkpoint");
+    fs::write(&epochs, "0\n2\n0 0\n4 600\n").unwrap();
     let before = contents(&dir);
 
     let refused = mend(&dir, true, false);
@@ -144,6 +147,7 @@ fn corruption_in_the_middle_is_cut_only_when_told() {
     let done = mend(&dir, true, true);
     assert_eq!(done.findings, []);
     assert!(done.refused.is_empty());
+    assert_eq!(fs::read(&epochs).unwrap(), b"0\n1\n0 0\n");
     let aside = contents(&done.aside.unwrap());
     let after = contents(&dir);
     for (name, bytes) in before {
