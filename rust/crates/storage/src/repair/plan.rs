@@ -222,7 +222,8 @@ fn plan_epochs(dir: &Path, check: &PartitionCheck) -> Option<(Action, Vec<(i32, 
         .filter(|(_, start)| *start < end)
         .collect();
     let why = why_rebuilt(false, true).to_owned();
-    (kept != before).then(|| (Action::Rebuild { path, why }, kept))
+    let changed = kept != before;
+    changed.then_some((Action::Rebuild { path, why }, kept))
 }
 
 fn why_rebuilt(wrong: bool, cut: bool) -> &'static str {
