@@ -39,6 +39,5 @@ def tally(findings: Sequence[Finding]) -> str:
     counts = Counter(finding.severity for finding in findings)
     if not counts:
         return "nothing wrong"
-    return ", ".join(
-        f"{counts[severity]} {severity}" for severity in ("damage", "hint", "stray") if counts[severity]
-    )
+    names = {"damage": "damage", "hint": "hint" if counts["hint"] == 1 else "hints", "stray": "stray"}
+    return ", ".join(f"{counts[severity]} {name}" for severity, name in names.items() if counts[severity])

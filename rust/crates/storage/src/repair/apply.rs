@@ -54,8 +54,8 @@ fn apply_to_partition(plan: &PartitionPlan, check: &PartitionCheck) -> Result<()
     for (number, _) in &plan.txn_indexes {
         write_txn_index(&plan.dir, &check.segments[*number], check.log_end)?;
     }
-    if let Some(action) = &plan.epochs {
-        write_epochs(action.path(), &check.epochs)?;
+    if let Some((action, epochs)) = &plan.epochs {
+        write_epochs(action.path(), epochs)?;
     }
     if plan.snapshot.is_some() {
         producer_snapshot::write(&plan.dir, check.log_end, &check.producers, true)?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoints::{
     HIGH_WATERMARK_FILE, LEADER_EPOCH_FILE, LOG_START_FILE, Offsets, RECOVERY_POINT_FILE,
-    read_offsets,
+    read_epochs, read_offsets,
 };
 use crate::files::{
     INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX,
@@ -39,7 +39,8 @@ pub(super) struct PartitionPlan {
     pub(super) indexes: Vec<(i64, Vec<Action>)>,
     /// Numbers of segments whose `.txnindex` is made again.
     pub(super) txn_indexes: Vec<(usize, Action)>,
-    pub(super) epochs: Option<Action>,
+    /// The leader epochs' file and what it is to say.
+    pub(super) epochs: Option<(Action, Vec<(i32, i64)>)>,
     /// A snapshot of the log's end is made.
     pub(super) snapshot: Option<Action>,
 }
@@ -71,7 +72,7 @@ impl PartitionPlan {
             .chain(self.cut.iter().map(|(_, action)| action))
             .chain(self.indexes.iter().flat_map(|(_, actions)| actions))
             .chain(self.txn_indexes.iter().map(|(_, action)| action))
-            .chain(&self.epochs)
+            .chain(self.epochs.iter().map(|(action, _)| action))
             .chain(&self.snapshot)
     }
 
@@ -98,9 +99,7 @@ pub(super) fn plan(target: &Target, checks: &[PartitionCheck], cut_at_corruption
         plan.partitions.push(wanted);
         plan.refused.extend(refused);
     }
-    if let Some(log_dir) = &target.log_dir {
-        plan.checkpoints = plan_checkpoints(log_dir, &ends);
-    }
+    plan.checkpoints = plan_checkpoints(target, &ends);
     plan
 }
 
@@ -193,12 +192,7 @@ fn plan_rebuilds(plan: &mut PartitionPlan, check: &PartitionCheck, stays_damaged
     if stays_damaged {
         return;
     }
-    if check.epochs_wrong || cut.is_some() {
-        plan.epochs = Some(Action::Rebuild {
-            path: dir.join(LEADER_EPOCH_FILE),
-            why: why_rebuilt(check.epochs_wrong, cut.is_some()).to_owned(),
-        });
-    }
+    plan.epochs = plan_epochs(&dir, check);
     for offset in &check.snapshots_wrong {
         let path = segment_file(&dir, *offset, SNAPSHOT_SUFFIX);
         if !plan.removals.iter().any(|action| action.path() == path) {
@@ -213,6 +207,25 @@ fn plan_rebuilds(plan: &mut PartitionPlan, check: &PartitionCheck, stays_damaged
     }
 }
 
+/// Leader epochs that contradict the batches are made again from them; others only lose those that begin behind the end.
+fn plan_epochs(dir: &Path, check: &PartitionCheck) -> Option<(Action, Vec<(i32, i64)>)> {
+    let path = dir.join(LEADER_EPOCH_FILE);
+    if check.epochs_wrong {
+        let why = why_rebuilt(true, false).to_owned();
+        return Some((Action::Rebuild { path, why }, check.epochs.clone()));
+    }
+    let before = read_epochs(&path).ok()?;
+    let end = check.cut.as_ref()?.offset;
+    let kept: Vec<_> = before
+        .iter()
+        .copied()
+        .filter(|(_, start)| *start < end)
+        .collect();
+    let why = why_rebuilt(false, true).to_owned();
+    let changed = kept != before;
+    changed.then_some((Action::Rebuild { path, why }, kept))
+}
+
 fn why_rebuilt(wrong: bool, cut: bool) -> &'static str {
     match (wrong, cut) {
         (false, true) => "the log is cut",
@@ -221,7 +234,7 @@ fn why_rebuilt(wrong: bool, cut: bool) -> &'static str {
     }
 }
 
-fn plan_checkpoints(log_dir: &Path, ends: &Offsets) -> Vec<CheckpointPlan> {
+fn plan_checkpoints(target: &Target, ends: &Offsets) -> Vec<CheckpointPlan> {
     let mut plans = Vec::new();
     for name in [
         RECOVERY_POINT_FILE,
@@ -229,8 +242,12 @@ fn plan_checkpoints(log_dir: &Path, ends: &Offsets) -> Vec<CheckpointPlan> {
         LOG_START_FILE,
         CLEANER_FILE,
     ] {
-        let path = log_dir.join(name);
+        let path = target.checkpoint_dir().join(name);
         let Ok(before) = read_offsets(&path) else {
+            if target.is_one_of_many() {
+                // It tells of other partitions too, which nobody asked to mend.
+                continue;
+            }
             let why =
                 "it cannot be read; without it, logs are recovered from their front".to_owned();
             let action = Action::Remove { path, why };

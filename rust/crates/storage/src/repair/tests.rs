@@ -126,6 +126,9 @@ fn corruption_in_the_middle_is_cut_only_when_told() {
     let size = batch(0..10).len();
     bytes[size + 100] ^= 1;
     fs::write(&path, &bytes).unwrap();
+    // A leader that wrote nothing yet.
+    let epochs = dir.join("leader-epoch-checkpoint");
+    fs::write(&epochs, "0\n2\n0 0\n4 600\n").unwrap();
     let before = contents(&dir);
 
     let refused = mend(&dir, true, false);
@@ -144,6 +147,7 @@ fn corruption_in_the_middle_is_cut_only_when_told() {
     let done = mend(&dir, true, true);
     assert_eq!(done.findings, []);
     assert!(done.refused.is_empty());
+    assert_eq!(fs::read(&epochs).unwrap(), b"0\n1\n0 0\n");
     let aside = contents(&done.aside.unwrap());
     let after = contents(&dir);
     for (name, bytes) in before {
@@ -276,6 +280,8 @@ fn a_checkpoint_that_cannot_be_read() {
     let path = parent.path().join("data");
     let checkpoint = path.join("recovery-point-offset-checkpoint");
     fs::write(&checkpoint, "0\n5\nrubbish").unwrap();
+    // It is not of one partition alone.
+    assert_eq!(mend(&path.join("a-0"), true, false).actions, []);
     let done = mend(&path, true, false);
     assert_eq!(
         names(&done),
@@ -285,6 +291,21 @@ fn a_checkpoint_that_cannot_be_read() {
     assert!(!checkpoint.exists());
     let kept = done.aside.unwrap().join("recovery-point-offset-checkpoint");
     assert_eq!(fs::read(kept).unwrap(), b"0\n5\nrubbish");
+}
+
+// Broken if it failed: a log by itself that begins behind its end, and so has nothing to read, would be called whole.
+#[test]
+fn where_a_log_by_itself_begins() {
+    let (_parent, dir) = ours(3);
+    let checkpoint = dir.join("log-start-offset-checkpoint");
+    fs::write(&checkpoint, "0\n1\nlog 0 20\n").unwrap();
+    assert_eq!(mend(&dir, true, false).actions, []);
+    fs::write(&checkpoint, "0\n1\nlog 0 31\n").unwrap();
+    let done = mend(&dir, true, false);
+    let rebuilt = ("rebuild", "log-start-offset-checkpoint".to_owned());
+    assert_eq!(names(&done), [rebuilt]);
+    assert_eq!(done.findings, []);
+    assert_eq!(fs::read(&checkpoint).unwrap(), b"0\n1\nlog 0 30\n");
 }
 
 // Broken if it failed: copies would land where Kafka trips over them, or replace others.

@@ -24,7 +24,7 @@ pub(crate) const CLEANER_FILE: &str = "cleaner-offset-checkpoint";
 #[derive(Debug, Clone)]
 pub(crate) struct Partition {
     pub(crate) dir: PathBuf,
-    /// `None` for a directory whose name says nothing.
+    /// What the checkpoints that tell of it call it; `None` for a copy that is being moved, of which they do not tell.
     pub(crate) key: Option<(String, i32)>,
     /// Bytes of its `.log` files.
     pub(crate) bytes: u64,
@@ -81,6 +81,11 @@ impl Target {
             .map(Path::to_path_buf);
         let live = lock::is_held(&path) || log_dir.as_deref().is_some_and(lock::is_held);
         let marked = log_dir.as_deref().unwrap_or(&path);
+        let key = match &log_dir {
+            Some(_) => key.filter(|_| !is_future(&path)),
+            // By itself, a log has its own checkpoints, in which it has this name.
+            None => Some(("log".to_owned(), 0)),
+        };
         let partition = Partition {
             clean: marked.join(CLEAN_SHUTDOWN_FILE).exists(),
             recovery_point: recovery_point(log_dir.as_deref(), key.as_ref()),
@@ -109,7 +114,7 @@ impl Target {
                 live: live || lock::is_held(&dir),
                 clean,
                 recovery_point: points.get(&key).copied().unwrap_or(0),
-                key: Some(key),
+                key: Some(key).filter(|_| !is_future(&dir)),
                 dir,
             })
             .collect();
@@ -130,18 +135,33 @@ impl Target {
         self
     }
 
-    /// Checks the files and names beside the partitions, when all of a log directory is verified.
+    /// Where the checkpoints are that tell of the partitions.
+    pub(crate) fn checkpoint_dir(&self) -> &Path {
+        self.log_dir.as_deref().unwrap_or(&self.path)
+    }
+
+    /// One partition of a log directory, whose files are not of this partition alone.
+    pub(crate) fn is_one_of_many(&self) -> bool {
+        self.log_dir.as_ref().is_some_and(|dir| *dir != self.path)
+    }
+
+    /// Checks the files and names beside the partitions, when all of a log directory is verified, and the checkpoints of
+    /// a log that is by itself.
     pub(crate) fn check_beside(&self, checks: &[Option<PartitionCheck>], findings: &mut Findings) {
-        if self.log_dir.as_deref() != Some(&self.path) {
+        if self.log_dir.as_deref() == Some(&self.path) {
+            self.check_names(findings);
+            let path = self.path.join(META_PROPERTIES_FILE);
+            if let Err(error) = MetaProperties::read(&self.path) {
+                let remedy = "write it again: broker.id, cluster.id and version=0";
+                findings.error(Kind::MetaProperties, &path, &error, remedy);
+            }
+        } else if self.is_one_of_many() {
             return;
         }
-        self.check_names(findings);
-        let path = self.path.join(META_PROPERTIES_FILE);
-        if let Err(error) = MetaProperties::read(&self.path) {
-            let remedy = "write it again: broker.id, cluster.id and version=0";
-            findings.error(Kind::MetaProperties, &path, &error, remedy);
-        }
-        let ends = self.ends(checks);
+        self.check_checkpoints(&self.ends(checks), findings);
+    }
+
+    fn check_checkpoints(&self, ends: &HashMap<(String, i32), i64>, findings: &mut Findings) {
         for (name, what) in [
             (RECOVERY_POINT_FILE, "everything before it was on disk"),
             (
@@ -151,10 +171,10 @@ impl Target {
             (LOG_START_FILE, "the log begins there"),
             (CLEANER_FILE, ""),
         ] {
-            let path = self.path.join(name);
+            let path = self.checkpoint_dir().join(name);
             match read_offsets(&path) {
                 Ok(_) if what.is_empty() || self.live => {}
-                Ok(offsets) => compare_ends(&path, &offsets, &ends, what, findings),
+                Ok(offsets) => compare_ends(&path, &offsets, ends, what, findings),
                 Err(error) => {
                     let remedy = "`logcore repair --apply` puts it aside; without it, every log is recovered from its front";
                     findings.error(Kind::Checkpoint, &path, &error, remedy);
@@ -167,7 +187,7 @@ impl Target {
     fn ends(&self, checks: &[Option<PartitionCheck>]) -> HashMap<(String, i32), i64> {
         let whole = self.partitions.iter().zip(checks);
         whole
-            .filter(|(partition, _)| !is_future(&partition.dir) && !partition.live)
+            .filter(|(partition, _)| !partition.live)
             .filter_map(|(partition, check)| {
                 let check = check.as_ref().filter(|check| check.cut.is_none())?;
                 Some((partition.key.clone()?, check.log_end))

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use crate::checkpoints::{LEADER_EPOCH_FILE, read_epochs};
+use crate::checkpoints::{LEADER_EPOCH_FILE, LOG_START_FILE, read_epochs};
 use crate::error::StorageError;
 use crate::files::{
     self, CLEANED_SUFFIX, DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES,
@@ -20,7 +20,7 @@ use crate::producer_snapshot;
 use crate::producer_state::ProducerState;
 use crate::txn_index::AbortedTxn;
 
-use super::directory::Partition;
+use super::directory::{CLEANER_FILE, Partition};
 use super::findings::Findings;
 use super::{Finding, Kind, VerifyOptions};
 
@@ -606,6 +606,9 @@ fn is_known_name(name: &str) -> bool {
             PARTITION_METADATA_FILE,
             CLEAN_SHUTDOWN_FILE,
             LOCK_FILE,
+            // Of a log that is by itself.
+            LOG_START_FILE,
+            CLEANER_FILE,
             "quorum-state",
             "quorum-state.tmp",
         ]

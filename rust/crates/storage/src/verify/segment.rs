@@ -12,7 +12,7 @@ use crate::txn_index::{self, AbortedTxn};
 
 use super::indexes::{Ending, Fault, OffsetIndexCheck, TimeIndexCheck};
 use super::partition::{OpenTxn, REBUILT, SegmentCheck, Walk, index_path};
-use super::resync::next_intact;
+use super::resync::{self, next_intact};
 use super::{Finding, Kind};
 
 /// Bytes between two calls of the progress callback.
@@ -111,6 +111,7 @@ impl Walk<'_> {
         let path = segment_file(self.dir, segment.base_offset, LOG_SUFFIX);
         let failed = |error| StorageError::io("read", &path)(error);
         let mut scan = Scanner::whole(file, 0, size);
+        let mut budget = resync::budget(size);
         let mut told = 0;
         loop {
             let position = scan.position();
@@ -141,7 +142,8 @@ impl Walk<'_> {
             };
             self.damage(Kind::CorruptBatch, segment.number, position, reason);
             let most = segment.base_offset.saturating_add(i64::from(i32::MAX));
-            match behind(file, position, after, size, (self.next_offset, most)).map_err(failed)? {
+            let offsets = (self.next_offset, most);
+            match behind(file, (position, size), after, offsets, &mut budget).map_err(failed)? {
                 Some(next) => scan = Scanner::whole(file, next, size),
                 None => break,
             }
@@ -436,10 +438,10 @@ fn compare_aborted(
 /// header, which is asked first: what looks like a batch inside of another's records is none.
 fn behind(
     file: &File,
-    position: u64,
+    (position, size): (u64, u64),
     after: Option<u64>,
-    size: u64,
-    (least, most): (i64, i64),
+    offsets: (i64, i64),
+    budget: &mut u64,
 ) -> std::io::Result<Option<u64>> {
     if let Some(after) = after {
         if after == size {
@@ -449,7 +451,7 @@ fn behind(
             return Ok(Some(after));
         }
     }
-    next_intact(file, position + 1, size, least, most)
+    next_intact(file, (position + 1, size), offsets, budget)
 }
 
 fn read_records(
