@@ -174,8 +174,12 @@ impl TxnIndex {
             Some(file) => file,
             None => disk::open(&self.path).map_err(StorageError::io("open", &self.path))?,
         };
-        disk::write_all_at(&file, &self.path, &entry.encode(), position)
-            .map_err(StorageError::io("append to", &self.path))?;
+        if let Err(error) = disk::write_all_at(&file, &self.path, &entry.encode(), position) {
+            // A full disk lets a part through.
+            disk::set_len(&file, &self.path, position)
+                .map_err(StorageError::io("truncate", &self.path))?;
+            return Err(StorageError::io("append to", &self.path)(error));
+        }
         state.file = Some(file);
         state.entries.push(entry);
         Ok(())

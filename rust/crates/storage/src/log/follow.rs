@@ -124,9 +124,10 @@ impl Log {
         };
         let active = self
             .active_for(writer, config, &coming, now_ms)
-            .map_err(|e| self.fail(e))?;
+            .map_err(|e| self.fail_unless_full(e))?;
         for batch in batches {
-            self.follow_epoch(batch).map_err(|e| self.fail(e))?;
+            self.follow_epoch(batch)
+                .map_err(|e| self.fail_unless_full(e))?;
         }
         let placed: Vec<StoredBatch> = batches
             .iter()
@@ -136,7 +137,7 @@ impl Log {
                 ..batch.clone()
             })
             .collect();
-        let tail = active.append(bytes, &placed).map_err(|e| self.fail(e))?;
+        let tail = self.write_batches(writer, &active, bytes, &placed, &staged)?;
         self.take_in(writer, config, &active, staged, tail, now_ms)
     }
 
