@@ -61,7 +61,7 @@ impl Tally {
 
 /// An open log, in a broker's directory or by itself.
 enum Opened {
-    Broker(LogDir, Arc<Partition>),
+    Broker(Box<LogDir>, Arc<Partition>),
     Alone(Box<StandaloneLog>),
 }
 
@@ -338,7 +338,7 @@ impl History {
             }
         };
         self.deleting = false;
-        Ok(Opened::Broker(logs, partition))
+        Ok(Opened::Broker(Box::new(logs), partition))
     }
 
     fn forget_everything(&mut self) {
