@@ -446,8 +446,13 @@ pub(crate) fn remove_segment_files(dir: &Path, base_offset: i64) -> Result<()> {
 fn finish_interrupted(dir: &Path) -> Result<()> {
     let names = files::file_names(dir)?;
     let ending = |suffix: &'static str| names.iter().filter(move |name| name.ends_with(suffix));
+    let mut removed = false;
     for name in ending(DELETED_SUFFIX).chain(ending(".tmp")) {
-        files::remove_if_exists(&dir.join(name))?;
+        removed |= files::remove_if_exists(&dir.join(name))?;
+    }
+    if removed {
+        // Where the log begins may be told by its first segment alone from here on: those before must not come back.
+        files::sync_dir(dir)?;
     }
     let base_of = |name: &str| name.get(..20).and_then(|digits| digits.parse::<i64>().ok());
     let unfinished = ending(CLEANED_SUFFIX)

@@ -441,7 +441,7 @@ fn claim(path: &Path, broker_id: i32, cluster_id: Option<&str>) -> Result<String
 
 /// The partitions' directories; those half deleted are removed now.
 fn partition_dirs(path: &Path) -> Result<Vec<Found>> {
-    let mut found = Vec::new();
+    let (mut found, mut removed) = (Vec::new(), false);
     for entry in fs::read_dir(path).map_err(StorageError::io("list", path))? {
         let entry = entry.map_err(StorageError::io("list", path))?;
         if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -451,10 +451,15 @@ fn partition_dirs(path: &Path) -> Result<Vec<Found>> {
         match entry.file_name().to_str().and_then(names::parse) {
             Some((_, Kind::Deleted)) => {
                 disk::remove_dir_all(&dir).map_err(StorageError::io("remove", &dir))?;
+                removed = true;
             }
             Some((key, kind)) => found.push(Found { key, kind, dir }),
             None => {}
         }
+    }
+    if removed {
+        // A power loss must not bring one back under the name of a log that is created after this.
+        files::sync_dir(path)?;
     }
     found.sort_by(|one, other| (&one.key, &one.dir).cmp(&(&other.key, &other.dir)));
     Ok(found)

@@ -166,6 +166,20 @@ impl TxnIndex {
         }
     }
 
+    /// Makes sure that `entries` more can be appended as far as the disk has a say in it.
+    pub(crate) fn reserve(&self, entries: usize) -> Result<()> {
+        let mut state = self.state.write();
+        let file = match state.file.take() {
+            Some(file) => file,
+            None => disk::open(&self.path).map_err(StorageError::io("open", &self.path))?,
+        };
+        let position = (state.entries.len() * ENTRY_SIZE) as u64;
+        disk::allocate(&file, &self.path, position, (entries * ENTRY_SIZE) as u64)
+            .map_err(StorageError::io("allocate", &self.path))?;
+        state.file = Some(file);
+        Ok(())
+    }
+
     /// Appends an entry, to the file too, which is created by the first.
     pub(crate) fn append(&self, entry: AbortedTxn) -> Result<()> {
         let mut state = self.state.write();
@@ -174,12 +188,8 @@ impl TxnIndex {
             Some(file) => file,
             None => disk::open(&self.path).map_err(StorageError::io("open", &self.path))?,
         };
-        if let Err(error) = disk::write_all_at(&file, &self.path, &entry.encode(), position) {
-            // A full disk lets a part through.
-            disk::set_len(&file, &self.path, position)
-                .map_err(StorageError::io("truncate", &self.path))?;
-            return Err(StorageError::io("append to", &self.path)(error));
-        }
+        disk::write_all_at(&file, &self.path, &entry.encode(), position)
+            .map_err(StorageError::io("append to", &self.path))?;
         state.file = Some(file);
         state.entries.push(entry);
         Ok(())

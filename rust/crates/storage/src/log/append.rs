@@ -18,7 +18,6 @@ use crate::files;
 use crate::loader;
 use crate::producer_snapshot;
 use crate::producer_state::{Duplicate, Origin, Staged};
-use crate::scan::StoredBatch;
 use crate::segment::{Segment, Tail};
 use crate::slice::Appended;
 use crate::validator::{self, Checked};
@@ -193,32 +192,15 @@ impl Log {
             .map_err(|e| self.fail_unless_full(e))?;
         self.assign_epoch(terms.leader_epoch, first_offset)
             .map_err(|e| self.fail_unless_full(e))?;
-        let placed = validator::place(bytes, headers, log_append_time.is_some());
-        let tail = self.write_batches(writer, &active, bytes, &placed, &staged)?;
-        self.take_in(writer, config, &active, staged, tail, terms.now_ms)
-    }
-
-    /// Writes placed batches, and to the transaction index what they abort; neither when the disk is full. The index is
-    /// first: batches could not be taken back once others are indexed.
-    pub(super) fn write_batches(
-        &self,
-        writer: &Writer,
-        active: &Segment,
-        bytes: &[u8],
-        placed: &[StoredBatch],
-        staged: &Staged,
-    ) -> Result<Tail> {
-        let aborted = writer.producers.aborted_by(staged);
+        let aborted = writer.producers.aborted_by(&staged).len();
         active
-            .append_aborted(&aborted)
-            .and_then(|()| active.append(bytes, placed))
-            .or_else(|error| {
-                if error.is_disk_full() && !aborted.is_empty() {
-                    active.txn_index()?.truncate_to(self.log_end_offset())?;
-                }
-                Err(error)
-            })
-            .map_err(|e| self.fail_unless_full(e))
+            .reserve_aborted(aborted)
+            .map_err(|e| self.fail_unless_full(e))?;
+        let placed = validator::place(bytes, headers, log_append_time.is_some());
+        let tail = active
+            .append(bytes, &placed)
+            .map_err(|e| self.fail_unless_full(e))?;
+        self.take_in(writer, config, &active, staged, tail, terms.now_ms)
     }
 
     /// Makes what was written to the active segment part of the log.
@@ -231,6 +213,9 @@ impl Log {
         tail: Tail,
         now_ms: i64,
     ) -> Result<Written> {
+        active
+            .append_aborted(&writer.producers.aborted_by(&staged))
+            .map_err(|e| self.fail(e))?;
         active.publish(tail);
         if staged.has_transactions() {
             let completed = staged.completed().to_vec();

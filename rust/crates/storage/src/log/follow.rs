@@ -129,6 +129,10 @@ impl Log {
             self.follow_epoch(batch)
                 .map_err(|e| self.fail_unless_full(e))?;
         }
+        let aborted = writer.producers.aborted_by(&staged).len();
+        active
+            .reserve_aborted(aborted)
+            .map_err(|e| self.fail_unless_full(e))?;
         let placed: Vec<StoredBatch> = batches
             .iter()
             .map(|batch| StoredBatch {
@@ -137,7 +141,9 @@ impl Log {
                 ..batch.clone()
             })
             .collect();
-        let tail = self.write_batches(writer, &active, bytes, &placed, &staged)?;
+        let tail = active
+            .append(bytes, &placed)
+            .map_err(|e| self.fail_unless_full(e))?;
         self.take_in(writer, config, &active, staged, tail, now_ms)
     }
 

@@ -52,6 +52,15 @@ impl Segment {
         Ok(index)
     }
 
+    /// Makes sure that so many aborted transactions can be noted, before their markers are written: a full disk must refuse
+    /// both or neither.
+    pub(crate) fn reserve_aborted(&self, count: usize) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        self.txn_index()?.reserve(count)
+    }
+
     /// Notes transactions whose abort markers have been appended.
     pub(crate) fn append_aborted(&self, aborted: &[AbortedTxn]) -> Result<()> {
         if aborted.is_empty() {
