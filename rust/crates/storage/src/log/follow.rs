@@ -124,12 +124,15 @@ impl Log {
         };
         let active = self
             .active_for(writer, config, &coming, now_ms)
-            .map_err(|e| self.fail(e))?;
+            .map_err(|e| self.fail_unless_full(e))?;
         for batch in batches {
-            self.follow_epoch(batch).map_err(|e| self.fail(e))?;
+            self.follow_epoch(batch)
+                .map_err(|e| self.fail_unless_full(e))?;
         }
         let aborted = writer.producers.aborted_by(&staged).len();
-        active.reserve_aborted(aborted).map_err(|e| self.fail(e))?;
+        active
+            .reserve_aborted(aborted)
+            .map_err(|e| self.fail_unless_full(e))?;
         let placed: Vec<StoredBatch> = batches
             .iter()
             .map(|batch| StoredBatch {
@@ -138,7 +141,9 @@ impl Log {
                 ..batch.clone()
             })
             .collect();
-        let tail = active.append(bytes, &placed).map_err(|e| self.fail(e))?;
+        let tail = active
+            .append(bytes, &placed)
+            .map_err(|e| self.fail_unless_full(e))?;
         self.take_in(writer, config, &active, staged, tail, now_ms)
     }
 

@@ -145,3 +145,54 @@ fn an_fsync_without_space_takes_the_log_offline() {
     log.flush().unwrap_err();
     assert!(log.failure().is_some());
 }
+
+// Broken if it failed: a marker, or what a follower fetches, that meets a full disk would stop the log, or leave an aborted
+// transaction that is not.
+#[test]
+fn markers_and_followers_wait_for_space() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = Space::unlimited();
+    let _watching = watch(dir.path(), space.clone());
+    let log = Log::open(dir.path(), transactions::keeps_producers(), false, 0).unwrap();
+    for producer in 0..4 {
+        transactions::begin(&log, producer, 0, 1);
+    }
+    for (number, producer) in (0..4).enumerate() {
+        // The index's file finds none, its entry, the marker itself.
+        for left in 0..3 {
+            space.leave(left);
+            let error = transactions::try_end(&log, producer, false).unwrap_err();
+            assert!(error.is_disk_full(), "{error}");
+            assert_eq!(
+                (log.failure(), log.log_end_offset()),
+                (None, 4 + number as i64)
+            );
+            assert_eq!(log.active().txn_index().unwrap().entries().len(), number);
+        }
+        space.leave(usize::MAX);
+        transactions::end(&log, producer, false);
+    }
+    assert_eq!(log.active().txn_index().unwrap().entries().len(), 4);
+    let bytes = log
+        .read(0, 1 << 20, i64::MAX, true)
+        .unwrap()
+        .read_to_vec()
+        .unwrap();
+    log.close().unwrap();
+    let reopened = Log::open(dir.path(), transactions::keeps_producers(), true, 8).unwrap();
+    assert_eq!(reopened.active().txn_index().unwrap().entries().len(), 4);
+
+    let replica = tempfile::tempdir().unwrap();
+    let _watching = watch(replica.path(), space.clone());
+    let follower = open(replica.path());
+    for left in 0..3 {
+        space.leave(left);
+        let error = follower.append_as_follower(&bytes, 5).unwrap_err();
+        assert!(error.is_disk_full(), "{error}");
+        assert_eq!((follower.failure(), follower.log_end_offset()), (None, 0));
+    }
+    space.leave(usize::MAX);
+    follower.append_as_follower(&bytes, 5).unwrap();
+    assert_eq!(follower.log_end_offset(), 8);
+    assert_eq!(follower.active().txn_index().unwrap().entries().len(), 4);
+}

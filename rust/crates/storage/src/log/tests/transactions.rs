@@ -40,10 +40,12 @@ pub(super) fn begin(log: &Log, producer_id: i64, sequence: i32, count: usize) ->
 
 /// A marker; its offset.
 pub(super) fn end(log: &Log, producer_id: i64, committed: bool) -> i64 {
+    try_end(log, producer_id, committed).unwrap().first_offset
+}
+
+pub(super) fn try_end(log: &Log, producer_id: i64, committed: bool) -> Result<crate::Appended> {
     let epoch = log.latest_epoch().unwrap_or(0);
     log.append_as_coordinator(&mut marker(producer_id, 0, committed), epoch, 0)
-        .unwrap()
-        .first_offset
 }
 
 pub(super) fn keeps_producers() -> LogConfig {
