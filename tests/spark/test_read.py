@@ -132,14 +132,16 @@ def test_a_damaged_segment_fails_the_job(spark: SparkSession, tmp_path: Path) ->
 
 
 # Were this broken, a streaming job would end in an error of PySpark's own that says nothing of streams.
+@pytest.mark.timeout(300)
 def test_a_stream_is_refused_in_one_line(spark: SparkSession, log_directory: Path) -> None:
     stream = spark.readStream.format("logcore").load(log_directory.as_uri())
     query = stream.writeStream.format("noop").start()
     with pytest.raises(Exception, match="format 'logcore' cannot be read as a stream yet"):
-        query.awaitTermination(60)
+        query.awaitTermination()
 
 
 # Were this broken, a script run by a virtual environment's interpreter would not find the source without PYSPARK_PYTHON.
+@pytest.mark.timeout(300)
 def test_a_driver_that_imports_the_package_needs_to_set_nothing(
     spark: SparkSession, log_directory: Path
 ) -> None:
@@ -162,7 +164,7 @@ def test_a_driver_that_imports_the_package_needs_to_set_nothing(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     assert "rows 10" in ended.stdout, ended.stderr
 
