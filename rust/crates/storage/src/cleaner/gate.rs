@@ -146,13 +146,6 @@ impl Cleaning {
         (offset != UNKNOWN).then_some(offset)
     }
 
-    /// The log ends at `end` now: nothing behind that has been cleaned (`maybeTruncateCheckpoint`).
-    pub(crate) fn truncate_to(&self, end: i64) {
-        if self.first_dirty().is_some_and(|dirty| dirty > end) {
-            self.set_first_dirty(end);
-        }
-    }
-
     pub(crate) fn set_first_dirty(&self, offset: i64) {
         self.first_dirty.store(offset, Ordering::Release);
     }

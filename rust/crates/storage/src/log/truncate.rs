@@ -77,13 +77,13 @@ impl Log {
     /// Errors: the disk's, after which the log is offline; [`StorageError::OffsetOutOfRange`] for a negative offset.
     pub fn truncate_to(&self, offset: i64) -> Result<i64> {
         // What is being compacted may be about to go.
-        let _paused = self.pause_cleaning();
+        let paused = self.pause_cleaning();
         let mut writer = self.writer.lock();
         self.check_writable()?;
         self.check_not_negative(offset)?;
         self.truncate_locked(&mut writer, offset)
             .map_err(|e| self.fail(e))?;
-        self.cleaning().truncate_to(self.log_end_offset());
+        paused.truncated_to(self.log_end_offset());
         Ok(self.log_end_offset())
     }
 
@@ -104,13 +104,13 @@ impl Log {
     ///
     /// Errors: as [`Log::truncate_to`].
     pub fn truncate_fully_and_start_at(&self, offset: i64, log_start: Option<i64>) -> Result<()> {
-        let _paused = self.pause_cleaning();
+        let paused = self.pause_cleaning();
         let mut writer = self.writer.lock();
         self.check_writable()?;
         self.check_not_negative(offset)?;
         self.replace_all(&mut writer, offset, log_start.unwrap_or(offset))
             .map_err(|e| self.fail(e))?;
-        self.cleaning().truncate_to(self.log_start_offset());
+        paused.truncated_to(self.log_start_offset());
         Ok(())
     }
 
