@@ -168,12 +168,13 @@ impl Log {
         let _flushing = self.flushing.lock();
         let _running = self.truncations.begin();
         self.lower_end(end);
-        self.forget_epochs(end)?;
         self.remove_snapshots_after(end)?;
         *self.segments.write() = Arc::new(segments[..=last].to_vec());
         self.remove_from_the_end(writer, &segments[last + 1..])?;
         let size = cut.map_or_else(|| active.size(), |batch: StoredBatch| batch.position);
         active.truncate(size, end)?;
+        // After the records: those that a crash leaves keep their epochs, and opening cuts the epochs to the log's end.
+        self.forget_epochs(end)?;
         let log_start = self.log_start_offset();
         let producers = loader::producers_at(&self.dir, &segments[..=last], log_start, end)?;
         self.restart_producers(writer, producers)
@@ -184,9 +185,9 @@ impl Log {
         let _running = self.truncations.begin();
         let removed = self.segments();
         self.lower_end(offset);
-        self.forget_epochs(0)?;
         self.remove_snapshots_after(-1)?;
         self.remove_from_the_end(writer, &removed)?;
+        self.forget_epochs(0)?;
         let settings = loader::settings(&self.config());
         let next = Segment::create(&self.dir, offset, settings, system_now_ms())?;
         files::sync_dir(&self.dir)?;
