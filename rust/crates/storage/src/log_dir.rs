@@ -267,7 +267,8 @@ impl LogDir {
         let _changing = self.changing.lock();
         let log = self.log_of(topic, partition)?;
         if offset < log.log_end_offset() {
-            self.write_checkpoints(Some((topic, partition, offset)))?;
+            let end = log.end_if_truncated(offset)?;
+            self.write_checkpoints(Some((topic, partition, end)))?;
         }
         log.truncate_to(offset)
     }

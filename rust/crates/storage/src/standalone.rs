@@ -116,7 +116,7 @@ impl StandaloneLog {
     /// recover the log after a crash.
     pub fn truncate_to(&self, offset: i64) -> Result<i64> {
         self.check_process()?;
-        self.lower_checkpoints(offset)?;
+        self.lower_checkpoints(self.log.end_if_truncated(offset)?)?;
         self.log.truncate_to(offset)
     }
 

@@ -84,6 +84,19 @@ impl Log {
         Ok(self.log_end_offset())
     }
 
+    /// Where the log would end if it were cut at `offset`: batches go whole.
+    pub(crate) fn end_if_truncated(&self, offset: i64) -> Result<i64> {
+        self.undisturbed(|| {
+            let segments = self.segments();
+            let after = segments.partition_point(|segment| segment.base_offset <= offset);
+            let Some(last) = after.checked_sub(1).map(|index| &segments[index]) else {
+                return Ok(offset);
+            };
+            let cut = last.locate(offset, last.size())?;
+            Ok(cut.map_or(offset, |batch| batch.base_offset.min(offset)))
+        })
+    }
+
     /// Removes everything; the log goes on at `offset` and begins at `log_start`, or there.
     ///
     /// Errors: as [`Log::truncate_to`].

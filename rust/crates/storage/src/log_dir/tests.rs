@@ -354,6 +354,31 @@ fn a_truncation_lowers_the_checkpoints_first() {
     ));
 }
 
+// Broken if it failed: what is appended after a cut inside of a batch would be gone after a crash, because the log is said to
+// begin behind it.
+#[test]
+fn a_truncation_inside_of_a_batch_lowers_the_checkpoints_to_its_front() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    let logs = open(path).unwrap();
+    let created = logs.create("t", 0, [7; 16], LogConfig::default()).unwrap();
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    for _ in 0..10 {
+        builder.append(1, None, Some(b"v"), &[]).unwrap();
+    }
+    let mut batch = builder.build().unwrap();
+    created.log.append_as_leader(&mut batch, 0, 1).unwrap();
+    created.log.advance_log_start_offset(5).unwrap();
+    logs.checkpoint().unwrap();
+    assert_eq!(logs.truncate_to("t", 0, 7).unwrap(), 0);
+    assert_eq!(read(path, "log-start-offset-checkpoint"), "0\n1\nt 0 0\n");
+    append(&created.log, b"w");
+    drop((created, logs));
+    let logs = open(path).unwrap();
+    let log = &logs.get("t", 0).unwrap().log;
+    assert_eq!((log.log_start_offset(), log.log_end_offset()), (0, 1));
+}
+
 // Broken if it failed: a program that cuts a log in a broker's directory would leave the broker one it cannot recover.
 #[test]
 fn a_standalone_truncation_lowers_the_brokers_checkpoints() {
