@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from logcore import _native
-from logcore._follow import follow_async
 from logcore._native import Record
 
 if TYPE_CHECKING:
@@ -318,6 +317,9 @@ class Log:
         ...     asyncio.run(first_two(log))
         [b'departed', b'landed']
         """
+        # Here, so that who only writes a log need not load asyncio.
+        from logcore._follow import follow_async
+
         start = self.end_offset if offset is None else offset
         return follow_async(self._native, start, timeout, FETCH_BYTES)
 
