@@ -26,7 +26,13 @@ def served(name: str) -> list[Row]:
         return None if part is None else part.encode("latin-1")
 
     return [
-        (offset, timestamp, plain(key), plain(value), tuple((header, plain(part)) for header, part in headers))
+        (
+            offset,
+            timestamp,
+            plain(key),
+            plain(value),
+            tuple((header, plain(part)) for header, part in headers),
+        )
         for offset, timestamp, key, value, headers in json.loads((GOLDEN / f"{name}.json").read_text())
     ]
 
