@@ -30,7 +30,7 @@ use history::Tally;
 /// What CI runs.
 const HISTORIES: u64 = 10_000;
 /// So many histories meet everything there is to meet.
-const HISTORIES_ENOUGH: u64 = 5_000;
+const HISTORIES_ENOUGH: u64 = 10_000;
 
 /// One failure is often followed by many like it.
 const FAILURES_MAX: usize = 8;
