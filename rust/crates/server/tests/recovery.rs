@@ -85,5 +85,9 @@ fn a_damaged_log_stays_offline_and_the_others_are_served() {
     assert!(error.to_string().contains("is offline"), "{error}");
     assert!(server.append("t", 1, &batch(&[b"lost"])).is_err());
     assert_eq!(std::fs::read(&damaged).unwrap(), bytes);
-    server.stop(Duration::ZERO).unwrap();
+    let error = server.stop(Duration::ZERO).unwrap_err().to_string();
+    assert!(
+        error.contains("1 log was not closed cleanly") && error.contains("t-1"),
+        "{error}"
+    );
 }

@@ -38,6 +38,7 @@ pub(super) struct Tally {
     pub(super) flips_cut: usize,
     pub(super) flips_reported: usize,
     pub(super) deletions: usize,
+    pub(super) truncated: usize,
 }
 
 impl Tally {
@@ -56,6 +57,7 @@ impl Tally {
         self.flips_cut += other.flips_cut;
         self.flips_reported += other.flips_reported;
         self.deletions += other.deletions;
+        self.truncated += other.truncated;
     }
 }
 
@@ -98,6 +100,8 @@ pub(super) struct History {
     certain: i64,
     /// A deletion of the partition that was not acknowledged.
     deleting: bool,
+    /// A truncation met a full disk, which takes the log offline: its records are cut, its indexes not built yet.
+    cut_short: bool,
     tally: Tally,
 }
 
@@ -138,6 +142,7 @@ impl History {
             producers: 0,
             certain: i64::MAX,
             deleting: false,
+            cut_short: false,
             tally: Tally::default(),
         }
     }
@@ -198,7 +203,7 @@ impl History {
     fn must_end(&self) -> bool {
         let offline = self.log().failure().is_some();
         assert!(
-            !offline || self.disk.is_dead() || self.disk.has_failed(),
+            !offline || self.disk.is_dead() || self.disk.has_failed() || self.cut_short,
             "offline without a failure: {:?}",
             self.log().failure()
         );
@@ -230,6 +235,7 @@ impl History {
     /// log has to report it.
     fn end_process(&mut self) -> Option<Flipped> {
         self.disk.kill();
+        self.cut_short = false;
         self.opened = None;
         self.certain = self.certain.min(self.model.end);
         if self.random.one_in(3) {
@@ -351,6 +357,7 @@ impl History {
     fn check_refused(&mut self, operation: &str, error: &StorageError) {
         let expected = self.disk.is_dead()
             || self.disk.has_failed()
+            || self.cut_short
             || (error.is_disk_full() && self.disk.is_full());
         assert!(expected, "{operation}: {error}");
         assert_eq!(error.kafka_code(), 56, "{operation}: {error}");
@@ -518,6 +525,7 @@ impl History {
             30 => self.advance_start(),
             31 => self.epoch += 1,
             32 if self.random.one_in(2) => self.delete(),
+            32 => self.truncate(),
             33..=34 => self.read_somewhere(),
             _ => self.arm(),
         }
@@ -594,6 +602,35 @@ impl History {
         let moved = self.log().advance_log_start_offset(target);
         self.settle("advance", moved);
         self.model.start = self.model.start.max(self.log().log_start_offset());
+    }
+
+    /// Cuts the log at a batch. When that is interrupted, what was to go may be there or not.
+    fn truncate(&mut self) {
+        let log = self.log();
+        let (start, end) = (log.log_start_offset(), log.log_end_offset());
+        let somewhere = start + self.random.between(0, (end - start) as usize) as i64;
+        let Ok(slice) = self.log().read(somewhere, 1, i64::MAX, true) else {
+            return;
+        };
+        let target = slice.base_offset.max(start);
+        let result = match &self.opened {
+            Some(Opened::Broker(logs, _)) => logs.truncate_to("t", 0, target),
+            Some(Opened::Alone(log)) => log.truncate_to(target),
+            None => return,
+        };
+        self.cut_short = result.as_ref().is_err_and(|error| error.is_disk_full());
+        let cut = result.as_ref().ok().copied();
+        if self.settle("truncate", result) {
+            assert!(cut == Some(slice.base_offset), "{cut:?} at {target}");
+            self.model.truncated(start, slice.base_offset);
+            self.tally.truncated += 1;
+        } else {
+            self.certain = self.certain.min(slice.base_offset);
+            // The checkpoints may have been lowered already.
+            let model = &mut self.model;
+            model.flushed = model.flushed.min(slice.base_offset);
+            model.start_on_disk = model.start_on_disk.min(slice.base_offset);
+        }
     }
 
     /// Maintenance, with the retention that belongs to it: only what is too old or too much may go.

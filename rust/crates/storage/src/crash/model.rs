@@ -75,6 +75,25 @@ impl Model {
         }
     }
 
+    /// Everything from `offset` on was cut off, for good.
+    pub(super) fn truncated(&mut self, log_start: i64, offset: i64) {
+        for producer in &mut self.producers {
+            // What is before the log's start is not read again for it, as after a restart.
+            producer.sent.retain(|sent| sent.first_offset >= log_start);
+            let kept = producer.sent.partition_point(|s| s.last_offset < offset);
+            if let Some(cut) = producer.sent.get(kept) {
+                producer.next_sequence = cut.first_sequence;
+            }
+            producer.sent.truncate(kept);
+        }
+        self.producers.retain(|producer| !producer.sent.is_empty());
+        self.records.retain(|at, _| *at < offset);
+        self.end = offset;
+        self.flushed = self.flushed.min(offset);
+        self.start = self.start.min(offset);
+        self.start_on_disk = self.start_on_disk.min(offset);
+    }
+
     /// The log says that everything before `offset` is on disk.
     pub(super) fn flushed(&mut self, offset: i64) {
         assert!(

@@ -16,7 +16,7 @@ use crate::disk::{Change, watch};
 use crate::log_dir::LogDir;
 use crate::standalone::StandaloneLog;
 use crate::verify::tests::{batch, copy_of_kafkas, write_log};
-use crate::verify::{Kind, VerifyOptions, verify};
+use crate::verify::{Finding, Kind, VerifyOptions, verify};
 
 fn mend(path: &Path, apply: bool, cut_at_corruption: bool) -> Repair {
     let options = RepairOptions {
@@ -417,7 +417,12 @@ proptest::proptest! {
         }
         fs::write(dir.join(name), bytes).unwrap();
         let done = mend(&dir, true, true);
-        proptest::prop_assert_eq!(&done.findings, &[], "byte {} of {:?}: {:#?}", position, name, done.actions);
+        // A batch's leader epoch is not under its checksum either, and which of two that contradict each other is right is
+        // not for a repair to say: that is told, with where to get the records from.
+        let is_log = name.extension().is_some_and(|suffix| suffix == "log");
+        let told = |finding: &&Finding| is_log && !tear && finding.kind == Kind::EpochOrder;
+        let left = done.findings.iter().find(|finding| !told(finding));
+        proptest::prop_assert_eq!(left, None, "byte {} of {:?}: {:#?}", position, name, done.actions);
         for (name, bytes) in contents(&dir) {
             if name.extension().is_some_and(|suffix| suffix == "log") && done.applied {
                 let original = &before[&name];
