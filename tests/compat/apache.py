@@ -114,12 +114,13 @@ class ApacheKafka:
     def _wait_ready(self) -> None:
         broker = self._broker
         assert broker is not None
-        # Asking for metadata waits inside librdkafka until the broker answers.
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         end = time.monotonic() + START_TIMEOUT
         while time.monotonic() < end and broker.process.poll() is None:
             with contextlib.suppress(Exception):
-                if admin.list_topics(timeout=2).brokers:
+                # Asking waits inside librdkafka until the broker answers, which it does before it is registered.
+                admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+                metadata = admin.list_topics(timeout=2)
+                if metadata.brokers and metadata.controller_id >= 0:
                     return
         raise AssertionError(f"Apache Kafka did not come up; it said:\n{broker.output()[-4000:]}")
 

@@ -37,7 +37,13 @@ def produce(by: confluent.Producer, value: bytes) -> None:
 def consume(kafka: Server, count: int) -> list[bytes | None]:
     """The first `count` records that a reader of committed records is served."""
     consumer = confluent.Consumer(
-        {"bootstrap.servers": kafka.bootstrap, "group.id": "g", "isolation.level": "read_committed"}
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": "g",
+            "isolation.level": "read_committed",
+            # Kafka answers before it leads anything again; who asks then asks the next time after five minutes otherwise.
+            "topic.metadata.refresh.interval.ms": 1000,
+        }
     )
     try:
         consumer.assign([confluent.TopicPartition("flights", 0, 0)])

@@ -50,6 +50,15 @@ def listens(port: int) -> bool:
     return True
 
 
+def is_registered(client: dict[str, str]) -> bool:
+    """The broker knows of itself, and of a controller; asked with a client of its own each time."""
+    try:
+        metadata = AdminClient({**client, "log_level": 0}).list_topics(timeout=5)
+    except confluent.KafkaException:
+        return False
+    return bool(metadata.brokers) and metadata.controller_id >= 0
+
+
 class Apache:
     """A broker of Apache Kafka and its ZooKeeper."""
 
@@ -93,6 +102,8 @@ class Apache:
             return listens(self.port)
 
         until(ready, "Kafka's start")
+        # The port is open before the broker is registered; a client that asks too early waits for minutes to ask again.
+        until(lambda: is_registered(self.client), "Kafka's registration")
         return self.broker
 
     def stop(self, how: signal.Signals) -> None:

@@ -21,6 +21,8 @@ pub(super) struct Fault {
 /// How the file's end is to be judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ending {
+    /// Somebody else renames a segment's files one by one, its indexes before or after its batches.
+    pub(super) missing_allowed: bool,
     /// The file may be preallocated: its segment is the last and was not closed.
     pub(super) zeros_allowed: bool,
     /// Everything of the `.log` file was read and is whole: an entry that leads elsewhere is wrong.
@@ -182,7 +184,7 @@ impl<const N: usize, E: Entry + Copy> Cursor<N, E> {
     fn finish(mut self, ending: Ending, left: impl Fn(&E) -> (u64, String)) -> Option<Fault> {
         if self.entries.is_none() {
             let what = "the file is missing".to_owned();
-            return Some(Fault { position: 0, what });
+            return (!ending.missing_allowed).then_some(Fault { position: 0, what });
         }
         if let Some(entry) = self.pending
             && ending.log_whole

@@ -281,6 +281,7 @@ impl Walk<'_> {
         let sealed = segment.next_base.is_some();
         let partition = self.context.partition;
         let ending = Ending {
+            missing_allowed: partition.live,
             zeros_allowed: !sealed && (partition.live || !partition.clean),
             // Of a segment that grows, what is behind what was read is not known.
             log_whole: self.intact() && (sealed || !partition.live),
