@@ -5,7 +5,7 @@
 //!
 //! usage: logcore-bench-log [--rounds N] [--only PART] [--directory DIR] [--commit ID]
 //!
-//! PART: writes, fetch, recovery or many. A new directory is made in DIR, /dev/shm by default.
+//! PART: large, small, fetch, recovery or many. A new directory is made in DIR, /dev/shm by default.
 
 mod fetch;
 mod many;
@@ -41,8 +41,9 @@ struct Options {
 
 type Part = fn(&Path, usize, &mut Table) -> Outcome;
 
-const PARTS: [(&str, Part); 4] = [
-    ("writes", writes::run),
+const PARTS: [(&str, Part); 5] = [
+    ("large", writes::large),
+    ("small", writes::small),
     ("fetch", fetch::run),
     ("recovery", recovery::run),
     ("many", many::run),

@@ -20,31 +20,25 @@ struct Load<'a> {
     count: usize,
 }
 
-pub(crate) fn run(directory: &Path, rounds: usize, table: &mut Table) -> Outcome {
-    let large = batch(1000, 1040)?;
-    let count = LARGE_TOTAL / large.len();
-    measure(
-        directory,
-        rounds,
-        table,
-        &Load {
-            what: "append of 1 MiB batches",
-            goal: "≥ 0.85",
-            batch: large,
-            count,
-        },
-    )?;
-    measure(
-        directory,
-        rounds,
-        table,
-        &Load {
-            what: "append of batches of one record of 100 B",
-            goal: "≥ 0.7",
-            batch: batch(1, 100)?,
-            count: SMALL_COUNT,
-        },
-    )
+pub(crate) fn large(directory: &Path, rounds: usize, table: &mut Table) -> Outcome {
+    let batch = batch(1000, 1040)?;
+    let load = Load {
+        what: "append of 1 MiB batches",
+        goal: "≥ 0.85",
+        count: LARGE_TOTAL / batch.len(),
+        batch,
+    };
+    measure(directory, rounds, table, &load)
+}
+
+pub(crate) fn small(directory: &Path, rounds: usize, table: &mut Table) -> Outcome {
+    let load = Load {
+        what: "append of batches of one record of 100 B",
+        goal: "≥ 0.7",
+        count: SMALL_COUNT,
+        batch: batch(1, 100)?,
+    };
+    measure(directory, rounds, table, &load)
 }
 
 fn measure(directory: &Path, rounds: usize, table: &mut Table, load: &Load<'_>) -> Outcome {

@@ -1,6 +1,6 @@
 //! The settings of one log, with Kafka's names, units and defaults (`TopicConfig`, `LogConfig`).
 //!
-//! Plain values: a log holds one behind an `Arc` and swaps it whole, so a reader sees all of a change or none.
+//! Plain values: a log holds one and swaps it whole, so a reader sees all of a change or none.
 
 pub use logcore_records::TimestampType;
 

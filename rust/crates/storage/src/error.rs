@@ -177,10 +177,10 @@ impl StorageError {
         action: &'static str,
         path: impl AsRef<Path>,
     ) -> impl FnOnce(io::Error) -> Self {
-        let path = path.as_ref().to_path_buf();
+        // The path is copied only when there is an error to tell.
         move |source| Self::Io {
             action,
-            path,
+            path: path.as_ref().to_path_buf(),
             source,
         }
     }

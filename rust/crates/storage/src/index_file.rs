@@ -13,10 +13,9 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
-use parking_lot::Mutex;
 
 use crate::disk;
 use crate::error::{Result, StorageError};
@@ -37,8 +36,8 @@ pub(crate) struct IndexFile<const WORDS: usize> {
     memory: Memory,
     entries: AtomicUsize,
     capacity: AtomicUsize,
-    /// Bytes at the front of the file that have blocks on disk; changed by the appending thread only.
-    allocated: Mutex<u64>,
+    /// Bytes at the front of the file that have blocks on disk; touched by the appending thread only.
+    allocated: AtomicU64,
 }
 
 impl<const WORDS: usize> IndexFile<WORDS> {
@@ -74,7 +73,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
             memory: Memory::Mapped(map),
             entries: AtomicUsize::new(used as usize),
             capacity: AtomicUsize::new(capacity as usize),
-            allocated: Mutex::new(used * Self::ENTRY_SIZE),
+            allocated: AtomicU64::new(used * Self::ENTRY_SIZE),
         })
     }
 
@@ -137,7 +136,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
             memory,
             entries: AtomicUsize::new(entries),
             capacity: AtomicUsize::new(entries),
-            allocated: Mutex::new(0),
+            allocated: AtomicU64::new(0),
         }
     }
 
@@ -228,8 +227,8 @@ impl<const WORDS: usize> IndexFile<WORDS> {
 
     /// Gives the file's bytes up to `end` blocks on disk, so that a store into the mapping cannot fail.
     fn allocate(&self, end: u64) -> Result<()> {
-        let mut allocated = self.allocated.lock();
-        if end <= *allocated {
+        let allocated = self.allocated.load(Ordering::Relaxed);
+        if end <= allocated {
             return Ok(());
         }
         let target = end.next_multiple_of(PAGE);
@@ -237,9 +236,9 @@ impl<const WORDS: usize> IndexFile<WORDS> {
             .write(true)
             .open(&self.path)
             .map_err(StorageError::io("open", &self.path))?;
-        disk::allocate(&file, &self.path, *allocated, target - *allocated)
+        disk::allocate(&file, &self.path, allocated, target - allocated)
             .map_err(StorageError::io("allocate", &self.path))?;
-        *allocated = target;
+        self.allocated.store(target, Ordering::Relaxed);
         Ok(())
     }
 

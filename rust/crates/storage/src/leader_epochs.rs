@@ -5,6 +5,9 @@
 //! batches' headers.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use parking_lot::{RwLock, RwLockReadGuard};
 
 use crate::checkpoints::{LEADER_EPOCH_FILE, read_epochs, write_epochs};
 use crate::error::Result;
@@ -14,6 +17,43 @@ pub(crate) struct LeaderEpochs {
     path: PathBuf,
     entries: Vec<(i32, i64)>,
     changed: bool,
+}
+
+/// The epochs of a log, read by anybody.
+#[derive(Debug)]
+pub(crate) struct SharedEpochs {
+    epochs: RwLock<LeaderEpochs>,
+    /// [`LeaderEpochs::saved_latest`], [`NONE`] for none: appends ask for it each time, and want no lock for that.
+    saved_latest: AtomicI32,
+}
+
+const NONE: i32 = -1;
+
+impl SharedEpochs {
+    pub(crate) fn new(epochs: LeaderEpochs) -> Self {
+        Self {
+            saved_latest: AtomicI32::new(epochs.saved_latest().unwrap_or(NONE)),
+            epochs: RwLock::new(epochs),
+        }
+    }
+
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, LeaderEpochs> {
+        self.epochs.read()
+    }
+
+    /// The latest epoch, when the file has it too.
+    pub(crate) fn saved_latest(&self) -> Option<i32> {
+        Some(self.saved_latest.load(Ordering::Acquire)).filter(|epoch| *epoch != NONE)
+    }
+
+    /// Makes changes; for whoever holds the log's writer lock.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut LeaderEpochs) -> T) -> T {
+        let mut epochs = self.epochs.write();
+        let result = change(&mut epochs);
+        let saved = epochs.saved_latest().unwrap_or(NONE);
+        self.saved_latest.store(saved, Ordering::Release);
+        result
+    }
 }
 
 impl LeaderEpochs {
@@ -37,9 +77,9 @@ impl LeaderEpochs {
         self.entries.last().map(|(epoch, _)| *epoch)
     }
 
-    /// True when `epoch` is the latest and the file says so too; a full disk may have kept it from being written.
-    pub(crate) fn is_saved(&self, epoch: i32) -> bool {
-        self.latest() == Some(epoch) && !self.changed
+    /// The latest epoch, when the file has it too; a full disk may have kept it from being written.
+    fn saved_latest(&self) -> Option<i32> {
+        self.latest().filter(|_| !self.changed)
     }
 
     /// Notes that `epoch` writes from `offset` on; true when that was new. Epochs before it that claim later offsets

@@ -42,10 +42,10 @@ use parking_lot::{Mutex, RwLock};
 use crate::cleaner::gate::Cleaning;
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
-use crate::leader_epochs::LeaderEpochs;
+use crate::leader_epochs::SharedEpochs;
 use crate::loader::{self, LastKnown, Loaded, Recovery};
 use crate::producer_state::ProducerState;
-use crate::segment::{Access, Segment};
+use crate::segment::{Access, OpenSegment, Segment};
 
 pub use truncate::TruncationPoint;
 use truncate::Truncations;
@@ -56,11 +56,11 @@ use watermark::Unstable;
 pub struct Log {
     dir: PathBuf,
     access: Access,
-    config: RwLock<Arc<LogConfig>>,
+    config: RwLock<LogConfig>,
     /// In order of base offsets, never empty; replaced whole.
     segments: RwLock<Arc<Vec<Arc<Segment>>>>,
     writer: Mutex<Writer>,
-    epochs: RwLock<LeaderEpochs>,
+    epochs: SharedEpochs,
     log_start: AtomicI64,
     log_end: AtomicI64,
     high_watermark: AtomicI64,
@@ -80,6 +80,8 @@ pub struct Log {
 #[derive(Debug)]
 struct Writer {
     producers: ProducerState,
+    /// The active segment as the last append left it; `None` when another became the active one since, or it was cut.
+    active: Option<OpenSegment>,
     snapshot_offset: i64,
     /// What the active segment's part of `segment.jitter.ms` is taken from.
     roll_random: u32,
@@ -99,6 +101,24 @@ pub(crate) fn system_now_ms() -> i64 {
         .map_or(0, |since| {
             i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
         })
+}
+
+/// The time of an append. Most appends need none, and asking the system takes a while of theirs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Now {
+    /// Milliseconds since the epoch.
+    Ms(i64),
+    /// Whatever the system's clock says.
+    System,
+}
+
+impl Now {
+    pub(crate) fn ms(self) -> i64 {
+        match self {
+            Self::Ms(ms) => ms,
+            Self::System => system_now_ms(),
+        }
+    }
 }
 
 /// A number for jitter: each of the standard library's hashers has other keys.
@@ -143,10 +163,11 @@ impl Log {
         Self {
             dir: dir.to_path_buf(),
             access,
-            config: RwLock::new(Arc::new(config)),
+            config: RwLock::new(config),
             segments: RwLock::new(Arc::new(loaded.segments)),
             writer: Mutex::new(Writer {
                 producers: loaded.producers,
+                active: None,
                 snapshot_offset: loaded.snapshot_offset,
                 roll_random: random(),
                 unflushed: 0,
@@ -154,7 +175,7 @@ impl Log {
                 unflushed_since_ms: None,
                 deletions: Vec::new(),
             }),
-            epochs: RwLock::new(loaded.epochs),
+            epochs: SharedEpochs::new(loaded.epochs),
             log_start: AtomicI64::new(loaded.log_start),
             log_end: AtomicI64::new(loaded.log_end),
             high_watermark: AtomicI64::new(loaded.log_end),
@@ -176,13 +197,13 @@ impl Log {
     }
 
     /// The settings as they are now.
-    pub fn config(&self) -> Arc<LogConfig> {
+    pub fn config(&self) -> LogConfig {
         self.config.read().clone()
     }
 
     /// Replaces the settings. Index settings apply to segments created from now on.
     pub fn update_config(&self, config: LogConfig) {
-        *self.config.write() = Arc::new(config);
+        *self.config.write() = config;
     }
 
     /// The first offset that can be read.

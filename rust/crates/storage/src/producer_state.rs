@@ -317,6 +317,9 @@ impl ProducerState {
 
     /// Makes staged changes.
     pub(crate) fn commit(&mut self, staged: Staged) {
+        if staged.entries.is_empty() {
+            return;
+        }
         self.transactions.extend(staged.started);
         for completed in &staged.completed {
             self.transactions.remove(&completed.first_offset);

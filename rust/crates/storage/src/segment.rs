@@ -26,6 +26,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files::{INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, remove_if_exists, segment_file};
+use crate::log::Now;
 use crate::offset_index::OffsetIndex;
 use crate::scan::{Next, StoredBatch};
 use crate::time_index::{TimeEntry, TimeIndex};
@@ -90,6 +91,36 @@ pub(crate) struct Tail {
     /// The largest timestamp of the first batch, which the age of a segment counts from.
     first_timestamp: Option<i64>,
     bytes_since_index: u64,
+}
+
+/// A batch of an append, as far as the indexes and the tail depend on it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placed {
+    /// In the file, or relative to the front of the bytes that are appended.
+    pub(crate) position: u64,
+    /// Bytes, header included.
+    pub(crate) size: u64,
+    pub(crate) last_offset: i64,
+    pub(crate) max_timestamp: i64,
+}
+
+impl From<&StoredBatch> for Placed {
+    fn from(batch: &StoredBatch) -> Self {
+        Self {
+            position: batch.position,
+            size: batch.size,
+            last_offset: batch.last_offset,
+            max_timestamp: batch.max_timestamp,
+        }
+    }
+}
+
+/// The active segment with what an append needs of it, looked up once.
+#[derive(Debug)]
+pub(crate) struct OpenSegment {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) indexes: Arc<Indexes>,
+    pub(crate) tail: Tail,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -273,11 +304,12 @@ impl Segment {
         last_offset - self.base_offset <= i64::from(i32::MAX)
     }
 
-    /// How long the segment has been filling when a record of `timestamp` arrives at `now_ms`, in milliseconds.
-    pub(crate) fn age_ms(&self, now_ms: i64, timestamp: i64) -> Result<i64> {
-        Ok(match self.first_timestamp()? {
-            Some(first) => timestamp - first,
-            None => now_ms - self.created_ms,
+    /// For whoever holds the log's writer lock.
+    pub(crate) fn open_to_append(self: Arc<Self>) -> Result<OpenSegment> {
+        Ok(OpenSegment {
+            indexes: self.indexes()?,
+            tail: self.tail(),
+            segment: self,
         })
     }
 
@@ -298,24 +330,6 @@ impl Segment {
             }
         };
         Ok((first >= 0).then_some(first))
-    }
-
-    /// Writes the batches in one piece behind the last and indexes them; readers do not see them before
-    /// [`Segment::publish`]. `batches` describes `bytes`, with positions relative to its front.
-    pub(crate) fn append(&self, bytes: &[u8], batches: &[StoredBatch]) -> Result<Tail> {
-        let mut tail = self.tail();
-        let indexes = self.indexes()?;
-        // Before anything is written: an entry that a full disk keeps out would leave others that lead nowhere.
-        indexes.reserve(batches.len())?;
-        disk::write_all_at(&self.file, self.path(), bytes, tail.size)
-            .map_err(StorageError::io("append to", self.path()))
-            .or_else(|error| self.take_back(tail.size, error))?;
-        let start = tail.size;
-        for batch in batches {
-            tail.add(batch, start + batch.position, self.settings, &indexes)?;
-        }
-        self.unsynced_indexes.store(true, Ordering::Release);
-        Ok(tail)
     }
 
     /// Cuts off what a full disk let through of an append, so that the file ends with a whole batch again, also after a
@@ -470,16 +484,50 @@ impl Segment {
     }
 }
 
+impl OpenSegment {
+    /// How long the segment has been filling when a record of `timestamp` arrives, in milliseconds.
+    pub(crate) fn age_ms(&mut self, now: Now, timestamp: i64) -> Result<i64> {
+        let first = match self.tail.first_timestamp {
+            Some(first) => first,
+            None => self.segment.first_timestamp()?.unwrap_or(-1),
+        };
+        self.tail.first_timestamp = Some(first);
+        Ok(match Some(first).filter(|first| *first >= 0) {
+            Some(first) => timestamp - first,
+            None => now.ms() - self.segment.created_ms,
+        })
+    }
+
+    /// Writes the batches in one piece behind the last and indexes them; readers do not see them before
+    /// [`Segment::publish`]. `batches` describes `bytes`.
+    pub(crate) fn append(
+        &self,
+        bytes: &[u8],
+        batches: impl ExactSizeIterator<Item = Placed>,
+    ) -> Result<Tail> {
+        let (segment, mut tail) = (&*self.segment, self.tail);
+        // Before anything is written: an entry that a full disk keeps out would leave others that lead nowhere.
+        self.indexes.reserve(batches.len())?;
+        disk::write_all_at(&segment.file, segment.path(), bytes, tail.size)
+            .map_err(StorageError::io("append to", segment.path()))
+            .or_else(|error| segment.take_back(tail.size, error))?;
+        let start = tail.size;
+        for batch in batches {
+            let batch = Placed {
+                position: start + batch.position,
+                ..batch
+            };
+            tail.add(batch, segment.settings, &self.indexes)?;
+        }
+        segment.unsynced_indexes.store(true, Ordering::Release);
+        Ok(tail)
+    }
+}
+
 impl Tail {
-    /// Accounts for a batch at `position`, making an index entry when enough bytes have gone by.
-    fn add(
-        &mut self,
-        batch: &StoredBatch,
-        position: u64,
-        settings: IndexSettings,
-        indexes: &Indexes,
-    ) -> Result<()> {
-        if position == 0 {
+    /// Accounts for a batch in the file, making an index entry when enough bytes have gone by.
+    fn add(&mut self, batch: Placed, settings: IndexSettings, indexes: &Indexes) -> Result<()> {
+        if batch.position == 0 {
             self.first_timestamp = Some(batch.max_timestamp);
         }
         let entry = TimeEntry {
@@ -495,7 +543,7 @@ impl Tail {
             Largest::Unknown => Largest::Unknown,
         };
         if self.bytes_since_index > u64::from(settings.interval_bytes) {
-            indexes.offset.append(batch.last_offset, position)?;
+            indexes.offset.append(batch.last_offset, batch.position)?;
             // The last place is for the segment's largest timestamp, which retention and lookups by time go by.
             if let Largest::At(largest) = self.largest
                 && !indexes.time.is_full()
@@ -505,7 +553,7 @@ impl Tail {
             self.bytes_since_index = 0;
         }
         self.bytes_since_index += batch.size;
-        self.size = position + batch.size;
+        self.size = batch.position + batch.size;
         self.next_offset = batch.last_offset + 1;
         Ok(())
     }

@@ -9,7 +9,6 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use logcore_records::BatchHeader;
 use rustix::buffer::spare_capacity;
 use rustix::io::{Errno, pread};
 
@@ -110,7 +109,7 @@ pub(crate) fn read_at_most(file: &File, out: &mut [u8], position: u64) -> io::Re
 }
 
 /// What an append did.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appended {
     /// The offset of the first record.
     pub first_offset: i64,
@@ -123,8 +122,8 @@ pub struct Appended {
     /// Every batch was there already: a retry of an idempotent producer. Nothing was written; the offsets are those
     /// of the first time.
     pub duplicate: bool,
-    /// The headers of the batches written, with their offsets.
-    pub batches: Vec<BatchHeader>,
+    /// Bytes written; 0 when there was nothing to write.
+    pub bytes: u64,
 }
 
 /// A record found by time.

@@ -124,8 +124,7 @@ impl StandaloneLog {
     /// Appends whole v2 batches at the system's time, as the leader that wrote last.
     pub fn append(&self, batches: &mut [u8]) -> Result<Appended> {
         self.check_process()?;
-        let epoch = self.log.latest_epoch().unwrap_or(0);
-        self.log.append_as_leader(batches, epoch, system_now_ms())
+        self.log.append_as_last_leader(batches)
     }
 
     /// [`Log::truncate_to`]. Inside a broker's directory the broker's checkpoints are lowered before, so that it can

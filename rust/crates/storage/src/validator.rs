@@ -8,10 +8,12 @@ use logcore_records::{
     set_log_append_time_in_place, set_offsets_in_place,
 };
 
+use smallvec::SmallVec;
+
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
+use crate::log::Now;
 use crate::producer_state::Origin;
-use crate::scan::StoredBatch;
 
 /// How much a batch may decompress to while keys are looked for.
 const DECOMPRESSED_MAX: usize = 256 << 20;
@@ -19,7 +21,7 @@ const DECOMPRESSED_MAX: usize = 256 << 20;
 /// The batches of an append.
 #[derive(Debug, Default)]
 pub(crate) struct Checked {
-    pub(crate) headers: Vec<BatchHeader>,
+    pub(crate) headers: SmallVec<[BatchHeader; 1]>,
     /// What the control batches say, by their number in the append.
     pub(crate) markers: Vec<(usize, EndTxnMarker)>,
 }
@@ -33,12 +35,7 @@ impl Checked {
 }
 
 /// Checks the batches of an append: size, checksum, shape, times. Returns them as they were sent.
-pub(crate) fn check(
-    bytes: &[u8],
-    config: &LogConfig,
-    origin: Origin,
-    now_ms: i64,
-) -> Result<Checked> {
+pub(crate) fn check(bytes: &[u8], config: &LogConfig, origin: Origin, now: Now) -> Result<Checked> {
     let mut found = Checked::default();
     let mut iterator = batches(bytes);
     loop {
@@ -72,7 +69,7 @@ pub(crate) fn check(
         if batch.header.timestamp_type() == TimestampType::LogAppendTime {
             return Err(invalid("only the broker may set the log append time flag"));
         }
-        check_times(&batch.header, config, now_ms)?;
+        check_times(&batch.header, config, now)?;
         if config.cleanup_compact
             && batch
                 .has_keyless_record(DECOMPRESSED_MAX)
@@ -102,14 +99,20 @@ fn check_shape(batch: &Batch<'_>, origin: Origin) -> Result<(), RecordError> {
     }
 }
 
-fn check_times(header: &BatchHeader, config: &LogConfig, now_ms: i64) -> Result<()> {
-    if config.timestamp_type == TimestampType::LogAppendTime {
+fn check_times(header: &BatchHeader, config: &LogConfig, now: Now) -> Result<()> {
+    let (before_max, after_max) = (
+        config.timestamp_before_max_ms,
+        config.timestamp_after_max_ms,
+    );
+    let unlimited = before_max == i64::MAX && after_max == i64::MAX;
+    if unlimited || config.timestamp_type == TimestampType::LogAppendTime {
         return Ok(());
     }
+    let now_ms = now.ms();
     for timestamp in [header.base_timestamp, header.max_timestamp] {
         let outside = timestamp >= 0
-            && (now_ms.saturating_sub(timestamp) > config.timestamp_before_max_ms
-                || timestamp.saturating_sub(now_ms) > config.timestamp_after_max_ms);
+            && (now_ms.saturating_sub(timestamp) > before_max
+                || timestamp.saturating_sub(now_ms) > after_max);
         if outside {
             return Err(StorageError::InvalidTimestamp { timestamp, now_ms });
         }
@@ -134,15 +137,9 @@ pub(crate) fn assign(
     offset
 }
 
-/// Writes what [`assign`] decided into the batches themselves. Returns how they will stand in a file, with positions
-/// relative to the front of `bytes`.
-pub(crate) fn place(
-    bytes: &mut [u8],
-    headers: &[BatchHeader],
-    log_append_time: bool,
-) -> Vec<StoredBatch> {
+/// Writes what [`assign`] decided into the batches themselves.
+pub(crate) fn place(bytes: &mut [u8], headers: &[BatchHeader], log_append_time: bool) {
     let mut position = 0;
-    let mut placed = Vec::with_capacity(headers.len());
     for header in headers {
         let size = header.size();
         let batch = &mut bytes[position..position + size];
@@ -150,17 +147,6 @@ pub(crate) fn place(
         if log_append_time {
             set_log_append_time_in_place(batch, header.max_timestamp);
         }
-        placed.push(StoredBatch {
-            position: position as u64,
-            size: size as u64,
-            base_offset: header.base_offset,
-            last_offset: header.last_offset(),
-            max_timestamp: header.max_timestamp,
-            leader_epoch: header.partition_leader_epoch,
-            magic: header.magic,
-            header: None,
-        });
         position += size;
     }
-    placed
 }

@@ -273,9 +273,8 @@ fn write(
     };
     let appended = appended.map_err(|error| from_storage(shared, place, &error))?;
     if !appended.duplicate {
-        let bytes: usize = appended.batches.iter().map(BatchHeader::size).sum();
-        place.waiting_room().appended(bytes as u64);
-        shared.metrics.produced_bytes.add(bytes as u64);
+        place.waiting_room().appended(appended.bytes);
+        shared.metrics.produced_bytes.add(appended.bytes);
         let records = appended.last_offset - appended.first_offset + 1;
         shared.metrics.produced_records.add(records.unsigned_abs());
     }

@@ -11,14 +11,14 @@ use std::sync::atomic::Ordering;
 use logcore_records::{BatchHeader, TimestampType};
 use parking_lot::MutexGuard;
 
-use super::{Log, Writer};
+use super::{Log, Now, Writer};
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::files;
 use crate::loader;
 use crate::producer_snapshot;
 use crate::producer_state::{Duplicate, Origin, Staged};
-use crate::segment::{Segment, Tail};
+use crate::segment::{OpenSegment, Placed, Segment};
 use crate::slice::Appended;
 use crate::validator::{self, Checked};
 
@@ -26,8 +26,20 @@ use crate::validator::{self, Checked};
 #[derive(Clone, Copy)]
 struct Terms {
     origin: Origin,
-    leader_epoch: i32,
-    now_ms: i64,
+    /// `None`: that of the leader that wrote last.
+    leader_epoch: Option<i32>,
+    now: Now,
+}
+
+/// What batches are given, and by whom.
+struct Given {
+    origin: Origin,
+    epoch: i32,
+    /// The epoch is in the log's file of epochs already.
+    epoch_saved: bool,
+    /// The broker's time, when that is what the records get.
+    log_append_time: Option<i64>,
+    now: Now,
 }
 
 /// What is to be appended, as far as the choice of a segment depends on it.
@@ -66,8 +78,18 @@ impl Log {
     ) -> Result<Appended> {
         let terms = Terms {
             origin: Origin::Client,
-            leader_epoch,
-            now_ms,
+            leader_epoch: Some(leader_epoch),
+            now: Now::Ms(now_ms),
+        };
+        self.append_on(batches, terms)
+    }
+
+    /// [`Log::append_as_leader`] as the leader that wrote last, at the system's time.
+    pub(crate) fn append_as_last_leader(&self, batches: &mut [u8]) -> Result<Appended> {
+        let terms = Terms {
+            origin: Origin::Client,
+            leader_epoch: None,
+            now: Now::System,
         };
         self.append_on(batches, terms)
     }
@@ -85,8 +107,8 @@ impl Log {
     ) -> Result<Appended> {
         let terms = Terms {
             origin: Origin::Coordinator,
-            leader_epoch,
-            now_ms,
+            leader_epoch: Some(leader_epoch),
+            now: Now::Ms(now_ms),
         };
         self.append_on(batches, terms)
     }
@@ -94,19 +116,21 @@ impl Log {
     fn append_on(&self, batches: &mut [u8], terms: Terms) -> Result<Appended> {
         self.check_writable()?;
         let config = self.config();
-        let mut checked = validator::check(batches, &config, terms.origin, terms.now_ms)?;
+        let mut checked = validator::check(batches, &config, terms.origin, terms.now)?;
         let log_append_time =
-            (config.timestamp_type == TimestampType::LogAppendTime).then_some(terms.now_ms);
+            (config.timestamp_type == TimestampType::LogAppendTime).then(|| terms.now.ms());
 
         let mut writer = self.writer.lock();
         self.check_writable()?;
-        self.check_leads(terms.leader_epoch)?;
-        let repeated: Vec<Duplicate> = checked
-            .headers
-            .iter()
-            .filter(|_| terms.origin == Origin::Client)
-            .map_while(|header| writer.producers.duplicate_of(header))
-            .collect();
+        let given = self.check_leads(terms, log_append_time)?;
+        let repeated: Vec<Duplicate> = match terms.origin {
+            Origin::Client => checked
+                .headers
+                .iter()
+                .map_while(|header| writer.producers.duplicate_of(header))
+                .collect(),
+            Origin::Coordinator | Origin::Replication => Vec::new(),
+        };
         if let (Some(first), Some(last)) = (repeated.first(), repeated.last())
             && repeated.len() == checked.headers.len()
         {
@@ -116,7 +140,7 @@ impl Log {
                 log_append_time: log_append_time.map_or(-1, |_| last.timestamp),
                 log_start_offset: self.log_start_offset(),
                 duplicate: true,
-                batches: Vec::new(),
+                bytes: 0,
             };
             self.acknowledge_again(writer, last.last_offset)?;
             return Ok(appended);
@@ -127,7 +151,7 @@ impl Log {
             .map(|header| header.size())
             .sum();
         let fresh = &mut batches[skipped..];
-        let mut written = self.write(&mut writer, &config, fresh, &mut checked, terms)?;
+        let mut written = self.write(&mut writer, &config, fresh, &mut checked, &given)?;
         // The front of a retry may still be waiting for the disk.
         written.sync |= repeated
             .last()
@@ -140,17 +164,27 @@ impl Log {
             log_append_time: log_append_time.unwrap_or(-1),
             log_start_offset: self.log_start_offset(),
             duplicate: false,
-            batches: checked.headers,
+            bytes: fresh.len() as u64,
         })
     }
 
-    fn check_leads(&self, leader_epoch: i32) -> Result<()> {
-        match self.latest_epoch() {
-            Some(current) if leader_epoch < current => Err(StorageError::FencedLeaderEpoch {
-                found: leader_epoch,
+    /// Epochs change under the writer lock only: the answer holds as long as the caller has it.
+    fn check_leads(&self, terms: Terms, log_append_time: Option<i64>) -> Result<Given> {
+        let saved = self.epochs.saved_latest();
+        let latest = saved.or_else(|| self.latest_epoch());
+        let epoch = terms.leader_epoch.or(latest).unwrap_or(0);
+        match latest {
+            Some(current) if epoch < current => Err(StorageError::FencedLeaderEpoch {
+                found: epoch,
                 current,
             }),
-            Some(_) | None => Ok(()),
+            Some(_) | None => Ok(Given {
+                origin: terms.origin,
+                epoch,
+                epoch_saved: saved == Some(epoch),
+                log_append_time,
+                now: terms.now,
+            }),
         }
     }
 
@@ -161,20 +195,18 @@ impl Log {
         config: &LogConfig,
         bytes: &mut [u8],
         checked: &mut Checked,
-        terms: Terms,
+        given: &Given,
     ) -> Result<Written> {
         check_fits(bytes.len(), config)?;
-        let log_append_time =
-            (config.timestamp_type == TimestampType::LogAppendTime).then_some(terms.now_ms);
         let headers = &mut checked.headers;
         let first_offset = self.log_end_offset();
-        validator::assign(headers, first_offset, terms.leader_epoch, log_append_time);
+        validator::assign(headers, first_offset, given.epoch, given.log_append_time);
         let mut staged = Staged::default();
         for (number, header) in checked.headers.iter().enumerate() {
             let marker = checked.marker(number);
             writer
                 .producers
-                .stage(&mut staged, header, marker, terms.origin)?;
+                .stage(&mut staged, header, marker, given.origin)?;
         }
         let headers = &checked.headers;
 
@@ -187,47 +219,73 @@ impl Log {
                 .last()
                 .map_or(first_offset, BatchHeader::last_offset),
         };
-        let active = self
-            .active_for(writer, config, &coming, terms.now_ms)
+        let open = self
+            .active_for(writer, config, &coming, given.now)
             .map_err(|e| self.fail_unless_full(e))?;
-        self.assign_epoch(terms.leader_epoch, first_offset)
+        if !given.epoch_saved {
+            self.assign_epoch(given.epoch, first_offset)
+                .map_err(|e| self.fail_unless_full(e))?;
+        }
+        self.reserve_aborted(writer, &open.segment, &staged)?;
+        validator::place(bytes, headers, given.log_append_time.is_some());
+        let tail = open
+            .append(bytes, placed(headers))
             .map_err(|e| self.fail_unless_full(e))?;
-        let aborted = writer.producers.aborted_by(&staged).len();
-        active
-            .reserve_aborted(aborted)
-            .map_err(|e| self.fail_unless_full(e))?;
-        let placed = validator::place(bytes, headers, log_append_time.is_some());
-        let tail = active
-            .append(bytes, &placed)
-            .map_err(|e| self.fail_unless_full(e))?;
-        self.take_in(writer, config, &active, staged, tail, terms.now_ms)
+        self.take_in(
+            writer,
+            config,
+            OpenSegment { tail, ..open },
+            staged,
+            given.now,
+        )
     }
 
-    /// Makes what was written to the active segment part of the log.
+    /// Sees to it that the transactions `staged` aborts can be noted.
+    pub(super) fn reserve_aborted(
+        &self,
+        writer: &Writer,
+        active: &Segment,
+        staged: &Staged,
+    ) -> Result<()> {
+        if !staged.has_transactions() {
+            return Ok(());
+        }
+        active
+            .reserve_aborted(writer.producers.aborted_by(staged).len())
+            .map_err(|e| self.fail_unless_full(e))
+    }
+
+    /// Makes what was written to the active segment part of the log; `active` has the tail as it is now.
     pub(super) fn take_in(
         &self,
         writer: &mut Writer,
         config: &LogConfig,
-        active: &Segment,
+        active: OpenSegment,
         staged: Staged,
-        tail: Tail,
-        now_ms: i64,
+        now: Now,
     ) -> Result<Written> {
-        active
-            .append_aborted(&writer.producers.aborted_by(&staged))
-            .map_err(|e| self.fail(e))?;
-        active.publish(tail);
-        if staged.has_transactions() {
+        let transactions = staged.has_transactions();
+        if transactions {
+            active
+                .segment
+                .append_aborted(&writer.producers.aborted_by(&staged))
+                .map_err(|e| self.fail(e))?;
+        }
+        active.segment.publish(active.tail);
+        if transactions {
             let completed = staged.completed().to_vec();
             writer.producers.commit(staged);
             self.note_transactions(&completed, writer.producers.first_undecided_offset());
         } else {
             writer.producers.commit(staged);
         }
-        let end = tail.next_offset;
-        let first_offset = self.log_end.swap(end, Ordering::AcqRel);
+        let end = active.tail.next_offset;
+        writer.active = Some(active);
+        // Whoever changes it holds the writer lock.
+        let first_offset = self.log_end.load(Ordering::Relaxed);
+        self.log_end.store(end, Ordering::Release);
         writer.unflushed += end - first_offset;
-        writer.unflushed_since_ms.get_or_insert(now_ms);
+        writer.unflushed_since_ms.get_or_insert_with(|| now.ms());
         let sync = writer.unflushed >= config.flush_messages;
         if sync {
             writer.unflushed = 0;
@@ -273,12 +331,13 @@ impl Log {
     }
 
     pub(super) fn assign_epoch(&self, epoch: i32, offset: i64) -> Result<()> {
-        if self.epochs.read().is_saved(epoch) {
+        if self.epochs.saved_latest() == Some(epoch) {
             return Ok(());
         }
-        let mut epochs = self.epochs.write();
-        epochs.assign(epoch, offset);
-        epochs.save()
+        self.epochs.change(|epochs| {
+            epochs.assign(epoch, offset);
+            epochs.save()
+        })
     }
 
     /// The segment that takes what is coming: the active one, or a new one when that is full or old.
@@ -287,19 +346,24 @@ impl Log {
         writer: &mut Writer,
         config: &LogConfig,
         coming: &Coming,
-        now_ms: i64,
-    ) -> Result<Arc<Segment>> {
-        let active = self.active();
-        let filled = active.size();
-        if filled == 0 && active.can_hold(coming.last_offset) {
+        now: Now,
+    ) -> Result<OpenSegment> {
+        let mut active = match writer.active.take() {
+            Some(active) => active,
+            None => self.active().open_to_append()?,
+        };
+        let filled = active.tail.size;
+        let fits = active.segment.can_hold(coming.last_offset);
+        if filled == 0 && fits {
             return Ok(active);
         }
         let full = filled + coming.size > config.segment_bytes
-            || !active.can_hold(coming.last_offset)
-            || active.indexes()?.is_full()
-            || active.age_ms(now_ms, coming.newest)? > age_max_ms(config, writer.roll_random);
+            || !fits
+            || active.indexes.is_full()
+            || active.age_ms(now, coming.newest)? > age_max_ms(config, writer.roll_random);
         if full {
-            self.roll_locked(writer, config, coming.first_offset, now_ms)
+            self.roll_locked(writer, config, coming.first_offset, now.ms())?
+                .open_to_append()
         } else {
             Ok(active)
         }
@@ -330,6 +394,7 @@ impl Log {
         if active.base_offset == base {
             return Ok(active);
         }
+        writer.active = None;
         self.snapshot_producers(writer, base, config.flush_on_roll)?;
         active.seal()?;
         if config.flush_on_roll || self.recovery_point() >= end {
@@ -367,6 +432,21 @@ impl Log {
         }
         Ok(())
     }
+}
+
+/// Where batches stand in what is written, one behind the other.
+fn placed(headers: &[BatchHeader]) -> impl ExactSizeIterator<Item = Placed> {
+    let mut end = 0;
+    headers.iter().map(move |header| {
+        let position = end;
+        end += header.size() as u64;
+        Placed {
+            position,
+            size: header.size() as u64,
+            last_offset: header.last_offset(),
+            max_timestamp: header.max_timestamp,
+        }
+    })
 }
 
 /// How old a segment may become: `segment.ms` less its part of `segment.jitter.ms`, so that segments that began at one time are

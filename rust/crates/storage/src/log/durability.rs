@@ -13,6 +13,7 @@ use super::Log;
 use super::append::Written;
 use crate::error::{Result, StorageError};
 use crate::files;
+use crate::leader_epochs::LeaderEpochs;
 use crate::producer_snapshot;
 use crate::segment::{Access, Segment};
 
@@ -121,7 +122,7 @@ impl Log {
             }
             self.snapshot_producers(&mut writer, end, true)?;
             self.remove_deleted(&mut writer, i64::MAX);
-            self.epochs.write().save()
+            self.epochs.change(LeaderEpochs::save)
         })();
         closed.map_err(|e| self.fail(e))
     }

@@ -7,12 +7,13 @@
 use std::ops::Range;
 
 use super::append::{Coming, Written};
-use super::{Log, Writer};
+use super::{Log, Now, Writer};
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::loader;
 use crate::producer_state::{Origin, Staged};
 use crate::scan::StoredBatch;
+use crate::segment::{OpenSegment, Placed};
 use crate::slice::Appended;
 
 /// The shortest batch of any format, behind its length: a message of format 0.
@@ -36,7 +37,7 @@ impl Log {
             log_append_time: -1,
             log_start_offset: self.log_start_offset(),
             duplicate: false,
-            batches: Vec::new(),
+            bytes: 0,
         };
         let (Some(first), Some(last)) = (found.first(), found.last()) else {
             return Ok(appended);
@@ -54,7 +55,7 @@ impl Log {
         if let Some(written) = last_run {
             self.acknowledge(writer, &written, false)?;
         }
-        appended.batches = found.into_iter().filter_map(|batch| batch.header).collect();
+        appended.bytes = last.end() - first.position;
         Ok(appended)
     }
 
@@ -122,29 +123,28 @@ impl Log {
                 .map_or(end, |first| first.base_offset),
             last_offset: batches.last().map_or(end, |last| last.last_offset),
         };
-        let active = self
-            .active_for(writer, config, &coming, now_ms)
+        let open = self
+            .active_for(writer, config, &coming, Now::Ms(now_ms))
             .map_err(|e| self.fail_unless_full(e))?;
         for batch in batches {
             self.follow_epoch(batch)
                 .map_err(|e| self.fail_unless_full(e))?;
         }
-        let aborted = writer.producers.aborted_by(&staged).len();
-        active
-            .reserve_aborted(aborted)
+        self.reserve_aborted(writer, &open.segment, &staged)?;
+        let placed = batches.iter().map(|batch| Placed {
+            position: batch.position - from as u64,
+            ..Placed::from(batch)
+        });
+        let tail = open
+            .append(bytes, placed)
             .map_err(|e| self.fail_unless_full(e))?;
-        let placed: Vec<StoredBatch> = batches
-            .iter()
-            .map(|batch| StoredBatch {
-                position: batch.position - from as u64,
-                header: None,
-                ..batch.clone()
-            })
-            .collect();
-        let tail = active
-            .append(bytes, &placed)
-            .map_err(|e| self.fail_unless_full(e))?;
-        self.take_in(writer, config, &active, staged, tail, now_ms)
+        self.take_in(
+            writer,
+            config,
+            OpenSegment { tail, ..open },
+            staged,
+            Now::Ms(now_ms),
+        )
     }
 
     fn follow_epoch(&self, batch: &StoredBatch) -> Result<()> {
@@ -152,9 +152,7 @@ impl Log {
             return self.assign_epoch(batch.leader_epoch, batch.base_offset);
         }
         // The old formats have no epochs: what is known of those before could not be compared any more.
-        let mut epochs = self.epochs.write();
-        epochs.truncate_from_end(0);
-        epochs.save()
+        self.forget_epochs(0)
     }
 }
 

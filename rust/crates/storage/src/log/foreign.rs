@@ -59,7 +59,8 @@ impl Log {
         let known = self.segments();
         let segments = list(&self.dir, &known)?;
         let (start, end) = bounds(&self.dir, &segments)?;
-        *self.epochs.write() = LeaderEpochs::load(&self.dir)?;
+        let epochs = LeaderEpochs::load(&self.dir)?;
+        self.epochs.change(|known| *known = epochs);
         self.log_start.store(start, Ordering::Release);
         *self.segments.write() = Arc::new(segments);
         self.log_end.store(end, Ordering::Release);

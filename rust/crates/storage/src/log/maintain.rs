@@ -14,7 +14,6 @@ use crate::config::LogConfig;
 use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files::{self, DELETED_SUFFIX, SEGMENT_SUFFIXES, segment_file};
-use crate::leader_epochs::LeaderEpochs;
 use crate::producer_snapshot;
 use crate::segment::Segment;
 
@@ -144,11 +143,7 @@ impl Log {
             *segments = Arc::new(kept.to_vec());
             removed
         };
-        {
-            let mut epochs = self.epochs.write();
-            epochs.truncate_from_start(self.log_start_offset());
-            save_unless_full(&mut epochs)?;
-        }
+        self.forget_epochs_before(self.log_start_offset())?;
         let mut files = Vec::new();
         for segment in &removed {
             self.rename_deleted(segment, &mut files)?;
@@ -205,18 +200,19 @@ impl Log {
         }
         self.log_start.fetch_max(offset, Ordering::AcqRel);
         let start = self.log_start_offset();
-        let mut epochs = self.epochs.write();
-        epochs.truncate_from_start(start);
-        save_unless_full(&mut epochs).map_err(|e| self.fail(e))?;
+        self.forget_epochs_before(start).map_err(|e| self.fail(e))?;
         Ok(start)
     }
-}
 
-/// Saves the epochs; on a full disk the file keeps some that are gone until it is saved next, which harms nobody.
-fn save_unless_full(epochs: &mut LeaderEpochs) -> Result<()> {
-    match epochs.save() {
-        Err(error) if error.is_disk_full() => Ok(()),
-        saved => saved,
+    /// On a full disk the file keeps some that are gone until it is saved next, which harms nobody.
+    fn forget_epochs_before(&self, start: i64) -> Result<()> {
+        self.epochs.change(|epochs| {
+            epochs.truncate_from_start(start);
+            match epochs.save() {
+                Err(error) if error.is_disk_full() => Ok(()),
+                saved => saved,
+            }
+        })
     }
 }
 

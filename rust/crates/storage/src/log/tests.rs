@@ -11,7 +11,7 @@ mod truncation;
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use logcore_records::{BatchBuilder, Compression, TimestampType, batches};
+use logcore_records::{Batch, BatchBuilder, Compression, TimestampType, batches};
 
 use super::*;
 use crate::files;
@@ -100,8 +100,10 @@ fn what_is_appended_is_read() {
     let appended = log.append_as_leader(&mut two, 3, 9).unwrap();
     assert_eq!((appended.first_offset, appended.last_offset), (0, 2));
     assert_eq!((appended.log_append_time, appended.duplicate), (-1, false));
-    assert_eq!(appended.batches[1].base_offset, 2);
-    assert_eq!(appended.batches[1].partition_leader_epoch, 3);
+    assert_eq!(appended.bytes, two.len() as u64);
+    let written = log.read(0, 1 << 20, 3, true).unwrap().read_to_vec();
+    assert_eq!(written.unwrap(), two);
+    assert_eq!(Batch::parse(&two).unwrap().header.partition_leader_epoch, 3);
     let appended = log
         .append_as_leader(&mut batch_at(3, &[b"d"]), 3, 9)
         .unwrap();

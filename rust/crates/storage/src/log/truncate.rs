@@ -148,9 +148,7 @@ impl Log {
     fn truncate_locked(&self, writer: &mut Writer, offset: i64) -> Result<()> {
         if offset >= self.log_end_offset() {
             // A leader that wrote nothing may have left an epoch here that another leader's log does not know.
-            let mut epochs = self.epochs.write();
-            epochs.truncate_from_end(self.log_end_offset());
-            return epochs.save();
+            return self.forget_epochs(self.log_end_offset());
         }
         let segments = self.segments();
         let Some(last) = segments
@@ -167,6 +165,7 @@ impl Log {
 
         let _flushing = self.flushing.lock();
         let _running = self.truncations.begin();
+        writer.active = None;
         self.lower_end(end);
         self.remove_snapshots_after(end)?;
         *self.segments.write() = Arc::new(segments[..=last].to_vec());
@@ -183,6 +182,7 @@ impl Log {
     fn replace_all(&self, writer: &mut Writer, offset: i64, log_start: i64) -> Result<()> {
         let _flushing = self.flushing.lock();
         let _running = self.truncations.begin();
+        writer.active = None;
         let removed = self.segments();
         self.lower_end(offset);
         self.remove_snapshots_after(-1)?;
@@ -196,10 +196,12 @@ impl Log {
         self.restart_producers(writer, ProducerState::default())
     }
 
-    fn forget_epochs(&self, end: i64) -> Result<()> {
-        let mut epochs = self.epochs.write();
-        epochs.truncate_from_end(end);
-        epochs.save()
+    /// Forgets the epochs that begin at or after `end`.
+    pub(super) fn forget_epochs(&self, end: i64) -> Result<()> {
+        self.epochs.change(|epochs| {
+            epochs.truncate_from_end(end);
+            epochs.save()
+        })
     }
 
     /// A snapshot that stayed would be believed once the log has grown past it again.

@@ -106,12 +106,10 @@ impl Log {
     }
 
     fn raise_high_watermark(&self, unstable: &mut Unstable, offset: i64) -> i64 {
-        // Truncations lower both with the lock held.
+        // Whoever moves one of them holds the lock, but for appends, which raise the log's end.
         let offset = offset.min(self.log_end_offset());
-        let high_watermark = self
-            .high_watermark
-            .fetch_max(offset, Ordering::AcqRel)
-            .max(offset);
+        let high_watermark = self.high_watermark.load(Ordering::Relaxed).max(offset);
+        self.high_watermark.store(high_watermark, Ordering::Release);
         if !unstable.unreplicated.is_empty() {
             unstable
                 .unreplicated

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Access, Indexes, Largest, Segment, Tail};
+use super::{Access, Indexes, Largest, Placed, Segment, Tail};
 use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::offset_index::OffsetIndex;
@@ -87,7 +87,7 @@ impl Segment {
         loop {
             match scan.next().map_err(StorageError::io("read", self.path()))? {
                 Next::Batch(batch) => {
-                    tail.add(&batch, batch.position, self.settings, &indexes)?;
+                    tail.add(Placed::from(&batch), self.settings, &indexes)?;
                 }
                 Next::End => break,
                 Next::Torn(reason) => return Err(self.corrupt(scan.position(), reason)),
@@ -160,7 +160,7 @@ impl Segment {
                     if batch.base_offset > tail.next_offset {
                         gap = tail.next_offset;
                     }
-                    tail.add(&batch, batch.position, self.settings, &indexes)?;
+                    tail.add(Placed::from(&batch), self.settings, &indexes)?;
                     let bytes = scan
                         .bytes(&batch)
                         .map_err(StorageError::io("read", self.path()))?;
