@@ -13,6 +13,18 @@ use crate::header::{
 };
 use crate::record::{RecordBase, RecordIter, Records};
 
+/// The checksum of batches v2, of which it covers everything from the attributes on.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
+
+/// The times of the records of a batch that have one, in milliseconds since the epoch; -1 when none has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    pub oldest: i64,
+    pub newest: i64,
+}
+
 /// A batch whose bytes are all there. Only the length and the magic byte have been checked so far.
 #[derive(Debug, Clone)]
 pub struct Batch<'a> {
@@ -38,7 +50,7 @@ impl<'a> Batch<'a> {
 
     /// Compares the stored checksum with that of the bytes.
     pub fn verify_crc(&self) -> Result<(), RecordError> {
-        let computed = crc32c::crc32c(&self.bytes[ATTRIBUTES_AT..]);
+        let computed = crc32c(&self.bytes[ATTRIBUTES_AT..]);
         if computed == self.header.crc {
             Ok(())
         } else {
@@ -95,25 +107,24 @@ impl<'a> Batch<'a> {
     /// state that is complete and, when the batch is not compressed, each record within bounds with the offset
     /// deltas 0, 1, 2 …
     ///
-    /// Nothing is decompressed; [`Batch::validate_deep`] does that. Batches of a compacted log have gaps and fail.
-    pub fn validate(&self) -> Result<(), RecordError> {
+    /// Nothing is decompressed; [`Batch::validate_deep`] does that. Batches of a compacted log have gaps and fail. Returns
+    /// the times of the records when they were looked at: the header may say something else.
+    pub fn validate(&self) -> Result<Option<Times>, RecordError> {
         self.validate_sequence()?;
         self.validate_unsequenced()
     }
 
     /// [`Batch::validate`] of a batch that a coordinator writes: in a transaction, and yet without a sequence.
-    pub fn validate_unsequenced(&self) -> Result<(), RecordError> {
-        if self.validate_header()? == Compression::None {
-            validate_records(RecordIter::new(
-                RecordBase::of(&self.header),
-                self.payload(),
-            ))?;
+    pub fn validate_unsequenced(&self) -> Result<Option<Times>, RecordError> {
+        if self.validate_header()? != Compression::None {
+            return Ok(None);
         }
-        Ok(())
+        let records = RecordIter::new(RecordBase::of(&self.header), self.payload());
+        validate_records(records).map(Some)
     }
 
     /// [`Batch::validate`] that also looks into compressed batches, decompressing to at most `limit` bytes.
-    pub fn validate_deep(&self, limit: usize) -> Result<(), RecordError> {
+    pub fn validate_deep(&self, limit: usize) -> Result<Times, RecordError> {
         self.validate_sequence()?;
         self.validate_header()?;
         validate_records(self.records(limit)?.iter())
@@ -166,10 +177,11 @@ impl<'a> Batch<'a> {
     }
 }
 
-fn validate_records(mut records: RecordIter<'_>) -> Result<(), RecordError> {
+fn validate_records(mut records: RecordIter<'_>) -> Result<Times, RecordError> {
     let mut expected = 0;
+    let (mut oldest, mut newest) = (i64::MAX, NO_TIME);
     while let Some(result) = records.next_with_delta() {
-        let (_, delta) = result?;
+        let (record, delta) = result?;
         if delta != expected {
             return Err(RecordError::InvalidRecord {
                 index: expected as usize,
@@ -177,9 +189,19 @@ fn validate_records(mut records: RecordIter<'_>) -> Result<(), RecordError> {
             });
         }
         expected += 1;
+        if record.timestamp != NO_TIME {
+            oldest = oldest.min(record.timestamp);
+            newest = newest.max(record.timestamp);
+        }
     }
-    Ok(())
+    Ok(Times {
+        oldest: if oldest == i64::MAX { newest } else { oldest },
+        newest,
+    })
 }
+
+/// The timestamp of a record without one.
+const NO_TIME: i64 = -1;
 
 /// Walks over the batches in `bytes`; see [`Batches`].
 pub fn batches(bytes: &[u8]) -> Batches<'_> {
@@ -252,6 +274,21 @@ pub fn set_log_append_time_in_place(batch: &mut [u8], now_ms: i64) {
     set_crc(batch);
 }
 
+/// What the header says is the largest timestamp, in milliseconds since the epoch.
+///
+/// `batch` is exactly one batch that was parsed; anything shorter panics.
+pub fn max_timestamp_of(batch: &[u8]) -> i64 {
+    i64::from_be_bytes(array_at(batch, MAX_TIMESTAMP_AT))
+}
+
+/// Sets what the header says is the largest timestamp, in milliseconds since the epoch, and the checksum.
+///
+/// `batch` is exactly one batch that was parsed; anything shorter panics.
+pub fn set_max_timestamp_in_place(batch: &mut [u8], max_timestamp: i64) {
+    batch[MAX_TIMESTAMP_AT..MAX_TIMESTAMP_AT + 8].copy_from_slice(&max_timestamp.to_be_bytes());
+    set_crc(batch);
+}
+
 /// Gives a batch to another producer id, epoch and sequence, as an idempotent producer must when its epoch was
 /// raised and it sends again, and sets the checksum.
 ///
@@ -270,7 +307,7 @@ pub fn set_producer_state_in_place(
 
 /// Computes the checksum of a batch and stores it.
 pub(crate) fn set_crc(batch: &mut [u8]) {
-    let crc = crc32c::crc32c(&batch[ATTRIBUTES_AT..]);
+    let crc = crc32c(&batch[ATTRIBUTES_AT..]);
     batch[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_be_bytes());
 }
 

@@ -57,7 +57,7 @@ pub fn is_legacy(bytes: &[u8]) -> bool {
 /// Converts a whole message set to one batch v2 with the base offset 0, compressed as its first wrapper was.
 ///
 /// All wrappers together decompress to at most `limit` bytes. Errors: a message cut short, a wrong checksum, a
-/// wrapper that breaks the rules above, no messages at all.
+/// wrapper that breaks the rules above, messages of both formats, no messages at all.
 pub fn to_v2(bytes: &[u8], limit: usize) -> Result<Vec<u8>, RecordError> {
     let codec = first_codec(bytes)?;
     let mut builder = BatchBuilder::with_capacity(codec, None, bytes.len());
@@ -143,18 +143,23 @@ fn last_inner_offset(set: &[u8]) -> Result<i64, RecordError> {
     Ok(last)
 }
 
-/// The codec of the first wrapper, `None` when there is none.
+/// The codec of the first wrapper, `None` when there is none. All messages must be of one format.
 fn first_codec(bytes: &[u8]) -> Result<Compression, RecordError> {
     let mut rest = bytes;
+    let mut found = Compression::None;
     while !rest.is_empty() {
         let message = frame(rest)?;
-        let codec = Compression::from_code(message[MAGIC_AT + 1] & CODEC_MASK)?;
-        if codec != Compression::None {
-            return Ok(codec);
+        if message[MAGIC_AT] != bytes[MAGIC_AT] {
+            return Err(RecordError::InvalidLegacy(
+                "a message's magic differs from the first one's",
+            ));
+        }
+        if found == Compression::None {
+            found = Compression::from_code(message[MAGIC_AT + 1] & CODEC_MASK)?;
         }
         rest = &rest[message.len()..];
     }
-    Ok(Compression::None)
+    Ok(found)
 }
 
 /// The first message of `bytes` with its frame, all of it; nothing but the size has been checked.

@@ -94,7 +94,7 @@ fn mend_checksums(bytes: &mut [u8]) {
         Some(2) if bytes.len() > 21 => {
             let length = i32::from_be_bytes(bytes[8..12].try_into().unwrap());
             let end = (i64::from(length) + 12).clamp(21, bytes.len() as i64) as usize;
-            let checksum = crc32c::crc32c(&bytes[21..end]);
+            let checksum = logcore_records::crc32c(&bytes[21..end]);
             bytes[17..21].copy_from_slice(&checksum.to_be_bytes());
         }
         Some(0 | 1) => {

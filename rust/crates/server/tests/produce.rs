@@ -52,6 +52,8 @@ fn what_is_refused_is_not_stored_and_named_as_kafka_names_it() {
     let mut old_format = good.clone();
     old_format[16] = 1;
     let two = [good.clone(), good.clone()].concat();
+    let mut placed = good.clone();
+    logcore_records::set_offsets_in_place(&mut placed, 5, 0);
     let control = built(|builder| builder.set_control(true));
     let transactional = built(|builder| {
         builder.set_transactional(true);
@@ -64,6 +66,7 @@ fn what_is_refused_is_not_stored_and_named_as_kafka_names_it() {
         (&good[..good.len() - 1], 87),
         (&old_format, 87),
         (&two, 87),
+        (&placed, 87),
         (&control, 87),
         (&transactional, 53),
     ] {

@@ -127,7 +127,7 @@ fn decode(path: &Path, bytes: &[u8], random: &mut Random) {
         let _ = producer_snapshot::decode(bytes);
         let mut mended = bytes.to_vec();
         if mended.len() > 6 {
-            let checksum = crc32c::crc32c(&mended[6..]);
+            let checksum = logcore_records::crc32c(&mended[6..]);
             mended[2..6].copy_from_slice(&checksum.to_be_bytes());
         }
         let _ = producer_snapshot::decode(&mended);

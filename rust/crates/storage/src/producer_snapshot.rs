@@ -52,7 +52,7 @@ pub(crate) fn encode(state: &ProducerState) -> Vec<u8> {
         out.extend(entry.coordinator_epoch.to_be_bytes());
         out.extend(entry.transaction_start.unwrap_or(-1).to_be_bytes());
     }
-    let crc = crc32c::crc32c(&out[ENTRIES_AT..]);
+    let crc = logcore_records::crc32c(&out[ENTRIES_AT..]);
     out[2..ENTRIES_AT].copy_from_slice(&crc.to_be_bytes());
     out
 }
@@ -76,7 +76,7 @@ fn decode_entries(bytes: &[u8]) -> Result<Vec<(i64, ProducerEntry)>, String> {
         return Err(format!("version {version} is not known, {VERSION} is"));
     }
     let stored = u32::from_be_bytes([front[2], front[3], front[4], front[5]]);
-    let computed = crc32c::crc32c(&bytes[ENTRIES_AT..]);
+    let computed = logcore_records::crc32c(&bytes[ENTRIES_AT..]);
     if stored != computed {
         return Err(format!(
             "checksum {stored:#010x} is stored, {computed:#010x} computed"
@@ -297,7 +297,7 @@ mod tests {
             0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, // no transaction
         ];
         let mut golden = vec![0, 1];
-        golden.extend(crc32c::crc32c(body).to_be_bytes());
+        golden.extend(logcore_records::crc32c(body).to_be_bytes());
         golden.extend(body);
         assert_eq!(encode(&sample()), golden);
         let state = decode(&golden).unwrap();

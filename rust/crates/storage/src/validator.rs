@@ -1,11 +1,12 @@
 //! What a leader accepts and how it completes it (`LogValidator`, `UnifiedLog.analyzeAndValidateRecords`).
 //!
 //! Pure: looks at bytes, changes them in place, does no I/O. Checking runs before the writer lock is taken. Nothing is
-//! decompressed unless the topic is compacted, where every record must have a key.
+//! decompressed unless the topic is compacted, where every record must have a key, or limits its records' times. The
+//! largest timestamp of a batch whose records were looked at is theirs, whatever its header says.
 
 use logcore_records::{
-    Batch, BatchHeader, EndTxnMarker, RecordError, TimestampType, batches,
-    set_log_append_time_in_place, set_offsets_in_place,
+    Batch, BatchHeader, EndTxnMarker, RecordError, Times, TimestampType, batches, max_timestamp_of,
+    set_log_append_time_in_place, set_max_timestamp_in_place, set_offsets_in_place,
 };
 
 use smallvec::SmallVec;
@@ -48,10 +49,11 @@ pub(crate) fn check(bytes: &[u8], config: &LogConfig, origin: Origin, now: Now) 
                 limit: u64::from(config.max_message_bytes),
             });
         }
+        let mut batch = batch;
         let refused = |e: RecordError| StorageError::from_record(position, &e);
-        batch
+        let times = batch
             .verify_crc()
-            .and_then(|()| check_shape(&batch, origin))
+            .and_then(|()| check_shape(&batch, config, origin))
             .map_err(refused)?;
         let invalid = |reason: &str| StorageError::InvalidRecord {
             position,
@@ -69,7 +71,10 @@ pub(crate) fn check(bytes: &[u8], config: &LogConfig, origin: Origin, now: Now) 
         if batch.header.timestamp_type() == TimestampType::LogAppendTime {
             return Err(invalid("only the broker may set the log append time flag"));
         }
-        check_times(&batch.header, config, now)?;
+        if let Some(times) = times {
+            check_times(times, config, now)?;
+            batch.header.max_timestamp = times.newest;
+        }
         if config.cleanup_compact
             && batch
                 .has_keyless_record(DECOMPRESSED_MAX)
@@ -91,28 +96,40 @@ pub(crate) fn check(bytes: &[u8], config: &LogConfig, origin: Origin, now: Now) 
     })
 }
 
-fn check_shape(batch: &Batch<'_>, origin: Origin) -> Result<(), RecordError> {
-    if origin == Origin::Client {
-        batch.validate()
+/// The times of the records, when they were looked at.
+fn check_shape(
+    batch: &Batch<'_>,
+    config: &LogConfig,
+    origin: Origin,
+) -> Result<Option<Times>, RecordError> {
+    let times = if origin == Origin::Client {
+        batch.validate()?
     } else {
-        batch.validate_unsequenced()
+        batch.validate_unsequenced()?
+    };
+    if times.is_none() && limits_times(config) {
+        return batch.validate_deep(DECOMPRESSED_MAX).map(Some);
     }
+    Ok(times)
 }
 
-fn check_times(header: &BatchHeader, config: &LogConfig, now: Now) -> Result<()> {
-    let (before_max, after_max) = (
+fn limits_times(config: &LogConfig) -> bool {
+    let limits = [
         config.timestamp_before_max_ms,
         config.timestamp_after_max_ms,
-    );
-    let unlimited = before_max == i64::MAX && after_max == i64::MAX;
-    if unlimited || config.timestamp_type == TimestampType::LogAppendTime {
+    ];
+    config.timestamp_type == TimestampType::CreateTime && limits != [i64::MAX; 2]
+}
+
+fn check_times(times: Times, config: &LogConfig, now: Now) -> Result<()> {
+    if !limits_times(config) {
         return Ok(());
     }
     let now_ms = now.ms();
-    for timestamp in [header.base_timestamp, header.max_timestamp] {
+    for timestamp in [times.oldest, times.newest] {
         let outside = timestamp >= 0
-            && (now_ms.saturating_sub(timestamp) > before_max
-                || timestamp.saturating_sub(now_ms) > after_max);
+            && (now_ms.saturating_sub(timestamp) > config.timestamp_before_max_ms
+                || timestamp.saturating_sub(now_ms) > config.timestamp_after_max_ms);
         if outside {
             return Err(StorageError::InvalidTimestamp { timestamp, now_ms });
         }
@@ -146,6 +163,8 @@ pub(crate) fn place(bytes: &mut [u8], headers: &[BatchHeader], log_append_time: 
         set_offsets_in_place(batch, header.base_offset, header.partition_leader_epoch);
         if log_append_time {
             set_log_append_time_in_place(batch, header.max_timestamp);
+        } else if header.max_timestamp != max_timestamp_of(batch) {
+            set_max_timestamp_in_place(batch, header.max_timestamp);
         }
         position += size;
     }

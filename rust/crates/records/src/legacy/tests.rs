@@ -79,6 +79,18 @@ fn pairs() -> impl Strategy<Value = Vec<Pair>> {
     proptest::collection::vec((bytes(), bytes()), 1..12)
 }
 
+// Broken if it failed: a set of messages of two formats would be taken, which Kafka refuses.
+#[test]
+fn one_format_a_set() {
+    let pairs = [(None, Some(b"v".to_vec()))];
+    let mixed = [set(0, &pairs), set(1, &pairs)].concat();
+    assert!(matches!(
+        to_v2(&mixed, LIMIT),
+        Err(RecordError::InvalidLegacy(_))
+    ));
+    assert_eq!(collect(&mixed).unwrap().len(), 2);
+}
+
 proptest! {
     #[test]
     fn every_message_arrives_in_one_batch(pairs in pairs(), magic in 0u8..2, code in 0u8..4) {

@@ -231,6 +231,12 @@ fn check_header(version: i16, batch: &BatchHeader) -> Result<()> {
     if batch.is_control() {
         return Err(invalid("clients may not write control records"));
     }
+    if batch.base_offset != 0 {
+        return Err(invalid(format!(
+            "the base offset of a produced batch should be 0, it is {}",
+            batch.base_offset
+        )));
+    }
     if version < 7 && matches!(batch.compression(), Ok(Compression::Zstd)) {
         return Err(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE.into());
     }

@@ -450,11 +450,17 @@ fn placed(headers: &[BatchHeader]) -> impl ExactSizeIterator<Item = Placed> {
 }
 
 /// How old a segment may become: `segment.ms` less its part of `segment.jitter.ms`, so that segments that began at one time are
-/// not all rolled at one time (`LogConfig.randomSegmentJitter`).
+/// not all rolled at one time (`LogConfig.randomSegmentJitter`); of a compacted log `max.compaction.lag.ms` at most, for an
+/// active segment is not compacted (`LogConfig.maxSegmentMs`).
 fn age_max_ms(config: &LogConfig, random: u32) -> i64 {
+    let age_max = if config.cleanup_compact {
+        config.segment_ms.min(config.max_compaction_lag_ms)
+    } else {
+        config.segment_ms
+    };
     match config.segment_jitter_ms.min(config.segment_ms) {
-        jitter @ 1.. => config.segment_ms - i64::from(random >> 1) % jitter,
-        _ => config.segment_ms,
+        jitter @ 1.. => age_max - i64::from(random >> 1) % jitter,
+        _ => age_max,
     }
 }
 

@@ -4,7 +4,7 @@
 //! end as it was when the call began, is returned. Damage found on the way takes the log offline: it is reported and
 //! never served.
 
-use logcore_records::{Batch, legacy};
+use logcore_records::{Batch, RecordError, legacy};
 
 use super::Log;
 use crate::error::{Result, StorageError};
@@ -103,16 +103,16 @@ impl Log {
         {
             return Ok(None);
         }
-        let mut from = log_start;
-        while let Some(batch) = segment.locate_time(timestamp, from)? {
-            let found = first_record(segment, &batch, |at, offset| {
-                at >= timestamp && offset >= log_start
-            })?;
+        let end = segment.size();
+        let mut candidate = segment.locate_time(timestamp, log_start)?;
+        while let Some(batch) = candidate {
+            let found = first_record(segment, &batch, timestamp, log_start)?;
             if found.is_some() {
                 return Ok(found);
             }
-            // Its newest record is before the log's start: go on behind it.
-            from = batch.last_offset + 1;
+            // Its newest record is before the log's start, or the producer gave its header another time.
+            candidate =
+                segment.scan_for(batch.end(), end, |next| next.max_timestamp >= timestamp)?;
         }
         Ok(None)
     }
@@ -203,38 +203,55 @@ impl Log {
     }
 }
 
-/// The first record of a batch that is `wanted`, by its timestamp and offset.
+/// The first record of a batch at or after `timestamp` and `log_start`.
+///
+/// A batch that is as its producer sent it, by its checksum, but whose records cannot be read (they were never
+/// decompressed) is answered as a whole: by the times and offsets of its header.
 fn first_record(
     segment: &Segment,
     stored: &StoredBatch,
-    wanted: impl Fn(i64, i64) -> bool,
+    timestamp: i64,
+    log_start: i64,
 ) -> Result<Option<TimestampOffset>> {
+    let bytes = segment.batch_bytes(stored)?;
+    stored
+        .verify(&bytes)
+        .map_err(|reason| segment.corrupt(stored.position, reason))?;
     let found = |timestamp, offset| TimestampOffset {
         timestamp,
         offset,
         leader_epoch: stored.leader_epoch,
     };
-    let bytes = segment.batch_bytes(stored)?;
-    let damaged =
-        |error: logcore_records::RecordError| segment.corrupt(stored.position, error.to_string());
-    if stored.header.is_none() {
-        let mut first = None;
-        legacy::for_each(&bytes, DECOMPRESSED_MAX, |message| {
-            if first.is_none() && wanted(message.timestamp, message.offset) {
-                first = Some(found(message.timestamp, message.offset));
-            }
-            Ok(())
-        })
-        .map_err(damaged)?;
-        return Ok(first);
-    }
-    let batch = Batch::parse(&bytes).map_err(damaged)?;
-    batch.verify_crc().map_err(damaged)?;
-    for record in batch.records(DECOMPRESSED_MAX).map_err(damaged)?.iter() {
-        let record = record.map_err(damaged)?;
-        if wanted(record.timestamp, record.offset) {
-            return Ok(Some(found(record.timestamp, record.offset)));
+    let mut first = None;
+    let looked = for_each_time(stored, &bytes, |at, offset| {
+        if first.is_none() && at >= timestamp && offset >= log_start {
+            first = Some(found(at, offset));
         }
+    });
+    Ok(match looked {
+        Err(_) if first.is_none() => Some(found(
+            stored.max_timestamp,
+            stored.base_offset.max(log_start),
+        )),
+        Ok(()) | Err(_) => first,
+    })
+}
+
+/// Calls `visit` with the timestamp and the offset of each record of a batch.
+fn for_each_time(
+    stored: &StoredBatch,
+    bytes: &[u8],
+    mut visit: impl FnMut(i64, i64),
+) -> Result<(), RecordError> {
+    if stored.header.is_none() {
+        return legacy::for_each(bytes, DECOMPRESSED_MAX, |message| {
+            visit(message.timestamp, message.offset);
+            Ok(())
+        });
     }
-    Ok(None)
+    for record in Batch::parse(bytes)?.records(DECOMPRESSED_MAX)?.iter() {
+        let record = record?;
+        visit(record.timestamp, record.offset);
+    }
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! Tests of a log as its callers see it: appending, reading, rolling, producers, retention, reading beside a writer.
 
+mod content;
 mod foreign;
 mod full_disk;
 mod model;

@@ -286,7 +286,7 @@ fn producer_snapshots() {
     // Another sequence, under a right checksum.
     let mut bytes = before;
     bytes[10 + 8 + 2 + 3] ^= 1;
-    let crc = crc32c::crc32c(&bytes[6..]);
+    let crc = logcore_records::crc32c(&bytes[6..]);
     bytes[2..6].copy_from_slice(&crc.to_be_bytes());
     fs::write(&path, bytes).unwrap();
     let report = check(&dir);

@@ -1,0 +1,147 @@
+//! Batches whose header and records do not agree, and records nobody can read: what one producer sends may cost that
+//! producer an error, and nobody else anything.
+
+use logcore_records::{HEADER_SIZE, crc32c, max_timestamp_of, set_max_timestamp_in_place};
+
+use super::*;
+
+fn compressed(timestamp: i64, value: &[u8]) -> Vec<u8> {
+    let mut builder = BatchBuilder::new(Compression::Gzip, None);
+    builder
+        .append(timestamp, Some(b"k"), Some(value), &[])
+        .unwrap();
+    builder.build().unwrap()
+}
+
+/// A batch of `timestamp` with a checksum that is right and records that are no gzip.
+fn unreadable(timestamp: i64) -> Vec<u8> {
+    let mut batch = compressed(timestamp, &[7; 100]);
+    batch[HEADER_SIZE..].fill(0x55);
+    let crc = crc32c(&batch[21..]);
+    batch[17..21].copy_from_slice(&crc.to_be_bytes());
+    batch
+}
+
+fn saying(mut batch: Vec<u8>, max_timestamp: i64) -> Vec<u8> {
+    set_max_timestamp_in_place(&mut batch, max_timestamp);
+    batch
+}
+
+fn limited() -> LogConfig {
+    LogConfig {
+        timestamp_after_max_ms: 1000,
+        ..small()
+    }
+}
+
+// Broken if it failed: one batch that says it is of the year 200,000 would keep retention from a log for ever.
+#[test]
+fn the_largest_timestamp_is_that_of_the_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    let mut batch = saying(batch_at(50, &[b"a", b"b"]), i64::MAX / 2);
+    let appended = log.append_as_leader(&mut batch, 0, 60).unwrap();
+    assert_eq!(appended.bytes, batch.len() as u64);
+    assert_eq!(max_timestamp_of(&batch), 50);
+    Batch::parse(&batch).unwrap().verify_crc().unwrap();
+    assert_eq!(log.max_timestamp().unwrap().unwrap().timestamp, 50);
+    assert_eq!(log.offset_for_timestamp(51).unwrap(), None);
+    // One that says less than its records would hide them from who looks by time.
+    let mut batch = saying(batch_at(70, &[b"c"]), 1);
+    log.append_as_leader(&mut batch, 0, 60).unwrap();
+    assert_eq!(log.offset_for_timestamp(70).unwrap().unwrap().offset, 2);
+    // Without a time there is none to set.
+    let mut batch = saying(batch_at(-1, &[b"d"]), 90);
+    log.append_as_leader(&mut batch, 0, 60).unwrap();
+    assert_eq!(log.max_timestamp().unwrap().unwrap().timestamp, 70);
+}
+
+// Broken if it failed: message.timestamp.after.max.ms could be passed by with a header, or with compression.
+#[test]
+fn limits_are_held_against_the_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), limited(), false, 0).unwrap();
+    for batch in [
+        batch_at(2000, &[b"a"]),
+        saying(batch_at(2000, &[b"a"]), 10),
+        saying(compressed(2000, b"a"), 10),
+    ] {
+        let error = log.append_as_leader(&mut batch.clone(), 0, 10).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                StorageError::InvalidTimestamp {
+                    timestamp: 2000,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+    log.append_as_leader(&mut saying(compressed(1000, b"a"), 2000), 0, 10)
+        .unwrap();
+    assert_eq!(log.max_timestamp().unwrap().unwrap().timestamp, 1000);
+    // What cannot be read cannot be judged.
+    log.append_as_leader(&mut unreadable(5), 0, 10).unwrap_err();
+    assert_eq!((log.log_end_offset(), log.failure()), (1, None));
+}
+
+// Broken if it failed: one batch that cannot be decompressed would take the partition from all who use it.
+#[test]
+fn records_nobody_can_read_are_answered_as_a_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    for (timestamp, batch) in [
+        (10, batch_at(10, &[b"a"])),
+        (20, unreadable(20)),
+        (30, batch_at(30, &[b"b"])),
+    ] {
+        log.append_as_leader(&mut batch.clone(), 0, timestamp)
+            .unwrap();
+    }
+    for (timestamp, offset) in [(10, 0), (11, 1), (20, 1), (21, 2)] {
+        let found = log.offset_for_timestamp(timestamp).unwrap().unwrap();
+        assert_eq!(found.offset, offset, "{timestamp}");
+    }
+    log.advance_log_start_offset(2).unwrap();
+    assert_eq!(log.offset_for_timestamp(15).unwrap().unwrap().offset, 2);
+    assert_eq!(log.failure(), None);
+    // Damage is another thing: the checksum tells.
+    let path = files::segment_file(dir.path(), 0, files::LOG_SUFFIX);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    assert!(log.offset_for_timestamp(25).is_err());
+    assert!(log.failure().is_some());
+}
+
+// Broken if it failed: a compacted topic's newest records would wait for segment.ms, a week, to be compacted.
+#[test]
+fn a_compacted_log_is_rolled_before_its_records_lag_too_far() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = LogConfig {
+        cleanup_compact: true,
+        max_compaction_lag_ms: 1000,
+        ..small()
+    };
+    let log = Log::open(dir.path(), config.clone(), false, 0).unwrap();
+    let keyed = |timestamp| {
+        let mut builder = BatchBuilder::new(Compression::None, None);
+        builder
+            .append(timestamp, Some(b"k"), Some(b"v"), &[])
+            .unwrap();
+        builder.build().unwrap()
+    };
+    for timestamp in [0, 1000, 1001] {
+        log.append_as_leader(&mut keyed(timestamp), 0, timestamp)
+            .unwrap();
+    }
+    assert_eq!(log.segment_count(), 2);
+    log.update_config(LogConfig {
+        cleanup_compact: false,
+        ..config
+    });
+    log.append_as_leader(&mut keyed(5000), 0, 5000).unwrap();
+    assert_eq!(log.segment_count(), 2);
+}
