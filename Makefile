@@ -67,11 +67,11 @@ fmt:  ## puts the sources into the project's format
 bench: $(VENV)/.dev $(VENV)/.built peers  ## the extension's benchmarks, then the broker beside Apache Kafka
 	@cargo build --release --locked -p logcore-bench-wire -p logcore-bench-log -p logcore-bench-compaction
 	mkdir -p build
-	target/release/logcore-bench-log --commit "$$(git rev-parse --short HEAD)" | tee bench/results/log.md
+	target/release/logcore-bench-log --commit "$$(git rev-parse --short HEAD)" --json build/bench-log.json
 	$(PY) -m pytest -q bench --benchmark-only --benchmark-json=build/bench.json --benchmark-quiet --timeout=600
-	$(PY) bench/table.py build/bench.json
+	$(PY) bench/compaction/run.py --json build/bench-compaction.json
+	$(PY) bench/table.py build/bench-log.json build/bench.json build/bench-compaction.json
 	$(PY) -u bench/system.py
-	$(PY) -u bench/compaction/run.py
 
 # Each test that draws its inputs from seeds runs for so long, with seeds nobody has run.
 MINUTES ?= 10

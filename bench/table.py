@@ -1,6 +1,10 @@
-"""Turns pytest-benchmark's JSON into bench/results/extension.md: each benchmark beside its group's limit.
+"""The log engine in one table: Rust's benchmarks, pytest-benchmark's and compaction's, into bench/results/log-engine.md.
 
-usage: table.py FILE.json
+usage: table.py LOG.json PYTEST.json COMPACTION.json
+
+LOG.json is what `logcore-bench-log --json` writes, PYTEST.json pytest-benchmark's report, COMPACTION.json what
+`bench/compaction/run.py --json` writes. Each row has its limit, measured in the same run; of a time the share of the limit is
+the limit's over ours, of a speed ours over the limit's.
 """
 
 from __future__ import annotations
@@ -11,46 +15,63 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).resolve().parent / "results" / "extension.md"
+RESULTS = Path(__file__).resolve().parent / "results" / "log-engine.md"
+COLUMNS = ("what", "unit", "ours", "limit", "ratio", "goal")
+
+Row = dict[str, str]
 
 
-def shown(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.2f} {unit}"
-    return f"{seconds / 1e-9:.0f} ns"
+def shown(stats: dict[str, float], size: float) -> str:
+    median, least, most = (stats[name] / size for name in ("median", "min", "max"))
+    digits = 0 if median >= 100 else 1 if median >= 10 else 2
+    return f"{median:.{digits}f} ({least:.{digits}f}–{most:.{digits}f})"
 
 
-def table(report: dict[str, Any]) -> str:
-    machine, commit = report["machine_info"], report["commit_info"]
+def from_pytest(report: dict[str, Any]) -> list[Row]:
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for benchmark in report["benchmarks"]:
         groups[benchmark["group"]].append(benchmark)
-    lines = [
-        "# The extension beside the machine's limits",
-        "",
-        f"`pytest bench --benchmark-only` on {report['datetime'][:10]} at {commit['id'][:7]}: {machine['cpu'].get('brand_raw', '')}, "
-        f"{machine['cpu'].get('count', '?')} cores, Python {machine['python_version']}, files on tmpfs. "
-        "Times are medians (minimum–maximum) of a round; speed is the limit's median time over the benchmark's.",
-        "",
-        "| group | what | time | GB/s | of the limit |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for group, members in groups.items():
         limit = next(member for member in members if member["name"].startswith("test_limit"))
+        base = limit["stats"]["median"]
+        unit, size = next(
+            (unit, size) for unit, size in (("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)) if base >= size
+        )
         for member in members:
-            stats, size = member["stats"], member["extra_info"].get("bytes")
-            rate = f"{size / stats['median'] / 1e9:.2f}" if size else ""
-            part = "" if member is limit else f"{limit['stats']['median'] / stats['median']:.0%}"
+            if member is limit:
+                continue
             name = member["name"].removeprefix("test_").replace("_", " ")
-            lines.append(
-                f"| {group} | {name} | {shown(stats['median'])} ({shown(stats['min'])}–{shown(stats['max'])}) | {rate} | {part} |"
+            rows.append(
+                {
+                    "what": f"from Python: {group}: {name}",
+                    "unit": unit,
+                    "ours": shown(member["stats"], size),
+                    "limit": shown(limit["stats"], size),
+                    "ratio": f"{base / member['stats']['median']:.2f}",
+                    "goal": member["extra_info"].get("goal", ""),
+                }
             )
-    return "\n".join(lines) + "\n"
+    return rows
 
 
 def main() -> int:
-    text = table(json.loads(Path(sys.argv[1]).read_text()))
+    log, report, compaction = (json.loads(Path(path).read_text()) for path in sys.argv[1:4])
+    machine, commit = report["machine_info"], report["commit_info"]
+    head = [
+        "# The log engine beside its limits",
+        "",
+        f"`make bench` on {report['datetime'][:10]} at {commit['id'][:7]}: {machine['cpu'].get('brand_raw', '')}, "
+        f"{machine['cpu'].get('count', '?')} cores, Python {machine['python_version']}, files on tmpfs. Medians "
+        "(minimum–maximum) of a run’s rounds. The limit is the least that any program would have to do, measured in the "
+        "same run; compaction’s is Apache Kafka 3.9.1’s cleaner on copies of the same log.",
+        "",
+        "| what | unit | logcore | limit | of the limit | goal |",
+        "|---|---|---|---|---|---|",
+    ]
+    rows = [*log, *from_pytest(report), *compaction]
+    lines = ["| " + " | ".join(row[column] for column in COLUMNS) + " |" for row in rows]
+    text = "\n".join([*head, *lines]) + "\n"
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(text)
     print(text)

@@ -1,6 +1,9 @@
-"""Compaction beside Apache Kafka's own cleaner, on copies of the same logs: bench/results/compaction.md.
+"""Compaction beside Apache Kafka's own cleaner, on copies of the same logs.
 
-usage: run.py [--mib 1024] [--rounds 3] [--only NAME]
+usage: run.py [--mib 1024] [--rounds 3] [--only NAME] [--json FILE]
+
+Prints MB (10^6 bytes) of log compacted a second, ours, Kafka's, and the median of the rounds' ratios; FILE gets the rows for
+bench/table.py.
 
 Both use one thread, Kafka's default buffers (128 MiB of keys) and no throttle. Kafka's cleaner is called in a JVM that
 has compacted one copy before, so that it is warm; ours is a process of its own. In each round one follows the other.
@@ -11,20 +14,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ROOT / "target" / "release" / "logcore-bench-compaction"
 KAFKA_LIBS = ROOT / "build" / "peers" / "kafka-3.9.1"
-RESULTS = ROOT / "bench" / "results" / "compaction.md"
 
 # What is in the log: different keys, codec.
 LOGS = {
@@ -71,7 +71,7 @@ def shown(results: list[dict[str, Any]]) -> str:
     return f"{statistics.median(rates):.0f} ({min(rates):.0f}–{max(rates):.0f})"
 
 
-def measure(name: str, mib: int, rounds: int, directory: Path) -> str:
+def measure(name: str, mib: int, rounds: int, directory: Path) -> dict[str, str]:
     keys, codec = LOGS[name]
     log = directory / "bench-0"
     shutil.rmtree(log, ignore_errors=True)
@@ -86,7 +86,14 @@ def measure(name: str, mib: int, rounds: int, directory: Path) -> str:
         theirs["seconds"] / our["seconds"] for our, theirs in zip(one, other, strict=True)
     )
     left = one[0]["left"] / one[0]["bytes"]
-    return f"| {name} | {left:.0%} | {shown(one)} | {shown(other)} | {ratio:.1f} |"
+    return {
+        "what": f"compaction: {name}, {left:.0%} left",
+        "unit": "MB/s",
+        "ours": shown(one),
+        "limit": shown(other),
+        "ratio": f"{ratio:.1f}",
+        "goal": "≥ 3x Kafka",
+    }
 
 
 def main() -> int:
@@ -94,29 +101,18 @@ def main() -> int:
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=LOGS)
+    parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     if not KAFKA_LIBS.is_dir():
         print("Apache Kafka's jars are missing: run `make peers` (it needs java and mvn)", file=sys.stderr)
         return 1
-    lines = []
+    rows = []
     with tempfile.TemporaryDirectory(prefix="logcore-compaction-") as directory:
         for name in [options.only] if options.only else LOGS:
-            lines.append(measure(name, options.mib, options.rounds, Path(directory)))
-            print(lines[-1], flush=True)
-    if not options.only:
-        text = [
-            "# Compaction beside Apache Kafka's cleaner",
-            "",
-            f"`bench/compaction/run.py --mib {options.mib} --rounds {options.rounds}` on {time.strftime('%Y-%m-%d')}, "
-            f"{os.cpu_count()} cores ({platform.machine()}), load average {os.getloadavg()[1]:.1f} from other programs and "
-            "this one. MB (10^6 bytes) of log compacted a second: median (least–greatest) of the rounds; times Kafka is "
-            "the median of the rounds' ratios.",
-            "",
-            "| log | bytes left | logcore | Apache Kafka 3.9.1 | times Kafka |",
-            "|---|---|---|---|---|",
-            *lines,
-        ]
-        RESULTS.write_text("\n".join(text) + "\n")
+            rows.append(measure(name, options.mib, options.rounds, Path(directory)))
+            print("{what}: {ours} {unit}, Kafka {limit}, {ratio} times".format_map(rows[-1]), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(rows))
     return 0
 
 

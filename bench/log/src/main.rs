@@ -3,9 +3,10 @@
 //! Each scenario is measured in turn with the least that any program would have to do for it (its limit), round after
 //! round, because machines drift. Prints a table of medians and ratios with their spread.
 //!
-//! usage: logcore-bench-log [--rounds N] [--only PART] [--directory DIR] [--commit ID]
+//! usage: logcore-bench-log [--rounds N] [--only PART] [--directory DIR] [--commit ID] [--json FILE]
 //!
-//! PART: large, small, fetch, recovery or many. A new directory is made in DIR, /dev/shm by default.
+//! PART: large, small, fetch, recovery or many. A new directory is made in DIR, /dev/shm by default. FILE gets the rows for
+//! `bench/table.py`. `--memory DIR` is for the program itself: see `many`.
 
 mod fetch;
 mod many;
@@ -37,6 +38,8 @@ struct Options {
     directory: PathBuf,
     commit: String,
     only: Option<String>,
+    json: Option<PathBuf>,
+    memory: Option<PathBuf>,
 }
 
 type Part = fn(&Path, usize, &mut Table) -> Outcome;
@@ -60,6 +63,8 @@ fn options() -> Outcome<Options> {
         },
         commit: "an unversioned tree".to_owned(),
         only: None,
+        json: None,
+        memory: None,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(flag) = arguments.next() {
@@ -70,6 +75,8 @@ fn options() -> Outcome<Options> {
             "--rounds" => options.rounds = value.parse::<usize>()?.max(1),
             "--directory" => options.directory = value.into(),
             "--commit" => options.commit = value,
+            "--json" => options.json = Some(value.into()),
+            "--memory" => options.memory = Some(value.into()),
             "--only" if PARTS.iter().any(|(name, _)| *name == value) => options.only = Some(value),
             _ => {
                 return Err(format!(
@@ -106,6 +113,9 @@ fn batch(count: usize, size: usize) -> Outcome<Vec<u8>> {
 
 fn main() -> Outcome {
     let options = options()?;
+    if let Some(directory) = &options.memory {
+        return many::memory(directory);
+    }
     let scratch = Scratch(
         options
             .directory
@@ -125,6 +135,9 @@ fn main() -> Outcome {
         machine(),
         table.text()
     );
+    if let Some(path) = &options.json {
+        std::fs::write(path, table.json())?;
+    }
     Ok(())
 }
 

@@ -2,11 +2,13 @@
 
 use std::fmt::Write;
 
-/// Rows as they are measured.
+/// Rows as they are measured: what, unit, logcore, limit, of the limit, goal.
 pub(crate) struct Table {
     rounds: usize,
-    rows: Vec<String>,
+    rows: Vec<[String; 6]>,
 }
+
+const COLUMNS: [&str; 6] = ["what", "unit", "ours", "limit", "ratio", "goal"];
 
 /// Median, least and most.
 fn spread(values: &[f64]) -> (f64, f64, f64) {
@@ -49,12 +51,31 @@ impl Table {
         goal: &str,
     ) {
         let ratios: Vec<f64> = ours.iter().zip(limit).map(|(o, l)| o / l).collect();
-        self.rows.push(format!(
-            "| {what} | {unit} | {} | {} | {} | {goal} |",
+        self.add([what, unit], ours, limit, &ratios, goal);
+    }
+
+    /// The time something takes, with that of its limit in the same round.
+    pub(crate) fn time(&mut self, what: &str, unit: &str, ours: &[f64], limit: &[f64], goal: &str) {
+        let ratios: Vec<f64> = ours.iter().zip(limit).map(|(o, l)| l / o).collect();
+        self.add([what, unit], ours, limit, &ratios, goal);
+    }
+
+    fn add(
+        &mut self,
+        [what, unit]: [&str; 2],
+        ours: &[f64],
+        limit: &[f64],
+        ratios: &[f64],
+        goal: &str,
+    ) {
+        self.rows.push([
+            what.to_owned(),
+            unit.to_owned(),
             cell(ours),
             cell(limit),
-            cell(&ratios)
-        ));
+            cell(ratios),
+            goal.to_owned(),
+        ]);
     }
 
     /// A figure without a limit.
@@ -70,8 +91,25 @@ impl Table {
         );
         for row in &self.rows {
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "{row}");
+            let _ = writeln!(text, "| {} |", row.join(" | "));
         }
         text
+    }
+
+    /// The rows for `bench/table.py`. No cell has anything in it that JSON would want escaped.
+    pub(crate) fn json(&self) -> String {
+        let rows: Vec<String> = self
+            .rows
+            .iter()
+            .map(|row| {
+                let cells: Vec<String> = COLUMNS
+                    .iter()
+                    .zip(row)
+                    .map(|(column, cell)| format!("\"{column}\": \"{cell}\""))
+                    .collect();
+                format!("  {{{}}}", cells.join(", "))
+            })
+            .collect();
+        format!("[\n{}\n]\n", rows.join(",\n"))
     }
 }
