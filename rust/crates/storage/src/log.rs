@@ -67,6 +67,8 @@ pub struct Log {
     unstable: Mutex<Unstable>,
     /// [`Unstable::first`], for readers.
     first_unstable: AtomicI64,
+    /// [`Unstable::follows_freely`], for appends.
+    follows_freely: AtomicBool,
     recovery_point: AtomicI64,
     flushing: Mutex<()>,
     truncations: Truncations,
@@ -180,6 +182,7 @@ impl Log {
             log_end: AtomicI64::new(loaded.log_end),
             high_watermark: AtomicI64::new(loaded.log_end),
             first_unstable: AtomicI64::new(unstable.first()),
+            follows_freely: AtomicBool::new(unstable.follows_freely()),
             unstable: Mutex::new(unstable),
             recovery_point: AtomicI64::new(loaded.recovery_point),
             flushing: Mutex::new(()),

@@ -310,7 +310,7 @@ impl Log {
     ) -> Result<()> {
         if !written.sync {
             if lead {
-                self.follow_end(written.end);
+                self.follow_end_locked(written.end);
             }
             return Ok(());
         }

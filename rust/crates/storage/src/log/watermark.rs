@@ -43,6 +43,11 @@ impl Unstable {
             .flatten()
             .fold(STABLE, i64::min)
     }
+
+    /// The high watermark is the log's end, and moving it has no consequences.
+    pub(super) fn follows_freely(&self) -> bool {
+        !self.replicated && self.unreplicated.is_empty()
+    }
 }
 
 impl Log {
@@ -71,8 +76,24 @@ impl Log {
                 .insert(completed.first_offset, completed.last_offset);
         }
         unstable.undecided = undecided;
+        self.publish_unstable(&unstable);
+    }
+
+    fn publish_unstable(&self, unstable: &Unstable) {
         self.first_unstable
             .store(unstable.first(), Ordering::Release);
+        self.follows_freely
+            .store(unstable.follows_freely(), Ordering::Release);
+    }
+
+    /// [`Log::follow_end`] for whoever holds the writer lock. Only with that lock does a log stop to follow freely, and
+    /// nobody else knows an offset as high as `end` yet, so that most appends can do without the small lock.
+    pub(super) fn follow_end_locked(&self, end: i64) {
+        if self.follows_freely.load(Ordering::Acquire) {
+            self.high_watermark.store(end, Ordering::Release);
+        } else {
+            self.follow_end(end);
+        }
     }
 
     /// Moves the high watermark of a log that has no other replicas to the end of what was appended.
@@ -91,8 +112,10 @@ impl Log {
     /// The log has other replicas: from now on its high watermark is `high_watermark`, within the log's bounds, and moves only
     /// when [`Log::set_high_watermark`] says so.
     pub fn set_replicated(&self, high_watermark: i64) {
+        let _writer = self.writer.lock();
         let mut unstable = self.unstable.lock();
         unstable.replicated = true;
+        self.publish_unstable(&unstable);
         let (start, end) = (self.log_start_offset(), self.log_end_offset());
         let offset = high_watermark.max(start).min(end);
         self.high_watermark.store(offset, Ordering::Release);
@@ -102,20 +125,22 @@ impl Log {
     pub fn set_unreplicated(&self) {
         let mut unstable = self.unstable.lock();
         unstable.replicated = false;
+        self.publish_unstable(&unstable);
         self.raise_high_watermark(&mut unstable, self.log_end_offset());
     }
 
     fn raise_high_watermark(&self, unstable: &mut Unstable, offset: i64) -> i64 {
-        // Whoever moves one of them holds the lock, but for appends, which raise the log's end.
+        // Truncations lower both with the lock held; an append may raise both without it.
         let offset = offset.min(self.log_end_offset());
-        let high_watermark = self.high_watermark.load(Ordering::Relaxed).max(offset);
-        self.high_watermark.store(high_watermark, Ordering::Release);
+        let high_watermark = self
+            .high_watermark
+            .fetch_max(offset, Ordering::AcqRel)
+            .max(offset);
         if !unstable.unreplicated.is_empty() {
             unstable
                 .unreplicated
                 .retain(|_, marker| *marker >= high_watermark);
-            self.first_unstable
-                .store(unstable.first(), Ordering::Release);
+            self.publish_unstable(unstable);
         }
         high_watermark
     }
@@ -142,7 +167,6 @@ impl Log {
         let mut unstable = self.unstable.lock();
         unstable.undecided = undecided;
         unstable.unreplicated.clear();
-        self.first_unstable
-            .store(unstable.first(), Ordering::Release);
+        self.publish_unstable(&unstable);
     }
 }
