@@ -17,14 +17,12 @@ use logcore_records::{Batch, BatchBuilder, Compression, TimestampType, batches};
 use super::*;
 use crate::files;
 use crate::slice::{LogSlice, TimestampOffset};
+use crate::testing::batch_of;
 
 /// A batch with one record per value, `timestamp` for all.
 pub(super) fn batch_at(timestamp: i64, values: &[&[u8]]) -> Vec<u8> {
-    let mut builder = BatchBuilder::new(Compression::None, None);
-    for value in values {
-        builder.append(timestamp, None, Some(value), &[]).unwrap();
-    }
-    builder.build().unwrap()
+    let records: Vec<(i64, &[u8])> = values.iter().map(|value| (timestamp, *value)).collect();
+    batch_of(&records, None)
 }
 
 pub(super) fn producer_batch(producer_id: i64, epoch: i16, sequence: i32, count: usize) -> Vec<u8> {
