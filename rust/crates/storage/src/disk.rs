@@ -35,9 +35,10 @@ pub(crate) enum Change<'a> {
         path: &'a Path,
         len: u64,
     },
-    /// Blocks are given to a range of a file whose length stays.
+    /// Blocks are given to a file up to `end`; its length stays.
     Allocate {
         path: &'a Path,
+        end: u64,
     },
     /// A file's bytes and length are brought to disk.
     Sync {
@@ -129,7 +130,10 @@ pub(crate) fn set_len(file: &File, path: &Path, len: u64) -> io::Result<()> {
 pub(crate) fn allocate(file: &File, path: &Path, position: u64, length: u64) -> io::Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};
     use rustix::io::Errno;
-    allow(Change::Allocate { path })?;
+    allow(Change::Allocate {
+        path,
+        end: position + length,
+    })?;
     match fallocate(file, FallocateFlags::KEEP_SIZE, position, length) {
         // A file system without fallocate allocates as it likes; there is nothing better to do than to write.
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
@@ -227,7 +231,7 @@ pub(crate) mod watch {
             | Change::Open { path }
             | Change::Write { path, .. }
             | Change::SetLen { path, .. }
-            | Change::Allocate { path }
+            | Change::Allocate { path, .. }
             | Change::Sync { path }
             | Change::SyncDir { path }
             | Change::Remove { path }

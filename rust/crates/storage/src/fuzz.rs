@@ -160,10 +160,10 @@ fn walk(mut scan: Scanner<'_>) {
 // Broken if it failed: a damaged file could end the process, or take all of its memory.
 #[test]
 fn no_file_costs_more_than_its_size() {
-    let good = crate::crash::scratch();
+    let good = crate::testing::scratch();
     let files = good_files(good.path());
     let kinds: Vec<Vec<u8>> = files.iter().map(|(_, bytes)| bytes.clone()).collect();
-    let dir = crate::crash::scratch();
+    let dir = crate::testing::scratch();
     for_each_seed(SEEDS, |random| {
         for (number, (name, _)) in files.iter().enumerate() {
             // Mostly of its own kind, sometimes another file under this name.
@@ -207,10 +207,10 @@ fn use_log(log: &Log) {
 // Broken if it failed: one damaged file in a directory could end the process that opens it.
 #[test]
 fn any_directory_is_opened_or_refused() {
-    let good = crate::crash::scratch();
+    let good = crate::testing::scratch();
     let files = good_files(good.path());
     for_each_seed(SEEDS, |random| {
-        let dir = crate::crash::scratch();
+        let dir = crate::testing::scratch();
         let damaged = random.below(files.len());
         for (number, (name, bytes)) in files.iter().enumerate() {
             let bytes = if number == damaged || random.one_in(8) {

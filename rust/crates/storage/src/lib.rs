@@ -59,6 +59,8 @@ pub mod standalone;
 #[cfg(test)]
 #[path = "../../records/tests/support/mod.rs"]
 mod support;
+#[cfg(test)]
+mod testing;
 mod time_index;
 mod txn_index;
 pub mod uuid;

@@ -16,13 +16,13 @@ use crate::config::LogConfig;
 use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files::{
-    self, CLEANED_SUFFIX, DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, SWAP_SUFFIX,
-    TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_of, segment_file,
+    self, CLEANED_SUFFIX, DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX, SWAP_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_of, segment_file,
 };
 use crate::index_file::looks_whole;
 use crate::leader_epochs::LeaderEpochs;
 use crate::producer_snapshot::{self, Latest};
-use crate::producer_state::ProducerState;
+use crate::producer_state::{CompletedTxn, ProducerState};
 use crate::scan::{Next, Scanner, StoredBatch};
 use crate::segment::{Access, IndexSettings, Segment, Torn};
 use crate::txn_index::AbortedTxn;
@@ -63,6 +63,8 @@ pub(crate) struct Loaded {
     pub(crate) recovery_point: i64,
     pub(crate) producers: ProducerState,
     pub(crate) snapshot_offset: i64,
+    /// Transactions whose marker the high watermark has not passed.
+    pub(crate) unreplicated: Vec<CompletedTxn>,
     pub(crate) epochs: LeaderEpochs,
     pub(crate) recovery: Recovery,
 }
@@ -120,6 +122,12 @@ pub(crate) fn load(
     loader.epochs.truncate_from_start(log_start);
     loader.epochs.save()?;
     let (producers, snapshot_offset) = loader.producers(&segments, log_end, replayed)?;
+    let unreplicated = match known.high_watermark {
+        Some(watermark) if producers.has_ended_transactions() => {
+            loader.ended_from(&segments, watermark.clamp(log_start, log_end), log_end)?
+        }
+        Some(_) | None => Vec::new(),
+    };
     let recovery_point = if known.clean_shutdown {
         log_end
     } else {
@@ -132,6 +140,7 @@ pub(crate) fn load(
         recovery_point,
         producers,
         snapshot_offset,
+        unreplicated,
         epochs: loader.epochs,
         recovery: loader.recovery,
     })
@@ -213,7 +222,7 @@ impl Loader<'_> {
             Ok(_) | Err(StorageError::Corrupt { .. }) => {}
             Err(other) => return Err(other),
         }
-        let mut state = self.producers_at(segments, segment.base_offset)?;
+        let mut state = producers_at(self.dir, segments, segment.base_offset)?;
         segment.reset_txn_index()?;
         replay(
             segment,
@@ -249,7 +258,7 @@ impl Loader<'_> {
         let Some(first) = segments.get(from) else {
             return Ok(None);
         };
-        let mut producers = self.producers_at(segments, first.base_offset)?;
+        let mut producers = producers_at(self.dir, segments, first.base_offset)?;
         let mut number = from;
         while let Some(segment) = segments.get(number).cloned() {
             number += 1;
@@ -323,7 +332,6 @@ impl Loader<'_> {
         replayed: Option<ProducerState>,
     ) -> Result<(ProducerState, i64)> {
         let latest = producer_snapshot::load_latest(self.dir, log_end)?;
-        let log_start = self.known.log_start_offset;
         let (from, mut state) = match (replayed, latest) {
             (Some(state), Latest::At(offset, _)) => (offset, state),
             (Some(state), Latest::None | Latest::Damaged) => (0, state),
@@ -331,10 +339,10 @@ impl Loader<'_> {
             (None, Latest::None) => (log_end, ProducerState::default()),
             (None, Latest::Damaged) => {
                 let none = ProducerState::default();
-                (log_start, replay_onto(none, segments, log_start, log_end)?)
+                (0, replay_onto(none, segments, 0, log_end)?)
             }
             (None, Latest::At(offset, state)) => {
-                let state = replay_onto(state, segments, offset.max(log_start), log_end)?;
+                let state = replay_onto(state, segments, offset, log_end)?;
                 (offset, state)
             }
         };
@@ -350,21 +358,44 @@ impl Loader<'_> {
         Ok((state, snapshot_offset))
     }
 
-    fn producers_at(&self, segments: &[Arc<Segment>], offset: i64) -> Result<ProducerState> {
-        producers_at(self.dir, segments, self.known.log_start_offset, offset)
+    /// The transactions that were ended at `from` or behind.
+    fn ended_from(
+        &self,
+        segments: &[Arc<Segment>],
+        from: i64,
+        log_end: i64,
+    ) -> Result<Vec<CompletedTxn>> {
+        let mut ended = Vec::new();
+        if from >= log_end {
+            return Ok(ended);
+        }
+        let mut state = producers_at(self.dir, segments, from)?;
+        for segment in segments.iter().filter(|s| s.next_offset() > from) {
+            replay(segment, from, |batch, bytes| {
+                if let Some(header) = &batch.header
+                    && batch.base_offset >= from
+                {
+                    let marker = marker_of(header, bytes);
+                    ended.extend(state.replay_ending(header, marker).map(|(ended, _)| ended));
+                }
+                Ok(())
+            })?;
+        }
+        Ok(ended)
     }
 }
 
-/// The producers as they were before the batch at `offset`: the latest snapshot not after it and the batches in between.
+/// The producers as they were before the batch at `offset`: the latest snapshot not after it and the batches in between,
+/// also those before the log's start. A transaction may have begun or ended there, and a start that was moved is not
+/// certain before a checkpoint has it.
 pub(crate) fn producers_at(
     dir: &Path,
     segments: &[Arc<Segment>],
-    log_start: i64,
     offset: i64,
 ) -> Result<ProducerState> {
     let found = producer_snapshot::find_latest(dir, offset)?;
-    let (snapshot, state) = found.unwrap_or_default();
-    replay_onto(state, segments, snapshot.max(log_start), offset)
+    let (from, state) = found.unwrap_or_default();
+    replay_onto(state, segments, from, offset)
 }
 
 /// Takes the batches from `from` up to `end` into a state.
@@ -437,6 +468,16 @@ pub(crate) fn marker_of(header: &BatchHeader, bytes: &[u8]) -> Option<EndTxnMark
 pub(crate) fn remove_segment_files(dir: &Path, base_offset: i64) -> Result<()> {
     for suffix in SEGMENT_SUFFIXES {
         files::remove_if_exists(&segment_file(dir, base_offset, suffix))?;
+    }
+    Ok(())
+}
+
+/// As [`remove_segment_files`], but for the producers' snapshot, which is of the log before it.
+pub(crate) fn remove_log_and_indexes(dir: &Path, base_offset: i64) -> Result<()> {
+    for suffix in SEGMENT_SUFFIXES {
+        if suffix != SNAPSHOT_SUFFIX {
+            files::remove_if_exists(&segment_file(dir, base_offset, suffix))?;
+        }
     }
     Ok(())
 }

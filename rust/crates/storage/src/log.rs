@@ -161,7 +161,8 @@ impl Log {
     }
 
     fn new(dir: &Path, config: LogConfig, access: Access, loaded: Loaded) -> Self {
-        let unstable = Unstable::new(loaded.producers.first_undecided_offset());
+        let undecided = loaded.producers.first_undecided_offset();
+        let unstable = Unstable::new(undecided, &loaded.unreplicated);
         Self {
             dir: dir.to_path_buf(),
             access,

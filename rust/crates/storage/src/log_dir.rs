@@ -131,9 +131,10 @@ impl LogDir {
             high_watermark: opening.replicated.then(|| offset(&watermarks, key)),
         };
         let found = partition_dirs(&path)?;
-        let known_keys = recovery_points.keys().chain(log_starts.keys());
         let gone = |key: &Key| found.binary_search_by(|dir| dir.key.cmp(key)).is_err();
-        let checkpoints_stale = known_keys.into_iter().any(gone);
+        let checkpoints_stale = [&recovery_points, &log_starts, &watermarks, &first_dirty]
+            .into_iter()
+            .any(|offsets| offsets.keys().any(gone));
         let (strays, found): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|dir| dir.kind == Kind::Stray);
         let loaded = loading::load_all(found, &known, opening);
@@ -337,7 +338,7 @@ impl LogDir {
                 offsets.entry(key.clone()).and_modify(|o| *o = end.min(*o));
             }
         }
-        self.write_cleaner_checkpoint()?;
+        self.write_cleaner_checkpoint(cut)?;
         self.keep_entries_of_failures(&mut recovery, RECOVERY_POINT_FILE)?;
         self.keep_entries_of_failures(&mut starts, LOG_START_FILE)?;
         self.keep_entries_of_failures(&mut watermarks, HIGH_WATERMARK_FILE)?;
@@ -352,15 +353,17 @@ impl LogDir {
     pub(crate) fn checkpoint_cleaner(&self) -> Result<()> {
         let _changing = self.changing.lock();
         self.check_open()?;
-        self.write_cleaner_checkpoint()
+        self.write_cleaner_checkpoint(None)
     }
 
-    fn write_cleaner_checkpoint(&self) -> Result<()> {
+    fn write_cleaner_checkpoint(&self, cut: Option<(&str, i32, i64)>) -> Result<()> {
         let path = self.path.join(CLEANER_FILE);
         let mut offsets = Offsets::new();
         for (key, partition) in self.partitions.read().iter() {
             if let Some(offset) = partition.log.first_dirty_offset() {
-                offsets.insert(key.clone(), offset);
+                let cut = cut.filter(|(topic, number, _)| (*topic, *number) == (&key.0, key.1));
+                let end = cut.map_or(i64::MAX, |(_, _, end)| end);
+                offsets.insert(key.clone(), offset.min(end));
             }
         }
         self.keep_entries_of_failures(&mut offsets, CLEANER_FILE)?;

@@ -334,6 +334,15 @@ impl ProducerState {
         header: &BatchHeader,
         marker: Option<EndTxnMarker>,
     ) -> Option<AbortedTxn> {
+        self.replay_ending(header, marker)?.1
+    }
+
+    /// [`ProducerState::replay`] that returns the transaction a marker ends, and as what it is aborted if it is.
+    pub(crate) fn replay_ending(
+        &mut self,
+        header: &BatchHeader,
+        marker: Option<EndTxnMarker>,
+    ) -> Option<(CompletedTxn, Option<AbortedTxn>)> {
         if !header.has_producer_id() || (header.is_control() && marker.is_none()) {
             return None;
         }
@@ -350,7 +359,14 @@ impl ProducerState {
         let completed = entry.end_transaction(header, marker)?;
         let aborted = (!completed.committed).then(|| aborted_txn(&self.transactions, &completed));
         self.transactions.remove(&completed.first_offset);
-        aborted
+        Some((completed, aborted))
+    }
+
+    /// False when no transaction of a producer that is known was ever ended here.
+    pub(crate) fn has_ended_transactions(&self) -> bool {
+        self.producers
+            .values()
+            .any(|entry| entry.coordinator_epoch >= 0)
     }
 
     /// Puts back a producer read from a snapshot.

@@ -224,7 +224,7 @@ impl TxnIndex {
         false
     }
 
-    /// Forgets transactions whose marker is at or after `offset`, in the file too.
+    /// Forgets transactions whose marker is at or after `offset`, in the file too, and brings that to disk.
     pub(crate) fn truncate_to(&self, offset: i64) -> Result<()> {
         let mut state = self.state.write();
         let kept = state
@@ -236,7 +236,10 @@ impl TxnIndex {
         OpenOptions::new()
             .write(true)
             .open(&self.path)
-            .and_then(|file| disk::set_len(&file, &self.path, (kept * ENTRY_SIZE) as u64))
+            .and_then(|file| {
+                disk::set_len(&file, &self.path, (kept * ENTRY_SIZE) as u64)?;
+                disk::sync(&file, &self.path)
+            })
             .map_err(StorageError::io("truncate", &self.path))?;
         state.entries.truncate(kept);
         Ok(())

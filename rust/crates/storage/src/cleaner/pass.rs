@@ -137,8 +137,10 @@ impl<'a> Run<'a> {
 pub(crate) fn clean(log: &Log, plan: &Plan, mut run: Run<'_>) -> Result<CleanerStats> {
     let began = std::time::Instant::now();
     let config = log.config();
-    // What supersedes must not be lost after what it supersedes is gone.
+    // What supersedes must not be lost after what it supersedes is gone; nor the marker, perhaps in the active segment, that
+    // says it was committed.
     log.flush_rolled()?;
+    log.flush()?;
     let aborted = aborted_transactions(plan)?;
     let map = build_map(plan, &mut run, &aborted)?;
     let end = map.latest() + 1;

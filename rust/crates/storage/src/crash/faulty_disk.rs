@@ -3,6 +3,7 @@
 //! A crash refuses the change it strikes (a write may be torn first) and every change after it: for the disk the
 //! process is dead, whatever its code still does. A full disk refuses what takes space until space is freed.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -72,24 +73,13 @@ fn described(change: &Change<'_>) -> String {
         Change::Rename { from, to } => format!("{kind} {} {}", name(from), name(to)),
         Change::Create { path }
         | Change::Open { path }
-        | Change::Allocate { path }
+        | Change::Allocate { path, .. }
         | Change::Sync { path }
         | Change::SyncDir { path }
         | Change::Remove { path }
         | Change::CreateDir { path }
         | Change::RemoveDir { path } => format!("{kind} {}", name(path)),
     }
-}
-
-fn takes_space(change: &Change<'_>) -> bool {
-    matches!(
-        change,
-        Change::Create { .. }
-            | Change::Open { .. }
-            | Change::Write { .. }
-            | Change::Allocate { .. }
-            | Change::CreateDir { .. }
-    )
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +109,8 @@ struct State {
     full: bool,
     /// The change refused with EIO, if one was.
     failed: Option<usize>,
+    /// Up to where files were given blocks.
+    allocated: BTreeMap<PathBuf, u64>,
     crashes: [usize; KINDS.len()],
     errors: [usize; KINDS.len()],
     refused: usize,
@@ -144,6 +136,7 @@ impl FaultyDisk {
             dead: false,
             full: false,
             failed: None,
+            allocated: BTreeMap::new(),
             crashes: [0; KINDS.len()],
             errors: [0; KINDS.len()],
             refused: 0,
@@ -240,11 +233,49 @@ impl FaultyDisk {
 }
 
 impl State {
+    fn takes_space(&self, change: &Change<'_>) -> bool {
+        match change {
+            Change::Write {
+                path,
+                position,
+                bytes,
+            } => {
+                let allocated = self.allocated.get(*path).copied().unwrap_or(0);
+                position + bytes.len() as u64 > allocated
+            }
+            Change::Create { .. }
+            | Change::Open { .. }
+            | Change::Allocate { .. }
+            | Change::CreateDir { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Keeps which files have blocks they have not filled.
+    fn note_allocated(&mut self, change: &Change<'_>) {
+        match change {
+            Change::Allocate { path, end } => {
+                self.allocated.insert(path.to_path_buf(), *end);
+            }
+            Change::Create { path }
+            | Change::SetLen { path, .. }
+            | Change::Remove { path }
+            | Change::Rename { from: path, .. } => {
+                self.allocated.remove(*path);
+            }
+            Change::RemoveDir { path } => {
+                self.allocated.retain(|file, _| !file.starts_with(path));
+            }
+            _ => {}
+        }
+    }
+
     /// The fault that strikes this change.
     fn strikes(&mut self, change: &Change<'_>) -> Option<Fault> {
+        let takes_space = self.takes_space(change);
         let armed = self.armed.as_mut()?;
         if armed.kind.is_some_and(|kind| kind != kind_of(change))
-            || (armed.fault == Fault::Full && !takes_space(change))
+            || (armed.fault == Fault::Full && !takes_space)
         {
             return None;
         }
@@ -296,7 +327,7 @@ impl Watcher for Shared {
             Some(Fault::Full) => state.full = true,
             None => {}
         }
-        if state.full && takes_space(&change) {
+        if state.full && state.takes_space(&change) {
             state.refused += 1;
             return state.tear(&change, rustix::io::Errno::NOSPC.into());
         }
@@ -304,6 +335,7 @@ impl Watcher for Shared {
             Change::Write { bytes, .. } => bytes.len(),
             _ => 0,
         };
+        state.note_allocated(&change);
         state.model.apply(&change, all);
         Ok(None)
     }

@@ -13,12 +13,10 @@ mod faulty_disk;
 mod flip;
 mod history;
 mod model;
-
 mod reader;
 mod stories;
 
 use std::panic::catch_unwind;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -26,6 +24,8 @@ use parking_lot::Mutex;
 
 use faulty_disk::KINDS;
 use history::Tally;
+
+use crate::testing::scratch;
 
 /// What CI runs.
 const HISTORIES: u64 = 10_000;
@@ -74,16 +74,6 @@ impl Run {
         let seed = self.next.fetch_add(1, Ordering::Relaxed);
         let in_time = self.deadline.is_none_or(|end| Instant::now() < end);
         (seed < self.end && in_time).then_some(seed)
-    }
-}
-
-/// A directory in memory where there is one: the disk is modelled, the real one would only be slow.
-pub(crate) fn scratch() -> tempfile::TempDir {
-    let memory = Path::new("/dev/shm");
-    if memory.is_dir() {
-        tempfile::tempdir_in(memory).unwrap()
-    } else {
-        tempfile::tempdir().unwrap()
     }
 }
 
@@ -157,8 +147,14 @@ fn check_that_all_was_met(tally: &Tally) {
         ("bits flipped in hints", tally.flips_in_hints),
         ("bits flipped in a tail that is cut", tally.flips_cut),
         ("bits flipped that were reported", tally.flips_reported),
+        ("bits flipped where no checksum is", tally.flips_uncovered),
         ("deletions", tally.deletions),
         ("truncations", tally.truncated),
+        ("transactions", tally.transactions),
+        ("aborted transactions", tally.aborted),
+        ("fetches", tally.fetched),
+        ("leaders followed", tally.followed),
+        ("compactions", tally.compacted),
     ];
     for (what, count) in counts {
         assert!(count > 20, "only {count} {what}");

@@ -1,15 +1,43 @@
 //! What a log must hold: every record ever appended, which of them were acknowledged, and which a power loss may not take.
 
+mod compaction;
+mod transactions;
+
 use std::collections::BTreeMap;
 
-/// A record as a consumer sees it. No two records of a history have the same value.
+pub(super) use transactions::{Fates, Transactions};
+
+/// What a record is to those who read committed records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    Plain,
+    /// In a transaction of this producer.
+    Transactional(i64),
+    /// Ends this producer's transaction.
+    Marker {
+        producer: i64,
+        committed: bool,
+    },
+}
+
+/// A record as a consumer sees it. But for markers and tombstones, no two records of a history have the same value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rec {
     pub(super) timestamp: i64,
     pub(super) key: Option<Vec<u8>>,
-    pub(super) value: Vec<u8>,
+    pub(super) value: Option<Vec<u8>>,
     /// The leader's epoch, -1 in a legacy message.
     pub(super) epoch: i32,
+    pub(super) what: What,
+}
+
+/// A batch of a producer as it stands in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Written {
+    pub(super) last: i64,
+    pub(super) producer: i64,
+    pub(super) first_sequence: i32,
+    pub(super) what: What,
 }
 
 /// A batch of an idempotent producer that was acknowledged, with the bytes to send it again.
@@ -30,22 +58,33 @@ pub(super) struct Producer {
     pub(super) sent: Vec<Sent>,
 }
 
-/// An append that was not acknowledged. All of its batches, the first few or none may be in the log.
-#[derive(Debug, Clone)]
+/// Records to append, and what is known of their batches. Of one that was not acknowledged all batches, the first few or
+/// none may be in the log.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Attempt {
-    pub(super) first_offset: i64,
-    pub(super) records: Vec<Rec>,
-    /// Its batches that have a producer, with the producer's id.
+    pub(super) records: Records,
+    pub(super) batches: Batches,
+    /// Its batches that have a producer and a sequence, with the producer's id.
     pub(super) sent: Vec<(i64, Sent)>,
 }
 
 /// Offsets to records, as acknowledged or as read.
 pub(super) type Records = BTreeMap<i64, Rec>;
+/// First offsets to the batches that have a producer.
+pub(super) type Batches = BTreeMap<i64, Written>;
+
+/// What was read of a log.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Found {
+    pub(super) records: Records,
+    pub(super) batches: Batches,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Model {
     /// Acknowledged, from the first ever on, also those that retention has deleted since.
     pub(super) records: Records,
+    pub(super) batches: Batches,
     /// The offset the next record gets.
     pub(super) end: i64,
     /// Everything before was brought to disk, by what the log said.
@@ -54,25 +93,23 @@ pub(super) struct Model {
     pub(super) start: i64,
     /// The start a checkpoint has made last.
     pub(super) start_on_disk: i64,
+    /// What is superseded may be gone before this: a compaction was there.
+    pub(super) compacted: i64,
+    /// What a compaction has gone by ends here: nobody cuts the log before.
+    pub(super) settled: i64,
     pub(super) attempts: Vec<Attempt>,
     pub(super) producers: Vec<Producer>,
 }
 
-impl Attempt {
-    fn record_at(&self, offset: i64) -> Option<&Rec> {
-        let number = usize::try_from(offset.checked_sub(self.first_offset)?).ok()?;
-        self.records.get(number)
-    }
-}
-
 impl Model {
-    /// Takes in records that were acknowledged at `first_offset`.
-    pub(super) fn acknowledge(&mut self, first_offset: i64, records: Vec<Rec>) {
-        assert_eq!(first_offset, self.end, "offsets must be dense");
-        for record in records {
-            self.records.insert(self.end, record);
-            self.end += 1;
-        }
+    /// Takes in what was acknowledged; the log ends at `end` then.
+    pub(super) fn acknowledge(&mut self, attempt: Attempt, end: i64) {
+        let first = attempt.records.keys().next();
+        assert!(first.is_none_or(|first| *first >= self.end));
+        self.records.extend(attempt.records);
+        self.batches.extend(attempt.batches);
+        self.sent(attempt.sent);
+        self.end = end;
     }
 
     /// Everything from `offset` on was cut off, for good.
@@ -88,6 +125,7 @@ impl Model {
         }
         self.producers.retain(|producer| !producer.sent.is_empty());
         self.records.retain(|at, _| *at < offset);
+        self.batches.retain(|at, _| *at < offset);
         self.end = offset;
         self.flushed = self.flushed.min(offset);
         self.start = self.start.min(offset);
@@ -106,7 +144,7 @@ impl Model {
 
     /// Compares what was found in `start..end` with what must be there after a restart that could not take what is
     /// before `certain`, and goes on from it.
-    pub(super) fn restarted(&mut self, certain: i64, start: i64, end: i64, found: &Records) {
+    pub(super) fn restarted(&mut self, certain: i64, start: i64, end: i64, found: &Found) {
         assert!(
             start <= self.start,
             "records {}..{start} are gone",
@@ -117,23 +155,33 @@ impl Model {
             "the start {} was on disk, it is {start} now",
             self.start_on_disk
         );
-        assert!(
-            end >= certain,
-            "the log ends at {end}, {certain} was certain"
-        );
         // What an earlier power loss took is not among the records any more.
-        for offset in self
-            .records
-            .range(self.start.min(certain)..certain)
-            .map(|(o, _)| o)
-        {
-            assert!(found.contains_key(offset), "record {offset} is lost");
-        }
-        for (offset, record) in found {
+        self.check_kept(self.start, certain, found);
+        for (offset, record) in &found.records {
             assert!((start..end).contains(offset), "{offset} in {start}..{end}");
             self.check_record(certain, *offset, record);
         }
+        if self.compacted > 0 {
+            self.check_last_batches(certain, found);
+        }
         self.forget_what_was_lost(start, end, found);
+    }
+
+    /// A compaction leaves the last batch of each producer, if need be without records.
+    fn check_last_batches(&self, certain: i64, found: &Found) {
+        for producer in &self.producers {
+            let last = producer.sent.last();
+            let last = last.filter(|s| s.first_offset >= self.start && s.last_offset < certain);
+            if let Some(last) = last {
+                let there = found.batches.get(&last.first_offset);
+                assert!(
+                    there.is_some_and(|there| there.first_sequence == last.first_sequence),
+                    "producer {}'s batch at {} is lost",
+                    producer.id,
+                    last.first_offset
+                );
+            }
+        }
     }
 
     /// A record that is there must be the one acknowledged at its offset, or one of an append whose answer was lost or
@@ -143,26 +191,48 @@ impl Model {
         let attempted = self
             .attempts
             .iter()
-            .any(|attempt| attempt.record_at(offset) == Some(record));
+            .any(|attempt| attempt.records.get(&offset) == Some(record));
         assert!(
             acknowledged == Some(record) || (offset >= certain && attempted),
             "offset {offset} has {record:?}, acknowledged was {acknowledged:?}"
         );
     }
 
-    fn forget_what_was_lost(&mut self, start: i64, end: i64, found: &Records) {
-        let records = &self.records;
-        let survives = |sent: &Sent| {
-            let there = found.get(&sent.last_offset);
-            there.is_some() && there == records.get(&sent.last_offset)
+    /// A compaction has taken what it may: goes on from what is left.
+    pub(super) fn compacted(&mut self, start: i64, found: &Found) {
+        self.check_kept(start, self.end, found);
+        for (offset, record) in &found.records {
+            self.check_record(self.end, *offset, record);
+        }
+        self.go_on_from(start, found);
+    }
+
+    fn go_on_from(&mut self, start: i64, found: &Found) {
+        self.records.retain(|offset, _| *offset < start);
+        self.records.extend(found.records.clone());
+        self.batches.retain(|_, batch| batch.last < start);
+        self.batches.extend(found.batches.clone());
+    }
+
+    fn forget_what_was_lost(&mut self, start: i64, end: i64, found: &Found) {
+        let survives = |id: i64, sent: &Sent| {
+            let there = found.batches.get(&sent.first_offset);
+            there.is_some_and(|there| {
+                (there.last, there.producer, there.first_sequence)
+                    == (sent.last_offset, id, sent.first_sequence)
+            })
         };
         for producer in &mut self.producers {
+            let id = producer.id;
             producer.sent.retain(|sent| sent.first_offset >= start);
-            let kept = producer
-                .sent
-                .iter()
-                .take_while(|sent| survives(sent))
-                .count();
+            // A compaction takes batches with others behind them, and never a producer's last.
+            let compacted = self.compacted;
+            let last = producer.sent.iter().rposition(|sent| survives(id, sent));
+            let mut kept = last.map_or(0, |last| last + 1);
+            let lost = |sent: &Sent| !survives(id, sent) && sent.first_offset >= compacted;
+            if let Some(first_lost) = producer.sent[..kept].iter().position(lost) {
+                kept = first_lost;
+            }
             // Lost, with a later one of anybody kept: what the log knows of such a producer is not said.
             if producer.sent[kept..]
                 .iter()
@@ -175,27 +245,32 @@ impl Model {
                 producer.next_sequence = lost.first_sequence;
             }
             producer.sent.truncate(kept);
+            producer.sent.retain(|sent| survives(id, sent));
         }
         self.adopt_attempts(found);
         self.producers.retain(|producer| !producer.sent.is_empty());
-        self.records
-            .retain(|offset, _| *offset < start || found.contains_key(offset));
-        self.records.extend(found.clone());
+        self.go_on_from(start, found);
         self.records.retain(|offset, _| *offset < end);
+        self.batches.retain(|offset, _| *offset < end);
         self.end = end;
         self.flushed = self.flushed.min(end);
         self.start = self.start.min(end);
     }
 
     /// Batches that nobody was told of and that are in the log are like acknowledged ones from now on.
-    fn adopt_attempts(&mut self, found: &Records) {
+    fn adopt_attempts(&mut self, found: &Found) {
         for attempt in std::mem::take(&mut self.attempts) {
             for (id, sent) in &attempt.sent {
-                let there = found.get(&sent.last_offset);
-                if there.is_none() || there != attempt.record_at(sent.last_offset) {
+                let there = found.records.get(&sent.last_offset);
+                if there.is_none() || there != attempt.records.get(&sent.last_offset) {
                     continue;
                 }
-                if let Some(producer) = self.producers.iter_mut().find(|p| p.id == *id) {
+                if let Some(producer) = self.producers.iter_mut().find(|p| p.id == *id)
+                    && !producer
+                        .sent
+                        .iter()
+                        .any(|s| s.first_offset == sent.first_offset)
+                {
                     producer.next_sequence = sent.first_sequence + sent.count;
                     producer.sent.push(sent.clone());
                 }
@@ -204,7 +279,7 @@ impl Model {
     }
 
     /// Batches of producers that were acknowledged.
-    pub(super) fn sent(&mut self, sent: Vec<(i64, Sent)>) {
+    fn sent(&mut self, sent: Vec<(i64, Sent)>) {
         for (id, sent) in sent {
             let number = self.producers.iter().position(|p| p.id == id);
             let number = number.unwrap_or_else(|| {

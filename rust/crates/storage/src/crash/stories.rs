@@ -1,16 +1,19 @@
 //! What the histories have found, each told as short as can be.
 
+mod followers;
+
 use std::fs;
 use std::path::Path;
-
-use logcore_records::{BatchBuilder, Compression};
 
 use super::faulty_disk::FaultyDisk;
 use crate::config::LogConfig;
 use crate::error::StorageError;
-use crate::files::{LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, file_names, segment_file};
+use crate::files::{
+    INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, file_names, segment_file,
+};
 use crate::log::Log;
 use crate::log_dir::LogDir;
+use crate::testing::{batch_of, flip, scratch};
 
 /// Small segments, and an index entry for every second batch.
 fn small() -> LogConfig {
@@ -26,14 +29,8 @@ fn small() -> LogConfig {
 
 /// A batch of one record of 100 bytes, of a producer unless its id is -1.
 fn batch(timestamp: i64, producer_id: i64, sequence: i32) -> Vec<u8> {
-    let mut builder = BatchBuilder::new(Compression::None, None);
-    if producer_id >= 0 {
-        builder.set_producer_state(producer_id, 0, sequence);
-    }
-    builder
-        .append(timestamp, None, Some(&[b'v'; 100]), &[])
-        .unwrap();
-    builder.build().unwrap()
+    let producer = (producer_id >= 0).then_some((producer_id, sequence));
+    batch_of(&[(timestamp, &[b'v'; 100])], producer)
 }
 
 fn fill(log: &Log, batches: i64) {
@@ -50,9 +47,9 @@ fn open_dir(path: &Path) -> LogDir {
 
 /// A disk, and an empty directory for what a power loss leaves of it.
 fn disks() -> (tempfile::TempDir, FaultyDisk, tempfile::TempDir) {
-    let before = super::scratch();
+    let before = scratch();
     let disk = FaultyDisk::new(before.path(), 1);
-    (before, disk, super::scratch())
+    (before, disk, scratch())
 }
 
 // Broken if it failed: a new partition's records, brought to disk, would be gone with its directory.
@@ -72,7 +69,7 @@ fn the_first_flush_makes_the_directory_certain() {
 // lookups by time pass it over.
 #[test]
 fn a_time_index_of_zeros_is_not_believed() {
-    let dir = super::scratch();
+    let dir = scratch();
     let log = Log::open(dir.path(), small(), true, 0).unwrap();
     fill(&log, 1);
     log.roll(0).unwrap();
@@ -94,7 +91,7 @@ fn a_time_index_of_zeros_is_not_believed() {
 // batches than the index has room for, and lookups by time would pass the segment over.
 #[test]
 fn the_last_place_in_a_time_index_is_for_the_newest_record() {
-    let dir = super::scratch();
+    let dir = scratch();
     let config = LogConfig {
         segment_bytes: 3000,
         index_interval_bytes: 0,
@@ -135,7 +132,7 @@ fn a_clean_shutdown_brings_the_snapshot_of_a_roll_to_disk() {
 // Broken if it failed: with its snapshot damaged a log would take its producers for new ones.
 #[test]
 fn producers_are_found_again_without_their_snapshot() {
-    let dir = super::scratch();
+    let dir = scratch();
     let log = Log::open(dir.path(), small(), true, 0).unwrap();
     send(&log, 0);
     log.close().unwrap();
@@ -169,7 +166,7 @@ fn a_snapshot_that_was_removed_stays_so() {
 // the next crash.
 #[test]
 fn a_partition_created_again_inherits_nothing() {
-    let dir = super::scratch();
+    let dir = scratch();
     let logs = open_dir(dir.path());
     let log = logs.create("t", 0, [7; 16], small()).unwrap().log.clone();
     fill(&log, 20);
@@ -187,7 +184,7 @@ fn a_partition_created_again_inherits_nothing() {
 // The same, when the process ends between the deletion and the checkpoints.
 #[test]
 fn a_partition_created_after_a_crash_inherits_nothing() {
-    let dir = super::scratch();
+    let dir = scratch();
     let logs = open_dir(dir.path());
     let log = logs.create("t", 0, [7; 16], small()).unwrap().log.clone();
     fill(&log, 20);
@@ -226,17 +223,16 @@ fn retention_keeps_the_producers_of_what_it_deletes() {
 // that follows, though it was on disk for certain.
 #[test]
 fn records_known_to_be_on_disk_are_not_cut_for_a_wrong_offset() {
-    for (at, flip) in [(7, 4), (6, 1)] {
-        let dir = super::scratch();
+    for (at, mask) in [(7, 4), (6, 1)] {
+        let dir = scratch();
         let log = Log::open(dir.path(), small(), true, 0).unwrap();
         fill(&log, 4);
         log.flush().unwrap();
         drop(log);
         let path = segment_file(dir.path(), 0, LOG_SUFFIX);
-        let mut bytes = fs::read(&path).unwrap();
-        let second = bytes.len() / 4;
-        bytes[second + at] ^= flip;
-        fs::write(&path, &bytes).unwrap();
+        let second = fs::metadata(&path).unwrap().len() as usize / 4;
+        flip(&path, second + at, mask);
+        let bytes = fs::read(&path).unwrap();
         let error = Log::open(dir.path(), small(), false, 4).unwrap_err();
         assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
         assert_eq!(fs::read(&path).unwrap(), bytes, "nothing was cut");
@@ -247,7 +243,7 @@ fn records_known_to_be_on_disk_are_not_cut_for_a_wrong_offset() {
 // to what was on disk, and its log not be opened.
 #[test]
 fn a_batch_torn_inside_its_base_offset_is_cut() {
-    let dir = super::scratch();
+    let dir = scratch();
     let log = Log::open(dir.path(), small(), true, 0).unwrap();
     fill(&log, 4);
     log.flush().unwrap();
@@ -267,7 +263,7 @@ fn a_batch_torn_inside_its_base_offset_is_cut() {
 #[test]
 fn an_end_far_from_its_segment_is_not_believed() {
     for high in [0x7f, 0x01] {
-        let dir = super::scratch();
+        let dir = scratch();
         let log = Log::open(dir.path(), small(), true, 0).unwrap();
         fill(&log, 1);
         log.close().unwrap();
@@ -326,7 +322,7 @@ fn a_refused_batch_does_not_come_back() {
 // Broken if it failed: a consumer would wait for ever at a damaged batch instead of being told.
 #[test]
 fn a_batch_that_claims_offsets_beyond_its_segment_is_reported() {
-    let dir = super::scratch();
+    let dir = scratch();
     let log = Log::open(dir.path(), small(), true, 0).unwrap();
     fill(&log, 3);
     log.roll(0).unwrap();

@@ -362,7 +362,12 @@ impl Log {
             || active.indexes.is_full()
             || active.age_ms(now, coming.newest)? > age_max_ms(config, writer.roll_random);
         if full {
-            self.roll_locked(writer, config, coming.first_offset, now.ms())?
+            // At the log's end, also when what comes begins later: should it be refused after all, by a full disk, then
+            // another leader's batches may begin there.
+            let end = self.log_end_offset();
+            let far = coming.last_offset - end > i64::from(i32::MAX);
+            let base = if far { coming.first_offset } else { end };
+            self.roll_locked(writer, config, base, now.ms())?
                 .open_to_append()
         } else {
             Ok(active)
@@ -401,18 +406,24 @@ impl Log {
             // Recovery after a crash would begin behind it, and believe its indexes.
             self.flush_through(&active, end)?;
         }
-        let next = Arc::new(Segment::create(
-            &self.dir,
-            base,
-            loader::settings(config),
-            now_ms,
-        )?);
+        let next = Segment::create(&self.dir, base, loader::settings(config), now_ms)
+            .or_else(|error| self.take_back_segment(base, error))?;
+        let next = Arc::new(next);
         writer.roll_random = super::random();
         let mut segments = self.segments.write();
         let mut list = segments.to_vec();
         list.push(next.clone());
         *segments = Arc::new(list);
         Ok(next)
+    }
+
+    /// Removes what there is of a segment that could not be created. An empty file that stayed would say where the segment
+    /// before ends, also after that has been cut and filled anew.
+    fn take_back_segment(&self, base: i64, error: StorageError) -> Result<Segment> {
+        loader::remove_log_and_indexes(&self.dir, base)
+            .and_then(|()| files::sync_dir(&self.dir))
+            .map_err(|e| self.fail(e))?;
+        Err(error)
     }
 
     /// Writes the producers' state as that at `offset`, once per offset.

@@ -38,6 +38,7 @@ impl Log {
             recovery_point: end,
             producers: ProducerState::default(),
             snapshot_offset: end,
+            unreplicated: Vec::new(),
             epochs: LeaderEpochs::load(dir)?,
             recovery: Recovery::default(),
         };
@@ -78,7 +79,7 @@ impl Log {
         }
         self.check_open()?;
         let (log_start, log_end) = (self.log_start_offset(), self.log_end_offset());
-        let producers = producers_at(&self.dir, &self.segments(), log_start, log_end)?;
+        let producers = producers_at(&self.dir, &self.segments(), log_end)?;
         let undecided = producers.first_undecided_offset().unwrap_or(log_end);
         Ok(undecided.max(log_start).min(log_end))
     }

@@ -117,7 +117,7 @@ impl Log {
         Ok(None)
     }
 
-    /// The record with the largest timestamp, the first of them if several have it.
+    /// The record with the largest timestamp of those from the log's start on, the first of them if several have it.
     pub fn max_timestamp(&self) -> Result<Option<TimestampOffset>> {
         self.check_open()?;
         self.undisturbed(|| self.find_newest())
@@ -125,23 +125,31 @@ impl Log {
     }
 
     fn find_newest(&self) -> Result<Option<TimestampOffset>> {
-        let mut newest: Option<(i64, std::sync::Arc<Segment>)> = None;
-        for segment in self.segments().iter() {
-            let largest = segment.largest()?;
-            if let Some(largest) = largest
-                && newest
-                    .as_ref()
-                    .is_none_or(|(at, _)| largest.timestamp > *at)
-            {
-                newest = Some((largest.timestamp, segment.clone()));
+        let log_start = self.log_start_offset();
+        let mut newest: Option<TimestampOffset> = None;
+        // From the end on: mostly the last segment has it, and of those before only what is known of them is looked at.
+        for segment in self.segments().iter().rev() {
+            if segment.next_offset() <= log_start {
+                break;
             }
-        }
-        match newest {
-            Some((timestamp, segment)) => {
-                self.time_in_segment(&segment, timestamp, self.log_start_offset())
+            let Some(largest) = segment.largest()? else {
+                continue;
+            };
+            if newest.is_some_and(|newest| largest.timestamp < newest.timestamp) {
+                continue;
             }
-            None => Ok(None),
+            let found = match self.time_in_segment(segment, largest.timestamp, log_start)? {
+                Some(found) => Some(found),
+                // It is before the log's start, or compaction left no more of its batch than the header.
+                None => newest_in_segment(segment, log_start)?,
+            };
+            newest = match (found, newest) {
+                (Some(found), Some(newest)) if found.timestamp < newest.timestamp => Some(newest),
+                (Some(found), _) => Some(found),
+                (None, newest) => newest,
+            };
         }
+        Ok(newest)
     }
 
     /// The aborted transactions that a reader of the records from `from` up to `upper_bound` may meet, in the order of
@@ -203,6 +211,21 @@ impl Log {
     }
 }
 
+/// The newest record of a segment from `log_start` on, the first of them if several have its timestamp.
+fn newest_in_segment(segment: &Segment, log_start: i64) -> Result<Option<TimestampOffset>> {
+    let mut newest: Option<TimestampOffset> = None;
+    segment.for_each_from(log_start, |batch| {
+        if newest.is_none_or(|newest| batch.max_timestamp > newest.timestamp)
+            && let Some(found) = newest_record(segment, batch, log_start)?
+            && newest.is_none_or(|newest| found.timestamp > newest.timestamp)
+        {
+            newest = Some(found);
+        }
+        Ok(())
+    })?;
+    Ok(newest)
+}
+
 /// The first record of a batch at or after `timestamp` and `log_start`.
 ///
 /// A batch that is as its producer sent it, by its checksum, but whose records cannot be read (they were never
@@ -213,6 +236,29 @@ fn first_record(
     timestamp: i64,
     log_start: i64,
 ) -> Result<Option<TimestampOffset>> {
+    look_for(segment, stored, log_start, |first, at| {
+        first.is_none() && at >= timestamp
+    })
+}
+
+/// The newest record of a batch from `log_start` on, likewise.
+fn newest_record(
+    segment: &Segment,
+    stored: &StoredBatch,
+    log_start: i64,
+) -> Result<Option<TimestampOffset>> {
+    look_for(segment, stored, log_start, |newest, at| {
+        at >= 0 && newest.is_none_or(|newest| at > newest.timestamp)
+    })
+}
+
+/// The last record of a batch from `log_start` on whose time is better than what was found before.
+fn look_for(
+    segment: &Segment,
+    stored: &StoredBatch,
+    log_start: i64,
+    is_better: impl Fn(Option<TimestampOffset>, i64) -> bool,
+) -> Result<Option<TimestampOffset>> {
     let bytes = segment.batch_bytes(stored)?;
     stored
         .verify(&bytes)
@@ -222,18 +268,18 @@ fn first_record(
         offset,
         leader_epoch: stored.leader_epoch,
     };
-    let mut first = None;
+    let mut best = None;
     let looked = for_each_time(stored, &bytes, |at, offset| {
-        if first.is_none() && at >= timestamp && offset >= log_start {
-            first = Some(found(at, offset));
+        if offset >= log_start && is_better(best, at) {
+            best = Some(found(at, offset));
         }
     });
     Ok(match looked {
-        Err(_) if first.is_none() => Some(found(
+        Err(_) if best.is_none() => Some(found(
             stored.max_timestamp,
             stored.base_offset.max(log_start),
         )),
-        Ok(()) | Err(_) => first,
+        Ok(()) | Err(_) => best,
     })
 }
 

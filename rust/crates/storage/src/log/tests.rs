@@ -17,14 +17,12 @@ use logcore_records::{Batch, BatchBuilder, Compression, TimestampType, batches};
 use super::*;
 use crate::files;
 use crate::slice::{LogSlice, TimestampOffset};
+use crate::testing::batch_of;
 
 /// A batch with one record per value, `timestamp` for all.
 pub(super) fn batch_at(timestamp: i64, values: &[&[u8]]) -> Vec<u8> {
-    let mut builder = BatchBuilder::new(Compression::None, None);
-    for value in values {
-        builder.append(timestamp, None, Some(value), &[]).unwrap();
-    }
-    builder.build().unwrap()
+    let records: Vec<(i64, &[u8])> = values.iter().map(|value| (timestamp, *value)).collect();
+    batch_of(&records, None)
 }
 
 pub(super) fn producer_batch(producer_id: i64, epoch: i16, sequence: i32, count: usize) -> Vec<u8> {
@@ -616,4 +614,72 @@ fn closing() {
     assert_eq!(log.recovery_point(), 5);
     fill(&log, 5);
     assert_eq!(values_from(&log, 0).len(), 10);
+}
+
+// Broken if it failed: whoever asks for the newest record would be told that there is none, when the one with the largest
+// timestamp was deleted, or is one that compaction took.
+#[test]
+fn the_newest_record_is_one_that_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    // Each batch has a first record that is older by one.
+    for time in [500, 900, 700, 700, 600] {
+        let mut builder = BatchBuilder::new(Compression::None, None);
+        for at in [time - 1, time] {
+            builder.append(at, Some(b"k"), Some(b"v"), &[]).unwrap();
+        }
+        log.append_as_leader(&mut builder.build().unwrap(), 0, 0)
+            .unwrap();
+    }
+    let newest = |log: &Log| {
+        let found = log.max_timestamp().unwrap();
+        found.map(|found| (found.offset, found.timestamp))
+    };
+    let check = |log: &Log| {
+        for (start, expected) in [
+            (0, (3, 900)),
+            (3, (3, 900)),
+            (4, (5, 700)),
+            (6, (7, 700)),
+            (8, (9, 600)),
+            (9, (9, 600)),
+        ] {
+            log.log_start.store(start, Ordering::Release);
+            assert_eq!(newest(log), Some(expected), "from {start}");
+        }
+    };
+    check(&log);
+    // In a segment of its own, beside one that is newer and one that is older.
+    log.roll(0).unwrap();
+    log.append_as_leader(&mut batch_at(650, &[b"v"]), 0, 0)
+        .unwrap();
+    log.log_start.store(4, Ordering::Release);
+    assert_eq!(newest(&log), Some((5, 700)));
+    log.log_start.store(8, Ordering::Release);
+    assert_eq!(newest(&log), Some((10, 650)));
+    log.log_start.store(11, Ordering::Release);
+    assert_eq!(newest(&log), None);
+}
+
+// The same for a batch of which compaction left nothing but the header, for its producer's sake.
+#[test]
+fn the_newest_record_is_not_in_an_empty_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = LogConfig {
+        producer_id_expiration_ms: i64::MAX,
+        ..small()
+    };
+    let log = Log::open(dir.path(), config, false, 0).unwrap();
+    let keyed = |time, producer| {
+        let mut builder = BatchBuilder::new(Compression::None, None);
+        builder.set_producer_state(producer, 0, 0);
+        builder.append(time, Some(b"k"), Some(b"v"), &[]).unwrap();
+        builder.build().unwrap()
+    };
+    log.append_as_leader(&mut keyed(900, 1), 0, 0).unwrap();
+    log.append_as_leader(&mut keyed(500, 2), 0, 0).unwrap();
+    log.roll(0).unwrap();
+    log.compact_now(1000).unwrap();
+    let newest = log.max_timestamp().unwrap().unwrap();
+    assert_eq!((newest.offset, newest.timestamp), (1, 500));
 }

@@ -174,8 +174,7 @@ impl Log {
         active.truncate(size, end)?;
         // After the records: those that a crash leaves keep their epochs, and opening cuts the epochs to the log's end.
         self.forget_epochs(end)?;
-        let log_start = self.log_start_offset();
-        let producers = loader::producers_at(&self.dir, &segments[..=last], log_start, end)?;
+        let producers = loader::producers_at(&self.dir, &segments[..=last], end)?;
         self.restart_producers(writer, producers)
     }
 

@@ -27,12 +27,18 @@ pub(super) struct Unstable {
 }
 
 impl Unstable {
-    pub(super) fn new(undecided: Option<i64>) -> Self {
-        Self {
+    pub(super) fn new(undecided: Option<i64>, unreplicated: &[CompletedTxn]) -> Self {
+        let mut unstable = Self {
             undecided,
-            unreplicated: BTreeMap::new(),
-            replicated: false,
-        }
+            ..Self::default()
+        };
+        unstable.add(unreplicated);
+        unstable
+    }
+
+    fn add(&mut self, completed: &[CompletedTxn]) {
+        let bounds = completed.iter().map(|t| (t.first_offset, t.last_offset));
+        self.unreplicated.extend(bounds);
     }
 
     /// The oldest offset that is not stable.
@@ -70,11 +76,7 @@ impl Log {
     /// Takes in what an append did to transactions, before the high watermark may pass it.
     pub(super) fn note_transactions(&self, completed: &[CompletedTxn], undecided: Option<i64>) {
         let mut unstable = self.unstable.lock();
-        for completed in completed {
-            unstable
-                .unreplicated
-                .insert(completed.first_offset, completed.last_offset);
-        }
+        unstable.add(completed);
         unstable.undecided = undecided;
         self.publish_unstable(&unstable);
     }
@@ -162,11 +164,13 @@ impl Log {
         self.high_watermark.store(end, Ordering::Release);
     }
 
-    /// Forgets all transactions but those that are open, the oldest of which began at `undecided`.
+    /// Forgets the transactions that the log, as it ends now, does not have; of those that are open the oldest began at
+    /// `undecided`.
     pub(super) fn forget_transactions(&self, undecided: Option<i64>) {
         let mut unstable = self.unstable.lock();
+        let end = self.log_end_offset();
         unstable.undecided = undecided;
-        unstable.unreplicated.clear();
+        unstable.unreplicated.retain(|_, marker| *marker < end);
         self.publish_unstable(&unstable);
     }
 }

@@ -50,6 +50,26 @@ impl Segment {
         self.scan_on(self.scan_headers(position, end), wanted)
     }
 
+    /// Calls `visit` with each batch that ends at or after `offset`.
+    pub(crate) fn for_each_from(
+        &self,
+        offset: i64,
+        mut visit: impl FnMut(&StoredBatch) -> Result<()>,
+    ) -> Result<()> {
+        let end = self.size();
+        let Some(first) = self.locate(offset, end)? else {
+            return Ok(());
+        };
+        let mut scan = Scanner::all_headers(&self.file, first.position, end);
+        loop {
+            match scan.next().map_err(StorageError::io("read", self.path()))? {
+                Next::Batch(batch) => visit(&batch)?,
+                Next::End => return Ok(()),
+                Next::Torn(reason) => return Err(self.corrupt(scan.position(), reason)),
+            }
+        }
+    }
+
     fn scan_on(
         &self,
         mut scan: Scanner<'_>,

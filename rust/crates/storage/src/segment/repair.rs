@@ -128,8 +128,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Reads the whole file, checks every batch, builds both indexes and publishes what is whole. Offsets must rise.
-    /// `on_batch` sees each batch that is kept, with its bytes, and says which transaction it aborts, for the transaction
+    /// Reads the whole file, checks every batch, builds both indexes and publishes what is whole. Offsets must rise, leader
+    /// epochs must not go back. `on_batch` sees each batch that is kept, with its bytes, and says which transaction it aborts, for the transaction
     /// index, which begins anew. Returns where and why the file's tail is not whole, if it is not; the file is not cut yet.
     pub(crate) fn recover(
         &self,
@@ -145,7 +145,7 @@ impl Segment {
             first_timestamp: None,
             bytes_since_index: 0,
         };
-        let mut gap = i64::MAX;
+        let (mut gap, mut epoch) = (i64::MAX, -1);
         let mut scan = Scanner::checked(&self.file, 0, size);
         let torn = loop {
             match scan.next().map_err(StorageError::io("read", self.path()))? {
@@ -156,7 +156,13 @@ impl Segment {
                     let reason = format!("offset {} is too far from the base", batch.last_offset);
                     break Some(Torn::at(&tail, reason));
                 }
+                // One that is not known is -1.
+                Next::Batch(batch) if (0..epoch).contains(&batch.leader_epoch) => {
+                    let reason = format!("epoch {} follows epoch {epoch}", batch.leader_epoch);
+                    break Some(Torn::at(&tail, reason));
+                }
                 Next::Batch(batch) => {
+                    epoch = epoch.max(batch.leader_epoch);
                     if batch.base_offset > tail.next_offset {
                         gap = tail.next_offset;
                     }

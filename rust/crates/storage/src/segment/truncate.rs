@@ -22,7 +22,6 @@ impl Segment {
             .and_then(|()| disk::sync(&self.file, self.path()))
             .map_err(StorageError::io("truncate", self.path()))?;
         transactions.truncate_to(next_offset)?;
-        self.flush_txn_index()?;
         let kept = Indexes::create(&self.dir, self.base_offset, self.index_capacity(size))?;
         old.offset.copy_to(&kept.offset, next_offset, size)?;
         old.time.copy_to(&kept.time, next_offset)?;

@@ -3,9 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use logcore_records::{
-    BatchBuilder, Compression, set_offsets_in_place, set_producer_state_in_place,
-};
+use logcore_records::{set_offsets_in_place, set_producer_state_in_place};
 use tempfile::TempDir;
 
 use super::{Finding, Kind, Report, Severity, VerifyOptions, verify};
@@ -16,6 +14,7 @@ use crate::producer_snapshot;
 use crate::producer_state::{BatchMetadata, ProducerEntry, ProducerState};
 use crate::slice::whole_batches;
 use crate::standalone::StandaloneLog;
+use crate::testing::{batch_of, flip};
 
 const FIXTURE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -42,26 +41,17 @@ pub(crate) fn copy_of_kafkas() -> (TempDir, PathBuf) {
     (parent, dir)
 }
 
-fn flip(path: &Path, position: usize) {
-    let mut bytes = fs::read(path).unwrap();
-    bytes[position] ^= 0x40;
-    fs::write(path, bytes).unwrap();
-}
-
 fn only(report: &Report, kind: Kind) -> &Finding {
     assert_eq!(kinds(report), [kind], "{:#?}", report.findings);
     &report.findings[0]
 }
 
 pub(crate) fn batch(values: std::ops::Range<i64>) -> Vec<u8> {
-    let mut builder = BatchBuilder::new(Compression::None, None);
-    for value in values {
-        let text = format!("value {value:>40}");
-        builder
-            .append(1_000_000 + value, None, Some(text.as_bytes()), &[])
-            .unwrap();
-    }
-    builder.build().unwrap()
+    let text = |value: &i64| format!("value {value:>40}").into_bytes();
+    let texts: Vec<Vec<u8>> = values.clone().map(|value| text(&value)).collect();
+    let times = values.map(|value| 1_000_000 + value);
+    let records: Vec<(i64, &[u8])> = times.zip(texts.iter().map(Vec::as_slice)).collect();
+    batch_of(&records, None)
 }
 
 /// A closed log of `batches` batches of ten records in several segments.
@@ -128,7 +118,7 @@ fn a_caller_can_stop() {
 fn a_flipped_bit_in_the_middle() {
     let (_parent, dir) = copy_of_kafkas();
     let path = dir.join("00000000000000000000.log");
-    flip(&path, 200);
+    flip(&path, 200, 0x40);
     let report = check(&dir);
     let finding = only(&report, Kind::CorruptBatch);
     assert_eq!(finding.severity(), Severity::Damage);
@@ -223,7 +213,7 @@ fn indexes() {
     ] {
         let path = dir.join(format!("{first}{suffix}"));
         let before = fs::read(&path).unwrap();
-        flip(&path, position);
+        flip(&path, position, 0x40);
         let report = check(&dir);
         let finding = only(&report, kind);
         assert_eq!((&finding.path, finding.severity()), (&path, Severity::Hint));
@@ -281,7 +271,7 @@ fn producer_snapshots() {
     let (_parent, dir) = copy_of_kafkas();
     let path = dir.join("00000000000000000161.snapshot");
     let before = fs::read(&path).unwrap();
-    flip(&path, 20);
+    flip(&path, 20, 0x40);
     only(&check(&dir), Kind::ProducerSnapshot);
     // Another sequence, under a right checksum.
     let mut bytes = before;

@@ -1,0 +1,155 @@
+//! Comparing all that can be asked of a log with the model.
+
+use logcore_records::{BatchBuilder, Compression};
+
+use super::History;
+use crate::crash::faulty_disk::tell;
+use crate::crash::model::{Fates, Found, Rec, Transactions};
+use crate::crash::reader::{committed_of, read_from, read_one};
+use crate::log::Log;
+
+impl History {
+    /// Compares all that can be asked of the log with the model.
+    pub(super) fn compare(&mut self) {
+        let opened = self.opened.take().unwrap();
+        let log = opened.log();
+        let (start, end) = (log.log_start_offset(), log.log_end_offset());
+        tell(format_args!(
+            "opened with {start}..{end}: {:?}",
+            log.recovery()
+        ));
+        self.compare_watermark(log.high_watermark(), start, end);
+        assert!(log.recovery_point() <= end);
+        let max_bytes = *self.random.pick(&[1, 700, 1 << 20]);
+        let found = read_from(log, start, end, max_bytes)
+            .unwrap_or_else(|(_, damage)| panic!("damage nobody has made: {damage}"));
+        self.model
+            .restarted(self.certain.min(self.model.end), start, end, &found);
+        self.certain = i64::MAX;
+        self.half_compacted = false;
+        self.epoch = self.epoch.max(log.latest_epoch().unwrap_or(0));
+        self.compare_stable(log);
+        self.compare_committed(log, &found);
+        for _ in 0..3 {
+            self.compare_lookups(log);
+        }
+        self.compare_producers(log);
+        self.opened = Some(opened);
+    }
+
+    pub(super) fn compare_lookups(&mut self, log: &Log) {
+        let start = log.log_start_offset();
+        let visible: Vec<(i64, Rec)> = self
+            .model
+            .records
+            .range(start..)
+            .map(|(offset, record)| (*offset, record.clone()))
+            .collect();
+        if visible.is_empty() {
+            assert_eq!(log.offset_for_timestamp(0).unwrap(), None);
+            return;
+        }
+        let (offset, record) = self.random.pick(&visible).clone();
+        assert_eq!(read_one(log, offset).unwrap(), record);
+        // Deleted records that come back, because no checkpoint was made since, may have lost their epoch.
+        if record.epoch >= 0 && offset >= self.model.start {
+            assert_eq!(
+                log.epoch_of(offset),
+                Some(record.epoch),
+                "epoch of {offset}"
+            );
+        }
+        let target = record.timestamp + self.random.between(0, 2) as i64 - 1;
+        let expected = visible.iter().find(|(_, r)| r.timestamp >= target);
+        let at = log.offset_for_timestamp(target).unwrap();
+        assert_eq!(
+            at.map(|at| (at.offset, at.timestamp)),
+            expected.map(|(offset, r)| (*offset, r.timestamp)),
+            "the first record at {target}"
+        );
+        let newest = visible.iter().map(|(_, r)| r.timestamp).max().unwrap();
+        let expected = visible.iter().find(|(_, r)| r.timestamp == newest);
+        let at = log.max_timestamp().unwrap();
+        assert_eq!(
+            at.map(|at| at.offset),
+            expected.map(|(offset, _)| *offset),
+            "the newest record"
+        );
+    }
+
+    /// A batch sent again is known, one that skips another is refused.
+    fn compare_producers(&mut self, log: &Log) {
+        for producer in &self.model.producers {
+            let last = producer.sent.last().unwrap();
+            let again = log
+                .append_as_leader(&mut last.bytes.clone(), self.epoch, self.now_ms)
+                .unwrap();
+            assert_eq!(
+                (again.duplicate, again.first_offset, again.last_offset),
+                (true, last.first_offset, last.last_offset),
+                "producer {} sends {} again",
+                producer.id,
+                last.first_sequence
+            );
+            let mut skipping = batch(self.now_ms, producer.id, producer.next_sequence + 1);
+            let error = log
+                .append_as_leader(&mut skipping, self.epoch, self.now_ms)
+                .unwrap_err();
+            assert_eq!(error.kafka_code(), 45, "{error}");
+        }
+    }
+
+    /// Readers of committed records get as far as the transactions let them.
+    pub(super) fn compare_stable(&self, log: &Log) {
+        let (start, high_watermark) = (log.log_start_offset(), log.high_watermark());
+        let stable = log.last_stable_offset();
+        // Where a transaction that is open has its beginning before the log's start, the log may not know it any more.
+        let least = Transactions::of(&self.model.batches, 0).stable(start, high_watermark);
+        let most = Transactions::of(&self.model.batches, start).stable(start, high_watermark);
+        assert!(
+            (least..=most).contains(&stable),
+            "the log is stable up to {stable}, not in {least}..={most}"
+        );
+    }
+
+    /// Readers of committed records get those of transactions that were committed, and no others.
+    fn compare_committed(&mut self, log: &Log, found: &Found) {
+        let (start, end) = (log.log_start_offset(), log.log_end_offset());
+        let stable = log.last_stable_offset();
+        let told = log.aborted_transactions(start, stable).unwrap();
+        self.tally.aborted += told.len();
+        let committed = Fates::of(found.records.iter()).committed;
+        assert_eq!(
+            committed_of(found, stable, told),
+            committed.range(..stable).copied().collect(),
+            "the committed records before {stable}"
+        );
+        if self.config.cleanup_compact {
+            // The data of an aborted transaction may be gone, with or without its entry.
+            return;
+        }
+        let all = log.aborted_transactions(start, end).unwrap();
+        // Where both agree, nothing depends on what the log may have forgotten of what is before its start.
+        let ever = Transactions::of(&self.model.batches, 0).decided;
+        for decided in Transactions::of(&self.model.batches, start).decided {
+            let known = all.iter().find(|a| a.last_offset == decided.marker);
+            if decided.committed {
+                assert_eq!(known, None, "{decided:?}");
+            } else if ever.contains(&decided) {
+                assert_eq!(known, Some(&decided.as_aborted()), "{all:?}");
+            } else {
+                assert!(known.is_some(), "{decided:?} is not in {all:?}");
+            }
+        }
+    }
+}
+
+/// A batch with one record, for a producer.
+fn batch(timestamp: i64, producer_id: i64, sequence: i32) -> Vec<u8> {
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    builder.set_producer_state(producer_id, 0, sequence);
+    builder
+        .append(timestamp, Some(b"k"), Some(b"v"), &[])
+        .unwrap();
+    builder.build().unwrap()
+}

@@ -1,0 +1,93 @@
+//! What a compaction may have taken of a log: nothing that a reader of it would miss.
+
+use std::collections::BTreeMap;
+
+use super::transactions::Fates;
+use super::{Found, Model, Rec, Records, What};
+
+/// What is known of a log's keys: by what was certain, and by what is there.
+struct Evidence {
+    fates: Fates,
+    /// The newest committed record of each key that a compaction can have known, and the oldest that is there.
+    newest: BTreeMap<Vec<u8>, i64>,
+    oldest_found: BTreeMap<Vec<u8>, i64>,
+}
+
+impl Model {
+    /// Compares what was found from `from` on with what was there before `certain`: only a compaction may have taken some
+    /// of it, and what it says.
+    pub(super) fn check_kept(&self, from: i64, certain: i64, found: &Found) {
+        let from = from.min(certain);
+        let missing: Vec<(&i64, &Rec)> = self
+            .records
+            .range(from..certain)
+            .filter(|(offset, _)| !found.records.contains_key(offset))
+            .collect();
+        if let Some((offset, record)) = missing.iter().find(|(o, _)| **o >= self.compacted) {
+            panic!("record {offset} is lost: {record:?}");
+        }
+        if missing.is_empty() {
+            return;
+        }
+        let evidence = self.evidence(from, certain, found);
+        for (offset, record) in missing {
+            assert!(
+                evidence.lets_go(*offset, record),
+                "record {offset} is lost to a compaction: {record:?}"
+            );
+        }
+        // What is left of a transaction is decided as it was.
+        let left = Fates::of(found.records.iter());
+        for (offset, record) in found.records.range(from..certain) {
+            let before = evidence.fates.committed.contains(offset);
+            let now = left.committed.contains(offset);
+            assert!(
+                before == now,
+                "record {offset} has another fate: {record:?}"
+            );
+        }
+    }
+
+    fn evidence(&self, from: i64, certain: i64, found: &Found) -> Evidence {
+        let mut all: Records = self.records.clone();
+        all.retain(|offset, _| *offset < certain);
+        all.extend(found.records.clone());
+        let fates = Fates::of(all.iter());
+        let committed = |records: &Records, to: i64| -> Vec<(Vec<u8>, i64)> {
+            records
+                .range(from.min(to)..to)
+                .filter(|(offset, _)| fates.committed.contains(offset))
+                .filter_map(|(offset, record)| Some((record.key.clone()?, *offset)))
+                .collect()
+        };
+        let newest = committed(&all, self.compacted).into_iter().collect();
+        let mut oldest_found = committed(&found.records, i64::MAX);
+        oldest_found.reverse();
+        Evidence {
+            newest,
+            oldest_found: oldest_found.into_iter().collect(),
+            fates,
+        }
+    }
+}
+
+impl Evidence {
+    /// A compaction may have taken this record.
+    fn lets_go(&self, offset: i64, record: &Rec) -> bool {
+        if matches!(record.what, What::Marker { .. }) || self.fates.aborted.contains(&offset) {
+            return true;
+        }
+        if !self.fates.committed.contains(&offset) {
+            return false;
+        }
+        let Some(key) = &record.key else {
+            return true;
+        };
+        if self.newest.get(key).is_some_and(|newest| *newest > offset) {
+            // Superseded; the newest is looked at for itself.
+            return true;
+        }
+        // A tombstone goes when all that it deletes is gone.
+        record.value.is_none() && self.oldest_found.get(key).is_none_or(|old| *old > offset)
+    }
+}

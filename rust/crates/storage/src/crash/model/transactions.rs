@@ -1,0 +1,123 @@
+//! What the records and batches of a log say of its transactions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Batches, Rec, What, Written};
+use crate::txn_index::AbortedTxn;
+
+/// A transaction with its marker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::crash) struct Decided {
+    pub(in crate::crash) producer: i64,
+    pub(in crate::crash) first: i64,
+    pub(in crate::crash) marker: i64,
+    pub(in crate::crash) committed: bool,
+    /// Up to where the log was stable behind the marker.
+    pub(in crate::crash) stable: i64,
+}
+
+impl Decided {
+    /// As the transaction index has it.
+    pub(in crate::crash) fn as_aborted(&self) -> AbortedTxn {
+        AbortedTxn {
+            producer_id: self.producer,
+            first_offset: self.first,
+            last_offset: self.marker,
+            last_stable_offset: self.stable,
+        }
+    }
+}
+
+/// Open ones by where they began, and the others in the order of their markers.
+#[derive(Debug, Default)]
+pub(in crate::crash) struct Transactions {
+    pub(in crate::crash) open: BTreeMap<i64, i64>,
+    pub(in crate::crash) decided: Vec<Decided>,
+}
+
+impl Transactions {
+    /// Of the batches from `start` on.
+    pub(in crate::crash) fn of(batches: &Batches, start: i64) -> Self {
+        let mut found = Self::default();
+        for (base, batch) in batches.range(start..) {
+            found.take(*base, batch);
+        }
+        found
+    }
+
+    fn take(&mut self, base: i64, batch: &Written) {
+        let first = self.open.iter().find(|(_, p)| **p == batch.producer);
+        match (batch.what, first.map(|(first, _)| *first)) {
+            (What::Transactional(producer), None) => {
+                self.open.insert(base, producer);
+            }
+            (
+                What::Marker {
+                    producer,
+                    committed,
+                },
+                Some(first),
+            ) => {
+                self.open.remove(&first);
+                let stable = self.open.keys().next().copied();
+                self.decided.push(Decided {
+                    producer,
+                    first,
+                    marker: base,
+                    committed,
+                    stable: stable.unwrap_or(base + 1),
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// Up to where a log is stable that begins at `start` and whose high watermark is `high_watermark`.
+    pub(in crate::crash) fn stable(&self, start: i64, high_watermark: i64) -> i64 {
+        let unreplicated = self.decided.iter().filter(|d| d.marker >= high_watermark);
+        let firsts = unreplicated
+            .map(|d| d.first)
+            .chain(self.open.keys().copied());
+        firsts
+            .min()
+            .unwrap_or(i64::MAX)
+            .max(start)
+            .min(high_watermark)
+    }
+}
+
+/// The fate of records: those a reader of committed records gets, and those of aborted transactions. What is in neither is
+/// open, or a marker.
+#[derive(Debug, Default)]
+pub(in crate::crash) struct Fates {
+    pub(in crate::crash) committed: BTreeSet<i64>,
+    pub(in crate::crash) aborted: BTreeSet<i64>,
+}
+
+impl Fates {
+    pub(in crate::crash) fn of<'a>(
+        records: impl DoubleEndedIterator<Item = (&'a i64, &'a Rec)>,
+    ) -> Self {
+        let mut fates = Self::default();
+        let mut decisions: BTreeMap<i64, bool> = BTreeMap::new();
+        for (offset, record) in records.rev() {
+            let committed = match record.what {
+                What::Plain => Some(true),
+                What::Transactional(producer) => decisions.get(&producer).copied(),
+                What::Marker {
+                    producer,
+                    committed,
+                } => {
+                    decisions.insert(producer, committed);
+                    None
+                }
+            };
+            match committed {
+                Some(true) => fates.committed.insert(*offset),
+                Some(false) => fates.aborted.insert(*offset),
+                None => false,
+            };
+        }
+        fates
+    }
+}

@@ -1,0 +1,185 @@
+//! Logs with replicas: their high watermarks, truncations, and copies that are on their way.
+
+use logcore_records::{BatchBuilder, Compression};
+
+use super::*;
+
+// Broken if it failed: after a restart a replica would show records that are not on all replicas.
+#[test]
+fn replicated_logs_begin_at_their_high_watermark() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    let (logs, _) = open_noting(path, true);
+    let log = &logs
+        .create("t", 0, [7; 16], LogConfig::default())
+        .unwrap()
+        .log;
+    for _ in 0..10 {
+        append(log, b"v");
+    }
+    assert_eq!(log.high_watermark(), 0);
+    log.set_high_watermark(6);
+    logs.checkpoint().unwrap();
+    drop(logs);
+    for _ in 0..2 {
+        let (logs, _) = open_noting(path, true);
+        let log = &logs.get("t", 0).unwrap().log;
+        assert_eq!((log.high_watermark(), log.log_end_offset()), (6, 10));
+        logs.close().unwrap();
+        assert_eq!(read(path, "replication-offset-checkpoint"), "0\n1\nt 0 6\n");
+    }
+    let log = &open(path).unwrap().get("t", 0).unwrap().log.clone();
+    assert_eq!(log.high_watermark(), 10);
+}
+
+// Broken if it failed: after a crash that follows a truncation, a torn tail would be taken for damage and the log stay
+// offline, or the log's new records be thrown away because it once began behind them.
+#[test]
+fn a_truncation_lowers_the_checkpoints_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    let logs = open(path).unwrap();
+    let log = logs
+        .create("t", 0, [7; 16], LogConfig::default())
+        .unwrap()
+        .log
+        .clone();
+    for _ in 0..20 {
+        append(&log, b"v");
+    }
+    log.flush().unwrap();
+    log.advance_log_start_offset(15).unwrap();
+    logs.checkpoint().unwrap();
+    assert_eq!(logs.truncate_to("t", 0, 10).unwrap(), 10);
+    for file in [
+        "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+        "log-start-offset-checkpoint",
+    ] {
+        assert_eq!(read(path, file), "0\n1\nt 0 10\n", "{file}");
+    }
+    for _ in 0..3 {
+        append(&log, b"w");
+    }
+    drop((log, logs));
+    let segment = path.join("t-0/00000000000000000000.log");
+    let mut bytes = fs::read(&segment).unwrap();
+    bytes.pop();
+    fs::write(&segment, bytes).unwrap();
+    let logs = open(path).unwrap();
+    assert!(logs.failures().is_empty(), "{:?}", logs.failures());
+    let log = logs.get("t", 0).unwrap().log.clone();
+    assert_eq!((log.log_start_offset(), log.log_end_offset()), (10, 12));
+
+    logs.truncate_fully_and_start_at("t", 0, 5, None).unwrap();
+    assert_eq!(
+        read(path, "recovery-point-offset-checkpoint"),
+        "0\n1\nt 0 5\n"
+    );
+    append(&log, b"x");
+    drop((log, logs));
+    let logs = open(path).unwrap();
+    let log = logs.get("t", 0).unwrap().log.clone();
+    assert_eq!((log.log_start_offset(), log.log_end_offset()), (5, 6));
+    assert!(matches!(
+        logs.truncate_to("t", 1, 0),
+        Err(StorageError::NotFound { .. })
+    ));
+}
+
+// Broken if it failed: what is appended after a cut inside of a batch would be gone after a crash, because the log is said to
+// begin behind it.
+#[test]
+fn a_truncation_inside_of_a_batch_lowers_the_checkpoints_to_its_front() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    let logs = open(path).unwrap();
+    let created = logs.create("t", 0, [7; 16], LogConfig::default()).unwrap();
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    for _ in 0..10 {
+        builder.append(1, None, Some(b"v"), &[]).unwrap();
+    }
+    let mut batch = builder.build().unwrap();
+    created.log.append_as_leader(&mut batch, 0, 1).unwrap();
+    created.log.advance_log_start_offset(5).unwrap();
+    logs.checkpoint().unwrap();
+    assert_eq!(logs.truncate_to("t", 0, 7).unwrap(), 0);
+    assert_eq!(read(path, "log-start-offset-checkpoint"), "0\n1\nt 0 0\n");
+    append(&created.log, b"w");
+    drop((created, logs));
+    let logs = open(path).unwrap();
+    let log = &logs.get("t", 0).unwrap().log;
+    assert_eq!((log.log_start_offset(), log.log_end_offset()), (0, 1));
+}
+
+// Broken if it failed: a partition that moves between directories would be lost, served before it has caught up, or twice.
+#[test]
+fn future_logs() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    let logs = open(path).unwrap();
+    let future = logs
+        .create_future("t", 3, [7; 16], LogConfig::default())
+        .unwrap();
+    let name = future
+        .log
+        .dir()
+        .file_name()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        name.starts_with("t-3.") && name.ends_with("-future"),
+        "{name}"
+    );
+    for _ in 0..3 {
+        append(&future.log, b"v");
+    }
+    assert!(logs.get("t", 3).is_none() && logs.partitions().is_empty());
+    assert!(matches!(
+        logs.create_future("t", 3, [7; 16], LogConfig::default()),
+        Err(StorageError::AlreadyExists { .. })
+    ));
+    logs.maintain(0).unwrap();
+    assert_eq!(read(path, "replication-offset-checkpoint"), "0\n1\nt 3 3\n");
+    assert_eq!(logs.truncate_to("t", 3, 2).unwrap(), 2);
+    append(&future.log, b"v");
+    drop((future, logs));
+
+    // After a crash it is still a future log.
+    let logs = open(path).unwrap();
+    let future = logs.future("t", 3).unwrap();
+    assert_eq!((logs.futures().len(), logs.partitions().len()), (1, 0));
+    assert_eq!(
+        (future.log.log_end_offset(), future.topic_id),
+        (3, Some([7; 16]))
+    );
+    let current = logs.promote_future("t", 3, LogConfig::default()).unwrap();
+    append(&current.log, b"w");
+    assert!(matches!(
+        future.log.append_as_follower(&[], 0),
+        Err(StorageError::Closed { .. })
+    ));
+    assert_eq!(subdirectories(path), ["t-3"]);
+    assert!(logs.futures().is_empty());
+    assert!(matches!(
+        logs.promote_future("t", 3, LogConfig::default()),
+        Err(StorageError::AlreadyExists { .. })
+    ));
+    assert!(
+        logs.create_future("t", 3, [7; 16], LogConfig::default())
+            .is_err()
+    );
+    logs.create_future("t", 4, [7; 16], LogConfig::default())
+        .unwrap();
+    logs.delete_future("t", 4).unwrap();
+    assert!(matches!(
+        logs.delete_future("t", 4),
+        Err(StorageError::NotFound { .. })
+    ));
+    logs.close().unwrap();
+    let logs = open(path).unwrap();
+    assert!(logs.had_clean_shutdown());
+    assert_eq!(logs.get("t", 3).unwrap().log.log_end_offset(), 4);
+}
