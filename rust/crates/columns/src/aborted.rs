@@ -11,13 +11,14 @@ use logcore_records::BatchHeader;
 use crate::decode::AbortedTransaction;
 
 /// The transactions of a list, by producer.
-pub(crate) struct Aborted {
+pub struct Aborted {
     /// First and last offset, in order of the first.
     by_producer: HashMap<i64, Vec<(i64, i64)>>,
 }
 
 impl Aborted {
-    pub(crate) fn new(list: &[AbortedTransaction]) -> Self {
+    /// A list as a Fetch response or a log gives it, in any order.
+    pub fn new(list: &[AbortedTransaction]) -> Self {
         let mut by_producer: HashMap<i64, Vec<(i64, i64)>> = HashMap::new();
         for aborted in list {
             by_producer
@@ -33,7 +34,7 @@ impl Aborted {
 
     /// Whether the batch was written in one of them.
     #[inline]
-    pub(crate) fn has(&self, header: &BatchHeader) -> bool {
+    pub fn has(&self, header: &BatchHeader) -> bool {
         if self.by_producer.is_empty() || !header.is_transactional() {
             return false;
         }
@@ -43,7 +44,7 @@ impl Aborted {
     }
 
     /// A control batch: a marker ends the transaction of its producer that began last before it.
-    pub(crate) fn meet_marker(&mut self, header: &BatchHeader) {
+    pub fn meet_marker(&mut self, header: &BatchHeader) {
         if let Some(ranges) = self.by_producer.get_mut(&header.producer_id) {
             let begun = ranges.partition_point(|(first, _)| *first <= header.base_offset);
             if let Some((_, last)) = begun.checked_sub(1).and_then(|at| ranges.get_mut(at)) {

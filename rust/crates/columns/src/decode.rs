@@ -13,6 +13,8 @@ use logcore_records::{
     Batch, BatchHeader, Headers, LOG_OVERHEAD, RecordError, TimestampType, legacy,
 };
 
+use logcore_storage::{AbortedTxn, IsolationLevel};
+
 use crate::aborted::Aborted;
 use crate::error::ColumnsError;
 use crate::rows::{BATCH_BYTES_MAX, Row, Rows, header_bytes};
@@ -36,6 +38,16 @@ pub struct AbortedTransaction {
     pub last_offset: i64,
 }
 
+impl From<AbortedTxn> for AbortedTransaction {
+    fn from(aborted: AbortedTxn) -> Self {
+        Self {
+            producer_id: aborted.producer_id,
+            first_offset: aborted.first_offset,
+            last_offset: aborted.last_offset,
+        }
+    }
+}
+
 /// Which rows to build, and of what.
 #[derive(Debug, Clone)]
 pub struct DecodeOptions {
@@ -56,6 +68,9 @@ pub struct DecodeOptions {
     pub batch_bytes: usize,
     /// Transactions whose records are left out.
     pub aborted: Vec<AbortedTransaction>,
+    /// Whether a scan ends at the last stable offset and leaves out what the log knows as aborted. Fetched batches come
+    /// with a list of those instead.
+    pub isolation: IsolationLevel,
 }
 
 impl DecodeOptions {
@@ -78,6 +93,7 @@ impl DecodeOptions {
             batch_rows: Self::BATCH_ROWS,
             batch_bytes: BATCH_BYTES_MAX,
             aborted: Vec::new(),
+            isolation: IsolationLevel::ReadUncommitted,
         }
     }
 

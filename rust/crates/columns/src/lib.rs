@@ -15,6 +15,7 @@ mod rows;
 mod scan;
 mod schema;
 
+pub use aborted::Aborted;
 pub use decode::{AbortedTransaction, DecodeOptions, Decoded, decode_batches};
 pub use encode::{EncodeOptions, encode_rows};
 pub use error::ColumnsError;

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
-use logcore_storage::Log;
+use logcore_storage::{IsolationLevel, Log};
 
-use crate::decode::{DecodeOptions, Decoder, Origin};
+use crate::decode::{AbortedTransaction, DecodeOptions, Decoder, Origin};
 use crate::error::ColumnsError;
 
 /// Bytes read from a segment at a time, unless a single batch is larger.
@@ -62,7 +62,7 @@ impl PartitionScan {
         options.check()?;
         let log = source.log();
         let mut options = options.clone();
-        let (earliest, latest) = (log.log_start_offset(), log.log_end_offset());
+        let (earliest, mut latest) = (log.log_start_offset(), log.log_end_offset());
         if options.end == i64::MAX {
             options.end = latest;
         }
@@ -74,6 +74,13 @@ impl PartitionScan {
                 earliest,
                 latest,
             });
+        }
+        if options.isolation == IsolationLevel::ReadCommitted {
+            latest = log.find_last_stable_offset()?;
+            options.end = options.end.min(latest);
+            let aborted = log.aborted_transactions(options.start, options.end)?;
+            let aborted = aborted.into_iter().map(AbortedTransaction::from);
+            options.aborted.extend(aborted);
         }
         let seek = first_of_time(log, &options)?;
         Ok(Self {

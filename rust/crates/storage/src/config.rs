@@ -166,6 +166,20 @@ impl LogConfig {
         Ok(true)
     }
 
+    /// Checks what no single setting tells (`LogConfig.validateValues`).
+    ///
+    /// Errors: [`StorageError::InvalidConfig`].
+    pub fn check(&self) -> Result<()> {
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms {
+            return Err(StorageError::InvalidConfig {
+                name: "min.compaction.lag.ms",
+                value: self.min_compaction_lag_ms.to_string(),
+                reason: "at most max.compaction.lag.ms is needed",
+            });
+        }
+        Ok(())
+    }
+
     fn set_cleanup_policy(&mut self, value: &str) -> Result<()> {
         let (mut delete, mut compact) = (false, false);
         for policy in value.split(',').map(str::trim) {
@@ -248,5 +262,10 @@ mod tests {
             let error = config.set(name, value).unwrap_err();
             assert_eq!(error.kafka_code(), 40, "{name}={value}");
         }
+        config.set("max.compaction.lag.ms", "5").unwrap();
+        config.set("min.compaction.lag.ms", "5").unwrap();
+        config.check().unwrap();
+        config.set("min.compaction.lag.ms", "6").unwrap();
+        assert_eq!(config.check().unwrap_err().kafka_code(), 40);
     }
 }

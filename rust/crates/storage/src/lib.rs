@@ -72,7 +72,7 @@ pub use cleaner::{Cleaner, CleanerConfig, CleanerEvent, CleanerStats, CleaningPa
 pub use config::{LogConfig, TimestampType};
 pub use error::{Result, StorageError};
 pub use loader::{LastKnown, Recovery};
-pub use log::{Log, TruncationPoint};
+pub use log::{IsolationLevel, Log, TruncationPoint};
 pub use log_dir::{LogDir, Opening, Partition, Progress, parse_partition_dir};
 pub use slice::{Appended, LogSlice, TimestampOffset, whole_batches};
 pub use standalone::StandaloneLog;

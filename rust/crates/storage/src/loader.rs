@@ -398,25 +398,36 @@ pub(crate) fn producers_at(
     replay_onto(state, segments, from, offset)
 }
 
-/// Takes the batches from `from` up to `end` into a state.
 fn replay_onto(
     mut state: ProducerState,
     segments: &[Arc<Segment>],
     from: i64,
     end: i64,
 ) -> Result<ProducerState> {
+    replay_range(&mut state, segments, from, end)?;
+    Ok(state)
+}
+
+/// Takes the batches from `from` up to `end` into a state; returns the transactions that they abort.
+pub(crate) fn replay_range(
+    state: &mut ProducerState,
+    segments: &[Arc<Segment>],
+    from: i64,
+    end: i64,
+) -> Result<Vec<AbortedTxn>> {
+    let mut aborted = Vec::new();
     for segment in segments {
         if segment.base_offset >= end || segment.next_offset() <= from {
             continue;
         }
         replay(segment, from, |batch, bytes| {
             if batch.base_offset < end {
-                replay_batch(batch, bytes, &mut state);
+                aborted.extend(replay_batch(batch, bytes, state));
             }
             Ok(())
         })?;
     }
-    Ok(state)
+    Ok(aborted)
 }
 
 /// Walks over the batches of a segment from `from` on. The bytes are there for control batches only.

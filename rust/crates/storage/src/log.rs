@@ -47,8 +47,10 @@ use crate::loader::{self, LastKnown, Loaded, Recovery};
 use crate::producer_state::ProducerState;
 use crate::segment::{Access, OpenSegment, Segment};
 
+use foreign::ForeignTransactions;
 pub use truncate::TruncationPoint;
 use truncate::Truncations;
+pub use watermark::IsolationLevel;
 use watermark::Unstable;
 
 /// One partition's log. See the module.
@@ -73,6 +75,7 @@ pub struct Log {
     flushing: Mutex<()>,
     truncations: Truncations,
     cleaning: Cleaning,
+    foreign: Mutex<ForeignTransactions>,
     failure: OnceLock<String>,
     closed: AtomicBool,
     recovery: Recovery,
@@ -189,6 +192,7 @@ impl Log {
             flushing: Mutex::new(()),
             truncations: Truncations::default(),
             cleaning: Cleaning::default(),
+            foreign: Mutex::default(),
             failure: OnceLock::new(),
             closed: AtomicBool::new(false),
             recovery: loaded.recovery,

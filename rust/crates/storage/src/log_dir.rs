@@ -51,6 +51,8 @@ pub struct Partition {
 }
 
 type Key = (String, i32);
+/// A partition and where it is about to be cut.
+type Cut<'a> = (&'a str, i32, i64);
 type Logs = BTreeMap<Key, Arc<Partition>>;
 
 /// A partition's directory.
@@ -273,10 +275,22 @@ impl LogDir {
     /// recovered.
     pub fn truncate_to(&self, topic: &str, partition: i32, offset: i64) -> Result<i64> {
         let _changing = self.changing.lock();
-        let log = self.log_of(topic, partition)?;
+        self.truncate(&*self.find(topic, partition)?, offset)
+    }
+
+    /// [`LogDir::truncate_to`] of this very log, never of one that got its name after it was deleted.
+    pub fn truncate_log_to(&self, partition: &Partition, offset: i64) -> Result<i64> {
+        let _changing = self.changing.lock();
+        self.check_open()?;
+        self.truncate(partition, offset)
+    }
+
+    fn truncate(&self, partition: &Partition, offset: i64) -> Result<i64> {
+        let log = &partition.log;
+        log.check_truncation(offset)?;
         if offset < log.log_end_offset() {
             let end = log.end_if_truncated(offset)?;
-            self.write_checkpoints(Some((topic, partition, end)))?;
+            self.write_checkpoints(Some((&partition.topic, partition.partition, end)))?;
         }
         log.truncate_to(offset)
     }
@@ -290,20 +304,34 @@ impl LogDir {
         log_start: Option<i64>,
     ) -> Result<()> {
         let _changing = self.changing.lock();
-        let log = self.log_of(topic, partition)?;
-        self.write_checkpoints(Some((topic, partition, offset)))?;
-        log.truncate_fully_and_start_at(offset, log_start)
+        self.restart(&*self.find(topic, partition)?, offset, log_start)
     }
 
-    fn log_of(&self, topic: &str, partition: i32) -> Result<Arc<Log>> {
+    /// [`LogDir::truncate_fully_and_start_at`] of this very log.
+    pub fn truncate_log_fully_and_start_at(
+        &self,
+        partition: &Partition,
+        offset: i64,
+    ) -> Result<()> {
+        let _changing = self.changing.lock();
+        self.check_open()?;
+        self.restart(partition, offset, None)
+    }
+
+    fn restart(&self, partition: &Partition, offset: i64, log_start: Option<i64>) -> Result<()> {
+        partition.log.check_truncation(offset)?;
+        self.write_checkpoints(Some((&partition.topic, partition.partition, offset)))?;
+        partition.log.truncate_fully_and_start_at(offset, log_start)
+    }
+
+    fn find(&self, topic: &str, partition: i32) -> Result<Arc<Partition>> {
         self.check_open()?;
         let found = self
             .get(topic, partition)
             .or_else(|| self.future(topic, partition));
-        let found = found.ok_or_else(|| StorageError::NotFound {
+        found.ok_or_else(|| StorageError::NotFound {
             path: self.path.join(format!("{topic}-{partition}")),
-        })?;
-        Ok(found.log.clone())
+        })
     }
 
     /// Writes the recovery points, high watermarks and log starts of all logs.
@@ -314,7 +342,7 @@ impl LogDir {
     }
 
     /// `cut`: nothing of that partition is to be beyond that offset.
-    fn write_checkpoints(&self, cut: Option<(&str, i32, i64)>) -> Result<()> {
+    fn write_checkpoints(&self, cut: Option<Cut<'_>>) -> Result<()> {
         let (mut recovery, mut watermarks, mut starts) =
             (Offsets::new(), Offsets::new(), Offsets::new());
         for partition in self.all() {
@@ -356,7 +384,7 @@ impl LogDir {
         self.write_cleaner_checkpoint(None)
     }
 
-    fn write_cleaner_checkpoint(&self, cut: Option<(&str, i32, i64)>) -> Result<()> {
+    fn write_cleaner_checkpoint(&self, cut: Option<Cut<'_>>) -> Result<()> {
         let path = self.path.join(CLEANER_FILE);
         let mut offsets = Offsets::new();
         for (key, partition) in self.partitions.read().iter() {

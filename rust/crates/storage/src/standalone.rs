@@ -3,8 +3,8 @@
 //! Owns the locks and knows how the directory was left. By itself, a partition's directory has its own `.lock` and
 //! `.kafka_cleanshutdown`. Inside a broker's log directory (one with `meta.properties`) the broker's lock is taken too,
 //! so that the two never write at once, and the broker's clean shutdown marker is away while this is open: whoever opens
-//! the directory after a crash will recover it. Where the log begins, once that was moved, stands in the broker's
-//! `log-start-offset-checkpoint` or in one of its own.
+//! the directory after a crash will recover it. Where the log begins, once that was moved, and up to where it was
+//! compacted, stands in the broker's `log-start-offset-checkpoint` and `cleaner-offset-checkpoint` or in its own.
 //!
 //! A process that forks has the log twice in memory but once on disk. Only the process that opened it may write; in the
 //! child, appending and closing say that the log is closed and touch nothing.
@@ -14,13 +14,14 @@
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
 use crate::checkpoints::{
-    CLEANER_FILE, LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets, write_offsets,
+    CLEANER_FILE, LOG_START_FILE, Offsets, RECOVERY_POINT_FILE, read_offsets, write_offsets,
 };
-use crate::cleaner::CleanerStats;
+use crate::cleaner::{CleanerConfig, CleanerStats};
 use crate::config::LogConfig;
 use crate::disk;
 use crate::error::{Result, StorageError};
@@ -48,8 +49,6 @@ pub struct StandaloneLog {
 struct Held {
     /// Where to put the clean shutdown marker; `None` if it was not there to begin with.
     mark_clean: Option<PathBuf>,
-    /// The broker's directory around the log's.
-    broker_dir: Option<PathBuf>,
     _locks: Vec<DirLock>,
 }
 
@@ -78,10 +77,7 @@ impl StandaloneLog {
             .map_err(StorageError::io("resolve", dir))?;
         let mut locks = vec![DirLock::acquire(&dir)?];
         let broker_dir = broker_dir(&dir);
-        let first_dirty = match broker_dir {
-            Some(parent) => read_offset(&dir, parent, CLEANER_FILE)?,
-            None => None,
-        };
+        let first_dirty = first_dirty(&dir);
         let (known, mark_clean) = match broker_dir {
             Some(parent) => {
                 locks.push(DirLock::acquire(parent)?);
@@ -105,7 +101,6 @@ impl StandaloneLog {
             log,
             held: Mutex::new(Some(Held {
                 mark_clean,
-                broker_dir: broker_dir.map(Path::to_path_buf),
                 _locks: locks,
             })),
             opened_by: process::id(),
@@ -131,6 +126,7 @@ impl StandaloneLog {
     /// recover the log after a crash.
     pub fn truncate_to(&self, offset: i64) -> Result<i64> {
         self.check_process()?;
+        self.log.check_truncation(offset)?;
         self.lower_checkpoints(self.log.end_if_truncated(offset)?)?;
         self.log.truncate_to(offset)
     }
@@ -138,6 +134,7 @@ impl StandaloneLog {
     /// [`Log::truncate_fully_and_start_at`], likewise.
     pub fn truncate_fully_and_start_at(&self, offset: i64) -> Result<()> {
         self.check_process()?;
+        self.log.check_truncation(offset)?;
         self.lower_checkpoints(offset)?;
         self.log.truncate_fully_and_start_at(offset, None)
     }
@@ -148,12 +145,7 @@ impl StandaloneLog {
         let held = self.held.lock();
         let start = self.log.advance_log_start_offset(offset)?;
         if held.is_some() {
-            let (dir, key) = checkpoints_of(&self.log.dir());
-            let path = dir.join(LOG_START_FILE);
-            let mut offsets = read_offsets(&path)?;
-            if offsets.insert(key, start) != Some(start) {
-                write_offsets(&path, &offsets)?;
-            }
+            note(&self.log.dir(), LOG_START_FILE, start)?;
         }
         Ok(start)
     }
@@ -164,9 +156,9 @@ impl StandaloneLog {
             return Ok(());
         }
         let (dir, key) = checkpoints_of(&self.log.dir());
-        for file in [RECOVERY_POINT_FILE, LOG_START_FILE] {
+        for file in [RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE] {
             let path = dir.join(file);
-            let mut offsets = read_offsets(&path)?;
+            let mut offsets = read_or_empty(&path)?;
             if let Some(offset) = offsets.get_mut(&key).filter(|offset| **offset > end) {
                 *offset = end;
                 write_offsets(&path, &offsets)?;
@@ -175,10 +167,28 @@ impl StandaloneLog {
         Ok(())
     }
 
-    /// [`Log::compact_now`] at the system's time, with the default buffers.
+    /// [`Log::compact_now`] at the system's time, with the default buffers; how far it came is remembered at once.
     pub fn compact_now(&self) -> Result<CleanerStats> {
+        self.compact_until(&AtomicBool::new(false))
+    }
+
+    /// [`StandaloneLog::compact_now`] that ends early as [`Log::compact_until`] does.
+    pub fn compact_until(&self, stop: &AtomicBool) -> Result<CleanerStats> {
         self.check_process()?;
-        self.log.compact_now(system_now_ms())
+        let config = CleanerConfig::default();
+        let stats = self.log.compact_until(stop, &config, system_now_ms())?;
+        let held = self.held.lock();
+        if held.is_some() {
+            self.note_first_dirty()?;
+        }
+        Ok(stats)
+    }
+
+    fn note_first_dirty(&self) -> Result<()> {
+        match self.log.first_dirty_offset() {
+            Some(offset) => note(&self.log.dir(), CLEANER_FILE, offset),
+            None => Ok(()),
+        }
     }
 
     /// Closes the log, marks it as whole and frees the locks. Closing again does nothing.
@@ -190,9 +200,7 @@ impl StandaloneLog {
             return result;
         };
         result?;
-        if let (Some(parent), Some(offset)) = (&held.broker_dir, self.log.first_dirty_offset()) {
-            note_first_dirty(&self.log.dir(), parent, offset)?;
-        }
+        self.note_first_dirty()?;
         match held.mark_clean {
             Some(dir) => metadata::write_clean_shutdown(&dir),
             None => Ok(()),
@@ -270,13 +278,27 @@ fn read_offset(dir: &Path, parent: &Path, file: &str) -> Result<Option<i64>> {
     Ok(partition_of(dir).and_then(|key| offsets.get(&key).copied()))
 }
 
-/// Tells the broker up to where the log was compacted.
-fn note_first_dirty(dir: &Path, parent: &Path, offset: i64) -> Result<()> {
-    let path = parent.join(CLEANER_FILE);
-    let mut offsets = read_offsets(&path)?;
-    if let Some(key) = partition_of(dir)
-        && offsets.insert(key, offset) != Some(offset)
-    {
+/// Up to where a log was compacted, if it was. A damaged file is as good as none: the log is compacted from its start.
+fn first_dirty(dir: &Path) -> Option<i64> {
+    let (checkpoints, key) = checkpoints_of(dir);
+    let offsets = read_offsets(&checkpoints.join(CLEANER_FILE)).ok()?;
+    offsets.get(&key).copied()
+}
+
+/// A checkpoint's entries. A damaged one counts as empty, as for whoever opens the directory: it is begun anew.
+fn read_or_empty(path: &Path) -> Result<Offsets> {
+    match read_offsets(path) {
+        Err(StorageError::Corrupt { .. }) => Ok(Offsets::new()),
+        read => read,
+    }
+}
+
+/// Writes an offset of the log in `dir` into a checkpoint file, unless it stands there.
+fn note(dir: &Path, file: &str, offset: i64) -> Result<()> {
+    let (checkpoints, key) = checkpoints_of(dir);
+    let path = checkpoints.join(file);
+    let mut offsets = read_or_empty(&path)?;
+    if offsets.insert(key, offset) != Some(offset) {
         write_offsets(&path, &offsets)?;
     }
     Ok(())

@@ -15,7 +15,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Log, Writer};
 use crate::cleaner::gate::Cleaning;
@@ -45,6 +45,17 @@ impl Log {
 
     /// [`Log::compact_now`] with other buffers.
     pub fn compact_with(&self, config: &CleanerConfig, now_ms: i64) -> Result<CleanerStats> {
+        self.compact_until(&AtomicBool::new(false), config, now_ms)
+    }
+
+    /// [`Log::compact_with`] that ends early, with what was done by then, once `stop` is set; [`Log::pause_cleaning`] after
+    /// that ends what runs.
+    pub fn compact_until(
+        &self,
+        stop: &AtomicBool,
+        config: &CleanerConfig,
+        now_ms: i64,
+    ) -> Result<CleanerStats> {
         config.check()?;
         self.check_writable()?;
         let throttle = Throttle::new(config.io_max_bytes_per_second);
@@ -53,7 +64,11 @@ impl Log {
             let running = self.cleaning.begin();
             self.check_writable()?;
             let plan = self.plan_cleaning(now_ms)?;
-            if plan.cleanable_bytes == 0 {
+            if plan.cleanable_bytes == 0 || stop.load(Ordering::Acquire) {
+                if total == CleanerStats::default() {
+                    total.first_dirty_offset = plan.first_dirty;
+                    total.clean_until_offset = plan.first_dirty;
+                }
                 return Ok(total);
             }
             let run = Run::new(config, &throttle, &running.stop, now_ms);

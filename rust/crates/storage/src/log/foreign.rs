@@ -3,6 +3,9 @@
 //! Takes no lock and writes nothing. Index files are copied into memory as far as they are filled, never mapped: their
 //! owner may trim them at any time. The end is found by checking batches from the last index entry on; a batch that is
 //! not whole is one still being written. Segments that vanish during the listing were deleted by retention.
+//!
+//! Transactions are followed through the batches themselves: an owner writes an abort marker before it notes the
+//! transaction in the `.txnindex`, so of the newest segment the index may not tell all.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,14 +17,29 @@ use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::files::{self, LOG_SUFFIX, offset_of};
 use crate::leader_epochs::LeaderEpochs;
-use crate::loader::{Loaded, Recovery, producers_at, settings};
+use crate::loader::{Loaded, Recovery, replay_range, settings};
 use crate::log_dir::parse_partition_dir;
+use crate::producer_snapshot;
 use crate::producer_state::ProducerState;
+use crate::scan::StoredBatch;
 use crate::segment::{Access, Segment};
 use crate::standalone::own_log_start;
+use crate::txn_index::AbortedTxn;
 
 /// How often a listing is repeated when segments vanish during it.
 const LISTINGS_MAX: usize = 10;
+
+/// The transactions of a log that another process writes, as far as its batches were looked at.
+#[derive(Debug, Default)]
+pub(super) struct ForeignTransactions {
+    producers: ProducerState,
+    /// Of the newest segment and what else was looked at, in the order of their markers.
+    aborted: Vec<AbortedTxn>,
+    /// Everything before this offset was looked at.
+    end: i64,
+    /// The last batch before `end`. If another is there, the owner has cut its log or compacted it.
+    last: Option<StoredBatch>,
+}
 
 impl Log {
     /// Opens a log for reading only, whoever may be writing it. The end is where it was at that moment, until
@@ -71,18 +89,74 @@ impl Log {
 }
 
 impl Log {
-    /// [`Log::last_stable_offset`] of a log that was opened read-only, too, whose producers are not known: the latest
-    /// snapshot and the headers of the batches behind it are read for it.
+    /// [`Log::last_stable_offset`] of a log that was opened read-only, too: the latest producer snapshot and the headers
+    /// of the batches behind it are read for it, and after that only what is new.
     pub fn find_last_stable_offset(&self) -> Result<i64> {
         if self.access == Access::Owned {
             return Ok(self.last_stable_offset());
         }
         self.check_open()?;
-        let (log_start, log_end) = (self.log_start_offset(), self.log_end_offset());
-        let producers = producers_at(&self.dir, &self.segments(), log_end)?;
-        let undecided = producers.first_undecided_offset().unwrap_or(log_end);
+        let mut known = self.foreign.lock();
+        let segments = self.segments();
+        let (log_start, log_end) = span(&segments, self.log_start_offset());
+        known.look(&self.dir, &segments, log_end)?;
+        let undecided = known.producers.first_undecided_offset().unwrap_or(log_end);
         Ok(undecided.max(log_start).min(log_end))
     }
+
+    /// Aborted transactions that the `.txnindex` of the newest segment may not have yet.
+    pub(super) fn foreign_aborted(&self) -> Vec<AbortedTxn> {
+        match self.access {
+            Access::Owned => Vec::new(),
+            Access::Foreign => self.foreign.lock().aborted.clone(),
+        }
+    }
+}
+
+impl ForeignTransactions {
+    /// Takes in the batches up to `end`, those that are new if what was looked at before is still there.
+    fn look(&mut self, dir: &Path, segments: &[Arc<Segment>], end: i64) -> Result<()> {
+        let mut from = self.end;
+        if from > end || self.last.is_none() || last_before(segments, from)? != self.last {
+            let found = producer_snapshot::find_latest(dir, end)?;
+            let (snapshot, producers) = found.unwrap_or_default();
+            *self = Self {
+                producers,
+                ..Self::default()
+            };
+            // Also before the log's start: a transaction may have begun there.
+            from = snapshot;
+        }
+        // What fails on the way is begun anew.
+        let before = std::mem::take(self);
+        let (mut producers, mut aborted) = (before.producers, before.aborted);
+        aborted.extend(replay_range(&mut producers, segments, from, end)?);
+        // An index is whole once the next segment has begun.
+        let newest = segments.last().map_or(0, |newest| newest.base_offset);
+        aborted.retain(|aborted| aborted.last_offset >= newest);
+        *self = Self {
+            producers,
+            aborted,
+            end,
+            last: last_before(segments, end)?,
+        };
+        Ok(())
+    }
+}
+
+/// The batch that has the last offset before `end`, if the segments have one.
+fn last_before(segments: &[Arc<Segment>], end: i64) -> Result<Option<StoredBatch>> {
+    let after = segments.partition_point(|segment| segment.base_offset < end);
+    let Some(segment) = after.checked_sub(1).map(|index| &segments[index]) else {
+        return Ok(None);
+    };
+    segment.locate(end - 1, segment.size())
+}
+
+/// Where the log of these segments begins, not before `log_start`, and ends.
+fn span(segments: &[Arc<Segment>], log_start: i64) -> (i64, i64) {
+    let end = segments.last().map_or(log_start, |last| last.next_offset());
+    (log_start.min(end), end)
 }
 
 /// Opens the segments of a directory, keeping those of `known` that are sealed.

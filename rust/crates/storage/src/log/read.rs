@@ -181,12 +181,20 @@ impl Log {
     }
 
     fn find_aborted(&self, from: i64, upper_bound: i64) -> Result<Vec<AbortedTxn>> {
+        // Looked at before the segments: what is forgotten here stands in the index of one of those.
+        let newest = self.foreign_aborted();
         let segments = self.segments();
         let after = segments.partition_point(|segment| segment.base_offset <= from);
         let mut found = Vec::new();
         for segment in &segments[after.saturating_sub(1)..] {
             if segment.txn_index()?.collect(from, upper_bound, &mut found) {
                 break;
+            }
+        }
+        for aborted in newest {
+            let wanted = aborted.last_offset >= from && aborted.first_offset < upper_bound;
+            if wanted && !found.contains(&aborted) {
+                found.push(aborted);
             }
         }
         // Looked at last: the files of a segment that was deleted meanwhile may have been gone.

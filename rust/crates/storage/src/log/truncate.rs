@@ -79,8 +79,7 @@ impl Log {
         // What is being compacted may be about to go.
         let paused = self.pause_cleaning();
         let mut writer = self.writer.lock();
-        self.check_writable()?;
-        self.check_not_negative(offset)?;
+        self.check_truncation(offset)?;
         self.truncate_locked(&mut writer, offset)
             .map_err(|e| self.fail(e))?;
         paused.truncated_to(self.log_end_offset());
@@ -106,8 +105,7 @@ impl Log {
     pub fn truncate_fully_and_start_at(&self, offset: i64, log_start: Option<i64>) -> Result<()> {
         let paused = self.pause_cleaning();
         let mut writer = self.writer.lock();
-        self.check_writable()?;
-        self.check_not_negative(offset)?;
+        self.check_truncation(offset)?;
         self.replace_all(&mut writer, offset, log_start.unwrap_or(offset))
             .map_err(|e| self.fail(e))?;
         paused.truncated_to(self.log_start_offset());
@@ -134,7 +132,9 @@ impl Log {
         }
     }
 
-    fn check_not_negative(&self, offset: i64) -> Result<()> {
+    /// Whether the log can be cut at `offset`: to be known before anything is changed for it.
+    pub(crate) fn check_truncation(&self, offset: i64) -> Result<()> {
+        self.check_writable()?;
         if offset >= 0 {
             return Ok(());
         }

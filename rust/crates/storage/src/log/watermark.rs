@@ -10,10 +10,21 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::Log;
+use crate::error::Result;
 use crate::producer_state::CompletedTxn;
 
 /// No transaction keeps readers back.
 pub(super) const STABLE: i64 = i64::MAX;
+
+/// What a reader sees of transactions (`isolation.level`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum IsolationLevel {
+    /// All records up to the high watermark.
+    #[default]
+    ReadUncommitted,
+    /// Records up to the last stable offset, without those of aborted transactions.
+    ReadCommitted,
+}
 
 /// The transactions that keep the last stable offset back.
 #[derive(Debug, Default)]
@@ -71,6 +82,16 @@ impl Log {
         first_unstable
             .max(self.log_start_offset())
             .min(high_watermark)
+    }
+
+    /// The offset before which a reader may read: the high watermark, or the last stable offset.
+    ///
+    /// Errors: those of [`Log::find_last_stable_offset`].
+    pub fn readable_end(&self, isolation: IsolationLevel) -> Result<i64> {
+        match isolation {
+            IsolationLevel::ReadUncommitted => Ok(self.high_watermark()),
+            IsolationLevel::ReadCommitted => self.find_last_stable_offset(),
+        }
     }
 
     /// Takes in what an append did to transactions, before the high watermark may pass it.

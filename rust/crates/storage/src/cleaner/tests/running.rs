@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::*;
 use crate::checkpoints::{CLEANER_FILE, read_offsets};
 use crate::cleaner::{Cleaner, CleanerConfig, CleanerEvent};
+use crate::error::StorageError;
 use crate::files::{INDEX_SUFFIX, TIME_INDEX_SUFFIX};
 use crate::log_dir::LogDir;
 use crate::standalone::StandaloneLog;
@@ -347,4 +348,86 @@ fn compaction_and_retention_together() {
     let offsets: Vec<i64> = values(&log).iter().map(|(offset, ..)| *offset).collect();
     assert_eq!(offsets, [5, 7, 8, 9, 10]);
     assert_eq!(log.first_segment_offset(), 4);
+}
+
+// Broken if it failed: a library's log would be compacted from its front each time it is opened, or, after a cut, records that
+// were written since be taken for compacted ones.
+#[test]
+fn how_far_a_log_by_itself_is_clean_is_remembered() {
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoint = dir.path().join(CLEANER_FILE);
+    let first_dirty = || {
+        let offsets = read_offsets(&checkpoint).unwrap();
+        offsets.into_values().next()
+    };
+    let open = || StandaloneLog::open(dir.path(), true, config()).unwrap();
+    let log = open();
+    log.close().unwrap();
+    assert!(!checkpoint.exists());
+    let log = open();
+    for value in [b"one", b"two"] {
+        append(&log, b"key", value);
+    }
+    log.roll(NOW).unwrap();
+    assert_eq!(log.compact_now().unwrap().clean_until_offset, 2);
+    assert_eq!(first_dirty(), Some(2));
+    // Not closed, as after a crash.
+    drop(log);
+    let log = open();
+    assert_eq!(log.first_dirty_offset(), Some(2));
+    let stats = log.compact_now().unwrap();
+    assert_eq!((stats.first_dirty_offset, stats.records_read), (2, 0));
+    append(&log, b"key", b"three");
+    log.roll(NOW).unwrap();
+    assert_eq!(log.compact_now().unwrap().clean_until_offset, 3);
+    assert_eq!(log.truncate_to(2).unwrap(), 2);
+    assert_eq!(first_dirty(), Some(2));
+    log.truncate_fully_and_start_at(1).unwrap();
+    assert_eq!(first_dirty(), Some(1));
+    assert!(matches!(
+        log.truncate_to(-1),
+        Err(StorageError::OffsetOutOfRange { .. })
+    ));
+    assert_eq!(first_dirty(), Some(1));
+    log.close().unwrap();
+    drop(log);
+    // A damaged one is begun anew.
+    std::fs::write(&checkpoint, "rubbish").unwrap();
+    let log = open();
+    assert_eq!(log.first_dirty_offset(), None);
+    append(&log, b"key", b"four");
+    log.roll(NOW).unwrap();
+    assert_eq!(log.compact_now().unwrap().clean_until_offset, 2);
+    log.close().unwrap();
+    assert_eq!(first_dirty(), Some(2));
+}
+
+// Broken if it failed: Ctrl-C would not end a compaction, or leave half of one.
+#[test]
+fn a_compaction_that_is_told_to_stop_leaves_the_log_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = reopen(dir.path(), config());
+    append(&log, b"key", b"one");
+    append(&log, b"key", b"two");
+    log.roll(NOW).unwrap();
+    let stop = AtomicBool::new(true);
+    let stats = log.compact_until(&stop, &patient(), NOW).unwrap();
+    assert_eq!((stats.records_read, stats.clean_until_offset), (0, 0));
+    assert_eq!(values(&log).len(), 2);
+    // One that runs: a byte in a thousand seconds does not end by itself.
+    let slow = CleanerConfig {
+        io_max_bytes_per_second: 0.001,
+        ..patient()
+    };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| log.compact_until(&stop, &slow, NOW).unwrap());
+        while log.cleaning().try_begin().is_some() {
+            std::thread::yield_now();
+        }
+        stop.store(true, Ordering::Release);
+        drop(log.pause_cleaning());
+        assert_eq!(running.join().unwrap().records_written, 0);
+    });
+    assert_eq!(values(&log).len(), 2);
 }

@@ -346,3 +346,66 @@ fn a_reader_beside_the_writer_finds_what_is_stable() {
     beside.refresh().unwrap();
     assert_eq!(check(&beside), log.log_end_offset());
 }
+
+// Broken if it failed: a reader of committed records beside a writer would be given aborted or open ones, because it looked
+// between the marker and its entry in the index, or took what it knew of a log that was cut since for the new one's.
+#[test]
+fn a_reader_beside_the_writer_follows_every_transaction() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), keeps_producers(), false, 0).unwrap();
+    fill(&log, 1);
+    let beside = Log::open_read_only(dir.path()).unwrap();
+    let check = |index_lags: bool| {
+        beside.refresh().unwrap();
+        let active = segment_file(dir.path(), log.active().base_offset, TXN_INDEX_SUFFIX);
+        let hidden = active.with_extension("hidden");
+        let lags = index_lags && active.exists();
+        if lags {
+            std::fs::rename(&active, &hidden).unwrap();
+        }
+        let end = log.log_end_offset();
+        let told = (
+            beside.find_last_stable_offset().unwrap(),
+            beside.aborted_transactions(0, end).unwrap(),
+        );
+        let expected = (
+            log.last_stable_offset(),
+            log.aborted_transactions(0, end).unwrap(),
+        );
+        assert_eq!(told, expected, "the log ends at {end}");
+        if lags {
+            std::fs::rename(&hidden, &active).unwrap();
+        }
+    };
+    let mut producers = [0, 1];
+    let mut sequence = 0;
+    for round in 0..120 {
+        for producer in producers {
+            begin(&log, producer, sequence, 2);
+            check(round % 2 == 0);
+        }
+        sequence += 2;
+        if round % 4 != 0 {
+            end(&log, producers[0], round % 3 == 0);
+            check(true);
+        }
+        end(&log, producers[1], round % 5 == 0);
+        check(round % 2 == 1);
+        if round % 17 == 16 {
+            // As much is written again, so that the end says nothing.
+            let at = log.log_end_offset();
+            log.truncate_to(at - 3 - round % 7).unwrap();
+            for producer in producers {
+                try_end(&log, producer, false).unwrap();
+            }
+            // Others go on, for who knows the sequences of these.
+            producers = producers.map(|producer| producer + 2);
+            sequence = 0;
+            while log.log_end_offset() < at {
+                fill(&log, 1);
+            }
+            check(true);
+        }
+    }
+    assert!(log.segment_count() > 4);
+}
