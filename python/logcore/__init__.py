@@ -22,7 +22,7 @@ Errors::
     ├── LockedError              another process, or another opening, writes the log
     ├── LogConfigError           an unknown setting, or a bad value
     ├── LogClosedError           the log was closed
-    ├── ReadOnlyError            an append to a log opened with `readonly=True`
+    ├── ReadOnlyError            a change of a log opened with `readonly=True`
     ├── OffsetOutOfRangeError    an offset before the log's start or after its end
     ├── InvalidRecordError       records or batches that are not allowed or damaged
     ├── RecordTooLargeError      a batch larger than `max_message_bytes`
@@ -33,8 +33,18 @@ Errors::
 """
 
 from logcore._directory import LogDirectory, open_dir
-from logcore._log import ArrowTable, Log, RecordLike, build_batch, open, parse_batches
+from logcore._log import (
+    AbortedTransaction,
+    ArrowTable,
+    IsolationLevel,
+    Log,
+    RecordLike,
+    build_batch,
+    open,
+    parse_batches,
+)
 from logcore._native import (
+    CleanerStats,
     CorruptLogError,
     Finding,
     InvalidRecordError,
@@ -58,10 +68,13 @@ from logcore._native import (
 from logcore._tools import repair, verify
 
 __all__ = [
+    "AbortedTransaction",
     "ArrowTable",
+    "CleanerStats",
     "CorruptLogError",
     "Finding",
     "InvalidRecordError",
+    "IsolationLevel",
     "LockedError",
     "Log",
     "LogClosedError",

@@ -11,6 +11,8 @@ from typing import Protocol, Self, TypeAlias
 
 from logcore import _native
 from logcore._log import Log
+from logcore._native import CleanerStats, Finding
+from logcore._tools import Progress, verify
 
 Settings: TypeAlias = Mapping[str, int | str | bool]
 
@@ -127,6 +129,32 @@ class LogDirectory(Mapping[tuple[str, int], Log]):
         """
         self._native.maintain()
 
+    def compact(self) -> dict[tuple[str, int], CleanerStats]:
+        """`Log.compact` on every log that is compacted (`cleanup_policy`), one after the other; what each did.
+
+        Raises ReadOnlyError, CorruptLogError, LogClosedError, LogIOError, OfflineError; the logs after that one did not
+        get their turn.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open_dir(tempfile.mkdtemp(), topics={"state": {"cleanup_policy": "compact"}}) as directory:
+        ...     _ = directory.create("flights").append(b"departed")
+        ...     state = directory.create("state")
+        ...     _ = state.append_records([(b"UA1", b"departed"), (b"UA1", b"landed")])
+        ...     state.roll()
+        ...     {key: stats.records_written for key, stats in directory.compact().items()}
+        {('state', 0): 1}
+        """
+        if isinstance(self._native, _Reader):
+            raise self._native.read_only()
+        compacted = {key: log for key, log in self.items() if log._native.compacted}
+        return {key: log.compact() for key, log in compacted.items()}
+
+    def verify(self, *, threads: int = 0, progress: Progress | None = None) -> list[Finding]:
+        """`logcore.verify` of the directory, which may go on being written meanwhile. For `logcore.repair`, close it
+        first.
+        """
+        return verify(self.path, threads=threads, progress=progress)
+
     def checkpoint(self) -> None:
         """Writes down where each log begins and how far it is on disk, so that recovery has less to do.
 
@@ -208,16 +236,16 @@ class _Reader:
             return self._opened[key]
 
     def create(self, topic: str, partition: int, config: dict[str, int | str | bool]) -> _native.Log:
-        raise self._read_only()
+        raise self.read_only()
 
     def delete(self, topic: str, partition: int) -> None:
-        raise self._read_only()
+        raise self.read_only()
 
     def checkpoint(self) -> None:
-        raise self._read_only()
+        raise self.read_only()
 
     def maintain(self) -> None:
-        raise self._read_only()
+        raise self.read_only()
 
     def close(self) -> None:
         with self._lock:
@@ -225,7 +253,7 @@ class _Reader:
             for log in self._opened.values():
                 log.close()
 
-    def _read_only(self) -> _native.ReadOnlyError:
+    def read_only(self) -> _native.ReadOnlyError:
         error = _native.ReadOnlyError(f"the directory {self.path} was opened read-only")
         error.code = POLICY_VIOLATION
         return error

@@ -12,7 +12,7 @@ LOOK_AGAIN = 0.5
 
 
 async def follow_async(
-    log: _native.Log, offset: int, timeout: float | None, max_bytes: int
+    log: _native.Log, offset: int, timeout: float | None, max_bytes: int, isolation_level: str
 ) -> AsyncIterator[_native.Record]:
     """Yields the records from `offset` on; ends after `timeout` seconds without one, never if None."""
     watch = _native.Watch(log)
@@ -29,11 +29,14 @@ async def follow_async(
         while True:
             # Cleared before looking, so that a change between the two is not slept through.
             changed.clear()
-            if await asyncio.to_thread(watch.has_more, offset):
-                records, offset = await asyncio.to_thread(log.read_records, offset, max_bytes)
+            if await asyncio.to_thread(watch.has_more, offset, isolation_level):
+                records, offset = await asyncio.to_thread(
+                    log.read_records, offset, max_bytes, isolation_level
+                )
                 for record in records:
                     yield record
-                deadline = None if timeout is None else loop.time() + timeout
+                if records and timeout is not None:
+                    deadline = loop.time() + timeout
             elif deadline is not None and loop.time() >= deadline:
                 return
             else:

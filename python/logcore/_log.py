@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from logcore import _native
-from logcore._native import Record
+from logcore._native import CleanerStats, Finding, Record
+from logcore._tools import Progress, verify
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -29,6 +31,20 @@ RecordLike: TypeAlias = (
 )
 """What can be appended: a value, a `Record`, or `(key, value)`, `(key, value, headers)`,
 `(key, value, headers, timestamp)`. Keys and values are bytes-like or None."""
+
+
+IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
+"""What a reader sees of transactions, as Kafka's `isolation.level`: all records, or only those before the last
+stable offset and not of aborted transactions."""
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction that was aborted: records of this producer from `first_offset` up to the abort marker at
+    `last_offset` are not for readers of committed records."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
 
 
 class ArrowStream(Protocol):
@@ -204,14 +220,23 @@ class Log:
         """
         return self._native.append_table(table, compression, level, batch_bytes)
 
-    def fetch(self, offset: int, max_bytes: int = FETCH_BYTES) -> memoryview:
+    def fetch(
+        self,
+        offset: int,
+        max_bytes: int = FETCH_BYTES,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+    ) -> memoryview:
         """Whole batches from the one with `offset` on, at most `max_bytes` unless the first alone is larger.
 
         A read-only view of bytes that the kernel wrote once: nothing is copied in between. It is empty at the
         end of the log. The first batch may begin before `offset`. See `parse_batches`, or hand the bytes to
         `logcore.columns.decode_batches`.
 
-        Raises OffsetOutOfRangeError, CorruptLogError, LogClosedError, LogIOError.
+        With `read_committed` it ends at the last stable offset. As in Kafka's Fetch, batches of aborted
+        transactions are still in it: give what `aborted_transactions` says to whoever decodes it.
+
+        Raises OffsetOutOfRangeError, CorruptLogError, LogClosedError, LogIOError, ValueError (isolation level).
 
         >>> import logcore, tempfile
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -219,15 +244,22 @@ class Log:
         ...     [record.value for record in logcore.parse_batches(log.fetch(0))], len(log.fetch(2))
         ([b'a', b'b'], 0)
         """
-        return self._native.fetch(offset, max_bytes)
+        return self._native.fetch(offset, max_bytes, isolation_level)
 
-    def records(self, offset: int | None = None, end: int | None = None) -> Iterator[Record]:
+    def records(
+        self,
+        offset: int | None = None,
+        end: int | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+    ) -> Iterator[Record]:
         """The records from `offset` (the log's start if None) up to `end` (excluded; the log's end if None).
 
-        The end is where the log ended when this was called. Checksums are verified. Compacted and control
-        records are not there, so offsets may skip.
+        The end is where the log ended when this was called; with `read_committed` the last stable offset, and
+        records of aborted transactions are left out. Checksums are verified. Compacted and control records are
+        not there, so offsets may skip.
 
-        Raises OffsetOutOfRangeError, CorruptLogError, LogClosedError, LogIOError.
+        Raises OffsetOutOfRangeError, CorruptLogError, LogClosedError, LogIOError, ValueError (isolation level).
 
         >>> import logcore, tempfile
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -236,12 +268,12 @@ class Log:
         [(1, b'b'), (2, b'c')]
         """
         start = self.start_offset if offset is None else offset
-        stop = self.end_offset if end is None else end
-        return self._records(start, stop)
+        readable = self._native.readable_end(isolation_level)
+        return self._records(start, readable if end is None else end, isolation_level)
 
-    def _records(self, offset: int, end: int) -> Iterator[Record]:
+    def _records(self, offset: int, end: int, isolation_level: IsolationLevel) -> Iterator[Record]:
         while offset < end:
-            records, following = self._native.read_records(offset, FETCH_BYTES)
+            records, following = self._native.read_records(offset, FETCH_BYTES, isolation_level)
             if following <= offset:
                 return
             offset = following
@@ -250,12 +282,18 @@ class Log:
             else:
                 yield from (record for record in records if record.offset < end)
 
-    def follow(self, offset: int | None = None, timeout: float | None = None) -> Iterator[Record]:
+    def follow(
+        self,
+        offset: int | None = None,
+        timeout: float | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+    ) -> Iterator[Record]:
         """The records from `offset` on (those appended from now on if None), waiting for more at the end.
 
         It ends when `timeout` seconds went by without a record, never if None. Appends through this object, in
         any thread, wake it at once; so do another process's to a log opened with `readonly=True`. Ctrl-C
-        interrupts it.
+        interrupts it. With `read_committed` a transaction's records come once it is committed.
 
         Raises OffsetOutOfRangeError, also when retention has overtaken; CorruptLogError; LogClosedError when the
         log is closed meanwhile; LogIOError.
@@ -271,16 +309,30 @@ class Log:
         b'departed'
         b'landed'
         """
-        start = self.end_offset if offset is None else offset
-        return self._follow(_native.Watch(self._native), start, timeout)
+        end = self._native.readable_end(isolation_level)
+        start = end if offset is None else offset
+        return self._follow(_native.Watch(self._native), start, timeout, isolation_level)
 
-    def _follow(self, watch: _native.Watch, offset: int, timeout: float | None) -> Iterator[Record]:
-        while watch.wait(offset, timeout):
-            records, offset = self._native.read_records(offset, FETCH_BYTES)
+    def _follow(
+        self, watch: _native.Watch, offset: int, timeout: float | None, isolation_level: IsolationLevel
+    ) -> Iterator[Record]:
+        left, since = timeout, time.monotonic()
+        while watch.wait(offset, left, isolation_level):
+            records, offset = self._native.read_records(offset, FETCH_BYTES, isolation_level)
             yield from records
+            if records:
+                left, since = timeout, time.monotonic()
+            elif timeout is not None:
+                # Markers and aborted transactions are no records.
+                left = max(0.0, timeout - (time.monotonic() - since))
 
     def follow_batches(
-        self, offset: int | None = None, timeout: float | None = None, max_bytes: int = FETCH_BYTES
+        self,
+        offset: int | None = None,
+        timeout: float | None = None,
+        max_bytes: int = FETCH_BYTES,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
     ) -> Iterator[memoryview]:
         """As `follow`, but gives what `fetch` does: whole batches as they are, for whoever sends them on.
 
@@ -291,17 +343,29 @@ class Log:
         ...     [len(view) == len(batch) for view in log.follow_batches(0, timeout=0)]
         [True]
         """
-        start = self.end_offset if offset is None else offset
-        return self._follow_batches(_native.Watch(self._native), start, timeout, max_bytes)
+        end = self._native.readable_end(isolation_level)
+        start = end if offset is None else offset
+        return self._follow_batches(_native.Watch(self._native), start, timeout, max_bytes, isolation_level)
 
     def _follow_batches(
-        self, watch: _native.Watch, offset: int, timeout: float | None, max_bytes: int
+        self,
+        watch: _native.Watch,
+        offset: int,
+        timeout: float | None,
+        max_bytes: int,
+        isolation_level: IsolationLevel,
     ) -> Iterator[memoryview]:
-        while watch.wait(offset, timeout):
-            view, offset = self._native.fetch_next(offset, max_bytes)
+        while watch.wait(offset, timeout, isolation_level):
+            view, offset = self._native.fetch_next(offset, max_bytes, isolation_level)
             yield view
 
-    def follow_async(self, offset: int | None = None, timeout: float | None = None) -> AsyncIterator[Record]:
+    def follow_async(
+        self,
+        offset: int | None = None,
+        timeout: float | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+    ) -> AsyncIterator[Record]:
         """`follow` for `async for`: it waits on a descriptor and reads in a thread, so the loop is never held up.
 
         >>> import asyncio, logcore, tempfile
@@ -320,8 +384,9 @@ class Log:
         # Here, so that who only writes a log need not load asyncio.
         from logcore._follow import follow_async
 
-        start = self.end_offset if offset is None else offset
-        return follow_async(self._native, start, timeout, FETCH_BYTES)
+        end = self._native.readable_end(isolation_level)
+        start = end if offset is None else offset
+        return follow_async(self._native, start, timeout, FETCH_BYTES, isolation_level)
 
     def scan(
         self,
@@ -334,6 +399,7 @@ class Log:
         batch_rows: int = 65_536,
         batch_bytes: int = 64 << 20,
         aborted: Sequence[tuple[int, int, int | None]] = (),
+        isolation_level: IsolationLevel = "read_uncommitted",
     ) -> _native.PartitionScan:
         """The records as Arrow: an iterator of record batches, and a stream for `pyarrow.table` and the like.
 
@@ -342,7 +408,8 @@ class Log:
         is from `start_time` up to `end_time` (excluded; milliseconds since 1970 UTC). A batch has at most
         `batch_rows` rows, and `batch_bytes` bytes of keys, values and headers unless one record is larger.
         Control records are left out, and so are those of the `aborted` transactions: producer id, offset of
-        the first record, offset of the abort marker (None if not known).
+        the first record, offset of the abort marker (None if not known). `read_committed` leaves out what the
+        log knows as aborted, and ends at the last stable offset as it is now.
 
         topic and partition are those of the directory's name, as in `flights-3`; another name is the topic.
 
@@ -367,6 +434,7 @@ class Log:
             end_time=end_time,
             batch_bytes=batch_bytes,
             aborted=aborted,
+            isolation_level=isolation_level,
         )
 
     def splits(self, parts: int, offset: int | None = None, end: int | None = None) -> list[tuple[int, int]]:
@@ -408,8 +476,12 @@ class Log:
         """
         return self._native.index_position(offset)
 
-    def offset_for_time(self, timestamp: int) -> int | None:
+    def offset_for_time(
+        self, timestamp: int, *, isolation_level: IsolationLevel = "read_uncommitted"
+    ) -> int | None:
         """The offset of the first record at or after `timestamp` (ms since 1970 UTC); None if none is.
+
+        With `read_committed`, also None when it is at the last stable offset or after it.
 
         >>> import logcore, tempfile
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -417,7 +489,28 @@ class Log:
         ...     log.offset_for_time(1001), log.offset_for_time(2001)
         (1, None)
         """
-        return self._native.offset_for_time(timestamp)
+        return self._native.offset_for_time(timestamp, isolation_level)
+
+    def aborted_transactions(
+        self, offset: int | None = None, end: int | None = None
+    ) -> list[AbortedTransaction]:
+        """The aborted transactions that a reader of the records from `offset` (the log's start if None) up to
+        `end` (the last stable offset if None) may meet, in the order of their markers.
+
+        For whoever decodes what `fetch` gave: `parse_batches(view, aborted=...)`,
+        `logcore.columns.decode_batches(..., aborted=...)`.
+
+        Raises OffsetOutOfRangeError before the log's start, CorruptLogError, LogClosedError, LogIOError.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     _ = log.append(b"without a transaction")
+        ...     log.aborted_transactions(), log.last_stable_offset
+        ([], 1)
+        """
+        start = self.start_offset if offset is None else offset
+        stop = self.last_stable_offset if end is None else end
+        return [AbortedTransaction(*entry) for entry in self._native.aborted_transactions(start, stop)]
 
     @property
     def start_offset(self) -> int:
@@ -428,6 +521,11 @@ class Log:
     def end_offset(self) -> int:
         """The offset the next record gets; of a read-only log, as its writer has it now."""
         return self._native.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset before which every transaction is committed or aborted; the end if none is open."""
+        return self._native.readable_end("read_committed")
 
     @property
     def size_bytes(self) -> int:
@@ -465,6 +563,97 @@ class Log:
         """
         self._native.maintain()
 
+    def delete_records(self, before_offset: int) -> int:
+        """Deletes the records before `before_offset`, all there are if -1, and returns where the log begins then.
+
+        As Kafka's DeleteRecords: the start moves at once, and is remembered; whole segments before it are removed
+        by the next `maintain`. An offset before the start changes nothing.
+
+        Raises OffsetOutOfRangeError after the end, ReadOnlyError, LogClosedError, LogIOError, OfflineError.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     _ = log.append_records([b"a", b"b", b"c"])
+        ...     log.delete_records(2), [record.value for record in log.records()]
+        (2, [b'c'])
+        """
+        return self._native.delete_records(before_offset)
+
+    def truncate(self, offset: int) -> int:
+        """Cuts off the log's end from `offset` on, and returns where it ends then, which the next record gets.
+
+        Batches go whole: inside of one, the log ends before it. An offset at or after the end changes nothing; one
+        before the log's start leaves an empty log that goes on there. Who has fetched what is cut off keeps
+        it. Offsets that were cut off are given again: a reader of the log must be told.
+
+        Raises OffsetOutOfRangeError for a negative offset, ReadOnlyError, LogClosedError, LogIOError, OfflineError.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     _ = [log.append(value) for value in (b"a", b"b", b"c")]
+        ...     log.truncate(1), log.append(b"other"), [record.value for record in log.records()]
+        (1, 1, [b'a', b'other'])
+        """
+        return self._native.truncate_to(offset)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Removes all records; the log begins at `offset`, which the next record gets.
+
+        Raises as `truncate` does.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     _ = log.append(b"a")
+        ...     log.truncate_fully_and_start_at(100)
+        ...     log.start_offset, log.append(b"b")
+        (100, 100)
+        """
+        self._native.truncate_fully_and_start_at(offset)
+
+    def roll(self) -> None:
+        """Ends the active segment and begins a new one, unless it is empty. Kafka rolls by itself
+        (`segment_bytes`, `segment_ms`), and so does this log; `compact` and retention leave the active segment
+        alone, so roll before them to have them take in the newest records.
+
+        Raises ReadOnlyError, LogClosedError, LogIOError, OfflineError.
+        """
+        self._native.roll()
+
+    def compact(self) -> CleanerStats:
+        """Compacts the log now: of each key only the last record stays, at its offset.
+
+        The log must be one that is compacted (`cleanup_policy="compact"`, or `"compact,delete"`), because a record
+        without a key is lost by it. The active segment, open transactions and what is younger than
+        `min_compaction_lag_ms` stay as they are; `roll` first to have the newest records compacted too.
+        Tombstones (value None) go when they have been compacted before and `delete_retention_ms` is over. Ctrl-C
+        ends it; what was compacted by then is kept. Readers are not disturbed.
+
+        Raises LogConfigError, ReadOnlyError, CorruptLogError, LogClosedError, LogIOError, OfflineError.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp(), cleanup_policy="compact") as log:
+        ...     _ = log.append_records([(b"UA1", b"departed"), (b"B6", b"departed"), (b"UA1", b"landed")])
+        ...     log.roll()
+        ...     stats = log.compact()
+        ...     stats.records_read, stats.records_written, stats.clean_until_offset
+        ...     [(record.offset, record.value) for record in log.records()]
+        (3, 2, 3)
+        [(1, b'departed'), (2, b'landed')]
+        """
+        return self._native.compact()
+
+    def verify(self, *, threads: int = 0, progress: Progress | None = None) -> list[Finding]:
+        """`logcore.verify` of the log's directory, which may go on being written meanwhile. For `logcore.repair`,
+        close the log first.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     _ = log.append(b"departed")
+        ...     log.verify()
+        []
+        """
+        return verify(self.path, threads=threads, progress=progress)
+
     def flush(self) -> None:
         """Brings everything appended to disk. Raises LogIOError, after which the log is offline."""
         self._native.flush()
@@ -494,10 +683,14 @@ def build_batch(
     return _native.build_batch(records, compression, level, producer)
 
 
-def parse_batches(batches: Buffer, offset: int = 0) -> list[Record]:
+def parse_batches(
+    batches: Buffer, offset: int = 0, *, aborted: Sequence[tuple[int, int, int | None]] = ()
+) -> list[Record]:
     """The records at or after `offset` in whole batches, checksums verified, control records left out.
 
-    Batches may be of any format (v0 and v1 too); what is incomplete at the end is passed over.
+    Batches may be of any format (v0 and v1 too); what is incomplete at the end is passed over. Records of the
+    `aborted` transactions are left out: see `Log.aborted_transactions`; None for an offset of the marker that is not
+    known, as in a Fetch response.
 
     Raises CorruptLogError or InvalidRecordError.
 
@@ -506,4 +699,4 @@ def parse_batches(batches: Buffer, offset: int = 0) -> list[Record]:
     >>> [(record.offset, record.value) for record in logcore.parse_batches(batch, offset=1)]
     [(1, b'landed')]
     """
-    return _native.parse_batches(batches, offset)
+    return _native.parse_batches(batches, offset, aborted=aborted)

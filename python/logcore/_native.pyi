@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias, final, type_check_only
 
@@ -104,14 +105,23 @@ class Log:
         self, table: object, compression: str | None, level: int | None, batch_bytes: int | None
     ) -> tuple[int, int]: ...
     def append_batches(self, batches: Buffer) -> tuple[int, int]: ...
-    def fetch(self, offset: int, max_bytes: int) -> memoryview: ...
-    def read_records(self, offset: int, max_bytes: int) -> tuple[list[Record], int]:
+    def fetch(self, offset: int, max_bytes: int, isolation_level: str) -> memoryview: ...
+    def read_records(self, offset: int, max_bytes: int, isolation_level: str) -> tuple[list[Record], int]:
         """The records of about `max_bytes` of batches, and the offset to go on from."""
-    def fetch_next(self, offset: int, max_bytes: int) -> tuple[memoryview, int]:
+    def fetch_next(self, offset: int, max_bytes: int, isolation_level: str) -> tuple[memoryview, int]:
         """As `fetch`, and the offset to go on from."""
+    def aborted_transactions(self, offset: int, end: int) -> list[tuple[int, int, int]]:
+        """Producer id, first offset and offset of the abort marker."""
+    def readable_end(self, isolation_level: str) -> int:
+        """The offset before which a reader may read."""
     def index_position(self, offset: int) -> tuple[int, int]:
         """Base offset of the segment that has `offset`, and a position in its file at or before it."""
-    def offset_for_time(self, timestamp: int) -> int | None: ...
+    def offset_for_time(self, timestamp: int, isolation_level: str) -> int | None: ...
+    def roll(self) -> None: ...
+    def truncate_to(self, offset: int) -> int: ...
+    def truncate_fully_and_start_at(self, offset: int) -> None: ...
+    def delete_records(self, before_offset: int) -> int: ...
+    def compact(self) -> CleanerStats: ...
     def maintain(self) -> None: ...
     def flush(self) -> None: ...
     def close(self) -> None: ...
@@ -122,11 +132,44 @@ class Log:
     @property
     def size_bytes(self) -> int: ...
     @property
+    def compacted(self) -> bool:
+        """Whether `cleanup.policy` says that it is compacted."""
+    @property
     def truncated_bytes(self) -> int: ...
     @property
     def path(self) -> Path: ...
     @property
     def readonly(self) -> bool: ...
+
+@final
+class CleanerStats:
+    """What a compaction did, as Kafka's cleaner counts it.
+
+    Offsets up to `clean_until_offset` are clean now; the compaction began at `first_dirty_offset`, and copied all
+    segments up to there: `bytes_read`, `records_read` of them, of which `bytes_written`, `records_written` are left, in
+    `segments_after` of `segments_before` segments. `elapsed` is the time it took. All zero but the offsets when there was
+    nothing to compact.
+    """
+
+    @property
+    def first_dirty_offset(self) -> int: ...
+    @property
+    def clean_until_offset(self) -> int: ...
+    @property
+    def bytes_read(self) -> int: ...
+    @property
+    def bytes_written(self) -> int: ...
+    @property
+    def records_read(self) -> int: ...
+    @property
+    def records_written(self) -> int: ...
+    @property
+    def segments_before(self) -> int: ...
+    @property
+    def segments_after(self) -> int: ...
+    @property
+    def elapsed(self) -> timedelta: ...
+    def __eq__(self, other: object, /) -> bool: ...
 
 @final
 class LogDir:
@@ -160,10 +203,12 @@ class Watch:
     """Sees a log grow, from when it is made."""
 
     def __new__(cls, log: Log) -> Self: ...
-    def wait(self, offset: int, timeout: float | None = None) -> bool:
-        """Waits until the log has an offset beyond `offset`; False when `timeout` seconds went by without."""
-    def has_more(self, offset: int) -> bool:
-        """Whether the log has an offset beyond `offset` now."""
+    def wait(
+        self, offset: int, timeout: float | None = None, isolation_level: str = "read_uncommitted"
+    ) -> bool:
+        """Waits until a reader may read an offset beyond `offset`; False when `timeout` seconds went by without."""
+    def has_more(self, offset: int, isolation_level: str = "read_uncommitted") -> bool:
+        """Whether a reader may read an offset beyond `offset` now."""
     def clear(self) -> None:
         """Makes the descriptor unreadable until the next change; look at the log after this."""
     def fileno(self) -> int:
@@ -175,7 +220,9 @@ def build_batch(
     level: int | None = None,
     producer: tuple[int, int, int] | None = None,
 ) -> bytes: ...
-def parse_batches(batches: Buffer, offset: int = 0) -> list[Record]: ...
+def parse_batches(
+    batches: Buffer, offset: int = 0, *, aborted: Sequence[tuple[int, int, int | None]] = ...
+) -> list[Record]: ...
 
 class LogError(Exception):
     """A log refused or failed; `code` is Kafka's error code for it, -1 when there is none."""
@@ -488,7 +535,8 @@ class PartitionScan:
     part. `topic` and `partition` fill their columns. A batch has at most `batch_rows` rows, and `batch_bytes` bytes of
     keys, values and headers (64 MiB at most) unless one record is larger. Times are milliseconds since 1970 UTC, the end
     excluded. `aborted` transactions, whose records are left out: producer id, offset of the first record, offset of the
-    abort marker or None.
+    abort marker or None. With `isolation_level="read_committed"` the scan ends at the last stable offset and leaves out
+    what the log knows as aborted.
     """
 
     def __new__(
@@ -505,6 +553,7 @@ class PartitionScan:
         end_time: int | None = None,
         batch_bytes: int = ...,
         aborted: Sequence[tuple[int, int, int | None]] = ...,
+        isolation_level: str = "read_uncommitted",
     ) -> Self: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> _ArrowRecordBatch: ...

@@ -14,7 +14,7 @@ use pyo3::pybacked::PyBackedStr;
 use pyo3_arrow::{PyRecordBatch, PyRecordBatchReader, PySchema};
 
 use crate::errors;
-use crate::log::{Given, PyLog};
+use crate::log::{Given, PyLog, isolation};
 
 /// What Python has a partition in.
 #[derive(FromPyObject)]
@@ -24,9 +24,9 @@ enum Source<'py> {
 }
 
 /// Aborted transactions as Python has them: producer id, first offset, last offset (None if not known).
-type AbortedList = Vec<(i64, i64, Option<i64>)>;
+pub(crate) type AbortedList = Vec<(i64, i64, Option<i64>)>;
 
-fn aborted_transactions(list: AbortedList) -> Vec<AbortedTransaction> {
+pub(crate) fn aborted_transactions(list: AbortedList) -> Vec<AbortedTransaction> {
     list.into_iter()
         .map(
             |(producer_id, first_offset, last_offset)| AbortedTransaction {
@@ -52,6 +52,7 @@ impl PartitionScan {
         source, topic, partition, columns, start_offset=0, end_offset=None,
         batch_rows=DecodeOptions::BATCH_ROWS, *, start_time=None, end_time=None,
         batch_bytes=DecodeOptions::BATCH_BYTES, aborted=Vec::new(),
+        isolation_level="read_uncommitted",
     ))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn new(
@@ -67,8 +68,10 @@ impl PartitionScan {
         end_time: Option<i64>,
         batch_bytes: usize,
         aborted: AbortedList,
+        isolation_level: &str,
     ) -> PyResult<Self> {
         let options = DecodeOptions {
+            isolation: isolation(isolation_level)?,
             start: start_offset,
             end: end_offset.unwrap_or(i64::MAX),
             start_time: start_time.unwrap_or(i64::MIN),

@@ -4,6 +4,7 @@
 //! time; fetched bytes cross as a buffer that Python looks into without a copy. The Python face is `logcore.Log`.
 
 mod buffer;
+mod compact;
 mod decode;
 mod directory;
 mod encode;
@@ -15,9 +16,9 @@ mod settings;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use logcore_columns::{EncodeOptions, LogSource, encode_rows};
+use logcore_columns::{Aborted, AbortedTransaction, EncodeOptions, LogSource, encode_rows};
 use logcore_records::{BatchBuilder, Compression, batches};
-use logcore_storage::{Log, StandaloneLog, StorageError};
+use logcore_storage::{IsolationLevel, Log, LogSlice, StandaloneLog, StorageError};
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -28,6 +29,7 @@ use self::encode::{Encoder, system_now_ms};
 use self::handle::Handle;
 pub(crate) use self::record::Given;
 use self::record::PyRecord;
+pub(crate) use self::settings::isolation;
 use crate::columns::to_python;
 use crate::errors::{self, storage_error};
 
@@ -36,6 +38,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyLog>()?;
     module.add_class::<PyRecord>()?;
     module.add_class::<follow::Watch>()?;
+    module.add_class::<compact::CleanerStats>()?;
     module.add_class::<directory::PyLogDir>()?;
     module.add_function(wrap_pyfunction!(directory::partition_of_directory, module)?)?;
     module.add_function(wrap_pyfunction!(encode::build_batch, module)?)?;
@@ -178,8 +181,10 @@ impl PyLog {
         py: Python<'py>,
         offset: i64,
         max_bytes: u64,
+        isolation_level: &str,
     ) -> PyResult<Bound<'py, PyMemoryView>> {
-        let bytes = off_gil(py, || self.read(offset, max_bytes))?;
+        let isolation = isolation(isolation_level)?;
+        let (bytes, _) = off_gil(py, || self.read(offset, max_bytes, isolation))?;
         buffer::memoryview(py, bytes)
     }
 
@@ -189,8 +194,10 @@ impl PyLog {
         py: Python<'py>,
         offset: i64,
         max_bytes: u64,
+        isolation_level: &str,
     ) -> PyResult<(Bound<'py, PyMemoryView>, i64)> {
-        let bytes = off_gil(py, || self.read(offset, max_bytes))?;
+        let isolation = isolation(isolation_level)?;
+        let (bytes, _) = off_gil(py, || self.read(offset, max_bytes, isolation))?;
         let next = decode::next_offset(py, &bytes, offset)?;
         Ok((buffer::memoryview(py, bytes)?, next))
     }
@@ -201,9 +208,40 @@ impl PyLog {
         py: Python<'py>,
         offset: i64,
         max_bytes: u64,
+        isolation_level: &str,
     ) -> PyResult<(Bound<'py, PyList>, i64)> {
-        let bytes = off_gil(py, || self.read(offset, max_bytes))?;
-        decode::decode(py, &bytes, offset)
+        let isolation = isolation(isolation_level)?;
+        let (bytes, aborted) = off_gil(py, || {
+            let (bytes, slice) = self.read(offset, max_bytes, isolation)?;
+            Ok((bytes, self.aborted_in(offset, &slice, isolation)?))
+        })?;
+        decode::decode(py, &bytes, offset, aborted)
+    }
+
+    /// Producer id, first offset and offset of the abort marker of the transactions that were aborted, of those that a reader
+    /// of `[offset, end)` may meet.
+    fn aborted_transactions(
+        &self,
+        py: Python<'_>,
+        offset: i64,
+        end: i64,
+    ) -> PyResult<Vec<(i64, i64, i64)>> {
+        let aborted = off_gil(py, || {
+            self.log().refresh()?;
+            // Of a log that another process writes, this takes in the newest transactions.
+            self.log().find_last_stable_offset()?;
+            self.log().aborted_transactions(offset, end)
+        })?;
+        let aborted = aborted.into_iter();
+        Ok(aborted
+            .map(|aborted| {
+                (
+                    aborted.producer_id,
+                    aborted.first_offset,
+                    aborted.last_offset,
+                )
+            })
+            .collect())
     }
 
     /// Base offset of the segment that has `offset`, and a position in its file at or before it.
@@ -216,12 +254,41 @@ impl PyLog {
         })
     }
 
-    fn offset_for_time(&self, py: Python<'_>, timestamp: i64) -> PyResult<Option<i64>> {
+    fn offset_for_time(
+        &self,
+        py: Python<'_>,
+        timestamp: i64,
+        isolation_level: &str,
+    ) -> PyResult<Option<i64>> {
+        let isolation = isolation(isolation_level)?;
         let found = off_gil(py, || {
             self.log().refresh()?;
-            self.log().offset_for_timestamp(timestamp)
+            let end = self.log().readable_end(isolation)?;
+            let found = self.log().offset_for_timestamp(timestamp)?;
+            Ok(found.filter(|found| found.offset < end))
         })?;
         Ok(found.map(|found| found.offset))
+    }
+
+    fn roll(&self, py: Python<'_>) -> PyResult<()> {
+        off_gil(py, || self.handle.roll())
+    }
+
+    /// Cuts off the batches with offsets from `offset` on; returns where the log ends then.
+    fn truncate_to(&self, py: Python<'_>, offset: i64) -> PyResult<i64> {
+        off_gil(py, || self.handle.truncate_to(offset))
+    }
+
+    fn truncate_fully_and_start_at(&self, py: Python<'_>, offset: i64) -> PyResult<()> {
+        off_gil(py, || self.handle.truncate_fully_and_start_at(offset))
+    }
+
+    fn delete_records(&self, py: Python<'_>, before_offset: i64) -> PyResult<i64> {
+        off_gil(py, || self.handle.delete_records(before_offset))
+    }
+
+    fn compact(&self, py: Python<'_>) -> PyResult<compact::CleanerStats> {
+        compact::compact(py, &self.handle)
     }
 
     /// Applies retention and what else is done now and then.
@@ -247,6 +314,21 @@ impl PyLog {
     fn end_offset(&self, py: Python<'_>) -> PyResult<i64> {
         off_gil(py, || self.log().refresh())?;
         Ok(self.log().log_end_offset())
+    }
+
+    /// The offset before which a reader may read.
+    fn readable_end(&self, py: Python<'_>, isolation_level: &str) -> PyResult<i64> {
+        let isolation = isolation(isolation_level)?;
+        off_gil(py, || {
+            self.log().refresh()?;
+            self.log().readable_end(isolation)
+        })
+    }
+
+    /// Whether `cleanup.policy` says that it is compacted.
+    #[getter]
+    fn compacted(&self) -> bool {
+        self.log().config().cleanup_compact
     }
 
     #[getter]
@@ -336,12 +418,34 @@ impl PyLog {
     }
 
     /// Whole batches; a reader beside a writer looks again when it has reached the end it knew.
-    fn read(&self, offset: i64, max_bytes: u64) -> Result<Vec<u8>, StorageError> {
-        if self.handle.is_readonly() && offset >= self.log().log_end_offset() {
-            self.log().refresh()?;
+    fn read(
+        &self,
+        offset: i64,
+        max_bytes: u64,
+        isolation: IsolationLevel,
+    ) -> Result<(Vec<u8>, LogSlice), StorageError> {
+        let log = self.log();
+        let mut end = log.readable_end(isolation)?;
+        if self.handle.is_readonly() && offset >= end {
+            log.refresh()?;
+            end = log.readable_end(isolation)?;
         }
-        self.log()
-            .read(offset, max_bytes, self.log().high_watermark(), true)?
-            .read_whole_batches()
+        let slice = log.read(offset, max_bytes, end, true)?;
+        Ok((slice.read_whole_batches()?, slice))
+    }
+
+    /// What a reader has to leave out of what it read.
+    fn aborted_in(
+        &self,
+        offset: i64,
+        slice: &LogSlice,
+        isolation: IsolationLevel,
+    ) -> Result<Aborted, StorageError> {
+        if isolation == IsolationLevel::ReadUncommitted || slice.is_empty() {
+            return Ok(Aborted::new(&[]));
+        }
+        let aborted = self.log().aborted_in(offset, slice)?;
+        let aborted: Vec<_> = aborted.into_iter().map(AbortedTransaction::from).collect();
+        Ok(Aborted::new(&aborted))
     }
 }

@@ -48,8 +48,11 @@ def test_exported_names() -> None:
     assert len(errors) == 14
     assert all(issubclass(getattr(logcore, name), logcore.LogError) for name in errors)
     assert set(logcore.__all__) - errors == {
+        "AbortedTransaction",
         "ArrowTable",
+        "CleanerStats",
         "Finding",
+        "IsolationLevel",
         "Log",
         "LogDirectory",
         "Record",

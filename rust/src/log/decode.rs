@@ -1,20 +1,24 @@
 //! Whole batches into Python's records.
 
+use logcore_columns::Aborted;
 use logcore_records::{Batch, LOG_OVERHEAD, RecordError, batches, legacy};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use super::record::{Given, PyRecord, headers_tuple};
+use crate::columns::{AbortedList, aborted_transactions};
 use crate::errors::record_error;
 
 /// How much one batch may decompress to.
 const DECOMPRESSED_MAX: usize = 512 << 20;
 
-/// The records of whole batches from `offset` on, and the offset after the last. Control batches are left out.
+/// The records of whole batches from `offset` on, and the offset after the last. Control batches are left out, and those
+/// of aborted transactions.
 pub(super) fn decode<'py>(
     py: Python<'py>,
     bytes: &[u8],
     offset: i64,
+    mut aborted: Aborted,
 ) -> PyResult<(Bound<'py, PyList>, i64)> {
     let list = PyList::empty(py);
     let mut next = offset;
@@ -25,7 +29,9 @@ pub(super) fn decode<'py>(
                 next = next.max(batch.header.next_offset());
                 py.detach(|| batch.verify_crc())
                     .map_err(|error| record_error(py, &error))?;
-                if !batch.header.is_control() {
+                if batch.header.is_control() {
+                    aborted.meet_marker(&batch.header);
+                } else if !aborted.has(&batch.header) {
                     push_records(&list, &batch, &mut scratch, offset)?;
                 }
             }
@@ -143,11 +149,13 @@ fn push_records(
 
 /// The records in whole batches, as `fetch` returns them.
 #[pyfunction]
-#[pyo3(signature = (batches, offset=0))]
+#[pyo3(signature = (batches, offset=0, *, aborted=Vec::new()))]
 pub(super) fn parse_batches<'py>(
     py: Python<'py>,
     batches: &Bound<'py, PyAny>,
     offset: i64,
+    aborted: AbortedList,
 ) -> PyResult<Bound<'py, PyList>> {
-    Ok(decode(py, Given::new(batches)?.as_slice(), offset)?.0)
+    let aborted = Aborted::new(&aborted_transactions(aborted));
+    Ok(decode(py, Given::new(batches)?.as_slice(), offset, aborted)?.0)
 }

@@ -23,7 +23,7 @@ const DEFAULT_BROKER: i32 = 0;
 /// A directory of logs that this process writes.
 #[pyclass(name = "LogDir", frozen, module = "logcore._native")]
 pub(super) struct PyLogDir {
-    dir: LogDir,
+    dir: Arc<LogDir>,
     opened_by: u32,
     compression: Compression,
     config: LogConfig,
@@ -59,7 +59,7 @@ impl PyLogDir {
             })
         })?;
         Ok(Self {
-            dir,
+            dir: Arc::new(dir),
             opened_by: process::id(),
             compression,
             config,
@@ -165,7 +165,7 @@ impl PyLogDir {
         let handle = match handles.get(&key) {
             Some(known) if known.is_of(&partition) => known.clone(),
             _ => {
-                let new = Arc::new(Handle::member(partition));
+                let new = Arc::new(Handle::member(self.dir.clone(), partition));
                 handles.insert(key, new.clone());
                 new
             }

@@ -11,6 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::handle::Handle;
+use super::settings::isolation;
 use super::{PyLog, off_gil};
 
 /// Sees a log grow, from when it is made.
@@ -29,13 +30,19 @@ impl Watch {
         Ok(Self { handle, watch })
     }
 
-    /// Waits until the log has an offset beyond `offset`; false when `timeout` seconds went by without.
-    #[pyo3(signature = (offset, timeout=None))]
-    fn wait(&self, py: Python<'_>, offset: i64, timeout: Option<f64>) -> PyResult<bool> {
+    /// Waits until a reader may read an offset beyond `offset`; false when `timeout` seconds went by without.
+    #[pyo3(signature = (offset, timeout=None, isolation_level="read_uncommitted"))]
+    fn wait(
+        &self,
+        py: Python<'_>,
+        offset: i64,
+        timeout: Option<f64>,
+        isolation_level: &str,
+    ) -> PyResult<bool> {
         let deadline = timeout.map(deadline).transpose()?;
         loop {
             self.watch.clear();
-            if self.has_more(py, offset)? {
+            if self.has_more(py, offset, isolation_level)? {
                 return Ok(true);
             }
             let left = match deadline {
@@ -50,8 +57,10 @@ impl Watch {
         }
     }
 
-    /// Whether the log has an offset beyond `offset` now.
-    fn has_more(&self, py: Python<'_>, offset: i64) -> PyResult<bool> {
+    /// Whether a reader may read an offset beyond `offset` now.
+    #[pyo3(signature = (offset, isolation_level="read_uncommitted"))]
+    fn has_more(&self, py: Python<'_>, offset: i64, isolation_level: &str) -> PyResult<bool> {
+        let isolation = isolation(isolation_level)?;
         off_gil(py, || {
             let log = self.handle.log();
             log.refresh()?;
@@ -63,7 +72,7 @@ impl Watch {
                     log_end,
                 });
             }
-            Ok(log_end > offset)
+            Ok(log.readable_end(isolation)? > offset)
         })
     }
 

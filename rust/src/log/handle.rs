@@ -2,11 +2,14 @@
 //! for it to grow.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use logcore_columns::LogSource;
-use logcore_storage::log_dir::Partition;
+use logcore_storage::log_dir::{LogDir, Partition};
 use logcore_storage::watch::{Signal, Watch};
-use logcore_storage::{Appended, Log, StandaloneLog, StorageError, process};
+use logcore_storage::{
+    Appended, CleanerConfig, CleanerStats, Log, StandaloneLog, StorageError, process,
+};
 
 use super::encode::system_now_ms;
 
@@ -22,7 +25,10 @@ enum Kind {
     Alone(StandaloneLog),
     ReadOnly(StandaloneLog),
     /// Its directory opened it and closes it.
-    Member(Arc<Partition>),
+    Member {
+        dir: Arc<LogDir>,
+        partition: Arc<Partition>,
+    },
 }
 
 impl Handle {
@@ -34,8 +40,8 @@ impl Handle {
         })
     }
 
-    pub(super) fn member(partition: Arc<Partition>) -> Self {
-        Self::new(Kind::Member(partition))
+    pub(super) fn member(dir: Arc<LogDir>, partition: Arc<Partition>) -> Self {
+        Self::new(Kind::Member { dir, partition })
     }
 
     fn new(kind: Kind) -> Self {
@@ -48,7 +54,7 @@ impl Handle {
 
     /// Whether it is for this very opening of a partition, and not for one of its name that was deleted since.
     pub(super) fn is_of(&self, partition: &Arc<Partition>) -> bool {
-        matches!(&self.kind, Kind::Member(own) if Arc::ptr_eq(own, partition))
+        matches!(&self.kind, Kind::Member { partition: own, .. } if Arc::ptr_eq(own, partition))
     }
 
     pub(super) fn is_readonly(&self) -> bool {
@@ -59,7 +65,7 @@ impl Handle {
     pub(super) fn append(&self, batches: &mut [u8]) -> Result<Appended, StorageError> {
         let appended = match &self.kind {
             Kind::Alone(log) | Kind::ReadOnly(log) => log.append(batches)?,
-            Kind::Member(partition) => {
+            Kind::Member { partition, .. } => {
                 self.check_process()?;
                 let epoch = partition.log.latest_epoch().unwrap_or(0);
                 partition
@@ -77,12 +83,92 @@ impl Handle {
         self.log().maintain(system_now_ms())
     }
 
+    /// Ends the active segment, unless it is empty.
+    pub(super) fn roll(&self) -> Result<(), StorageError> {
+        self.check_process()?;
+        self.log().roll(system_now_ms())
+    }
+
+    /// Cuts off the batches with offsets from `offset` on; returns where the log ends then.
+    pub(super) fn truncate_to(&self, offset: i64) -> Result<i64, StorageError> {
+        self.check_process()?;
+        let end = match &self.kind {
+            Kind::Alone(log) | Kind::ReadOnly(log) => log.truncate_to(offset)?,
+            Kind::Member { dir, partition } => dir.truncate_log_to(partition, offset)?,
+        };
+        self.notify();
+        Ok(end)
+    }
+
+    /// Removes all records; the log goes on at `offset`.
+    pub(super) fn truncate_fully_and_start_at(&self, offset: i64) -> Result<(), StorageError> {
+        self.check_process()?;
+        match &self.kind {
+            Kind::Alone(log) | Kind::ReadOnly(log) => log.truncate_fully_and_start_at(offset)?,
+            Kind::Member { dir, partition } => {
+                dir.truncate_log_fully_and_start_at(partition, offset)?;
+            }
+        }
+        self.notify();
+        Ok(())
+    }
+
+    /// Moves the log's start to `offset`, or to the high watermark if it is -1, and remembers that; returns the start.
+    pub(super) fn delete_records(&self, offset: i64) -> Result<i64, StorageError> {
+        /// `DeleteRecordsRequest.HIGH_WATERMARK`.
+        const HIGH_WATERMARK: i64 = -1;
+        self.check_process()?;
+        let log = self.log();
+        let offset = match offset {
+            HIGH_WATERMARK => log.high_watermark(),
+            0.. => offset,
+            _ => {
+                return Err(StorageError::OffsetOutOfRange {
+                    requested: offset,
+                    log_start: log.log_start_offset(),
+                    log_end: log.high_watermark(),
+                });
+            }
+        };
+        match &self.kind {
+            Kind::Alone(log) | Kind::ReadOnly(log) => log.advance_log_start_offset(offset),
+            Kind::Member { dir, partition } => {
+                let start = partition.log.advance_log_start_offset(offset)?;
+                dir.checkpoint()?;
+                Ok(start)
+            }
+        }
+    }
+
+    /// Compacts the log, until that is done or `stop` is set, and remembers how far it came.
+    pub(super) fn compact_until(&self, stop: &AtomicBool) -> Result<CleanerStats, StorageError> {
+        self.check_process()?;
+        if !self.is_readonly() && !self.log().config().cleanup_compact {
+            return Err(StorageError::InvalidConfig {
+                name: "cleanup.policy",
+                value: "delete".to_owned(),
+                reason: "a log is compacted when this is compact, because records without a key are lost then",
+            });
+        }
+        match &self.kind {
+            Kind::Alone(log) | Kind::ReadOnly(log) => log.compact_until(stop),
+            Kind::Member { dir, partition } => {
+                let config = CleanerConfig::default();
+                let stats = partition
+                    .log
+                    .compact_until(stop, &config, system_now_ms())?;
+                dir.checkpoint()?;
+                Ok(stats)
+            }
+        }
+    }
+
     /// Flushes, closes and frees the lock; those who wait are told that it is closed. One log of a directory is flushed and
     /// stays open.
     pub(super) fn close(&self) -> Result<(), StorageError> {
         let closed = match &self.kind {
             Kind::Alone(log) | Kind::ReadOnly(log) => log.close(),
-            Kind::Member(partition) => match partition.log.flush() {
+            Kind::Member { partition, .. } => match partition.log.flush() {
                 // Its directory was before.
                 Err(StorageError::Closed { .. }) => Ok(()),
                 flushed => flushed,
@@ -121,7 +207,7 @@ impl LogSource for Handle {
     fn log(&self) -> &Log {
         match &self.kind {
             Kind::Alone(log) | Kind::ReadOnly(log) => log,
-            Kind::Member(partition) => &partition.log,
+            Kind::Member { partition, .. } => &partition.log,
         }
     }
 }

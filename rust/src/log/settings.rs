@@ -1,6 +1,7 @@
 //! A log's settings as Python gives them.
 
-use logcore_storage::LogConfig;
+use logcore_storage::{IsolationLevel, LogConfig};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 
@@ -9,6 +10,17 @@ use crate::errors::{LogConfigError, storage_error};
 /// Settings from Kafka's names with underscores: `segment_bytes=...` is `segment.bytes`.
 pub(super) fn settings(given: &Bound<'_, PyDict>) -> PyResult<LogConfig> {
     apply(LogConfig::default(), given)
+}
+
+/// A reader's `isolation_level`.
+pub(crate) fn isolation(level: &str) -> PyResult<IsolationLevel> {
+    match level {
+        "read_uncommitted" => Ok(IsolationLevel::ReadUncommitted),
+        "read_committed" => Ok(IsolationLevel::ReadCommitted),
+        _ => Err(PyValueError::new_err(format!(
+            "isolation_level is {level:?}; read_uncommitted or read_committed is needed"
+        ))),
+    }
 }
 
 /// [`settings`] on top of others.
@@ -30,5 +42,6 @@ pub(super) fn apply(mut config: LogConfig, given: &Bound<'_, PyDict>) -> PyResul
             Err(error) => return Err(storage_error(py, &error)),
         }
     }
+    config.check().map_err(|error| storage_error(py, &error))?;
     Ok(config)
 }
