@@ -253,6 +253,119 @@ def test_consumer_offsets(compare: Compare, tmp_path: Path) -> None:
     assert "Unknown record type 99 at offset" in out
 
 
+TOPIC_ID = bytes(range(240, 256))
+
+
+def test_groups_of_the_consumer_protocol(compare: Compare, tmp_path: Path) -> None:
+    # Broken if it failed: what a group of KIP-848 had would be hidden, or told wrongly.
+    group: dict[str, Any] = {"group_id": "g é"}
+    one_member = {**group, "member_id": "m-1"}
+    assigned = [
+        {"topic_id": TOPIC_ID, "partitions": [0, 5]},
+        {"topic_id": bytes(16), "partitions": []},
+    ]
+    member: dict[str, Any] = {
+        "instance_id": None,
+        "rack_id": None,
+        "client_id": 'c "quoted"\n',
+        "client_host": "/127.0.0.1",
+        "subscribed_topic_names": ["flights", "airports"],
+        "subscribed_topic_regex": None,
+        "server_assignor": None,
+    }
+    classic = {
+        "session_timeout_ms": 45000,
+        "supported_protocols": [
+            {"name": "range", "metadata": b"\0\3\xff"},
+            {"name": "", "metadata": b""},
+        ],
+    }
+    named = {
+        "instance_id": "i",
+        "rack_id": "r",
+        "subscribed_topic_regex": "f.*",
+        "server_assignor": "uniform",
+    }
+    current = {"member_epoch": 7, "previous_member_epoch": 6}
+    nobody = {"assigned_partitions": [], "partitions_pending_revocation": []}
+    values: list[tuple[int, str, dict[str, Any], list[dict[str, Any]]]] = [
+        (3, "ConsumerGroupMetadata", group, [{"epoch": 12}]),
+        (
+            4,
+            "ConsumerGroupPartitionMetadata",
+            group,
+            [
+                {"topics": []},
+                {
+                    "topics": [
+                        {
+                            "topic_id": TOPIC_ID,
+                            "topic_name": "flights",
+                            "num_partitions": 2,
+                            "partition_metadata": [
+                                {"partition": 0, "racks": ["a", "b"]},
+                                {"partition": 1, "racks": []},
+                            ],
+                        },
+                        {
+                            "topic_id": bytes(16),
+                            "topic_name": "airports",
+                            "num_partitions": 1,
+                            "partition_metadata": [],
+                        },
+                    ]
+                },
+            ],
+        ),
+        (
+            5,
+            "ConsumerGroupMemberMetadata",
+            one_member,
+            [
+                member,
+                {**member, **named, "rebalance_timeout_ms": 300_000},
+                {**member, "subscribed_topic_names": [], "classic_member_metadata": classic},
+            ],
+        ),
+        (6, "ConsumerGroupTargetAssignmentMetadata", group, [{"assignment_epoch": 3}]),
+        (
+            7,
+            "ConsumerGroupTargetAssignmentMember",
+            one_member,
+            [{"topic_partitions": []}, {"topic_partitions": assigned}],
+        ),
+        (
+            8,
+            "ConsumerGroupCurrentMemberAssignment",
+            one_member,
+            [
+                {**current, **nobody, "state": 1},
+                {
+                    **current,
+                    "state": 127,
+                    "assigned_partitions": assigned,
+                    "partitions_pending_revocation": assigned[:1],
+                },
+            ],
+        ),
+    ]
+    records: list[tuple[bytes, bytes | None]] = []
+    for version, name, key_fields, rows in values:
+        key = data(f"{name}Key", version, **key_fields)
+        records += [(key, data(f"{name}Value", 0, **row)) for row in rows]
+        records.append((key, None))
+    # Share groups are not of 3.9's __consumer_offsets.
+    records += [(struct.pack(">h", version) + b"\0\1g", None) for version in (9, 10, 11)]
+    log = tmp_path / f"{FIRST}.log"
+    log.write_bytes(logcore.build_batch(records))
+    out, _ = compare("--files", str(log), "--offsets-decoder")
+    assert '"topicId":"8PHy8_T19vf4-fr7_P3-_w"' in out
+    assert '"classicMemberMetadata":{"sessionTimeoutMs":45000' in out
+    assert '{"type":"8","data":{"groupId":"g é","memberId":"m-1"}}' in out
+    assert "Unknown record type 9 at offset" in out
+    assert "Error" not in out
+
+
 def test_transaction_state(compare: Compare, tmp_path: Path) -> None:
     key = data("TransactionLogKey", 0, transactional_id="transfer-1")
     records: list[tuple[bytes, bytes | None]] = []

@@ -1,8 +1,8 @@
 """What `logcore dump-log` makes of keys and values: text and numbers, and the records of Kafka's own topics.
 
 The texts are those of DumpLogSegments (Apache Kafka 3.9): JSON for `__consumer_offsets`, one line of names and
-values for `__transaction_state`. Of `__consumer_offsets`, the record types of ZooKeeper-mode clusters are decoded
-(commits and classic groups); others are named and skipped, as Kafka's tool does with types it does not know.
+values for `__transaction_state`. Of `__consumer_offsets`, commits, classic groups and groups of the consumer protocol
+(KIP-848) are decoded; others are named and skipped, as Kafka's tool does with types it does not know.
 """
 
 from __future__ import annotations
@@ -117,6 +117,18 @@ MEMBER: Fields = (
     ("session_timeout", "sessionTimeout", 0, LATEST),
 )
 TOPIC_PARTITIONS: Fields = (("topic", "topic", 0, LATEST), ("partitions", "partitions", 0, LATEST))
+# The records of the consumer protocol's groups, by their keys' version; all their fields are there in every version.
+CONSUMER_GROUP = {
+    3: "ConsumerGroupMetadata",
+    4: "ConsumerGroupPartitionMetadata",
+    5: "ConsumerGroupMemberMetadata",
+    6: "ConsumerGroupTargetAssignmentMetadata",
+    7: "ConsumerGroupTargetAssignmentMember",
+    8: "ConsumerGroupCurrentMemberAssignment",
+}
+UUIDS = ("topic_id",)
+# Not shown when they are null.
+TAGGED = ("classic_member_metadata",)
 
 
 def _fields(message: dict[str, Any], fields: Fields, version: int) -> dict[str, Any]:
@@ -176,6 +188,32 @@ def _group_value(message: dict[str, Any], version: int) -> dict[str, Any]:
     return shown
 
 
+def _whole(message: dict[str, Any]) -> dict[str, Any]:
+    """All fields, with Kafka's names."""
+    return {
+        _kafka_name(name): _uuid(value) if name in UUIDS else _value(value)
+        for name, value in message.items()
+        if not (value is None and name in TAGGED)
+    }
+
+
+def _kafka_name(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _whole(value)
+    if isinstance(value, list):
+        return [_value(element) for element in value]
+    return _binary(value) if isinstance(value, bytes) else value
+
+
+def _uuid(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
 def _json(kind: str, version: int, data: dict[str, Any]) -> str:
     return json.dumps({kind: str(version), "data": data}, ensure_ascii=False, separators=(",", ":"))
 
@@ -190,10 +228,12 @@ def offsets_parser(offset: int, key: bytes | None, value: bytes | None) -> Parse
     if len(key) < 2:
         return f"Error at offset {offset}, skipping. The key has {len(key)} bytes, no version.", None
     version = int.from_bytes(key[:2], "big", signed=True)
-    if version not in (0, 1, 2):
+    if version not in (0, 1, 2, *CONSUMER_GROUP):
         return f"Unknown record type {version} at offset {offset}, skipping.", None
     try:
-        if version == 2:
+        if version in CONSUMER_GROUP:
+            shown_key = _whole(decode_data(f"{CONSUMER_GROUP[version]}Key", version, key[2:]))
+        elif version == 2:
             shown_key = _fields(decode_data("GroupMetadataKey", version, key[2:]), GROUP_KEY, version)
         else:
             shown_key = _fields(decode_data("OffsetCommitKey", version, key[2:]), OFFSET_KEY, version)
@@ -210,7 +250,9 @@ def _offsets_value(key_version: int, value: bytes | None) -> str:
     if len(value) < 2:
         raise ProtocolError(f"the value has {len(value)} bytes, no version")
     version = int.from_bytes(value[:2], "big", signed=True)
-    if key_version == 2:
+    if key_version in CONSUMER_GROUP:
+        shown = _whole(decode_data(f"{CONSUMER_GROUP[key_version]}Value", version, value[2:]))
+    elif key_version == 2:
         shown = _group_value(decode_data("GroupMetadataValue", version, value[2:]), version)
     else:
         shown = _fields(decode_data("OffsetCommitValue", version, value[2:]), OFFSET_VALUE, version)
