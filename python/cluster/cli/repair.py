@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from typing import TYPE_CHECKING
 
-from cluster.cli._common import CommandError, Parser
-from cluster.cli._findings import finding_json, finding_text, tally
-from cluster.cli._progress import progress_bar
+from cluster.cli._check import directory_parser, finding_json, finding_text, run_on_directory, tally
+from cluster.cli._common import Parser
+from cluster.cli._progress import Tell
 
 if TYPE_CHECKING:
     from logcore import RepairAction, Repaired
 
 
 def parser() -> Parser:
-    options = Parser(
+    options = directory_parser(
         "repair",
         "Cuts a torn tail at the last whole batch and makes indexes, leader epochs and producer snapshots again. What is "
         "cut off or replaced is copied aside first. Refuses while a broker or a program uses the directory. Exit status: "
         "0 nothing is wrong (any more), 1 damage is there, 2 wrong arguments.",
-    )
-    options.add_argument(
-        "directory", metavar="DIR", help="a partition's directory, or one with partitions in it"
+        "actions",
     )
     what = options.add_mutually_exclusive_group()
     what.add_argument("--dry-run", action="store_true", help="only say what would be done (the default)")
@@ -36,40 +32,24 @@ def parser() -> Parser:
     options.add_argument(
         "--aside", metavar="DIR", help="where copies go (default: beside the directory, NAME.repair-TIME)"
     )
-    options.add_argument(
-        "--format", choices=("text", "json"), default="text", help="how actions are printed (default: text)"
-    )
-    options.add_argument("--threads", type=int, default=0, metavar="N", help="partitions read at a time")
     return options
 
 
 def run(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
-    if options.threads < 0:
-        raise CommandError("--threads must be 0 (as many as there are cores) or more", status=2)
     import logcore
 
-    try:
-        with progress_bar("reading") as tell:
-            repaired = logcore.repair(
-                options.directory,
-                apply=options.apply,
-                cut_at_corruption=options.cut_at_corruption,
-                aside=options.aside,
-                threads=options.threads,
-                progress=tell,
-            )
-    except logcore.LogNotFoundError as error:
-        raise CommandError(str(error), status=2) from None
-    except logcore.LogConfigError as error:
-        raise CommandError(str(error), status=2) from None
-    except logcore.LogError as error:
-        raise CommandError(str(error)) from None
-    if options.format == "json":
-        print_json(repaired)
-    else:
-        print_text(repaired)
-    return 1 if repaired.damaged else 0
+    def work(tell: Tell | None) -> Repaired:
+        return logcore.repair(
+            options.directory,
+            apply=options.apply,
+            cut_at_corruption=options.cut_at_corruption,
+            aside=options.aside,
+            threads=options.threads,
+            progress=tell,
+        )
+
+    return run_on_directory(options, "reading", work, as_json, print_text)
 
 
 def action_text(action: RepairAction, applied: bool) -> str:
@@ -113,8 +93,8 @@ def action_json(action: RepairAction) -> dict[str, str | int | None]:
     }
 
 
-def print_json(repaired: Repaired) -> None:
-    done = {
+def as_json(repaired: Repaired) -> dict[str, object]:
+    return {
         "applied": repaired.applied,
         "actions": [action_json(action) for action in repaired.actions],
         "refused": [action_json(action) for action in repaired.refused],
@@ -122,5 +102,3 @@ def print_json(repaired: Repaired) -> None:
         "damaged": repaired.damaged,
         "findings": [finding_json(finding) for finding in repaired.findings],
     }
-    json.dump(done, sys.stdout, indent=2)
-    print()
