@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -161,11 +162,32 @@ def test_where_a_topics_value_comes_from() -> None:
 
 
 def test_settings_of_topics_are_checked() -> None:
-    check_topic_config({"retention.ms": "-1", "cleanup.policy": "compact", "segment.bytes": "1048576"})
+    broker = parse()
+    check_topic_config(
+        {"retention.ms": "-1", "cleanup.policy": "compact", "segment.bytes": "1048576"}, broker
+    )
     with pytest.raises(InvalidConfig, match=r"Unknown topic config name: retention\.bits"):
-        check_topic_config({"retention.bits": "1"})
+        check_topic_config({"retention.bits": "1"}, broker)
     with pytest.raises(InvalidConfig, match=r"retention\.ms=-2 is not allowed"):
-        check_topic_config({"retention.ms": "-2"})
+        check_topic_config({"retention.ms": "-2"}, broker)
+
+
+def test_lags_that_contradict_each_other() -> None:
+    # Broken if it failed: a log could be made, or a broker started, whose records Kafka's rule says never to compact.
+    least, most = "min.compaction.lag.ms", "max.compaction.lag.ms"
+    with pytest.raises(ConfigError, match=r"log\.cleaner\.min\.compaction\.lag\.ms=11 .*at most"):
+        parse(log_cleaner_min_compaction_lag_ms="11", log_cleaner_max_compaction_lag_ms="10")
+    broker = parse(log_cleaner_min_compaction_lag_ms="10", log_cleaner_max_compaction_lag_ms="10")
+    check_topic_config({}, broker)
+    check_topic_config({least: "20", most: "20"}, broker)
+    # Kafka's own words.
+    for topic, text in (
+        ({least: "11"}, f"{least} (11) > {most} (10)"),
+        ({most: "9"}, f"{least} (10) > {most} (9)"),
+        ({least: "3", most: "2"}, f"{least} (3) > {most} (2)"),
+    ):
+        with pytest.raises(InvalidConfig, match=re.escape(f"conflict topic config setting {text}")):
+            check_topic_config(topic, broker)
 
 
 def test_values_as_text() -> None:

@@ -2,8 +2,8 @@
 
 Source: `KafkaConfig.configDef` and `DynamicBrokerConfig.AllDynamicConfigs` of kafka_2.13-3.9.1. A line is:
 name, type, default (`~` none, `""` the empty text), what is valid (`-` anything, `a..b` a range, `a|b` a
-choice), and flags: `d` Kafka can change it while running, `s` this broker acts on it, `i` internal to Kafka
-and not described.
+choice), and flags: `d` Kafka can change it while running (this broker takes it at its start only), `s` this broker
+acts on it, `i` internal to Kafka and not described.
 """
 
 TABLE = """

@@ -239,6 +239,11 @@ def _cross_check(config: BrokerConfig) -> None:
     if config.number("group.min.session.timeout.ms") > config.number("group.max.session.timeout.ms"):
         value = config.number("group.min.session.timeout.ms")
         raise ConfigError("group.min.session.timeout.ms", value, "at most group.max.session.timeout.ms")
+    lag, most_lag = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+    if config.number(lag) > config.number(most_lag):
+        raise ConfigError(
+            lag, config.number(lag), f"at most {most_lag}, {config.number(most_lag)}, is needed"
+        )
     _check_listener_names(config)
     for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         time = config.values[name]

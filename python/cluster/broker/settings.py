@@ -41,7 +41,7 @@ class ConfigError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One setting. `synonyms` (topic settings only) are broker settings and the factor to this setting's
-    unit.
+    unit. `dynamic` says that Kafka can change it while running, which this broker cannot yet.
     """
 
     name: str

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cluster.broker.config import BrokerConfig
-from cluster.broker.settings import ConfigError, Setting, as_text, topic_settings
+from cluster.broker.settings import ConfigError, Setting, Value, as_text, topic_settings
 from cluster.controller import TopicDefaults
 from cluster.errors import InvalidConfig
 
@@ -17,23 +17,39 @@ SOURCE_DEFAULT = 5
 """Where a value is from (`DescribeConfigsResponse.ConfigSource`)."""
 
 
-def check_topic_config(config: Mapping[str, str]) -> None:
-    """Raises InvalidConfig naming the first setting that a topic cannot have."""
+def check_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> None:
+    """Raises InvalidConfig naming the first setting that a topic cannot have, or cannot have together with another or
+    with the broker's default of another (`LogConfig.validate`).
+    """
     table = topic_settings()
-    for name, value in config.items():
+    values: dict[str, Value] = {}
+    for name, text in config.items():
         setting = table.get(name)
         if setting is None:
             raise InvalidConfig(f"Unknown topic config name: {name}")
         try:
-            setting.parse(value)
+            values[name] = setting.parse(text)
         except ConfigError as error:
             raise InvalidConfig(str(error)) from None
+
+    def lag(name: str) -> int:
+        value = values[name] if name in values else broker.topic_default(table[name])
+        assert isinstance(value, int)
+        return value
+
+    least, most = lag("min.compaction.lag.ms"), lag("max.compaction.lag.ms")
+    if least > most:
+        raise InvalidConfig(
+            f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
+        )
 
 
 def topic_defaults(config: BrokerConfig) -> TopicDefaults:
     """The broker's defaults for topics that do not say."""
     return TopicDefaults(
-        config.number("num.partitions"), config.number("default.replication.factor"), check_topic_config
+        config.number("num.partitions"),
+        config.number("default.replication.factor"),
+        lambda topic: check_topic_config(topic, config),
     )
 
 

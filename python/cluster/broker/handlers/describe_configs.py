@@ -87,7 +87,8 @@ def _broker(context: Context, request: Request, item: Body) -> list[Body]:
             setting,
             None if setting.sensitive else _broker_value(context, setting),
             _broker_synonyms(setting, config),
-            read_only=not setting.dynamic,
+            # Those that Kafka can change while running are not changed here: there is no AlterConfigs.
+            read_only=True,
         )
         for setting in _wanted(item, (s for s in broker_settings().values() if not s.internal))
     ]

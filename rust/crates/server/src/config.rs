@@ -288,6 +288,7 @@ impl Source<'_> {
                     .map_err(|_| invalid(broker, text, "the setting has no such value"))?;
             }
         }
+        config.check()?;
         Ok(config)
     }
 }
