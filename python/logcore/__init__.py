@@ -9,7 +9,9 @@
 [b'departed', b'departed', b'cancelled']
 
 `open_dir` opens many logs at once, as a broker has them; `Log.follow` waits for more; `Log.scan` and
-`Log.append_table` speak Arrow.
+`Log.append_table` speak Arrow. Whatever reads can leave out what is not committed
+(`isolation_level="read_committed"`). `Log.maintain` applies retention, `Log.compact` compacts, `Log.truncate` and
+`Log.delete_records` shorten a log at its end and at its front; `verify` and `repair` are for directories.
 
 The files are Apache Kafka's: a directory written here can be put among a broker's, and a partition of a
 broker's can be read here, also while the broker writes it (`readonly=True`).

@@ -123,7 +123,8 @@ class LogDirectory(Mapping[tuple[str, int], Log]):
         self._native.delete(topic, partition)
 
     def maintain(self) -> None:
-        """`Log.maintain` on every log, then `checkpoint`. Call it now and then, say every minute.
+        """`Log.maintain` on every log, then `checkpoint`. Call it now and then, say every minute; and `compact`, if there
+        are logs that are compacted.
 
         Raises ReadOnlyError, LogClosedError, LogIOError; every log got its turn then.
         """

@@ -16,7 +16,8 @@ topic (string), partition (int32), offset (int64), timestamp (microseconds, UTC)
 create time, 1 log append time, -1 none) and headers (a list of key and value, null when a record has none).
 The batches, and a scan as a whole, speak Arrow's PyCapsule protocol, so pyarrow, polars and others take them
 without a copy. Checksums are verified, compressed batches decompressed, control batches left out, and the
-batches of the `aborted` transactions that are named. Everything runs without the GIL and nothing is ever
+batches of the `aborted` transactions that are named; a scan with `isolation_level="read_committed"` knows them from
+the log. Everything runs without the GIL and nothing is ever
 written; a directory that a broker appends to is read up to where it ended when the scan began.
 
 Readers that work side by side take one range each of `partition_splits`.

@@ -58,6 +58,14 @@ def consume(kafka: Server, count: int) -> list[bytes | None]:
         consumer.close()
 
 
+def check_committed(log: logcore.Log, expected: list[bytes | None]) -> None:
+    """A reader of committed records finds what Kafka would serve it."""
+    found = [record.value for record in log.records(isolation_level="read_committed")]
+    assert found == expected
+    scanned = pa.table(log.scan(["value"], isolation_level="read_committed"))
+    assert scanned["value"].to_pylist() == expected
+
+
 def test_beside_kafka_and_in_its_place(kafka_tools: KafkaTools, tmp_path: Path) -> None:
     path = tmp_path / "kafka-logs"
     expected: list[bytes | None] = []
@@ -97,6 +105,21 @@ def test_beside_kafka_and_in_its_place(kafka_tools: KafkaTools, tmp_path: Path) 
             seen = pa.table(log.scan(["value"], aborted=[(producer_id, first, marker)]))
             expected.append(b"after")
             assert seen["value"].to_pylist() == expected
+            check_committed(log, expected)
+            assert log.aborted_transactions() == [(producer_id, first, marker)]
+
+            undecided = producer(kafka, **{"transactional.id": "u"})
+            undecided.init_transactions(60)
+            undecided.begin_transaction()
+            first = log.end_offset
+            committed = log.follow(first, timeout=60, isolation_level="read_committed")
+            produce(undecided, b"decided later")
+            assert (log.last_stable_offset, log.end_offset) == (first, first + 1)
+            check_committed(log, expected)
+            undecided.commit_transaction(60)
+            assert next(committed).value == b"decided later"
+            expected.append(b"decided later")
+            check_committed(log, expected)
             assert consume(kafka, len(expected)) == expected
 
     # Kafka has stopped: the directory is ours to write.
@@ -115,6 +138,7 @@ def test_beside_kafka_and_in_its_place(kafka_tools: KafkaTools, tmp_path: Path) 
             expected += table["value"].to_pylist()
         log.append(b"one")
         expected.append(b"one")
+        check_committed(log, expected)
     copy = tmp_path / "copy"
     shutil.copytree(path / "flights-0", copy)
     dumped = kafka_tools.dump_log(*sorted(copy.glob("*.log")))

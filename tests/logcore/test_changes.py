@@ -170,6 +170,8 @@ def test_a_log_that_is_not_compacted_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(logcore.LogConfigError, match=r"cleanup\.policy=delete.*compact"):
             log.compact()
         assert values(log) == [b"without a key"]
+    with pytest.raises(logcore.LogClosedError):
+        log.compact()
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "readonly", "readonly directory"])

@@ -15,7 +15,7 @@ import pytest
 
 import logcore
 from logcore import Log, Record
-from logcore.columns import decode_batches
+from logcore.columns import PartitionScan, decode_batches
 from tests.logcore.segments import FIRST_TIME, TransactionalSegment
 
 Found = list[tuple[int, bytes]]
@@ -76,6 +76,10 @@ def by_scan(log: Log) -> Found:
     return rows(log.scan(["offset", "value"], isolation_level="read_committed"))
 
 
+def by_scan_of_a_directory(log: Log) -> Found:
+    return rows(PartitionScan(log.path, "t", 0, ["offset", "value"], isolation_level="read_committed"))
+
+
 def by_scan_of_parts(log: Log) -> Found:
     parts = log.splits(3)
     return [
@@ -93,6 +97,7 @@ WAYS: list[Callable[[Log], Found]] = [
     by_follow_batches,
     by_decoding,
     by_scan,
+    by_scan_of_a_directory,
     by_scan_of_parts,
 ]
 

@@ -143,11 +143,13 @@ impl Handle {
     /// Compacts the log, until that is done or `stop` is set, and remembers how far it came.
     pub(super) fn compact_until(&self, stop: &AtomicBool) -> Result<CleanerStats, StorageError> {
         self.check_process()?;
+        // Whether it is closed is told first.
+        self.log().refresh()?;
         if !self.is_readonly() && !self.log().config().cleanup_compact {
             return Err(StorageError::InvalidConfig {
                 name: "cleanup.policy",
                 value: "delete".to_owned(),
-                reason: "a log is compacted when this is compact, because records without a key are lost then",
+                reason: "to be compacted, a log has to be opened with compact: records without a key are lost by it",
             });
         }
         match &self.kind {
