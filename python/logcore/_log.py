@@ -127,6 +127,17 @@ class Log:
         mode = "readonly" if self.readonly else "writable"
         return f"<logcore.Log {str(self.path)!r} {mode}>"
 
+    def __iter__(self) -> Iterator[Record]:
+        """`records()`: all records there are now.
+
+        >>> import logcore, tempfile
+        >>> with logcore.open(tempfile.mkdtemp()) as log:
+        ...     _ = log.append_records([b"a", b"b"])
+        ...     [record.value for record in log]
+        [b'a', b'b']
+        """
+        return self.records()
+
     def append(
         self,
         value: Buffer | None = None,

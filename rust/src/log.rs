@@ -228,8 +228,6 @@ impl PyLog {
     ) -> PyResult<Vec<(i64, i64, i64)>> {
         let aborted = off_gil(py, || {
             self.log().refresh()?;
-            // Of a log that another process writes, this takes in the newest transactions.
-            self.log().find_last_stable_offset()?;
             self.log().aborted_transactions(offset, end)
         })?;
         let aborted = aborted.into_iter();

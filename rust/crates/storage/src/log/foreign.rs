@@ -11,6 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use parking_lot::MutexGuard;
+
 use super::Log;
 use crate::checkpoints::{LOG_START_FILE, read_offsets};
 use crate::config::LogConfig;
@@ -96,20 +98,27 @@ impl Log {
             return Ok(self.last_stable_offset());
         }
         self.check_open()?;
-        let mut known = self.foreign.lock();
-        let segments = self.segments();
-        let (log_start, log_end) = span(&segments, self.log_start_offset());
-        known.look(&self.dir, &segments, log_end)?;
+        let (known, log_start) = self.look_at_transactions()?;
+        let log_end = known.end;
         let undecided = known.producers.first_undecided_offset().unwrap_or(log_end);
         Ok(undecided.max(log_start).min(log_end))
     }
 
     /// Aborted transactions that the `.txnindex` of the newest segment may not have yet.
-    pub(super) fn foreign_aborted(&self) -> Vec<AbortedTxn> {
+    pub(super) fn foreign_aborted(&self) -> Result<Vec<AbortedTxn>> {
         match self.access {
-            Access::Owned => Vec::new(),
-            Access::Foreign => self.foreign.lock().aborted.clone(),
+            Access::Owned => Ok(Vec::new()),
+            Access::Foreign => Ok(self.look_at_transactions()?.0.aborted.clone()),
         }
+    }
+
+    /// The transactions up to the log's end, and where the log begins.
+    fn look_at_transactions(&self) -> Result<(MutexGuard<'_, ForeignTransactions>, i64)> {
+        let mut known = self.foreign.lock();
+        let segments = self.segments();
+        let (log_start, log_end) = span(&segments, self.log_start_offset());
+        known.look(&self.dir, &segments, log_end)?;
+        Ok((known, log_start))
     }
 }
 

@@ -182,7 +182,7 @@ impl Log {
 
     fn find_aborted(&self, from: i64, upper_bound: i64) -> Result<Vec<AbortedTxn>> {
         // Looked at before the segments: what is forgotten here stands in the index of one of those.
-        let newest = self.foreign_aborted();
+        let newest = self.foreign_aborted()?;
         let segments = self.segments();
         let after = segments.partition_point(|segment| segment.base_offset <= from);
         let mut found = Vec::new();

@@ -364,10 +364,8 @@ fn a_reader_beside_the_writer_follows_every_transaction() {
             std::fs::rename(&active, &hidden).unwrap();
         }
         let end = log.log_end_offset();
-        let told = (
-            beside.find_last_stable_offset().unwrap(),
-            beside.aborted_transactions(0, end).unwrap(),
-        );
+        let aborted = beside.aborted_transactions(0, end).unwrap();
+        let told = (beside.find_last_stable_offset().unwrap(), aborted);
         let expected = (
             log.last_stable_offset(),
             log.aborted_transactions(0, end).unwrap(),
