@@ -135,6 +135,10 @@ def _fields(message: dict[str, Any], fields: Fields, version: int) -> dict[str, 
     return {shown: message[name] for name, shown, first, last in fields if first <= version <= last}
 
 
+def _shows(fields: Fields) -> Callable[[dict[str, Any], int], dict[str, Any]]:
+    return lambda message, version: _fields(message, fields, version)
+
+
 def _binary(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode("ascii")
 
@@ -197,6 +201,10 @@ def _whole(message: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _shows_all(message: dict[str, Any], _: int) -> dict[str, Any]:
+    return _whole(message)
+
+
 def _kafka_name(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)
@@ -218,45 +226,56 @@ def _json(kind: str, version: int, data: dict[str, Any]) -> str:
     return json.dumps({kind: str(version), "data": data}, ensure_ascii=False, separators=(",", ":"))
 
 
+Show = Callable[[dict[str, Any], int], dict[str, Any]]
+"""A decoded message and its version to what is shown of it."""
+
+# Of each version of a key: the name of its schemas, and what is shown of the key and of the value.
+OFFSETS_RECORDS: dict[int, tuple[str, Show, Show]] = {
+    **dict.fromkeys((0, 1), ("OffsetCommit", _shows(OFFSET_KEY), _shows(OFFSET_VALUE))),
+    2: ("GroupMetadata", _shows(GROUP_KEY), _group_value),
+    **{version: (name, _shows_all, _shows_all) for version, name in CONSUMER_GROUP.items()},
+}
+
+
 def offsets_parser(offset: int, key: bytes | None, value: bytes | None) -> Parsed:
-    from logcore._native import ProtocolError, decode_data
+    from logcore._native import ProtocolError
 
     if key is None:
         raise CommandError(
             f"Failed to decode message at offset {offset} using offset topic decoder (message had a missing key)"
         )
-    if len(key) < 2:
-        return f"Error at offset {offset}, skipping. The key has {len(key)} bytes, no version.", None
-    version = int.from_bytes(key[:2], "big", signed=True)
-    if version not in (0, 1, 2, *CONSUMER_GROUP):
-        return f"Unknown record type {version} at offset {offset}, skipping.", None
     try:
-        if version in CONSUMER_GROUP:
-            shown_key = _whole(decode_data(f"{CONSUMER_GROUP[version]}Key", version, key[2:]))
-        elif version == 2:
-            shown_key = _fields(decode_data("GroupMetadataKey", version, key[2:]), GROUP_KEY, version)
-        else:
-            shown_key = _fields(decode_data("OffsetCommitKey", version, key[2:]), OFFSET_KEY, version)
-        return _json("type", version, shown_key), _offsets_value(version, value)
+        version = _version("key", key)
+        if version not in OFFSETS_RECORDS:
+            return f"Unknown record type {version} at offset {offset}, skipping.", None
+        schema, show_key, show_value = OFFSETS_RECORDS[version]
+        shown_key = _part("key", f"{schema}Key", key, "type", show_key)
+        if value is None:
+            return shown_key, "<DELETE>"
+        return shown_key, _part("value", f"{schema}Value", value, "version", show_value)
     except ProtocolError as error:
         return f"Error at offset {offset}, skipping. {error}", None
 
 
-def _offsets_value(key_version: int, value: bytes | None) -> str:
+def _version(what: str, data: bytes) -> int:
+    from logcore._native import ProtocolError
+
+    if len(data) < 2:
+        raise ProtocolError(f"Could not read version from {what}'s buffer.")
+    return int.from_bytes(data[:2], "big", signed=True)
+
+
+def _part(what: str, schema: str, data: bytes, label: str, show: Show) -> str:
+    """A key or a value as JSON; the reasons why it cannot be one are told in Kafka's words, then in the codec's."""
     from logcore._native import ProtocolError, decode_data
 
-    if value is None:
-        return "<DELETE>"
-    if len(value) < 2:
-        raise ProtocolError(f"the value has {len(value)} bytes, no version")
-    version = int.from_bytes(value[:2], "big", signed=True)
-    if key_version in CONSUMER_GROUP:
-        shown = _whole(decode_data(f"{CONSUMER_GROUP[key_version]}Value", version, value[2:]))
-    elif key_version == 2:
-        shown = _group_value(decode_data("GroupMetadataValue", version, value[2:]), version)
-    else:
-        shown = _fields(decode_data("OffsetCommitValue", version, value[2:]), OFFSET_VALUE, version)
-    return _json("version", version, shown)
+    version = _version(what, data)
+    try:
+        message = decode_data(schema, version, data[2:])
+    except ProtocolError as error:
+        reason = f"Could not read record with version {version} from {what}'s buffer due to: {error}."
+        raise ProtocolError(reason) from None
+    return _json(label, version, show(message, version))
 
 
 # ---- __transaction_state ----
