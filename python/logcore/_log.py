@@ -578,9 +578,11 @@ class Log:
         """Deletes the records before `before_offset`, all there are if -1, and returns where the log begins then.
 
         As Kafka's DeleteRecords: the start moves at once, and is remembered; whole segments before it are removed
-        by the next `maintain`. An offset before the start changes nothing.
+        by the next `maintain`. An offset before the start changes nothing. A log that is only compacted
+        (`cleanup_policy="compact"`) refuses.
 
-        Raises OffsetOutOfRangeError after the end, ReadOnlyError, LogClosedError, LogIOError, OfflineError.
+        Raises OffsetOutOfRangeError after the end, LogConfigError, ReadOnlyError, LogClosedError, LogIOError,
+        OfflineError.
 
         >>> import logcore, tempfile
         >>> with logcore.open(tempfile.mkdtemp()) as log:

@@ -119,6 +119,16 @@ impl Handle {
         const HIGH_WATERMARK: i64 = -1;
         self.check_process()?;
         let log = self.log();
+        // Whether it is closed is told first.
+        log.refresh()?;
+        if !log.config().cleanup_delete {
+            // `Partition.deleteRecordsOnLeader`
+            return Err(StorageError::InvalidConfig {
+                name: "cleanup.policy",
+                value: "compact".to_owned(),
+                reason: "to have records deleted, a log has to be opened with delete, or compact,delete",
+            });
+        }
         let offset = match offset {
             HIGH_WATERMARK => log.high_watermark(),
             0.. => offset,
