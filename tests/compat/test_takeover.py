@@ -30,6 +30,7 @@ from tests.compat.conftest import KafkaTools
 from tests.compat.engine import Engine, end_marker, transactional
 from tests.compat.golden_directories import GOLDEN, text
 from tests.compat.test_directories import CODECS, TIMEOUT, Row, produce
+from tests.compat.test_verify_kafka import until
 from tests.conftest import BrokerProcess
 from tests.server import wire
 
@@ -181,14 +182,14 @@ def versions(bootstrap: str, topic: str, first: int, count: int) -> None:
 
 
 def until_cleaned(log_dir: Path, topic: str, offset: int) -> None:
-    """Waits for the cleaner to write down that it is through to `offset`; there is nothing to subscribe to but its file."""
-    deadline = time.monotonic() + TIMEOUT
-    while time.monotonic() < deadline:
-        file = log_dir / "cleaner-offset-checkpoint"
+    """Waits for the cleaner to write down that it is through to `offset`."""
+    file = log_dir / "cleaner-offset-checkpoint"
+
+    def is_cleaned() -> bool:
         found = re.search(rf"^{topic} 0 (\d+)$", file.read_text(), re.MULTILINE) if file.exists() else None
-        if found and int(found[1]) >= offset:
-            return
-    raise AssertionError(f"the cleaner did not come to offset {offset} of {topic}")
+        return found is not None and int(found[1]) >= offset
+
+    until(is_cleaned, f"compaction of {topic} to offset {offset}")
 
 
 def retry(bootstrap: str, first: int = 0, last: int = 5) -> list[tuple[int, int]]:
