@@ -85,7 +85,7 @@ class ApacheKafka:
     ) -> None:
         self.directory = directory
         self.log_dir = log_dir or directory / "kafka-logs"
-        self._settings = settings or {}
+        self._settings = dict(settings or {})
         self._zookeeper: JavaServer | None = None
         if zookeeper_port is None:
             zookeeper_port = free_port()
@@ -102,9 +102,11 @@ class ApacheKafka:
         )
         return JavaServer("-Xmx128m", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config))
 
-    def start(self) -> None:
+    def start(self, settings: dict[str, str] | None = None) -> None:
+        """Starts it, from now on with these settings too."""
+        self._settings |= settings or {}
         port = free_port()
-        settings = {
+        all_settings = {
             "broker.id": "0",
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "log.dirs": str(self.log_dir),
@@ -122,7 +124,7 @@ class ApacheKafka:
             "log.retention.check.interval.ms": "1000",
         } | self._settings
         config = self.directory / "server.properties"
-        config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        config.write_text("".join(f"{name}={value}\n" for name, value in all_settings.items()))
         self._broker = JavaServer("-Xmx384m", "kafka.Kafka", str(config))
         self.bootstrap = f"127.0.0.1:{port}"
         self._wait_ready()
