@@ -47,16 +47,18 @@ COMPACTED = {
 TOPICS = {
     **dict.fromkeys(CODECS, SMALL),
     **{f"{codec}-append-time": {**SMALL, "message.timestamp.type": "LogAppendTime"} for codec in CODECS},
-    **{f"v{magic}-{codec}": SMALL for magic in (0, 1) for codec in CODECS if codec != "zstd"},
-    "followed": SMALL,
+    # What Kafka's directories hold (tests/compat/golden_directories.py), taken over by a follower of ours.
+    **{f"golden-{path.name.removesuffix('-0')}": SMALL for path in sorted(GOLDEN.glob("*-0"))},
     "retried": SMALL,
     "transactions": SMALL,
     "open-transaction": SMALL,
     "compacted": COMPACTED,
+    "compacted-tombstones": {**COMPACTED, "delete.retention.ms": "86400000"},
     "compacted-transactions": COMPACTED,
     "flooded": SMALL,
 }
-COMPACTED_TOPICS = {"compacted", "compacted-transactions"}
+GOLDENS = [topic for topic in TOPICS if topic.startswith("golden-")]
+COMPACTED_TOPICS = {topic for topic in TOPICS if "compacted" in topic}
 OFFSETS = {"offsets.topic.num.partitions": "1"}
 CLEANING = {"log.cleaner.backoff.ms": "50", "log.cleaner.dedupe.buffer.size": "2097152"}
 # What is served must not change while one after the other is asked.
@@ -145,8 +147,8 @@ def ask(bootstrap: str) -> Served:
     served = {}
     for topic in topics:
         bounds = consumer.get_watermark_offsets(confluent.TopicPartition(topic, 0), TIMEOUT)
-        stamps = sorted({row[1] for _, row in everything[topic] if row[1] >= 0})
-        if topic.startswith("v0"):
+        stamps = sorted({row[1] for _, row in everything[topic]})
+        if -1 in stamps:
             # Kafka takes a segment without timestamps for one of its file's time, and looks no further; we look further.
             stamps = []
         asked = stamps[:: max(1, len(stamps) // 5)] + [stamp + 1 for stamp in stamps[-1:]]
@@ -170,13 +172,24 @@ def create_topics(bootstrap: str) -> None:
         created.result(TIMEOUT)
 
 
-def versions(bootstrap: str, topic: str, first: int, count: int) -> None:
-    """Many versions of few keys, some of them tombstones, from an idempotent producer."""
-    producer = confluent.Producer(
-        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "batch.num.messages": 10, "linger.ms": 5}
-    )
+def version(n: int) -> tuple[bytes, bytes | None]:
+    """Key and value: many versions of few keys, some of them tombstones, and keys that are only deleted."""
+    if n % 100 == 50:
+        return b"gone%d" % n, None
+    return b"k%d" % (n % KEYS), None if n % 23 == 5 else b"%d" % n
+
+
+def produce_versions(bootstrap: str, topic: str, first: int, count: int, codec: str = "none") -> None:
+    settings = {
+        "enable.idempotence": True,
+        "batch.num.messages": 10,
+        "linger.ms": 5,
+        "compression.type": codec,
+    }
+    producer = confluent.Producer({"bootstrap.servers": bootstrap, **settings})
     for n in range(first, first + count):
-        producer.produce(topic, None if n % 23 == 5 else b"%d" % n, b"k%d" % (n % KEYS), partition=0)
+        key, value = version(n)
+        producer.produce(topic, value, key, partition=0)
         producer.poll(0)
     assert producer.flush(TIMEOUT) == 0
 
@@ -264,11 +277,9 @@ def write_as_engine(log_dir: Path, scratch: Path, story: Story) -> None:
             engine.compact("compacted-transactions")
             last = [logcore.Record(value=b"last", key=b"active", timestamp=int(time.time() * 1000))]
             engine.append("compacted-transactions", logcore.build_batch(last))
-        for topic in TOPICS:
-            source = {"followed": "transactional"}.get(topic, topic)
-            if topic == "followed" or topic.startswith("v"):
-                for segment in sorted((GOLDEN / f"{source}-0").glob("*.log")):
-                    engine.follow(topic, segment.read_bytes())
+        for topic in GOLDENS:
+            for segment in sorted((GOLDEN / f"{topic.removeprefix('golden-')}-0").glob("*.log")):
+                engine.follow(topic, segment.read_bytes())
 
 
 def flood(broker: BrokerProcess, story: Story, killed: bool) -> None:
@@ -308,18 +319,19 @@ def write_ours(start: Starter, data: Path, scratch: Path, story: Story) -> Broke
         settings = {"compression.type": codec, "enable.idempotence": True}
         produce(broker.bootstrap, codec, 0, 120, **settings)
         produce(broker.bootstrap, f"{codec}-append-time", 0, 120, **settings)
-    versions(broker.bootstrap, "compacted", 0, 1000)
-    # Two passes at least over the first 300.
-    until_cleaned(data / "kafka-logs", "compacted", 300)
-    versions(broker.bootstrap, "compacted", 1000, 300)
-    until_cleaned(data / "kafka-logs", "compacted", 1000)
+    for topic, codec in (("compacted", "none"), ("compacted-tombstones", "zstd")):
+        produce_versions(broker.bootstrap, topic, 0, 1000, codec)
+        # Two passes at least over the first 300.
+        until_cleaned(data / "kafka-logs", topic, 300)
+        produce_versions(broker.bootstrap, topic, 1000, 300, codec)
+        until_cleaned(data / "kafka-logs", topic, 1000)
     assert retry(broker.bootstrap) == [(0, 4 * number) for number in range(6)]
     assert retry(broker.bootstrap) == [(OUT_OF_ORDER, -1), *((0, 4 * number) for number in range(1, 6))]
     assert broker.stop() == 0
     write_as_engine(data / "kafka-logs", scratch, story)
     broker = start(data, OFFSETS | NOT_CLEANING)
-    for topic in TOPICS:
-        if topic.startswith("v"):
+    for topic in GOLDENS:
+        if topic.startswith(("golden-v0", "golden-v1", "golden-upgraded")):
             produce(broker.bootstrap, topic, 120, 30, **{"compression.type": "gzip"})
     return broker
 
@@ -330,7 +342,8 @@ def write_on(kafka: ApacheKafka) -> None:
         if not topic.startswith(("compacted", "open")):
             codec = next((codec for codec in CODECS if codec in topic), "none")
             produce(kafka.bootstrap, topic, 500, 30, **{"compression.type": codec})
-    versions(kafka.bootstrap, "compacted", 2000, 50)
+    for topic in ("compacted", "compacted-tombstones"):
+        produce_versions(kafka.bootstrap, topic, 2000, 50, "lz4")
     producer = confluent.Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "kafkas"})
     producer.init_transactions(TIMEOUT)
     for number in range(4):
@@ -499,23 +512,29 @@ def test_what_is_committed(story: Story) -> None:
 
 
 def test_what_kafka_said_of_the_golden_directories(story: Story) -> None:
-    """Taken over by a follower, they are served as when they were made."""
-    for topic in [name for name in TOPICS if name.startswith("v")] + ["followed"]:
-        source = "transactional" if topic == "followed" else topic
+    """Taken over by a follower, their records are served as when they were made, and so are the committed ones."""
+    for topic in GOLDENS:
+        name = topic.removeprefix("golden-")
+        recorded = json.loads((GOLDEN / f"{name}.json").read_text())
         rows = [text(row) for _, row in story.ours[topic].everything]
-        recorded = json.loads((GOLDEN / f"{source}.json").read_text())
-        assert rows[: len(recorded)] == recorded
-    recorded = json.loads((GOLDEN / "transactional-committed.json").read_text())
-    assert [text(row) for _, row in story.ours["followed"].committed] == recorded
+        assert rows[: len(recorded)] == recorded, name
+        if "transactional" in name:
+            recorded = json.loads((GOLDEN / f"{name}-committed.json").read_text())
+            assert [text(row) for _, row in story.ours[topic].committed] == recorded, name
 
 
 def test_compaction_left_each_keys_last_value(story: Story) -> None:
-    rows = [row for _, row in story.ours["compacted"].everything]
-    found = {key: value for _, _, key, value, _ in rows if value is not None}
-    last = {b"k%d" % (n % KEYS): None if n % 23 == 5 else b"%d" % n for n in range(1300)}
-    assert found == {key: value for key, value in last.items() if value is not None}
-    assert len(rows) < 600
-    assert min(row[0] for row in rows) > 250
+    last = dict(version(n) for n in range(1300))
+    values = {key: value for key, value in last.items() if value is not None}
+    found: dict[str, dict[bytes | None, bytes | None]] = {}
+    for topic in ("compacted", "compacted-tombstones"):
+        rows = [row for _, row in story.ours[topic].everything]
+        assert len(rows) < 600
+        found[topic] = {key: value for _, _, key, value, _ in rows}
+        assert {key: value for key, value in found[topic].items() if value is not None} == values
+    # Tombstones go with the second pass where `delete.retention.ms` is over, and stay where it is not.
+    assert found["compacted"].keys() <= last.keys() - {b"gone50", b"gone150", b"gone250"}
+    assert found["compacted-tombstones"] == last
     kept = story.ours["compacted-transactions"].everything
     assert len(kept) < len(story.ours["transactions"].everything) // 3
 
