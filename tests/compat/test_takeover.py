@@ -44,6 +44,9 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": "0",
 }
+# Where a crash may stop a compaction: before it, in each of its steps (`rust/crates/storage/src/log/compaction.rs`), after it.
+SWAP_STEPS = ["cleaned", "half-swap", "swap", "half-deleted", "deleted", "half-renamed", "done"]
+SWAPPED = "compacted-swap-done"
 TOPICS = {
     **dict.fromkeys(CODECS, SMALL),
     **{f"{codec}-append-time": {**SMALL, "message.timestamp.type": "LogAppendTime"} for codec in CODECS},
@@ -56,6 +59,7 @@ TOPICS = {
     "compacted-tombstones": {**COMPACTED, "delete.retention.ms": "86400000"},
     "compacted-transactions": COMPACTED,
     "flooded": SMALL,
+    **{f"compacted-swap-{step}": COMPACTED for step in SWAP_STEPS},
 }
 GOLDENS = [topic for topic in TOPICS if topic.startswith("golden-")]
 COMPACTED_TOPICS = {topic for topic in TOPICS if "compacted" in topic}
@@ -265,15 +269,17 @@ def write_transactions(engine: Engine, topic: str, last_is_open: bool) -> list[t
     return aborted
 
 
+ENGINE = {
+    "segment_bytes": "4000",
+    "index_interval_bytes": "512",
+    "retention_ms": "-1",
+    "delete_retention_ms": "0",
+}
+
+
 def write_as_engine(log_dir: Path, scratch: Path, story: Story) -> None:
     """What no client may write."""
-    config = {
-        "segment_bytes": "4000",
-        "index_interval_bytes": "512",
-        "retention_ms": "-1",
-        "delete_retention_ms": "0",
-    }
-    with Engine(log_dir, scratch, **config) as engine:
+    with Engine(log_dir, scratch, **ENGINE) as engine:
         for topic in ("transactions", "open-transaction", "compacted-transactions"):
             aborted = write_transactions(engine, topic, last_is_open=topic == "open-transaction")
             story.aborted[topic] = aborted
@@ -288,7 +294,64 @@ def write_as_engine(log_dir: Path, scratch: Path, story: Story) -> None:
                 engine.follow(topic, segment.read_bytes())
 
 
-def flood(broker: BrokerProcess, story: Story, killed: bool) -> None:
+def write_swap(log_dir: Path, scratch: Path) -> None:
+    """A log before its compaction and after it, which made one segment out of several, in `scratch`."""
+    with Engine(log_dir, scratch, **ENGINE) as engine:
+        for n in range(60):
+            records = [
+                logcore.Record(value=b"%d/%d" % (n, k), key=b"k%d" % (7 * k % 13), timestamp=n)
+                for k in range(30)
+            ]
+            engine.append(SWAPPED, logcore.build_batch(records))
+        engine.roll(SWAPPED)
+        engine.append(
+            SWAPPED, logcore.build_batch([logcore.Record(value=b"active", key=b"a", timestamp=99)] * 5)
+        )
+    shutil.copytree(log_dir / f"{SWAPPED}-0", scratch / "before")
+    with Engine(log_dir, scratch, **ENGINE | {"segment_bytes": "1000000"}) as engine:
+        engine.compact(SWAPPED)
+    shutil.copytree(log_dir / f"{SWAPPED}-0", scratch / "after")
+
+
+def leave_swap(directory: Path, before: Path, after: Path, step: str) -> None:
+    """Makes of a partition's directory what a crash at `step` of the compaction leaves."""
+
+    def bring(source: Path, suffix: str = "") -> None:
+        shutil.copy(source, directory / f"{source.name}{suffix}")
+
+    for file in [*directory.glob("0*"), directory / "leader-epoch-checkpoint"]:
+        file.unlink(missing_ok=True)
+    bring(before / "leader-epoch-checkpoint")
+    active = max(before.glob("*.log")).stem
+    old = [file for file in sorted(before.glob("0*")) if file.stem < active]
+    new = [after / f"{0:020}{suffix}" for suffix in (".log", ".index", ".timeindex")]
+    for file in before.glob("0*"):
+        if file not in old:
+            bring(file)
+    gone = {
+        "half-deleted": len(old) // 2,
+        "deleted": len(old),
+        "half-renamed": len(old),
+        "done": len(old),
+    }.get(step, 0)
+    for number, file in enumerate(old):
+        bring(file, ".deleted" if number < gone else "")
+    suffixes = {
+        "cleaned": [".cleaned"] * 3,
+        "half-swap": [".swap", ".cleaned", ".cleaned"],
+        "half-renamed": ["", ".swap", ".swap"],
+        "done": [""] * 3,
+    }.get(step, [".swap"] * 3)
+    for file, suffix in zip(new, suffixes, strict=True):
+        bring(file, suffix)
+
+
+def leave_swaps(log_dir: Path, scratch: Path, steps: dict[str, str]) -> None:
+    for name, step in steps.items():
+        leave_swap(log_dir / f"compacted-swap-{name}-0", scratch / "before", scratch / "after", step)
+
+
+def flood(broker: BrokerProcess, story: Story) -> None:
     """Produces until enough is acknowledged; the broker is killed in the middle of the rest."""
 
     def delivered(error: object, message: confluent.Message) -> None:
@@ -305,13 +368,13 @@ def flood(broker: BrokerProcess, story: Story, killed: bool) -> None:
             "log_level": 0,
         }
     )
-    for n in range(20 * ACKNOWLEDGED_MIN if killed else ACKNOWLEDGED_MIN):
+    for n in range(20 * ACKNOWLEDGED_MIN if story.killed else ACKNOWLEDGED_MIN):
         producer.produce("flooded", b"%d" % n, partition=0, on_delivery=delivered)
     deadline = time.monotonic() + TIMEOUT
     while len(story.acknowledged) < ACKNOWLEDGED_MIN:
         producer.poll(0.001)
         assert time.monotonic() < deadline, f"{len(story.acknowledged)} acknowledged"
-    if killed:
+    if story.killed:
         broker.kill()
         producer.purge()
         producer.flush(TIMEOUT)
@@ -335,6 +398,9 @@ def write_ours(start: Starter, data: Path, scratch: Path, story: Story) -> Broke
     assert retry(broker.bootstrap) == [(OUT_OF_ORDER, -1), *((0, 4 * number) for number in range(1, 6))]
     assert broker.stop() == 0
     write_as_engine(data / "kafka-logs", scratch, story)
+    write_swap(data / "kafka-logs", scratch)
+    if not story.killed:
+        leave_swaps(data / "kafka-logs", scratch, dict.fromkeys(SWAP_STEPS, "done"))
     broker = start(data, OFFSETS | NOT_CLEANING)
     for topic in GOLDENS:
         if topic.startswith(("golden-v0", "golden-v1", "golden-upgraded")):
@@ -348,8 +414,9 @@ def write_on(kafka: ApacheKafka) -> None:
         if not topic.startswith(("compacted", "open")):
             codec = next((codec for codec in CODECS if codec in topic), "none")
             produce(kafka.bootstrap, topic, 500, 30, **{"compression.type": codec})
-    for topic in ("compacted", "compacted-tombstones"):
-        produce_versions(kafka.bootstrap, topic, 2000, 50, "lz4")
+    for topic in TOPICS:
+        if topic.startswith("compacted"):
+            produce_versions(kafka.bootstrap, topic, 2000, 50, "lz4")
     producer = confluent.Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "kafkas"})
     producer.init_transactions(TIMEOUT)
     for number in range(4):
@@ -436,8 +503,9 @@ def story(
     start, story = Starter(), Story(killed)
     try:
         broker = write_ours(start, data, scratch, story)
-        flood(broker, story, killed)
+        flood(broker, story)
         if killed:
+            leave_swaps(data / "kafka-logs", scratch, {step: step for step in SWAP_STEPS})
             # What we serve after the crash is asked of a copy: Kafka recovers the logs itself.
             shutil.copytree(data, copy)
             broker = start(copy, OFFSETS | NOT_CLEANING)
@@ -567,6 +635,13 @@ def test_compaction_left_each_keys_last_value(story: Story) -> None:
     assert found["compacted-tombstones"] == last
     kept = story.ours["compacted-transactions"].everything
     assert len(kept) < len(story.ours["transactions"].everything) // 3
+
+
+def test_a_compaction_that_a_crash_ended_is_finished_or_undone(story: Story) -> None:
+    counts = {step: len(story.ours[f"compacted-swap-{step}"].everything) for step in SWAP_STEPS}
+    before, after = 60 * 30 + 5, 13 + 5
+    undone = ("cleaned", "half-swap") if story.killed else ()
+    assert counts == {step: before if step in undone else after for step in SWAP_STEPS}
 
 
 def test_dump_log_segments_finds_nothing(story: Story) -> None:
