@@ -1,7 +1,8 @@
-"""Apache Kafka 3.9.1 in ZooKeeper mode, as a peer: its own ZooKeeper and one broker, on loopback, in a directory of the test."""
+"""Apache Kafka 3.9.1 in ZooKeeper mode, as a peer: one broker on loopback, with its own ZooKeeper or with our coordinator."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
+from cluster.coordinator import CoordinatorServer
 from tests.compat.conftest import KAFKA_LIBS
 
 START_TIMEOUT = 90.0
@@ -68,27 +70,43 @@ class JavaServer:
 
 
 class ApacheKafka:
-    """One Apache broker whose logs are in `log_dir`; it may be stopped and started again on what it or another left there."""
+    """One Apache broker whose logs are in `log_dir`; it may be stopped and started again on what it or another left there.
 
-    def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
+    `zookeeper_port`: of a coordinator that runs already; otherwise Apache ZooKeeper is started, in `directory`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: dict[str, str] | None = None,
+        *,
+        log_dir: Path | None = None,
+        zookeeper_port: int | None = None,
+    ) -> None:
         self.directory = directory
-        self.log_dir = directory / "kafka-logs"
-        self._settings = settings or {}
-        self._zookeeper_port = free_port()
-        config = directory / "zookeeper.properties"
-        config.write_text(
-            f"dataDir={directory}/zookeeper\nclientPort={self._zookeeper_port}\nclientPortAddress=127.0.0.1\n"
-            "admin.enableServer=false\n"
-        )
-        self._zookeeper = JavaServer(
-            "-Xmx128m", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)
-        )
+        self.log_dir = log_dir or directory / "kafka-logs"
+        self._settings = dict(settings or {})
+        self._zookeeper: JavaServer | None = None
+        if zookeeper_port is None:
+            zookeeper_port = free_port()
+            self._zookeeper = self._start_zookeeper(zookeeper_port)
+        self._zookeeper_port = zookeeper_port
         self._broker: JavaServer | None = None
         self.bootstrap = ""
 
-    def start(self) -> None:
+    def _start_zookeeper(self, port: int) -> JavaServer:
+        config = self.directory / "zookeeper.properties"
+        config.write_text(
+            f"dataDir={self.directory}/zookeeper\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
+            "admin.enableServer=false\n"
+        )
+        return JavaServer("-Xmx128m", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config))
+
+    def start(self, settings: dict[str, str] | None = None) -> None:
+        """Starts it, from now on with these settings too."""
+        self._settings |= settings or {}
         port = free_port()
-        settings = {
+        all_settings = {
             "broker.id": "0",
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "log.dirs": str(self.log_dir),
@@ -106,7 +124,7 @@ class ApacheKafka:
             "log.retention.check.interval.ms": "1000",
         } | self._settings
         config = self.directory / "server.properties"
-        config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        config.write_text("".join(f"{name}={value}\n" for name, value in all_settings.items()))
         self._broker = JavaServer("-Xmx384m", "kafka.Kafka", str(config))
         self.bootstrap = f"127.0.0.1:{port}"
         self._wait_ready()
@@ -137,7 +155,8 @@ class ApacheKafka:
         try:
             self.stop(signal.SIGKILL)
         finally:
-            self._zookeeper.stop(signal.SIGKILL)
+            if self._zookeeper is not None:
+                self._zookeeper.stop(signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -148,3 +167,34 @@ def apache_kafka(directory: Path, settings: dict[str, str] | None = None) -> Ite
         yield peer
     finally:
         peer.close()
+
+
+@contextlib.contextmanager
+def apache_kafka_in_place_of_ours(
+    directory: Path, data_dir: Path, settings: dict[str, str] | None = None
+) -> Iterator[ApacheKafka]:
+    """Apache Kafka, started, on what `logcore start --data-dir` left: its logs, and its topics in our coordinator."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with coordinator(data_dir / "coordinator") as port:
+        peer = ApacheKafka(directory, settings, log_dir=data_dir / "kafka-logs", zookeeper_port=port)
+        try:
+            peer.start()
+            yield peer
+        finally:
+            peer.close()
+
+
+@contextlib.contextmanager
+def coordinator(data_dir: Path) -> Iterator[int]:
+    """Our coordinator by itself, in a thread: its port."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        server = CoordinatorServer(data_dir, expire_sessions_at_start=True)
+        yield asyncio.run_coroutine_threadsafe(server.start(), loop).result(STOP_TIMEOUT)
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(STOP_TIMEOUT)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(STOP_TIMEOUT)
+        loop.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -38,6 +38,12 @@ class KafkaTools:
         ]
 
     def run(self, main_class: str, *arguments: str, stdin: str | None = None, status: int | None = 0) -> str:
+        """What it wrote to its standard output."""
+        return self._done(main_class, arguments, stdin, status).stdout
+
+    def _done(
+        self, main_class: str, arguments: tuple[str, ...], stdin: str | None = None, status: int | None = 0
+    ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             self.command(main_class, *arguments),
             input=stdin,
@@ -49,16 +55,16 @@ class KafkaTools:
             assert done.returncode == status, (
                 f"{main_class} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
             )
-        return done.stdout
+        return done
 
     def topics(self, *arguments: str, status: int | None = 0) -> str:
         return self.run("org.apache.kafka.tools.TopicCommand", *arguments, status=status)
 
-    def dump_log(self, *files: Path) -> str:
+    def dump_log(self, *files: Path, flags: Sequence[str] = ("--deep-iteration", "--print-data-log")) -> str:
+        """What DumpLogSegments prints, and what it finds wrong, which it writes to its standard error."""
         names = ",".join(map(str, files))
-        return self.run(
-            "kafka.tools.DumpLogSegments", "--deep-iteration", "--print-data-log", "--files", names
-        )
+        done = self._done("kafka.tools.DumpLogSegments", (*flags, "--files", names))
+        return done.stdout + done.stderr
 
 
 @pytest.fixture(scope="session")

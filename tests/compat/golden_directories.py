@@ -1,18 +1,20 @@
 """Writes tests/golden/kafka-3.9.1: log directories as Apache Kafka 3.9.1 leaves them, and what its own consumers read there.
 
-usage: python -m tests.compat.golden_directories      (needs java and `make peers`; replaces the directory)
+usage: python -m tests.compat.golden_directories [PART...]     (needs java and `make peers`; writes all parts unless told)
 
-One partition's directory for each compression, for transactions, for a compacted log, for a broker that was killed, and
+One partition's directory for each compression, for transactions, for compacted logs, for a broker that was killed, and
 for the record formats v0 and v1, which Kafka still writes when `inter.broker.protocol.version` is below 3.0. Beside each
-stands a JSON file of the records that librdkafka read from the broker: offset, timestamp, key, value and headers, bytes as
-Latin-1 text.
+stands a JSON file of the records that librdkafka read from the broker, and Kafka's Java consumer too: offset, timestamp, key,
+value and headers, bytes as Latin-1 text; of those with transactions a second one of what readers of committed records get.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +22,21 @@ from pathlib import Path
 import confluent_kafka as confluent
 
 from tests.compat.apache import ApacheKafka, apache_kafka
+from tests.compat.conftest import KafkaTools
 from tests.compat.test_directories import CODECS, TIMEOUT, Row, consume, create, produce
+from tests.compat.test_verify_kafka import until
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "kafka-3.9.1"
 SMALL = {"segment_bytes": "6000", "index_interval_bytes": "512", "retention_ms": "-1"}
+LEGACY_CODECS = ("none", "gzip", "snappy", "lz4")
+# What the cleaner is given: it works at once, and on everything before the active segment.
+COMPACTED = {
+    "cleanup_policy": "compact",
+    "segment_bytes": "3000",
+    "index_interval_bytes": "512",
+    "min_cleanable_dirty_ratio": "0.01",
+}
+KEYS = 19
 
 
 def text(row: Row) -> list[object]:
@@ -35,27 +48,103 @@ def text(row: Row) -> list[object]:
     return [offset, timestamp, plain(key), plain(value), [[name, plain(part)] for name, part in headers]]
 
 
-def keep(kafka: ApacheKafka, topic: str, served: list[Row], name: str | None = None) -> None:
-    name = name or topic
-    shutil.copytree(kafka.log_dir / f"{topic}-0", GOLDEN / f"{name}-0")
-    lines = ",\n".join(json.dumps(text(row)) for row in served)
+def as_javas_consumer_prints(row: Row) -> str:
+    offset, timestamp, key, value, headers = row
+
+    def plain(part: bytes | None) -> str:
+        return "null" if part is None else part.decode("latin-1")
+
+    stamp = str(timestamp) if timestamp >= 0 else "NO_TIMESTAMP"
+    named = ",".join(f"{name}:{plain(part)}" for name, part in headers) or "NO_HEADERS"
+    return "\t".join([stamp, f"Offset:{offset}", named, plain(key), plain(value)])
+
+
+def served(kafka: ApacheKafka, topic: str, isolation: str = "read_uncommitted") -> list[Row]:
+    """What librdkafka reads, which has to be what Kafka's own consumer reads."""
+    rows = consume(kafka.bootstrap, topic, isolation)
+    shown = ("timestamp", "offset", "headers", "key", "value")
+    said = KafkaTools().run(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *(
+            "--bootstrap-server",
+            kafka.bootstrap,
+            "--topic",
+            topic,
+            "--partition",
+            "0",
+            "--offset",
+            "earliest",
+        ),
+        *("--isolation-level", isolation, "--max-messages", str(len(rows))),
+        *(word for name in shown for word in ("--property", f"print.{name}=true")),
+    )
+    said = re.sub(r"^(CreateTime|LogAppendTime):", "", said, flags=re.MULTILINE)
+    assert said.splitlines() == [as_javas_consumer_prints(row) for row in rows], topic
+    return rows
+
+
+def write_rows(name: str, rows: list[Row]) -> None:
+    lines = ",\n".join(json.dumps(text(row)) for row in rows)
     (GOLDEN / f"{name}.json").write_text(f"[\n{lines}\n]\n")
 
 
+def keep(kafka: ApacheKafka, topic: str, rows: list[Row], committed: list[Row] | None = None) -> None:
+    """Takes the directory; Kafka has to be stopped."""
+    shutil.rmtree(GOLDEN / f"{topic}-0", ignore_errors=True)
+    shutil.copytree(kafka.log_dir / f"{topic}-0", GOLDEN / f"{topic}-0")
+    write_rows(topic, rows)
+    if committed is not None:
+        write_rows(f"{topic}-committed", committed)
+
+
+def producers(kafka: ApacheKafka, names: str, **settings: object) -> list[confluent.Producer]:
+    """Transactional producers that are ready to begin."""
+    made = []
+    for name in names.split():
+        config = {"bootstrap.servers": kafka.bootstrap, "transactional.id": name, **settings}
+        made.append(confluent.Producer(config))
+        made[-1].init_transactions(TIMEOUT)
+    return made
+
+
+def transact(
+    kafka: ApacheKafka, topic: str, count: int, each: int, last_is_open: bool = False, **settings: object
+) -> None:
+    """Transactions of two producers through each other, every third aborted; each producer goes on with its own sequence."""
+    both = producers(kafka, f"{topic}-first {topic}-second", **settings)
+    for number in range(count):
+        for producer in both:
+            producer.begin_transaction()
+        for n in range(each):
+            for who, producer in enumerate(both):
+                value = b"%d/%d/%d" % (who, number, n)
+                producer.produce(topic, value, b"k%d" % (n % KEYS), headers={"n": b"%d" % n}, partition=0)
+                # Several batches of each, between those of the other.
+                if n % 5 == 4:
+                    producer.flush(TIMEOUT)
+        for who, producer in enumerate(both):
+            producer.flush(TIMEOUT)
+            if last_is_open and number == count - 1 and who == 1:
+                OPEN.append(producer)
+            elif (number + who) % 3 == 1:
+                producer.abort_transaction(TIMEOUT)
+            else:
+                producer.commit_transaction(TIMEOUT)
+
+
+# Producers with an open transaction, which must not end before the broker does.
+OPEN: list[confluent.Producer] = []
+
+
 def transactions(kafka: ApacheKafka) -> None:
-    producers = [
-        confluent.Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": name})
-        for name in ("first", "second")
-    ]
-    for producer in producers:
-        producer.init_transactions(TIMEOUT)
+    both = producers(kafka, "first second")
     for number in range(6):
-        for producer in producers:
+        for producer in both:
             producer.begin_transaction()
         for n in range(20):
-            for who, producer in enumerate(producers):
+            for who, producer in enumerate(both):
                 producer.produce("transactional", b"%d/%d/%d" % (who, number, n), partition=0)
-        for who, producer in enumerate(producers):
+        for who, producer in enumerate(both):
             producer.flush(TIMEOUT)
             if (number + who) % 3 == 1:
                 producer.abort_transaction(TIMEOUT)
@@ -63,15 +152,57 @@ def transactions(kafka: ApacheKafka) -> None:
                 producer.commit_transaction(TIMEOUT)
 
 
-def compaction(kafka: ApacheKafka) -> None:
-    producer = confluent.Producer({"bootstrap.servers": kafka.bootstrap, "batch.num.messages": 10})
-    for n in range(1000):
-        value = None if n % 23 == 5 else b"%d" % n
-        producer.produce("compacted", value, b"k%d" % (n % 19), partition=0)
+def versions(kafka: ApacheKafka, topic: str, count: int, codec: str = "none", headers: bool = True) -> None:
+    """Many versions of few keys, some of them tombstones."""
+    settings = {"batch.num.messages": 10, "linger.ms": 5, "compression.type": codec}
+    producer = confluent.Producer(
+        {"bootstrap.servers": kafka.bootstrap, "enable.idempotence": headers, **settings}
+    )
+    for n in range(count):
+        value = None if n % 23 == 5 else b"%d" % n * (1 + n % 30)
+        given = {"n": b"%d" % n} if headers else None
+        producer.produce(topic, value, b"k%d" % (n * 7919 % 104_729 % KEYS), partition=0, headers=given)
         producer.poll(0)
     assert producer.flush(TIMEOUT) == 0
-    while len(consume(kafka.bootstrap, "compacted")) > 300:
-        pass
+
+
+def compaction(kafka: ApacheKafka, topic: str, passes: int = 1) -> None:
+    """Waits until the cleaner has been over all there is; more than one pass takes tombstones and markers out."""
+    file = kafka.log_dir / "cleaner-offset-checkpoint"
+    for _ in range(passes):
+        end = pad(kafka, topic)
+
+        def is_cleaned(end: int = end) -> bool:
+            found = (
+                re.search(rf"^{topic} 0 (\d+)$", file.read_text(), re.MULTILINE) if file.exists() else None
+            )
+            return found is not None and int(found[1]) >= end
+
+        until(is_cleaned, f"compaction of {topic}")
+
+
+def pad(kafka: ApacheKafka, topic: str) -> int:
+    """Ends the active segment, and the next; returns the offset up to which all may be compacted."""
+    offsets: list[int | None] = []
+    producer = confluent.Producer({"bootstrap.servers": kafka.bootstrap})
+    for _ in range(3):
+        producer.produce(
+            topic, b"x" * 2000, b"pad", partition=0, on_delivery=lambda _, m: offsets.append(m.offset())
+        )
+        assert producer.flush(TIMEOUT) == 0
+    assert offsets[-1] is not None
+    return offsets[-1]
+
+
+def stop_and_keep(kafka: ApacheKafka, topics: list[str], transactional: tuple[str, ...] = ()) -> None:
+    """Stops Kafka and takes the directories as they are then, with what was served of exactly that."""
+    kafka.stop()
+    kafka.start({"log.cleaner.enable": "false"})
+    rows = {topic: served(kafka, topic) for topic in topics}
+    committed = {topic: served(kafka, topic, "read_committed") for topic in transactional}
+    kafka.stop()
+    for topic in topics:
+        keep(kafka, topic, rows[topic], committed.get(topic))
 
 
 def current(directory: Path) -> None:
@@ -84,72 +215,141 @@ def current(directory: Path) -> None:
         produce(kafka.bootstrap, "append-time", 0, 60)
         create(kafka, "transactional", **SMALL)
         transactions(kafka)
-        create(
-            kafka,
-            "compacted",
-            cleanup_policy="compact",
-            segment_bytes="3000",
-            segment_ms="100",
-            min_cleanable_dirty_ratio="0.01",
-        )
-        compaction(kafka)
-        topics = [*CODECS, "append-time", "transactional", "compacted"]
-        served = {topic: consume(kafka.bootstrap, topic) for topic in topics}
-        committed = consume(kafka.bootstrap, "transactional", "read_committed")
-        kafka.stop()
-        # The cleaner may have come by once more.
+        stop_and_keep(kafka, [*CODECS, "append-time", "transactional"], ("transactional",))
+
+
+def transactional(directory: Path) -> None:
+    """Transactions in each compression, over several segments; one that is open; and compacted, so that nothing but markers is
+    left of some, and of others not even these."""
+    topics = [f"transactional-{codec}" for codec in CODECS] + [
+        "transactional-open",
+        "transactional-compacted",
+    ]
+    with apache_kafka(directory) as kafka:
         kafka.start()
-        served["compacted"] = consume(kafka.bootstrap, "compacted")
-        kafka.stop()
+        for topic in topics[:-1]:
+            create(kafka, topic, **SMALL | {"segment_bytes": "2000"})
+            codec = topic.removeprefix("transactional-")
+            settings = {"compression.type": codec if codec in CODECS else "none"}
+            transact(kafka, topic, 6, 10, last_is_open=codec == "open", **settings)
+        produce(kafka.bootstrap, "transactional-open", 0, 20)
+        create(kafka, topics[-1], **COMPACTED, delete_retention_ms="0")
+        transact(kafka, topics[-1], 9, 20, **{"compression.type": "lz4"})
+        compaction(kafka, topics[-1], passes=3)
+        transact(kafka, topics[-1], 3, 20, **{"compression.type": "snappy"})
+        compaction(kafka, topics[-1])
+        transact(kafka, topics[-1], 2, 20)
+        stop_and_keep(kafka, topics, tuple(topics))
+        OPEN.clear()
+
+
+def compacted(directory: Path) -> None:
+    """Compacted in each compression; tombstones are still there, with the time at which they may go."""
+    codecs = [f"compacted-{codec}" for codec in CODECS if codec != "none"]
+    topics = ["compacted", *codecs, "compacted-no-tombstones"]
+    with apache_kafka(directory) as kafka:
+        kafka.start()
         for topic in topics:
-            keep(kafka, topic, served[topic])
-        lines = ",\n".join(json.dumps(text(row)) for row in committed)
-        (GOLDEN / "transactional-committed.json").write_text(f"[\n{lines}\n]\n")
+            retention = {"delete_retention_ms": "0"} if topic == "compacted-no-tombstones" else {}
+            create(kafka, topic, **COMPACTED, **retention)
+            codec = topic.removeprefix("compacted-")
+            versions(kafka, topic, 400, codec if codec in CODECS else "none")
+            compaction(kafka, topic, passes=2)
+            produce(kafka.bootstrap, topic, 1, 6)
+        stop_and_keep(kafka, topics)
+
+
+def epochs(directory: Path) -> None:
+    """Records of several leader epochs: Kafka was started several times."""
+    with apache_kafka(directory) as kafka:
+        kafka.start()
+        create(kafka, "epochs", **SMALL)
+        for first in range(0, 120, 30):
+            produce(kafka.bootstrap, "epochs", first, 30)
+            kafka.stop()
+            kafka.start()
+        stop_and_keep(kafka, ["epochs"])
 
 
 def killed(directory: Path) -> None:
+    """SIGKILL: index files as they were preallocated, no snapshot of producers, a transaction that is open."""
+    topics = ["killed", "killed-transactional", "killed-compacted"]
     with apache_kafka(directory) as kafka:
         kafka.start()
         create(kafka, "killed", **SMALL)
         produce(kafka.bootstrap, "killed", 0, 120, **{"compression.type": "lz4", "enable.idempotence": True})
-        served = consume(kafka.bootstrap, "killed")
+        create(kafka, "killed-transactional", **SMALL | {"segment_bytes": "2000"})
+        transact(kafka, "killed-transactional", 6, 10, last_is_open=True, **{"compression.type": "zstd"})
+        create(kafka, "killed-compacted", **COMPACTED)
+        versions(kafka, "killed-compacted", 200)
+        compaction(kafka, "killed-compacted")
+        rows = {topic: served(kafka, topic) for topic in topics}
+        committed = served(kafka, "killed-transactional", "read_committed")
         kafka.stop(signal.SIGKILL)
+        OPEN.clear()
         # What preallocation left behind the entries of an index is zeros, ten megabytes of them as Kafka configures it.
-        for index in (kafka.log_dir / "killed-0").glob("*index"):
+        for index in kafka.log_dir.glob("killed*/*index"):
             with index.open("r+b") as file:
                 file.truncate(min(index.stat().st_size, 4096 * 3))
-        keep(kafka, "killed", served)
+        for topic in topics:
+            keep(kafka, topic, rows[topic], committed if topic == "killed-transactional" else None)
 
 
 def legacy(directory: Path, version: str, name: str) -> None:
-    settings = {"inter.broker.protocol.version": "2.8", "log.message.format.version": version}
-    with apache_kafka(directory, settings) as kafka:
+    """An old format: in each compression, and compacted; v1 with the broker's time, too."""
+    plain = [f"{name}-{codec}" for codec in LEGACY_CODECS]
+    compact = [f"{name}-compacted-{codec}" for codec in ("none", "gzip")]
+    append_time = [f"{name}-append-time"] if name != "v0" else []
+    with apache_kafka(directory, LEGACY | {"log.message.format.version": version}) as kafka:
         kafka.start()
-        for codec in ("none", "gzip", "snappy", "lz4"):
-            topic = f"{name}-{codec}"
+        for topic in plain:
             create(kafka, topic, **SMALL)
+            codec = topic.rpartition("-")[2]
             produce(kafka.bootstrap, topic, 0, 120, headers=False, **{"compression.type": codec})
-        served = {
-            codec: consume(kafka.bootstrap, f"{name}-{codec}") for codec in ("none", "gzip", "snappy", "lz4")
-        }
-        kafka.stop()
-        for codec, records in served.items():
-            keep(kafka, f"{name}-{codec}", records)
+        for topic in append_time:
+            create(kafka, topic, message_timestamp_type="LogAppendTime", **SMALL)
+            produce(kafka.bootstrap, topic, 0, 60, headers=False, **{"compression.type": "gzip"})
+        for topic in compact:
+            create(kafka, topic, **COMPACTED)
+            versions(kafka, topic, 400, topic.rpartition("-")[2], headers=False)
+            compaction(kafka, topic)
+        stop_and_keep(kafka, [*plain, *append_time, *compact])
+
+
+LEGACY = {"inter.broker.protocol.version": "2.8"}
+
+
+def upgraded(directory: Path) -> None:
+    """One log in three formats, as it grew over the years."""
+    with apache_kafka(directory, LEGACY) as kafka:
+        for number, version in enumerate(("0.9.0", "0.10.2", "2.8")):
+            kafka.start({"log.message.format.version": version})
+            if number == 0:
+                create(kafka, "upgraded", **SMALL)
+            settings = {"compression.type": ("none", "gzip", "zstd")[number]}
+            produce(kafka.bootstrap, "upgraded", 40 * number, 40, headers=number == 2, **settings)
+            kafka.stop()
+        kafka.start()
+        stop_and_keep(kafka, ["upgraded"])
+
+
+PARTS: dict[str, Callable[[Path], None]] = {
+    "current": current,
+    "transactional": transactional,
+    "compacted": compacted,
+    "epochs": epochs,
+    "killed": killed,
+    "v0": lambda directory: legacy(directory, "0.9.0", "v0"),
+    "v1": lambda directory: legacy(directory, "0.10.2", "v1"),
+    "upgraded": upgraded,
+}
 
 
 def main() -> None:
-    if GOLDEN.exists():
-        shutil.rmtree(GOLDEN)
-    GOLDEN.mkdir(parents=True)
-    parts: list[Callable[[Path], None]] = [
-        current,
-        killed,
-        lambda directory: legacy(directory, "0.9.0", "v0"),
-        lambda directory: legacy(directory, "0.10.2", "v1"),
-    ]
-    for part in parts:
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    for name in sys.argv[1:] or PARTS:
         with tempfile.TemporaryDirectory() as directory:
-            part(Path(directory))
+            PARTS[name](Path(directory))
     print(f"{sum(1 for _ in GOLDEN.rglob('*'))} files in {GOLDEN.name}")
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 import confluent_kafka as confluent
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 import logcore
 from bench.servers import Server, apache_kafka
 from tests.compat.conftest import KafkaTools
+from tests.compat.test_verify_kafka import is_registered, until
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
 
@@ -23,6 +25,16 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
 ANSWER_TIMEOUT = 150.0
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+def create_topic(kafka: Server) -> None:
+    client = {"bootstrap.servers": kafka.bootstrap}
+    # It answers before it is registered, and has no broker for a replica then.
+    until(lambda: is_registered(client), "Kafka's registration")
+    # The records' times are long ago: with the default, Kafka would delete them half a minute after its second start.
+    topic = NewTopic("flights", 1, 1, config={"retention.ms": "-1"})
+    admin = AdminClient(client)
+    admin.create_topics([topic])["flights"].result(ANSWER_TIMEOUT)
 
 
 def producer(kafka: Server, **config: str) -> confluent.Producer:
@@ -70,7 +82,7 @@ def test_beside_kafka_and_in_its_place(kafka_tools: KafkaTools, tmp_path: Path) 
     path = tmp_path / "kafka-logs"
     expected: list[bytes | None] = []
     with apache_kafka(tmp_path) as kafka:
-        kafka.create_topic("flights", 1)
+        create_topic(kafka)
         with logcore.open_dir(path, readonly=True) as directory:
             log = directory["flights", 0]
             followed = log.follow(0, timeout=60)
