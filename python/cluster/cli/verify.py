@@ -15,7 +15,8 @@ def parser() -> Parser:
     return directory_parser(
         "verify",
         "Reads every batch, index, epoch and snapshot of a partition's directory or of a log directory; changes "
-        "nothing, and may run beside a broker. Exit status: 0 nothing lost or wrong, 1 damage, 2 wrong arguments.",
+        "nothing, and may run beside a broker. Exit status: 0 nothing lost or wrong (there may be hints: what is made "
+        "again from the rest, or gaps that compaction may have made), 1 damage, 2 wrong arguments.",
         "findings",
     )
 

@@ -1,8 +1,8 @@
 //! Which leader wrote from which offset on (`LeaderEpochFileCache`, KIP-101).
 //!
 //! A short list of (epoch, first offset), both rising, kept in memory and in `leader-epoch-checkpoint`. Changed under
-//! the log's writer lock. A crash between a batch and the file is mended by recovery, which sees the epochs in the
-//! batches' headers.
+//! the log's writer lock. A file that is missing or damaged is mended by recovery, which sees the epochs in the batches'
+//! headers.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use parking_lot::{RwLock, RwLockReadGuard};
 
 use crate::checkpoints::{LEADER_EPOCH_FILE, read_epochs, write_epochs};
+use crate::epoch_runs::EpochRuns;
 use crate::error::Result;
 
 #[derive(Debug, Default)]
@@ -94,6 +95,22 @@ impl LeaderEpochs {
         true
     }
 
+    /// Takes in what the batches say that recovery read. A file that is sound had each epoch before its first batch was
+    /// written, so what one batch alone says against it is a flipped bit.
+    pub(crate) fn take_in(&mut self, runs: EpochRuns) {
+        let is_sound = !self.entries.is_empty();
+        for run in runs.resolve().believed {
+            if run.batches > 1 || !is_sound {
+                self.assign(run.epoch, run.first);
+            }
+        }
+    }
+
+    /// True when a batch at `offset` is of the epoch that it says, as far as is known here.
+    pub(crate) fn agrees(&self, epoch: i32, offset: i64) -> bool {
+        self.entries.is_empty() || self.epoch_of(offset) == Some(epoch)
+    }
+
     /// Forgets epochs that begin at or after the log's end.
     pub(crate) fn truncate_from_end(&mut self, end: i64) {
         let before = self.entries.len();
@@ -144,11 +161,15 @@ impl LeaderEpochs {
     }
 }
 
-/// True when epochs and offsets both rise.
+/// True when epochs and offsets both rise, from 0 at the least.
 pub(crate) fn rises(entries: &[(i32, i64)]) -> bool {
-    entries
-        .windows(2)
-        .all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1)
+    let from_zero = entries
+        .iter()
+        .all(|(epoch, start)| *epoch >= 0 && *start >= 0);
+    from_zero
+        && entries
+            .windows(2)
+            .all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1)
 }
 
 #[cfg(test)]
@@ -202,7 +223,7 @@ mod tests {
     #[test]
     fn damage_counts_as_empty() {
         let dir = tempfile::tempdir().unwrap();
-        for text in ["rubbish", "0\n2\n3 5\n2 9\n"] {
+        for text in ["rubbish", "0\n2\n3 5\n2 9\n", "0\n1\n-3 0\n"] {
             std::fs::write(dir.path().join(LEADER_EPOCH_FILE), text).unwrap();
             assert_eq!(LeaderEpochs::load(dir.path()).unwrap().latest(), None);
         }

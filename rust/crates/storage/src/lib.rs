@@ -35,6 +35,7 @@ pub mod config;
 #[cfg(test)]
 mod crash;
 mod disk;
+mod epoch_runs;
 pub mod error;
 mod files;
 #[cfg(test)]

@@ -14,6 +14,7 @@ use logcore_records::{Batch, BatchHeader, EndTxnMarker};
 
 use crate::config::LogConfig;
 use crate::disk;
+use crate::epoch_runs::EpochRuns;
 use crate::error::{Result, StorageError};
 use crate::files::{
     self, CLEANED_SUFFIX, DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES,
@@ -259,13 +260,16 @@ impl Loader<'_> {
             return Ok(None);
         };
         let mut producers = producers_at(self.dir, segments, first.base_offset)?;
+        let mut epochs = EpochRuns::default();
         let mut number = from;
         while let Some(segment) = segments.get(number).cloned() {
             number += 1;
             let next_base = segments.get(number).map(|next| next.base_offset);
-            let epochs = &mut self.epochs;
-            let mut torn = segment.recover(|batch, bytes| {
-                epochs.assign(batch.leader_epoch, batch.base_offset);
+            let known = &self.epochs;
+            let is_certain =
+                |batch: &StoredBatch| known.agrees(batch.leader_epoch, batch.base_offset);
+            let mut torn = segment.recover(is_certain, |batch, bytes| {
+                epochs.add(batch.leader_epoch, batch.base_offset, batch.position);
                 replay_batch(batch, bytes, &mut producers)
             })?;
             self.recovery.segments_checked += 1;
@@ -288,6 +292,7 @@ impl Loader<'_> {
                 producer_snapshot::write(self.dir, next, &producers, false)?;
             }
         }
+        self.epochs.take_in(epochs);
         Ok(Some(producers))
     }
 

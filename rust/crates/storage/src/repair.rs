@@ -8,10 +8,12 @@
 //! |---|---|
 //! | a torn tail | the `.log` file is cut at the last whole batch |
 //! | damage before that | the same, and later segments go, if [`RepairOptions::cut_at_corruption`] allows it |
-//! | an index, a transaction index, leader epochs | made again from the batches |
+//! | an index, a transaction index | made again from the batches |
+//! | leader epochs that cannot be read, or that several batches contradict | the same; one batch may have a flipped bit |
 //! | a producer snapshot | removed; one of the log's end is made from the batches |
 //! | `partition.metadata`, a checkpoint that cannot be read | removed: the broker makes it again |
-//! | a checkpoint's offset behind a log's end | set to the end |
+//! | a checkpoint's offset behind a log's end, or below 0 | set to the end, or to 0 |
+//! | segments that are gone | nothing: what is there can be read, and nobody but another replica has the rest |
 //!
 //! The locks on the directory are held from before the first byte is read to the end, so it cannot be mended under its
 //! owner. A crash leaves the copies whole, and a directory that can be verified and mended again: segments go from the

@@ -5,8 +5,8 @@
 //! partition's files are read once, front to back, in one thread; several partitions at a time. The caller's thread waits
 //! and is told how far the reading is.
 //!
-//! What is checked, by [`Kind`]: every batch's header, checksum, records and offsets; every index entry against the
-//! batches; transaction index entries against the markers; leader epochs against the batches' epochs; producer snapshots
+//! What is checked, by [`Kind`]: every batch's header, checksum, records and offsets; that each segment goes on where the
+//! one before ends; every index entry against the batches; transaction index entries against the markers; leader epochs against the batches' epochs; producer snapshots
 //! against their checksum and the batches before them; the small files of a partition and of a log directory; and names
 //! that belong to nobody. `partition` walks over one partition, `segment` over one `.log` file and its indexes,
 //! `directory` over what stands beside the partitions.
@@ -44,7 +44,8 @@ const DECOMPRESSED_MAX: usize = 512 << 20;
 pub enum Severity {
     /// Records, or what says how to read them, are lost or wrong.
     Damage,
-    /// A file that is made again from the others; nothing is lost.
+    /// A file that is made again from the others, or what may be in order and cannot be judged: offsets that compaction may
+    /// have removed.
     Hint,
     /// Nobody's file.
     Stray,
@@ -72,7 +73,11 @@ pub enum Kind {
     BadRecords,
     /// An offset that does not follow the one before.
     OffsetOrder,
-    /// A leader epoch lower than the one before.
+    /// A segment does not go on where the one before ends, in a log that was not compacted.
+    MissingOffsets,
+    /// The same in a log that seems to have been compacted, which may have removed them.
+    OffsetGap,
+    /// A leader epoch lower than the one before, or none at all.
     EpochOrder,
     OffsetIndex,
     TimeIndex,
@@ -85,6 +90,8 @@ pub enum Kind {
     MetaProperties,
     /// One of a log directory's checkpoints.
     Checkpoint,
+    /// What `cleaner-offset-checkpoint` says of a log.
+    CleanerCheckpoint,
     /// Output of a step that was interrupted, which the next opening finishes or removes.
     Unfinished,
     /// A name that belongs to nobody.
@@ -103,6 +110,8 @@ impl Kind {
             Self::CorruptBatch => "corrupt-batch",
             Self::BadRecords => "bad-records",
             Self::OffsetOrder => "offset-order",
+            Self::MissingOffsets => "missing-offsets",
+            Self::OffsetGap => "offset-gap",
             Self::EpochOrder => "epoch-order",
             Self::OffsetIndex => "offset-index",
             Self::TimeIndex => "time-index",
@@ -112,6 +121,7 @@ impl Kind {
             Self::TopicId => "topic-id",
             Self::MetaProperties => "meta-properties",
             Self::Checkpoint => "checkpoint",
+            Self::CleanerCheckpoint => "cleaner-checkpoint",
             Self::Unfinished => "unfinished",
             Self::StrayName => "stray-name",
             Self::Unreadable => "unreadable",
@@ -126,6 +136,7 @@ impl Kind {
             | Self::CorruptBatch
             | Self::BadRecords
             | Self::OffsetOrder
+            | Self::MissingOffsets
             | Self::EpochOrder
             | Self::TxnIndex
             | Self::LeaderEpochs
@@ -133,9 +144,12 @@ impl Kind {
             | Self::Checkpoint
             | Self::NotChecked
             | Self::Unreadable => Severity::Damage,
-            Self::OffsetIndex | Self::TimeIndex | Self::ProducerSnapshot | Self::TopicId => {
-                Severity::Hint
-            }
+            Self::OffsetIndex
+            | Self::TimeIndex
+            | Self::ProducerSnapshot
+            | Self::TopicId
+            | Self::OffsetGap
+            | Self::CleanerCheckpoint => Severity::Hint,
             Self::Unfinished | Self::StrayName => Severity::Stray,
         }
     }

@@ -199,7 +199,7 @@ fn plan_rebuilds(plan: &mut PartitionPlan, check: &PartitionCheck, stays_damaged
             plan.remove(path, "it contradicts the batches, or cannot be read");
         }
     }
-    if cut.is_some() || !check.snapshots_wrong.is_empty() {
+    if cut.is_some() || check.snapshot_missing || !check.snapshots_wrong.is_empty() {
         plan.snapshot = Some(Action::Rebuild {
             path: segment_file(&dir, check.log_end, SNAPSHOT_SUFFIX),
             why: "the producers at the log's end, so that none is forgotten".to_owned(),
@@ -207,12 +207,14 @@ fn plan_rebuilds(plan: &mut PartitionPlan, check: &PartitionCheck, stays_damaged
     }
 }
 
-/// Leader epochs that contradict the batches are made again from them; others only lose those that begin behind the end.
+/// Leader epochs that are certainly wrong are made again; others only lose those that begin behind the end.
 fn plan_epochs(dir: &Path, check: &PartitionCheck) -> Option<(Action, Vec<(i32, i64)>)> {
     let path = dir.join(LEADER_EPOCH_FILE);
-    if check.epochs_wrong {
+    if let Some(wanted) = &check.epochs {
         let why = why_rebuilt(true, false).to_owned();
-        return Some((Action::Rebuild { path, why }, check.epochs.clone()));
+        let end = check.cut.as_ref().map_or(i64::MAX, |cut| cut.offset);
+        let kept = wanted.iter().copied().filter(|(_, start)| *start < end);
+        return Some((Action::Rebuild { path, why }, kept.collect()));
     }
     let before = read_epochs(&path).ok()?;
     let end = check.cut.as_ref()?.offset;
@@ -260,11 +262,11 @@ fn plan_checkpoints(target: &Target, ends: &Offsets) -> Vec<CheckpointPlan> {
         let mut after = before.clone();
         for (key, offset) in &mut after {
             if let Some(end) = ends.get(key) {
-                *offset = (*offset).min(*end);
+                *offset = (*offset).clamp(0, *end);
             }
         }
         if after != before {
-            let why = "offsets in it are behind the end of their log".to_owned();
+            let why = "offsets in it are not in their log".to_owned();
             plans.push(CheckpointPlan {
                 action: Action::Rebuild { path, why },
                 offsets: Some(after),

@@ -15,7 +15,7 @@ use crate::config::LogConfig;
 use crate::disk::{Change, watch};
 use crate::log_dir::LogDir;
 use crate::standalone::StandaloneLog;
-use crate::verify::tests::{batch, copy_of_kafkas, write_log};
+use crate::verify::tests::{batch, copy_of_kafkas, set_epoch, write_log};
 use crate::verify::{Finding, Kind, VerifyOptions, verify};
 
 fn mend(path: &Path, apply: bool, cut_at_corruption: bool) -> Repair {
@@ -205,6 +205,48 @@ fn what_kafka_wrote_is_made_again() {
                 }
             }
         }
+    }
+}
+
+// Broken if it failed: one flipped bit in a batch's leader epoch would be written into the file of epochs, which then fences
+// every leader.
+#[test]
+fn a_flipped_epoch_does_not_become_the_logs() {
+    for (number, epoch, left) in [
+        (2, 1 << 30, Kind::EpochOrder),
+        (0, 1 << 30, Kind::EpochOrder),
+        (5, 1 << 30, Kind::LeaderEpochs),
+        (2, -5, Kind::EpochOrder),
+    ] {
+        let (_parent, dir) = ours(6);
+        set_epoch(&dir.join(FIRST), number, epoch);
+        let before = contents(&dir);
+        let done = mend(&dir, true, true);
+        assert_eq!(done.actions, [], "batch {number}");
+        assert_eq!(done.findings.len(), 1);
+        assert_eq!(done.findings[0].kind, left);
+        assert_eq!(contents(&dir), before);
+    }
+}
+
+// Broken if it failed: a file of epochs that is wrong would be kept, or be made of the one batch that is.
+#[test]
+fn a_wrong_file_of_epochs_is_made_again() {
+    let path = |dir: &Path| dir.join("leader-epoch-checkpoint");
+    for (text, mended) in [
+        ("0\n1\n1 0\n", "0\n1\n0 0\n"),
+        // A leader that wrote nothing yet keeps its epoch; one that begins behind the end is nobody.
+        ("0\n2\n1 0\n4 60\n", "0\n2\n0 0\n4 60\n"),
+        ("0\n2\n0 0\n4 61\n", "0\n1\n0 0\n"),
+        ("rubbish\n0\n", "0\n1\n0 0\n"),
+    ] {
+        let (_parent, dir) = ours(6);
+        set_epoch(&dir.join(FIRST), 3, 1 << 30);
+        fs::write(path(&dir), text).unwrap();
+        let done = mend(&dir, true, true);
+        assert_eq!(fs::read_to_string(path(&dir)).unwrap(), mended, "{text:?}");
+        assert_eq!(done.findings.len(), 1, "{text:?}");
+        assert_eq!(done.findings[0].kind, Kind::EpochOrder);
     }
 }
 
@@ -418,9 +460,14 @@ proptest::proptest! {
         fs::write(dir.join(name), bytes).unwrap();
         let done = mend(&dir, true, true);
         // A batch's leader epoch is not under its checksum either, and which of two that contradict each other is right is
-        // not for a repair to say: that is told, with where to get the records from.
+        // not for a repair to say; nor has it the records of a file that ends with a whole batch too early.
         let is_log = name.extension().is_some_and(|suffix| suffix == "log");
-        let told = |finding: &&Finding| is_log && !tear && finding.kind == Kind::EpochOrder;
+        let others: &[Kind] = match (is_log, tear) {
+            (true, true) => &[Kind::MissingOffsets],
+            (true, false) => &[Kind::EpochOrder, Kind::LeaderEpochs],
+            (false, _) => &[],
+        };
+        let told = |finding: &&Finding| others.contains(&finding.kind);
         let left = done.findings.iter().find(|finding| !told(finding));
         proptest::prop_assert_eq!(left, None, "byte {} of {:?}: {:#?}", position, name, done.actions);
         for (name, bytes) in contents(&dir) {

@@ -128,11 +128,13 @@ impl Segment {
         Ok(())
     }
 
-    /// Reads the whole file, checks every batch, builds both indexes and publishes what is whole. Offsets must rise, leader
-    /// epochs must not go back. `on_batch` sees each batch that is kept, with its bytes, and says which transaction it aborts, for the transaction
-    /// index, which begins anew. Returns where and why the file's tail is not whole, if it is not; the file is not cut yet.
+    /// Reads the whole file, checks every batch, builds both indexes and publishes what is whole. Offsets must rise, and
+    /// leader epochs must not go back behind a batch whose epoch `is_certain`: such a tail is of before a truncation. `on_batch`
+    /// sees each batch that is kept, with its bytes, and says which transaction it aborts, for the transaction index, which
+    /// begins anew. Returns where and why the file's tail is not whole, if it is not; the file is not cut yet.
     pub(crate) fn recover(
         &self,
+        is_certain: impl Fn(&StoredBatch) -> bool,
         mut on_batch: impl FnMut(&StoredBatch, &[u8]) -> Option<AbortedTxn>,
     ) -> Result<Option<Torn>> {
         let size = self.file_size()?;
@@ -162,7 +164,9 @@ impl Segment {
                     break Some(Torn::at(&tail, reason));
                 }
                 Next::Batch(batch) => {
-                    epoch = epoch.max(batch.leader_epoch);
+                    if batch.leader_epoch > epoch && is_certain(&batch) {
+                        epoch = batch.leader_epoch;
+                    }
                     if batch.base_offset > tail.next_offset {
                         gap = tail.next_offset;
                     }

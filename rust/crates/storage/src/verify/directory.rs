@@ -34,6 +34,8 @@ pub(crate) struct Partition {
     pub(crate) clean: bool,
     /// Everything before this offset was known to be on disk.
     pub(crate) recovery_point: i64,
+    /// The cleaner has been over everything before this offset.
+    pub(crate) cleaned_to: i64,
 }
 
 /// What is at a path.
@@ -88,7 +90,10 @@ impl Target {
         };
         let partition = Partition {
             clean: marked.join(CLEAN_SHUTDOWN_FILE).exists(),
-            recovery_point: recovery_point(log_dir.as_deref(), key.as_ref()),
+            recovery_point: log_dir
+                .as_deref()
+                .map_or(0, |dir| offset_in(dir, RECOVERY_POINT_FILE, key.as_ref())),
+            cleaned_to: offset_in(marked, CLEANER_FILE, key.as_ref()),
             bytes: log_bytes(&path),
             dir: path.clone(),
             key,
@@ -105,7 +110,8 @@ impl Target {
     fn log_directory(path: PathBuf, found: Vec<(PathBuf, (String, i32))>) -> Self {
         let live = lock::is_held(&path);
         let clean = path.join(CLEAN_SHUTDOWN_FILE).exists();
-        let points = read_offsets(&path.join(RECOVERY_POINT_FILE)).unwrap_or_default();
+        let offsets = |name| read_offsets(&path.join(name)).unwrap_or_default();
+        let (points, cleaned) = (offsets(RECOVERY_POINT_FILE), offsets(CLEANER_FILE));
         let partitions = found
             .into_iter()
             .map(|(dir, key)| Partition {
@@ -114,6 +120,7 @@ impl Target {
                 live: live || lock::is_held(&dir),
                 clean,
                 recovery_point: points.get(&key).copied().unwrap_or(0),
+                cleaned_to: cleaned.get(&key).copied().unwrap_or(0),
                 key: Some(key).filter(|_| !is_future(&dir)),
                 dir,
             })
@@ -169,11 +176,14 @@ impl Target {
                 "everything before it had been acknowledged",
             ),
             (LOG_START_FILE, "the log begins there"),
-            (CLEANER_FILE, ""),
+            (
+                CLEANER_FILE,
+                "the cleaner has been over everything before it",
+            ),
         ] {
             let path = self.checkpoint_dir().join(name);
             match read_offsets(&path) {
-                Ok(_) if what.is_empty() || self.live => {}
+                Ok(_) if self.live => {}
                 Ok(offsets) => compare_ends(&path, &offsets, ends, what, findings),
                 Err(error) => {
                     let remedy = "`logcore repair --apply` puts it aside; without it, every log is recovered from its front";
@@ -241,21 +251,38 @@ fn compare_ends(
     what: &str,
     findings: &mut Findings,
 ) {
+    const SET_RIGHT: &str = "set the offset right with `logcore repair --apply`";
+    let is_cleaners = path.ends_with(CLEANER_FILE);
     for (key, offset) in offsets {
-        let Some(end) = ends.get(key).filter(|end| *offset > **end) else {
+        let (topic, partition) = key;
+        let (what, remedy) = if *offset < 0 {
+            let what = format!("offset {offset} of {topic}-{partition} cannot be");
+            (what, SET_RIGHT.to_owned())
+        } else if let Some(end) = ends.get(key).filter(|end| *offset > **end) {
+            let what =
+                format!("{topic}-{partition} ends at offset {end}, but {what}: offset {offset}");
+            let remedy = if is_cleaners {
+                "the cleaner begins at the log's start again".to_owned()
+            } else {
+                format!(
+                    "records at the log's end are gone: take the partition from another replica, or {SET_RIGHT}"
+                )
+            };
+            (what, remedy)
+        } else {
             continue;
         };
         findings.push(Finding {
-            kind: Kind::Checkpoint,
+            kind: if is_cleaners {
+                Kind::CleanerCheckpoint
+            } else {
+                Kind::Checkpoint
+            },
             path: path.to_path_buf(),
             position: None,
             offset: Some(*offset),
-            what: format!(
-                "{}-{} ends at offset {end}, but {what}: offset {offset}",
-                key.0, key.1
-            ),
-            remedy: "records at the log's end are gone: take the partition from another replica, or set the offset right with `logcore repair --apply`"
-                .to_owned(),
+            what,
+            remedy,
         });
     }
 }
@@ -323,10 +350,8 @@ fn log_bytes(dir: &Path) -> u64 {
         .sum()
 }
 
-fn recovery_point(log_dir: Option<&Path>, key: Option<&(String, i32)>) -> i64 {
-    let (Some(log_dir), Some(key)) = (log_dir, key) else {
-        return 0;
-    };
-    let offsets = read_offsets(&log_dir.join(RECOVERY_POINT_FILE)).unwrap_or_default();
-    offsets.get(key).copied().unwrap_or(0)
+/// What a checkpoint says of a log; 0 when it says nothing.
+fn offset_in(dir: &Path, name: &str, key: Option<&(String, i32)>) -> i64 {
+    let offsets = read_offsets(&dir.join(name)).unwrap_or_default();
+    key.and_then(|key| offsets.get(key).copied()).unwrap_or(0)
 }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::checkpoints::{LEADER_EPOCH_FILE, LOG_START_FILE, read_epochs};
+use crate::epoch_runs::{EpochRun, EpochRuns, Resolved};
 use crate::error::StorageError;
 use crate::files::{
     self, CLEANED_SUFFIX, DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES,
@@ -18,6 +19,7 @@ use crate::lock::LOCK_FILE;
 use crate::metadata::{self, CLEAN_SHUTDOWN_FILE, PARTITION_METADATA_FILE};
 use crate::producer_snapshot;
 use crate::producer_state::ProducerState;
+use crate::scan::StoredBatch;
 use crate::txn_index::AbortedTxn;
 
 use super::directory::{CLEANER_FILE, Partition};
@@ -30,6 +32,16 @@ pub(super) const REBUILT: &str =
     "it is built anew when it is needed; `logcore repair --apply` does it now";
 const CUT_TAIL: &str = "an opening after an unclean shutdown cuts it here; `logcore repair --apply` does it and keeps a copy";
 const CUT_MIDDLE: &str = "take the partition from another replica, or cut the log here: `logcore repair --apply --cut-at-corruption`";
+
+const EPOCHS_REBUILT: &str =
+    "`logcore repair --apply` makes it again, from the epochs of the batches";
+const GONE: &str = "take the partition from another replica; what is there can still be read";
+const UNCLEAR: &str =
+    "nothing, if the log is or was compacted; otherwise take the partition from another replica";
+const FORGOTTEN: &str = "`logcore repair --apply` makes one from the batches; without it, the next opening forgets the producers";
+const ANOTHER_REPLICA: &str = "take the partition from another replica";
+/// What a batch has that was written without one (`RecordBatch.NO_PARTITION_LEADER_EPOCH`).
+const NO_EPOCH: i32 = -1;
 
 /// What is known of a segment after the walk.
 #[derive(Debug)]
@@ -71,13 +83,14 @@ pub(crate) struct PartitionCheck {
     pub(crate) cut: Option<Cut>,
     /// The offset after the last record, or after the last before the cut.
     pub(crate) log_end: i64,
-    /// Leader epochs of the batches: the epoch and its first offset.
-    pub(crate) epochs: Vec<(i32, i64)>,
-    pub(crate) epochs_wrong: bool,
+    /// What the file of leader epochs has to say, where it is certain that it says something else.
+    pub(crate) epochs: Option<Vec<(i32, i64)>>,
     /// Producers at `log_end`.
     pub(crate) producers: ProducerState,
     /// Offsets of snapshots that are wrong.
     pub(crate) snapshots_wrong: Vec<i64>,
+    /// There is no snapshot at all, but there are producers.
+    pub(crate) snapshot_missing: bool,
     pub(crate) topic_id_wrong: bool,
 }
 
@@ -139,12 +152,13 @@ struct Damage {
     what: String,
 }
 
-/// Batches of one leader epoch, one after another.
+/// Offsets that are missing in front of a segment.
 #[derive(Debug, Clone, Copy)]
-struct EpochRun {
-    epoch: i32,
+struct Gap {
+    segment: usize,
     first: i64,
-    last: i64,
+    /// The segment before has no records at all, as when the cleaner removed them.
+    after_empty: bool,
 }
 
 /// A transaction that is open at this point of the walk.
@@ -173,14 +187,20 @@ pub(super) struct Walk<'a> {
     pub(super) stopped: bool,
     /// No offset is missing so far: nothing was compacted.
     pub(super) dense: bool,
+    /// Offsets are missing inside a segment, which only compaction does: files are lost whole.
+    pub(super) sparse: bool,
+    /// A segment was not read to its end.
+    pub(super) unread: bool,
+    gaps: Vec<Gap>,
     damage: Option<Damage>,
     after_batches: u64,
     after_records: u64,
-    epochs: Vec<EpochRun>,
-    epochs_wrong: bool,
+    epochs: EpochRuns,
+    epochs_wanted: Option<Vec<(i32, i64)>>,
     /// Offsets of snapshots not reached yet, the next last.
     snapshots: Vec<i64>,
     snapshots_wrong: Vec<i64>,
+    snapshot_missing: bool,
     topic_id_wrong: bool,
 }
 
@@ -201,13 +221,17 @@ impl<'a> Walk<'a> {
             scratch: Vec::new(),
             stopped: false,
             dense: true,
+            sparse: false,
+            unread: false,
+            gaps: Vec::new(),
             damage: None,
             after_batches: 0,
             after_records: 0,
-            epochs: Vec::new(),
-            epochs_wrong: false,
+            epochs: EpochRuns::default(),
+            epochs_wanted: None,
             snapshots: Vec::new(),
             snapshots_wrong: Vec::new(),
+            snapshot_missing: false,
             topic_id_wrong: false,
         }
     }
@@ -220,8 +244,10 @@ impl<'a> Walk<'a> {
         self.next_offset = self.bases.first().copied().unwrap_or(0);
         self.check_names(names);
         self.check_topic_id();
+        let has_snapshots = !self.snapshots.is_empty();
         self.start_from_snapshot();
         for number in 0..self.bases.len() {
+            self.begin_segment(number);
             self.segment(number);
             if self.stopped {
                 return;
@@ -229,6 +255,10 @@ impl<'a> Walk<'a> {
         }
         self.check_snapshots(self.next_offset);
         self.check_late_snapshots();
+        if !has_snapshots {
+            self.check_no_snapshot();
+        }
+        self.tell_gaps();
         self.check_epochs();
         self.tell_damage();
     }
@@ -373,91 +403,157 @@ impl<'a> Walk<'a> {
         })
     }
 
+    // ---- between segments ----
+
+    /// Segments lie end to end: what is missing between two is noted.
+    fn begin_segment(&mut self, number: usize) {
+        let base = self.bases[number];
+        let first = self.next_offset;
+        self.next_offset = first.max(base);
+        if self.intact() && !self.unread && first < base {
+            self.dense = false;
+            let after_empty = self.segments.last().is_some_and(|before| before.size == 0);
+            self.gaps.push(Gap {
+                segment: number,
+                first,
+                after_empty,
+            });
+        }
+        self.unread = false;
+    }
+
+    /// A log that is not compacted lost what is missing. What the cleaner has been over may lack anything; of what else
+    /// looks compacted (by the cleaner of the leader, or before the files came here) it is said once.
+    fn tell_gaps(&mut self) {
+        let cleaned_to = self.context.partition.cleaned_to;
+        let mut gaps = std::mem::take(&mut self.gaps);
+        gaps.retain(|gap| gap.first >= cleaned_to);
+        let (unclear, lost): (Vec<_>, Vec<_>) = gaps
+            .into_iter()
+            .partition(|gap| self.sparse || gap.after_empty);
+        for gap in lost {
+            let what = format!("{}: one or more segments are gone", self.missing(gap));
+            self.tell_gap(Kind::MissingOffsets, gap, what, GONE);
+        }
+        if let Some(gap) = unclear.first() {
+            let mut what = format!(
+                "{}, by compaction if it was not by loss",
+                self.missing(*gap)
+            );
+            if unclear.len() > 1 {
+                what += &format!("; there are {} more such gaps", unclear.len() - 1);
+            }
+            self.tell_gap(Kind::OffsetGap, *gap, what, UNCLEAR);
+        }
+    }
+
+    fn missing(&self, gap: Gap) -> String {
+        let last = self.bases[gap.segment] - 1;
+        format!("offsets {} to {last} are missing before it", gap.first)
+    }
+
+    fn tell_gap(&mut self, kind: Kind, gap: Gap, what: String, remedy: &str) {
+        self.findings.push(Finding {
+            kind,
+            path: segment_file(self.dir, self.bases[gap.segment], LOG_SUFFIX),
+            position: None,
+            offset: Some(gap.first),
+            what,
+            remedy: remedy.to_owned(),
+        });
+    }
+
     // ---- leader epochs ----
 
-    /// Takes in the epoch of a batch, and tells of one that goes backwards.
-    pub(super) fn epoch(&mut self, segment: usize, position: u64, epoch: i32, offset: i64) {
-        if epoch < 0 {
-            return;
+    /// Takes in the epoch of a batch.
+    pub(super) fn epoch(&mut self, segment: usize, batch: &StoredBatch) {
+        let (epoch, offset) = (batch.leader_epoch, batch.base_offset);
+        if epoch < NO_EPOCH {
+            let what = format!("leader epoch {epoch} cannot be");
+            self.tell_epoch(segment, (batch.position, offset), what);
         }
-        match self.epochs.last_mut() {
-            Some(run) if run.epoch == epoch => run.last = offset,
-            Some(run) if run.epoch > epoch => {
-                let last = run.epoch;
-                self.findings.push(Finding {
-                    kind: Kind::EpochOrder,
-                    path: segment_file(self.dir, self.bases[segment], LOG_SUFFIX),
-                    position: Some(position),
-                    offset: Some(offset),
-                    what: format!("leader epoch {epoch} follows leader epoch {last}"),
-                    remedy: "take the partition from another replica".to_owned(),
-                });
-            }
-            _ => self.epochs.push(EpochRun {
-                epoch,
-                first: offset,
-                last: offset,
-            }),
-        }
+        self.epochs.add(epoch, offset, batch.position);
     }
 
-    /// Compares the epochs' file, as it is now, with the batches.
+    fn tell_epoch(&mut self, segment: usize, (position, offset): (u64, i64), what: String) {
+        self.findings.push(Finding {
+            kind: Kind::EpochOrder,
+            path: segment_file(self.dir, self.bases[segment], LOG_SUFFIX),
+            position: Some(position),
+            offset: Some(offset),
+            what,
+            remedy: ANOTHER_REPLICA.to_owned(),
+        });
+    }
+
+    /// Compares the epochs of the batches with each other, and the epochs' file, as it is now, with them.
     fn check_epochs(&mut self) {
-        const REMEDY: &str =
-            "`logcore repair --apply` makes it again from the epochs of the batches";
+        let batches = std::mem::take(&mut self.epochs).resolve();
+        for run in &batches.doubted {
+            let segment = self.bases.partition_point(|base| *base <= run.first);
+            let what = doubt(run, &batches.believed);
+            self.tell_epoch(segment.saturating_sub(1), (run.position, run.first), what);
+        }
         let path = self.dir.join(LEADER_EPOCH_FILE);
-        let what = match read_epochs(&path) {
-            Ok(entries) if !rises(&entries) => Some("the epochs do not rise".to_owned()),
-            Ok(entries) => self.contradiction(&entries),
-            Err(error @ StorageError::Corrupt { .. }) => {
-                self.epochs_wrong = true;
-                self.findings
-                    .error(Kind::LeaderEpochs, &path, &error, REMEDY);
-                None
+        match read_epochs(&path) {
+            Ok(entries) if !rises(&entries) => {
+                self.rebuild_epochs(
+                    &path,
+                    "the epochs do not rise".to_owned(),
+                    batches.entries(),
+                );
             }
+            Ok(entries) if entries.is_empty() && !batches.believed.is_empty() => {
+                let what = "there is no epoch, but the batches have some".to_owned();
+                self.rebuild_epochs(&path, what, batches.entries());
+            }
+            Ok(entries) => self.compare_epochs(&path, &entries, &batches),
             Err(error) => {
+                if matches!(error, StorageError::Corrupt { .. }) {
+                    self.epochs_wanted = Some(batches.entries());
+                }
                 self.findings
-                    .error(Kind::LeaderEpochs, &path, &error, REMEDY);
-                None
+                    .error(Kind::LeaderEpochs, &path, &error, EPOCHS_REBUILT);
             }
-        };
-        if let Some(what) = what {
-            self.epochs_wrong = true;
-            self.findings.file(Kind::LeaderEpochs, &path, what, REMEDY);
         }
     }
 
-    fn contradiction(&self, entries: &[(i32, i64)]) -> Option<String> {
-        let said = |offset: i64, epoch: i32| {
-            let after = entries.partition_point(|(_, start)| *start <= offset);
-            match after.checked_sub(1) {
-                Some(index) => entries[index].0,
-                // Forgotten, because the log's start has passed it.
-                None => entries.first().map_or(-1, |(first, _)| epoch.min(*first)),
-            }
-        };
-        for run in &self.epochs {
-            for offset in [run.first, run.last] {
-                let found = said(offset, run.epoch);
-                if found < 0 {
-                    return Some("there is no epoch, but the batches have some".to_owned());
-                }
-                if found != run.epoch {
-                    return Some(format!(
-                        "offset {offset} is said to be of epoch {found}, the batch there is of epoch {}",
-                        run.epoch
-                    ));
-                }
-            }
+    fn rebuild_epochs(&mut self, path: &Path, what: String, wanted: Vec<(i32, i64)>) {
+        self.epochs_wanted = Some(wanted);
+        self.findings
+            .file(Kind::LeaderEpochs, path, what, EPOCHS_REBUILT);
+    }
+
+    /// Holds entries that are sound by themselves against the batches. Which is wrong, no checksum tells: a file is only
+    /// made again when several batches agree against it, for one may have a flipped bit.
+    fn compare_epochs(&mut self, path: &Path, entries: &[(i32, i64)], batches: &Resolved) {
+        let end = self.next_offset;
+        let contradicting: Vec<_> = batches
+            .believed
+            .iter()
+            .filter_map(|run| Some((run, contradiction(entries, run)?)))
+            .collect();
+        let in_doubt = contradicting.iter().find(|(run, _)| run.batches == 1);
+        if let Some((_, what)) = in_doubt {
+            let path = path.to_path_buf();
+            self.findings
+                .file(Kind::LeaderEpochs, &path, what.clone(), ANOTHER_REPLICA);
+        } else if let Some((_, what)) = contradicting.first() {
+            let mut wanted = batches.entries();
+            // A leader that wrote nothing yet.
+            let (epoch, _) = wanted.last().copied().unwrap_or((NO_EPOCH, 0));
+            let later = |(e, start): &(i32, i64)| *e > epoch && *start == end;
+            wanted.extend(entries.iter().copied().filter(later));
+            self.rebuild_epochs(path, what.clone(), wanted);
+        } else if let Some((epoch, start)) = entries.last()
+            && (self.intact() && !self.live() && *start > end)
+        {
+            let what = format!(
+                "epoch {epoch} is said to begin at offset {start}, but the log ends at {end}"
+            );
+            let kept = entries.iter().copied().filter(|(_, start)| *start <= end);
+            self.rebuild_epochs(path, what, kept.collect());
         }
-        let (epoch, start) = entries.last()?;
-        let too_late = self.intact() && !self.live() && *start > self.next_offset;
-        too_late.then(|| {
-            format!(
-                "epoch {epoch} is said to begin at offset {start}, but the log ends at {}",
-                self.next_offset
-            )
-        })
     }
 
     // ---- producer snapshots ----
@@ -551,6 +647,19 @@ impl<'a> Walk<'a> {
         None
     }
 
+    /// Producers of a log that was closed are known by its snapshots alone.
+    fn check_no_snapshot(&mut self) {
+        let partition = self.context.partition;
+        let known = self.producers.sorted().len();
+        if partition.clean && !partition.live && self.intact() && known > 0 {
+            self.snapshot_missing = true;
+            let path = segment_file(self.dir, self.next_offset, SNAPSHOT_SUFFIX);
+            let what = format!("there is no snapshot, but the batches are of {known} producers");
+            self.findings
+                .file(Kind::ProducerSnapshot, &path, what, FORGOTTEN);
+        }
+    }
+
     /// Snapshots after the log's end.
     fn check_late_snapshots(&mut self) {
         while let Some(offset) = self.snapshots.pop() {
@@ -578,17 +687,51 @@ impl<'a> Walk<'a> {
             batches: self.batches,
             records: self.records,
             bytes: self.bytes,
-            epochs: self
-                .epochs
-                .iter()
-                .map(|run| (run.epoch, run.first))
-                .collect(),
-            epochs_wrong: self.epochs_wrong,
+            epochs: self.epochs_wanted,
             producers: self.producers,
             snapshots_wrong: self.snapshots_wrong,
+            snapshot_missing: self.snapshot_missing,
             topic_id_wrong: self.topic_id_wrong,
         }
     }
+}
+
+/// What speaks against a run that is not believed.
+fn doubt(run: &EpochRun, believed: &[EpochRun]) -> String {
+    let epoch = run.epoch;
+    let higher = believed
+        .iter()
+        .rfind(|other| other.first < run.first && other.epoch > epoch);
+    match (higher, believed.iter().find(|other| other.last > run.first)) {
+        (Some(higher), _) => format!("leader epoch {epoch} follows leader epoch {}", higher.epoch),
+        (None, Some(lower)) => format!(
+            "leader epoch {} follows leader epoch {epoch}, which most batches contradict",
+            lower.epoch
+        ),
+        (None, None) => format!("most batches contradict leader epoch {epoch}"),
+    }
+}
+
+/// How entries of a file of epochs contradict the batches of a run.
+fn contradiction(entries: &[(i32, i64)], run: &EpochRun) -> Option<String> {
+    let said = |offset: i64| {
+        let after = entries.partition_point(|(_, start)| *start <= offset);
+        match after.checked_sub(1) {
+            Some(index) => entries[index].0,
+            // Forgotten, because the log's start has passed it.
+            None => entries
+                .first()
+                .map_or(NO_EPOCH, |(first, _)| run.epoch.min(*first)),
+        }
+    };
+    let offset = [run.first, run.last]
+        .into_iter()
+        .find(|offset| said(*offset) != run.epoch)?;
+    Some(format!(
+        "offset {offset} is said to be of epoch {}, the batch there is of epoch {}",
+        said(offset),
+        run.epoch
+    ))
 }
 
 fn since(start: Option<i64>) -> String {

@@ -60,11 +60,12 @@ impl Walk<'_> {
             aborted: Vec::new(),
             txn_index_wrong: false,
         };
-        match self.read_segment(number, &mut check) {
-            Ok(()) => {}
-            Err(StorageError::Io { source, .. })
-                if self.live() && source.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => self.findings.error(Kind::Unreadable, &path, &error, ""),
+        if let Err(error) = self.read_segment(number, &mut check) {
+            self.unread = true;
+            let gone = matches!(&error, StorageError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound);
+            if !(gone && self.live()) {
+                self.findings.error(Kind::Unreadable, &path, &error, "");
+            }
         }
         self.segments.push(check);
     }
@@ -129,6 +130,7 @@ impl Walk<'_> {
                     let bytes = scan.bytes(&batch).map_err(failed)?;
                     if (bytes.len() as u64) < batch.size && self.live() {
                         // Cut in the meantime.
+                        self.unread = true;
                         break;
                     }
                     match batch.verify_exact(bytes) {
@@ -190,17 +192,20 @@ impl Walk<'_> {
             self.next_offset = batch.last_offset + 1;
             return Ok(());
         }
-        self.dense &= content.first_offset == self.next_offset;
+        let follows = content.first_offset == self.next_offset;
+        self.dense &= follows;
         self.check_snapshots(batch.base_offset);
         let span = batch.last_offset - content.first_offset + 1;
-        self.dense &= span == content.records as i64;
+        let is_full = span == content.records as i64;
+        self.dense &= is_full;
+        self.sparse |= !follows || !is_full;
         if let Some(index) = &mut segment.offset_index {
             index.batch(batch, self.next_offset - 1)?;
         }
         if let Some(index) = &mut segment.time_index {
             index.batch(batch)?;
         }
-        self.epoch(number, position, batch.leader_epoch, batch.base_offset);
+        self.epoch(number, batch);
         self.producer(segment, batch, &content);
         self.next_offset = batch.last_offset + 1;
         Ok(())

@@ -256,12 +256,55 @@ fn leader_epochs() {
         ("0\n0\n", "there is no epoch"),
         ("0\n2\n0 0\n1 5000\n", "begin at offset 5000"),
         ("0\n2\n1 0\n0 0\n", "do not rise"),
+        ("0\n1\n-1 0\n", "do not rise"),
         ("0\n1\nzero 0\n", "malformed"),
     ] {
         fs::write(&path, text).unwrap();
         let report = check(&dir);
         let finding = only(&report, Kind::LeaderEpochs);
         assert!(finding.what.contains(expected), "{text}: {}", finding.what);
+    }
+}
+
+/// Writes a leader epoch into batch `number` of a file of batches of one size.
+pub(crate) fn set_epoch(path: &Path, number: usize, epoch: i32) {
+    let mut bytes = fs::read(path).unwrap();
+    let front = number * batch(0..10).len();
+    bytes[front + 12..front + 16].copy_from_slice(&epoch.to_be_bytes());
+    fs::write(path, bytes).unwrap();
+}
+
+// Broken if it failed: a wrong leader epoch in a batch would go unseen, be told of every batch behind it, or of the file.
+#[test]
+fn epochs_of_batches() {
+    for (number, epoch, kind, expected) in [
+        (0, 9, Kind::EpochOrder, "which most batches contradict"),
+        (
+            2,
+            1 << 30,
+            Kind::EpochOrder,
+            "which most batches contradict",
+        ),
+        (2, -5, Kind::EpochOrder, "epoch -5 cannot be"),
+        (5, -5, Kind::EpochOrder, "epoch -5 cannot be"),
+        // Nothing comes behind it: only the file says otherwise.
+        (5, 9, Kind::LeaderEpochs, "is said to be of epoch 0"),
+    ] {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = parent.path().join("ours-0");
+        write_log(&dir, 6);
+        set_epoch(&dir.join("00000000000000000000.log"), number, epoch);
+        let report = check(&dir);
+        let finding = only(&report, kind);
+        assert!(
+            finding.what.contains(expected),
+            "{number}: {}",
+            finding.what
+        );
+        assert!(report.is_damaged());
+        if kind == Kind::EpochOrder {
+            assert_eq!(finding.offset, Some(10 * number as i64));
+        }
     }
 }
 
@@ -425,6 +468,164 @@ fn a_log_directory() {
         kinds(&check(path)),
         [Kind::Unfinished, Kind::TopicId, Kind::StrayName]
     );
+}
+
+fn remove_segment(dir: &Path, base_offset: i64) {
+    let prefix = format!("{base_offset:020}.");
+    for entry in fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name().to_str().unwrap().starts_with(&prefix) {
+            fs::remove_file(entry.path()).unwrap();
+        }
+    }
+}
+
+fn bases(dir: &Path) -> Vec<i64> {
+    let names = crate::files::file_names(dir).unwrap();
+    let bases = names
+        .iter()
+        .filter_map(|name| crate::files::offset_of(name, ".log"));
+    bases.collect()
+}
+
+// Broken if it failed: a log that lost whole segments would be called sound.
+#[test]
+fn segments_that_are_gone() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("ours-0");
+    write_log(&dir, 120);
+    let bases = bases(&dir);
+    assert!(bases.len() > 7, "{bases:?}");
+    remove_segment(&dir, bases[2]);
+    remove_segment(&dir, bases[3]);
+    remove_segment(&dir, bases[5]);
+    let report = check(&dir);
+    let gaps = [Kind::MissingOffsets, Kind::MissingOffsets];
+    assert_eq!(kinds(&report), gaps, "{:#?}", report.findings);
+    assert!(report.is_damaged());
+    let first = &report.findings[0];
+    assert_eq!(first.offset, Some(bases[2]));
+    assert!(first.path.ends_with(format!("{:020}.log", bases[4])));
+    let expected = format!("offsets {} to {} are missing", bases[2], bases[4] - 1);
+    assert!(first.what.contains(&expected), "{}", first.what);
+    assert_eq!(report.findings[1].offset, Some(bases[5]));
+
+    // Opened, it loses its marks of a clean shutdown and its index files; what is missing stays missing.
+    let log = StandaloneLog::open(&dir, false, LogConfig::default()).unwrap();
+    log.close().unwrap();
+    assert_eq!(kinds(&check(&dir)), gaps);
+
+    // The front went, as retention does it.
+    remove_segment(&dir, bases[0]);
+    remove_segment(&dir, bases[1]);
+    remove_segment(&dir, bases[4]);
+    assert_eq!(check(&dir).findings, []);
+}
+
+// Broken if it failed: what the cleaner removed would be called lost, or what is lost, cleaned.
+#[test]
+fn gaps_of_compacted_logs() {
+    let parent = tempfile::tempdir().unwrap();
+    let config = |_: &str| LogConfig {
+        segment_bytes: 2 << 10,
+        ..LogConfig::default()
+    };
+    let logs = LogDir::open(parent.path(), 1, None, &config).unwrap();
+    let created = logs.create("a", 0, [7; 16], config("a")).unwrap();
+    for number in 0..40 {
+        let mut batch = batch(number * 10..number * 10 + 10);
+        let now = crate::log::system_now_ms();
+        created.log.append_as_leader(&mut batch, 0, now).unwrap();
+    }
+    drop(created);
+    logs.close().unwrap();
+    let dir = parent.path().join("a-0");
+    let bases = bases(&dir);
+    remove_segment(&dir, bases[3]);
+    only(&check(parent.path()), Kind::MissingOffsets);
+    let cleaned = parent.path().join("cleaner-offset-checkpoint");
+    fs::write(&cleaned, format!("0\n1\na 0 {}\n", bases[3])).unwrap();
+    only(&check(parent.path()), Kind::MissingOffsets);
+    fs::write(&cleaned, format!("0\n1\na 0 {}\n", bases[4])).unwrap();
+    assert_eq!(check(parent.path()).findings, []);
+    assert_eq!(check(&dir).findings, []);
+    // Nobody says that it was cleaned, but a batch is missing inside a segment, too.
+    fs::remove_file(&cleaned).unwrap();
+    remove_segment(&dir, bases[5]);
+    let path = dir.join(format!("{:020}.log", bases[6]));
+    let bytes = fs::read(&path).unwrap();
+    let size = batch(0..10).len();
+    assert!(bytes.len() > size);
+    fs::write(&path, &bytes[size..]).unwrap();
+    for suffix in ["index", "timeindex"] {
+        fs::write(path.with_extension(suffix), b"").unwrap();
+    }
+    let report = check(parent.path());
+    assert!(!report.is_damaged(), "{:#?}", report.findings);
+    let gap = report.findings.iter().find(|f| f.kind == Kind::OffsetGap);
+    let gap = gap.unwrap();
+    assert_eq!(gap.offset, Some(bases[3]));
+    assert!(gap.what.contains("1 more such gaps"), "{}", gap.what);
+}
+
+// Broken if it failed: offsets that no log has would be called sound, or not be set right.
+#[test]
+fn checkpoints_that_cannot_be() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path();
+    let config = |_: &str| LogConfig::default();
+    let logs = LogDir::open(path, 1, None, &config).unwrap();
+    let created = logs.create("a", 0, [7; 16], config("a")).unwrap();
+    let now = crate::log::system_now_ms();
+    let mut records = batch(0..10);
+    set_producer_state_in_place(&mut records, 7, 0, 0);
+    created.log.append_as_leader(&mut records, 0, now).unwrap();
+    drop(created);
+    logs.close().unwrap();
+    assert_eq!(check(path).findings, []);
+    for (name, offset, kind, mended) in [
+        ("recovery-point-offset-checkpoint", -7, Kind::Checkpoint, 0),
+        ("replication-offset-checkpoint", -1, Kind::Checkpoint, 0),
+        ("log-start-offset-checkpoint", -1, Kind::Checkpoint, 0),
+        ("cleaner-offset-checkpoint", -1, Kind::CleanerCheckpoint, 0),
+        ("cleaner-offset-checkpoint", 11, Kind::CleanerCheckpoint, 10),
+    ] {
+        let file = path.join(name);
+        let before = fs::read(&file).ok();
+        fs::write(&file, format!("0\n1\na 0 {offset}\n")).unwrap();
+        let report = check(path);
+        let finding = only(&report, kind);
+        assert_eq!((&finding.path, finding.offset), (&file, Some(offset)));
+        assert_eq!(report.is_damaged(), kind == Kind::Checkpoint);
+        let options = crate::repair::RepairOptions {
+            apply: true,
+            ..Default::default()
+        };
+        let done = crate::repair::repair(path, &options, &mut |_| true).unwrap();
+        assert_eq!(done.findings, [], "{name}");
+        let text = fs::read_to_string(&file).unwrap();
+        assert_eq!(text, format!("0\n1\na 0 {mended}\n"));
+        match before {
+            Some(before) => fs::write(&file, before).unwrap(),
+            None => fs::remove_file(&file).unwrap(),
+        }
+        fs::remove_dir_all(done.aside.unwrap()).unwrap();
+    }
+    // Without a snapshot, the next opening takes a closed log for one without producers.
+    let snapshot = path.join("a-0/00000000000000000010.snapshot");
+    let before = fs::read(&snapshot).unwrap();
+    fs::remove_file(&snapshot).unwrap();
+    let report = check(path);
+    let finding = only(&report, Kind::ProducerSnapshot);
+    assert!(finding.what.contains("1 producers"), "{}", finding.what);
+    let options = crate::repair::RepairOptions {
+        apply: true,
+        ..Default::default()
+    };
+    let done = crate::repair::repair(path, &options, &mut |_| true).unwrap();
+    assert_eq!(done.findings, []);
+    assert_eq!(fs::read(&snapshot).unwrap(), before);
+    fs::remove_dir_all(done.aside.unwrap()).unwrap();
 }
 
 // Broken if it failed: a path with nothing of Kafka's would be called clean.

@@ -278,6 +278,82 @@ fn epochs_are_found_again() {
     );
 }
 
+/// Writes another leader epoch, which no checksum covers, into the batches with these offsets.
+fn set_epochs(path: &Path, offsets: &[i64], epoch: i32) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let mut position = 0;
+    while position < bytes.len() {
+        let base = i64::from_be_bytes(*bytes[position..].first_chunk().unwrap());
+        if offsets.contains(&base) {
+            bytes[position + 12..position + 16].copy_from_slice(&epoch.to_be_bytes());
+        }
+        let length = i32::from_be_bytes(*bytes[position + 8..].first_chunk().unwrap());
+        position += 12 + length as usize;
+    }
+    std::fs::write(path, bytes).unwrap();
+}
+
+// Broken if it failed: after a crash, one flipped bit in a batch's leader epoch would fence every leader there is, cut off
+// what is behind it, or make the log forget the epoch it has.
+#[test]
+fn a_flipped_epoch_is_nobodys() {
+    for (has_file, flipped, epoch, end) in [
+        (true, 4, 1 << 30, 10),
+        (true, 0, 1 << 30, 10),
+        // The last batch: the file had its epoch before it was written.
+        (true, 9, 1 << 30, 10),
+        // One that goes back begins a tail of before a truncation.
+        (true, 4, 0, 4),
+        (false, 4, 0, 4),
+        // Nobody but the batches knows: the last one is taken at its word.
+        (false, 9, 5, 10),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(dir.path());
+        for _ in 0..10 {
+            log.append_as_leader(&mut batch_at(0, &[b"v"]), 2, 0)
+                .unwrap();
+        }
+        drop(log);
+        set_epochs(&active_file(dir.path()), &[flipped], epoch);
+        let file = dir.path().join("leader-epoch-checkpoint");
+        if !has_file {
+            std::fs::remove_file(&file).unwrap();
+        }
+        let log = open(dir.path());
+        let case = (has_file, flipped, epoch);
+        assert_eq!(log.log_end_offset(), end, "{case:?}");
+        let latest = if epoch == 5 { 5 } else { 2 };
+        assert_eq!(log.latest_epoch(), Some(latest), "{case:?}");
+        log.append_as_leader(&mut batch_at(0, &[b"v"]), latest, 0)
+            .unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        let expected = if epoch == 5 {
+            "0\n2\n2 0\n5 9\n"
+        } else {
+            "0\n1\n2 0\n"
+        };
+        assert_eq!(text, expected, "{case:?}");
+    }
+}
+
+// Broken if it failed: epochs that an older copy of the file does not have yet would be lost by a crash.
+#[test]
+fn a_file_of_epochs_that_is_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    for epoch in [2, 2, 3, 3] {
+        log.append_as_leader(&mut batch_at(0, &[b"v"]), epoch, 0)
+            .unwrap();
+    }
+    drop(log);
+    let file = dir.path().join("leader-epoch-checkpoint");
+    std::fs::write(&file, "0\n1\n2 0\n").unwrap();
+    let log = open(dir.path());
+    assert_eq!(log.epoch_end_offset(2), Some((2, 2)));
+    assert_eq!(log.latest_epoch(), Some(3));
+}
+
 // Broken if it failed: half-done work of a cleaner or a deletion would come back, or its result be lost.
 #[test]
 fn interrupted_work_is_finished() {
