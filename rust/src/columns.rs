@@ -75,7 +75,7 @@ impl PartitionScan {
             start: start_offset,
             end: end_offset.unwrap_or(i64::MAX),
             start_time: start_time.unwrap_or(i64::MIN),
-            end_time: end_time.unwrap_or(i64::MAX),
+            end_time,
             batch_rows,
             batch_bytes,
             aborted: aborted_transactions(aborted),
@@ -165,7 +165,7 @@ fn decode_batches(
         start: start_offset,
         end: end_offset.unwrap_or(i64::MAX),
         start_time: start_time.unwrap_or(i64::MIN),
-        end_time: end_time.unwrap_or(i64::MAX),
+        end_time,
         batch_rows,
         batch_bytes,
         aborted: aborted_transactions(aborted),
@@ -249,9 +249,9 @@ pub(crate) fn to_python(py: Python<'_>, error: &ColumnsError) -> PyErr {
         ColumnsError::ColumnType { .. } => return PyTypeError::new_err(text),
         ColumnsError::Encode(error) => return errors::record_error(py, error),
         ColumnsError::Storage(error) => return errors::storage_error(py, error),
-        ColumnsError::RecordTooLarge { .. } | ColumnsError::Arrow(_) => {
-            return errors::LogError::new_err(text);
-        }
+        ColumnsError::RecordTooLarge { .. }
+        | ColumnsError::TimestampTooLarge { .. }
+        | ColumnsError::Arrow(_) => return errors::LogError::new_err(text),
         ColumnsError::OutOfRange { .. } => (
             errors::OffsetOutOfRangeError::new_err(text),
             OFFSET_OUT_OF_RANGE,

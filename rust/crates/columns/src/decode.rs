@@ -5,7 +5,6 @@
 //! their own into the same rows. What is incomplete at the end of the bytes is left to the caller.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::path::PathBuf;
 
 use arrow_array::RecordBatch;
@@ -60,8 +59,8 @@ pub struct DecodeOptions {
     pub end: i64,
     /// The earliest time wanted, in milliseconds since the epoch. Every record is looked at, because times need not rise.
     pub start_time: i64,
-    /// The earliest time not wanted any more.
-    pub end_time: i64,
+    /// The earliest time not wanted any more; `None` for no end.
+    pub end_time: Option<i64>,
     /// Rows of an Arrow batch; the last one has fewer, and so has one that `batch_bytes` ends.
     pub batch_rows: usize,
     /// Most bytes of keys, values and headers in an Arrow batch, unless one record is larger; at most 64 MiB.
@@ -89,7 +88,7 @@ impl DecodeOptions {
             start: 0,
             end: i64::MAX,
             start_time: i64::MIN,
-            end_time: i64::MAX,
+            end_time: None,
             batch_rows: Self::BATCH_ROWS,
             batch_bytes: BATCH_BYTES_MAX,
             aborted: Vec::new(),
@@ -99,7 +98,7 @@ impl DecodeOptions {
 
     /// Whether times matter at all.
     pub(crate) fn has_times(&self) -> bool {
-        self.start_time > i64::MIN || self.end_time < i64::MAX
+        self.start_time > i64::MIN || self.end_time.is_some()
     }
 
     pub(crate) fn check(&self) -> Result<(), ColumnsError> {
@@ -109,10 +108,10 @@ impl DecodeOptions {
                 end: self.end,
             });
         }
-        if self.end_time < self.start_time {
+        if let Some(end) = self.end_time.filter(|end| *end < self.start_time) {
             return Err(ColumnsError::BadTimes {
                 start: self.start_time,
-                end: self.end_time,
+                end,
             });
         }
         Ok(())
@@ -172,11 +171,24 @@ impl Origin {
     }
 }
 
+/// Times that are wanted, from the first to before the last; any time is one, the largest too.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    start: i64,
+    end: Option<i64>,
+}
+
+impl Times {
+    fn has(self, timestamp: i64) -> bool {
+        timestamp >= self.start && self.end.is_none_or(|end| timestamp < end)
+    }
+}
+
 /// Turns bytes into finished Arrow batches, over as many pieces of bytes as come.
 pub(crate) struct Decoder {
     rows: Rows,
     end: i64,
-    times: Range<i64>,
+    times: Times,
     aborted: Aborted,
     scratch: Vec<u8>,
     origin: Origin,
@@ -196,7 +208,10 @@ impl Decoder {
                 options.batch_bytes,
             ),
             end: options.end,
-            times: options.start_time..options.end_time,
+            times: Times {
+                start: options.start_time,
+                end: options.end_time,
+            },
             aborted: Aborted::new(&options.aborted),
             scratch: Vec::new(),
             origin,
@@ -258,12 +273,12 @@ impl Decoder {
         // Format 0 has no timestamps; Kafka calls their type "none".
         let untimed = bytes[MAGIC_AT] == 0;
         let wanted = self.next_offset..self.end;
-        let times = self.times.clone();
+        let times = self.times;
         let mut last = None;
         let mut failed = None;
         legacy::for_each(&bytes[..size], DECOMPRESSED_LIMIT, |message| {
             last = Some(message.offset);
-            let wanted = wanted.contains(&message.offset) && times.contains(&message.timestamp);
+            let wanted = wanted.contains(&message.offset) && times.has(message.timestamp);
             if failed.is_none() && wanted {
                 let row = Row {
                     offset: message.offset,
@@ -326,10 +341,10 @@ impl Decoder {
         if !self.rows.wants_headers() {
             records = records.without_headers();
         }
-        let times = self.times.clone();
+        let times = self.times;
         for record in records {
             let record = record?;
-            if wanted.contains(&record.offset) && times.contains(&record.timestamp) {
+            if wanted.contains(&record.offset) && times.has(record.timestamp) {
                 let row = Row {
                     offset: record.offset,
                     timestamp: record.timestamp,

@@ -67,6 +67,11 @@ pub enum ColumnsError {
     /// A single record does not fit the 32-bit offsets of Arrow's plain binary.
     #[error("a record of {bytes} bytes is larger than an Arrow binary column can hold")]
     RecordTooLarge { bytes: usize },
+    /// Kafka's milliseconds of any 64 bits, as Arrow's microseconds of 64 bits.
+    #[error(
+        "the record with offset {offset} has the timestamp {timestamp} ms, more than the column timestamp can hold (microseconds in 64 bits); read it without that column"
+    )]
+    TimestampTooLarge { offset: i64, timestamp: i64 },
     /// A table without a column that a record could be made of.
     #[error("a table to append needs a column key or a column value, and has neither")]
     NothingToAppend,

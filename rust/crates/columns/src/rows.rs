@@ -207,7 +207,11 @@ impl Rows {
             offset.push(row.offset);
         }
         if let Some(timestamp) = &mut self.timestamp {
-            timestamp.push(row.timestamp.saturating_mul(MICROS_PER_MILLI));
+            let micros = row.timestamp.checked_mul(MICROS_PER_MILLI);
+            timestamp.push(micros.ok_or(ColumnsError::TimestampTooLarge {
+                offset: row.offset,
+                timestamp: row.timestamp,
+            })?);
         }
         if let Some(timestamp_type) = &mut self.timestamp_type {
             timestamp_type.push(row.timestamp_type);

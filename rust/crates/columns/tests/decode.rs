@@ -8,7 +8,7 @@ use arrow_array::{Array, RecordBatch};
 use logcore_columns::{
     AbortedTransaction, Column, ColumnsError, DecodeOptions, Projection, decode_batches,
 };
-use logcore_records::{BatchBuilder, Compression, TimestampType};
+use logcore_records::{BatchBuilder, Compression, TimestampType, set_offsets_in_place};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -207,7 +207,7 @@ proptest! {
         let (one, other) = (times[pick.0.index(times.len())], times[pick.1.index(times.len())]);
         let (start_time, end_time) = (one.min(other), one.max(other));
         let bytes: Vec<u8> = log.iter().flat_map(encode).collect();
-        let options = DecodeOptions { start_time, end_time, ..options(&Column::ALL, 0, i64::MAX, 7) };
+        let options = DecodeOptions { start_time, end_time: Some(end_time), ..options(&Column::ALL, 0, i64::MAX, 7) };
         let decoded = decode_batches(&bytes, &options).expect("undamaged bytes");
         let found: Vec<Model> = decoded.batches.iter().flat_map(rows).collect();
         let expected: Vec<Model> = records
@@ -371,6 +371,35 @@ fn a_batch_has_no_more_bytes_than_asked_for() {
             .all(|(rows, bytes)| *bytes <= 1_000 || *rows == 1),
         "{sizes:?}"
     );
+}
+
+// Broken if it failed: records with times far from ours would be left out of a table, or have another time there.
+#[test]
+fn the_largest_times_are_kept_or_refused_by_name() {
+    let largest = i64::MAX / 1_000;
+    let times = [-1, largest, largest + 1, 1 << 62, i64::MAX];
+    for (offset, time) in (0..).zip(times) {
+        let mut builder = BatchBuilder::new(Compression::None, None);
+        builder.append(time, None, Some(b"v"), &[]).expect("fits");
+        let mut bytes = builder.build().expect("one record");
+        set_offsets_in_place(&mut bytes, offset, 0);
+        let decode = |columns: &[Column]| decode_batches(&bytes, &options(columns, 0, i64::MAX, 9));
+        let decoded = decode(&[Column::Offset]).expect("undamaged");
+        assert_eq!(decoded.batches.len(), 1, "time {time}");
+        assert_eq!(decoded.batches[0].num_rows(), 1, "time {time}");
+        match decode(&[Column::Timestamp]) {
+            Ok(decoded) => {
+                let column = decoded.batches[0].column(0);
+                let micros = column.as_primitive::<TimestampMicrosecondType>();
+                assert_eq!(micros.value(0), time * 1_000);
+            }
+            Err(error) => {
+                assert!(time > largest, "{time}: {error}");
+                let text = error.to_string();
+                assert!(text.contains(&format!("offset {offset} has the timestamp {time} ms")));
+            }
+        }
+    }
 }
 
 #[test]

@@ -216,7 +216,7 @@ fn times_begin_at_the_time_index() {
     ] {
         let options = DecodeOptions {
             start_time: from,
-            end_time: to,
+            end_time: Some(to),
             ..options(0, i64::MAX)
         };
         let scan = PartitionScan::open(&directory, &options).expect("a readable log");
