@@ -120,8 +120,7 @@ impl PyLog {
     }
 
     fn append_records(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<(i64, i64)> {
-        let batch_bytes = self.log().config().max_message_bytes as usize;
-        let mut encoder = Encoder::new(self.compression, None, batch_bytes, system_now_ms());
+        let mut encoder = Encoder::new(self.compression, None, self.batch_bytes(), system_now_ms());
         for record in records.try_iter()? {
             encoder.push(&record?)?;
         }
@@ -141,7 +140,7 @@ impl PyLog {
         level: Option<i32>,
         batch_bytes: Option<usize>,
     ) -> PyResult<(i64, i64)> {
-        let limit = self.log().config().max_message_bytes as usize;
+        let limit = self.batch_bytes();
         let options = EncodeOptions {
             compression: compression.map_or(Ok(self.compression), encode::codec)?,
             level,
@@ -376,10 +375,18 @@ impl PyLog {
         self.handle.log()
     }
 
-    /// Appends batches, as many at a time as fit into a segment; none when one is larger than the log takes.
+    /// The most bytes of a batch that the log takes.
+    fn batch_bytes(&self) -> usize {
+        let config = self.log().config();
+        (config.max_message_bytes as usize).min(config.segment_bytes as usize)
+    }
+
+    /// Appends batches, as many at a time as fit into a segment; none when the log would refuse one.
     fn append_in_segments(&self, bytes: &mut [u8]) -> Result<(i64, i64), StorageError> {
-        self.check_sizes(bytes)?;
         let limit = self.log().config().segment_bytes as usize;
+        if bytes.len() > limit {
+            self.log().check_append(bytes)?;
+        }
         let mut range: Option<(i64, i64)> = None;
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -404,15 +411,6 @@ impl PyLog {
             rest = after;
         }
         Ok(range.unwrap_or((-1, -1)))
-    }
-
-    fn check_sizes(&self, bytes: &[u8]) -> Result<(), StorageError> {
-        let limit = u64::from(self.log().config().max_message_bytes);
-        let sizes = batches(bytes).map_while(Result::ok);
-        match sizes.map(|batch| batch.bytes.len() as u64).max() {
-            Some(size) if size > limit => Err(StorageError::RecordTooLarge { size, limit }),
-            _ => Ok(()),
-        }
     }
 
     /// Whole batches; a reader beside a writer looks again when it has reached the end it knew.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -113,6 +114,48 @@ def test_a_table_that_is_refused_appends_nothing(tmp_path: Path) -> None:
             log.append_table([b"no table"])  # type: ignore[arg-type]
         assert log.end_offset == 0
         assert log.append_table(pa.table({"value": good})) == (0, 19)
+
+
+def test_what_the_log_refuses_is_refused_before_the_first_segment(tmp_path: Path) -> None:
+    # Broken if it failed: of what is more than a segment, the part before a bad row would be appended all the same.
+    now = int(time.time() * 1000)
+    good = [(b"k", b"x" * 400, None, now)] * 10
+    cases: list[tuple[dict[str, int | str], logcore.RecordLike, type[Exception]]] = [
+        ({"cleanup_policy": "compact"}, (None, b"keyless"), logcore.InvalidRecordError),
+        (
+            {"message_timestamp_after_max_ms": 1000},
+            (b"k", b"v", None, now + 10**9),
+            logcore.InvalidRecordError,
+        ),
+        ({"max_message_bytes": 4000}, (b"k", b"y" * 3500, None, now), logcore.RecordTooLargeError),
+    ]
+    for number, (config, bad, error) in enumerate(cases):
+        given: dict[str, int | str] = {"segment_bytes": 3000, "max_message_bytes": 1000} | config
+        with logcore.open(tmp_path / str(number), **given) as log:
+            with pytest.raises(error):
+                log.append_records([*good, bad])
+            rows = [*good, bad if len(bad) == 4 else (None, b"keyless", None, now)]
+            columns = list(zip(*rows, strict=True))
+            table = pa.table(
+                {"key": columns[0], "value": columns[1], "timestamp": pa.array(columns[3], pa.int64())}
+            )
+            with pytest.raises(error):
+                log.append_table(table)
+            assert log.end_offset == 0, config
+            assert log.append_records(good) == (0, 9)
+
+
+def test_the_largest_times(tmp_path: Path) -> None:
+    # Broken if it failed: a record would be missing in Arrow, or have a time there that it has not.
+    with logcore.open(tmp_path) as log:
+        log.append(b"a", timestamp=2**63 - 1)
+        assert pa.table(log.scan(["offset"])).num_rows == 1
+        with pytest.raises(
+            (logcore.LogError, pa.ArrowException), match=r"offset 0 has the timestamp 9223372036854775807"
+        ):
+            pa.table(log.scan(["timestamp"]))
+        with pytest.raises(logcore.LogError, match="offset 0 has the timestamp"):
+            next(log.scan(["timestamp"]))
 
 
 def test_a_batch_and_a_reader_are_taken_too(tmp_path: Path) -> None:

@@ -113,6 +113,20 @@ impl Log {
         self.append_on(batches, terms)
     }
 
+    /// Whether batches would be taken, for whoever appends them in several pieces; without what depends on the log's
+    /// producers and its disk.
+    ///
+    /// Errors: those of [`Log::append_as_leader`]; a position is that in all of `batches`.
+    pub fn check_append(&self, batches: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        let config = self.config();
+        let checked = validator::check(batches, &config, Origin::Client, Now::System)?;
+        checked
+            .headers
+            .iter()
+            .try_for_each(|header| check_fits(header.size(), &config))
+    }
+
     fn append_on(&self, batches: &mut [u8], terms: Terms) -> Result<Appended> {
         self.check_writable()?;
         let config = self.config();
