@@ -33,7 +33,7 @@ def open_dir(
     crash every log is recovered, several at a time; those that cannot be are in `LogDirectory.failures`.
 
     `config` are Kafka's topic settings with underscores, for all topics; `topics` has more of them for single
-    topics. `compression` is as in `logcore.open`. `broker_id` is whose directory it is (`meta.properties`):
+    topics. The defaults are those of `logcore.open`: nothing is deleted by its age unless `retention_ms` says so. `compression` is as in `logcore.open`. `broker_id` is whose directory it is (`meta.properties`):
     whose it says, or 0 for a new one, if None.
 
     Raises LockedError, LogConfigError, CorruptLogError (another broker's directory), LogIOError, ValueError
@@ -81,8 +81,9 @@ class LogDirectory(Mapping[tuple[str, int], Log]):
         return f"<logcore.LogDirectory {str(self.path)!r} {mode}>"
 
     def __getitem__(self, key: tuple[str, int]) -> Log:
-        topic, partition = key
-        native = self._native.get(topic, partition)
+        if not isinstance(key, tuple) or len(key) != 2:
+            raise KeyError(key)
+        native = self._native.get(*key)
         if native is None:
             raise KeyError(key)
         return Log(native)

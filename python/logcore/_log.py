@@ -80,7 +80,8 @@ def open(
     `create` makes the directory when it is missing. `compression` is for `append` and `append_records`: none,
     gzip, snappy, lz4 or zstd. `config` are Kafka's topic settings with underscores: `segment_bytes`,
     `max_message_bytes`, `index_interval_bytes`, `flush_messages`, `message_timestamp_type`, ... Sizes are
-    bytes, times milliseconds.
+    bytes, times milliseconds. The defaults are Kafka's but for `retention_ms`, which is -1: nothing is deleted by its
+    age unless you say so. A broker that opens the directory goes by its own settings, a week if it has none.
 
     Raises LogNotFoundError, LockedError, LogConfigError, CorruptLogError, LogIOError, ValueError
     (compression).
@@ -148,11 +149,11 @@ class Log:
         """Appends one record, as a batch of its own, and returns its offset.
 
         For more than a few records use `append_records`: each call is a write. `headers` are pairs of a name
-        and bytes or None, or a dict; `timestamp` is in milliseconds since 1970 UTC, the present time if None.
+        and bytes or None, or a dict; `timestamp` is in milliseconds since 1970 UTC, the present time if None or -1.
 
         The record is in the operating system's hands when this returns; `flush` brings it to disk.
 
-        Raises ReadOnlyError, RecordTooLargeError, LogClosedError, LogIOError, OfflineError.
+        Raises ReadOnlyError, RecordTooLargeError, LogClosedError, LogIOError, OfflineError, ValueError (timestamp).
 
         >>> import logcore, tempfile
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -166,8 +167,8 @@ class Log:
     def append_records(self, records: Iterable[RecordLike]) -> tuple[int, int]:
         """Appends records in as few batches as `max_message_bytes` allows; returns first and last offset.
 
-        See `RecordLike` for what a record may be. Raises ValueError when there are none, else as `append`
-        does.
+        See `RecordLike` for what a record may be. All are checked before the first is appended, so a bad record
+        appends nothing. Raises ValueError when there are none, else as `append` does.
 
         >>> import logcore, tempfile
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -208,8 +209,8 @@ class Log:
         list of structs of key and value, or a map). Columns that a scan adds (topic, partition, offset,
         timestampType) are passed over; others are refused.
 
-        All rows are encoded before the first is appended, so a bad row appends nothing; what is more than a
-        segment (`segment_bytes`) is appended in several pieces. Give a large stream batch by batch.
+        All rows are encoded and checked before the first is appended, so a bad row appends nothing; what is more
+        than a segment (`segment_bytes`) is appended in several pieces. Give a large stream batch by batch.
 
         `compression` is the log's unless given, `level` the codec's own; a batch has at most `batch_bytes`
         bytes, `max_message_bytes` if None, unless a single row is larger.
@@ -278,7 +279,10 @@ class Log:
         ...     [(record.offset, record.value) for record in log.records(1)]
         [(1, b'b'), (2, b'c')]
         """
-        start = self.start_offset if offset is None else offset
+        first, last = self.start_offset, self.end_offset
+        start = first if offset is None else offset
+        if not first <= start <= last:
+            self.fetch(start, 0)  # it raises
         readable = self._native.readable_end(isolation_level)
         return self._records(start, readable if end is None else end, isolation_level)
 

@@ -137,6 +137,9 @@ def test_create_and_delete(tmp_path: Path) -> None:
         new = directory.create("flights")
         assert new.append(b"new") == 0
         assert values(directory["flights", 0]) == [b"new"]
+        for key in ("flights", "f0", ("flights",), ("flights", 1), 5):
+            with pytest.raises(KeyError):
+                directory[key]  # type: ignore[index]
     with logcore.open_dir(tmp_path) as directory:
         assert values(directory["flights", 0]) == [b"new"]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import doctest
 import gc
 import multiprocessing
+import pickle
 import subprocess
 import sys
 import threading
@@ -220,16 +222,46 @@ def test_what_is_refused(log: logcore.Log) -> None:
     for records, kind in [
         ([], ValueError),
         (["text"], TypeError),
+        ([(b"k", b"v", None, -5)], ValueError),
+        ([logcore.Record(b"v", timestamp=-2)], ValueError),
         ([(b"k",)], TypeError),
         ([None], TypeError),
     ]:
         with pytest.raises(kind):
             log.append_records(records)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="timestamp -5 is before 1970"):
+        log.append(b"v", timestamp=-5)
+    with pytest.raises(TypeError, match=r"append_records\(\[record\]\)"):
+        log.append(logcore.Record(b"v"))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one record"):
         logcore.build_batch([])
     with pytest.raises(ValueError, match="none, gzip, snappy, lz4, zstd"):
         logcore.build_batch([b"x"], compression="rar")
     assert log.end_offset == 0
+
+
+def test_reading_out_of_range(log: logcore.Log) -> None:
+    # Broken if it failed: a wrong offset would look like the end of the log.
+    log.append_records([b"a", b"b"])
+    for offset in (-1, 3, 100):
+        with pytest.raises(logcore.OffsetOutOfRangeError):
+            log.records(offset)
+        with pytest.raises(logcore.OffsetOutOfRangeError):
+            log.records(offset, end=0)
+    assert list(log.records(2)) == []
+
+
+def test_nothing_is_deleted_by_its_age_unless_asked_for(tmp_path: Path) -> None:
+    # Broken if it failed: an embedded log would lose its history to Kafka's week.
+    for number, config in enumerate([{}, {"retention_ms": 604_800_000}]):
+        with logcore.open(tmp_path / str(number), **config) as log:
+            log.append(b"departed", timestamp=1357034400000)
+            log.maintain()
+            assert len(list(log.records())) == 1 - number
+    with logcore.open_dir(tmp_path / "directory") as directory:
+        directory.create("flights").append(b"departed", timestamp=1357034400000)
+        directory.maintain()
+        assert len(list(directory["flights", 0].records())) == 1
 
 
 def test_settings(tmp_path: Path) -> None:
@@ -380,5 +412,8 @@ def test_record() -> None:
         case logcore.Record(offset, timestamp, key, value, headers):
             assert (offset, timestamp, key, value, headers) == record.as_tuple()
     assert repr(record) == "Record(offset=4, timestamp=3, key=b'k', value=b'v', headers=(('h', None),))"
+    for other in (pickle.loads(pickle.dumps(record)), copy.copy(record), copy.deepcopy(record)):
+        assert other == record
+    assert copy.deepcopy(logcore.Record(None)) == logcore.Record(None)
     with pytest.raises(AttributeError):
         record.offset = 1  # type: ignore[misc]

@@ -11,6 +11,9 @@ use crate::errors::record_error;
 /// A batch of so many bytes that is not compressed is built sooner than the GIL is given away and taken again.
 const QUICK_BATCH_BYTES: usize = 16 << 10;
 
+/// Kafka's timestamp of a record that has none; it gets the present.
+const NO_TIMESTAMP: i64 = -1;
+
 /// Takes records into batches of at most `batch_bytes`, except for a record that is larger by itself.
 pub(super) struct Encoder {
     builder: BatchBuilder,
@@ -119,7 +122,15 @@ impl Encoder {
         if !self.builder.is_empty() && self.builder.estimated_size() + size > self.batch_bytes {
             self.end_batch(py)?;
         }
-        let timestamp = timestamp.filter(|at| *at >= 0).unwrap_or(self.now_ms);
+        let timestamp = match timestamp {
+            None | Some(NO_TIMESTAMP) => self.now_ms,
+            Some(at) if at < NO_TIMESTAMP => {
+                return Err(PyValueError::new_err(format!(
+                    "timestamp {at} is before 1970; it is in milliseconds since then, None or -1 for the present"
+                )));
+            }
+            Some(at) => at,
+        };
         self.builder
             .append(timestamp, key, value, headers)
             .map(|_| ())

@@ -3,7 +3,7 @@
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyString, PyTuple, PyType};
 
 /// A record: to be appended, or as read.
 #[pyclass(name = "Record", frozen, get_all, module = "logcore")]
@@ -69,6 +69,31 @@ impl PyRecord {
         self.as_tuple(py)?.eq(other.get().as_tuple(py)?)
     }
 
+    /// For `pickle` and `copy`.
+    #[expect(clippy::type_complexity, reason = "what __new__ takes")]
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> (
+        Bound<'py, PyType>,
+        (
+            Option<Py<PyBytes>>,
+            Option<Py<PyBytes>>,
+            Py<PyTuple>,
+            i64,
+            i64,
+        ),
+    ) {
+        let parts = (
+            self.value.as_ref().map(|value| value.clone_ref(py)),
+            self.key.as_ref().map(|key| key.clone_ref(py)),
+            self.headers.clone_ref(py),
+            self.timestamp,
+            self.offset,
+        );
+        (py.get_type::<Self>(), parts)
+    }
+
     fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
         self.as_tuple(py)?.hash()
     }
@@ -100,6 +125,11 @@ impl<'py> Given<'py> {
     pub(crate) fn new(given: &Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok(bytes) = given.cast::<PyBytes>() {
             return Ok(Self::Bytes(bytes.clone()));
+        }
+        if given.is_instance_of::<PyRecord>() {
+            return Err(PyTypeError::new_err(
+                "keys and values are bytes or None, not Record; a Record is appended by append_records([record])",
+            ));
         }
         match PyBuffer::<u8>::get(given) {
             Ok(buffer) => Ok(Self::Copied(buffer.to_vec(given.py())?)),

@@ -7,9 +7,14 @@ use pyo3::types::{PyBool, PyDict};
 
 use crate::errors::{LogConfigError, storage_error};
 
-/// Settings from Kafka's names with underscores: `segment_bytes=...` is `segment.bytes`.
+/// Settings from Kafka's names with underscores: `segment_bytes=...` is `segment.bytes`. They are Kafka's unless given, but
+/// for its `retention.ms` of a week: no program is to lose records that it did not ask to have deleted.
 pub(super) fn settings(given: &Bound<'_, PyDict>) -> PyResult<LogConfig> {
-    apply(LogConfig::default(), given)
+    let config = LogConfig {
+        retention_ms: -1,
+        ..LogConfig::default()
+    };
+    apply(config, given)
 }
 
 /// A reader's `isolation_level`.
