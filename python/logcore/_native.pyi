@@ -36,6 +36,9 @@ def encode_response(api_key: int, version: int, message: dict[str, Any]) -> byte
 def decode_data(name: str, version: int, data: bytes | bytearray) -> dict[str, Any]:
     """Decodes data by Kafka's name of its schema, without the int16 version that often stands before it."""
 
+def data_to_json(name: str, version: int, data: bytes | bytearray) -> str:
+    """Decodes data as `decode_data` does, into JSON as Kafka's tools print it."""
+
 def encode_data(name: str, version: int, message: dict[str, Any]) -> bytes:
     """Encodes data by Kafka's name of its schema, without the int16 version that often stands before it."""
 

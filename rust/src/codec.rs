@@ -32,6 +32,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(encode_response, module)?)?;
     module.add_function(wrap_pyfunction!(decode_data, module)?)?;
     module.add_function(wrap_pyfunction!(encode_data, module)?)?;
+    module.add_function(wrap_pyfunction!(data_to_json, module)?)?;
     module.add_function(wrap_pyfunction!(api_keys, module)?)?;
     module.add_function(wrap_pyfunction!(valid_versions, module)?)?;
     Ok(())
@@ -76,6 +77,11 @@ fn decode_data<'py>(
     data: PyBackedBytes,
 ) -> PyResult<Bound<'py, PyAny>> {
     decode(py, named_schema(name)?, version, data)
+}
+
+#[pyfunction]
+fn data_to_json(name: &str, version: i16, data: PyBackedBytes) -> PyResult<String> {
+    logcore_protocol::data_to_json(name, version, &Bytes::from_owner(data)).map_err(protocol_error)
 }
 
 #[pyfunction]

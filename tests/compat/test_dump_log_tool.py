@@ -5,21 +5,25 @@ If one failed, an operator's scripts over kafka-dump-log's output would read som
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.record.util import calc_crc32c
 
 import logcore
+from cluster.cli._dump_metadata import CLUSTER_RECORDS, CONTROL_RECORDS, REMOTE_RECORDS
 from logcore._native import encode_data
 from tests.compat.conftest import ROOT, KafkaTools
 from tests.compat.golden_directories import GOLDEN
+from tests.protocol.messages import Schema, random_message, schemas
 
 pytestmark = pytest.mark.compat
 
@@ -420,3 +424,136 @@ def test_every_golden_directory(compare: Compare, tmp_path: Path, flags: list[st
     assert len(files) > 100
     said, _ = compare(*flags, "--files", names(*files))
     assert said.count("Dumping") == len(files)
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def framed(kind: int, name: str, version: int, message: dict[str, Any]) -> bytes:
+    """A record in the frame that both kinds of metadata have."""
+    return varint(1) + varint(kind) + varint(version) + encode_data(name, version, message)
+
+
+def schemas_of(kinds: dict[int, str]) -> Iterator[tuple[int, Schema, int]]:
+    known = {schema.name: schema for schema in schemas() if schema.kind == "data"}
+    for kind, name in kinds.items():
+        for version in known[name].versions:
+            yield kind, known[name], version
+
+
+NOT_RECORDS = [
+    b"",
+    b"\x01",
+    b"\x00\x00\x00",
+    b"\x02\x00\x00",
+    b"\x01\xff\xff\x7f\x00",
+    b"\x01\xff\xff\xff\xff\xff\xff",
+    b"\x01\x63\x00",
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cluster_metadata(compare: Compare, tmp_path: Path, seed: int) -> None:
+    # Broken if it failed: what a KRaft cluster had decided would be hidden, or told wrongly.
+    print(f"seed {seed}")
+    source = random.Random(seed)
+    directory = tmp_path / "__cluster_metadata-0"
+    values = [
+        framed(kind, schema.name, version, random_message(schema.fields, version, source))
+        for kind, schema, version in schemas_of(CLUSTER_RECORDS)
+        for _ in range(3)
+    ]
+    with logcore.open(directory) as log:
+        log.append_records([(None, value, None, 1000) for value in values + NOT_RECORDS])
+    out, _ = compare("--files", str(directory / f"{FIRST}.log"), "--cluster-metadata-decoder")
+    for name in ("REGISTER_BROKER_RECORD", "PARTITION_CHANGE_RECORD", "ZK_MIGRATION_STATE_RECORD"):
+        assert out.count(f'"type":"{name}"') >= 3
+    assert out.count("skipping.") == len(NOT_RECORDS)
+    compare(
+        "--files", str(directory / f"{FIRST}.log"), "--cluster-metadata-decoder", "--skip-record-metadata"
+    )
+
+
+def test_a_formatted_kraft_directory(compare: Compare, kafka_tools: KafkaTools, tmp_path: Path) -> None:
+    # Broken if it failed: the snapshots of KRaft's metadata, which Kafka's tool reads like a log, could not be read.
+    logs = tmp_path / "logs"
+    properties = tmp_path / "server.properties"
+    properties.write_text(
+        "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@localhost:9093\n"
+        "listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093\n"
+        f"controller.listener.names=CONTROLLER\nlog.dirs={logs}\n"
+    )
+    scram = "SCRAM-SHA-256=[name=alice,password=secret]"
+    storage = (
+        "format",
+        "--config",
+        str(properties),
+        "--cluster-id",
+        "PGe0vV0nQfOgQnwyn2aVtg",
+        "--add-scram",
+        scram,
+    )
+    kafka_tools.run("kafka.tools.StorageTool", *storage)
+    snapshot = logs / "bootstrap.checkpoint"
+    out, _ = compare("--files", str(snapshot), "--cluster-metadata-decoder")
+    assert "KRaft bootstrap snapshot" in out
+    assert "SnapshotHeader {" in out
+    assert '"type":"USER_SCRAM_CREDENTIAL_RECORD"' in out
+    named = tmp_path / "00000000000000000007-0000000003.checkpoint"
+    shutil.copy(snapshot, named)
+    out, _ = compare("--files", str(named), "--cluster-metadata-decoder")
+    assert "Snapshot end offset: 7, epoch: 3" in out
+
+
+def test_control_records_of_kraft(compare: Compare, tmp_path: Path) -> None:
+    # Broken if it failed: who votes in a KRaft cluster would be hidden.
+    source = random.Random(7)
+    known = {schema.name: schema for schema in schemas() if schema.kind == "data"}
+    batches = b""
+    for offset, (kind, (_, name)) in enumerate(CONTROL_RECORDS.items()):
+        message = random_message(known[name].fields, 0, source) | {"version": 0}
+        batch = bytearray(
+            logcore.build_batch([(struct.pack(">hh", 0, kind), encode_data(name, 0, message), None, 1000)])
+        )
+        struct.pack_into(">q", batch, 0, offset)
+        struct.pack_into(">h", batch, 21, 0x20)
+        struct.pack_into(">I", batch, 17, calc_crc32c(bytes(batch[21:])))
+        batches += batch
+    log = tmp_path / f"{FIRST}.log"
+    log.write_bytes(batches)
+    out, _ = compare("--files", str(log), "--cluster-metadata-decoder")
+    assert 'KRaftVersion {"version":0,"kRaftVersion":' in out
+    assert 'KRaftVoters {"version":0,"voters":[' in out
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_remote_log_metadata(compare: Compare, tmp_path: Path, seed: int) -> None:
+    # Broken if it failed: where the segments of a tiered topic are would be hidden, or told wrongly.
+    print(f"seed {seed}")
+    source = random.Random(seed)
+    directory = tmp_path / "__remote_log_metadata-0"
+    values = []
+    for kind, schema, version in schemas_of(REMOTE_RECORDS):
+        for _ in range(6):
+            message = random_message(schema.fields, version, source)
+            # What Kafka's own classes allow.
+            if "start_offset" in message:
+                start = source.randrange(1 << 40)
+                message |= {"start_offset": start, "end_offset": start + source.randrange(1 << 20)}
+                epochs = source.sample(range(1000), 5)
+                message["segment_leader_epochs"] = [{"leader_epoch": e, "offset": e * 3} for e in epochs]
+            for state, count in (("remote_log_segment_state", 4), ("remote_partition_delete_state", 3)):
+                if state in message:
+                    message[state] = source.randrange(count)
+            values.append(framed(kind, schema.name, version, message))
+    with logcore.open(directory) as log:
+        log.append_records([(None, value, None, 1000) for value in values + NOT_RECORDS])
+    out, _ = compare("--files", str(directory / f"{FIRST}.log"), "--remote-log-metadata-decoder")
+    for name in ("Metadata", "MetadataUpdate", "MetadataSnapshot"):
+        assert out.count(f"payload: RemoteLogSegment{name}{{") == 6
+    assert out.count("payload: RemotePartitionDeleteMetadata{") == 6

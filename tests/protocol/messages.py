@@ -13,7 +13,7 @@ from typing import Any
 
 TABLES = [
     Path(__file__).parents[2] / "rust/crates/protocol/src" / name
-    for name in ("messages.table", "records.table")
+    for name in ("messages.table", "metadata.table", "records.table")
 ]
 
 Message = dict[str, Any]

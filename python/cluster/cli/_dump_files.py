@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ from cluster.cli._common import CommandError
 if TYPE_CHECKING:
     from logcore._native import SegmentBatch
 
+# Snapshots of KRaft's metadata: batches as in a log.
+CHECKPOINT = ".checkpoint"
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".txnindex", ".snapshot"
 
 LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
@@ -50,6 +54,16 @@ def base_offset(path: str) -> int:
     if not name.isdecimal():
         raise CommandError(f"{path}: the name of a segment's file begins with its base offset")
     return int(name)
+
+
+def snapshot_id(path: str) -> tuple[int, int]:
+    """End offset and epoch in the name of a snapshot of KRaft's metadata."""
+    found = re.fullmatch(r"(\d{20})-(\d{10})\.checkpoint", Path(path).name)
+    if found is None:
+        raise CommandError(
+            f"{path}: the name of a snapshot is its end offset and epoch: <20 digits>-<10 digits>"
+        )
+    return int(found[1]), int(found[2])
 
 
 def sibling(path: str, suffix: str) -> str:

@@ -30,7 +30,7 @@ def json_rows(path: str, parse: Parse | None, max_bytes: int) -> Iterator[dict[s
     """One row for each record of a `.log` file, or each entry of another. `parse` is a decoder that was asked for;
     without one, keys and values are text where they are UTF-8, and `{"base64": ...}` where they are not."""
     suffix = Path(path).suffix
-    if suffix == files.LOG:
+    if suffix in (files.LOG, files.CHECKPOINT):
         return record_rows(path, parse, max_bytes)
     if suffix == files.INDEX:
         entries = files.used(files.offset_entries(path), files.base_offset(path))

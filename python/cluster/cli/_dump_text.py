@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cluster.cli import _dump_files as files
 from cluster.cli._common import CommandError
+from cluster.cli._dump_metadata import control_record
 
 if TYPE_CHECKING:
     from cluster.cli._dump_decoders import Parse
@@ -78,7 +79,13 @@ class LogOptions:
 def dump_log(path: str, options: LogOptions, parse: Parse, faults: Faults) -> None:
     from logcore._native import SegmentReader
 
-    print(f"Log starting offset: {files.base_offset(path)}")
+    if Path(path).name == files.BOOTSTRAP_CHECKPOINT:
+        print("KRaft bootstrap snapshot")
+    elif Path(path).suffix == files.CHECKPOINT:
+        end_offset, epoch = files.snapshot_id(path)
+        print(f"Snapshot end offset: {end_offset}, epoch: {epoch}")
+    else:
+        print(f"Log starting offset: {files.base_offset(path)}")
     reader = SegmentReader(path, 0, options.max_bytes)
     last_offset = -1
     for batch in reader:
@@ -163,7 +170,8 @@ def control_text(key: bytes | None, value: bytes | None) -> str:
     name = files.CONTROL_TYPES.get(number, "UNKNOWN")
     if name in ("ABORT", "COMMIT"):
         return f" endTxnMarker: {name} coordinatorEpoch: {files.coordinator_epoch(value)}"
-    return f" controlType: {name}({number})"
+    shown = control_record(number, value)
+    return f" {shown}" if shown is not None else f" controlType: {name}({number})"
 
 
 # ---- .index and .timeindex ----

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cluster.cli._dump_decoders import Parse
     from cluster.cli._dump_text import Faults
 
-SUFFIXES = (files.LOG, files.INDEX, files.TIME_INDEX, files.TXN_INDEX, files.SNAPSHOT)
+SUFFIXES = (files.LOG, files.CHECKPOINT, files.INDEX, files.TIME_INDEX, files.TXN_INDEX, files.SNAPSHOT)
 STRING_DECODER = "org.apache.kafka.tools.api.StringDecoder"
 NO_LIMIT = 2**31 - 1
 
@@ -26,7 +26,7 @@ def parser() -> Parser:
         "--files",
         required=True,
         metavar="FILE,...",
-        help=".log, .index, .timeindex, .txnindex and .snapshot files",
+        help=".log, .index, .timeindex, .txnindex and .snapshot files, and KRaft's .checkpoint files",
     )
     options.add_argument("--deep-iteration", action="store_true", help="print records, not only batches")
     options.add_argument("--print-data-log", action="store_true", help="print keys and values too")
@@ -61,6 +61,16 @@ def parser() -> Parser:
     )
     options.add_argument(
         "--transaction-log-decoder", action="store_true", help="the file is of __transaction_state; decode it"
+    )
+    options.add_argument(
+        "--cluster-metadata-decoder",
+        action="store_true",
+        help="the file is of KRaft's __cluster_metadata, or a snapshot of it; decode it",
+    )
+    options.add_argument(
+        "--remote-log-metadata-decoder",
+        action="store_true",
+        help="the file is of __remote_log_metadata; decode it",
     )
     options.add_argument(
         "--skip-record-metadata", action="store_true", help="of a record, print key and value only"
@@ -106,7 +116,13 @@ def check(options: argparse.Namespace) -> list[str]:
 
 def decoder_asked_for(options: argparse.Namespace) -> bool:
     named = (options.value_decoder_class, options.key_decoder_class) != (None, None)
-    return bool(options.offsets_decoder or options.transaction_log_decoder or named)
+    chosen = (
+        options.offsets_decoder,
+        options.transaction_log_decoder,
+        options.cluster_metadata_decoder,
+        options.remote_log_metadata_decoder,
+    )
+    return named or any(chosen)
 
 
 def message_parser(options: argparse.Namespace) -> Parse:
@@ -116,6 +132,10 @@ def message_parser(options: argparse.Namespace) -> Parse:
         return decoders.offsets_parser
     if options.transaction_log_decoder:
         return decoders.transactions_parser
+    if options.cluster_metadata_decoder or options.remote_log_metadata_decoder:
+        from cluster.cli import _dump_metadata as metadata
+
+        return metadata.cluster_parser if options.cluster_metadata_decoder else metadata.remote_parser
     return decoders.plain_parser(
         options.key_decoder_class or STRING_DECODER, options.value_decoder_class or STRING_DECODER
     )
@@ -159,7 +179,7 @@ def dump_file(path: str, options: argparse.Namespace, faults: Faults) -> None:
 
     suffix = Path(path).suffix
     sanity_only, verify_only = options.index_sanity_check, options.verify_index_only
-    if suffix == files.LOG:
+    if suffix in (files.LOG, files.CHECKPOINT):
         print_data = options.print_data_log or decoder_asked_for(options)
         chosen = text.LogOptions(
             deep=options.deep_iteration or print_data,

@@ -1,6 +1,6 @@
 //! Kafka's requests, responses and their headers: bytes to [`Value`] trees and back.
 //!
-//! Owns the table of every message (`messages.table`, `records.table`) and the one interpreter that reads it in both
+//! Owns the table of every message (`messages.table`, `metadata.table`, `records.table`) and the one interpreter that reads it in both
 //! directions. Does no I/O, starts no thread, holds no lock: any thread may call it. It knows nothing of what is inside
 //! `records` fields (crate `records`) and nothing of Python (the extension's `codec.rs`).
 //!
@@ -26,6 +26,7 @@ mod decode;
 mod encode;
 mod error;
 mod header;
+mod json;
 mod schema;
 mod table;
 mod value;
@@ -40,6 +41,7 @@ pub use header::{
     API_VERSIONS, CONTROLLED_SHUTDOWN, RequestHeader, decode_response_header,
     encode_response_header, request_header_version, response_header_version,
 };
+pub use json::data_to_json;
 pub use schema::{Direction, Field, FieldType, Schema, StructSchema, Versions};
 pub use table::{data_schema, field_names, request_schemas, schema, schemas};
 pub use value::{Str, Struct, Value};

@@ -11,6 +11,7 @@ use crate::schema::{Direction, Field, FieldType, Schema, StructSchema, Versions}
 use crate::value::{Value, zero};
 
 const MESSAGES: &str = include_str!("messages.table");
+const METADATA: &str = include_str!("metadata.table");
 const RECORDS: &str = include_str!("records.table");
 
 struct Registry {
@@ -88,7 +89,7 @@ impl Parser {
             data: Vec::new(),
             names: Vec::new(),
         };
-        for text in [MESSAGES, RECORDS] {
+        for text in [MESSAGES, METADATA, RECORDS] {
             let lines: Vec<&'static str> = text
                 .lines()
                 .filter(|line| !line.is_empty() && !line.starts_with('#'))

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Prints src/messages.table, made from the message definitions inside Apache Kafka's kafka-clients jar.
+"""Prints src/messages.table, made from the message definitions inside Apache Kafka's kafka-clients jar, or
+src/metadata.table, from the definitions of records in those of KRaft's controller and of the remote log metadata manager.
 
     tools/make_table.py kafka-clients-3.9.1.jar > src/messages.table
+    tools/make_table.py kafka-metadata-3.9.1.jar kafka-storage-3.9.1.jar > src/metadata.table
 
 The format of the table is described at its top and in src/table.rs. Only facts are taken: names, types,
 versions, tags and defaults. A newest version which the definition calls unstable is left out, and so is a
@@ -16,7 +18,7 @@ import sys
 import zipfile
 from typing import Any
 
-DIRECTORY = "common/message/"
+DIRECTORIES = ("common/message/", "common/metadata/", "message/")
 
 # KRaft's own requests: a ZooKeeper-mode cluster has none of them.
 KRAFT = {
@@ -36,7 +38,15 @@ KRAFT = {
 }
 
 # Schemas that are neither request nor response, but travel inside one.
-DATA = {"ConsumerProtocolAssignment", "ConsumerProtocolSubscription", "DefaultPrincipalData"}
+DATA = {
+    "ConsumerProtocolAssignment",
+    "ConsumerProtocolSubscription",
+    "DefaultPrincipalData",
+    "KRaftVersionRecord",
+    "SnapshotFooterRecord",
+    "SnapshotHeaderRecord",
+    "VotersRecord",
+}
 
 PREAMBLE = """\
 # Apache Kafka's messages, from {source}. Made by tools/make_table.py; do not edit.
@@ -116,7 +126,7 @@ def message_lines(message: dict[str, Any], unstable: bool) -> list[str]:
     """A message's headline and fields, or nothing when it does not belong in the table."""
     name = message["name"]
     versions = stable_versions(message, unstable)
-    if message["type"] == "data" and name in DATA:
+    if message["type"] == "metadata" or (message["type"] == "data" and name in DATA):
         head = f"data {name}"
     elif message["type"] in ("request", "response"):
         short = name.removesuffix("Request").removesuffix("Response")
@@ -139,13 +149,17 @@ def walk(fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [inner for field in fields for inner in [field, *walk(field.get("fields", []))]]
 
 
-def main(jar: str) -> None:
+def definitions(jar: str) -> list[dict[str, Any]]:
     with zipfile.ZipFile(jar) as archive:
-        messages = [
+        return [
             json.loads(strip_comments(archive.read(entry).decode()))
             for entry in archive.namelist()
-            if entry.startswith(DIRECTORY) and entry.endswith(".json")
+            if entry.startswith(DIRECTORIES) and entry.endswith(".json")
         ]
+
+
+def main(jars: list[str]) -> None:
+    messages = [message for jar in jars for message in definitions(jar)]
     unstable = {
         message["apiKey"]: bool(message.get("latestVersionUnstable"))
         for message in messages
@@ -155,13 +169,14 @@ def main(jar: str) -> None:
     messages.sort(
         key=lambda message: (message.get("apiKey", 1 << 16), order.get(message["type"], 3), message["name"])
     )
-    print(PREAMBLE.format(source=jar.rpartition("/")[2].removesuffix(".jar")))
+    names = [jar.rpartition("/")[2].removesuffix(".jar") for jar in jars]
+    print(PREAMBLE.format(source=" and ".join(names)))
     for message in messages:
         for line in message_lines(message, unstable.get(message.get("apiKey"), False)):
             print(line)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         raise SystemExit(__doc__)
-    main(sys.argv[1])
+    main(sys.argv[1:])
