@@ -448,8 +448,11 @@ impl<'a> Walk<'a> {
     }
 
     fn missing(&self, gap: Gap) -> String {
-        let last = self.bases[gap.segment] - 1;
-        format!("offsets {} to {last} are missing before it", gap.first)
+        let (first, last) = (gap.first, self.bases[gap.segment] - 1);
+        if first == last {
+            return format!("offset {first} is missing before it");
+        }
+        format!("offsets {first} to {last} are missing before it")
     }
 
     fn tell_gap(&mut self, kind: Kind, gap: Gap, what: String, remedy: &str) {
