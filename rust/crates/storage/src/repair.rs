@@ -9,7 +9,7 @@
 //! | a torn tail | the `.log` file is cut at the last whole batch |
 //! | damage before that | the same, and later segments go, if [`RepairOptions::cut_at_corruption`] allows it |
 //! | an index, a transaction index | made again from the batches |
-//! | leader epochs that cannot be read, or that several batches contradict | the same; one batch may have a flipped bit |
+//! | leader epochs that cannot be read, or that several batches contradict | the same, unless batches contradict each other: one may have a flipped bit |
 //! | a producer snapshot | removed; one of the log's end is made from the batches |
 //! | `partition.metadata`, a checkpoint that cannot be read | removed: the broker makes it again |
 //! | a checkpoint's offset behind a log's end, or below 0 | set to the end, or to 0 |

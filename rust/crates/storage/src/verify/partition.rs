@@ -500,24 +500,31 @@ impl<'a> Walk<'a> {
         let path = self.dir.join(LEADER_EPOCH_FILE);
         match read_epochs(&path) {
             Ok(entries) if !rises(&entries) => {
-                self.rebuild_epochs(
-                    &path,
-                    "the epochs do not rise".to_owned(),
-                    batches.entries(),
-                );
+                self.wrong_epochs(&path, "the epochs do not rise".to_owned(), &batches);
             }
             Ok(entries) if entries.is_empty() && !batches.believed.is_empty() => {
                 let what = "there is no epoch, but the batches have some".to_owned();
-                self.rebuild_epochs(&path, what, batches.entries());
+                self.wrong_epochs(&path, what, &batches);
             }
             Ok(entries) => self.compare_epochs(&path, &entries, &batches),
+            Err(StorageError::Corrupt { reason, .. }) => {
+                self.wrong_epochs(&path, reason, &batches);
+            }
             Err(error) => {
-                if matches!(error, StorageError::Corrupt { .. }) {
-                    self.epochs_wanted = Some(batches.entries());
-                }
                 self.findings
                     .error(Kind::LeaderEpochs, &path, &error, EPOCHS_REBUILT);
             }
+        }
+    }
+
+    /// A file that is wrong by itself. Epochs that go back may be a flipped bit, or a tail of before a truncation, which
+    /// the next opening cuts: nothing is made of them.
+    fn wrong_epochs(&mut self, path: &Path, what: String, batches: &Resolved) {
+        if batches.doubted.is_empty() {
+            self.rebuild_epochs(path, what, batches.entries());
+        } else {
+            self.findings
+                .file(Kind::LeaderEpochs, path, what, ANOTHER_REPLICA);
         }
     }
 
@@ -528,7 +535,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Holds entries that are sound by themselves against the batches. Which is wrong, no checksum tells: a file is only
-    /// made again when several batches agree against it, for one may have a flipped bit.
+    /// made again when several batches agree against it, for one may have a flipped bit, and none contradicts them.
     fn compare_epochs(&mut self, path: &Path, entries: &[(i32, i64)], batches: &Resolved) {
         let end = self.next_offset;
         let contradicting: Vec<_> = batches
@@ -536,11 +543,14 @@ impl<'a> Walk<'a> {
             .iter()
             .filter_map(|run| Some((run, contradiction(entries, run)?)))
             .collect();
+        if !batches.doubted.is_empty() && !contradicting.is_empty() {
+            // Told already, of the batches.
+            return;
+        }
         let in_doubt = contradicting.iter().find(|(run, _)| run.batches == 1);
         if let Some((_, what)) = in_doubt {
-            let path = path.to_path_buf();
             self.findings
-                .file(Kind::LeaderEpochs, &path, what.clone(), ANOTHER_REPLICA);
+                .file(Kind::LeaderEpochs, path, what.clone(), ANOTHER_REPLICA);
         } else if let Some((_, what)) = contradicting.first() {
             let mut wanted = batches.entries();
             // A leader that wrote nothing yet.
