@@ -54,7 +54,8 @@ def record_rows(path: str, parse: Parse | None, max_bytes: int) -> Iterator[dict
                 row["sequence"] = files.record_sequence(batch, offset)
             if files.is_control(batch):
                 row["control"] = files.CONTROL_TYPES.get(files.control_type(key), "UNKNOWN")
-                row["coordinatorEpoch"] = files.coordinator_epoch(value)
+                if row["control"] in ("ABORT", "COMMIT"):
+                    row["coordinatorEpoch"] = files.coordinator_epoch(value)
             elif parse is None:
                 row["key"], row["value"] = json_bytes(key), json_bytes(value)
             else:
