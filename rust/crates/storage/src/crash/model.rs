@@ -97,6 +97,8 @@ pub(super) struct Model {
     pub(super) compacted: i64,
     /// What a compaction has gone by ends here: nobody cuts the log before.
     pub(super) settled: i64,
+    /// A flipped bit may have taken what was certain.
+    pub(super) damaged: bool,
     pub(super) attempts: Vec<Attempt>,
     pub(super) producers: Vec<Producer>,
 }
