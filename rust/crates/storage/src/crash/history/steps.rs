@@ -191,6 +191,7 @@ impl History {
                 // The checkpoints may have been lowered already.
                 self.certain = self.certain.min(front);
                 let model = &mut self.model;
+                model.may_come_back(front);
                 model.flushed = model.flushed.min(front);
                 model.start_on_disk = model.start_on_disk.min(front);
                 false
