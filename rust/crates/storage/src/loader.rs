@@ -193,10 +193,11 @@ impl Loader<'_> {
     fn ensure_indexes(&self, segments: &[Arc<Segment>], number: usize) -> Result<()> {
         let segment = &segments[number];
         let sound = self.has_sound_indexes(segment);
+        self.ensure_txn_index(segments, number, sound)?;
         if !sound {
             segment.indexes()?;
         }
-        self.ensure_txn_index(segments, number, sound)
+        Ok(())
     }
 
     fn has_sound_indexes(&self, segment: &Segment) -> bool {
@@ -206,7 +207,7 @@ impl Loader<'_> {
     }
 
     /// Checks a segment's transaction index. Most segments have none, so one that is missing is not noticed, unless the
-    /// other index files are missing too (`others_sound`).
+    /// other index files are missing too (`others_sound`). For that reason these are built after it, and it is on disk before.
     fn ensure_txn_index(
         &self,
         segments: &[Arc<Segment>],
@@ -232,7 +233,9 @@ impl Loader<'_> {
                 Some(aborted) => segment.append_aborted(&[aborted]),
                 None => Ok(()),
             },
-        )
+        )?;
+        segment.flush_txn_index()?;
+        files::sync_dir(self.dir)
     }
 
     fn finish_clean(&self, segments: &[Arc<Segment>]) -> Result<()> {
@@ -243,9 +246,9 @@ impl Loader<'_> {
             self.ensure_indexes(segments, number)?;
         }
         let sound = self.has_sound_indexes(last);
+        self.ensure_txn_index(segments, sealed.len(), sound)?;
         last.find_end(false)?;
-        last.reopen_active()?;
-        self.ensure_txn_index(segments, sealed.len(), sound)
+        last.reopen_active()
     }
 
     /// Checks the segments from the recovery point on and cuts the log where it is not whole. Returns the producers at its
@@ -442,11 +445,17 @@ fn replay(
     mut on_batch: impl FnMut(&StoredBatch, &[u8]) -> Result<()>,
 ) -> Result<()> {
     let end = segment.size();
-    let Some(first) = segment.locate(from, end)? else {
-        return Ok(());
+    let first = if from <= segment.base_offset {
+        // Nothing has to be asked of the index, which may be about to be built.
+        0
+    } else {
+        match segment.locate(from, end)? {
+            Some(first) => first.position,
+            None => return Ok(()),
+        }
     };
     let file = segment.file().clone();
-    let mut scan = Scanner::all_headers(&file, first.position, end);
+    let mut scan = Scanner::all_headers(&file, first, end);
     loop {
         match scan
             .next()

@@ -238,6 +238,7 @@ impl History {
             What::Hint => self.tally.flips_in_hints += 1,
             What::Covered { certain: false } => {
                 self.tally.flips_cut += 1;
+                self.model.damaged = true;
                 self.certain = self.certain.min(flipped.offset);
                 self.model.flushed = self.model.flushed.min(flipped.offset);
             }

@@ -97,8 +97,14 @@ pub(super) struct Model {
     pub(super) compacted: i64,
     /// What a compaction has gone by ends here: nobody cuts the log before.
     pub(super) settled: i64,
+    /// A flipped bit may have taken what was certain.
+    pub(super) damaged: bool,
     pub(super) attempts: Vec<Attempt>,
     pub(super) producers: Vec<Producer>,
+}
+
+pub(super) fn own<T: Clone>((offset, value): (&i64, &T)) -> (i64, T) {
+    (*offset, value.clone())
 }
 
 impl Model {
@@ -259,23 +265,44 @@ impl Model {
 
     /// Batches that nobody was told of and that are in the log are like acknowledged ones from now on.
     fn adopt_attempts(&mut self, found: &Found) {
-        for attempt in std::mem::take(&mut self.attempts) {
+        let flushed = self.flushed;
+        for attempt in &self.attempts {
             for (id, sent) in &attempt.sent {
                 let there = found.records.get(&sent.last_offset);
                 if there.is_none() || there != attempt.records.get(&sent.last_offset) {
                     continue;
                 }
+                // Of what was taken in before, the producer has gone on.
                 if let Some(producer) = self.producers.iter_mut().find(|p| p.id == *id)
-                    && !producer
+                    && producer
                         .sent
-                        .iter()
-                        .any(|s| s.first_offset == sent.first_offset)
+                        .last()
+                        .is_none_or(|last| last.last_offset < sent.first_offset)
                 {
                     producer.next_sequence = sent.first_sequence + sent.count;
                     producer.sent.push(sent.clone());
                 }
             }
         }
+        // What was brought to disk since cannot be anything else any more.
+        self.attempts.retain(|attempt| {
+            let last = attempt.records.keys().next_back();
+            last.is_some_and(|last| *last >= flushed)
+        });
+    }
+
+    /// A truncation at `offset` failed: what was to go may be there when the power is lost, even if it was not before.
+    pub(super) fn may_come_back(&mut self, offset: i64) {
+        let mut attempt = Attempt {
+            records: self.records.range(offset..).map(own).collect(),
+            batches: self.batches.range(offset..).map(own).collect(),
+            sent: Vec::new(),
+        };
+        for producer in &self.producers {
+            let sent = producer.sent.iter().filter(|s| s.first_offset >= offset);
+            attempt.sent.extend(sent.map(|s| (producer.id, s.clone())));
+        }
+        self.attempts.push(attempt);
     }
 
     /// Batches of producers that were acknowledged.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use logcore_records::{Batch, BatchHeader, legacy};
 
-use super::model::{Found, Rec, What, Written};
+use super::model::{Found, Rec, What, Written, own};
 use crate::log::Log;
 use crate::txn_index::AbortedTxn;
 
@@ -29,10 +29,6 @@ pub(super) fn read_from(log: &Log, start: i64, end: i64, max_bytes: u64) -> Resu
         }
     }
     Ok(found)
-}
-
-fn own<T: Clone>((offset, value): (&i64, &T)) -> (i64, T) {
-    (*offset, value.clone())
 }
 
 /// The record at one offset.

@@ -76,7 +76,7 @@ impl Segment {
         Ok(())
     }
 
-    pub(super) fn flush_txn_index(&self) -> Result<()> {
+    pub(crate) fn flush_txn_index(&self) -> Result<()> {
         let opened = self.transactions.read().clone();
         match opened {
             Some(index) if !index.is_empty() => index.flush(),

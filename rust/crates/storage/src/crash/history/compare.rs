@@ -26,6 +26,7 @@ impl History {
         self.model
             .restarted(self.certain.min(self.model.end), start, end, &found);
         self.certain = i64::MAX;
+        self.model.damaged = false;
         self.half_compacted = false;
         self.epoch = self.epoch.max(log.latest_epoch().unwrap_or(0));
         self.compare_stable(log);

@@ -9,6 +9,7 @@ use crate::log::Log;
 impl History {
     /// Opens the log with its damage, and looks at what it serves. The history ends with this.
     pub(super) fn check_flipped(&mut self, flipped: &Flipped) {
+        self.model.damaged = true;
         let reported = match self.open() {
             Ok(opened) => self.check_served(opened.log(), flipped),
             Err(error) => {

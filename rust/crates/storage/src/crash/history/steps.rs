@@ -32,7 +32,9 @@ impl History {
                 self.settle("roll", rolled);
             }
             26..=27 => self.retain(),
-            28..=29 => self.checkpoint(),
+            28..=29 => {
+                self.checkpoint();
+            }
             30 => self.advance_start(),
             31 if self.leader.is_some() => self.change_leader(),
             31 => self.epoch += 1,
@@ -123,15 +125,18 @@ impl History {
         }
     }
 
-    fn checkpoint(&mut self) {
+    /// False when it could not be written.
+    fn checkpoint(&mut self) -> bool {
         let Some(Opened::Broker(logs, partition)) = &self.opened else {
-            return;
+            return true;
         };
         let (result, start) = (logs.checkpoint(), partition.log.log_start_offset());
-        if self.settle("checkpoint", result) {
+        let written = self.settle("checkpoint", result);
+        if written {
             self.model.start_on_disk = start;
             self.watermark_is_on_disk();
         }
+        written
     }
 
     fn advance_start(&mut self) {
@@ -186,6 +191,7 @@ impl History {
                 // The checkpoints may have been lowered already.
                 self.certain = self.certain.min(front);
                 let model = &mut self.model;
+                model.may_come_back(front);
                 model.flushed = model.flushed.min(front);
                 model.start_on_disk = model.start_on_disk.min(front);
                 false
@@ -206,6 +212,12 @@ impl History {
             self.log()
                 .cleaning()
                 .set_first_dirty(self.log().log_start_offset());
+        }
+        // A marker goes `delete.retention.ms` after it was cleaned, when the checkpoint of the recovery point has long passed
+        // it. Were it not so, a producer snapshot from before the marker would have its transaction open for good.
+        let flushed = self.log().flush();
+        if !self.settle("flush", flushed) || !self.checkpoint() {
+            return;
         }
         let stable = self.log().last_stable_offset();
         self.model.compacted = self.model.compacted.max(stable);

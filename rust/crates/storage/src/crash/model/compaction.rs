@@ -49,8 +49,14 @@ impl Model {
     }
 
     fn evidence(&self, from: i64, certain: i64, found: &Found) -> Evidence {
+        // What a compaction goes by is on disk before; only damage takes it.
+        let known = if self.damaged {
+            certain.max(self.settled)
+        } else {
+            certain
+        };
         let mut all: Records = self.records.clone();
-        all.retain(|offset, _| *offset < certain);
+        all.retain(|offset, _| *offset < known);
         all.extend(found.records.clone());
         let fates = Fates::of(all.iter());
         let committed = |records: &Records, to: i64| -> Vec<(Vec<u8>, i64)> {

@@ -90,6 +90,29 @@ fn what_was_cut_from_a_transaction_index_stays_so() {
     assert_eq!(log.aborted_transactions(0, 2).unwrap(), []);
 }
 
+// Broken if it failed: a reader of committed records would be handed aborted ones, when the power is lost after a restart that
+// built the segment's indexes anew.
+#[test]
+fn a_transaction_index_built_anew_is_on_disk() {
+    let (before, after) = (scratch(), scratch());
+    let path = before.path().join("t-0");
+    let log = Log::open(&path, small(), true, 0).unwrap();
+    write(&log, 7, 0);
+    end(&log, 7, false);
+    log.roll(0).unwrap();
+    log.close().unwrap();
+    drop(log);
+    fs::remove_file(segment_file(&path, 0, INDEX_SUFFIX)).unwrap();
+    let disk = FaultyDisk::new(before.path(), 1);
+    let aborted = |path: &Path| {
+        let log = Log::open(path, small(), false, 2).unwrap();
+        log.aborted_transactions(0, 2).unwrap().len()
+    };
+    assert_eq!(aborted(&path), 1);
+    disk.lose_all_but_the_certain(after.path());
+    assert_eq!(aborted(&after.path().join("t-0")), 1);
+}
+
 // Broken if it failed: after a restart, or a truncation, a follower would show the records of a transaction whose decision
 // may still be lost with its leader.
 #[test]
