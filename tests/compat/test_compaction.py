@@ -21,7 +21,7 @@ from tests.compat.test_directories import CODECS, TIMEOUT, Row, consume
 from tests.compat.test_takeover import complaints, until_cleaned
 from tests.conftest import StartBroker
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
 
 RECORDS, KEYS = 1500, 19
 EMPTIED = "emptied"

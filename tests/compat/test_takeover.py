@@ -34,7 +34,7 @@ from tests.compat.test_verify_kafka import until
 from tests.conftest import BrokerProcess
 from tests.server import wire
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
 
 SMALL = {"segment.bytes": "6000", "index.interval.bytes": "512", "retention.ms": "-1"}
 COMPACTED = {
