@@ -254,6 +254,17 @@ impl Model {
             producer.sent.retain(|sent| survives(id, sent));
         }
         self.adopt_attempts(found);
+        for producer in &mut self.producers {
+            // What came back later than that is in the log's state of the producer, and not in this.
+            let last = producer.sent.last().map(|sent| sent.last_offset);
+            let unknown = |batch: &Written| {
+                let is_marker = matches!(batch.what, What::Marker { .. });
+                batch.producer == producer.id && !is_marker && Some(batch.last) > last
+            };
+            if found.batches.values().any(unknown) {
+                producer.sent.clear();
+            }
+        }
         self.producers.retain(|producer| !producer.sent.is_empty());
         self.go_on_from(start, found);
         self.records.retain(|offset, _| *offset < end);
@@ -266,13 +277,12 @@ impl Model {
     /// Batches that nobody was told of and that are in the log are like acknowledged ones from now on.
     fn adopt_attempts(&mut self, found: &Found) {
         let flushed = self.flushed;
-        for attempt in &self.attempts {
-            for (id, sent) in &attempt.sent {
+        for attempt in &mut self.attempts {
+            for (id, sent) in &std::mem::take(&mut attempt.sent) {
                 let there = found.records.get(&sent.last_offset);
                 if there.is_none() || there != attempt.records.get(&sent.last_offset) {
                     continue;
                 }
-                // Of what was taken in before, the producer has gone on.
                 if let Some(producer) = self.producers.iter_mut().find(|p| p.id == *id)
                     && producer
                         .sent
