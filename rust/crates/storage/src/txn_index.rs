@@ -23,13 +23,13 @@ use parking_lot::RwLock;
 
 use crate::disk;
 use crate::error::{Result, StorageError};
-use crate::files;
+use crate::files::{self, LOG_SUFFIX};
 
 /// Bytes of an entry.
 pub(crate) const ENTRY_SIZE: usize = 34;
 const VERSION: i16 = 0;
-/// Two million aborted transactions in one segment; a segment of 1 GiB holds fewer.
-const SIZE_MAX: u64 = 64 << 20;
+/// The largest segment there can be.
+const LOG_SIZE_MAX: u64 = i32::MAX as u64;
 
 /// A transaction that was aborted (`AbortedTxn`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,11 +110,17 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<AbortedTxn>, (usize, String)> {
     }
 }
 
+/// The most bytes a file can have: each entry has its abort marker in the segment, which is larger than the entry.
+fn size_max(path: &Path) -> u64 {
+    let log = path.with_extension(&LOG_SUFFIX[1..]);
+    std::fs::metadata(log).map_or(LOG_SIZE_MAX, |log| log.len())
+}
+
 /// The entries of a file; none when it is not there.
 ///
 /// Errors: [`StorageError::Corrupt`].
 pub(crate) fn read(path: &Path) -> Result<Vec<AbortedTxn>> {
-    let bytes = files::read_small(path, SIZE_MAX)?.unwrap_or_default();
+    let bytes = files::read_small(path, size_max(path))?.unwrap_or_default();
     decode(&bytes).map_err(|(position, reason)| StorageError::Corrupt {
         path: path.to_path_buf(),
         position: position as u64,
@@ -152,7 +158,7 @@ impl TxnIndex {
 
     /// The entries of a file that somebody else may be writing: the last may not be whole yet.
     pub(crate) fn copy(path: &Path) -> Result<Self> {
-        let mut bytes = files::read_small(path, SIZE_MAX)?.unwrap_or_default();
+        let mut bytes = files::read_small(path, size_max(path))?.unwrap_or_default();
         bytes.truncate(bytes.len() / ENTRY_SIZE * ENTRY_SIZE);
         let entries = decode(&bytes).map_err(|(position, reason)| StorageError::Corrupt {
             path: path.to_path_buf(),
@@ -318,5 +324,26 @@ mod tests {
         assert_eq!(TxnIndex::open(&path).unwrap().entries(), entries[..1]);
         index.append(entries[1]).unwrap();
         assert_eq!(TxnIndex::open(&path).unwrap().entries(), entries[..2]);
+    }
+
+    // Broken if it failed: a segment of many aborted transactions could not be opened, or a huge file that is none would be
+    // read whole.
+    #[test]
+    fn as_many_entries_as_the_segment_has_markers() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("00000000000000000000.txnindex");
+        let bytes: Vec<u8> = (0..2_100_000)
+            .flat_map(|n| aborted(7, n, n, n).encode())
+            .collect();
+        assert!(bytes.len() > 64 << 20);
+        std::fs::write(&path, &bytes).unwrap();
+        let log = File::create(dir.path().join("00000000000000000000.log")).unwrap();
+        log.set_len(2 * bytes.len() as u64).unwrap();
+        assert_eq!(TxnIndex::open(&path).unwrap().entries().len(), 2_100_000);
+        log.set_len(bytes.len() as u64 - 1).unwrap();
+        assert!(matches!(
+            TxnIndex::open(&path),
+            Err(StorageError::Corrupt { .. })
+        ));
     }
 }

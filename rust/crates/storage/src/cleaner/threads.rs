@@ -272,11 +272,9 @@ impl Shared {
         true
     }
 
-    /// True when the log was given up, so that there is another to look for; a full disk is waited for.
+    /// True when the log was given up, so that there is another to look for; space and descriptors are waited for.
     fn failed(&self, partition: &Partition, error: &StorageError) -> bool {
-        let is_full = matches!(error, StorageError::Io { source, .. }
-            if source.kind() == std::io::ErrorKind::StorageFull);
-        if !is_full {
+        if !error.is_disk_full() && !error.is_out_of_files() {
             self.give_up(partition, &error.to_string());
             return true;
         }
