@@ -325,13 +325,40 @@ class Request:
         """Closes the connection without an answer."""
 
 @final
+class LoadProgress:
+    """How far the opening of a `Server` is; may be read while another thread opens it."""
+
+    def __new__(cls) -> Self: ...
+    @property
+    def logs_done(self) -> int:
+        """Logs that were loaded, or could not be."""
+    @property
+    def logs_total(self) -> int:
+        """Logs found so far; log directories are opened one after the other."""
+    @property
+    def bytes_checked(self) -> int:
+        """Bytes that recovery has read and checked."""
+    @property
+    def bytes_total(self) -> int:
+        """Bytes that recovery has to read in the logs found so far; 0 if they were closed."""
+
+@final
 class Server:
     """Sockets, Produce, Fetch, ListOffsets, OffsetForLeaderEpoch and ApiVersions, and the log directories beneath."""
 
     def __new__(
-        cls, *, node_id: int, cluster_id: str, log_dirs: list[str], config: dict[str, int | str | bool]
+        cls,
+        *,
+        node_id: int,
+        cluster_id: str,
+        log_dirs: list[str],
+        config: dict[str, int | str | bool],
+        progress: LoadProgress | None = None,
     ) -> Self:
-        """Opens the log directories and recovers what a crash left; raises LogDirError or ServerConfigError."""
+        """Opens the log directories and recovers what a crash left; raises LogDirError or ServerConfigError.
+
+        A directory whose disk fails is left out, as long as there is another. `progress` is told how far this is.
+        """
     def start(self, listeners: list[tuple[str, str, int]], apis: list[tuple[int, int, int]]) -> list[int]:
         """Listens on (name, host, port) and serves; returns the ports.
 
@@ -354,11 +381,13 @@ class Server:
         leader_epoch: int,
         leader_id: int,
         config: dict[str, str],
+        new: bool = True,
     ) -> None:
         """Creates a partition, or gives one that is there its leader, epoch and settings.
 
         Partitions found on disk have no leader, and are not served, until this is called for them. `config` are the
-        topic's own settings. Raises ServerError when the topic has another id here.
+        topic's own settings. One that is not `new` to the cluster is not created while a log directory is offline:
+        its records may be there; LogDirError is raised then. Raises ServerError when the topic has another id here.
         """
     def delete_topic(self, topic: str) -> None: ...
     def update_topic_config(self, topic: str, config: dict[str, str]) -> None:

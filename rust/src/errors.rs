@@ -142,13 +142,15 @@ pub(crate) fn storage_error(py: Python<'_>, error: &StorageError) -> PyErr {
         }
         E::InvalidConfig { .. } => LogConfigError::new_err(text),
         E::Io { .. } => LogIOError::new_err(text),
-        E::Corrupt { .. } | E::Mismatch { .. } => CorruptLogError::new_err(text),
+        E::Corrupt { .. } | E::Mismatch { .. } | E::Duplicate { .. } => {
+            CorruptLogError::new_err(text)
+        }
         E::Offline { .. } => OfflineError::new_err(text),
         E::Closed { .. } | E::Truncated { .. } => LogClosedError::new_err(text),
         E::ReadOnly { .. } => ReadOnlyError::new_err(text),
         E::Locked { .. } => LockedError::new_err(text),
         E::AlreadyExists { .. } => LogExistsError::new_err(text),
-        E::NotFound { .. } => LogNotFoundError::new_err(text),
+        E::NotFound { .. } | E::WrongDirectory { .. } => LogNotFoundError::new_err(text),
     };
     with_code(py, exception, error.kafka_code())
 }

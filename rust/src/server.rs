@@ -3,6 +3,7 @@
 //! Calls that may block release the GIL. Requests cross as [`PyRequest`] objects; one that is dropped unanswered closes its
 //! connection, so no client hangs on a handler that failed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use logcore_protocol::{Direction, schema};
@@ -10,6 +11,7 @@ use logcore_server::{
     ControlRequest, ListenerSpec, PartitionSpec, Properties, Server, ServerError as CoreError,
     ServerOptions,
 };
+use logcore_storage::LoadProgress;
 use parking_lot::Mutex;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
@@ -51,6 +53,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ServerConfigError", py.get_type::<ServerConfigError>())?;
     module.add("ListenerError", py.get_type::<ListenerError>())?;
     module.add("LogDirError", py.get_type::<LogDirError>())?;
+    module.add_class::<PyLoadProgress>()?;
     module.add_class::<PyServer>()?;
     module.add_class::<PyRequest>()?;
     Ok(())
@@ -122,25 +125,60 @@ fn topic_id(bytes: &[u8]) -> PyResult<[u8; 16]> {
     })
 }
 
+/// How far the opening of a server is; read by any thread while another opens it.
+#[pyclass(frozen, name = "LoadProgress", module = "logcore._native")]
+struct PyLoadProgress(Arc<LoadProgress>);
+
+#[pymethods]
+impl PyLoadProgress {
+    #[new]
+    fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    #[getter]
+    fn logs_done(&self) -> u64 {
+        self.0.logs_done()
+    }
+
+    #[getter]
+    fn logs_total(&self) -> u64 {
+        self.0.logs_total()
+    }
+
+    #[getter]
+    fn bytes_checked(&self) -> u64 {
+        self.0.bytes_checked()
+    }
+
+    #[getter]
+    fn bytes_total(&self) -> u64 {
+        self.0.bytes_total()
+    }
+}
+
 #[pyclass(frozen, name = "Server", module = "logcore._native")]
 struct PyServer(Server);
 
 #[pymethods]
 impl PyServer {
     #[new]
-    #[pyo3(signature = (*, node_id, cluster_id, log_dirs, config))]
+    #[pyo3(signature = (*, node_id, cluster_id, log_dirs, config, progress = None))]
     fn new(
         py: Python<'_>,
         node_id: i32,
         cluster_id: String,
         log_dirs: Vec<String>,
         config: &Bound<'_, PyDict>,
+        progress: Option<PyRef<'_, PyLoadProgress>>,
     ) -> PyResult<Self> {
+        let progress = progress.map_or_else(Arc::default, |progress| Arc::clone(&progress.0));
         let options = ServerOptions {
             node_id,
             cluster_id,
             log_dirs,
             properties: properties(config)?,
+            progress,
         };
         detached(py, || Server::open(&options)).map(Self)
     }
@@ -183,6 +221,7 @@ impl PyServer {
         clippy::too_many_arguments,
         reason = "one for each field of a partition"
     )]
+    #[pyo3(signature = (topic, topic_id, partition, leader_epoch, leader_id, config, new = true))]
     fn create_partition(
         &self,
         py: Python<'_>,
@@ -192,6 +231,7 @@ impl PyServer {
         leader_epoch: i32,
         leader_id: i32,
         config: &Bound<'_, PyDict>,
+        new: bool,
     ) -> PyResult<()> {
         let spec = PartitionSpec {
             topic,
@@ -200,6 +240,7 @@ impl PyServer {
             leader_epoch,
             leader_id,
             config: properties(config)?,
+            new,
         };
         detached(py, || self.0.create_partition(&spec))
     }

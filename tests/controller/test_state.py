@@ -53,7 +53,7 @@ def test_a_new_topic_gets_leaders_and_is_opened_before_it_is_shown() -> None:
     first = PartitionState(ONE, LeaderEpoch(0), (ONE,), ControllerEpoch(5))
     assert actions == [
         CreateStates("t", {0: first, 1: first}),
-        OpenPartitions(state.topics["t"], (0, 1)),
+        OpenPartitions(state.topics["t"], (0, 1), frozenset({0, 1})),
         Publish(state.topics["t"]),
     ]
 
@@ -81,7 +81,7 @@ def test_added_partitions_are_the_only_ones_opened() -> None:
     actions = state.topic_loaded("t", ID, ID, {0: Replicas((ONE,)), 1: Replicas((ONE,))}, dict(states), {})
     assert isinstance(actions[0], CreateStates)
     assert list(actions[0].states) == [1]
-    assert OpenPartitions(state.topics["t"], (1,)) in actions
+    assert OpenPartitions(state.topics["t"], (1,), frozenset({1})) in actions
 
 
 def test_a_topic_without_an_id_gets_one() -> None:

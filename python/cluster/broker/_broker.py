@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,12 +30,14 @@ from cluster.groups import GroupCoordinator, GroupLimits
 from cluster.model import BrokerId, BrokerInfo, Endpoint, Milliseconds
 
 if TYPE_CHECKING:
-    from logcore._native import Server
+    from logcore._native import LoadProgress, Server
 
 log = logging.getLogger(__name__)
 
 _STOP_GRACE_SECONDS = 2.0
 _REREGISTER_PAUSE_SECONDS = 1.0
+_PROGRESS_SECONDS = 5.0
+"""How often a start that takes long says how far it is."""
 
 
 class Broker:
@@ -44,6 +45,8 @@ class Broker:
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
+        self.loading: LoadProgress | None = None
+        """How far the loading of the logs is, or was; None before it begins."""
         self._zk: ZooKeeper | None = None
         self._server: Server | None = None
         self._controller: Controller | None = None
@@ -91,7 +94,7 @@ class Broker:
             config.flag("broker.id.generation.enable"),
         )
         await registration.refuse_other_brokers(zk, broker)
-        server = self._server = await asyncio.to_thread(self._open, broker, cluster)
+        server = self._server = await self._recover(broker, cluster)
         on_disk = {topic for topic, _, _ in server.partitions()}
         info = self._info = BrokerInfo(broker, self._listen(server), config.text("broker.rack"))
         await registration.register(zk, info, config.log_dirs[0])
@@ -115,25 +118,38 @@ class Broker:
         except ConnectionError as error:
             raise BrokerStartError(str(error)) from None
 
-    def _open(self, broker: BrokerId, cluster: str) -> Server:
-        from logcore._native import Server, ServerError
+    async def _recover(self, broker: BrokerId, cluster: str) -> Server:
+        """Opens the log directories, and says every few seconds how far that is."""
+        from logcore._native import LoadProgress
 
-        for directory in self.config.log_dirs:
-            try:
-                os.makedirs(directory, exist_ok=True)
-            except OSError as error:
-                reason = error.strerror or str(error)
-                raise BrokerStartError(
-                    f"log directory {directory} cannot be made: {reason}; "
-                    "give the user the right to, or set log.dirs"
-                ) from None
+        progress = self.loading = LoadProgress()
+        opening = asyncio.create_task(asyncio.to_thread(self._open, broker, cluster, progress))
+        try:
+            while not (await asyncio.wait([opening], timeout=_PROGRESS_SECONDS))[0]:
+                log.info(
+                    "loading logs: %d of %d done, %d of %d MiB checked",
+                    progress.logs_done,
+                    progress.logs_total,
+                    progress.bytes_checked >> 20,
+                    progress.bytes_total >> 20,
+                )
+            return await opening
+        finally:
+            opening.cancel()
+
+    def _open(self, broker: BrokerId, cluster: str, progress: LoadProgress) -> Server:
+        from logcore._native import LogDirError, Server, ServerError
+
         try:
             return Server(
                 node_id=broker,
                 cluster_id=cluster,
                 log_dirs=self.config.log_dirs,
                 config=self.config.server_settings(),
+                progress=progress,
             )
+        except LogDirError as error:
+            raise BrokerStartError(f"{error}; see to the directory, or set log.dirs to another") from None
         except ServerError as error:
             raise BrokerStartError(str(error)) from None
 

@@ -23,16 +23,17 @@ _SESSION_FILE = "coordinator-session"
 
 
 def stored_identity(log_dirs: list[str]) -> tuple[int | None, str | None]:
-    """Broker id and cluster id of the first log directory that has them in its meta.properties."""
+    """Broker id and cluster id of the first log directory that has them in its meta.properties. One that cannot
+    be read is passed over: opening it tells whether the broker can do without.
+    """
     for directory in log_dirs:
         path = Path(directory) / "meta.properties"
         try:
             properties = parse_properties(path.read_text("utf-8"))
-        except FileNotFoundError:
+        except OSError:
             continue
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise BrokerStartError(f"{path} cannot be read: {reason}") from None
+        except UnicodeDecodeError as error:
+            raise BrokerStartError(f"{path} cannot be read: {error}") from None
         broker = properties.get("broker.id", properties.get("node.id"))
         try:
             return (None if broker is None else int(broker)), properties.get("cluster.id")

@@ -42,8 +42,11 @@ class Logs(Protocol):
         leader_epoch: int,
         leader_id: int,
         config: dict[str, str],
+        new: bool = True,
     ) -> None:
-        """Opens or creates a partition's log, or gives an open one its new leader and epoch."""
+        """Opens or creates a partition's log, or gives an open one its new leader and epoch. One that is not
+        `new` is not created while a log directory is offline.
+        """
 
     def partition_room(self) -> int:
         """How many more logs may be created before the limit of open files is near."""
@@ -83,8 +86,8 @@ class Executor:
                 path = znodes.state_path(*partition)
                 version = await self._zk.set(path, znodes.encode_state(new_state), expected)
                 self._state.states_written(partition.topic, {partition.partition: version})
-            case machine.OpenPartitions(topic, partitions):
-                await asyncio.to_thread(self._open, topic, partitions)
+            case machine.OpenPartitions(topic, partitions, new):
+                await asyncio.to_thread(self._open, topic, partitions, new)
             case machine.Configure(topic):
                 await asyncio.to_thread(self._configure, topic)
             case machine.Publish(topic):
@@ -155,13 +158,19 @@ class Executor:
             for number, state in topic.partitions.items()
         }
 
-    def _open(self, topic: TopicInfo, partitions: Sequence[int]) -> None:
+    def _open(self, topic: TopicInfo, partitions: Sequence[int], new: frozenset[int]) -> None:
         failed: dict[int, Exception] = {}
         for number in partitions:
             state = topic.partitions[number]
             try:
                 self._logs.create_partition(
-                    topic.name, topic.id, number, state.leader_epoch, state.leader, dict(topic.config)
+                    topic.name,
+                    topic.id,
+                    number,
+                    state.leader_epoch,
+                    state.leader,
+                    dict(topic.config),
+                    number in new,
                 )
             except Exception as error:
                 failed[number] = error

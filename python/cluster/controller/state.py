@@ -53,10 +53,13 @@ class UpdateState:
 
 @dataclass(frozen=True, slots=True)
 class OpenPartitions:
-    """Open the log of these partitions on this broker, or tell it of their new leader and epoch."""
+    """Open the log of these partitions on this broker, or tell it of their new leader and epoch; those that are
+    `new` have never had one.
+    """
 
     topic: TopicInfo
     partitions: tuple[int, ...]
+    new: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,7 @@ class ControllerState:
         news = tuple(number for number in opened if before.get(number) != topic.partitions[number])
         actions += changed
         if news:
-            actions.append(OpenPartitions(self.topics[name], news))
+            actions.append(OpenPartitions(self.topics[name], news, frozenset(missing).intersection(news)))
         if known is not None and known.config != topic.config:
             actions.append(Configure(self.topics[name]))
         actions.append(Publish(self.topics[name]))

@@ -4,6 +4,7 @@
 //! here are somebody else's: whoever read the property file warns about those nobody knows.
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ pub(crate) struct ServerConfig {
     pub(crate) flush_check_interval: Option<Duration>,
     /// `log.flush.offset.checkpoint.interval.ms`
     pub(crate) checkpoint_interval: Duration,
+    /// `num.recovery.threads.per.data.dir`; unless it is set, the storage crate chooses.
+    pub(crate) recovery_threads: Option<NonZeroUsize>,
     /// `log.cleaner.*`
     pub(crate) cleaner: CleanerConfig,
     /// What a topic has that overrides nothing.
@@ -142,6 +145,12 @@ impl ServerConfig {
             retention_check_interval: of.interval("log.retention.check.interval.ms", 300_000)?,
             flush_check_interval: of.duration("log.flush.scheduler.interval.ms", None, 0)?,
             checkpoint_interval: of.interval("log.flush.offset.checkpoint.interval.ms", 60_000)?,
+            recovery_threads: NonZeroUsize::new(of.number(
+                "num.recovery.threads.per.data.dir",
+                0,
+                1,
+                i32::MAX as usize,
+            )?),
             cleaner: of.cleaner()?,
             log_defaults: of.log_defaults()?,
         })

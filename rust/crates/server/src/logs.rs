@@ -5,41 +5,36 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use logcore_storage::{LogConfig, LogDir, Opening, Partition, Progress, StorageError};
-use parking_lot::Mutex;
+use logcore_storage::{
+    LogConfig, LogDir, Opening, Partition, Progress, StorageError, check_duplicates,
+};
 
+use crate::config::ServerConfig;
 use crate::descriptors::advice;
 use crate::error::{Result, ServerError};
 use crate::lines::{Level, LogLines};
 use crate::registry::TopicId;
+use crate::server::ServerOptions;
 
 /// How many logs a line names.
 const NAMES_SHOWN: usize = 20;
-/// How often the progress of an opening is told.
-const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// Tells in the log how far the opening of a directory is.
+/// Tells in the log what the opening of a directory found. How far it is, [`ServerOptions::progress`] tells.
 struct Teller<'a> {
     path: &'a str,
     lines: &'a LogLines,
     began: Instant,
-    told: Mutex<Instant>,
 }
 
 impl<'a> Teller<'a> {
     fn new(path: &'a str, lines: &'a LogLines) -> Self {
         let began = Instant::now();
-        Self {
-            path,
-            lines,
-            began,
-            told: Mutex::new(began),
-        }
+        Self { path, lines, began }
     }
 
-    /// One more log is loaded: what was cut from it is told, and now and then how many are.
+    /// One more log is loaded: what was cut from it is told.
     fn tell(&self, progress: &Progress<'_>) {
         if let Ok(recovery) = progress.outcome
             && let Some(reason) = &recovery.reason
@@ -50,17 +45,6 @@ impl<'a> Teller<'a> {
                 recovery.truncated_bytes,
                 recovery.segments_removed,
             ));
-        }
-        let mut told = self.told.lock();
-        if told.elapsed() >= TELL_EVERY {
-            *told = Instant::now();
-            self.lines.push(
-                Level::Info,
-                format!(
-                    "{} of {} logs of {} are loaded, {} bytes checked",
-                    progress.logs_done, progress.logs_total, self.path, progress.bytes_checked,
-                ),
-            );
         }
     }
 
@@ -97,50 +81,82 @@ impl<'a> Teller<'a> {
 /// The directories.
 pub(crate) struct Logs {
     dirs: Vec<Arc<LogDir>>,
+    /// Directories that could not be opened, and why.
+    unusable: Vec<(PathBuf, String)>,
     /// Logs that could not be loaded, and why: their data is still there and no empty log may take their place.
     offline: Vec<(PathBuf, String)>,
 }
 
 impl Logs {
-    /// Opens every directory and recovers what is in it. Logs that cannot be loaded are reported and stay out.
+    /// Opens every directory and recovers what is in it. Logs that cannot be loaded are reported and stay out; so do
+    /// directories whose disk fails, as long as there is another.
     ///
     /// # Errors
-    /// When a directory itself cannot be used: missing rights, in use, another broker's or cluster's.
+    /// When no directory can be used, when one is in use or another broker's or cluster's, and when two have one
+    /// partition.
     pub(crate) fn open(
-        paths: &[String],
-        node_id: i32,
-        cluster_id: &str,
-        defaults: &LogConfig,
+        options: &ServerOptions,
+        config: &ServerConfig,
         lines: &LogLines,
     ) -> Result<Self> {
-        if paths.is_empty() {
-            return Err(ServerError::NoLogDirs);
-        }
-        let mut dirs = Vec::with_capacity(paths.len());
-        let mut offline = Vec::new();
-        for path in paths {
-            let teller = Teller::new(path, lines);
-            let opening = Opening {
-                config_for: &|_: &str| defaults.clone(),
-                replicated: false,
-                on_log: &|progress| teller.tell(progress),
-            };
-            let dir = LogDir::open_with(Path::new(path), node_id, Some(cluster_id), &opening)?;
-            teller.summarise(&dir);
-            for (log, error) in dir.failures() {
-                let advice = match error {
-                    StorageError::Io { source, .. } => advice(source),
-                    _ => "",
-                };
-                lines.error(format!(
-                    "the log in {} stays offline: {error}{advice}",
-                    log.display()
-                ));
-                offline.push((log.clone(), error.to_string()));
+        let paths: Vec<_> = options.log_dirs.iter().map(PathBuf::from).collect();
+        check_duplicates(&paths)?;
+        let mut logs = Self {
+            dirs: Vec::with_capacity(paths.len()),
+            unusable: Vec::new(),
+            offline: Vec::new(),
+        };
+        let mut first = None;
+        for path in &options.log_dirs {
+            match logs.open_one(path, options, config, lines) {
+                Ok(()) => {}
+                Err(error) if error.is_directory_failure() || error.is_disk_full() => {
+                    let advice = advice_for(&error);
+                    lines.error(format!(
+                        "the log directory {path} is offline: {error}{advice}"
+                    ));
+                    logs.unusable.push((path.into(), error.to_string()));
+                    first.get_or_insert(error);
+                }
+                Err(error) => return Err(error.into()),
             }
-            dirs.push(Arc::new(dir));
         }
-        Ok(Self { dirs, offline })
+        match first {
+            _ if !logs.dirs.is_empty() => Ok(logs),
+            Some(error) => Err(error.into()),
+            None => Err(ServerError::NoLogDirs),
+        }
+    }
+
+    fn open_one(
+        &mut self,
+        path: &str,
+        options: &ServerOptions,
+        config: &ServerConfig,
+        lines: &LogLines,
+    ) -> Result<(), StorageError> {
+        let teller = Teller::new(path, lines);
+        let config_for = |_: &str| config.log_defaults.clone();
+        let opening = Opening {
+            on_log: &|progress| teller.tell(progress),
+            takes_all: true,
+            threads: config.recovery_threads,
+            progress: Arc::clone(&options.progress),
+            ..Opening::new(&config_for)
+        };
+        let cluster_id = Some(options.cluster_id.as_str());
+        let dir = LogDir::open_with(Path::new(path), options.node_id, cluster_id, &opening)?;
+        teller.summarise(&dir);
+        for (log, error) in dir.failures() {
+            let advice = advice_for(error);
+            lines.error(format!(
+                "the log in {} stays offline: {error}{advice}",
+                log.display()
+            ));
+            self.offline.push((log.clone(), error.to_string()));
+        }
+        self.dirs.push(Arc::new(dir));
+        Ok(())
     }
 
     /// Every partition found or created.
@@ -153,9 +169,16 @@ impl Logs {
         &self.dirs
     }
 
-    /// Logs that could not be loaded.
+    /// Logs that take no records: those that could not be loaded, and those whose disk failed since.
     pub(crate) fn offline_count(&self) -> usize {
-        self.offline.len()
+        let failed = self.partitions().filter(|one| one.log.failure().is_some());
+        self.offline.len() + failed.count()
+    }
+
+    /// Directories that could not be opened, or whose disk failed since.
+    pub(crate) fn offline_dirs_count(&self) -> usize {
+        let failed = self.dirs.iter().filter(|dir| dir.failure().is_some());
+        self.unusable.len() + failed.count()
     }
 
     /// Bytes that were read and checked because the directories had not been closed.
@@ -163,7 +186,8 @@ impl Logs {
         self.dirs.iter().map(|dir| dir.bytes_checked()).sum()
     }
 
-    /// Creates a partition's log in the directory that has the fewest.
+    /// Creates a partition's log in the directory that has the fewest of those that are online. One that is not `new` may be
+    /// in a directory that is offline, and is not created elsewhere then.
     ///
     /// # Errors
     /// When there is one already, also one that is offline, or the directory cannot be written to.
@@ -173,36 +197,56 @@ impl Logs {
         partition: i32,
         topic_id: TopicId,
         config: LogConfig,
+        new: bool,
     ) -> Result<Arc<Partition>> {
         let name = format!("{topic}-{partition}");
         let is_same =
             |(path, _): &&(PathBuf, String)| path.file_name().is_some_and(|found| found == &*name);
         if let Some((path, reason)) = self.offline.iter().find(is_same) {
-            return Err(ServerError::Storage(StorageError::Offline {
-                dir: path.clone(),
-                reason: reason.clone(),
-            }));
+            return Err(offline(path, reason));
         }
-        let dir = self.dirs.iter().min_by_key(|dir| dir.partitions().len());
-        let dir = dir.ok_or(ServerError::NoLogDirs)?;
-        Ok(dir.create(topic, partition, topic_id, config)?)
+        let failed = || {
+            let failed = |dir: &Arc<LogDir>| Some(offline(dir.path(), dir.failure()?));
+            self.dirs.iter().find_map(failed)
+        };
+        let unusable = || {
+            let first = self.unusable.first();
+            first.map(|(path, reason)| offline(path, reason))
+        };
+        if !new && let Some(error) = unusable().or_else(failed) {
+            return Err(error);
+        }
+        let online = self.dirs.iter().filter(|dir| dir.failure().is_none());
+        match online.min_by_key(|dir| dir.partitions().len()) {
+            Some(dir) => Ok(dir.create(topic, partition, topic_id, config)?),
+            None => Err(failed().unwrap_or(ServerError::NoLogDirs)),
+        }
     }
 
     /// Deletes a partition's log; who reads from it may finish.
     pub(crate) fn delete(&self, topic: &str, partition: i32) -> Result<()> {
-        for dir in &self.dirs {
-            if dir.get(topic, partition).is_some() {
-                dir.delete(topic, partition)?;
-            }
+        let holds = |dir: &&Arc<LogDir>| dir.get(topic, partition).is_some();
+        match self.dirs.iter().find(holds) {
+            Some(dir) => Ok(dir.delete(topic, partition)?),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Flushes, applies retention, removes deleted files and writes checkpoints, in every directory.
     pub(crate) fn maintain(&self, now_ms: i64, lines: &LogLines) {
         for dir in &self.dirs {
-            if let Err(error) = dir.maintain(now_ms) {
-                let path = dir.path().display();
+            let maintained = dir.maintain(now_ms);
+            let path = dir.path().display();
+            if let Some(reason) = dir.failure() {
+                lines.seldom(
+                    Level::Error,
+                    &format!("offline {path}"),
+                    format!(
+                        "the log directory {path} is offline with its {} logs since its disk failed: {reason}; mend the disk and start the broker anew",
+                        dir.partitions().len()
+                    ),
+                );
+            } else if let Err(error) = maintained {
                 lines.seldom(
                     Level::Error,
                     &format!("maintain {path}"),
@@ -244,6 +288,20 @@ impl Logs {
             None => Ok(()),
             Some(reason) => Err(ServerError::NotClosed(not_closed(&failed, &reason))),
         }
+    }
+}
+
+fn offline(path: &Path, reason: &str) -> ServerError {
+    ServerError::Storage(StorageError::Offline {
+        dir: path.to_path_buf(),
+        reason: reason.to_owned(),
+    })
+}
+
+fn advice_for(error: &StorageError) -> &'static str {
+    match error {
+        StorageError::Io { source, .. } => advice(source),
+        _ => "",
     }
 }
 

@@ -7,6 +7,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use logcore_storage::LoadProgress;
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -41,6 +42,8 @@ pub struct ServerOptions {
     pub log_dirs: Vec<String>,
     /// Kafka's properties by name.
     pub properties: Properties,
+    /// Tells another thread how far [`Server::open`] is.
+    pub progress: Arc<LoadProgress>,
 }
 
 /// A partition to register: see [`Server::create_partition`].
@@ -58,6 +61,9 @@ pub struct PartitionSpec {
     pub leader_id: i32,
     /// The topic's own settings; the others have the broker's defaults.
     pub config: Properties,
+    /// The cluster has never had it before. One that is not new is not created while a log directory is offline: its records may
+    /// be there.
+    pub new: bool,
 }
 
 /// The three offsets that describe a partition.
@@ -105,13 +111,7 @@ impl Server {
         let config = ServerConfig::new(&options.properties)?;
         let wake = Arc::new(WakeFd::new().map_err(os("create an eventfd"))?);
         let lines = Arc::new(LogLines::new(Arc::clone(&wake)));
-        let logs = Logs::open(
-            &options.log_dirs,
-            options.node_id,
-            &options.cluster_id,
-            &config.log_defaults,
-            &lines,
-        )?;
+        let logs = Logs::open(options, &config, &lines)?;
         let registry = Registry::default();
         for found in logs.partitions() {
             let id = found.topic_id.unwrap_or_default();
@@ -262,10 +262,13 @@ impl Server {
                     let limit = Descriptors::now().limit;
                     return Err(ServerError::NoRoom { limit });
                 }
-                let created =
-                    self.shared
-                        .logs
-                        .create(&spec.topic, spec.partition, spec.topic_id, config)?;
+                let created = self.shared.logs.create(
+                    &spec.topic,
+                    spec.partition,
+                    spec.topic_id,
+                    config,
+                    spec.new,
+                )?;
                 let log = Arc::clone(&created.log);
                 let name = self.shared.registry.name(&spec.topic);
                 Arc::new(Partition::new(name, spec.topic_id, spec.partition, log))
@@ -381,6 +384,8 @@ impl Server {
     pub fn metrics(&self) -> Vec<(&'static str, u64)> {
         let mut totals = self.shared.metrics.totals();
         totals.push(("offline_logs", self.shared.logs.offline_count() as u64));
+        let offline_dirs = self.shared.logs.offline_dirs_count() as u64;
+        totals.push(("offline_log_dirs", offline_dirs));
         totals.push(("recovered_bytes", self.shared.logs.bytes_checked()));
         totals.push(("partitions", self.shared.registry.len() as u64));
         totals.push(("fetch_sessions", self.shared.sessions.len() as u64));

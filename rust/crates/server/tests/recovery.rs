@@ -4,6 +4,7 @@
 mod common;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{batch, partition, properties};
@@ -15,6 +16,7 @@ fn open(dir: &Path) -> Server {
         cluster_id: "abcdefghijklmnopqrstug".to_owned(),
         log_dirs: vec![dir.to_string_lossy().into_owned()],
         properties: properties(&[]),
+        progress: Arc::default(),
     })
     .unwrap()
 }

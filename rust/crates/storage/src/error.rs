@@ -160,6 +160,23 @@ pub enum StorageError {
     #[error("there is no log at {path}", path = path.display())]
     NotFound { path: PathBuf },
 
+    /// A directory that is none of what was to be opened (INCONSISTENT_CLUSTER_ID for the wire; it stops the start).
+    #[error("{path} {reason}", path = path.display())]
+    WrongDirectory { path: PathBuf, reason: String },
+
+    /// One partition in two log directories: which of the two is right is not for a program to decide (it stops the start).
+    #[error(
+        "duplicate log directories for {topic}-{partition} are found in both {one} and {other}; remove the one that is not to be kept, most likely that of the disk that failed last",
+        one = one.display(),
+        other = other.display()
+    )]
+    Duplicate {
+        topic: String,
+        partition: i32,
+        one: PathBuf,
+        other: PathBuf,
+    },
+
     /// The directory belongs to another broker, cluster or topic (INCONSISTENT_CLUSTER_ID for the wire; it stops
     /// the start).
     #[error("{path} says {field} is {found}, but {expected} was expected: this is another one's directory", path = path.display())]
@@ -227,7 +244,7 @@ impl StorageError {
             Self::UnknownProducer { .. } => 59,
             Self::FencedLeaderEpoch { .. } => 74,
             Self::InvalidRecord { .. } => 87,
-            Self::Mismatch { .. } => 104,
+            Self::Mismatch { .. } | Self::WrongDirectory { .. } | Self::Duplicate { .. } => 104,
         }
     }
 
@@ -248,6 +265,14 @@ impl StorageError {
     /// others are closed.
     pub fn is_out_of_files(&self) -> bool {
         matches!(self, Self::Io { source, .. } if matches!(source.raw_os_error(), Some(EMFILE | ENFILE)))
+    }
+
+    /// True for what takes a whole log directory offline: the operating system refused, and not for want of space or
+    /// descriptors. A file that is shorter than it was is damage to that file.
+    pub fn is_directory_failure(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() != io::ErrorKind::UnexpectedEof)
+            && !self.is_disk_full()
+            && !self.is_out_of_files()
     }
 
     /// True when the disk or the directory failed, false when what was sent was refused.

@@ -12,6 +12,7 @@
 //! | [`loader`] | opening and recovery |
 //! | `segment`, `offset_index`, `time_index`, `txn_index`, `index_file`, `scan` | one segment and the ways into it |
 //! | [`cleaner`] | compaction: of each key only the last record stays |
+//! | `failure` | why a directory is offline |
 //! | `disk` | every change to a disk, one function each |
 //! | `validator` | what an append must be |
 //! | `producer_state`, `producer_snapshot` | idempotent and transactional producers |
@@ -37,6 +38,7 @@ mod crash;
 mod disk;
 mod epoch_runs;
 pub mod error;
+mod failure;
 mod files;
 #[cfg(test)]
 mod fuzz;
@@ -72,9 +74,9 @@ pub mod watch;
 pub use cleaner::{Cleaner, CleanerConfig, CleanerEvent, CleanerStats, CleaningPaused};
 pub use config::{LogConfig, TimestampType};
 pub use error::{Result, StorageError};
-pub use loader::{LastKnown, Recovery};
+pub use loader::{LastKnown, LoadProgress, Recovery};
 pub use log::{IsolationLevel, Log, TruncationPoint};
-pub use log_dir::{LogDir, Opening, Partition, Progress, parse_partition_dir};
+pub use log_dir::{LogDir, Opening, Partition, Progress, check_duplicates, parse_partition_dir};
 pub use slice::{Appended, LogSlice, TimestampOffset, whole_batches};
 pub use standalone::StandaloneLog;
 pub use txn_index::AbortedTxn;

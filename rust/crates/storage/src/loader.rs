@@ -9,6 +9,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use logcore_records::{Batch, BatchHeader, EndTxnMarker};
 
@@ -57,6 +58,65 @@ pub struct Recovery {
     pub reason: Option<String>,
 }
 
+/// How far the loading of logs is, for whoever watches it from another thread. One for all that are loaded together.
+#[derive(Debug, Default)]
+pub struct LoadProgress {
+    logs_total: AtomicU64,
+    logs_done: AtomicU64,
+    bytes_total: AtomicU64,
+    bytes_checked: AtomicU64,
+}
+
+impl LoadProgress {
+    /// Logs found so far.
+    pub fn logs_total(&self) -> u64 {
+        self.logs_total.load(Ordering::Relaxed)
+    }
+
+    /// Logs that were loaded, or could not be.
+    pub fn logs_done(&self) -> u64 {
+        self.logs_done.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that recovery has to read in the logs found so far; 0 when they were closed.
+    pub fn bytes_total(&self) -> u64 {
+        self.bytes_total.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of those that were read and checked. What is cut off a log is not among them.
+    pub fn bytes_checked(&self) -> u64 {
+        self.bytes_checked.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn expect(&self, logs: u64, bytes: u64) {
+        self.logs_total.fetch_add(logs, Ordering::Relaxed);
+        self.bytes_total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn finish_log(&self) {
+        self.logs_done.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn check(&self, bytes: u64) {
+        self.bytes_checked.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Bytes that recovery of the log in `dir` is to read, as far as names and sizes tell.
+pub(crate) fn bytes_to_check(dir: &Path, recovery_point: i64) -> u64 {
+    // What cannot be asked now is told of by the loading.
+    let names = files::file_names(dir).unwrap_or_default();
+    let segments: Vec<_> = names
+        .iter()
+        .filter_map(|name| Some((offset_of(name, LOG_SUFFIX)?, name)))
+        .collect();
+    let from = segments.partition_point(|(base, _)| *base <= recovery_point);
+    segments[from.saturating_sub(1)..]
+        .iter()
+        .map(|(_, name)| fs::metadata(dir.join(name)).map_or(0, |file| file.len()))
+        .sum()
+}
+
 pub(crate) struct Loaded {
     pub(crate) segments: Vec<Arc<Segment>>,
     pub(crate) log_start: i64,
@@ -77,12 +137,13 @@ pub(crate) fn settings(config: &LogConfig) -> IndexSettings {
     }
 }
 
-/// Loads the log in `dir`, which is created when missing.
+/// Loads the log in `dir`, which is created when missing. `progress` is told of the bytes that are read and checked.
 pub(crate) fn load(
     dir: &Path,
     config: &LogConfig,
     known: LastKnown,
     now_ms: i64,
+    progress: &LoadProgress,
 ) -> Result<Loaded> {
     disk::create_dir_all(dir).map_err(StorageError::io("create", dir))?;
     finish_interrupted(dir)?;
@@ -91,6 +152,7 @@ pub(crate) fn load(
         config,
         known,
         now_ms,
+        progress,
         epochs: LeaderEpochs::load(dir)?,
         recovery: Recovery::default(),
     };
@@ -152,6 +214,7 @@ struct Loader<'a> {
     config: &'a LogConfig,
     known: LastKnown,
     now_ms: i64,
+    progress: &'a LoadProgress,
     epochs: LeaderEpochs,
     recovery: Recovery,
 }
@@ -268,10 +331,11 @@ impl Loader<'_> {
         while let Some(segment) = segments.get(number).cloned() {
             number += 1;
             let next_base = segments.get(number).map(|next| next.base_offset);
-            let known = &self.epochs;
+            let (known, progress) = (&self.epochs, self.progress);
             let is_certain =
                 |batch: &StoredBatch| known.agrees(batch.leader_epoch, batch.base_offset);
             let mut torn = segment.recover(is_certain, |batch, bytes| {
+                progress.check(batch.size);
                 epochs.add(batch.leader_epoch, batch.base_offset, batch.position);
                 replay_batch(batch, bytes, &mut producers)
             })?;
@@ -511,25 +575,26 @@ pub(crate) fn remove_log_and_indexes(dir: &Path, base_offset: i64) -> Result<()>
 /// output (`.swap`) replaces the segments it was made from.
 fn finish_interrupted(dir: &Path) -> Result<()> {
     let names = files::file_names(dir)?;
-    let ending = |suffix: &'static str| names.iter().filter(move |name| name.ends_with(suffix));
+    let ending = |suffix: &'static str| {
+        names
+            .iter()
+            .filter_map(move |name| Some((name, files::base_of_unfinished(name, suffix)?)))
+    };
     let mut removed = false;
-    for name in ending(DELETED_SUFFIX).chain(ending(".tmp")) {
+    let deleted = ending(DELETED_SUFFIX).map(|(name, _)| name);
+    for name in deleted.chain(names.iter().filter(|name| files::is_temporary(name))) {
         removed |= files::remove_if_exists(&dir.join(name))?;
     }
     if removed {
         // Where the log begins may be told by its first segment alone from here on: those before must not come back.
         files::sync_dir(dir)?;
     }
-    let base_of = |name: &str| name.get(..20).and_then(|digits| digits.parse::<i64>().ok());
-    let unfinished = ending(CLEANED_SUFFIX)
-        .filter_map(|name| base_of(name))
-        .min();
-    for name in ending(CLEANED_SUFFIX) {
+    let unfinished = ending(CLEANED_SUFFIX).map(|(_, base)| base).min();
+    for (name, _) in ending(CLEANED_SUFFIX) {
         files::remove_if_exists(&dir.join(name))?;
     }
     let mut finished = Vec::new();
-    for name in ending(SWAP_SUFFIX) {
-        let Some(base) = base_of(name) else { continue };
+    for (name, base) in ending(SWAP_SUFFIX) {
         if unfinished.is_some_and(|unfinished| base >= unfinished) {
             files::remove_if_exists(&dir.join(name))?;
         } else {
@@ -562,9 +627,7 @@ fn replace_by_swapped(dir: &Path, names: &[String], swapped: &[&str]) -> Result<
     }
     if let Some((low, high)) = range {
         for name in names.iter().filter(|name| !name.ends_with(SWAP_SUFFIX)) {
-            let base = SEGMENT_SUFFIXES
-                .iter()
-                .find_map(|suffix| offset_of(name, suffix));
+            let base = files::base_of(name);
             if base.is_some_and(|base| (low..high).contains(&base)) {
                 files::remove_if_exists(&dir.join(name))?;
             }

@@ -14,7 +14,8 @@
 //!
 //! Failures: when a write or an fsync fails otherwise, the log is offline from then on. What failed is not tried again, for after
 //! a failed fsync the kernel may have dropped the pages and a second one would lie; nothing is acknowledged any more;
-//! what was published before stays readable. The directory has to be opened anew, which recovers it.
+//! what was published before stays readable. So are the other logs of its directory, for it is one disk's. The directory has
+//! to be opened anew, which recovers it.
 //!
 //! A crash: see [`crate::loader`].
 
@@ -42,8 +43,9 @@ use parking_lot::{Mutex, RwLock};
 use crate::cleaner::gate::Cleaning;
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
+use crate::failure::DirFailure;
 use crate::leader_epochs::SharedEpochs;
-use crate::loader::{self, LastKnown, Loaded, Recovery};
+use crate::loader::{self, LastKnown, LoadProgress, Loaded, Recovery};
 use crate::producer_state::ProducerState;
 use crate::segment::{Access, OpenSegment, Segment};
 
@@ -52,6 +54,13 @@ pub use truncate::TruncationPoint;
 use truncate::Truncations;
 pub use watermark::IsolationLevel;
 use watermark::Unstable;
+
+/// What the logs of a directory share.
+#[derive(Debug, Default)]
+pub(crate) struct Surroundings {
+    pub(crate) failure: Arc<DirFailure>,
+    pub(crate) progress: Arc<LoadProgress>,
+}
 
 /// One partition's log. See the module.
 #[derive(Debug)]
@@ -76,7 +85,10 @@ pub struct Log {
     truncations: Truncations,
     cleaning: Cleaning,
     foreign: Mutex<ForeignTransactions>,
+    /// Why this log is offline by itself.
     failure: OnceLock<String>,
+    /// Why its directory is.
+    dir_failure: Arc<DirFailure>,
     closed: AtomicBool,
     recovery: Recovery,
 }
@@ -155,15 +167,33 @@ impl Log {
 
     /// [`Log::open`] for a log whose start was moved.
     pub fn open_with(dir: &Path, config: LogConfig, known: LastKnown) -> Result<Self> {
-        let loaded = loader::load(dir, &config, known, system_now_ms())?;
-        let log = Self::new(dir, config, Access::Owned, loaded);
+        Self::open_in(dir, config, known, &Surroundings::default())
+    }
+
+    /// [`Log::open_with`] for one of the logs of a directory.
+    pub(crate) fn open_in(
+        dir: &Path,
+        config: LogConfig,
+        known: LastKnown,
+        surroundings: &Surroundings,
+    ) -> Result<Self> {
+        let progress = &surroundings.progress;
+        let loaded = loader::load(dir, &config, known, system_now_ms(), progress)?;
+        let failure = surroundings.failure.clone();
+        let log = Self::new(dir, config, Access::Owned, loaded, failure);
         if let Some(high_watermark) = known.high_watermark {
             log.set_replicated(high_watermark);
         }
         Ok(log)
     }
 
-    fn new(dir: &Path, config: LogConfig, access: Access, loaded: Loaded) -> Self {
+    fn new(
+        dir: &Path,
+        config: LogConfig,
+        access: Access,
+        loaded: Loaded,
+        dir_failure: Arc<DirFailure>,
+    ) -> Self {
         let undecided = loaded.producers.first_undecided_offset();
         let unstable = Unstable::new(undecided, &loaded.unreplicated);
         Self {
@@ -194,6 +224,7 @@ impl Log {
             cleaning: Cleaning::default(),
             foreign: Mutex::default(),
             failure: OnceLock::new(),
+            dir_failure,
             closed: AtomicBool::new(false),
             recovery: loaded.recovery,
         }
@@ -270,9 +301,10 @@ impl Log {
         self.segments().first().map_or(0, |first| first.base_offset)
     }
 
-    /// Why the log is offline, if it is.
+    /// Why the log is offline, if it is: by itself, or with the directory it is in.
     pub fn failure(&self) -> Option<&str> {
-        self.failure.get().map(String::as_str)
+        let own = self.failure.get().map(String::as_str);
+        own.or_else(|| self.dir_failure.reason())
     }
 
     fn segments(&self) -> Arc<Vec<Arc<Segment>>> {
@@ -303,11 +335,11 @@ impl Log {
     }
 
     fn check_online(&self) -> Result<()> {
-        match self.failure.get() {
+        match self.failure() {
             None => Ok(()),
             Some(reason) => Err(StorageError::Offline {
                 dir: self.dir(),
-                reason: reason.clone(),
+                reason: reason.to_owned(),
             }),
         }
     }
@@ -331,10 +363,11 @@ impl Log {
         }
     }
 
-    /// Takes the log offline if `error` is the disk's fault.
+    /// Takes the log offline if `error` is the disk's fault, and its directory if that is.
     fn fail(&self, error: StorageError) -> StorageError {
         if error.is_storage_failure() && self.access == Access::Owned {
             let _first_reason_stays = self.failure.set(error.to_string());
+            self.dir_failure.note(&error);
         }
         error
     }

@@ -6,14 +6,19 @@
 //!
 //! A crash: the marker is taken away before anything is written and put back as the last thing of a clean
 //! [`LogDir::close`], so an opening without it recovers every log from its recovery point. Directories that were being
-//! deleted (`-delete`) are removed, copies on their way here (`-future`) opened apart, strays left alone.
+//! deleted (`-delete`) are removed when their time comes, copies on their way here (`-future`) opened apart, strays left alone.
+//!
+//! A write or fsync that fails takes the directory offline with all logs in it ([`LogDir::failure`]): what was published stays
+//! readable, nothing is written any more.
 
+mod deletions;
 mod futures;
 mod loading;
 mod names;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +35,7 @@ use crate::error::{Result, StorageError};
 use crate::files;
 use crate::loader::LastKnown;
 use crate::lock::DirLock;
-use crate::log::Log;
+use crate::log::{Log, Surroundings};
 use crate::metadata::{self, META_PROPERTIES_FILE, MetaProperties};
 use crate::uuid::{self, TopicId};
 
@@ -77,6 +82,9 @@ pub struct LogDir {
     checkpoints_stale: AtomicBool,
     warnings: Vec<String>,
     bytes_checked: u64,
+    /// Directories of deleted logs, and when they go.
+    deletions: Mutex<Vec<(i64, PathBuf)>>,
+    surroundings: Surroundings,
     /// One change of the set of partitions, or of the checkpoint files, at a time.
     changing: Mutex<()>,
     lock: Mutex<Option<DirLock>>,
@@ -89,20 +97,15 @@ impl LogDir {
     /// `cluster_id`: checked against `meta.properties`; `None` takes the one that is there, or makes one. `config_for`
     /// gives the settings of a topic's logs.
     ///
-    /// Errors: [`StorageError::Locked`], [`StorageError::Mismatch`] for another broker's or cluster's directory, the
-    /// disk's. A log that cannot be loaded is no error here but one of [`LogDir::failures`].
+    /// Errors: [`StorageError::Locked`], [`StorageError::Mismatch`] for another broker's or cluster's directory,
+    /// [`StorageError::WrongDirectory`] for that of a single log, the disk's. A log that cannot be loaded is no error here but one of [`LogDir::failures`].
     pub fn open(
         path: &Path,
         broker_id: i32,
         cluster_id: Option<&str>,
         config_for: &(dyn Fn(&str) -> LogConfig + Sync),
     ) -> Result<Self> {
-        let opening = Opening {
-            config_for,
-            replicated: false,
-            on_log: &|_| (),
-        };
-        Self::open_with(path, broker_id, cluster_id, &opening)
+        Self::open_with(path, broker_id, cluster_id, &Opening::new(config_for))
     }
 
     /// [`LogDir::open`] of a broker with others beside it, or one that tells how far it is.
@@ -116,6 +119,12 @@ impl LogDir {
         let path = path
             .canonicalize()
             .map_err(StorageError::io("resolve", path))?;
+        if files::has_segments(&path)? {
+            return Err(StorageError::WrongDirectory {
+                path,
+                reason: "has segments of its own: it is a log, not a directory of logs; open it as a log, or move its segments out".to_owned(),
+            });
+        }
         let lock = DirLock::acquire(&path)?;
         let cluster_id = claim(&path, broker_id, cluster_id)?;
         let clean = metadata::take_clean_shutdown(&path)?;
@@ -132,14 +141,22 @@ impl LogDir {
             log_start_offset: offset(&log_starts, key),
             high_watermark: opening.replicated.then(|| offset(&watermarks, key)),
         };
-        let found = partition_dirs(&path)?;
+        let mut found = partition_dirs(&path)?;
+        let deletions = deletions::take(&mut found, opening, &mut warnings);
+        if !opening.takes_all {
+            leave_strangers(&mut found, &mut warnings);
+        }
         let gone = |key: &Key| found.binary_search_by(|dir| dir.key.cmp(key)).is_err();
         let checkpoints_stale = [&recovery_points, &log_starts, &watermarks, &first_dirty]
             .into_iter()
             .any(|offsets| offsets.keys().any(gone));
         let (strays, found): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|dir| dir.kind == Kind::Stray);
-        let loaded = loading::load_all(found, &known, opening);
+        let surroundings = Surroundings {
+            failure: Arc::default(),
+            progress: opening.progress.clone(),
+        };
+        let loaded = loading::load_all(found, &known, opening, &surroundings);
         for (key, offset) in first_dirty {
             if let Some(partition) = loaded.partitions.get(&key) {
                 partition.log.cleaning().set_first_dirty(offset);
@@ -156,6 +173,8 @@ impl LogDir {
             failures: loaded.failures,
             warnings,
             bytes_checked: loaded.bytes_checked,
+            deletions: Mutex::new(deletions),
+            surroundings,
             checkpoints_stale: AtomicBool::new(checkpoints_stale),
             changing: Mutex::new(()),
             lock: Mutex::new(Some(lock)),
@@ -175,6 +194,11 @@ impl LogDir {
     /// True when nothing needed to be recovered.
     pub fn had_clean_shutdown(&self) -> bool {
         self.clean
+    }
+
+    /// Why nothing is written here any more, if that is so: the disk failed a write or an fsync.
+    pub fn failure(&self) -> Option<&str> {
+        self.surroundings.failure.reason()
     }
 
     /// Partitions that could not be loaded, by directory, and why.
@@ -219,7 +243,8 @@ impl LogDir {
 
     /// Creates an empty log.
     ///
-    /// Errors: [`StorageError::AlreadyExists`] when the partition, or a directory of its name, is there.
+    /// Errors: [`StorageError::AlreadyExists`] when the partition, or a directory of its name, is there;
+    /// [`StorageError::Offline`] when the directory is.
     pub fn create(
         &self,
         topic: &str,
@@ -228,47 +253,18 @@ impl LogDir {
         config: LogConfig,
     ) -> Result<Arc<Partition>> {
         let _changing = self.changing.lock();
-        self.check_open()?;
+        self.check_usable()?;
         if self.checkpoints_stale.load(Ordering::Relaxed) {
             self.write_checkpoints(None)?;
         }
         let key = (topic.to_owned(), partition);
-        let created = create_log(
-            &partition_path(&self.path, &key),
-            key.clone(),
-            topic_id,
-            config,
-        )?;
+        let dir = partition_path(&self.path, &key);
+        let created = self.create_log(&dir, key.clone(), topic_id, config)?;
         if self.replicated {
             created.log.set_replicated(0);
         }
         self.partitions.write().insert(key, created.clone());
         Ok(created)
-    }
-
-    /// Deletes a log: no more appends and reads, the directory renamed so that a crash cannot bring it back, then removed.
-    /// Slices taken before stay readable.
-    pub fn delete(&self, topic: &str, partition: i32) -> Result<()> {
-        let _changing = self.changing.lock();
-        self.check_open()?;
-        let key = (topic.to_owned(), partition);
-        let removed = self.partitions.write().remove(&key);
-        let removed = removed.ok_or_else(|| StorageError::NotFound {
-            path: partition_path(&self.path, &key),
-        })?;
-        self.remove(&removed)
-    }
-
-    fn remove(&self, removed: &Partition) -> Result<()> {
-        removed.log.abandon();
-        let path = removed.log.dir();
-        let name = names::with_suffix(&removed.topic, removed.partition, Kind::Deleted)?;
-        let renamed = self.path.join(name);
-        disk::rename(&path, &renamed).map_err(StorageError::io("rename", &path))?;
-        files::sync_dir(&self.path)?;
-        self.checkpoints_stale.store(true, Ordering::Relaxed);
-        self.write_checkpoints(None)?;
-        disk::remove_dir_all(&renamed).map_err(StorageError::io("remove", &renamed))
     }
 
     /// [`Log::truncate_to`] of a log or a future log, with the checkpoints lowered before, so that a crash at any moment leaves a log that can be
@@ -337,12 +333,18 @@ impl LogDir {
     /// Writes the recovery points, high watermarks and log starts of all logs.
     pub fn checkpoint(&self) -> Result<()> {
         let _changing = self.changing.lock();
-        self.check_open()?;
+        self.check_usable()?;
         self.write_checkpoints(None)
     }
 
     /// `cut`: nothing of that partition is to be beyond that offset.
     fn write_checkpoints(&self, cut: Option<Cut<'_>>) -> Result<()> {
+        self.surroundings.failure.check(&self.path)?;
+        self.replace_checkpoints(cut)
+            .map_err(|error| self.fail(error))
+    }
+
+    fn replace_checkpoints(&self, cut: Option<Cut<'_>>) -> Result<()> {
         let (mut recovery, mut watermarks, mut starts) =
             (Offsets::new(), Offsets::new(), Offsets::new());
         for partition in self.all() {
@@ -380,8 +382,9 @@ impl LogDir {
     /// Writes up to where each log has been compacted, as the cleaner does after each.
     pub(crate) fn checkpoint_cleaner(&self) -> Result<()> {
         let _changing = self.changing.lock();
-        self.check_open()?;
+        self.check_usable()?;
         self.write_cleaner_checkpoint(None)
+            .map_err(|error| self.fail(error))
     }
 
     fn write_cleaner_checkpoint(&self, cut: Option<Cut<'_>>) -> Result<()> {
@@ -420,10 +423,12 @@ impl LogDir {
         Ok(())
     }
 
-    /// [`Log::maintain`] on every log, then [`LogDir::checkpoint`]. Every log gets its turn.
+    /// [`Log::maintain`] on every log, removes deleted logs whose time has come, then [`LogDir::checkpoint`]. Every log gets
+    /// its turn.
     ///
     /// Errors: the first there was.
     pub fn maintain(&self, now_ms: i64) -> Result<()> {
+        self.check_usable()?;
         let mut first = Ok(());
         for partition in self.all() {
             match partition.log.maintain(now_ms) {
@@ -432,10 +437,12 @@ impl LogDir {
                 Err(error) => first = first.and(Err(error)),
             }
         }
-        first.and(self.checkpoint())
+        first
+            .and(self.remove_deleted(now_ms))
+            .and(self.checkpoint())
     }
 
-    /// Closes all logs, writes the checkpoints, marks the shutdown as clean if every log could be closed, frees the
+    /// Closes all logs, removes the deleted ones, writes the checkpoints, marks the shutdown as clean if every log could be closed, frees the
     /// lock. Closing again does nothing.
     ///
     /// Errors: the first there was; everything else is closed all the same.
@@ -448,12 +455,59 @@ impl LogDir {
         for partition in self.all() {
             result = result.and(partition.log.close());
         }
+        // What cannot be removed now is at the next opening.
+        let _left = self.remove_deleted(i64::MAX);
         result = result.and(self.write_checkpoints(None));
         if result.is_ok() && self.failures.is_empty() {
             result = metadata::write_clean_shutdown(&self.path);
         }
         drop(lock);
         result
+    }
+
+    /// A new, empty log in `dir`, which is created.
+    fn create_log(
+        &self,
+        dir: &Path,
+        (topic, partition): Key,
+        topic_id: TopicId,
+        config: LogConfig,
+    ) -> Result<Arc<Partition>> {
+        check_topic(&topic)?;
+        check_number(partition)?;
+        let create = || {
+            disk::create_dir(dir).map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => StorageError::AlreadyExists {
+                    path: dir.to_path_buf(),
+                },
+                _ => StorageError::io("create", dir)(error),
+            })?;
+            metadata::write_topic_id(dir, &topic_id)?;
+            let known = LastKnown {
+                clean_shutdown: true,
+                ..LastKnown::default()
+            };
+            Log::open_in(dir, config, known, &self.surroundings)
+        };
+        let log = create().map_err(|error| self.fail(error))?;
+        Ok(Arc::new(Partition {
+            topic,
+            partition,
+            topic_id: Some(topic_id),
+            log: Arc::new(log),
+        }))
+    }
+
+    /// Takes the directory offline if `error` is its disk's fault.
+    fn fail(&self, error: StorageError) -> StorageError {
+        self.surroundings.failure.note(&error);
+        error
+    }
+
+    /// Open, and not offline.
+    fn check_usable(&self) -> Result<()> {
+        self.check_open()?;
+        self.surroundings.failure.check(&self.path)
     }
 
     fn check_open(&self) -> Result<()> {
@@ -501,30 +555,66 @@ fn claim(path: &Path, broker_id: i32, cluster_id: Option<&str>) -> Result<String
     Ok(cluster_id)
 }
 
-/// The partitions' directories; those half deleted are removed now.
+/// The partitions' directories, also those that links lead to, as for Kafka.
 fn partition_dirs(path: &Path) -> Result<Vec<Found>> {
-    let (mut found, mut removed) = (Vec::new(), false);
+    let mut found = Vec::new();
     for entry in fs::read_dir(path).map_err(StorageError::io("list", path))? {
         let entry = entry.map_err(StorageError::io("list", path))?;
-        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            continue;
+        let name = entry.file_name();
+        if let Some((key, kind)) = name.to_str().and_then(names::parse)
+            && files::is_dir(&entry)
+        {
+            let dir = entry.path();
+            found.push(Found { key, kind, dir });
         }
-        let dir = entry.path();
-        match entry.file_name().to_str().and_then(names::parse) {
-            Some((_, Kind::Deleted)) => {
-                disk::remove_dir_all(&dir).map_err(StorageError::io("remove", &dir))?;
-                removed = true;
-            }
-            Some((key, kind)) => found.push(Found { key, kind, dir }),
-            None => {}
-        }
-    }
-    if removed {
-        // A power loss must not bring one back under the name of a log that is created after this.
-        files::sync_dir(path)?;
     }
     found.sort_by(|one, other| (&one.key, &one.dir).cmp(&(&other.key, &other.dir)));
     Ok(found)
+}
+
+/// Takes directories out that are somebody else's, whatever their names.
+fn leave_strangers(found: &mut Vec<Found>, warnings: &mut Vec<String>) {
+    found.retain(|one| {
+        // One that cannot be listed is told of when it is loaded.
+        let strangers = files::is_strangers(&one.dir).unwrap_or(false);
+        if strangers {
+            warnings.push(format!(
+                "{} has the name of a partition and no file of one: it is left alone",
+                one.dir.display()
+            ));
+        }
+        !strangers
+    });
+}
+
+/// Makes sure that no partition is in two of a broker's log directories, before any of them is opened. One that cannot be listed is
+/// passed over: opening it tells why.
+///
+/// Errors: [`StorageError::Duplicate`].
+pub fn check_duplicates(paths: &[PathBuf]) -> Result<()> {
+    let mut seen: BTreeMap<(Key, bool), PathBuf> = BTreeMap::new();
+    for path in paths.iter().filter_map(|path| path.canonicalize().ok()) {
+        for Found { key, kind, dir } in partition_dirs(&path).unwrap_or_default() {
+            let future = match kind {
+                Kind::Current => false,
+                Kind::Future => true,
+                Kind::Deleted | Kind::Stray => continue,
+            };
+            match seen.insert((key.clone(), future), dir.clone()) {
+                // Two in one directory are told apart when that is loaded; a directory named twice is found locked.
+                Some(one) if one.parent() != dir.parent() => {
+                    return Err(StorageError::Duplicate {
+                        topic: key.0,
+                        partition: key.1,
+                        one,
+                        other: dir,
+                    });
+                }
+                Some(_) | None => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A checkpoint's entries. One that is damaged counts as empty, as for Kafka: more is recovered then than had to be.
@@ -542,33 +632,6 @@ fn partition_path(path: &Path, (topic, partition): &Key) -> PathBuf {
     path.join(format!("{topic}-{partition}"))
 }
 
-/// A new, empty log in `dir`, which is created.
-fn create_log(
-    dir: &Path,
-    (topic, partition): Key,
-    topic_id: TopicId,
-    config: LogConfig,
-) -> Result<Arc<Partition>> {
-    check_topic(&topic)?;
-    disk::create_dir(dir).map_err(|error| match error.kind() {
-        std::io::ErrorKind::AlreadyExists => StorageError::AlreadyExists {
-            path: dir.to_path_buf(),
-        },
-        _ => StorageError::io("create", dir)(error),
-    })?;
-    metadata::write_topic_id(dir, &topic_id)?;
-    let known = LastKnown {
-        clean_shutdown: true,
-        ..LastKnown::default()
-    };
-    Ok(Arc::new(Partition {
-        topic,
-        partition,
-        topic_id: Some(topic_id),
-        log: Arc::new(Log::open_with(dir, config, known)?),
-    }))
-}
-
 /// Kafka's rule for topic names (`Topic.validate`): what passes cannot lead out of the directory.
 fn check_topic(topic: &str) -> Result<()> {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
@@ -583,6 +646,17 @@ fn check_topic(topic: &str) -> Result<()> {
         name: "topic",
         value: topic.to_owned(),
         reason: "a name of 1 to 249 letters, digits, '.', '_' and '-' is needed",
+    })
+}
+
+fn check_number(partition: i32) -> Result<()> {
+    if partition >= 0 {
+        return Ok(());
+    }
+    Err(StorageError::InvalidConfig {
+        name: "partition",
+        value: partition.to_string(),
+        reason: "partitions are numbered from 0",
     })
 }
 

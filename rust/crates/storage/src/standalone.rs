@@ -12,6 +12,7 @@
 //! A crash: recovery begins at the last segment, because each is brought to disk when the next begins
 //! ([`LogConfig::flush_on_roll`]); inside a broker's directory, at the broker's recovery point.
 
+use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -63,24 +64,30 @@ impl Deref for StandaloneLog {
 impl StandaloneLog {
     /// Opens for reading and appending; `create` makes the directory when it is missing.
     ///
-    /// Errors: [`StorageError::Locked`], [`StorageError::NotFound`], and those of [`Log::open`].
+    /// Errors: [`StorageError::Locked`], [`StorageError::NotFound`], [`StorageError::WrongDirectory`] for a directory of
+    /// logs and one with other files and no log, and those of [`Log::open`].
     pub fn open(dir: &Path, create: bool, config: LogConfig) -> Result<Self> {
-        if create {
-            disk::create_dir_all(dir).map_err(StorageError::io("create", dir))?;
-        } else if !has_segments(dir) {
-            return Err(StorageError::NotFound {
-                path: dir.to_path_buf(),
-            });
+        let place = Place::find(dir)?;
+        let mut dir = place.dir;
+        let mut locks = Vec::new();
+        if let Some(parent) = &place.broker_dir {
+            // Before anything is made in it.
+            locks.push(DirLock::acquire(parent)?);
         }
-        let dir = dir
-            .canonicalize()
-            .map_err(StorageError::io("resolve", dir))?;
-        let mut locks = vec![DirLock::acquire(&dir)?];
-        let broker_dir = broker_dir(&dir);
+        check_kind(&dir, create)?;
+        if create {
+            disk::create_dir_all(&dir).map_err(StorageError::io("create", &dir))?;
+        }
+        if place.broker_dir.is_none() {
+            dir = dir
+                .canonicalize()
+                .map_err(StorageError::io("resolve", &dir))?;
+        }
+        locks.push(DirLock::acquire(&dir)?);
+        let broker_dir = place.broker_dir.as_deref();
         let first_dirty = first_dirty(&dir);
         let (known, mark_clean) = match broker_dir {
             Some(parent) => {
-                locks.push(DirLock::acquire(parent)?);
                 let clean = metadata::take_clean_shutdown(parent)?;
                 (
                     in_broker_dir(&dir, parent, clean)?,
@@ -217,6 +224,70 @@ impl StandaloneLog {
     }
 }
 
+/// Where a log is, or is to be.
+struct Place {
+    /// Resolved, but for the name that a partition has in a broker's directory: that may be a link.
+    dir: PathBuf,
+    broker_dir: Option<PathBuf>,
+}
+
+impl Place {
+    fn find(dir: &Path) -> Result<Self> {
+        let absolute = std::path::absolute(dir).map_err(StorageError::io("resolve", dir))?;
+        let beside = absolute
+            .parent()
+            .and_then(|parent| parent.canonicalize().ok());
+        if let (Some(parent), Some(name)) = (beside, absolute.file_name()) {
+            let dir = parent.join(name);
+            if broker_dir(&dir).is_some() {
+                return Ok(Self {
+                    dir,
+                    broker_dir: Some(parent),
+                });
+            }
+        }
+        let dir = match absolute.canonicalize() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => absolute,
+            resolved => resolved.map_err(StorageError::io("resolve", dir))?,
+        };
+        Ok(Self {
+            broker_dir: broker_dir(&dir).map(Path::to_path_buf),
+            dir,
+        })
+    }
+}
+
+/// Refuses what is no log's directory, before anything is written there.
+fn check_kind(dir: &Path, create: bool) -> Result<()> {
+    let wrong = |reason: String| {
+        Err(StorageError::WrongDirectory {
+            path: dir.to_path_buf(),
+            reason,
+        })
+    };
+    if dir.join(META_PROPERTIES_FILE).exists() {
+        return wrong(
+            "is a directory of logs, not a log (it has meta.properties): open it with open_dir, or name the directory of one partition in it".to_owned(),
+        );
+    }
+    if has_segments(dir) {
+        return Ok(());
+    }
+    if !create {
+        return Err(StorageError::NotFound {
+            path: dir.to_path_buf(),
+        });
+    }
+    match files::first_foreign_name(dir) {
+        Ok(Some(name)) => wrong(format!(
+            "is not empty and no log ({:?} is no file of one): choose an empty directory, or one that is not there",
+            name.display()
+        )),
+        // One that cannot be listed is told of by what comes next.
+        Ok(None) | Err(_) => Ok(()),
+    }
+}
+
 fn segment_bases(dir: &Path) -> Result<Vec<i64>> {
     let names = files::file_names(dir)?;
     Ok(names
@@ -226,7 +297,7 @@ fn segment_bases(dir: &Path) -> Result<Vec<i64>> {
 }
 
 fn has_segments(dir: &Path) -> bool {
-    segment_bases(dir).is_ok_and(|bases| !bases.is_empty())
+    files::has_segments(dir).unwrap_or(false)
 }
 
 /// The broker's log directory that `dir` is in, if it is in one.

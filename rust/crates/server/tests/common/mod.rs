@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -47,6 +48,7 @@ pub(crate) fn partition(topic: &str, index: i32) -> PartitionSpec {
         leader_epoch: 3,
         leader_id: 1,
         config: Properties::new(),
+        new: true,
     }
 }
 
@@ -63,6 +65,7 @@ impl TestServer {
             cluster_id: "abcdefghijklmnopqrstug".to_owned(),
             log_dirs: vec![dir.path().join("logs").to_string_lossy().into_owned()],
             properties: properties(config),
+            progress: Arc::default(),
         })
         .unwrap();
         server.create_partition(&partition("t", 0)).unwrap();

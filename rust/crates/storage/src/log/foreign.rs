@@ -67,6 +67,7 @@ impl Log {
             LogConfig::default(),
             Access::Foreign,
             loaded,
+            Arc::default(),
         ))
     }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::names::{self, Kind};
-use super::{Key, LogDir, Partition, create_log, partition_path};
+use super::{Key, LogDir, Partition, partition_path};
 use crate::config::LogConfig;
 use crate::disk;
 use crate::error::{Result, StorageError};
@@ -39,7 +39,7 @@ impl LogDir {
         config: LogConfig,
     ) -> Result<Arc<Partition>> {
         let _changing = self.changing.lock();
-        self.check_open()?;
+        self.check_usable()?;
         let key = (topic.to_owned(), partition);
         self.check_absent(&key)?;
         if let Some(there) = self.futures.read().get(&key) {
@@ -48,7 +48,7 @@ impl LogDir {
             });
         }
         let name = names::with_suffix(topic, partition, Kind::Future)?;
-        let created = create_log(&self.path.join(name), key.clone(), topic_id, config)?;
+        let created = self.create_log(&self.path.join(name), key.clone(), topic_id, config)?;
         self.futures.write().insert(key, created.clone());
         Ok(created)
     }
@@ -56,7 +56,7 @@ impl LogDir {
     /// Deletes a future log: the partition stays where it is.
     pub fn delete_future(&self, topic: &str, partition: i32) -> Result<()> {
         let _changing = self.changing.lock();
-        self.check_open()?;
+        self.check_usable()?;
         let key = (topic.to_owned(), partition);
         let removed = self.futures.write().remove(&key);
         let removed = removed.ok_or_else(|| self.no_future(&key))?;
@@ -71,7 +71,7 @@ impl LogDir {
         config: LogConfig,
     ) -> Result<Arc<Partition>> {
         let _changing = self.changing.lock();
-        self.check_open()?;
+        self.check_usable()?;
         let key = (topic.to_owned(), partition);
         self.check_absent(&key)?;
         let future = self.futures.read().get(&key).cloned();
@@ -79,8 +79,10 @@ impl LogDir {
         // Its files know where they are, so it is closed and opened again under its new name.
         future.log.close()?;
         let (from, to) = (future.log.dir(), partition_path(&self.path, &key));
-        disk::rename(&from, &to).map_err(StorageError::io("rename", &from))?;
-        files::sync_dir(&self.path)?;
+        disk::rename(&from, &to)
+            .map_err(StorageError::io("rename", &from))
+            .and_then(|()| files::sync_dir(&self.path))
+            .map_err(|error| self.fail(error))?;
         self.futures.write().remove(&key);
         let known = LastKnown {
             clean_shutdown: true,
@@ -92,7 +94,7 @@ impl LogDir {
             topic: key.0.clone(),
             partition,
             topic_id: future.topic_id,
-            log: Arc::new(Log::open_with(&to, config, known)?),
+            log: Arc::new(Log::open_in(&to, config, known, &self.surroundings)?),
         });
         self.partitions.write().insert(key, promoted.clone());
         Ok(promoted)

@@ -3,6 +3,7 @@
 //! Runs while the directory is opened. A log that cannot be loaded, because what was known to be on disk is damaged, is
 //! reported and left as it is; the others are loaded all the same.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,11 +14,11 @@ use super::names::Kind;
 use super::{Found, Key, Logs, Partition};
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
-use crate::loader::{LastKnown, Recovery};
-use crate::log::Log;
+use crate::loader::{LastKnown, LoadProgress, Recovery, bytes_to_check};
+use crate::log::{Log, Surroundings};
 use crate::metadata;
 
-/// Threads that load logs; loading waits for the disk more than it computes.
+/// Threads that load logs unless [`Opening::threads`] says how many; loading waits for the disk more than it computes.
 const LOADERS_MAX: usize = 8;
 
 /// How a directory is opened.
@@ -29,6 +30,28 @@ pub struct Opening<'a> {
     pub replicated: bool,
     /// Called after each log, by any of several threads.
     pub on_log: &'a (dyn Fn(&Progress<'_>) + Sync),
+    /// Every directory with a partition's name is one, as it is for a broker. Otherwise one that has files and none of a
+    /// partition is somebody else's, and left alone.
+    pub takes_all: bool,
+    /// `num.recovery.threads.per.data.dir`; `None` for two a core and at most 8, because Kafka's default of one leaves the disk
+    /// idle.
+    pub threads: Option<NonZeroUsize>,
+    /// Tells how far it is while it goes on.
+    pub progress: Arc<LoadProgress>,
+}
+
+impl<'a> Opening<'a> {
+    /// That of a directory that no broker serves.
+    pub fn new(config_for: &'a (dyn Fn(&str) -> LogConfig + Sync)) -> Self {
+        Self {
+            config_for,
+            replicated: false,
+            on_log: &|_| (),
+            takes_all: false,
+            threads: None,
+            progress: Arc::default(),
+        }
+    }
 }
 
 impl std::fmt::Debug for Opening<'_> {
@@ -63,12 +86,21 @@ pub(super) fn load_all(
     found: Vec<Found>,
     known: &(dyn Fn(&Key) -> LastKnown + Sync),
     opening: &Opening<'_>,
+    surroundings: &Surroundings,
 ) -> Loaded {
+    let to_check = |one: &Found| match known(&one.key) {
+        known if known.clean_shutdown => 0,
+        known => bytes_to_check(&one.dir, known.recovery_point),
+    };
+    let bytes = found.iter().map(to_check).sum();
+    opening.progress.expect(found.len() as u64, bytes);
     let (next, done, checked) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicU64::new(0));
     let results = Mutex::new(Vec::with_capacity(found.len()));
     let load = || {
         while let Some(one) = found.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let result = load_one(one, known(&one.key), (opening.config_for)(&one.key.0));
+            let config = (opening.config_for)(&one.key.0);
+            let result = load_one(one, known(&one.key), config, surroundings);
+            opening.progress.finish_log();
             let outcome = result.as_ref().map(|partition| partition.log.recovery());
             let bytes = outcome.map_or(0, |recovery| recovery.bytes_checked);
             (opening.on_log)(&Progress {
@@ -81,8 +113,14 @@ pub(super) fn load_all(
             results.lock().push((one, result));
         }
     };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = LOADERS_MAX.min(cores * 2).min(found.len());
+    let threads = match opening.threads {
+        Some(threads) => threads.get(),
+        None => {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            LOADERS_MAX.min(cores * 2)
+        }
+    };
+    let threads = threads.min(found.len());
     std::thread::scope(|scope| {
         for _ in 1..threads {
             scope.spawn(load);
@@ -126,11 +164,16 @@ impl Loaded {
     }
 }
 
-fn load_one(one: &Found, known: LastKnown, config: LogConfig) -> Result<Partition> {
+fn load_one(
+    one: &Found,
+    known: LastKnown,
+    config: LogConfig,
+    surroundings: &Surroundings,
+) -> Result<Partition> {
     Ok(Partition {
         topic: one.key.0.clone(),
         partition: one.key.1,
         topic_id: metadata::read_topic_id(&one.dir)?,
-        log: Arc::new(Log::open_with(&one.dir, config, known)?),
+        log: Arc::new(Log::open_in(&one.dir, config, known, surroundings)?),
     })
 }

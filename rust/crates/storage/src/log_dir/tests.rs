@@ -1,6 +1,8 @@
 //! Tests of a directory of logs.
 
 mod damage;
+mod faults;
+mod kinds;
 mod replicas;
 mod standalone;
 
@@ -26,7 +28,6 @@ type Told = (String, bool, usize, usize, u64);
 fn open_noting(path: &Path, replicated: bool) -> (LogDir, Vec<Told>) {
     let seen = Mutex::new(Vec::new());
     let opening = Opening {
-        config_for: &|_| LogConfig::default(),
         replicated,
         on_log: &|progress| {
             seen.lock().push((
@@ -42,6 +43,7 @@ fn open_noting(path: &Path, replicated: bool) -> (LogDir, Vec<Told>) {
                 progress.bytes_checked,
             ));
         },
+        ..Opening::new(&|_| LogConfig::default())
     };
     let logs = LogDir::open_with(path, 1, Some("cluster-a"), &opening).unwrap();
     let mut seen = seen.into_inner();
@@ -172,24 +174,43 @@ fn deleting() {
         Err(StorageError::Closed { .. })
     ));
     assert_eq!(slice.read_to_vec().unwrap(), bytes);
-    assert!(partition_dirs(dir.path()).unwrap().is_empty());
+    let deleted = || {
+        let mut found = partition_dirs(dir.path()).unwrap();
+        found.retain(|one| one.kind == Kind::Deleted);
+        found.len()
+    };
+    assert_eq!(
+        (partition_dirs(dir.path()).unwrap().len(), deleted()),
+        (1, 1)
+    );
     let created = logs.create("t", 0, [8; 16], LogConfig::default()).unwrap();
     assert_eq!(created.log.log_end_offset(), 0);
-    logs.close().unwrap();
-    // A deletion that a crash interrupted.
-    fs::rename(
-        dir.path().join("t-0"),
-        dir.path()
-            .join(names::with_suffix("t", 0, Kind::Deleted).unwrap()),
-    )
-    .unwrap();
-    let logs = open(dir.path()).unwrap();
-    assert!(logs.partitions().is_empty());
-    assert!(
-        fs::read_dir(dir.path())
-            .unwrap()
-            .all(|e| !e.unwrap().path().is_dir())
+    // The files go when `file.delete.delay.ms` is over.
+    let now = crate::log::system_now_ms();
+    logs.maintain(now).unwrap();
+    assert_eq!(deleted(), 1);
+    let delay = LogConfig::default().file_delete_delay_ms;
+    logs.maintain(now + delay + 60_000).unwrap();
+    assert_eq!(
+        (partition_dirs(dir.path()).unwrap().len(), deleted()),
+        (1, 0)
     );
+
+    // A crash comes before that: the next opening waits as long.
+    logs.delete("t", 0).unwrap();
+    drop(logs);
+    let logs = open(dir.path()).unwrap();
+    assert_eq!((logs.partitions().len(), deleted()), (0, 1));
+    logs.maintain(now).unwrap();
+    assert_eq!(deleted(), 1);
+    logs.maintain(now + delay + 60_000).unwrap();
+    assert_eq!(deleted(), 0);
+
+    // Whoever closes the directory waits for nothing.
+    logs.create("t", 0, [7; 16], LogConfig::default()).unwrap();
+    logs.delete("t", 0).unwrap();
+    logs.close().unwrap();
+    assert!(partition_dirs(dir.path()).unwrap().is_empty());
 }
 
 // Broken if it failed: two brokers, or two clusters, would write into one directory.
@@ -269,5 +290,6 @@ fn other_directories() {
     let logs = open(path).unwrap();
     assert_eq!((logs.partitions().len(), logs.failures().len()), (1, 0));
     assert_eq!(logs.strays(), [logs.path().join(&names[0])]);
+    logs.close().unwrap();
     assert_eq!(subdirectories(path), ["notes-delete", "t-0", &*names[0]]);
 }

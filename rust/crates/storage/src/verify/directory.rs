@@ -63,7 +63,7 @@ impl Target {
         let key = resolved
             .file_name()
             .and_then(|name| partition_key(name.to_str()?));
-        if has_segments(&resolved)? {
+        if files::has_segments(&resolved)? {
             return Self::partition(resolved, key);
         }
         let found = partition_dirs(&resolved)?;
@@ -217,7 +217,7 @@ impl Target {
         for entry in entries.flatten() {
             let path = entry.path();
             let name = entry.file_name().to_string_lossy().into_owned();
-            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let is_dir = files::is_dir(&entry);
             if is_dir && partition_key(&name).is_some() || is_known(&name) {
                 continue;
             }
@@ -318,18 +318,11 @@ fn is_known(name: &str) -> bool {
     .contains(&name)
 }
 
-fn has_segments(dir: &Path) -> Result<bool> {
-    let names = files::file_names(dir)?;
-    Ok(names
-        .iter()
-        .any(|name| offset_of(name, LOG_SUFFIX).is_some()))
-}
-
 fn partition_dirs(path: &Path) -> Result<Vec<(PathBuf, (String, i32))>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path).map_err(StorageError::io("list", path))? {
         let entry = entry.map_err(StorageError::io("list", path))?;
-        if entry.file_type().is_ok_and(|kind| kind.is_dir())
+        if files::is_dir(&entry)
             && let Ok(name) = entry.file_name().into_string()
             && let Some(key) = partition_key(&name)
         {

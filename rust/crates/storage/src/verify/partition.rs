@@ -7,22 +7,18 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use crate::checkpoints::{LEADER_EPOCH_FILE, LOG_START_FILE, read_epochs};
+use crate::checkpoints::{LEADER_EPOCH_FILE, read_epochs};
 use crate::epoch_runs::{EpochRun, EpochRuns, Resolved};
 use crate::error::StorageError;
-use crate::files::{
-    self, CLEANED_SUFFIX, DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES,
-    SNAPSHOT_SUFFIX, SWAP_SUFFIX, offset_of, segment_file,
-};
+use crate::files::{self, INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_of, segment_file};
 use crate::leader_epochs::rises;
-use crate::lock::LOCK_FILE;
-use crate::metadata::{self, CLEAN_SHUTDOWN_FILE, PARTITION_METADATA_FILE};
+use crate::metadata::{self, PARTITION_METADATA_FILE};
 use crate::producer_snapshot;
 use crate::producer_state::ProducerState;
 use crate::scan::StoredBatch;
 use crate::txn_index::AbortedTxn;
 
-use super::directory::{CLEANER_FILE, Partition};
+use super::directory::Partition;
 use super::findings::Findings;
 use super::{Finding, Kind, VerifyOptions};
 
@@ -278,10 +274,7 @@ impl<'a> Walk<'a> {
         let live = self.live();
         for name in names {
             let path = self.dir.join(name);
-            let unfinished = [DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp"]
-                .iter()
-                .any(|suffix| name.ends_with(suffix));
-            if unfinished {
+            if files::is_unfinished(name) {
                 if !live {
                     self.findings.file(
                         Kind::Unfinished,
@@ -292,9 +285,7 @@ impl<'a> Walk<'a> {
                 }
                 continue;
             }
-            let base = SEGMENT_SUFFIXES
-                .iter()
-                .find_map(|suffix| offset_of(name, suffix));
+            let base = files::base_of(name);
             if let Some(base) = base {
                 let owned = name.ends_with(SNAPSHOT_SUFFIX)
                     || self.bases.binary_search(&base).is_ok()
@@ -307,7 +298,7 @@ impl<'a> Walk<'a> {
                         "the next opening removes it",
                     );
                 }
-            } else if !is_known_name(name) {
+            } else if !files::is_of_partition(name) {
                 self.findings.file(
                     Kind::StrayName,
                     &path,
@@ -749,26 +740,6 @@ fn contradiction(entries: &[(i32, i64)], run: &EpochRun) -> Option<String> {
 
 fn since(start: Option<i64>) -> String {
     start.map_or_else(|| "never".to_owned(), |start| format!("offset {start}"))
-}
-
-/// Files of a partition that are not a segment's. The last three are Kafka's in KRaft mode.
-fn is_known_name(name: &str) -> bool {
-    let snapshot_of_metadata = name
-        .strip_suffix(".checkpoint")
-        .is_some_and(|rest| rest.len() == 31 && rest.as_bytes()[20] == b'-');
-    snapshot_of_metadata
-        || [
-            LEADER_EPOCH_FILE,
-            PARTITION_METADATA_FILE,
-            CLEAN_SHUTDOWN_FILE,
-            LOCK_FILE,
-            // Of a log that is by itself.
-            LOG_START_FILE,
-            CLEANER_FILE,
-            "quorum-state",
-            "quorum-state.tmp",
-        ]
-        .contains(&name)
 }
 
 /// The index files of a segment.

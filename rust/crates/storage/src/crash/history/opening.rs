@@ -43,10 +43,10 @@ impl History {
             )?)));
         }
         let config = self.config.clone();
+        let config_for = move |_: &str| config.clone();
         let opening = Opening {
-            config_for: &move |_: &str| config.clone(),
             replicated: self.leader.is_some(),
-            on_log: &|_| (),
+            ..Opening::new(&config_for)
         };
         let logs = LogDir::open_with(&root, 1, Some("cluster"), &opening)?;
         if let Some((_, error)) = logs.failures().first() {

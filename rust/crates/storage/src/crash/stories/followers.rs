@@ -148,9 +148,8 @@ fn a_partition_created_again_inherits_no_high_watermark() {
     let dir = scratch();
     let open = || {
         let opening = Opening {
-            config_for: &|_: &str| small(),
             replicated: true,
-            on_log: &|_| (),
+            ..Opening::new(&|_: &str| small())
         };
         LogDir::open_with(dir.path(), 1, Some("cluster"), &opening).unwrap()
     };

@@ -1,0 +1,205 @@
+//! A server on several log directories, one of which fails.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{batch, partition, properties};
+use logcore_server::{PartitionSpec, Server, ServerError, ServerOptions};
+
+/// Directories that are gone with the test.
+struct Disks {
+    _temporary: tempfile::TempDir,
+    paths: Vec<PathBuf>,
+}
+
+impl Disks {
+    fn new(count: usize) -> Self {
+        let temporary = tempfile::tempdir().unwrap();
+        let root = temporary.path().canonicalize().unwrap();
+        let paths = (0..count).map(|n| root.join(format!("disk{n}"))).collect();
+        Self {
+            _temporary: temporary,
+            paths,
+        }
+    }
+
+    fn open(&self) -> Result<Server, ServerError> {
+        self.open_with(&[("segment.bytes", "1000")])
+    }
+
+    fn open_with(&self, config: &[(&str, &str)]) -> Result<Server, ServerError> {
+        let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+        Server::open(&ServerOptions {
+            node_id: 1,
+            cluster_id: "abcdefghijklmnopqrstug".to_owned(),
+            log_dirs: self.paths.iter().map(text).collect(),
+            properties: properties(config),
+            progress: Arc::default(),
+        })
+    }
+}
+
+/// Segments so small that each append begins one.
+fn small(topic: &str, index: i32) -> PartitionSpec {
+    PartitionSpec {
+        config: properties(&[("segment.bytes", "300")]),
+        ..partition(topic, index)
+    }
+}
+
+fn append(server: &Server, topic: &str, index: i32) -> Result<i64, ServerError> {
+    server.append(topic, index, &batch(&[&[b'v'; 200]]))
+}
+
+fn logs_in(path: &Path) -> usize {
+    let entries = std::fs::read_dir(path).unwrap();
+    entries
+        .filter(|entry| entry.as_ref().unwrap().path().is_dir())
+        .count()
+}
+
+fn figure(server: &Server, name: &str) -> u64 {
+    let figures = server.metrics();
+    figures
+        .into_iter()
+        .find(|(found, _)| *found == name)
+        .unwrap()
+        .1
+}
+
+fn lines(server: &Server) -> String {
+    let lines = server.take_log_lines();
+    let lines: Vec<_> = lines.into_iter().map(|line| line.message).collect();
+    lines.join("\n")
+}
+
+// Broken if it failed: one dead disk would take every new partition, because it has the fewest logs, and no figure would tell.
+#[test]
+fn a_disk_that_dies_takes_its_logs_offline_and_no_new_ones() {
+    let disks = Disks::new(2);
+    let server = disks.open().unwrap();
+    for index in 0..4 {
+        server.create_partition(&small("t", index)).unwrap();
+        append(&server, "t", index).unwrap();
+    }
+    let (dead, alive) = (&disks.paths[0], &disks.paths[1]);
+    assert_eq!((logs_in(dead), logs_in(alive)), (2, 2));
+    let is_dead = |index| dead.join(format!("t-{index}")).exists();
+    let (gone, kept): (Vec<i32>, Vec<i32>) = (0..4).partition(|index| is_dead(*index));
+    std::fs::remove_dir_all(dead).unwrap();
+    append(&server, "t", gone[0]).unwrap_err();
+    // The other log there was not touched, and is offline with the directory.
+    let error = append(&server, "t", gone[1]).unwrap_err();
+    assert!(error.to_string().contains("is offline"), "{error}");
+    for index in &kept {
+        append(&server, "t", *index).unwrap();
+    }
+    for index in 0..3 {
+        server.create_partition(&small("u", index)).unwrap();
+        append(&server, "u", index).unwrap();
+    }
+    assert_eq!(logs_in(alive), 5);
+    // One the cluster has had may be on the dead disk.
+    let known = PartitionSpec {
+        new: false,
+        ..small("v", 0)
+    };
+    let error = server.create_partition(&known).unwrap_err();
+    assert!(error.to_string().contains("is offline"), "{error}");
+    assert_eq!(
+        (
+            figure(&server, "offline_logs"),
+            figure(&server, "offline_log_dirs")
+        ),
+        (2, 1)
+    );
+    server.delete_topic("u").unwrap();
+    assert!(server.stop(Duration::ZERO).is_err());
+    assert!(alive.join(".kafka_cleanshutdown").exists());
+    assert!(!dead.exists());
+}
+
+// Broken if it failed: one disk that is not mounted would keep a broker from starting on the others, or an empty log take the
+// place of one on it.
+#[test]
+fn a_directory_that_cannot_be_used_is_left_out() {
+    let mut disks = Disks::new(2);
+    let server = disks.open().unwrap();
+    for index in 0..2 {
+        server.create_partition(&small("t", index)).unwrap();
+    }
+    server.stop(Duration::ZERO).unwrap();
+    drop(server);
+    let good = disks.paths[1].clone();
+    let there = i32::from(good.join("t-1").exists());
+    let lost = 1 - there;
+    // No directory can be made below a file.
+    let file = disks.paths[0].join("meta.properties");
+    disks.paths[0] = file.join("none");
+
+    let server = disks.open().unwrap();
+    let text = lines(&server);
+    assert!(text.contains("none is offline: "), "{text}");
+    assert_eq!(
+        (
+            figure(&server, "offline_logs"),
+            figure(&server, "offline_log_dirs")
+        ),
+        (0, 1)
+    );
+    let known = |index| PartitionSpec {
+        new: false,
+        ..small("t", index)
+    };
+    server.create_partition(&known(there)).unwrap();
+    append(&server, "t", there).unwrap();
+    let error = server.create_partition(&known(lost)).unwrap_err();
+    assert!(error.to_string().contains("is offline"), "{error}");
+    server.create_partition(&small("u", 0)).unwrap();
+    server.stop(Duration::ZERO).unwrap();
+    drop(server);
+
+    disks.paths = vec![disks.paths[0].clone()];
+    let error = disks.open().err().unwrap().to_string();
+    assert!(error.contains("none"), "{error}");
+}
+
+// Broken if it failed: of two copies of a partition one would be served by chance, and both deleted.
+#[test]
+fn two_copies_stop_the_start() {
+    let mut disks = Disks::new(2);
+    for number in 0..2 {
+        let both = disks.paths.clone();
+        disks.paths = vec![both[number].clone()];
+        let server = disks.open().unwrap();
+        server.create_partition(&small("t", 0)).unwrap();
+        server.stop(Duration::ZERO).unwrap();
+        disks.paths = both;
+    }
+    let error = disks.open().err().unwrap().to_string();
+    assert!(
+        error.contains("duplicate log directories for t-0"),
+        "{error}"
+    );
+    for path in &disks.paths {
+        assert!(path.join("t-0").exists() && path.join(".kafka_cleanshutdown").exists());
+    }
+}
+
+// Broken if it failed: the number of recovery threads would be taken and not acted on, whatever it is.
+#[test]
+fn recovery_threads_are_a_number() {
+    let disks = Disks::new(1);
+    let setting = "num.recovery.threads.per.data.dir";
+    disks
+        .open_with(&[(setting, "3")])
+        .unwrap()
+        .stop(Duration::ZERO)
+        .unwrap();
+    let error = disks.open_with(&[(setting, "0")]).err().unwrap();
+    assert!(error.to_string().contains(setting), "{error}");
+}
