@@ -30,14 +30,15 @@ def open_dir(
 
     One opening may write at a time, in any process; a broker counts, Apache Kafka's too, and can serve the
     directory afterwards. `readonly` takes no lock, writes nothing, and works beside whoever writes. After a
-    crash every log is recovered, several at a time; those that cannot be are in `LogDirectory.failures`.
+    crash every log is recovered, several at a time; those that cannot be are in `LogDirectory.failures`. A
+    directory `<topic>-<partition>` with files in it and none of a log is left alone.
 
     `config` are Kafka's topic settings with underscores, for all topics; `topics` has more of them for single
     topics. The defaults are those of `logcore.open`: nothing is deleted by its age unless `retention_ms` says so. `compression` is as in `logcore.open`. `broker_id` is whose directory it is (`meta.properties`):
     whose it says, or 0 for a new one, if None.
 
     Raises LockedError, LogConfigError, CorruptLogError (another broker's directory), LogIOError, ValueError
-    (compression); LogNotFoundError with `readonly` when there is no directory.
+    (compression); LogNotFoundError for the directory of a single log, and with `readonly` when there is none.
 
     >>> import logcore, tempfile
     >>> path = tempfile.mkdtemp()
@@ -110,7 +111,8 @@ class LogDirectory(Mapping[tuple[str, int], Log]):
         return Log(self._native.create(topic, partition, config))
 
     def delete(self, topic: str, partition: int = 0) -> None:
-        """Deletes a log and its files. Objects for it that are still there raise LogClosedError.
+        """Deletes a log. Objects for it that are still there raise LogClosedError. Its files are removed after
+        `file_delete_delay_ms` by `maintain`, or by `close`.
 
         Raises LogNotFoundError, ReadOnlyError, LogClosedError, LogIOError.
 

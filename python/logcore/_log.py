@@ -83,8 +83,8 @@ def open(
     bytes, times milliseconds. The defaults are Kafka's but for `retention_ms`, which is -1: nothing is deleted by its
     age unless you say so. A broker that opens the directory goes by its own settings, a week if it has none.
 
-    Raises LogNotFoundError, LockedError, LogConfigError, CorruptLogError, LogIOError, ValueError
-    (compression).
+    Raises LogNotFoundError (also for a directory of logs, and for one with other files and no log), LockedError,
+    LogConfigError, CorruptLogError, LogIOError, ValueError (compression).
 
     >>> import logcore, tempfile
     >>> log = logcore.open(tempfile.mkdtemp() + "/events", segment_bytes=1 << 20, compression="zstd")

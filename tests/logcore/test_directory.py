@@ -62,6 +62,33 @@ def test_the_files_are_a_brokers(tmp_path: Path) -> None:
         logcore.open_dir(tmp_path, broker_id=6)
 
 
+def test_a_directory_opened_as_the_wrong_kind_is_refused(tmp_path: Path) -> None:
+    # Broken if it failed: a mistaken path would mark a crashed broker's directory as closed, or delete somebody's files.
+    code = f"import logcore, os; logcore.open_dir({str(tmp_path / 'root')!r}).create('t').append(b'x'); os._exit(9)"
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    with pytest.raises(logcore.LogNotFoundError, match="open it with open_dir"):
+        logcore.open(tmp_path / "root")
+    assert not (tmp_path / "root" / ".kafka_cleanshutdown").exists()
+    logcore.open(tmp_path / "single").close()
+    with pytest.raises(logcore.LogNotFoundError, match="it is a log, not a directory of logs"):
+        logcore.open_dir(tmp_path / "single")
+    (tmp_path / "theirs" / "backup-2024").mkdir(parents=True)
+    for place in (tmp_path / "theirs", tmp_path / "theirs" / "backup-2024"):
+        (place / "notes.tmp").write_text("mine")
+    with pytest.raises(logcore.LogNotFoundError, match="is not empty and no log"):
+        logcore.open(tmp_path / "theirs")
+    with logcore.open_dir(tmp_path / "theirs") as directory:
+        assert list(directory) == []
+        with pytest.raises(logcore.LogExistsError):
+            directory.create("backup", 2024)
+        with pytest.raises(logcore.LogConfigError, match="numbered from 0"):
+            directory.create("x", -1)
+        with pytest.raises(logcore.LockedError):
+            logcore.open(tmp_path / "theirs" / "typo-0")
+    left = {path.name for path in (tmp_path / "theirs").rglob("*") if path.is_dir() or path.suffix == ".tmp"}
+    assert left == {"backup-2024", "notes.tmp"}
+
+
 def test_one_owner_and_readers_beside_it(tmp_path: Path) -> None:
     # Broken if it failed: two owners would write the same logs, or a reader would disturb the owner.
     with pytest.raises(logcore.LogNotFoundError):

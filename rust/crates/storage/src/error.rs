@@ -123,7 +123,7 @@ pub enum StorageError {
 
     /// An earlier write or fsync failed; nothing more is accepted until the directory is opened anew
     /// (KAFKA_STORAGE_ERROR).
-    #[error("the log in {dir} is offline since a disk failure: {reason}", dir = dir.display())]
+    #[error("{dir} is offline since a disk failure: {reason}", dir = dir.display())]
     Offline { dir: PathBuf, reason: String },
 
     /// The log was cut while an append waited for the disk: another leads now (NOT_LEADER_OR_FOLLOWER).
@@ -268,9 +268,15 @@ impl StorageError {
     }
 
     /// True for what takes a whole log directory offline: the operating system refused, and not for want of space or
-    /// descriptors. A file that is shorter than it was is damage to that file.
+    /// descriptors. A file that is shorter than it was is damage to that file, and one that may not grow says nothing of others.
     pub fn is_directory_failure(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if source.kind() != io::ErrorKind::UnexpectedEof)
+        let of_one_file = |kind| {
+            matches!(
+                kind,
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::FileTooLarge
+            )
+        };
+        matches!(self, Self::Io { source, .. } if !of_one_file(source.kind()))
             && !self.is_disk_full()
             && !self.is_out_of_files()
     }

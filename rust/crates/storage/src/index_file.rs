@@ -27,6 +27,8 @@ const PAGE: u64 = 4096;
 enum Memory {
     Mapped(MmapRaw),
     Heap(Vec<AtomicU32>),
+    /// Entries that are in no file yet: the disk had no room for one.
+    Unsaved(Vec<AtomicU32>),
 }
 
 /// Entries of `WORDS` 32-bit words each.
@@ -130,6 +132,19 @@ impl<const WORDS: usize> IndexFile<WORDS> {
         Self::fixed(path, Memory::Heap(Vec::new()), 0)
     }
 
+    /// An index without a file, for a disk that has no room for one, to which `entries` can be appended.
+    pub(crate) fn unsaved(path: &Path, entries: usize) -> Self {
+        let words = (0..entries * WORDS).map(|_| AtomicU32::new(0)).collect();
+        let index = Self::fixed(path, Memory::Unsaved(words), 0);
+        index.capacity.store(entries, Ordering::Relaxed);
+        index
+    }
+
+    /// True for an index that is in no file.
+    pub(crate) fn is_unsaved(&self) -> bool {
+        matches!(self.memory, Memory::Unsaved(_))
+    }
+
     fn fixed(path: &Path, memory: Memory, entries: usize) -> Self {
         Self {
             path: path.to_path_buf(),
@@ -160,7 +175,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
 
     fn words(&self) -> &[AtomicU32] {
         match &self.memory {
-            Memory::Heap(words) => words,
+            Memory::Heap(words) | Memory::Unsaved(words) => words,
             // SAFETY: the mapping lives as long as `self`, begins on a page, and is as long as it says; AtomicU32 has
             // the size and alignment of u32 and any bits are one. All access in this process is through these atomics.
             // The pages past the file's end, after trimming, are never loaded: see `get`.
@@ -228,7 +243,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
     /// Gives the file's bytes up to `end` blocks on disk, so that a store into the mapping cannot fail.
     fn allocate(&self, end: u64) -> Result<()> {
         let allocated = self.allocated.load(Ordering::Relaxed);
-        if end <= allocated {
+        if end <= allocated || self.is_unsaved() {
             return Ok(());
         }
         let target = end.next_multiple_of(PAGE);
@@ -246,6 +261,9 @@ impl<const WORDS: usize> IndexFile<WORDS> {
     pub(crate) fn trim(&self) -> Result<()> {
         let entries = self.len();
         self.capacity.store(entries, Ordering::Relaxed);
+        if self.is_unsaved() {
+            return Ok(());
+        }
         OpenOptions::new()
             .write(true)
             .open(&self.path)
@@ -259,7 +277,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
         match &self.memory {
             Memory::Mapped(map) if bytes > 0 => disk::sync_map(map, &self.path, bytes)
                 .map_err(StorageError::io("flush", &self.path)),
-            Memory::Mapped(_) | Memory::Heap(_) => Ok(()),
+            Memory::Mapped(_) | Memory::Heap(_) | Memory::Unsaved(_) => Ok(()),
         }
     }
 }

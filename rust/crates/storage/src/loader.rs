@@ -128,6 +128,9 @@ pub(crate) struct Loaded {
     pub(crate) unreplicated: Vec<CompletedTxn>,
     pub(crate) epochs: LeaderEpochs,
     pub(crate) recovery: Recovery,
+    /// The disk was full: indexes, a snapshot or epochs are in memory only, and have to be written before anything is
+    /// appended.
+    pub(crate) incomplete: bool,
 }
 
 pub(crate) fn settings(config: &LogConfig) -> IndexSettings {
@@ -155,6 +158,7 @@ pub(crate) fn load(
         progress,
         epochs: LeaderEpochs::load(dir)?,
         recovery: Recovery::default(),
+        incomplete: false,
     };
     let mut segments = loader.open_segments()?;
     let mut replayed = if known.clean_shutdown {
@@ -183,7 +187,8 @@ pub(crate) fn load(
     let log_end = segments.last().map_or(log_start, |last| last.next_offset());
     loader.epochs.truncate_from_end(log_end);
     loader.epochs.truncate_from_start(log_start);
-    loader.epochs.save()?;
+    let saved = loader.epochs.save();
+    loader.or_later(saved)?;
     let (producers, snapshot_offset) = loader.producers(&segments, log_end, replayed)?;
     let unreplicated = match known.high_watermark {
         Some(watermark) if producers.has_ended_transactions() => {
@@ -196,6 +201,7 @@ pub(crate) fn load(
     } else {
         known.recovery_point.min(log_end)
     };
+    let incomplete = loader.incomplete || segments.iter().any(|segment| segment.is_incomplete());
     Ok(Loaded {
         segments,
         log_start,
@@ -206,6 +212,7 @@ pub(crate) fn load(
         unreplicated,
         epochs: loader.epochs,
         recovery: loader.recovery,
+        incomplete,
     })
 }
 
@@ -217,9 +224,33 @@ struct Loader<'a> {
     progress: &'a LoadProgress,
     epochs: LeaderEpochs,
     recovery: Recovery,
+    incomplete: bool,
 }
 
 impl Loader<'_> {
+    /// Lets pass what a full disk refused and what can be made up for: a log whose records are all there is opened.
+    fn or_later(&mut self, step: Result<()>) -> Result<()> {
+        match step {
+            Err(error) if error.is_disk_full() => {
+                self.incomplete = true;
+                Ok(())
+            }
+            step => step,
+        }
+    }
+
+    /// False when the disk had no room for it.
+    fn write_snapshot(&mut self, offset: i64, producers: &ProducerState) -> Result<bool> {
+        match producer_snapshot::write(self.dir, offset, producers, false) {
+            Err(error) if error.is_disk_full() => {
+                files::remove_if_exists(&segment_file(self.dir, offset, SNAPSHOT_SUFFIX))?;
+                self.incomplete = true;
+                Ok(false)
+            }
+            written => written.map(|()| true),
+        }
+    }
+
     /// Opens every `.log` file; each ends where the next begins. Index files without a segment are removed, segments
     /// without sound index files get new ones.
     fn open_segments(&self) -> Result<Vec<Arc<Segment>>> {
@@ -293,15 +324,20 @@ impl Loader<'_> {
             segment,
             segment.base_offset,
             |batch, bytes| match replay_batch(batch, bytes, &mut state) {
-                Some(aborted) => segment.append_aborted(&[aborted]),
+                Some(aborted) => segment.txn_index()?.append_or_hold(aborted),
                 None => Ok(()),
             },
         )?;
-        segment.flush_txn_index()?;
+        if segment.is_incomplete() {
+            // Without index files, too, it is built again should the process end before it is written.
+            segment.hold_indexes()?;
+        } else {
+            segment.flush_txn_index()?;
+        }
         files::sync_dir(self.dir)
     }
 
-    fn finish_clean(&self, segments: &[Arc<Segment>]) -> Result<()> {
+    fn finish_clean(&mut self, segments: &[Arc<Segment>]) -> Result<()> {
         let Some((last, sealed)) = segments.split_last() else {
             return Ok(());
         };
@@ -311,7 +347,12 @@ impl Loader<'_> {
         let sound = self.has_sound_indexes(last);
         self.ensure_txn_index(segments, sealed.len(), sound)?;
         last.find_end(false)?;
-        last.reopen_active()
+        if last.is_incomplete() {
+            // Its files come first.
+            self.incomplete = true;
+            return Ok(());
+        }
+        self.or_later(last.reopen_active())
     }
 
     /// Checks the segments from the recovery point on and cuts the log where it is not whole. Returns the producers at its
@@ -355,8 +396,14 @@ impl Loader<'_> {
                 self.cut(segments, number, &segment, reason)?;
             } else if let Some(next) = next_base {
                 segment.set_next_offset(next);
-                segment.seal()?;
-                producer_snapshot::write(self.dir, next, &producers, false)?;
+                match segment.seal() {
+                    Err(error) if error.is_disk_full() => {
+                        segment.hold_indexes()?;
+                        segment.seal()?;
+                    }
+                    sealed => sealed?,
+                }
+                self.write_snapshot(next, &producers)?;
             }
         }
         self.epochs.take_in(epochs);
@@ -398,7 +445,7 @@ impl Loader<'_> {
 
     /// Producer state at the log's end: what recovery found, or the latest snapshot and the batches after it.
     fn producers(
-        &self,
+        &mut self,
         segments: &[Arc<Segment>],
         log_end: i64,
         replayed: Option<ProducerState>,
@@ -420,8 +467,11 @@ impl Loader<'_> {
         };
         state.remove_expired(self.now_ms, self.config.producer_id_expiration_ms);
         let snapshot_offset = if !self.known.clean_shutdown && from < log_end {
-            producer_snapshot::write(self.dir, log_end, &state, false)?;
-            log_end
+            if self.write_snapshot(log_end, &state)? {
+                log_end
+            } else {
+                from
+            }
         } else {
             from
         };

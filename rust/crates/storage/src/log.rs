@@ -10,7 +10,8 @@
 //! through its open file. Flushing takes a lock of its own, so an fsync holds up nobody.
 //!
 //! A full disk refuses appends and nothing else: what the refused append wrote is cut off again, reads go on, and appends
-//! work again once there is space.
+//! work again once there is space. A log is opened on a full disk, too: what has no room of its indexes, its snapshot and its
+//! epochs is kept in memory, and written before the next append or by [`Log::maintain`].
 //!
 //! Failures: when a write or an fsync fails otherwise, the log is offline from then on. What failed is not tried again, for after
 //! a failed fsync the kernel may have dropped the pages and a second one would lie; nothing is acknowledged any more;
@@ -91,6 +92,8 @@ pub struct Log {
     dir_failure: Arc<DirFailure>,
     closed: AtomicBool,
     recovery: Recovery,
+    /// The disk was full when the log was opened: see [`Log::complete`].
+    incomplete: AtomicBool,
 }
 
 /// What only the holder of the writer lock may touch.
@@ -227,6 +230,7 @@ impl Log {
             dir_failure,
             closed: AtomicBool::new(false),
             recovery: loaded.recovery,
+            incomplete: AtomicBool::new(loaded.incomplete),
         }
     }
 

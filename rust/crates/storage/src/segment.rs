@@ -7,6 +7,7 @@
 //! a few loads or stores, never during I/O. A crash leaves the file with a prefix of the bytes written, or with
 //! rubbish in its tail; the loader cuts it at the last whole batch.
 
+mod full_disk;
 mod lookup;
 mod repair;
 mod transactions;
@@ -72,6 +73,26 @@ impl Indexes {
     pub(crate) fn flush(&self) -> Result<()> {
         self.offset.flush()?;
         self.time.flush()
+    }
+
+    /// In memory, without files.
+    fn unsaved(dir: &Path, base_offset: i64, entries: usize) -> Self {
+        let offset = segment_file(dir, base_offset, INDEX_SUFFIX);
+        let time = segment_file(dir, base_offset, TIME_INDEX_SUFFIX);
+        Self {
+            offset: OffsetIndex::unsaved(&offset, base_offset, entries),
+            time: TimeIndex::unsaved(&time, base_offset, entries),
+        }
+    }
+
+    fn is_unsaved(&self) -> bool {
+        self.offset.is_unsaved() || self.time.is_unsaved()
+    }
+
+    /// Appends to `other` the entries for what lies before `next_offset` and in the first `size` bytes.
+    fn copy_to(&self, other: &Self, next_offset: i64, size: u64) -> Result<()> {
+        self.offset.copy_to(&other.offset, next_offset, size)?;
+        self.time.copy_to(&other.time, next_offset)
     }
 
     pub(crate) fn is_full(&self) -> bool {

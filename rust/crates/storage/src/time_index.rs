@@ -49,6 +49,16 @@ impl TimeIndex {
         IndexFile::copy(path).map(|file| Self { base_offset, file })
     }
 
+    /// One in memory for so many entries.
+    pub(crate) fn unsaved(path: &Path, base_offset: i64, entries: usize) -> Self {
+        let file = IndexFile::unsaved(path, entries);
+        Self { base_offset, file }
+    }
+
+    pub(crate) fn is_unsaved(&self) -> bool {
+        self.file.is_unsaved()
+    }
+
     pub(crate) fn none(path: &Path, base_offset: i64) -> Self {
         let file = IndexFile::none(path);
         Self { base_offset, file }

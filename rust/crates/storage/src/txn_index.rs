@@ -138,6 +138,8 @@ pub(crate) struct TxnIndex {
 #[derive(Debug, Default)]
 struct State {
     entries: Vec<AbortedTxn>,
+    /// How many of them are in the file; fewer when the disk had no room for all while the log was opened.
+    saved: usize,
     /// Open once there is something to append.
     file: Option<File>,
 }
@@ -172,6 +174,7 @@ impl TxnIndex {
         Self {
             path: path.to_path_buf(),
             state: RwLock::new(State {
+                saved: entries.len(),
                 entries,
                 file: None,
             }),
@@ -181,10 +184,8 @@ impl TxnIndex {
     /// Makes sure that `entries` more can be appended as far as the disk has a say in it.
     pub(crate) fn reserve(&self, entries: usize) -> Result<()> {
         let mut state = self.state.write();
-        let file = match state.file.take() {
-            Some(file) => file,
-            None => disk::open(&self.path).map_err(StorageError::io("open", &self.path))?,
-        };
+        self.save_all(&mut state)?;
+        let file = self.file(&mut state)?;
         let position = (state.entries.len() * ENTRY_SIZE) as u64;
         disk::allocate(&file, &self.path, position, (entries * ENTRY_SIZE) as u64)
             .map_err(StorageError::io("allocate", &self.path))?;
@@ -195,16 +196,61 @@ impl TxnIndex {
     /// Appends an entry, to the file too, which is created by the first.
     pub(crate) fn append(&self, entry: AbortedTxn) -> Result<()> {
         let mut state = self.state.write();
-        let position = (state.entries.len() * ENTRY_SIZE) as u64;
-        let file = match state.file.take() {
-            Some(file) => file,
-            None => disk::open(&self.path).map_err(StorageError::io("open", &self.path))?,
-        };
-        disk::write_all_at(&file, &self.path, &entry.encode(), position)
-            .map_err(StorageError::io("append to", &self.path))?;
+        self.save_all(&mut state)?;
+        let file = self.file(&mut state)?;
+        self.write(&file, state.entries.len(), &entry.encode())?;
         state.file = Some(file);
         state.entries.push(entry);
+        state.saved = state.entries.len();
         Ok(())
+    }
+
+    /// [`TxnIndex::append`] that a full disk does not refuse: the entry is in memory then, until [`TxnIndex::save`].
+    pub(crate) fn append_or_hold(&self, entry: AbortedTxn) -> Result<()> {
+        match self.append(entry) {
+            Err(error) if error.is_disk_full() => {
+                self.state.write().entries.push(entry);
+                Ok(())
+            }
+            appended => appended,
+        }
+    }
+
+    /// True when there are entries that are not in the file.
+    pub(crate) fn is_unsaved(&self) -> bool {
+        let state = self.state.read();
+        state.saved < state.entries.len()
+    }
+
+    /// Writes the entries that are not in the file.
+    pub(crate) fn save(&self) -> Result<()> {
+        self.save_all(&mut self.state.write())
+    }
+
+    fn save_all(&self, state: &mut State) -> Result<()> {
+        if state.saved == state.entries.len() {
+            return Ok(());
+        }
+        let rest = state.entries[state.saved..].iter();
+        let bytes: Vec<u8> = rest.flat_map(AbortedTxn::encode).collect();
+        let file = self.file(state)?;
+        self.write(&file, state.saved, &bytes)?;
+        state.file = Some(file);
+        state.saved = state.entries.len();
+        Ok(())
+    }
+
+    /// Taken out, so that one with which something went wrong is opened anew.
+    fn file(&self, state: &mut State) -> Result<File> {
+        match state.file.take() {
+            Some(file) => Ok(file),
+            None => disk::open(&self.path).map_err(StorageError::io("open", &self.path)),
+        }
+    }
+
+    fn write(&self, file: &File, number: usize, bytes: &[u8]) -> Result<()> {
+        disk::write_all_at(file, &self.path, bytes, (number * ENTRY_SIZE) as u64)
+            .map_err(StorageError::io("append to", &self.path))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -239,20 +285,24 @@ impl TxnIndex {
         if kept == state.entries.len() {
             return Ok(());
         }
-        OpenOptions::new()
-            .write(true)
-            .open(&self.path)
-            .and_then(|file| {
-                disk::set_len(&file, &self.path, (kept * ENTRY_SIZE) as u64)?;
-                disk::sync(&file, &self.path)
-            })
-            .map_err(StorageError::io("truncate", &self.path))?;
+        if kept < state.saved {
+            OpenOptions::new()
+                .write(true)
+                .open(&self.path)
+                .and_then(|file| {
+                    disk::set_len(&file, &self.path, (kept * ENTRY_SIZE) as u64)?;
+                    disk::sync(&file, &self.path)
+                })
+                .map_err(StorageError::io("truncate", &self.path))?;
+            state.saved = kept;
+        }
         state.entries.truncate(kept);
         Ok(())
     }
 
     /// Brings the entries to disk.
     pub(crate) fn flush(&self) -> Result<()> {
+        self.save()?;
         match File::open(&self.path) {
             Ok(file) => {
                 disk::sync(&file, &self.path).map_err(StorageError::io("fsync", &self.path))

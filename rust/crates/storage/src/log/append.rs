@@ -225,6 +225,7 @@ impl Log {
         let headers = &checked.headers;
 
         // From here on nothing is refused: what fails is the disk.
+        self.complete(writer)?;
         let coming = Coming {
             size: bytes.len() as u64,
             newest: headers.iter().map(|h| h.max_timestamp).max().unwrap_or(-1),
@@ -407,6 +408,7 @@ impl Log {
         first_offset: i64,
         now_ms: i64,
     ) -> Result<Arc<Segment>> {
+        self.complete(writer)?;
         let active = self.active();
         let end = self.log_end_offset();
         let base = first_offset.max(end);

@@ -9,8 +9,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Log;
 use super::append::Written;
+use super::{Log, Writer};
 use crate::error::{Result, StorageError};
 use crate::files;
 use crate::leader_epochs::LeaderEpochs;
@@ -23,6 +23,7 @@ impl Log {
     /// Errors: an fsync that failed, after which the log is offline.
     pub fn flush(&self) -> Result<()> {
         self.check_writable()?;
+        self.complete_now()?;
         let active = self.active();
         let end = active.next_offset();
         self.flush_through(&active, end)?;
@@ -34,6 +35,38 @@ impl Log {
             writer.unflushed_since_ms = None;
         }
         Ok(())
+    }
+
+    /// Writes what the full disk had no room for when the log was opened. Nothing is appended before, and no recovery point moves
+    /// over it.
+    pub(super) fn complete(&self, writer: &mut Writer) -> Result<()> {
+        if !self.incomplete.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.write_missing(writer)
+            .map_err(|e| self.fail_unless_full(e))?;
+        self.incomplete.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// [`Log::complete`] for who does not hold the writer lock.
+    pub(super) fn complete_now(&self) -> Result<()> {
+        if self.incomplete.load(Ordering::Acquire) {
+            self.complete(&mut self.writer.lock())
+        } else {
+            Ok(())
+        }
+    }
+
+    #[cold]
+    fn write_missing(&self, writer: &mut Writer) -> Result<()> {
+        self.epochs.change(LeaderEpochs::save)?;
+        writer.active = None;
+        let segments = self.segments();
+        for (number, segment) in segments.iter().enumerate() {
+            segment.complete(number + 1 == segments.len())?;
+        }
+        self.snapshot_producers(writer, self.log_end_offset(), false)
     }
 
     /// Fsyncs all segments up to and including `last` that have bytes after the recovery point, which then is at least
@@ -114,6 +147,7 @@ impl Log {
         }
         self.check_online()?;
         let closed = (|| {
+            self.complete(&mut writer)?;
             let active = self.active();
             active.seal()?;
             let end = self.log_end_offset();

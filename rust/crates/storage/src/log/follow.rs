@@ -31,6 +31,7 @@ impl Log {
         let found = whole_batches(batches)?;
         let mut writer = self.writer.lock();
         self.check_writable()?;
+        self.complete(&mut writer)?;
         let mut appended = Appended {
             first_offset: self.log_end_offset(),
             last_offset: self.log_end_offset() - 1,

@@ -61,6 +61,7 @@ impl Log {
             unreplicated: Vec::new(),
             epochs: LeaderEpochs::load(dir)?,
             recovery: Recovery::default(),
+            incomplete: false,
         };
         Ok(Self::new(
             dir,

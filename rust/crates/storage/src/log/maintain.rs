@@ -19,9 +19,23 @@ use crate::segment::Segment;
 
 impl Log {
     /// Flushes rolled segments and what `flush.ms` asks for, applies retention, removes files whose time has come,
-    /// forgets idle producers.
+    /// forgets idle producers. Writes what a full disk had no room for when the log was opened.
     pub fn maintain(&self, now_ms: i64) -> Result<()> {
         self.check_writable()?;
+        match self.flush_due(now_ms) {
+            // Retention may make some.
+            Err(error) if error.is_disk_full() => self.check_writable()?,
+            flushed => flushed?,
+        }
+        let deleted = self.delete_old_segments(now_ms);
+        // Also when nothing could be deleted for want of space: this makes some.
+        let mut writer = self.writer.lock();
+        self.remove_deleted(&mut writer, now_ms);
+        deleted?;
+        self.complete(&mut writer)
+    }
+
+    fn flush_due(&self, now_ms: i64) -> Result<()> {
         let config = self.config();
         self.flush_rolled()?;
         let flush_due = {
@@ -36,15 +50,12 @@ impl Log {
         if flush_due {
             self.flush()?;
         }
-        let deleted = self.delete_old_segments(now_ms);
-        // Also when nothing could be deleted for want of space: this makes some.
-        let mut writer = self.writer.lock();
-        self.remove_deleted(&mut writer, now_ms);
-        deleted.map(|_| ())
+        Ok(())
     }
 
     /// Brings the segments before the active one to disk, so that recovery after a crash begins at the active one.
     pub(crate) fn flush_rolled(&self) -> Result<()> {
+        self.complete_now()?;
         let segments = self.segments();
         let Some((active, [.., last_rolled])) = segments.split_last() else {
             return Ok(());
@@ -63,7 +74,11 @@ impl Log {
     /// many.
     pub fn delete_old_segments(&self, now_ms: i64) -> Result<usize> {
         self.check_writable()?;
-        self.flush_rolled()?;
+        match self.flush_rolled() {
+            // What is not written of a log that was opened on a full disk must not keep it full.
+            Err(error) if error.is_disk_full() => self.check_writable()?,
+            flushed => flushed?,
+        }
         let deleted = {
             let mut writer = self.writer.lock();
             self.check_writable()?;

@@ -75,7 +75,7 @@ impl Segment {
     /// Builds both index files from the `.log` file of a sealed segment.
     pub(super) fn build_indexes(&self) -> Result<Indexes> {
         let size = self.size();
-        let indexes = Indexes::create(&self.dir, self.base_offset, self.index_capacity(size))?;
+        let mut indexes = self.new_indexes(size)?;
         let mut tail = Tail {
             size: 0,
             next_offset: self.base_offset,
@@ -87,14 +87,22 @@ impl Segment {
         loop {
             match scan.next().map_err(StorageError::io("read", self.path()))? {
                 Next::Batch(batch) => {
-                    tail.add(Placed::from(&batch), self.settings, &indexes)?;
+                    self.add_to(&mut indexes, &mut tail, Placed::from(&batch), size)?;
                 }
                 Next::End => break,
                 Next::Torn(reason) => return Err(self.corrupt(scan.position(), reason)),
             }
         }
         if let Largest::At(largest) = tail.largest {
-            indexes.time.append(largest)?;
+            match indexes.time.append(largest) {
+                Err(error) if error.is_disk_full() => {
+                    let unsaved = self.unsaved_indexes(size)?;
+                    indexes.copy_to(&unsaved, i64::MAX, u64::MAX)?;
+                    unsaved.time.append(largest)?;
+                    indexes = unsaved;
+                }
+                appended => appended?,
+            }
         }
         indexes.trim()?;
         Ok(indexes)
@@ -139,7 +147,7 @@ impl Segment {
     ) -> Result<Option<Torn>> {
         let size = self.file_size()?;
         let transactions = self.reset_txn_index()?;
-        let indexes = Indexes::create(&self.dir, self.base_offset, self.index_capacity(size))?;
+        let mut indexes = self.new_indexes(size)?;
         let mut tail = Tail {
             size: 0,
             next_offset: self.base_offset,
@@ -170,12 +178,12 @@ impl Segment {
                     if batch.base_offset > tail.next_offset {
                         gap = tail.next_offset;
                     }
-                    tail.add(Placed::from(&batch), self.settings, &indexes)?;
+                    self.add_to(&mut indexes, &mut tail, Placed::from(&batch), size)?;
                     let bytes = scan
                         .bytes(&batch)
                         .map_err(StorageError::io("read", self.path()))?;
                     if let Some(aborted) = on_batch(&batch, bytes) {
-                        transactions.append(aborted)?;
+                        transactions.append_or_hold(aborted)?;
                     }
                 }
                 Next::End => break None,

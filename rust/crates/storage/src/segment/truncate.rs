@@ -23,8 +23,7 @@ impl Segment {
             .map_err(StorageError::io("truncate", self.path()))?;
         transactions.truncate_to(next_offset)?;
         let kept = Indexes::create(&self.dir, self.base_offset, self.index_capacity(size))?;
-        old.offset.copy_to(&kept.offset, next_offset, size)?;
-        old.time.copy_to(&kept.time, next_offset)?;
+        old.copy_to(&kept, next_offset, size)?;
         let indexed = kept.offset.last().map_or(0, |last| last.position);
         {
             let mut tail = self.tail.lock();

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use super::*;
 use crate::disk::Change;
 use crate::disk::watch::{Watcher, watch};
+use crate::files::segment_file;
 
 /// Takes so many more changes that need space, and then none.
 struct Space(AtomicUsize);
@@ -195,4 +196,159 @@ fn markers_and_followers_wait_for_space() {
     follower.append_as_follower(&bytes, 5).unwrap();
     assert_eq!(follower.log_end_offset(), 8);
     assert_eq!(follower.active().txn_index().unwrap().entries().len(), 4);
+}
+
+/// A log over several segments, with producers, an aborted transaction in a segment that is not the last, and several epochs;
+/// closed. Its values, and what it finds by time.
+fn of_everything(dir: &Path) -> (Vec<(i64, Vec<u8>)>, Option<i64>) {
+    let log = Log::open(dir, transactions::keeps_producers(), false, 0).unwrap();
+    transactions::begin(&log, 7, 0, 2);
+    transactions::end(&log, 7, false);
+    for epoch in [1, 1, 4] {
+        for _ in 0..4 {
+            append_in(&log, epoch);
+        }
+        log.roll(5).unwrap();
+    }
+    log.append_as_leader(&mut producer_batch(9, 0, 0, 2), 4, 5)
+        .unwrap();
+    assert!(log.segment_count() > 3);
+    let found = (values_from(&log, 0), by_time(&log));
+    log.close().unwrap();
+    found
+}
+
+fn by_time(log: &Log) -> Option<i64> {
+    let found = log.offset_for_timestamp(5).unwrap();
+    found.map(|found| found.offset)
+}
+
+fn append_in(log: &Log, epoch: i32) {
+    log.append_as_leader(&mut batch_at(5, &[b"value"]), epoch, 5)
+        .unwrap();
+}
+
+fn copy_of(dir: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for name in names(dir) {
+        std::fs::copy(dir.join(&name), copy.path().join(&name)).unwrap();
+    }
+    copy
+}
+
+// Broken if it failed: a log that was full when its process died could not be read, nor make itself space, until somebody
+// found some for it.
+#[test]
+fn a_log_is_opened_on_a_full_disk() {
+    let original = tempfile::tempdir().unwrap();
+    let (values, found) = of_everything(original.path());
+    let aborted = |log: &Log| log.aborted_transactions(0, i64::MAX).unwrap().len();
+    // Every file that can be made anew is gone, as after a crash before they were on disk; or only the index files are.
+    for (clean, lost) in [
+        (
+            false,
+            &[
+                ".index",
+                ".timeindex",
+                ".txnindex",
+                ".snapshot",
+                "checkpoint",
+            ][..],
+        ),
+        (false, &[]),
+        (true, &[".index", ".timeindex", ".txnindex"]),
+        (true, &[]),
+    ] {
+        for left in 0..12 {
+            let dir = copy_of(original.path());
+            let path = dir.path();
+            for name in names(path) {
+                if lost.iter().any(|suffix| name.ends_with(suffix)) {
+                    std::fs::remove_file(path.join(name)).unwrap();
+                }
+            }
+            let space = Space::unlimited();
+            let _watching = watch(path, space.clone());
+            space.leave(left);
+            let log = Log::open(path, transactions::keeps_producers(), clean, 0).unwrap();
+            let end = log.log_end_offset();
+            assert_eq!((values_from(&log, 0), aborted(&log)), (values.clone(), 1));
+            assert_eq!(by_time(&log), found);
+            space.leave(0);
+            let error = log
+                .append_as_leader(&mut batch_at(5, &[b"v"]), 4, 5)
+                .unwrap_err();
+            assert!(error.is_disk_full(), "{error}");
+            assert_eq!((log.failure(), log.log_end_offset()), (None, end));
+
+            // The process may end before there is space; the recovery point is where it was.
+            let log = if left % 2 == 0 {
+                log
+            } else {
+                drop(log);
+                let point = if clean { end } else { 0 };
+                let log = Log::open(path, transactions::keeps_producers(), false, point).unwrap();
+                assert_eq!((values_from(&log, 0), aborted(&log)), (values.clone(), 1));
+                log
+            };
+            space.leave(usize::MAX);
+            log.maintain(5).unwrap();
+            // The producer is known, and so is what it sent last.
+            let again = log
+                .append_as_leader(&mut producer_batch(9, 0, 0, 2), 4, 5)
+                .unwrap();
+            assert!(again.duplicate);
+            append_in(&log, 4);
+            let expected = values_from(&log, 0);
+            assert_eq!(expected.len(), values.len() + 1);
+            for number in 0..log.segment_count() {
+                let base = log.segments()[number].base_offset;
+                assert!(
+                    segment_file(path, base, ".index").exists(),
+                    "{base} of {left}"
+                );
+            }
+            log.close().unwrap();
+            drop(log);
+            for clean in [true, false] {
+                let log = Log::open(path, transactions::keeps_producers(), clean, 0).unwrap();
+                assert_eq!((values_from(&log, 0), aborted(&log)), (expected.clone(), 1));
+                assert_eq!((log.latest_epoch(), log.epoch_of(0)), (Some(4), Some(0)));
+            }
+        }
+    }
+}
+
+// Broken if it failed: a disk that is full of old records at the start would stay so.
+#[test]
+fn retention_makes_space_in_a_log_that_was_opened_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let (values, _) = of_everything(dir.path());
+    let space = Space::unlimited();
+    let _watching = watch(dir.path(), space.clone());
+    space.leave(0);
+    let log = Log::open(dir.path(), transactions::keeps_producers(), false, 0).unwrap();
+    let segments = log.segment_count();
+    log.update_config(LogConfig {
+        retention_ms: 10,
+        file_delete_delay_ms: 0,
+        ..transactions::keeps_producers()
+    });
+    assert!(log.maintain(100_000).unwrap_err().is_disk_full());
+    assert!(
+        segments > 2 && log.segment_count() == 1,
+        "{}",
+        log.segment_count()
+    );
+    assert!(
+        !names(dir.path())
+            .iter()
+            .any(|name| name.ends_with(".deleted"))
+    );
+    assert_eq!(log.failure(), None);
+    space.leave(usize::MAX);
+    log.maintain(100_000).unwrap();
+    append_in(&log, 4);
+    assert!(log.log_end_offset() > values.len() as i64);
+    log.close().unwrap();
 }

@@ -65,20 +65,20 @@ fn what_is_no_failure_of_the_directory() {
         (Errno::NOSPC, false),
         (Errno::DQUOT, false),
         (Errno::MFILE, false),
+        (Errno::FBIG, true),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap();
         let logs = open(&path).unwrap();
-        let created = logs.create("a", 0, [7; 16], LogConfig::default()).unwrap();
+        let create = |topic: &str| logs.create(topic, 0, [7; 16], LogConfig::default());
+        let (one, other) = (create("a").unwrap(), create("b").unwrap());
         let watching = watch(&path.join("a-0"), Arc::new(Broken(errno)));
-        try_append(&created).unwrap_err();
+        try_append(&one).unwrap_err();
         drop(watching);
-        assert_eq!(
-            (created.log.failure().is_some(), logs.failure()),
-            (own, None)
-        );
-        try_append(&created).unwrap();
-        logs.close().unwrap();
+        assert_eq!((one.log.failure().is_some(), logs.failure()), (own, None));
+        assert_eq!(try_append(&one).is_err(), own);
+        try_append(&other).unwrap();
+        assert_eq!(logs.close().is_err(), own);
     }
     let damaged = StorageError::Corrupt {
         path: PathBuf::new(),
