@@ -4,6 +4,8 @@ Source: `KafkaConfig.configDef` and `DynamicBrokerConfig.AllDynamicConfigs` of k
 name, type, default (`~` none, `""` the empty text), what is valid (`-` anything, `a..b` a range, `a|b` a
 choice), and flags: `d` Kafka can change it while running (this broker takes it at its start only), `s` this broker
 acts on it, `i` internal to Kafka and not described.
+One default is not acted on: while `num.recovery.threads.per.data.dir` is not set, logs are loaded by two threads
+a core, at most 8, because one thread leaves the disk idle.
 """
 
 TABLE = """
