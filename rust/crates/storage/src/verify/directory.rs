@@ -34,8 +34,15 @@ pub(crate) struct Partition {
     pub(crate) clean: bool,
     /// Everything before this offset was known to be on disk.
     pub(crate) recovery_point: i64,
-    /// The cleaner has been over everything before this offset.
-    pub(crate) cleaned_to: i64,
+    /// Where the checkpoints are that tell of it.
+    pub(crate) checkpoints: PathBuf,
+}
+
+impl Partition {
+    /// The cleaner has been over everything before this offset, as is known now.
+    pub(super) fn cleaned_to(&self) -> i64 {
+        offset_in(&self.checkpoints, CLEANER_FILE, self.key.as_ref())
+    }
 }
 
 /// What is at a path.
@@ -93,7 +100,7 @@ impl Target {
             recovery_point: log_dir
                 .as_deref()
                 .map_or(0, |dir| offset_in(dir, RECOVERY_POINT_FILE, key.as_ref())),
-            cleaned_to: offset_in(marked, CLEANER_FILE, key.as_ref()),
+            checkpoints: marked.to_path_buf(),
             bytes: log_bytes(&path),
             dir: path.clone(),
             key,
@@ -110,8 +117,7 @@ impl Target {
     fn log_directory(path: PathBuf, found: Vec<(PathBuf, (String, i32))>) -> Self {
         let live = lock::is_held(&path);
         let clean = path.join(CLEAN_SHUTDOWN_FILE).exists();
-        let offsets = |name| read_offsets(&path.join(name)).unwrap_or_default();
-        let (points, cleaned) = (offsets(RECOVERY_POINT_FILE), offsets(CLEANER_FILE));
+        let points = read_offsets(&path.join(RECOVERY_POINT_FILE)).unwrap_or_default();
         let partitions = found
             .into_iter()
             .map(|(dir, key)| Partition {
@@ -120,7 +126,7 @@ impl Target {
                 live: live || lock::is_held(&dir),
                 clean,
                 recovery_point: points.get(&key).copied().unwrap_or(0),
-                cleaned_to: cleaned.get(&key).copied().unwrap_or(0),
+                checkpoints: path.clone(),
                 key: Some(key).filter(|_| !is_future(&dir)),
                 dir,
             })

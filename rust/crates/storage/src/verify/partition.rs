@@ -414,10 +414,14 @@ impl<'a> Walk<'a> {
     }
 
     /// A log that is not compacted lost what is missing. What the cleaner has been over may lack anything; of what else
-    /// looks compacted (by the cleaner of the leader, or before the files came here) it is said once.
+    /// looks compacted (by the cleaner of the leader, or before the files came here) it is said once, unless a cleaner may
+    /// be at work.
     fn tell_gaps(&mut self) {
-        let cleaned_to = self.context.partition.cleaned_to;
         let mut gaps = std::mem::take(&mut self.gaps);
+        if gaps.is_empty() {
+            return;
+        }
+        let cleaned_to = self.context.partition.cleaned_to();
         gaps.retain(|gap| gap.first >= cleaned_to);
         let (unclear, lost): (Vec<_>, Vec<_>) = gaps
             .into_iter()
@@ -426,7 +430,7 @@ impl<'a> Walk<'a> {
             let what = format!("{}: one or more segments are gone", self.missing(gap));
             self.tell_gap(Kind::MissingOffsets, gap, what, GONE);
         }
-        if let Some(gap) = unclear.first() {
+        if let Some(gap) = unclear.first().filter(|_| !self.live()) {
             let mut what = format!(
                 "{}, by compaction if it was not by loss",
                 self.missing(*gap)
