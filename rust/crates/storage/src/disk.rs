@@ -7,11 +7,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+#[cfg(test)]
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::SystemTime;
 
 use memmap2::MmapRaw;
+use rustix::io::Errno;
 
 /// A change about to be made.
 #[derive(Debug, Clone, Copy)]
@@ -118,7 +120,20 @@ pub(crate) fn write_all_at(
     }
     #[cfg(not(test))]
     let _ = path;
-    file.write_all_at(bytes, position)
+    // Not the standard library's: it goes by way of libc, which takes a tenth of a small append's time.
+    let (mut rest, mut position) = (bytes, position);
+    while !rest.is_empty() {
+        match rustix::io::pwrite(file, rest, position) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                rest = &rest[written..];
+                position += written as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn set_len(file: &File, path: &Path, len: u64) -> io::Result<()> {
