@@ -191,6 +191,19 @@ async def take(records: AsyncIterator[logcore.Record], count: int) -> list[bytes
     return [(await anext(records)).value for _ in range(count)]
 
 
+async def waiting_for_one(records: AsyncIterator[logcore.Record]) -> asyncio.Task[list[bytes | None]]:
+    """A task that has begun to wait: who is told that it begins goes on only once it gives the loop back."""
+    begins = asyncio.Event()
+
+    async def wait() -> list[bytes | None]:
+        begins.set()
+        return await take(records, 1)
+
+    task = asyncio.ensure_future(wait())
+    await begins.wait()
+    return task
+
+
 def test_many_followers_in_one_loop(log: logcore.Log) -> None:
     # Broken if it failed: one waiting follower would hold up the program, or not be woken by an append.
     async def run() -> None:
@@ -200,8 +213,7 @@ def test_many_followers_in_one_loop(log: logcore.Log) -> None:
             log.append(b"%d" % number)
             assert await asyncio.wait_for(asyncio.gather(*waiting), 60) == [[b"%d" % number]] * 20
         # They wait for the next now; all are cancelled while they do.
-        again = [asyncio.ensure_future(take(follower, 1)) for follower in followers]
-        await asyncio.sleep(0)
+        again = [await waiting_for_one(follower) for follower in followers]
         for waiter in again:
             waiter.cancel()
         assert all(
@@ -232,8 +244,7 @@ def test_async_ends_when_told(log: logcore.Log) -> None:
         log.append(b"a")
         assert [record.value async for record in log.follow_async(0, timeout=0)] == [b"a"]
         assert [record.value async for record in log.follow_async(timeout=0.01)] == []
-        waiting = asyncio.ensure_future(take(log.follow_async(), 1))
-        await asyncio.sleep(0)
+        waiting = await waiting_for_one(log.follow_async())
         log.close()
         with pytest.raises(logcore.LogClosedError):
             await asyncio.wait_for(waiting, 60)

@@ -4,18 +4,16 @@
 //! first damage, so that what is left is the state of the log cut there, which is what a repair needs; what comes after is
 //! still read, checked and counted.
 
+mod epochs;
+mod snapshots;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use crate::checkpoints::{LEADER_EPOCH_FILE, read_epochs};
-use crate::epoch_runs::{EpochRun, EpochRuns, Resolved};
-use crate::error::StorageError;
+use crate::epoch_runs::EpochRuns;
 use crate::files::{self, INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_of, segment_file};
-use crate::leader_epochs::rises;
 use crate::metadata::{self, PARTITION_METADATA_FILE};
-use crate::producer_snapshot;
 use crate::producer_state::ProducerState;
-use crate::scan::StoredBatch;
 use crate::txn_index::AbortedTxn;
 
 use super::directory::Partition;
@@ -29,15 +27,10 @@ pub(super) const REBUILT: &str =
 const CUT_TAIL: &str = "an opening after an unclean shutdown cuts it here; `logcore repair --apply` does it and keeps a copy";
 const CUT_MIDDLE: &str = "take the partition from another replica, or cut the log here: `logcore repair --apply --cut-at-corruption`";
 
-const EPOCHS_REBUILT: &str =
-    "`logcore repair --apply` makes it again, from the epochs of the batches";
 const GONE: &str = "take the partition from another replica; what is there can still be read";
 const UNCLEAR: &str =
     "nothing, if the log is or was compacted; otherwise take the partition from another replica";
-const FORGOTTEN: &str = "`logcore repair --apply` makes one from the batches; without it, the next opening forgets the producers";
 const ANOTHER_REPLICA: &str = "take the partition from another replica";
-/// What a batch has that was written without one (`RecordBatch.NO_PARTITION_LEADER_EPOCH`).
-const NO_EPOCH: i32 = -1;
 
 /// What is known of a segment after the walk.
 #[derive(Debug)]
@@ -461,230 +454,6 @@ impl<'a> Walk<'a> {
         });
     }
 
-    // ---- leader epochs ----
-
-    /// Takes in the epoch of a batch.
-    pub(super) fn epoch(&mut self, segment: usize, batch: &StoredBatch) {
-        let (epoch, offset) = (batch.leader_epoch, batch.base_offset);
-        if epoch < NO_EPOCH {
-            let what = format!("leader epoch {epoch} cannot be");
-            self.tell_epoch(segment, (batch.position, offset), what);
-        }
-        self.epochs.add(epoch, offset, batch.position);
-    }
-
-    fn tell_epoch(&mut self, segment: usize, (position, offset): (u64, i64), what: String) {
-        self.findings.push(Finding {
-            kind: Kind::EpochOrder,
-            path: segment_file(self.dir, self.bases[segment], LOG_SUFFIX),
-            position: Some(position),
-            offset: Some(offset),
-            what,
-            remedy: ANOTHER_REPLICA.to_owned(),
-        });
-    }
-
-    /// Compares the epochs of the batches with each other, and the epochs' file, as it is now, with them.
-    fn check_epochs(&mut self) {
-        let batches = std::mem::take(&mut self.epochs).resolve();
-        for run in &batches.doubted {
-            let segment = self.bases.partition_point(|base| *base <= run.first);
-            let what = doubt(run, &batches.believed);
-            self.tell_epoch(segment.saturating_sub(1), (run.position, run.first), what);
-        }
-        let path = self.dir.join(LEADER_EPOCH_FILE);
-        match read_epochs(&path) {
-            Ok(entries) if !rises(&entries) => {
-                self.wrong_epochs(&path, "the epochs do not rise".to_owned(), &batches);
-            }
-            Ok(entries) if entries.is_empty() && !batches.believed.is_empty() => {
-                let what = "there is no epoch, but the batches have some".to_owned();
-                self.wrong_epochs(&path, what, &batches);
-            }
-            Ok(entries) => self.compare_epochs(&path, &entries, &batches),
-            Err(StorageError::Corrupt { reason, .. }) => {
-                self.wrong_epochs(&path, reason, &batches);
-            }
-            Err(error) => {
-                self.findings
-                    .error(Kind::LeaderEpochs, &path, &error, EPOCHS_REBUILT);
-            }
-        }
-    }
-
-    /// A file that is wrong by itself. Epochs that go back may be a flipped bit, or a tail of before a truncation, which
-    /// the next opening cuts: nothing is made of them.
-    fn wrong_epochs(&mut self, path: &Path, what: String, batches: &Resolved) {
-        if batches.doubted.is_empty() {
-            self.rebuild_epochs(path, what, batches.entries());
-        } else {
-            self.findings
-                .file(Kind::LeaderEpochs, path, what, ANOTHER_REPLICA);
-        }
-    }
-
-    fn rebuild_epochs(&mut self, path: &Path, what: String, wanted: Vec<(i32, i64)>) {
-        self.epochs_wanted = Some(wanted);
-        self.findings
-            .file(Kind::LeaderEpochs, path, what, EPOCHS_REBUILT);
-    }
-
-    /// Holds entries that are sound by themselves against the batches. Which is wrong, no checksum tells: a file is only
-    /// made again when several batches agree against it, for one may have a flipped bit, and none contradicts them.
-    fn compare_epochs(&mut self, path: &Path, entries: &[(i32, i64)], batches: &Resolved) {
-        let end = self.next_offset;
-        let contradicting: Vec<_> = batches
-            .believed
-            .iter()
-            .filter_map(|run| Some((run, contradiction(entries, run)?)))
-            .collect();
-        if !batches.doubted.is_empty() && !contradicting.is_empty() {
-            // Told already, of the batches.
-            return;
-        }
-        let in_doubt = contradicting.iter().find(|(run, _)| run.batches == 1);
-        if let Some((_, what)) = in_doubt {
-            self.findings
-                .file(Kind::LeaderEpochs, path, what.clone(), ANOTHER_REPLICA);
-        } else if let Some((_, what)) = contradicting.first() {
-            let mut wanted = batches.entries();
-            // A leader that wrote nothing yet.
-            let (epoch, _) = wanted.last().copied().unwrap_or((NO_EPOCH, 0));
-            let later = |(e, start): &(i32, i64)| *e > epoch && *start == end;
-            wanted.extend(entries.iter().copied().filter(later));
-            self.rebuild_epochs(path, what.clone(), wanted);
-        } else if let Some((epoch, start)) = entries.last()
-            && (self.intact() && !self.live() && *start > end)
-        {
-            let what = format!(
-                "epoch {epoch} is said to begin at offset {start}, but the log ends at {end}"
-            );
-            let kept = entries.iter().copied().filter(|(_, start)| *start <= end);
-            self.rebuild_epochs(path, what, kept.collect());
-        }
-    }
-
-    // ---- producer snapshots ----
-
-    /// What producers there were before the first segment.
-    fn start_from_snapshot(&mut self) {
-        let Some(first) = self.bases.first().copied() else {
-            return;
-        };
-        while let Some(offset) = self.snapshots.last().copied().filter(|o| *o <= first) {
-            self.snapshots.pop();
-            if let Some(state) = self.read_snapshot(offset) {
-                self.producers = state;
-            }
-        }
-        for (producer_id, entry) in self.producers.sorted() {
-            if let Some(first_offset) = entry.transaction_start {
-                let open = OpenTxn {
-                    first_offset,
-                    has_records: true,
-                };
-                self.transactions.insert(producer_id, open);
-            }
-        }
-    }
-
-    fn read_snapshot(&mut self, offset: i64) -> Option<ProducerState> {
-        let path = segment_file(self.dir, offset, SNAPSHOT_SUFFIX);
-        match producer_snapshot::read(&path) {
-            Ok(state) => state,
-            Err(error) => {
-                self.snapshots_wrong.push(offset);
-                self.findings
-                    .error(Kind::ProducerSnapshot, &path, &error, REBUILT);
-                None
-            }
-        }
-    }
-
-    /// Compares the snapshots up to `offset` with the producers of the batches before it.
-    pub(super) fn check_snapshots(&mut self, offset: i64) {
-        while let Some(next) = self.snapshots.last().copied().filter(|o| *o <= offset) {
-            self.snapshots.pop();
-            let Some(state) = self.read_snapshot(next) else {
-                continue;
-            };
-            if !self.intact() {
-                continue;
-            }
-            if let Some(what) = self.difference(&state) {
-                self.snapshots_wrong.push(next);
-                let path = segment_file(self.dir, next, SNAPSHOT_SUFFIX);
-                self.findings
-                    .file(Kind::ProducerSnapshot, &path, what, REBUILT);
-            }
-        }
-    }
-
-    /// How a snapshot contradicts the producers that the batches before it make. Producers that expired are in one of
-    /// them only, what is older than the first segment cannot be told, and of a compacted log only what it still has.
-    fn difference(&self, snapshot: &ProducerState) -> Option<String> {
-        let replayed: HashMap<_, _> = self.producers.sorted().into_iter().collect();
-        let first = self.bases.first().copied().unwrap_or(0);
-        for (producer_id, said) in snapshot.sorted() {
-            let (Some(found), Some(last)) = (replayed.get(&producer_id), said.batches.back())
-            else {
-                continue;
-            };
-            let there = found.batches.back();
-            let reached = there.map_or(-1, |batch| batch.last_offset);
-            if last.last_offset < first || (!self.dense && reached < last.last_offset) {
-                continue;
-            }
-            let sequence = there.map_or(-1, |batch| batch.last_sequence);
-            if (found.epoch, reached, sequence)
-                != (said.epoch, last.last_offset, last.last_sequence)
-            {
-                return Some(format!(
-                    "producer {producer_id} is said to have ended with epoch {}, sequence {} at offset {}, the batches say epoch {}, sequence {sequence} at offset {reached}",
-                    said.epoch, last.last_sequence, last.last_offset, found.epoch
-                ));
-            }
-            if self.dense && found.transaction_start != said.transaction_start {
-                return Some(format!(
-                    "producer {producer_id} is said to have its transaction open since {}, the batches say {}",
-                    since(said.transaction_start),
-                    since(found.transaction_start)
-                ));
-            }
-        }
-        None
-    }
-
-    /// Producers of a log that was closed are known by its snapshots alone.
-    fn check_no_snapshot(&mut self) {
-        let partition = self.context.partition;
-        let known = self.producers.sorted().len();
-        if partition.clean && !partition.live && self.intact() && known > 0 {
-            self.snapshot_missing = true;
-            let path = segment_file(self.dir, self.next_offset, SNAPSHOT_SUFFIX);
-            let what = format!("there is no snapshot, but the batches are of {known} producers");
-            self.findings
-                .file(Kind::ProducerSnapshot, &path, what, FORGOTTEN);
-        }
-    }
-
-    /// Snapshots after the log's end.
-    fn check_late_snapshots(&mut self) {
-        while let Some(offset) = self.snapshots.pop() {
-            if self.intact() && !self.live() {
-                self.snapshots_wrong.push(offset);
-                let what = format!(
-                    "it is of offset {offset}, but the log ends at {}",
-                    self.next_offset
-                );
-                let path = segment_file(self.dir, offset, SNAPSHOT_SUFFIX);
-                let remedy = "the next opening removes it";
-                self.findings
-                    .file(Kind::ProducerSnapshot, &path, what, remedy);
-            }
-        }
-    }
-
     fn into_check(self) -> PartitionCheck {
         let cut = self.cut();
         PartitionCheck {
@@ -702,48 +471,6 @@ impl<'a> Walk<'a> {
             topic_id_wrong: self.topic_id_wrong,
         }
     }
-}
-
-/// What speaks against a run that is not believed.
-fn doubt(run: &EpochRun, believed: &[EpochRun]) -> String {
-    let epoch = run.epoch;
-    let higher = believed
-        .iter()
-        .rfind(|other| other.first < run.first && other.epoch > epoch);
-    match (higher, believed.iter().find(|other| other.last > run.first)) {
-        (Some(higher), _) => format!("leader epoch {epoch} follows leader epoch {}", higher.epoch),
-        (None, Some(lower)) => format!(
-            "leader epoch {} follows leader epoch {epoch}, which most batches contradict",
-            lower.epoch
-        ),
-        (None, None) => format!("most batches contradict leader epoch {epoch}"),
-    }
-}
-
-/// How entries of a file of epochs contradict the batches of a run.
-fn contradiction(entries: &[(i32, i64)], run: &EpochRun) -> Option<String> {
-    let said = |offset: i64| {
-        let after = entries.partition_point(|(_, start)| *start <= offset);
-        match after.checked_sub(1) {
-            Some(index) => entries[index].0,
-            // Forgotten, because the log's start has passed it.
-            None => entries
-                .first()
-                .map_or(NO_EPOCH, |(first, _)| run.epoch.min(*first)),
-        }
-    };
-    let offset = [run.first, run.last]
-        .into_iter()
-        .find(|offset| said(*offset) != run.epoch)?;
-    Some(format!(
-        "offset {offset} is said to be of epoch {}, the batch there is of epoch {}",
-        said(offset),
-        run.epoch
-    ))
-}
-
-fn since(start: Option<i64>) -> String {
-    start.map_or_else(|| "never".to_owned(), |start| format!("offset {start}"))
 }
 
 /// The index files of a segment.

@@ -54,6 +54,14 @@ pub(crate) fn batch(values: std::ops::Range<i64>) -> Vec<u8> {
     batch_of(&records, None)
 }
 
+/// A closed log ([`write_log`]) in a directory that goes with the first of these.
+fn ours(batches: i64) -> (tempfile::TempDir, PathBuf) {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("ours-0");
+    write_log(&dir, batches);
+    (parent, dir)
+}
+
 /// A closed log of `batches` batches of ten records in several segments.
 pub(crate) fn write_log(dir: &Path, batches: i64) {
     let config = LogConfig {
@@ -83,9 +91,7 @@ fn kafkas_own_directory_is_clean() {
 // Broken if it failed: what this crate writes would be called damaged, or not be read to its end.
 #[test]
 fn our_own_directory_is_clean_and_progress_is_told() {
-    let parent = tempfile::tempdir().unwrap();
-    let dir = parent.path().join("ours-0");
-    write_log(&dir, 60);
+    let (_parent, dir) = ours(60);
     let mut told = Vec::new();
     let report = verify(&dir, &VerifyOptions::default(), &mut |progress| {
         told.push(progress);
@@ -134,9 +140,7 @@ fn a_flipped_bit_in_the_middle() {
 // Broken if it failed: damage that hides where the next batch begins would hide everything behind it.
 #[test]
 fn the_next_batch_is_found_behind_rubbish() {
-    let parent = tempfile::tempdir().unwrap();
-    let dir = parent.path().join("ours-0");
-    write_log(&dir, 6);
+    let (_parent, dir) = ours(6);
     let path = dir.join("00000000000000000000.log");
     let mut bytes = fs::read(&path).unwrap();
     let size = batch(0..10).len();
@@ -159,9 +163,7 @@ fn the_next_batch_is_found_behind_rubbish() {
 // Broken if it failed: a torn tail would be taken for damage in the middle, or the other way round.
 #[test]
 fn a_torn_tail() {
-    let parent = tempfile::tempdir().unwrap();
-    let dir = parent.path().join("ours-0");
-    write_log(&dir, 3);
+    let (_parent, dir) = ours(3);
     let path = dir.join("00000000000000000000.log");
     let bytes = fs::read(&path).unwrap();
     let size = bytes.len() / 3;
@@ -290,9 +292,7 @@ fn epochs_of_batches() {
         // Nothing comes behind it: only the file says otherwise.
         (5, 9, Kind::LeaderEpochs, "is said to be of epoch 0"),
     ] {
-        let parent = tempfile::tempdir().unwrap();
-        let dir = parent.path().join("ours-0");
-        write_log(&dir, 6);
+        let (_parent, dir) = ours(6);
         set_epoch(&dir.join("00000000000000000000.log"), number, epoch);
         let report = check(&dir);
         let finding = only(&report, kind);
@@ -401,9 +401,7 @@ fn names() {
 // Broken if it failed: offsets that repeat, or run into the next segment, would go unseen.
 #[test]
 fn offsets_must_rise() {
-    let parent = tempfile::tempdir().unwrap();
-    let dir = parent.path().join("ours-0");
-    write_log(&dir, 3);
+    let (_parent, dir) = ours(3);
     let path = dir.join("00000000000000000000.log");
     let bytes = fs::read(&path).unwrap();
     let size = bytes.len() / 3;
@@ -491,9 +489,7 @@ fn bases(dir: &Path) -> Vec<i64> {
 // Broken if it failed: a log that lost whole segments would be called sound.
 #[test]
 fn segments_that_are_gone() {
-    let parent = tempfile::tempdir().unwrap();
-    let dir = parent.path().join("ours-0");
-    write_log(&dir, 120);
+    let (_parent, dir) = ours(120);
     let bases = bases(&dir);
     assert!(bases.len() > 7, "{bases:?}");
     remove_segment(&dir, bases[2]);
