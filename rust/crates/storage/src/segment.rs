@@ -521,11 +521,13 @@ impl OpenSegment {
 
     /// Writes the batches in one piece behind the last and indexes them; readers do not see them before
     /// [`Segment::publish`]. `batches` describes `bytes`.
+    ///
+    /// After an error the tail is as before.
     pub(crate) fn append(
-        &self,
+        &mut self,
         bytes: &[u8],
         batches: impl ExactSizeIterator<Item = Placed>,
-    ) -> Result<Tail> {
+    ) -> Result<()> {
         let (segment, mut tail) = (&*self.segment, self.tail);
         // Before anything is written: an entry that a full disk keeps out would leave others that lead nowhere.
         self.indexes.reserve(batches.len())?;
@@ -541,7 +543,8 @@ impl OpenSegment {
             tail.add(batch, segment.settings, &self.indexes)?;
         }
         segment.unsynced_indexes.store(true, Ordering::Release);
-        Ok(tail)
+        self.tail = tail;
+        Ok(())
     }
 }
 

@@ -234,59 +234,46 @@ impl Log {
                 .last()
                 .map_or(first_offset, BatchHeader::last_offset),
         };
-        let open = self
-            .active_for(writer, config, &coming, given.now)
+        self.make_room(writer, config, &coming, given.now)
             .map_err(|e| self.fail_unless_full(e))?;
         if !given.epoch_saved {
             self.assign_epoch(given.epoch, first_offset)
                 .map_err(|e| self.fail_unless_full(e))?;
         }
-        self.reserve_aborted(writer, &open.segment, &staged)?;
         validator::place(bytes, headers, given.log_append_time.is_some());
-        let tail = open
-            .append(bytes, placed(headers))
-            .map_err(|e| self.fail_unless_full(e))?;
-        self.take_in(
-            writer,
-            config,
-            OpenSegment { tail, ..open },
-            staged,
-            given.now,
-        )
+        self.append_staged(writer, config, bytes, placed(headers), staged, given.now)
     }
 
-    /// Sees to it that the transactions `staged` aborts can be noted.
-    pub(super) fn reserve_aborted(
-        &self,
-        writer: &Writer,
-        active: &Segment,
-        staged: &Staged,
-    ) -> Result<()> {
-        if !staged.has_transactions() {
-            return Ok(());
-        }
-        active
-            .reserve_aborted(writer.producers.aborted_by(staged).len())
-            .map_err(|e| self.fail_unless_full(e))
-    }
-
-    /// Makes what was written to the active segment part of the log; `active` has the tail as it is now.
-    pub(super) fn take_in(
+    /// Writes batches whose producers are staged to the active segment, and makes them part of the log.
+    pub(super) fn append_staged(
         &self,
         writer: &mut Writer,
         config: &LogConfig,
-        active: OpenSegment,
+        bytes: &[u8],
+        batches: impl ExactSizeIterator<Item = Placed>,
         staged: Staged,
         now: Now,
     ) -> Result<Written> {
         let transactions = staged.has_transactions();
+        let open = self.opened(&mut writer.active)?;
         if transactions {
-            active
+            open.segment
+                .reserve_aborted(writer.producers.aborted_by(&staged).len())
+                .map_err(|e| self.fail_unless_full(e))?;
+        }
+        open.append(bytes, batches)
+            .map_err(|e| self.fail_unless_full(e))?;
+        if transactions
+            && let Err(error) = open
                 .segment
                 .append_aborted(&writer.producers.aborted_by(&staged))
-                .map_err(|e| self.fail(e))?;
+        {
+            // What it was before is what is published.
+            writer.active = None;
+            return Err(self.fail(error));
         }
-        active.segment.publish(active.tail);
+        open.segment.publish(open.tail);
+        let end = open.tail.next_offset;
         if transactions {
             let completed = staged.completed().to_vec();
             writer.producers.commit(staged);
@@ -294,8 +281,6 @@ impl Log {
         } else {
             writer.producers.commit(staged);
         }
-        let end = active.tail.next_offset;
-        writer.active = Some(active);
         // Whoever changes it holds the writer lock.
         let first_offset = self.log_end.load(Ordering::Relaxed);
         self.log_end.store(end, Ordering::Release);
@@ -355,22 +340,19 @@ impl Log {
         })
     }
 
-    /// The segment that takes what is coming: the active one, or a new one when that is full or old.
-    pub(super) fn active_for(
+    /// Sees to it that the active segment takes what is coming: begins a new one when it is full or old.
+    pub(super) fn make_room(
         &self,
         writer: &mut Writer,
         config: &LogConfig,
         coming: &Coming,
         now: Now,
-    ) -> Result<OpenSegment> {
-        let mut active = match writer.active.take() {
-            Some(active) => active,
-            None => self.active().open_to_append()?,
-        };
+    ) -> Result<()> {
+        let active = self.opened(&mut writer.active)?;
         let filled = active.tail.size;
         let fits = active.segment.can_hold(coming.last_offset);
         if filled == 0 && fits {
-            return Ok(active);
+            return Ok(());
         }
         let full = filled + coming.size > config.segment_bytes
             || !fits
@@ -382,10 +364,16 @@ impl Log {
             let end = self.log_end_offset();
             let far = coming.last_offset - end > i64::from(i32::MAX);
             let base = if far { coming.first_offset } else { end };
-            self.roll_locked(writer, config, base, now.ms())?
-                .open_to_append()
-        } else {
-            Ok(active)
+            self.roll_locked(writer, config, base, now.ms())?;
+        }
+        Ok(())
+    }
+
+    /// The active segment, looked up when `slot` does not have it.
+    fn opened<'a>(&self, slot: &'a mut Option<OpenSegment>) -> Result<&'a mut OpenSegment> {
+        match slot {
+            Some(open) => Ok(open),
+            None => Ok(slot.insert(self.active().open_to_append()?)),
         }
     }
 

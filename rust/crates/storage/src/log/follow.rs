@@ -13,7 +13,7 @@ use crate::error::{Result, StorageError};
 use crate::loader;
 use crate::producer_state::{Origin, Staged};
 use crate::scan::StoredBatch;
-use crate::segment::{OpenSegment, Placed};
+use crate::segment::Placed;
 use crate::slice::Appended;
 
 /// The shortest batch of any format, behind its length: a message of format 0.
@@ -130,28 +130,18 @@ impl Log {
                 .map_or(end, |first| first.base_offset),
             last_offset: batches.last().map_or(end, |last| last.last_offset),
         };
-        let open = self
-            .active_for(writer, config, &coming, Now::Ms(now_ms))
+        let now = Now::Ms(now_ms);
+        self.make_room(writer, config, &coming, now)
             .map_err(|e| self.fail_unless_full(e))?;
         for batch in batches {
             self.follow_epoch(batch)
                 .map_err(|e| self.fail_unless_full(e))?;
         }
-        self.reserve_aborted(writer, &open.segment, &staged)?;
         let placed = batches.iter().map(|batch| Placed {
             position: batch.position - from as u64,
             ..Placed::from(batch)
         });
-        let tail = open
-            .append(bytes, placed)
-            .map_err(|e| self.fail_unless_full(e))?;
-        self.take_in(
-            writer,
-            config,
-            OpenSegment { tail, ..open },
-            staged,
-            Now::Ms(now_ms),
-        )
+        self.append_staged(writer, config, bytes, placed, staged, now)
     }
 
     fn follow_epoch(&self, batch: &StoredBatch) -> Result<()> {
