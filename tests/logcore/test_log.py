@@ -9,6 +9,7 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,8 +35,11 @@ def log(tmp_path: Path) -> Iterator[logcore.Log]:
 @pytest.mark.parametrize(
     "module", [logcore, logcore._log, logcore._directory, logcore._tools, logcore.columns]
 )
-def test_examples_in_docstrings_are_true(module: object) -> None:
+def test_examples_in_docstrings_are_true(
+    module: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Broken if it failed: the documentation would show what does not work.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     found = doctest.testmod(
         module,  # type: ignore[arg-type]
         optionflags=doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL,
