@@ -15,6 +15,7 @@ use logcore_protocol::{RequestHeader, Value, decode_request};
 
 use crate::api::api_versions::{self, ApiTable};
 use crate::api::{Outcome, fetch, list_offsets, offset_for_leader_epoch, produce};
+use crate::connection_quotas::Seat;
 use crate::control::{Answer, ConnectionInfo, ControlRequest};
 use crate::frame::{FrameError, FrameReader};
 use crate::response::Response;
@@ -29,12 +30,19 @@ enum End {
     Quiet,
     /// Nothing came for `connections.max.idle.ms`.
     Idle,
+    /// Others need its place, and it was the idlest.
+    GivesWay,
     /// What the peer sent, or what became of it, does not allow to go on.
     Refused(String),
 }
 
 /// Serves until the peer closes, misbehaves or idles too long, or the server stops.
-pub(crate) async fn serve(shared: &Shared, stream: TcpStream, info: Arc<ConnectionInfo>) {
+pub(crate) async fn serve(
+    shared: &Shared,
+    stream: TcpStream,
+    info: Arc<ConnectionInfo>,
+    seat: &Seat,
+) {
     let Some(apis) = shared.apis.get() else {
         return;
     };
@@ -44,12 +52,16 @@ pub(crate) async fn serve(shared: &Shared, stream: TcpStream, info: Arc<Connecti
         apis,
         stream,
         info,
+        seat,
         reader: FrameReader::new(shared.config.request_bytes_max),
     };
     match connection.run().await {
         End::Quiet => {}
         End::Idle => shared.lines.info(format!(
             "connection {id} closed: idle for connections.max.idle.ms"
+        )),
+        End::GivesWay => shared.lines.info(format!(
+            "connection {id} closed: there are more than max.connections and it was the idlest"
         )),
         End::Refused(reason) => {
             shared.metrics.connections_refused.add(1);
@@ -65,6 +77,7 @@ struct Connection<'a> {
     apis: &'a ApiTable,
     stream: TcpStream,
     info: Arc<ConnectionInfo>,
+    seat: &'a Seat,
     reader: FrameReader,
 }
 
@@ -80,6 +93,7 @@ impl Connection<'_> {
                 .metrics
                 .network_bytes_in
                 .add(frame.len() as u64 + 4);
+            self.shared.connections.used(self.seat);
             let (outcome, memory) = self.answer(frame).await;
             if let Some(memory) = memory {
                 self.reader.recycle(memory);
@@ -100,9 +114,11 @@ impl Connection<'_> {
         if *stopping.borrow_and_update() {
             return Err(End::Quiet);
         }
+        let seat = self.seat;
         tokio::select! {
             biased;
             _ = stopping.changed() => Err(End::Quiet),
+            () = seat.wanted() => Err(End::GivesWay),
             frame = self.read() => frame,
         }
     }

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `server`, `shared` | the owner's view; what every part reaches |
 //! | `listener`, `connection`, `descriptors` | accepting within limits; one task per connection |
+//! | `connection_quotas`, `quotas` | how many connections and how fast; how much clients may use |
 //! | `frame`, `response` | bytes in, bytes out, `sendfile` |
 //! | `api` | one file per API |
 //! | `registry`, `purgatory`, `fetch_session` | partitions and leaders; long polls; KIP-227 |
@@ -22,6 +23,7 @@ mod api;
 mod codes;
 mod config;
 mod connection;
+mod connection_quotas;
 mod control;
 mod descriptors;
 mod error;
@@ -33,6 +35,7 @@ mod listener;
 mod logs;
 mod metrics;
 mod purgatory;
+mod quotas;
 mod registry;
 mod response;
 mod server;
@@ -45,5 +48,6 @@ pub use control::{ConnectionInfo, ControlRequest};
 pub use error::{Result, ServerError};
 pub use lines::{Level, LogLine};
 pub use listener::ListenerSpec;
+pub use quotas::ClientQuota;
 pub use registry::TopicId;
 pub use server::{Offsets, PartitionSpec, Server, ServerOptions};
