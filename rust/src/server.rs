@@ -405,7 +405,7 @@ impl PyRequest {
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let convert = || {
             // The values share their buffers, so this copies nothing and the lock is not held while Python allocates.
-            let value = self.request.lock().body.clone();
+            let value = self.request.lock().body();
             value_to_py(py, &value).map(Bound::unbind)
         };
         Ok(self.body.get_or_try_init(py, convert)?.bind(py).clone())

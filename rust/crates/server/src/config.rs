@@ -30,6 +30,9 @@ pub(crate) struct ServerConfig {
     pub(crate) receive_buffer_bytes: Option<usize>,
     /// `connections.max.idle.ms`; `None` is never.
     pub(crate) connection_idle_max: Option<Duration>,
+    /// `queued.max.request.bytes`; `None` is no limit. Apache Kafka has none unless it is set; here a client that needs more
+    /// than that at once only waits, and without it a thousand slow ones could have all of the machine's memory.
+    pub(crate) request_memory: Option<usize>,
     /// `queued.max.requests`
     pub(crate) queued_requests_max: usize,
     /// `fetch.max.bytes`
@@ -104,6 +107,9 @@ impl ConnectionLimits {
     }
 }
 
+/// What requests may have of memory unless it is set; only few servers ever have so much on its way.
+const REQUEST_MEMORY: usize = 256 << 20;
+
 const CONNECTIONS_MAX: &str = "max.connections";
 const CREATION_RATE: &str = "max.connection.creation.rate";
 const LISTENER_PREFIX: &str = "listener.name.";
@@ -168,16 +174,12 @@ impl ServerConfig {
     pub(crate) fn new(properties: &Properties) -> Result<Self> {
         let of = Source(properties);
         Ok(Self {
-            request_bytes_max: of.number(
-                "socket.request.max.bytes",
-                104_857_600,
-                1,
-                i32::MAX as usize,
-            )?,
+            request_bytes_max: of.request_bytes_max()?,
             listen_backlog: of.number("socket.listen.backlog.size", 50, 1, i32::MAX)?,
             send_buffer_bytes: of.buffer("socket.send.buffer.bytes")?,
             receive_buffer_bytes: of.buffer("socket.receive.buffer.bytes")?,
             connection_idle_max: of.duration("connections.max.idle.ms", Some(600_000), -1)?,
+            request_memory: of.request_memory()?,
             queued_requests_max: of.number("queued.max.requests", 500, 1, i32::MAX as usize)?,
             fetch_bytes_max: of.number("fetch.max.bytes", 57_671_680, 1024, i32::MAX as u64)?,
             fetch_sessions_max: of.number(
@@ -281,6 +283,31 @@ impl Source<'_> {
             1,
             i64::MAX as u64,
         )?))
+    }
+
+    fn request_bytes_max(&self) -> Result<usize> {
+        self.number(
+            "socket.request.max.bytes",
+            104_857_600,
+            1,
+            i32::MAX as usize,
+        )
+    }
+
+    /// None is allowed to be too little for the longest request (`KafkaConfig`).
+    fn request_memory(&self) -> Result<Option<usize>> {
+        let (name, least) = ("queued.max.request.bytes", self.request_bytes_max()?);
+        let bytes = self.number(name, 0, i64::MIN, i64::MAX)?;
+        match (self.0.get(name), usize::try_from(bytes)) {
+            (None, _) => Ok(Some(least.max(REQUEST_MEMORY))),
+            (Some(_), Err(_) | Ok(0)) => Ok(None),
+            (Some(_), Ok(bytes)) if bytes >= least => Ok(Some(bytes)),
+            (Some(text), Ok(_)) => Err(invalid(
+                name,
+                text,
+                "at least socket.request.max.bytes is needed, or -1 for no limit",
+            )),
+        }
     }
 
     fn quota_window(&self) -> Result<Window> {
@@ -553,6 +580,7 @@ mod tests {
             ("max.connections.per.ip.overrides", "127.0.0.1"),
             ("max.connections.per.ip.overrides", "127.0.0.1:many"),
             ("quota.window.num", "0"),
+            ("queued.max.request.bytes", "100"),
         ] {
             let properties = properties(&[(name, value)]);
             let fixed = ServerConfig::new(&properties).err();

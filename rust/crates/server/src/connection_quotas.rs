@@ -302,3 +302,104 @@ impl ConnectionQuotas {
         self.opened.elapsed().as_millis() as u64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{DynamicConfig, Properties};
+
+    const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+    fn limits(pairs: &[(&str, &str)]) -> ConnectionLimits {
+        let owned = pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let properties: Properties = owned.collect();
+        DynamicConfig::new(&properties).unwrap().connections
+    }
+
+    fn quotas(pairs: &[(&str, &str)]) -> ConnectionQuotas {
+        let config = ServerConfig::new(&Properties::new()).unwrap();
+        let quotas = ConnectionQuotas::new(&config, limits(pairs));
+        quotas.add_listener("EXTERNAL");
+        quotas
+    }
+
+    fn has_room(quotas: &ConnectionQuotas, listener: &str) -> bool {
+        quotas.has_room(&quotas.state.lock(), listener)
+    }
+
+    fn is_wanted(seat: &Seat) -> bool {
+        let mut wanted = std::pin::pin!(seat.wanted());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        wanted.as_mut().poll(&mut context).is_ready()
+    }
+
+    // If this failed, one host could take all connections, or a host that closed its own could never come back.
+    #[test]
+    fn connections_per_host_are_counted() {
+        let quotas = quotas(&[
+            ("max.connections.per.ip", "2"),
+            ("max.connections.per.ip.overrides", "10.0.0.2:1"),
+        ]);
+        let seats = [ONE, ONE, OTHER].map(|ip| quotas.enter("EXTERNAL", ip).ok().unwrap());
+        assert_eq!(
+            quotas.enter("EXTERNAL", ONE).err(),
+            Some(Refusal::TooMany(2))
+        );
+        assert_eq!(
+            quotas.enter("EXTERNAL", OTHER).err(),
+            Some(Refusal::TooMany(1))
+        );
+        quotas.leave(&seats[0]);
+        quotas.leave(&quotas.enter("EXTERNAL", ONE).ok().unwrap());
+        seats[1..].iter().for_each(|seat| quotas.leave(seat));
+        let state = quotas.state.lock();
+        assert!(state.per_ip.is_empty() && state.seats.is_empty());
+        assert_eq!(state.listeners["EXTERNAL"].open, 0);
+    }
+
+    // If this failed, clients could keep brokers from each other, or a limit that is lowered would not hold.
+    #[test]
+    fn brokers_come_first_and_the_idlest_goes() {
+        let quotas = quotas(&[
+            ("max.connections", "2"),
+            ("listener.name.plaintext.max.connections", "2"),
+        ]);
+        quotas.add_listener("PLAINTEXT");
+        let idle = quotas.enter("EXTERNAL", ONE).ok().unwrap();
+        let busy = quotas.enter("EXTERNAL", ONE).ok().unwrap();
+        busy.used_ms.store(u64::MAX, Ordering::Relaxed);
+        assert!(!has_room(&quotas, "EXTERNAL") && has_room(&quotas, "PLAINTEXT"));
+        assert!(!is_wanted(&idle) && !is_wanted(&busy));
+        let broker = quotas.enter("PLAINTEXT", ONE).ok().unwrap();
+        assert!(is_wanted(&idle) && !is_wanted(&busy));
+        quotas.leave(&idle);
+        quotas.update(limits(&[("max.connections", "1")]));
+        assert!(is_wanted(&busy) && !is_wanted(&broker));
+        quotas.update(limits(&[("listener.name.plaintext.max.connections", "1")]));
+        assert!(has_room(&quotas, "EXTERNAL") && !has_room(&quotas, "PLAINTEXT"));
+    }
+
+    // If this failed, a storm of connections would not be slowed down, or an honest address would pay for another one.
+    #[test]
+    fn connections_come_no_faster_than_they_may() {
+        let quotas = quotas(&[
+            ("max.connection.creation.rate", "100"),
+            ("listener.name.external.max.connection.creation.rate", "2"),
+        ]);
+        // 2 a second are 20 in the ten whole seconds of the window.
+        let waits = [(); 21].map(|()| quotas.accepted("EXTERNAL"));
+        assert!(waits[..20].iter().all(Duration::is_zero), "{waits:?}");
+        assert!(!waits[20].is_zero() && waits[20] <= Duration::from_secs(1));
+        assert!(quotas.accepted("ANOTHER").is_zero());
+        let rates = [(None, 1.0), (Some("10.0.0.2".to_owned()), 2.0)];
+        quotas.update_ip_rates(&rates).unwrap();
+        let come = |ip| quotas.enter("EXTERNAL", ip).is_ok();
+        assert_eq!([(); 30].iter().filter(|()| come(ONE)).count(), 10);
+        assert_eq!([(); 30].iter().filter(|()| come(OTHER)).count(), 20);
+        quotas.update_ip_rates(&[]).unwrap();
+        assert!(come(ONE));
+    }
+}

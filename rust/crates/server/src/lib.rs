@@ -9,7 +9,8 @@
 //! | `server`, `shared` | the owner's view; what every part reaches |
 //! | `listener`, `connection`, `descriptors` | accepting within limits; one task per connection |
 //! | `connection_quotas`, `quotas` | how many connections and how fast; how much clients may use |
-//! | `frame`, `response` | bytes in, bytes out, `sendfile` |
+//! | `frame`, `memory`, `response` | bytes in, within what requests may have; bytes out |
+//! | `transport` | what a connection needs of its socket: plain TCP with `sendfile` |
 //! | `api` | one file per API |
 //! | `registry`, `purgatory`, `fetch_session` | partitions and leaders; long polls; KIP-227 |
 //! | `control`, `lines`, `wake` | requests and log lines on their way to Python |
@@ -33,6 +34,7 @@ mod housekeeping;
 mod lines;
 mod listener;
 mod logs;
+mod memory;
 mod metrics;
 mod purgatory;
 mod quotas;
@@ -40,6 +42,7 @@ mod registry;
 mod response;
 mod server;
 mod shared;
+mod transport;
 mod wake;
 
 pub use codes::ErrorCode;

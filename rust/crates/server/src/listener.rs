@@ -21,6 +21,7 @@ use crate::descriptors::{Descriptors, advice};
 use crate::error::{Result, ServerError};
 use crate::lines::Level;
 use crate::shared::Shared;
+use crate::transport::{Plain, Transport};
 
 /// How long accepting pauses when the process is out of file descriptors.
 const OUT_OF_RESOURCES_PAUSE: Duration = Duration::from_millis(100);
@@ -164,9 +165,12 @@ fn open(
             "connection from {peer}: cannot set its options: {error}"
         ));
     }
-    let info = Arc::new(describe(guard.seat.number, listener, &stream, peer));
+    let local = stream.local_addr();
+    let transport = Plain::new(stream);
+    let number = guard.seat.number;
+    let info = Arc::new(describe(number, listener, &transport, local, peer));
     tokio::spawn(async move {
-        connection::serve(&guard.shared, stream, info, &guard.seat).await;
+        connection::serve(&guard.shared, transport, info, &guard.seat).await;
         drop(guard);
     });
 }
@@ -217,17 +221,22 @@ fn tune(shared: &Shared, stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-fn describe(number: u64, listener: &str, stream: &TcpStream, peer: SocketAddr) -> ConnectionInfo {
+fn describe(
+    number: u64,
+    listener: &str,
+    transport: &impl Transport,
+    local: io::Result<SocketAddr>,
+    peer: SocketAddr,
+) -> ConnectionInfo {
     let canonical =
         |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
     let peer = canonical(peer);
-    let local = stream
-        .local_addr()
-        .map_or_else(|_| "?".to_owned(), |local| canonical(local).to_string());
+    let local = local.map_or_else(|_| "?".to_owned(), |local| canonical(local).to_string());
     ConnectionInfo {
         id: format!("{local}-{peer}-{number}"),
         client_host: peer.ip().to_string(),
         listener: listener.to_owned(),
+        principal: transport.principal().to_owned(),
     }
 }
 

@@ -160,6 +160,13 @@ struct Bounds {
     whatever_user: ClientIds,
 }
 
+/// Whose request it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Client<'a> {
+    user: &'a str,
+    id: &'a str,
+}
+
 /// A bound, and with whom it is shared: an empty part is everybody.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Bound<'a> {
@@ -170,7 +177,8 @@ struct Bound<'a> {
 
 impl Bounds {
     /// The most specific bound: a user's before everybody's, and a user's before a client id's.
-    fn find<'a>(&self, user: &'a str, client_id: &'a str) -> Option<Bound<'a>> {
+    fn find<'a>(&self, client: Client<'a>) -> Option<Bound<'a>> {
+        let (user, client_id) = (client.user, client.id);
         let bound = |per_second, user, client_id| Bound {
             per_second,
             user,
@@ -263,17 +271,15 @@ impl Quota {
     }
 
     /// What a client may use in a second.
-    fn bound(&self, client_id: &str) -> Option<f64> {
+    fn bound(&self, client: Client<'_>) -> Option<f64> {
         let bounds = self.bounds.read();
-        bounds
-            .find(ANONYMOUS, client_id)
-            .map(|bound| bound.per_second)
+        bounds.find(client).map(|bound| bound.per_second)
     }
 
     /// Records what a client used, and says how long it has to wait.
-    fn record(&self, window: Window, client_id: &str, amount: f64, now_ms: u64) -> u64 {
+    fn record(&self, window: Window, client: Client<'_>, amount: f64, now_ms: u64) -> u64 {
         let bounds = self.bounds.read();
-        let Some(bound) = bounds.find(ANONYMOUS, client_id) else {
+        let Some(bound) = bounds.find(client) else {
             return 0;
         };
         let mut rates = self.rates.lock();
@@ -330,11 +336,11 @@ impl ClientQuotas {
     }
 
     /// Records a share of a thread's time. The wait is at most one sample long, for one request can take long.
-    pub(crate) fn record_time(&self, client_id: &str, spent: Duration) -> u64 {
+    pub(crate) fn record_time(&self, client: Client<'_>, spent: Duration) -> u64 {
         let percent = spent.as_nanos() as f64 * PERCENT_PER_NANO;
         let wait = self
             .request
-            .record(self.window, client_id, percent, self.now_ms());
+            .record(self.window, client, percent, self.now_ms());
         wait.min(self.window.length_ms())
     }
 
@@ -368,7 +374,7 @@ fn check(name: &str, value: f64) -> Result<()> {
 /// Lives from the request's decoding to the end of its response's sending, on the connection's task.
 pub(crate) struct Meter<'a> {
     quotas: &'a ClientQuotas,
-    client_id: &'a str,
+    client: Client<'a>,
     counts_time: bool,
     /// Nanoseconds of threads' time before the poll that runs now.
     spent: AtomicU64,
@@ -383,12 +389,16 @@ impl<'a> Meter<'a> {
     /// `is_exempt` is for the requests whose time nobody pays for.
     pub(crate) fn new(
         quotas: &'a ClientQuotas,
+        user: &'a str,
         client_id: Option<&'a str>,
         is_exempt: bool,
     ) -> Self {
         Self {
             quotas,
-            client_id: client_id.unwrap_or_default(),
+            client: Client {
+                user,
+                id: client_id.unwrap_or_default(),
+            },
             counts_time: quotas.counts_time() && !is_exempt,
             spent: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
@@ -428,7 +438,7 @@ impl<'a> Meter<'a> {
             let now_ms = quotas.now_ms();
             let wait = quotas
                 .produce
-                .record(quotas.window, self.client_id, bytes as f64, now_ms);
+                .record(quotas.window, self.client, bytes as f64, now_ms);
             self.wait(wait);
         }
         if is_answered {
@@ -448,7 +458,7 @@ impl<'a> Meter<'a> {
                 let now_ms = quotas.now_ms();
                 quotas
                     .fetch
-                    .record(quotas.window, self.client_id, amount, now_ms)
+                    .record(quotas.window, self.client, amount, now_ms)
             };
             self.wait(record(bytes as f64));
             if self.throttle_ms() > 0 {
@@ -464,12 +474,18 @@ impl<'a> Meter<'a> {
         let bound = quotas
             .fetch
             .is_set()
-            .then(|| quotas.fetch.bound(self.client_id));
+            .then(|| quotas.fetch.bound(self.client));
         let window = quotas.window;
         let whole = (window.samples as u64 - 1) as f64 * window.length.as_secs_f64();
         bound
             .flatten()
             .map_or(u64::MAX, |bound| (bound * whole) as u64)
+    }
+
+    /// Adds time that others spent on the request.
+    pub(crate) fn spent(&self, spent: Duration) {
+        self.spent
+            .fetch_add(spent.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Accounts for the time spent so far, unless that was done.
@@ -480,7 +496,7 @@ impl<'a> Meter<'a> {
         let spent = self.spent.swap(0, Ordering::Relaxed) + self.running();
         self.resumed.store(self.now(), Ordering::Relaxed);
         let spent = Duration::from_nanos(spent);
-        self.wait(self.quotas.record_time(self.client_id, spent));
+        self.wait(self.quotas.record_time(self.client, spent));
     }
 
     /// Accounts for what was spent on sending the response; it is held against the next request.
@@ -488,7 +504,7 @@ impl<'a> Meter<'a> {
         let spent = self.spent.swap(0, Ordering::Relaxed);
         if spent > 0 {
             let spent = Duration::from_nanos(spent);
-            self.quotas.record_time(self.client_id, spent);
+            self.quotas.record_time(self.client, spent);
         }
     }
 
@@ -501,5 +517,140 @@ impl<'a> Meter<'a> {
     pub(crate) fn wait(&self, throttle_ms: u64) {
         let throttle_ms = throttle_ms.min(i32::MAX as u64) as u32;
         self.throttle_ms.fetch_max(throttle_ms, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Window = Window {
+        samples: 11,
+        length: Duration::from_secs(1),
+    };
+
+    fn quota(user: Option<&str>, client_id: Option<&str>, per_second: f64) -> ClientQuota {
+        ClientQuota {
+            user: user.map(str::to_owned),
+            client_id: client_id.map(str::to_owned),
+            values: HashMap::from([(PRODUCER_BYTE_RATE.to_owned(), per_second)]),
+        }
+    }
+
+    // If this failed, a client would have somebody else's quota, or share its own with somebody.
+    #[test]
+    fn the_most_specific_quota_counts() {
+        // From the weakest to the strongest (`ClientQuotaManager`): whose it is, and with whom it is shared.
+        let order = [
+            (None, Some(""), ("", "c")),
+            (None, Some("c"), ("", "c")),
+            (Some(""), None, ("u", "")),
+            (Some(""), Some(""), ("u", "c")),
+            (Some(""), Some("c"), ("u", "c")),
+            (Some("u"), None, ("u", "")),
+            (Some("u"), Some(""), ("u", "c")),
+            (Some("u"), Some("c"), ("u", "c")),
+        ];
+        let client = Client { user: "u", id: "c" };
+        let mut bounds = Bounds::default();
+        bounds.set(Some("other"), None, 100.0);
+        bounds.set(Some("other"), Some("c"), 101.0);
+        bounds.set(None, Some("other"), 102.0);
+        assert_eq!(bounds.find(client), None);
+        for (rank, (user, client_id, shared)) in order.into_iter().enumerate() {
+            bounds.set(user, client_id, rank as f64);
+            let found = bounds.find(client).unwrap();
+            assert_eq!(found.per_second, rank as f64);
+            assert_eq!((found.user, found.client_id), shared);
+        }
+    }
+
+    // If this failed, clients would be throttled for longer or shorter than by Apache Kafka. The figures are those that
+    // `ClientQuotaManagerTest` expects of it.
+    #[test]
+    fn waits_are_as_long_as_kafkas() {
+        let mut rate = Rate::default();
+        for second in 0..10 {
+            rate.record(WINDOW, 400.0, second * 1000);
+            assert_eq!(rate.throttle_ms(WINDOW, 500.0, second * 1000), 0);
+        }
+        // 4000 so far; half a second later 2300 more are 6300 in 10.5 s, which is 600 a second, of which 500 are allowed.
+        rate.record(WINDOW, 0.0, 10_000);
+        rate.record(WINDOW, 2300.0, 10_500);
+        assert_eq!(rate.throttle_ms(WINDOW, 500.0, 10_500), 2100);
+        for second in 11..23 {
+            rate.record(WINDOW, 400.0, second * 1000);
+        }
+        assert_eq!(rate.throttle_ms(WINDOW, 500.0, 22_000), 0);
+    }
+
+    // If this failed, the first large request of a client would be held against it as if it had lasted a moment, or what
+    // was taken back would still count.
+    #[test]
+    fn the_first_second_is_not_the_rate() {
+        let mut rate = Rate::default();
+        rate.record(WINDOW, 1000.0, 5);
+        assert_eq!(rate.throttle_ms(WINDOW, 100.0, 5), 0);
+        rate.record(WINDOW, 500.0, 5);
+        assert_eq!(rate.throttle_ms(WINDOW, 100.0, 5), 5000);
+        rate.record(WINDOW, -500.0, 5);
+        assert_eq!(rate.throttle_ms(WINDOW, 100.0, 5), 0);
+        assert!(rate.throttle_ms(WINDOW, 0.0, 5) > 1 << 40);
+        assert!(!rate.is_forgotten(WINDOW, 11_004));
+        assert!(rate.is_forgotten(WINDOW, 11_005));
+    }
+
+    // If this failed, a client that makes up ids would fill the memory.
+    #[test]
+    fn what_nobody_uses_is_forgotten() {
+        let quotas = Quota::default();
+        quotas.replace(&[quota(None, Some(""), 1000.0)], PRODUCER_BYTE_RATE);
+        for number in 0..RATES_MAX + 100 {
+            let id = number.to_string();
+            let client = Client {
+                user: ANONYMOUS,
+                id: &id,
+            };
+            quotas.record(WINDOW, client, 1.0, 0);
+        }
+        let count = |quotas: &Quota| quotas.rates.lock().by_client.len();
+        assert_eq!(count(&quotas), RATES_MAX + 1);
+        let late = Client {
+            user: ANONYMOUS,
+            id: "late",
+        };
+        quotas.record(WINDOW, late, 1.0, 11_000);
+        assert_eq!(count(&quotas), 1);
+    }
+
+    // If this failed, the largest of several waits would not be the one a client is told, or time would not count.
+    #[test]
+    fn a_meter_tells_the_longest_wait() {
+        let quotas = ClientQuotas::new(WINDOW);
+        let mut all = quota(Some(ANONYMOUS), None, 10.0);
+        let silent = Meter::new(&quotas, ANONYMOUS, None, false);
+        silent.produced(1 << 30, true);
+        assert_eq!(silent.throttle_ms(), 0);
+        all.values.insert(REQUEST_PERCENTAGE.to_owned(), 0.0001);
+        all.values.insert(CONSUMER_BYTE_RATE.to_owned(), 10.0);
+        quotas.replace(&[all]).unwrap();
+        let exempt = Meter::new(&quotas, ANONYMOUS, None, true);
+        exempt.spent(Duration::from_secs(1));
+        exempt.requested();
+        assert_eq!(exempt.throttle_ms(), 0);
+        let slow = Meter::new(&quotas, ANONYMOUS, Some("a"), false);
+        slow.spent(Duration::from_secs(1));
+        slow.requested();
+        // At most one sample long.
+        assert_eq!(slow.throttle_ms(), 1000);
+        slow.produced(300, true);
+        let waits = slow.throttle_ms();
+        assert!((19_000..=20_000).contains(&waits), "{waits}");
+        assert_eq!(slow.fetch_bytes_max(), 100);
+        quotas.replace(&[]).unwrap();
+        let free = Meter::new(&quotas, ANONYMOUS, Some("a"), false);
+        free.produced(1 << 30, true);
+        assert!(free.fetched(1 << 30) && free.throttle_ms() == 0);
+        assert_eq!(free.fetch_bytes_max(), u64::MAX);
     }
 }

@@ -24,6 +24,7 @@ use crate::housekeeping::Housekeeping;
 use crate::lines::{LogLine, LogLines};
 use crate::listener::{self, ListenerSpec};
 use crate::logs::Logs;
+use crate::memory::RequestMemory;
 use crate::metrics::Metrics;
 use crate::purgatory::HasWaitingRoom;
 use crate::quotas::{ClientQuota, ClientQuotas};
@@ -131,6 +132,10 @@ impl Server {
             node_id: options.node_id,
             logs,
             registry,
+            memory: Arc::new(RequestMemory::new(
+                config.request_memory,
+                config.request_bytes_max,
+            )),
             control: ControlQueue::new(config.queued_requests_max, Arc::clone(&wake)),
             sessions: FetchSessions::new(config.fetch_sessions_max),
             lines,

@@ -13,6 +13,7 @@ use crate::control::ControlQueue;
 use crate::fetch_session::FetchSessions;
 use crate::lines::LogLines;
 use crate::logs::Logs;
+use crate::memory::RequestMemory;
 use crate::metrics::Metrics;
 use crate::quotas::ClientQuotas;
 use crate::registry::Registry;
@@ -26,6 +27,7 @@ pub(crate) struct Shared {
     pub(crate) quotas: Arc<ClientQuotas>,
     pub(crate) logs: Logs,
     pub(crate) registry: Registry,
+    pub(crate) memory: Arc<RequestMemory>,
     pub(crate) control: ControlQueue,
     pub(crate) sessions: FetchSessions,
     pub(crate) lines: Arc<LogLines>,
