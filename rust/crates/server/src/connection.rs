@@ -191,11 +191,10 @@ impl<T: Transport> Connection<'_, T> {
         timeout(patience, work).await.map_err(|_| End::Quiet)
     }
 
-    /// Does not read for a while.
+    /// Does not read for a while, not even the end: what came before it would be served too early.
     async fn mute(&mut self, throttle_ms: u32) {
         tokio::select! {
             () = sleep(Duration::from_millis(throttle_ms.into())) => {}
-            () = self.transport.closed() => {}
             _ = self.stopping.changed() => {}
         }
     }
@@ -280,9 +279,10 @@ impl<T: Transport> Connection<'_, T> {
         &self,
         header: &RequestHeader,
         message: Value,
-        charge: Charge,
+        mut charge: Charge,
         meter: &Meter<'_>,
     ) -> Outcome {
+        charge.leave_lane();
         let (key, version) = (header.api_key, header.api_version);
         let info = Arc::clone(&self.info);
         let (request, answer) = ControlRequest::new(header.clone(), info, message, charge);

@@ -45,6 +45,11 @@ impl Charge {
         self.permit.is_none() && self.lane.is_none()
     }
 
+    /// Lets the next one into the lane, for a request that has come but may have to wait for others to come.
+    pub(crate) fn leave_lane(&mut self) {
+        self.lane = None;
+    }
+
     fn bytes(&self) -> usize {
         let permits = self.permit.as_ref();
         permits.map_or(0, OwnedSemaphorePermit::num_permits)

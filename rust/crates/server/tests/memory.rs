@@ -153,6 +153,23 @@ fn a_thousand_large_requests_share_what_there_is() {
     eprintln!("a thousand requests of 1 MiB had {} bytes", watch.peak());
 }
 
+// If this failed, each request would be copied before it is written.
+#[test]
+fn a_large_request_has_one_buffer() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let server = server();
+    let mut client = server.client();
+    let frame = large_frame(&mut client);
+    for _ in 0..3 {
+        let watch = Watch::start();
+        client.send_raw(&frame);
+        let (_, answer) = client.receive(0, 9);
+        assert_eq!(int(&produced(&answer), "error_code"), 0);
+        let most = MEGABYTE * 3 / 2;
+        assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+    }
+}
+
 // If this failed, a few slow writers could keep everybody else from writing, or could fill the memory.
 #[test]
 fn frames_that_do_not_come_make_room() {
