@@ -158,10 +158,10 @@ fn errors_name_the_place_and_leave_the_output_alone() {
          3 more bytes are needed, 2 remain"
     );
     assert_eq!(
-        decode_request(0, 12, &Bytes::new())
+        decode_request(0, 14, &Bytes::new())
             .unwrap_err()
             .to_string(),
-        "ProduceRequest has no version 12: versions 0-11 exist"
+        "ProduceRequest has no version 14: versions 0-13 exist"
     );
 }
 
