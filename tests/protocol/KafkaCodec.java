@@ -31,6 +31,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.errors.UnsupportedVersionException;
 import org.apache.kafka.common.message.ApiMessageType;
 import org.apache.kafka.common.protocol.ByteBufferAccessor;
 import org.apache.kafka.common.protocol.Message;
@@ -48,6 +49,8 @@ import org.apache.kafka.common.protocol.types.RawTaggedField;
  *              name of Apache's class, and a byte that is 1 when random messages of it can be made.
  *   echo:      the bytes of messages (int32 count; int32 length and bytes of each). Answer: for each the bytes that
  *              Apache's class writes after it read them, and Apache's JSON of it.
+ *   rewrite:   another version (int16) and the bytes of messages, as echo's. Answer: for each a byte that is 1 and what
+ *              Apache's class writes in the other version, or 0 when it refuses to.
  *   random:    a seed (int64), how many (int32), how long they may be (int32). Answer: for each its bytes, the same
  *              with tagged fields that nobody knows strewn in, and its JSON.
  *
@@ -95,6 +98,7 @@ public final class KafkaCodec {
             switch (word) {
                 case "versions" -> versions(kind, out);
                 case "echo" -> echo(kind, version, in, out);
+                case "rewrite" -> rewrite(kind, version, in, out);
                 case "random" -> random(kind, version, in, out);
                 default -> throw new IllegalArgumentException("no such word: " + word);
             }
@@ -122,6 +126,23 @@ public final class KafkaCodec {
             Message message = codec.read(in.readNBytes(in.readInt()), own);
             put(out, codec.write(message, own));
             put(out, codec.json(message, own));
+        }
+    }
+
+    private static void rewrite(Kind kind, short version, DataInputStream in, DataOutputStream out) throws Exception {
+        Codec codec = kind.codec();
+        short other = in.readShort();
+        for (int left = in.readInt(); left > 0; left--) {
+            Message message = codec.read(in.readNBytes(in.readInt()), version);
+            byte[] written;
+            try {
+                written = codec.write(message, other);
+            } catch (UnsupportedVersionException | NullPointerException refused) {
+                out.writeByte(0);
+                continue;
+            }
+            out.writeByte(1);
+            put(out, written);
         }
     }
 

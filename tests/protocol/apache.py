@@ -110,6 +110,12 @@ class Apache:
         answer = self._ask("echo", about, version, struct.pack(">i", len(bodies)) + packed)
         return [(answer.bytes(), answer.text()) for _ in bodies]
 
+    def rewrite(self, about: Subject, version: int, other: int, bodies: list[bytes]) -> list[bytes | None]:
+        """Each of the bodies, written in the other version; None where the class refuses to."""
+        packed = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+        answer = self._ask("rewrite", about, version, struct.pack(">hi", other, len(bodies)) + packed)
+        return [answer.bytes() if answer.number(1) else None for _ in bodies]
+
     def random(
         self, about: Subject, version: int, seed: int, count: int, longest: int = 1 << 15
     ) -> list[Sample]:

@@ -22,6 +22,9 @@ SEED = int(os.environ.get("LOGCORE_SEED", "20260000"))
 MESSAGES = 8
 """So many messages of each version, from either side and with every release."""
 
+MALFORMED = [b"\xff", b"a\xe9z", b"\xf0\x9f\xa6", b"\xf0\x9f\xa6z", b"\xc3", b"\xe6\x97\xff", b"\x80\x80"]
+"""Client ids that are not UTF-8."""
+
 REQUESTS = [schema for schema in schemas() if schema.kind == "request"]
 
 
@@ -93,6 +96,34 @@ def test_bytes_and_values_are_the_same(peers: list[Apache], schema: Schema) -> N
     assert compared == set(schema.versions), "no release has the other versions"
 
 
+def rewritten(schema: Schema, version: int, other: int, body: bytes) -> bytes | None:
+    """The message in the other version; None when it has a value there that means something and has no place."""
+    try:
+        return encode(schema, other, decode(schema, version, body))
+    except _native.ProtocolError:
+        return None
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize(
+    "schema",
+    [schema for schema in schemas() if schema.kind != "data" and len(schema.versions) > 1],
+    ids=lambda schema: f"{schema.name}-{schema.kind}",
+)
+def test_fields_that_a_version_lacks(peers: list[Apache], schema: Schema) -> None:
+    source = random.Random(f"{SEED} {schema.name} {schema.kind}")
+    for peer in peers:
+        versions = common_versions(peer, schema)
+        for version in versions:
+            other = source.choice(versions)
+            seed = source.randrange(1 << 32)
+            # Short messages: the fewer values, the oftener all of them have a place in the other version.
+            bodies = [sample.body for sample in peer.random(subject(schema), version, seed, MESSAGES, 1)]
+            theirs = peer.rewrite(subject(schema), version, other, bodies)
+            ours = [rewritten(schema, version, other, body) for body in bodies]
+            assert ours == theirs, f"{peer.peer}, version {version} as {other}, seed {seed}"
+
+
 @pytest.mark.compat
 @pytest.mark.parametrize("schema", REQUESTS, ids=lambda schema: schema.name)
 def test_request_headers_are_the_same(peers: list[Apache], schema: Schema) -> None:
@@ -103,6 +134,13 @@ def test_request_headers_are_the_same(peers: list[Apache], schema: Schema) -> No
             place = f"{peer.peer}, version {version}, seed {SEED}"
             ours = _native.encode_request_header(schema.key, version, -5, "é🦀")
             assert peer.echo(about, version, [ours])[0][0] == ours, place
+            head = _native.encode_request_header(schema.key, version, 1, "")
+            if head[8:10] == bytes(2):  # ControlledShutdown 0 has no client id
+                for client_id in MALFORMED:
+                    named = head[:8] + len(client_id).to_bytes(2) + client_id + head[10:]
+                    known_as = _native.decode_request_header(named)[3]
+                    again = _native.encode_request_header(schema.key, version, 1, known_as)
+                    assert peer.echo(about, version, [named])[0][0] == again, place
             for sample in peer.random(about, version, SEED, MESSAGES):
                 key, same, correlation_id, client_id, length = _native.decode_request_header(sample.tagged)
                 assert (key, same, length) == (schema.key, version, len(sample.tagged)), place

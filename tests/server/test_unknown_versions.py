@@ -36,6 +36,10 @@ def answered_as_version_0(client: wire.Client) -> None:
     assert client.call(wire.API_VERSIONS, 0, {})["error_code"] == 0
 
 
+def served(client: wire.Client) -> None:
+    assert client.receive(wire.API_VERSIONS, 0)[0] == 7
+
+
 def closed(client: wire.Client) -> None:
     assert client.is_closed()
 
@@ -47,6 +51,9 @@ ODD: dict[str, tuple[bytes, Outcome]] = {
     "ApiVersions of the last version there can be": (request(18, 32767, b"\0future"), answered_as_version_0),
     "ApiVersions of the version before the first": (request(18, -1), answered_as_version_0),
     "ApiVersions of an unknown version without its header's tags": (request(18, 77), closed),
+    "a client id that is not UTF-8": (request(18, 0, client_id=b"\0\2a\xe9"), served),
+    "no client id": (request(18, 0, client_id=b"\xff\xff"), served),
+    "bytes behind the body": (request(18, 0, bytes(5)), served),
     "ApiVersions with half a body": (request(18, 3, b"\0\5kc"), closed),
     "Produce of a later release's version": (request(0, 12, b"\0\0\0\1\0\0\0\0\1\0"), closed),
     "Produce of the version before the first": (request(0, -1), closed),
