@@ -11,15 +11,19 @@ from typing import Protocol
 
 from cluster.broker.context import Body, Context, Request
 from cluster.broker.handlers import (
+    alter_client_quotas,
+    alter_configs,
     create_partitions,
     create_topics,
     delete_groups,
     delete_topics,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
     find_coordinator,
     heartbeat,
+    incremental_alter_configs,
     init_producer_id,
     join_group,
     leave_group,
@@ -62,6 +66,10 @@ _MODULES: tuple[Handler, ...] = (
     create_partitions,
     delete_groups,
     describe_cluster,
+    alter_configs,
+    incremental_alter_configs,
+    describe_client_quotas,
+    alter_client_quotas,
 )
 
 HANDLERS: dict[int, Handler] = {module.API_KEY: module for module in _MODULES}
