@@ -102,7 +102,7 @@ class DynamicConfigs:
     # ---- what the watch brings ----
 
     async def _run(self) -> None:
-        lost = (*_connection_errors(), RequestTimedOut)
+        lost: tuple[type[Exception], ...] = (*_connection_errors(), RequestTimedOut)
         while True:
             await self._woken.wait()
             self._woken.clear()
@@ -115,7 +115,7 @@ class DynamicConfigs:
                 log.exception("the notices of changed settings could not be read; the next one tries again")
 
     async def _take_notices(self) -> None:
-        lost = (*_connection_errors(), RequestTimedOut)
+        lost: tuple[type[Exception], ...] = (*_connection_errors(), RequestTimedOut)
         names = await self._store.notices(self._woken.set)
         for name in names:
             number = _number(name)

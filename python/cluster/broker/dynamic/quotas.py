@@ -186,7 +186,9 @@ def client_quotas(configs: Mapping[str, Mapping[str, str]]) -> list[ClientQuota]
     for path, config in configs.items():
         entity, values = entity_of(path), values_of(path, config)
         if entity is not None and IP not in entity and values:
-            found.append((_part(entity, USER), _part(entity, CLIENT), values))
+            # Kafka stores negative quotas, which let nothing through.
+            limits = {key: max(value, 0.0) for key, value in values.items()}
+            found.append((_part(entity, USER), _part(entity, CLIENT), limits))
     return found
 
 

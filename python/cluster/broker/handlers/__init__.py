@@ -2,7 +2,7 @@
 
 A handler module has `API_KEY`, `VERSIONS` (first, last), `async handle(context, request)` which returns the
 answer's body, and `failure(request, code)`, the body of an answer that only says what went wrong. A handler
-changes nothing itself: it asks the controller or the group coordinator.
+changes nothing itself: it asks the controller, the group coordinator or the dynamic settings.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from cluster.broker.handlers import (
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_user_scram_credentials,
     find_coordinator,
     heartbeat,
     incremental_alter_configs,
@@ -70,6 +71,7 @@ _MODULES: tuple[Handler, ...] = (
     incremental_alter_configs,
     describe_client_quotas,
     alter_client_quotas,
+    describe_user_scram_credentials,
 )
 
 HANDLERS: dict[int, Handler] = {module.API_KEY: module for module in _MODULES}
