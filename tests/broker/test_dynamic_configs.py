@@ -526,6 +526,42 @@ def test_a_kind_of_resource_there_is_not_fails_a_description_as_a_whole(tmp_path
     run(work)
 
 
+def test_a_description_of_the_cluster(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as (wire, _zk):
+            answer = await wire.ask("DescribeCluster", 1, endpoint_type=1)
+            assert (answer["controller_id"], answer["brokers"][0]["broker_id"]) == (0, 0)
+            assert answer["cluster_authorized_operations"] == -(2**31)
+            for kind, says in (
+                (2, "MISMATCHED_ENDPOINT_TYPE: The request was sent to an endpoint of type BROKER, but"),
+                (7, "UNSUPPORTED_ENDPOINT_TYPE: Unsupported endpoint type 7"),
+            ):
+                assert outcome(await wire.ask("DescribeCluster", 1, endpoint_type=kind)).startswith(says)
+
+    run(work)
+
+
+def test_every_version_is_answered(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as (wire, _zk):
+            one = {"resource_type": TOPIC, "resource_name": "t"}
+            for version in range(5):
+                answer = await wire.ask("DescribeConfigs", version, resources=[one])
+                assert len(answer["results"][0]["configs"]) > 30
+            for name, versions in (("AlterConfigs", 3), ("IncrementalAlterConfigs", 2)):
+                for version in range(versions):
+                    answer = await wire.ask(name, version, resources=[one], validate_only=True)
+                    assert outcome(answer["responses"][0]) == "ok"
+            for version in range(2):
+                assert (
+                    outcome(await wire.ask("DescribeClientQuotas", version, components=[], strict=False))
+                    == "ok"
+                )
+                assert (await wire.ask("AlterClientQuotas", version, entries=[]))["entries"] == []
+
+    run(work)
+
+
 def test_documentation_is_given_when_it_is_asked_for(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as (wire, _zk):

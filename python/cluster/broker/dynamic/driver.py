@@ -193,9 +193,14 @@ class DynamicConfigs:
             found = quotas.client_quotas(self.quotas)
             await asyncio.to_thread(self._data_plane.set_client_quotas, found)
         if addresses:
-            rates = [(await _address(host), rate) for host, rate in quotas.ip_rates(self.quotas).items()]
-            known = [(address, rate) for address, rate in rates if address != ""]
-            await asyncio.to_thread(self._data_plane.set_ip_quotas, known)
+            rates: list[tuple[str | None, float]] = []
+            for host, rate in quotas.ip_rates(self.quotas).items():
+                address = await _address(host)
+                if address == "":
+                    log.error("the connection rate of %s is ignored: its address cannot be found", host)
+                else:
+                    rates.append((address, rate))
+            await asyncio.to_thread(self._data_plane.set_ip_quotas, rates)
 
     # ---- commands of the handlers ----
 

@@ -202,5 +202,5 @@ def ip_rates(configs: Mapping[str, Mapping[str, str]]) -> dict[str | None, float
     for path, config in configs.items():
         entity, values = entity_of(path), values_of(path, config)
         if entity is not None and IP in entity and values:
-            found[entity[IP]] = values[IP_KEY]
+            found[entity[IP]] = max(values[IP_KEY], 0.0)
     return found
