@@ -267,23 +267,21 @@ def test_a_new_limit_holds_for_the_logs_that_are_open(tmp_path: Path) -> None:
 
 
 def test_what_another_program_writes_is_taken_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def write(zk: ZooKeeper, entity: str, **config: str) -> None:
+    async def write(zk: ZooKeeper, entity: str, config: dict[str, str]) -> None:
         path = znodes.config_path(entity)
-        data = znodes.encode_config({name.replace("_", "."): value for name, value in config.items()})
         await zk.ensure([path])
-        await zk.set(path, data)
+        await zk.set(path, znodes.encode_config(config))
         await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change(entity))
 
     async def work() -> None:
         async with served(tmp_path) as (wire, zk):
             # Two that nobody can read must not keep those after them.
             await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, b"not json")
-            await write(zk, "nobodys/x", a="b")
-            await write(zk, "topics/t", retention_ms="9")
-            await write(
-                zk, "brokers/<default>", log_segment_bytes="3000", log_dirs="/x", num_io_threads="many"
-            )
-            await write(zk, "users/u", producer_byte_rate="11")
+            await write(zk, "nobodys/x", {"a": "b"})
+            await write(zk, "topics/t", {"retention.ms": "9"})
+            dynamic = {"log.segment.bytes": "3000", "log.dirs": "/x", "num.io.threads": "many"}
+            await write(zk, "brokers/<default>", dynamic)
+            await write(zk, "users/u", {"producer_byte_rate": "11"})
             while not (await quotas(wire)):
                 pass
             assert await described(wire, TOPIC, "t", "retention.ms") == ("9", 1)
