@@ -173,6 +173,9 @@ async def create_topic(bootstrap: str) -> None:
         }
         answer = await wire.ask("CreateTopics", 4, topics=[topic], timeout_ms=30_000)
         assert answer["topics"][0]["error_code"] == 0
+        # Apache's broker knows a topic some time after it has answered.
+        while (await wire.ask("Metadata", 8, topics=[{"name": "t"}]))["topics"][0]["error_code"] != 0:
+            pass
 
 
 def ask_each(both: tuple[str, ...], name: str, version: int, **message: Any) -> list[dict[str, Any]]:
@@ -188,6 +191,9 @@ def entries(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     assert result["error_code"] == 0, result["error_message"]
     return {entry["name"]: entry for entry in result["configs"]}
 
+
+UNTHROTTLED = {"throttle_time_ms": 0}
+"""A broker that is busy may delay an answer."""
 
 OTHERWISE_HERE = {"listeners", "log.dirs", "zookeeper.connect", "advertised.listeners"}
 """Settings with a value of their own in each of the two brokers."""
@@ -260,32 +266,33 @@ SAME_CODE = [
     change(BROKER, "0", ("log.segment.bytes", SET, "1")),
     change(BROKER, "0", ("num.io.threads", SET, "100")),
     change(BROKER, "0", ("advertised.listeners", SET, "OTHER://h:1")),
-    change(BROKER, "0", ("listener.name.plaintext.ssl.key.password", SET, "p")),
     change(BROKER, "", ("listener.name.plaintext.ssl.key.password", SET, "p")),
     change(LOGGER, "5", ("root", SET, "INFO")),
 ]
 """Changes that both refuse with the same code; the words about values are our own."""
 
 
-def outcomes(both: tuple[str, str], resource: dict[str, Any]) -> list[tuple[str, str | None]]:
+def outcomes(both: tuple[str, str], resource: dict[str, Any]) -> list[tuple[str, str]]:
     answers = ask_each(both, "IncrementalAlterConfigs", 0, resources=[resource], validate_only=True)
-    found = [answer["responses"][0] for answer in answers]
-    return [
-        (for_code(item["error_code"]).name if item["error_code"] else "NONE", item["error_message"])
-        for item in found
-    ]
+    return [outcome(answer["responses"][0]) for answer in answers]
+
+
+def outcome(item: dict[str, Any]) -> tuple[str, str]:
+    """The name of an answer's error and its words, in which Scala's sets have names of several classes."""
+    code = item["error_code"]
+    return for_code(code).name if code else "NONE", str(item["error_message"]).replace("HashSet(", "Set(")
 
 
 def test_changes_are_answered_with_the_same_words(both: tuple[str, str]) -> None:
-    said = {str(resource): outcomes(both, resource) for resource in SAME_WORDS}
-    assert {key: value for key, value in said.items() if value[0] != value[1]} == {}
+    for resource in SAME_WORDS:
+        theirs, ours = outcomes(both, resource)
+        assert ours == theirs, resource
 
 
 def test_changes_are_refused_with_the_same_code(both: tuple[str, str]) -> None:
-    said = {str(resource): outcomes(both, resource) for resource in SAME_CODE}
-    differing = {key: value for key, value in said.items() if value[0][0] != value[1][0]}
-    assert differing == {}
-    assert all(theirs[0] != "NONE" for theirs, _ in said.values())
+    for resource in SAME_CODE:
+        theirs, ours = outcomes(both, resource)
+        assert ours[0] == theirs[0] != "NONE", (resource, theirs, ours)
 
 
 QUOTA_ENTITIES: list[dict[str, str | None]] = [
@@ -320,10 +327,10 @@ def test_quotas_are_answered_and_found_the_same(both: tuple[str, str]) -> None:
     ]
     for entry in refused:
         theirs, ours = ask_each(both, "AlterClientQuotas", 0, entries=[entry], validate_only=False)
-        assert theirs == ours
+        assert theirs | UNTHROTTLED == ours | UNTHROTTLED
         assert theirs["entries"][0]["error_code"] != 0
     entries = [
-        alteration(entity, producer_byte_rate=1000.0 + number, request_percentage=0.5)
+        alteration(entity, producer_byte_rate=1e9 + number, request_percentage=90000.5)
         for number, entity in enumerate(QUOTA_ENTITIES)
     ] + [alteration({"ip": "127.0.0.77"}, connection_creation_rate=9.0)]
     for answer in ask_each(both, "AlterClientQuotas", 0, entries=entries, validate_only=False):
@@ -371,7 +378,7 @@ def test_clusters_are_described_the_same(both: tuple[str, str]) -> None:
         [broker] = answer["brokers"]
         assert f"{broker.pop('host')}:{broker.pop('port')}" == bootstrap
         assert len(answer.pop("cluster_id")) == 22
-    assert theirs == ours
+    assert theirs | UNTHROTTLED == ours | UNTHROTTLED
 
 
 # ---- one coordinator, one after the other ----
@@ -404,7 +411,7 @@ def write(bootstrap: str, number: int) -> None:
         )
         assert answer["responses"][0]["error_code"] == 0, answer
     quotas = [
-        alteration(entity, producer_byte_rate=1000.0 + number, request_percentage=1.0 / number)
+        alteration(entity, producer_byte_rate=1e9 + number, request_percentage=90000.0 / number)
         for entity in QUOTA_ENTITIES
     ]
     ips = [alteration({"ip": name}, connection_creation_rate=100.0 + number) for name in ("127.0.0.77", None)]

@@ -79,8 +79,7 @@ def _topic_entry(setting: Setting, own: Mapping[str, str], live: LiveConfig) -> 
 
 def topic_synonyms(setting: Setting, own: Mapping[str, str], live: LiveConfig) -> tuple[Synonym, ...]:
     """Every place a topic's setting may come from."""
-    names = [name for name, _ in setting.synonyms]
-    lower = _broker_synonyms(names, live, setting.sensitive) if names else ()
+    lower = _broker_synonyms(setting.synonyms[0][0], live, setting.sensitive) if setting.synonyms else ()
     if setting.name not in own:
         return lower
     return (Synonym(setting.name, topic_value(setting, own, live), SOURCE_TOPIC), *lower)
@@ -128,7 +127,7 @@ def logger_entries(levels: Mapping[str, str]) -> list[Entry]:
 def _broker_entry(name: str, value: str | None, live: LiveConfig) -> Entry:
     setting = described_settings().get(name) or described_settings().get(base_name(name))
     sensitive = setting is None or setting.sensitive
-    found = _broker_synonyms(synonyms(name), live, sensitive)
+    found = _broker_synonyms(name, live, sensitive)
     return Entry(
         name,
         None if sensitive else value,
@@ -141,9 +140,8 @@ def _broker_entry(name: str, value: str | None, live: LiveConfig) -> Entry:
     )
 
 
-def _broker_synonyms(
-    names: tuple[str, ...] | list[str], live: LiveConfig, sensitive: bool
-) -> tuple[Synonym, ...]:
+def _broker_synonyms(wanted: str, live: LiveConfig, sensitive: bool) -> tuple[Synonym, ...]:
+    names = synonyms(wanted)
     layers = (
         (SOURCE_BROKER, live.own),
         (SOURCE_CLUSTER, live.cluster),
@@ -156,8 +154,8 @@ def _broker_synonyms(
         for name in names
         if name in layer
     ]
-    # As Kafka does: a list that does not lead up to the setting's first name says nothing about it.
-    while found and found[0].name != names[0]:
+    # As Kafka does: places before the first that has the setting's own name say nothing about it.
+    while found and found[0].name != wanted:
         found.pop(0)
     return tuple(found)
 
@@ -167,7 +165,7 @@ def _with_node_id(given: Mapping[str, str]) -> Mapping[str, str]:
     return {**given, "node.id": given["broker.id"]} if "broker.id" in given else given
 
 
-def _defaults(names: tuple[str, ...] | list[str]) -> dict[str, str]:
+def _defaults(names: tuple[str, ...]) -> dict[str, str]:
     settings = ((name, broker_settings().get(name)) for name in names)
     return {name: item.default for name, item in settings if item is not None and item.default is not None}
 

@@ -11,7 +11,7 @@ VERSIONS = (0, 1)
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Answers at once."""
+    """Answers at once; without an error its message is empty, not absent, as Kafka's is."""
     try:
         wanted = _filter(request.body["components"])
     except KafkaProtocolError as error:
@@ -23,7 +23,7 @@ async def handle(context: Context, request: Request) -> Body:
         and (values := quotas.values_of(path, config))
         and quotas.matches(wanted, request.body["strict"], entity)
     ]
-    return {"error_code": NONE, "error_message": None, "entries": entries}
+    return {"error_code": NONE, "error_message": "", "entries": entries}
 
 
 def _filter(components: list[Body]) -> dict[str, quotas.Component]:
