@@ -517,7 +517,7 @@ def test_a_kind_of_resource_there_is_not_fails_a_description_as_a_whole(tmp_path
             metrics = {"resource_type": METRICS, "resource_name": "m", "configuration_keys": []}
             answer = await wire.ask("DescribeConfigs", 3, resources=[gone, metrics])
             assert [outcome(item) for item in answer["results"]] == [
-                "UNKNOWN_TOPIC_OR_PARTITION: None",
+                "UNKNOWN_TOPIC_OR_PARTITION: ",
                 "INVALID_REQUEST: Config type client-metrics is only supported on KRaft clusters",
             ]
 

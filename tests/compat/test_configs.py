@@ -173,7 +173,12 @@ async def create_topic(bootstrap: str) -> None:
         }
         answer = await wire.ask("CreateTopics", 4, topics=[topic], timeout_ms=30_000)
         assert answer["topics"][0]["error_code"] == 0
-        # Apache's broker knows a topic some time after it has answered.
+    await topic_known(bootstrap)
+
+
+async def topic_known(bootstrap: str) -> None:
+    """Apache's broker knows a topic some time after it has created it or started: asks until it does."""
+    async with Wire(bootstrap) as wire:
         while (await wire.ask("Metadata", 8, topics=[{"name": "t"}]))["topics"][0]["error_code"] != 0:
             pass
 
@@ -188,7 +193,7 @@ def ask_each(both: tuple[str, ...], name: str, version: int, **message: Any) -> 
 
 def entries(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     [result] = answer["results"]
-    assert result["error_code"] == 0, result["error_message"]
+    assert (result["error_code"], result["error_message"]) == (0, "")
     return {entry["name"]: entry for entry in result["configs"]}
 
 
@@ -447,6 +452,7 @@ def test_what_one_wrote_is_the_same_to_the_other(kafka_tools: KafkaTools, tmp_pa
                 write(address, 7)
                 ours = everything(address)
             apache.start()
+            asyncio.run(topic_known(apache.bootstrap))
             assert everything(apache.bootstrap) == ours
             wait_for_credential(apache.bootstrap)
         finally:

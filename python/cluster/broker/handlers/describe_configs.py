@@ -25,7 +25,9 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Describes each resource by itself; a kind of resource that there is not fails the whole request."""
+    """Describes each resource by itself; a kind of resource that there is not fails the whole request. Where there is
+    nothing to say of an error its message is empty, not absent, as Kafka's is.
+    """
     resources = request.body["resources"]
     for item in resources:
         if item["resource_type"] not in _DESCRIBERS:
@@ -38,11 +40,11 @@ def _describe(context: Context, request: Request, item: Body) -> Body:
     try:
         entries = _DESCRIBERS[item["resource_type"]](context, item["resource_name"])
     except KafkaProtocolError as error:
-        return answer | {"error_code": error.code, "error_message": told(error), "configs": []}
+        return answer | {"error_code": error.code, "error_message": told(error) or "", "configs": []}
     names = item["configuration_keys"]
     return answer | {
         "error_code": NONE,
-        "error_message": None,
+        "error_message": "",
         "configs": [_shown(request, entry) for entry in entries if not names or entry.name in names],
     }
 
