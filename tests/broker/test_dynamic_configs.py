@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from cluster.broker import Broker, start_embedded
 from cluster.broker.dynamic.store import NOTICES_KEPT_MS, ConfigStore
 from cluster.client import KafkaError, Producer
 from cluster.controller import ZooKeeper, znodes
 from cluster.errors import DuplicateResource, ResourceNotFound, for_code
+from cluster.model import Milliseconds
 
 from .wire import Wire
 
@@ -289,6 +291,33 @@ def test_what_another_program_writes_is_taken_in(tmp_path: Path, caplog: pytest.
             assert set(await describe(wire, BROKER, "")) == {"log.segment.bytes"}
             assert "log.dirs of brokers/<default> in the coordinator is ignored" in caplog.text
             assert "num.io.threads=many" in caplog.text
+
+    run(work)
+
+
+def test_changes_are_taken_in_after_the_session_was_lost(tmp_path: Path) -> None:
+    def end_session(hosts: str, session: tuple[int, bytes]) -> None:
+        """Takes the session over and closes it: to the broker it has expired."""
+        client = KazooClient(hosts=hosts, client_id=session)
+        client.start()
+        client.stop()
+        client.close()
+
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            host, port = zk._client.hosts[0]
+            other = await ZooKeeper.connect(f"{host}:{port}", Milliseconds(10_000), Milliseconds(10_000))
+            lost = zk.session_id
+            await asyncio.to_thread(end_session, f"{host}:{port}", zk._client.client_id)
+            await other.create("/config/users/u", znodes.encode_config({"producer_byte_rate": "5"}))
+            await other.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("users/u"))
+            while await quotas(wire) != ["user=u producer_byte_rate:5"] or zk.session_id == lost:
+                pass
+            await other.set("/config/users/u", znodes.encode_config({"producer_byte_rate": "6"}))
+            await other.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("users/u"))
+            while await quotas(wire) != ["user=u producer_byte_rate:6"]:
+                pass
+            await other.close()
 
     run(work)
 
