@@ -283,6 +283,9 @@ def test_what_another_program_writes_is_taken_in(tmp_path: Path, caplog: pytest.
             await write(zk, "topics/t", {"retention.ms": "9"})
             dynamic = {"log.segment.bytes": "3000", "log.dirs": "/x", "num.io.threads": "many"}
             await write(zk, "brokers/<default>", dynamic)
+            await write(zk, "brokers/0", {"listeners": "PLAINTEXT://127.0.0.1:1"})
+            await zk.create("/config/clients/c", b"not json")
+            await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("clients/c"))
             await write(zk, "users/u", {"producer_byte_rate": "11"})
             while not (await quotas(wire)):
                 pass
@@ -291,6 +294,8 @@ def test_what_another_program_writes_is_taken_in(tmp_path: Path, caplog: pytest.
             assert set(await describe(wire, BROKER, "")) == {"log.segment.bytes"}
             assert "log.dirs of brokers/<default> in the coordinator is ignored" in caplog.text
             assert "num.io.threads=many" in caplog.text
+            assert "opens its listeners at its start only" in caplog.text
+            assert "znode /config/clients/c cannot be read" in caplog.text
 
     run(work)
 

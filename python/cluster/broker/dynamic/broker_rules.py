@@ -188,7 +188,8 @@ def _check_threads(before: BrokerConfig, after: BrokerConfig) -> None:
             raise ConfigError(name, new, f"at least 1, and from half to double the current value {old}")
 
 
-def _check_listeners(before: BrokerConfig, after: BrokerConfig) -> None:
+def check_listeners(before: BrokerConfig, after: BrokerConfig) -> None:
+    """ConfigError for what cannot be another while listeners are open."""
     for name in ("listeners", "listener.security.protocol.map"):
         if after.values[name] != before.values[name]:
             raise ConfigError(
@@ -238,7 +239,7 @@ def _check_local_retention(before: BrokerConfig, after: BrokerConfig) -> None:
 
 _CHECKS: tuple[Callable[[BrokerConfig, BrokerConfig], None], ...] = (
     _check_threads,
-    _check_listeners,
+    check_listeners,
     _check_limits,
     _check_local_retention,
 )

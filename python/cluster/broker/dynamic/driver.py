@@ -29,6 +29,9 @@ from cluster.model import BrokerId
 
 log = logging.getLogger(__name__)
 
+_READS_AT_ONCE = 256
+"""How many znodes are read at the same time at the start, as the controller does it."""
+
 CLUSTER_ENTITY = f"brokers/{znodes.DEFAULT_ENTITY}"
 
 
@@ -81,8 +84,10 @@ class DynamicConfigs:
     async def start(self, data_plane: DataPlane, on_topic: TopicChanged, on_broker: BrokerChanged) -> None:
         """Applies what there is, and from now on what changes after `load`."""
         self._data_plane, self._topic_changed, self._broker_changed = data_plane, on_topic, on_broker
-        for entity in await self._store.quota_entities():
-            self.quotas[entity] = await self._store.read(entity)
+        entities = await self._store.quota_entities()
+        for first in range(0, len(entities), _READS_AT_ONCE):
+            batch = entities[first : first + _READS_AT_ONCE]
+            self.quotas |= zip(batch, await asyncio.gather(*map(self._read, batch)), strict=True)
         loaded, self.live.current = self.live.current, self.live.static
         if loaded is not self.live.static:
             await self._take_broker_config(loaded)
@@ -145,13 +150,23 @@ class DynamicConfigs:
             elif kind not in ("topics", "brokers"):
                 log.warning("nobody knows what %s, whose settings were changed, is", entity)
 
+    async def _read(self, entity: str) -> dict[str, str]:
+        """The settings of an entity; none, and a line in the log, when nobody can read its znode."""
+        try:
+            return await self._store.read(entity)
+        except znodes.ZnodeError as error:
+            log.error("the settings of %s are ignored: %s", entity, error)
+            return {}
+
     # ---- the broker's settings ----
 
     async def _reload_broker(self) -> None:
-        self.live.cluster = _readable(CLUSTER_ENTITY, await self._store.read(CLUSTER_ENTITY), own=False)
-        self.live.own = _readable(self._own_entity, await self._store.read(self._own_entity), own=True)
+        self.live.cluster = _readable(CLUSTER_ENTITY, await self._read(CLUSTER_ENTITY), own=False)
+        self.live.own = _readable(self._own_entity, await self._read(self._own_entity), own=True)
         try:
             config = self.live.effective(self.live.cluster, self.live.own)
+            if self._data_plane is not None:
+                broker_rules.check_listeners(self.live.current, config)
         except ConfigError as error:
             log.error("dynamic settings of the broker are not applied: %s", error)
             return
@@ -178,7 +193,7 @@ class DynamicConfigs:
     # ---- quotas ----
 
     async def _reload_quotas(self, entity: str) -> None:
-        config = await self._store.read(entity)
+        config = await self._read(entity)
         if config:
             self.quotas[entity] = config
         else:
