@@ -294,7 +294,7 @@ def test_what_another_program_writes_is_taken_in(tmp_path: Path, caplog: pytest.
             assert set(await describe(wire, BROKER, "")) == {"log.segment.bytes"}
             assert "log.dirs of brokers/<default> in the coordinator is ignored" in caplog.text
             assert "num.io.threads=many" in caplog.text
-            assert "opens its listeners at its start only" in caplog.text
+            assert "are opened at the next start only" in caplog.text
             assert "znode /config/clients/c cannot be read" in caplog.text
 
     run(work)

@@ -14,7 +14,13 @@ import pytest
 from cluster.broker.config import BrokerConfig
 from cluster.broker.dynamic import loggers, quotas
 from cluster.broker.dynamic.alteration import Change, Op, check_changes, increments, replacement
-from cluster.broker.dynamic.broker_rules import check_broker_config, checked, unreadable
+from cluster.broker.dynamic.broker_rules import (
+    check_broker_config,
+    checked,
+    other_listeners,
+    unreadable,
+    with_open_listeners,
+)
 from cluster.broker.dynamic.description import (
     SOURCE_BROKER,
     SOURCE_BROKER_FILE,
@@ -237,6 +243,21 @@ def test_what_others_wrote_and_cannot_be_applied_stays_in_the_znode() -> None:
         checked(again, live(), own=True)(stored)
     away = increments([Change("log.dirs", Op.DELETE, None)], {})
     assert "log.dirs" not in checked(away, live(), own=True)(stored)
+
+
+def test_listeners_that_are_open_stay() -> None:
+    opened = live(own={"listeners": "PLAINTEXT://localhost:1"})
+    assert not other_listeners(opened)
+    opened.own = {"log.segment.bytes": "4096"}
+    assert other_listeners(opened)
+    assert with_open_listeners(opened) == {
+        "listeners": "PLAINTEXT://localhost:1",
+        "log.segment.bytes": "4096",
+    }
+    of_file = live()
+    of_file.own = {"listeners": "PLAINTEXT://localhost:1"}
+    assert other_listeners(of_file)
+    assert with_open_listeners(of_file)["listeners"] == FILE["listeners"]
 
 
 # ---- descriptions ----

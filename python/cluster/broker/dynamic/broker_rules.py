@@ -11,7 +11,7 @@ from functools import cache
 
 from cluster.broker.config import BrokerConfig
 from cluster.broker.dynamic.alteration import Alteration
-from cluster.broker.dynamic.live import LISTENER_PREFIX, LiveConfig, base_name
+from cluster.broker.dynamic.live import LISTENER_PREFIX, LiveConfig, base_name, overlaid
 from cluster.broker.settings import ConfigError, Setting, broker_settings
 from cluster.errors import InvalidConfig, InvalidRequest
 
@@ -32,6 +32,9 @@ SECURITY = frozenset(
 """Changed for one listener only, by its prefix (`SslConfigs.RECONFIGURABLE_CONFIGS`)."""
 
 _LISTENERS = frozenset({"advertised.listeners", "listeners", "listener.security.protocol.map"})
+_AT_START = ("listeners", "listener.security.protocol.map")
+"""What this broker, unlike Kafka's, takes at its start only."""
+
 _LISTENER_LIMITS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
 """What can be said of a listener for all brokers (`ClusterLevelListenerConfigs`)."""
 
@@ -188,9 +191,20 @@ def _check_threads(before: BrokerConfig, after: BrokerConfig) -> None:
             raise ConfigError(name, new, f"at least 1, and from half to double the current value {old}")
 
 
-def check_listeners(before: BrokerConfig, after: BrokerConfig) -> None:
-    """ConfigError for what cannot be another while listeners are open."""
-    for name in ("listeners", "listener.security.protocol.map"):
+def with_open_listeners(live: LiveConfig) -> dict[str, str]:
+    """This broker's dynamic settings, with the listeners that are open instead of those they name."""
+    others = {name: text for name, text in live.own.items() if name not in _AT_START}
+    return others | {name: live.current.given[name] for name in _AT_START if name in live.current.given}
+
+
+def other_listeners(live: LiveConfig) -> bool:
+    """Whether the next start opens other listeners."""
+    after = overlaid(live.static.given, live.own)
+    return any(after.get(name) != live.current.given.get(name) for name in _AT_START)
+
+
+def _check_listeners(before: BrokerConfig, after: BrokerConfig) -> None:
+    for name in _AT_START:
         if after.values[name] != before.values[name]:
             raise ConfigError(
                 name, after.given.get(name), "this broker opens its listeners at its start only"
@@ -239,7 +253,7 @@ def _check_local_retention(before: BrokerConfig, after: BrokerConfig) -> None:
 
 _CHECKS: tuple[Callable[[BrokerConfig, BrokerConfig], None], ...] = (
     _check_threads,
-    check_listeners,
+    _check_listeners,
     _check_limits,
     _check_local_retention,
 )

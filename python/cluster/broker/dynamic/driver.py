@@ -163,10 +163,13 @@ class DynamicConfigs:
     async def _reload_broker(self) -> None:
         self.live.cluster = _readable(CLUSTER_ENTITY, await self._read(CLUSTER_ENTITY), own=False)
         self.live.own = _readable(self._own_entity, await self._read(self._own_entity), own=True)
+        own = self.live.own
+        if self._data_plane is not None:
+            own = broker_rules.with_open_listeners(self.live)
+            if broker_rules.other_listeners(self.live):
+                log.error("listeners that were changed in the coordinator are opened at the next start only")
         try:
-            config = self.live.effective(self.live.cluster, self.live.own)
-            if self._data_plane is not None:
-                broker_rules.check_listeners(self.live.current, config)
+            config = self.live.effective(self.live.cluster, own)
         except ConfigError as error:
             log.error("dynamic settings of the broker are not applied: %s", error)
             return
