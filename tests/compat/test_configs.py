@@ -300,6 +300,29 @@ def test_changes_are_refused_with_the_same_code(both: tuple[str, str]) -> None:
         assert ours[0] == theirs[0] != "NONE", (resource, theirs, ours)
 
 
+def replacement(kind: int, name: str, **config: str | None) -> dict[str, Any]:
+    configs = [{"name": key.replace("_", "."), "value": value} for key, value in config.items()]
+    return {"resource_type": kind, "resource_name": name, "configs": configs}
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        [replacement(TOPIC, "t", retention_ms="1000"), replacement(TOPIC, "unknown")],
+        [replacement(TOPIC, "t"), replacement(BROKER, ""), replacement(TOPIC, "t")],
+        [replacement(TOPIC, "t", retention_ms=None, segment_ms=None)],
+        [replacement(BROKER, "0", log_dirs="/x"), replacement(BROKER, "0x")],
+        [replacement(LOGGER, "0", root="INFO"), replacement(16, "m"), replacement(32, "g")],
+    ],
+)
+def test_replacements_are_answered_with_the_same_words(
+    both: tuple[str, str], resources: list[dict[str, Any]]
+) -> None:
+    answers = ask_each(both, "AlterConfigs", 1, resources=resources, validate_only=True)
+    theirs, ours = ([outcome(item) for item in answer["responses"]] for answer in answers)
+    assert ours == theirs
+
+
 QUOTA_ENTITIES: list[dict[str, str | None]] = [
     {"user": "ann"},
     {"user": None},
