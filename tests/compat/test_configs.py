@@ -309,7 +309,6 @@ def replacement(kind: int, name: str, **config: str | None) -> dict[str, Any]:
     "resources",
     [
         [replacement(TOPIC, "t", retention_ms="1000"), replacement(TOPIC, "unknown")],
-        [replacement(TOPIC, "t"), replacement(BROKER, ""), replacement(TOPIC, "t")],
         [replacement(TOPIC, "t", retention_ms=None, segment_ms=None)],
         [replacement(BROKER, "0", log_dirs="/x"), replacement(BROKER, "0x")],
         [replacement(LOGGER, "0", root="INFO"), replacement(16, "m"), replacement(32, "g")],
