@@ -93,6 +93,27 @@ def test_batches_are_no_larger_than_asked_for(tmp_path: Path, codec: str) -> Non
     assert 50 <= len(sizes) <= 60
 
 
+def test_a_layout_that_arrow_cannot_take_is_an_error(tmp_path: Path) -> None:
+    # Broken if it failed: a program that catches exceptions would be ended by somebody's table, for a panic is none.
+    entry = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    fixed = pa.array([[{"key": "a", "value": b"1"}]] * 3, pa.list_(entry, 1))
+    with logcore.open(tmp_path) as log:
+        for name, expected in (
+            ("headers", "column headers has the type FixedSizeList"),
+            ("topic", "append a copy of it"),
+        ):
+            table = pa.table({"value": [b"1", b"2", b"3"], name: fixed}).slice(1)
+            for given in (table, table.to_reader()):
+                with pytest.raises((TypeError, ValueError), match=expected):
+                    log.append_table(given)
+            with pytest.raises((TypeError, ValueError)):
+                log.append_table(table.to_batches()[0])
+        assert log.end_offset == 0
+        # The way out that is told.
+        table = pa.table({"value": [b"1", b"2", b"3"], "topic": fixed}).slice(1)
+        assert log.append_table(table.take(list(range(len(table))))) == (0, 1)
+
+
 def test_a_table_that_is_refused_appends_nothing(tmp_path: Path) -> None:
     # Broken if it failed: somebody who mends a table and appends it again would have part of it twice.
     with logcore.open(tmp_path, segment_bytes=3000, max_message_bytes=2000) as log:

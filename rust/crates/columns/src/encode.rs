@@ -65,7 +65,7 @@ pub fn encode_rows(
 ///
 /// # Errors
 /// Those of [`encode_rows`] that do not depend on rows.
-fn check_schema(schema: &Schema) -> Result<(), ColumnsError> {
+pub fn check_schema(schema: &Schema) -> Result<(), ColumnsError> {
     let mut found = Vec::new();
     for field in schema.fields() {
         let column = Column::from_name(field.name())?;
