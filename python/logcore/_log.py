@@ -205,9 +205,9 @@ class Log:
 
         `table` is anything that speaks Arrow's PyCapsule protocol: pyarrow's and polars' frames, a reader of
         record batches, a `logcore.columns` scan. It has a column `key` or `value` (binary or string), and may
-        have `timestamp` (a timestamp, or int64 of milliseconds; the present where it is null) and `headers` (a
-        list of structs of key and value, or a map). Columns that a scan adds (topic, partition, offset,
-        timestampType) are passed over; others are refused.
+        have `timestamp` (a timestamp, or int64 of milliseconds; not before 1970; the present where it is null)
+        and `headers` (a list of structs of key and value, or a map). Columns that a scan adds (topic, partition,
+        offset, timestampType) are passed over; others are refused.
 
         All rows are encoded and checked before the first is appended, so a bad row appends nothing; what is more
         than a segment (`segment_bytes`) is appended in several pieces. Give a large stream batch by batch.

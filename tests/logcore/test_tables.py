@@ -93,6 +93,36 @@ def test_batches_are_no_larger_than_asked_for(tmp_path: Path, codec: str) -> Non
     assert 50 <= len(sizes) <= 60
 
 
+def bad_times() -> list[tuple[pa.Table, str]]:
+    """Tables whose second row has a time that no record can have, and what is wrong with it."""
+    before, beyond = "its timestamp is before 1970", "its timestamp is more than 64 bits"
+    times = [
+        *((pa.array([0, -1], pa.timestamp(unit)), before) for unit in ("s", "ms", "us", "ns")),
+        (pa.array([0, -1], pa.int64()), before),
+        (pa.array([0, -(2**63)], pa.timestamp("us")), before),
+        (pa.array([0, 2**62], pa.timestamp("s")), beyond),
+    ]
+    return [(pa.table({"value": [b"a", b"b"], "timestamp": column}), text) for column, text in times]
+
+
+def test_only_a_null_is_the_present(tmp_path: Path) -> None:
+    # Broken if it failed: a record would have another time than its row, or none where it should have the present.
+    units = [
+        ("s", 2**53, 1000, 1),
+        ("ms", 2**63 - 1, 1, 1),
+        ("us", 2**63 - 1, 1, 1000),
+        ("ns", 1_999_999, 1, 10**6),
+    ]
+    with logcore.open(tmp_path) as log:
+        for unit, largest, multiply, divide in units:
+            before = int(time.time() * 1000)
+            column = pa.array([0, largest, None], pa.timestamp(unit))
+            first, _ = log.append_table(pa.table({"value": [b""] * 3, "timestamp": column}))
+            zero, large, present = [record.timestamp for record in log.records(first)]
+            assert (zero, large) == (0, largest * multiply // divide), unit
+            assert before <= present <= int(time.time() * 1000)
+
+
 def test_a_layout_that_arrow_cannot_take_is_an_error(tmp_path: Path) -> None:
     # Broken if it failed: a program that catches exceptions would be ended by somebody's table, for a panic is none.
     entry = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -121,6 +151,7 @@ def test_a_table_that_is_refused_appends_nothing(tmp_path: Path) -> None:
         wrong: list[tuple[pa.Table, type[Exception], str]] = [
             (pa.table({"value": good, "timestamp": [1] * 19 + [-5]}), ValueError, "row 19"),
             (pa.table({"value": [*good, b"y" * 3000]}), logcore.RecordTooLargeError, "max.message.bytes"),
+            *((table, ValueError, f"row 1 cannot be appended: {text}") for table, text in bad_times()),
             (pa.table({"offset": [1]}), ValueError, "has neither"),
             (pa.table({"value": good, "rows": good}), ValueError, 'no column "rows"'),
             (pa.table({"value": [1.0]}), TypeError, "column value has the type Float64"),
