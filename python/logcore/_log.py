@@ -212,10 +212,10 @@ class Log:
         All rows are encoded and checked before the first is appended, so a bad row appends nothing; what is more
         than a segment (`segment_bytes`) is appended in several pieces. Give a large stream batch by batch.
 
-        `compression` is the log's unless given, `level` the codec's own; a batch has at most `batch_bytes`
-        bytes, `max_message_bytes` if None, unless a single row is larger.
+        `compression` is the log's unless given, `level` the codec's own, as in `build_batch`; a batch has at most
+        `batch_bytes` bytes, `max_message_bytes` if None, unless a single row is larger.
 
-        Raises ValueError (columns, rows), TypeError (types), RecordTooLargeError, and as `append` does.
+        Raises ValueError (columns, rows, level), TypeError (types), RecordTooLargeError, and as `append` does.
 
         >>> import logcore, pyarrow, tempfile
         >>> table = pyarrow.table({"key": ["UA", None], "value": [b"departed", b"landed"]})
@@ -689,8 +689,10 @@ def build_batch(
 ) -> bytes:
     """One record batch (format v2, KIP-98) of all `records`, for `Log.append_batches` or a Kafka client.
 
-    `level` is the codec's own; `producer` is id, epoch and first sequence of an idempotent producer.
-    Raises ValueError for an unknown compression or no records.
+    `level` is the codec's own, as in Kafka: gzip's from 1 to 9, or -1 for its default; lz4's from 1 to 17, which all
+    compress alike here; zstd's from -131072 to 22; none and snappy have none. `producer` is id, epoch and first
+    sequence of an idempotent producer. Raises ValueError for an unknown compression, a level the codec does not
+    have, or no records.
 
     >>> import logcore
     >>> batch = logcore.build_batch([(b"key", b"value", {"h": None}, 5)], compression="lz4")

@@ -141,9 +141,10 @@ impl PyLog {
         batch_bytes: Option<usize>,
     ) -> PyResult<(i64, i64)> {
         let limit = self.batch_bytes();
+        let compression = compression.map_or(Ok(self.compression), encode::codec)?;
         let options = EncodeOptions {
-            compression: compression.map_or(Ok(self.compression), encode::codec)?,
-            level,
+            compression,
+            level: encode::codec_level(compression, level)?,
             batch_bytes: batch_bytes.unwrap_or(limit).min(limit),
             now_ms: system_now_ms(),
         };

@@ -144,6 +144,29 @@ def test_a_layout_that_arrow_cannot_take_is_an_error(tmp_path: Path) -> None:
         assert log.append_table(table.take(list(range(len(table))))) == (0, 1)
 
 
+def test_a_level_the_codec_does_not_have_is_refused(tmp_path: Path) -> None:
+    # Broken if it failed: a mistake in a level would be taken for another level, and nobody would know.
+    table, records = pa.table({"value": [b"departed"]}), [b"departed"]
+    ranges = {"gzip": (1, 9), "lz4": (1, 17), "zstd": (-131072, 22)}
+    with logcore.open(tmp_path) as log:
+        for codec, (least, most) in ranges.items():
+            for level in (least, most):
+                log.append_table(table, compression=codec, level=level)
+                log.append_batches(logcore.build_batch(records, codec, level=level))
+            for level in (least - 1, most + 1, -(2**31), 2**31 - 1):
+                expected = rf"level {level} is none of {codec}'s, which are {least} to {most}"
+                with pytest.raises(ValueError, match=expected):
+                    log.append_table(table, compression=codec, level=level)
+                with pytest.raises(ValueError, match=expected):
+                    logcore.build_batch(records, codec, level=level)
+        # gzip's -1 is its default, not its least.
+        many = [b"%d" % n for n in range(5000)]
+        times = [(None, value, None, 1000) for value in many]
+        batches = {level: logcore.build_batch(times, "gzip", level=level) for level in (-1, None, 1)}
+        assert batches[-1] == batches[None] != batches[1]
+        assert {record.value for record in log} == {b"departed"}
+
+
 def test_a_table_that_is_refused_appends_nothing(tmp_path: Path) -> None:
     # Broken if it failed: somebody who mends a table and appends it again would have part of it twice.
     with logcore.open(tmp_path, segment_bytes=3000, max_message_bytes=2000) as log:
