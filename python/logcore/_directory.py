@@ -182,7 +182,8 @@ class LogDirectory(Mapping[tuple[str, int], Log]):
         return isinstance(self._native, _Reader)
 
     def close(self) -> None:
-        """Closes every log, writes the checkpoints, marks the directory as whole. Closing again does nothing.
+        """Closes every log, writes the checkpoints, marks the directory as whole. Closing again does nothing, and
+        neither does closing in a forked child, whose parent's the directory is.
 
         Raises LogIOError when something could not be brought to disk; the rest is closed all the same.
         """

@@ -108,7 +108,8 @@ def open(
 class Log:
     """A log in one directory; made by `logcore.open`. Safe to use from several threads.
 
-    A context manager: leaving the block closes it. A log that is not closed is recovered at the next opening.
+    A context manager: leaving the block closes it. A log that is not closed is recovered at the next opening. A
+    forked child may read it; it is its parent's to write and to close.
     """
 
     __slots__ = ("_native",)
@@ -676,7 +677,8 @@ class Log:
         self._native.flush()
 
     def close(self) -> None:
-        """Flushes and closes; closing again does nothing. Views from `fetch` stay valid."""
+        """Flushes and closes; closing again does nothing, and neither does closing in a forked child. Views from
+        `fetch` stay valid."""
         self._native.close()
 
 
