@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -312,7 +313,7 @@ class Log:
         interrupts it. With `read_committed` a transaction's records come once it is committed.
 
         Raises OffsetOutOfRangeError, also when retention has overtaken; CorruptLogError; LogClosedError when the
-        log is closed meanwhile; LogIOError.
+        log is closed meanwhile; LogIOError; ValueError (isolation level, a timeout that is nan).
 
         >>> import logcore, tempfile, threading
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -327,7 +328,7 @@ class Log:
         """
         end = self._native.readable_end(isolation_level)
         start = end if offset is None else offset
-        return self._follow(_native.Watch(self._native), start, timeout, isolation_level)
+        return self._follow(_native.Watch(self._native), start, _seconds(timeout), isolation_level)
 
     def _follow(
         self, watch: _native.Watch, offset: int, timeout: float | None, isolation_level: IsolationLevel
@@ -361,7 +362,9 @@ class Log:
         """
         end = self._native.readable_end(isolation_level)
         start = end if offset is None else offset
-        return self._follow_batches(_native.Watch(self._native), start, timeout, max_bytes, isolation_level)
+        return self._follow_batches(
+            _native.Watch(self._native), start, _seconds(timeout), max_bytes, isolation_level
+        )
 
     def _follow_batches(
         self,
@@ -402,7 +405,7 @@ class Log:
 
         end = self._native.readable_end(isolation_level)
         start = end if offset is None else offset
-        return follow_async(self._native, start, timeout, FETCH_BYTES, isolation_level)
+        return follow_async(self._native, start, _seconds(timeout), FETCH_BYTES, isolation_level)
 
     def scan(
         self,
@@ -680,6 +683,13 @@ class Log:
         """Flushes and closes; closing again does nothing, and neither does closing in a forked child. Views from
         `fetch` stay valid."""
         self._native.close()
+
+
+def _seconds(timeout: float | None) -> float | None:
+    """A timeout as every way of following takes it: nan is refused, for no time is ever after it."""
+    if timeout is not None and math.isnan(timeout):
+        raise ValueError("a timeout is a number of seconds, not nan")
+    return timeout
 
 
 def build_batch(
