@@ -21,6 +21,16 @@ from cluster.cli import main
 
 GOLDEN = Path(__file__).parents[2] / "rust/crates/storage/tests/fixtures/kafka-3.9.1/golden-0"
 SEGMENT = "00000000000000000000.log"
+# The flags that have one value.
+SINGLE = (
+    ["--files", "y.log"],
+    ["--max-message-size", "5"],
+    ["--max-bytes", "5"],
+    ["--value-decoder-class", "long"],
+    ["--key-decoder-class", "string"],
+    ["--format", "json"],
+    ["--out", "z"],
+)
 
 
 @pytest.fixture
@@ -123,6 +133,7 @@ def test_arrow(partition: Path, tmp_path: Path) -> None:
         (["--files", "x.log", "--out", "y"], "--out goes with"),
         (["--files", "x.index", "--format", "arrow"], "takes .log files"),
         (["--files", "x.log", "--format", "arrow", "--offsets-decoder"], "without a decoder"),
+        *((["--files", "x.log", *flag, *flag], f"{flag[0]} is given more than once") for flag in SINGLE),
     ],
 )
 def test_wrong_arguments(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

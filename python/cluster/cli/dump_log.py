@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.cli import _dump_files as files
-from cluster.cli._common import CommandError, Parser
+from cluster.cli._common import CommandError, Once, Parser
 
 if TYPE_CHECKING:
     from cluster.cli._dump_decoders import Parse
@@ -21,6 +21,7 @@ STRING_DECODER = "org.apache.kafka.tools.api.StringDecoder"
 
 def parser() -> Parser:
     options = Parser("dump-log", "Prints what is in the files of a log's segments; changes nothing.")
+    options.register("action", None, Once)
     options.add_argument(
         "--files",
         required=True,
