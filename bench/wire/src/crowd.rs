@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::time::Timespec;
@@ -113,6 +114,10 @@ fn failed(what: &str) -> impl FnOnce(Errno) -> BenchError {
     move |error| BenchError::io(what)(error.into())
 }
 
+fn timespec(time: Duration) -> Result<Timespec, BenchError> {
+    Timespec::try_from(time).map_err(|_| BenchError::Usage("a wait that is too long".to_owned()))
+}
+
 impl Crowd {
     fn new(requests: Requests) -> Result<Self, BenchError> {
         Ok(Self {
@@ -164,11 +169,13 @@ impl Crowd {
 
     /// Waits for sockets until `until` (without one, until something happens), and reads and writes those that can.
     pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<(), BenchError> {
-        let time = until.map_or(STALLED, |until| {
-            until.saturating_duration_since(Instant::now())
-        });
-        let timeout = Timespec::try_from(time)
-            .map_err(|_| BenchError::Usage("a wait that is too long".to_owned()))?;
+        let timeout = match until {
+            Some(until) => {
+                self.wait_exactly(until)?;
+                Timespec::default()
+            }
+            None => timespec(STALLED)?,
+        };
         self.news.clear();
         let mut events = [MaybeUninit::<Event>::uninit(); EVENTS];
         let events = match epoll::wait(&self.epoll, &mut events[..], Some(&timeout)) {
@@ -193,6 +200,16 @@ impl Crowd {
         self.open -= self.news.len() as u64;
         self.answered += self.news.len() as u64;
         Ok(())
+    }
+
+    /// Waits for sockets until this instant. epoll counts in milliseconds, and a schedule cannot: poll does not.
+    fn wait_exactly(&self, until: Instant) -> Result<(), BenchError> {
+        let timeout = timespec(until.saturating_duration_since(Instant::now()))?;
+        let mut epoll = [PollFd::new(&self.epoll, PollFlags::IN)];
+        match poll(&mut epoll, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(failed("waiting for sockets")(error)),
+        }
     }
 
     /// Keeps `in_flight` requests of each connection under way until `end`, then waits for their answers.
