@@ -78,6 +78,12 @@ impl LeaderEpochs {
         self.entries.last().map(|(epoch, _)| *epoch)
     }
 
+    /// Where the latest epoch begins, if it is `epoch`.
+    pub(crate) fn start_of_latest(&self, epoch: i32) -> Option<i64> {
+        let (latest, start) = *self.entries.last()?;
+        (latest == epoch).then_some(start)
+    }
+
     /// The latest epoch, when the file has it too; a full disk may have kept it from being written.
     fn saved_latest(&self) -> Option<i32> {
         self.latest().filter(|_| !self.changed)
