@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use logcore_protocol::{Direction, schema};
 use logcore_server::{
-    ControlRequest, ListenerSpec, PartitionSpec, Properties, Server, ServerError as CoreError,
-    ServerOptions,
+    ControlRequest, ListenerSpec, PartitionSpec, Properties, Replica, Server,
+    ServerError as CoreError, ServerOptions,
 };
 use logcore_storage::LoadProgress;
 use parking_lot::Mutex;
@@ -125,6 +125,15 @@ fn topic_id(bytes: &[u8]) -> PyResult<[u8; 16]> {
     })
 }
 
+fn replicas(replicas: Vec<(i32, Option<String>)>, isr: &[i32]) -> Vec<Replica> {
+    let replica = |(id, rack)| Replica {
+        id,
+        rack,
+        in_sync: isr.contains(&id),
+    };
+    replicas.into_iter().map(replica).collect()
+}
+
 /// How far the opening of a server is; read by any thread while another opens it.
 #[pyclass(frozen, name = "LoadProgress", module = "logcore._native")]
 struct PyLoadProgress(Arc<LoadProgress>);
@@ -221,7 +230,7 @@ impl PyServer {
         clippy::too_many_arguments,
         reason = "one for each field of a partition"
     )]
-    #[pyo3(signature = (topic, topic_id, partition, leader_epoch, leader_id, config, new = true))]
+    #[pyo3(signature = (topic, topic_id, partition, leader_epoch, leader_id, config, new = true, replicas = Vec::new(), isr = Vec::new()))]
     fn create_partition(
         &self,
         py: Python<'_>,
@@ -232,6 +241,8 @@ impl PyServer {
         leader_id: i32,
         config: &Bound<'_, PyDict>,
         new: bool,
+        replicas: Vec<(i32, Option<String>)>,
+        isr: Vec<i32>,
     ) -> PyResult<()> {
         let spec = PartitionSpec {
             topic,
@@ -239,6 +250,7 @@ impl PyServer {
             partition,
             leader_epoch,
             leader_id,
+            replicas: self::replicas(replicas, &isr),
             config: properties(config)?,
             new,
         };

@@ -166,7 +166,7 @@ impl Connection<'_> {
             Err(error) => return (Outcome::Close(format!("malformed request: {error}")), None),
         };
         if key == produce::KEY {
-            return produce::handle(self.shared, &header, message, body);
+            return produce::handle(self.shared, &header, message, body).await;
         }
         drop(body);
         (self.answer_message(header, message).await, None)

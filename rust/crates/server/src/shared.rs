@@ -12,6 +12,7 @@ use crate::fetch_session::FetchSessions;
 use crate::lines::LogLines;
 use crate::logs::Logs;
 use crate::metrics::Metrics;
+use crate::purgatory::Purgatory;
 use crate::registry::Registry;
 
 pub(crate) struct Shared {
@@ -23,6 +24,7 @@ pub(crate) struct Shared {
     pub(crate) sessions: FetchSessions,
     pub(crate) lines: std::sync::Arc<LogLines>,
     pub(crate) metrics: Metrics,
+    pub(crate) purgatory: Purgatory,
     /// Set when the server starts, before the first connection.
     pub(crate) apis: OnceLock<ApiTable>,
     /// Becomes true once, when the server stops.
