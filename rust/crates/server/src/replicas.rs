@@ -95,7 +95,7 @@ impl Replicas {
         if leads && others_in_sync == 0 {
             log.set_unreplicated();
         } else {
-            log.set_replicated(log.high_watermark());
+            log.hold_high_watermark();
             known.raise_high_watermark(log);
         }
     }

@@ -218,7 +218,7 @@ fn bad_records_are_told_by_their_index() {
         (int(&answer, "error_code"), int(&answer, "log_start_offset")),
         (87, 0)
     );
-    let keyless = "Compacted topic cannot accept message without key in topic partition t-0.";
+    let keyless = "Compacted topic cannot accept message without key in topic partition t-0";
     let (errors, message) = faults(&answer);
     assert_eq!(errors, [(1, keyless.to_owned()), (3, keyless.to_owned())]);
     assert!(

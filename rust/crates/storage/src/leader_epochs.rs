@@ -139,7 +139,7 @@ impl LeaderEpochs {
     /// The largest epoch not after the one asked for, and the offset its records end before
     /// (`LeaderEpochFileCache.endOffsetFor`). `None` when this log knows no such epoch.
     pub(crate) fn end_offset(&self, epoch: i32, log_end: i64) -> Option<(i32, i64)> {
-        let latest = self.latest()?;
+        let latest = self.latest().filter(|_| epoch >= 0)?;
         if epoch == latest {
             return Some((epoch, log_end));
         }

@@ -31,8 +31,8 @@ pub enum Fault {
     AppendTime {
         timestamp: i64,
         offset: i64,
-        key_bytes: usize,
-        value_bytes: usize,
+        key_bytes: Option<usize>,
+        value_bytes: Option<usize>,
     },
 }
 
@@ -146,8 +146,8 @@ fn fault_of(record: &Record<'_>, appended: bool, config: &LogConfig, now_ms: i64
     appended.then(|| Fault::AppendTime {
         timestamp,
         offset,
-        key_bytes: record.key.map_or(0, <[u8]>::len),
-        value_bytes: record.value.map_or(0, <[u8]>::len),
+        key_bytes: record.key.map(<[u8]>::len),
+        value_bytes: record.value.map(<[u8]>::len),
     })
 }
 

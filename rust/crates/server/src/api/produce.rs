@@ -52,6 +52,9 @@ struct Request {
     parts: Vec<Part>,
 }
 
+/// The least that the length field of any format can say (`LegacyRecord.RECORD_OVERHEAD_V0`).
+const LENGTH_MIN: i64 = 14;
+
 /// `acks` of a producer that wants all replicas in sync to have its records.
 const ALL: i16 = -1;
 
@@ -74,6 +77,8 @@ struct Refused {
     code: ErrorCode,
     /// Which records are why.
     faults: Option<RecordFaults>,
+    /// For the client to read, where Kafka has one.
+    message: Option<String>,
     /// -1 where Kafka does not tell it.
     log_start_offset: i64,
     /// Who leads, when it is not this server.
@@ -85,6 +90,7 @@ impl From<ErrorCode> for Refused {
         Self {
             code,
             faults: None,
+            message: None,
             log_start_offset: -1,
             leader: None,
         }
@@ -352,10 +358,7 @@ fn with_log_start(place: &Partition, refused: Refused) -> Refused {
 /// The size of the batch, or before version 3 the batches, that the request has for a partition. Bytes of an incomplete
 /// further batch are not counted: they are dropped, as Kafka does.
 fn check_shape(version: i16, records: &[u8]) -> Result<usize> {
-    if records
-        .get(MAGIC_POSITION)
-        .is_some_and(|magic| *magic != MAGIC_V2 as u8)
-    {
+    if let Some(0 | 1) = records.get(MAGIC_POSITION) {
         return Err(ErrorCode::INVALID_RECORD.into());
     }
     let mut iterator = batches(records);
@@ -393,7 +396,20 @@ fn refuse_records(error: &RecordError) -> Refused {
         error if error.is_corruption() => ErrorCode::CORRUPT_MESSAGE,
         _ => ErrorCode::INVALID_RECORD,
     };
-    code.into()
+    // What Kafka finds before it takes the request apart it tells in words (`ByteBufferLogInputStream`).
+    let message = match error {
+        RecordError::InvalidLength { length, .. } if *length < LENGTH_MIN => Some(format!(
+            "Record size {length} is less than the minimum record overhead ({LENGTH_MIN})"
+        )),
+        RecordError::UnsupportedMagic(magic) => {
+            Some(format!("Invalid magic found in record: {magic}"))
+        }
+        _ => None,
+    };
+    Refused {
+        message,
+        ..code.into()
+    }
 }
 
 fn write(
@@ -516,7 +532,8 @@ fn refuse(answer: &mut Struct, version: i16, refused: &Refused, topic: &str) {
     answer
         .set("error_code", code.0)
         .set("base_offset", -1i64)
-        .set("log_start_offset", refused.log_start_offset);
+        .set("log_start_offset", refused.log_start_offset)
+        .set("error_message", refused.message.as_deref());
     if let Some(faults) = &refused.faults {
         let partition = format!("{topic}-{}", answer.int32("index"));
         tell_faults(answer, faults, &partition);
@@ -567,7 +584,7 @@ fn tell_faults(answer: &mut Struct, faults: &RecordFaults, partition: &str) {
 fn fault_text(fault: &RecordFault, compressed: bool, partition: &str) -> String {
     match fault.fault {
         Fault::Keyless => format!(
-            "Compacted topic cannot accept message without key in topic partition {partition}."
+            "Compacted topic cannot accept message without key in topic partition {partition}"
         ),
         Fault::Time {
             timestamp,
@@ -583,9 +600,16 @@ fn fault_text(fault: &RecordFault, compressed: bool, partition: &str) -> String 
             key_bytes,
             value_bytes,
         } => {
-            let kind = if compressed { "Partial" } else { "" };
+            // Java's two classes of records tell the length of null each in its own way.
+            let (kind, null) = if compressed {
+                ("Partial", "-1")
+            } else {
+                ("", "0")
+            };
+            let size = |bytes: Option<usize>| bytes.map_or(null.to_owned(), |n| n.to_string());
+            let (key, value) = (size(key_bytes), size(value_bytes));
             format!(
-                "Invalid timestamp type in message {kind}DefaultRecord(offset={offset}, timestamp={timestamp}, key={key_bytes} bytes, value={value_bytes} bytes). Producer should not set timestamp type to LogAppendTime."
+                "Invalid timestamp type in message {kind}DefaultRecord(offset={offset}, timestamp={timestamp}, key={key} bytes, value={value} bytes). Producer should not set timestamp type to LogAppendTime."
             )
         }
     }

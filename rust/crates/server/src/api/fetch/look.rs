@@ -84,7 +84,9 @@ impl Terms {
     pub(super) async fn look_or_wait(&self, shared: &Shared, wanted: &[Wanted]) -> Vec<Look> {
         let looks = self.look(shared, wanted);
         self.note_fetches(shared, wanted, &looks);
-        if self.wait.is_zero() || wanted.is_empty() || self.missing(&looks).is_none() {
+        let unknown = count_unknown(&looks);
+        if self.wait.is_zero() || unknown == wanted.len() || self.missing(&looks, unknown).is_none()
+        {
             return looks;
         }
         drop(looks);
@@ -99,7 +101,7 @@ impl Terms {
         };
         let look = || {
             let found = self.look(shared, wanted);
-            let missing = self.missing(&found);
+            let missing = self.missing(&found, unknown);
             Looked { found, missing }
         };
         wait.until(places.collect(), look).await
@@ -126,9 +128,13 @@ impl Terms {
         }
     }
 
-    /// How many bytes are missing; `None` when the response can go out.
-    fn missing(&self, looks: &[Look]) -> Option<u64> {
+    /// How many bytes are missing; `None` when the response can go out. Partitions that were `unknown` from the start hurry
+    /// nobody, as with Kafka: a client that keeps asking for them would never wait.
+    fn missing(&self, looks: &[Look], unknown: usize) -> Option<u64> {
         let mut bytes = 0;
+        if unknown > 0 && count_unknown(looks) > unknown {
+            return None;
+        }
         for look in looks {
             match look {
                 Ok(Found {
@@ -138,6 +144,7 @@ impl Terms {
                     slice,
                     ..
                 }) => bytes += slice.as_ref().map_or(0, |slice| slice.len),
+                Err(refused) if unknown > 0 && refused.is_unknown() => {}
                 _ => return None,
             }
         }
@@ -272,6 +279,11 @@ impl Terms {
             place,
         })
     }
+}
+
+fn count_unknown(looks: &[Look]) -> usize {
+    let unknown = |look: &&Look| look.as_ref().is_err_and(Refused::is_unknown);
+    looks.iter().filter(unknown).count()
 }
 
 /// The partition. A session whose topic was created anew is told so: it names the topic by an id that was the old one's.

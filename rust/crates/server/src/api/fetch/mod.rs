@@ -276,10 +276,14 @@ fn fill_refused(entry: &mut Struct, version: i16, refused: &Refused) {
         .set("high_watermark", -1i64)
         .set("last_stable_offset", -1i64)
         .set("log_start_offset", -1i64)
-        .set("preferred_read_replica", -1)
-        .set("records", Bytes::new());
-    if !refused.is_unknown() {
+        .set("preferred_read_replica", -1);
+    // Kafka has three ways to say that there is nothing.
+    let uncompressible = refused.code == ErrorCode::UNSUPPORTED_COMPRESSION_TYPE;
+    if !refused.is_unknown() && !uncompressible {
         entry.set("aborted_transactions", Value::Null);
+    }
+    if !uncompressible {
+        entry.set("records", Bytes::new());
     }
     if let (Some(leader), LEADER_SINCE..) = (refused.leader, version) {
         let current = entry

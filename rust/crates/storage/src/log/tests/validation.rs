@@ -92,7 +92,7 @@ fn only_the_broker_gives_append_times() {
         faults.first()[0].fault,
         Fault::AppendTime {
             timestamp: 9,
-            value_bytes: 1,
+            value_bytes: Some(1),
             ..
         }
     ));
