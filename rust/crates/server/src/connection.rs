@@ -223,11 +223,12 @@ impl<T: Transport> Connection<'_, T> {
             Err(error) => return Outcome::Close(format!("malformed request: {error}")).into(),
         };
         if key == produce::KEY {
-            let (outcome, memory) = produce::handle(self.shared, header, message, body);
+            let (outcome, kept) = produce::handle(self.shared, header, message, body, charge).await;
+            let (memory, charge) = kept.unzip();
             return Answered {
                 outcome,
                 memory,
-                charge,
+                charge: charge.unwrap_or_default(),
             };
         }
         drop(body);

@@ -45,23 +45,27 @@ pub(crate) async fn handle(
     };
     let bytes_max = shared.config.fetch_bytes_max.min(meter.fetch_bytes_max());
     let terms = parse_terms(header.api_version, bytes_max, request);
-    let session = parse_session(header.api_version, request);
+    let session = parse_session(header.api_version, request, terms.replica_id >= 0);
     // A long poll may wait for minutes: it keeps nothing of the frame.
     drop(message);
     let uses_topic_ids = session.uses_topic_ids;
+    let is_follower = session.is_follower;
     let context = match shared.sessions.begin(session) {
         Ok(context) => context,
-        Err(code) => return answer_error(header, code),
+        Err(code) => return answer_error(header, code, NO_SESSION),
     };
     let looks = terms.look_or_wait(shared, context.wanted()).await;
     if !meter.fetched(size(&looks)) {
         return answer_throttled(header, shared.sessions.still(&context));
     }
     count(shared, &looks);
-    let told: Vec<Told> = looks.iter().map(tell).collect();
-    match shared.sessions.finish(&context, uses_topic_ids, &told) {
+    let told: Vec<Told<'_>> = looks.iter().map(tell).collect();
+    match shared
+        .sessions
+        .finish(&context, uses_topic_ids, is_follower, &told)
+    {
         Ok((id, must)) => answer(header, id, context.wanted(), looks, &must),
-        Err(code) => answer_error(header, code),
+        Err(code) => answer_error(header, code, context.session_id()),
     }
 }
 
@@ -74,7 +78,9 @@ fn parse_terms(version: i16, bytes_max: u64, request: &Struct) -> Terms {
     };
     let bytes_max = unsigned(request.int32("max_bytes")).min(bytes_max);
     Terms {
+        version,
         replica_id,
+        rack: request.text("rack_id").to_owned(),
         wait: Duration::from_millis(unsigned(request.int32("max_wait_ms"))),
         bytes_min: unsigned(request.int32("min_bytes")).min(bytes_max),
         bytes_max,
@@ -82,7 +88,7 @@ fn parse_terms(version: i16, bytes_max: u64, request: &Struct) -> Terms {
     }
 }
 
-fn parse_session(version: i16, request: &Struct) -> SessionRequest {
+fn parse_session(version: i16, request: &Struct, is_follower: bool) -> SessionRequest {
     let uses_topic_ids = version >= TOPIC_IDS_SINCE;
     let topic_ref = |topic: &Struct| {
         if uses_topic_ids {
@@ -93,13 +99,15 @@ fn parse_session(version: i16, request: &Struct) -> SessionRequest {
     };
     let mut wanted = Vec::new();
     for topic in request.each("topics") {
-        let name = topic_ref(topic);
+        let topic_ref = topic_ref(topic);
         wanted.extend(topic.each("partitions").map(|partition| Wanted {
-            topic: name.clone(),
+            topic: topic_ref.clone(),
+            name: None,
             index: partition.int32("partition"),
             offset: partition.int64("fetch_offset"),
             current_leader_epoch: partition.int32("current_leader_epoch"),
             last_fetched_epoch: partition.int32("last_fetched_epoch"),
+            log_start_offset: partition.int64("log_start_offset"),
             bytes_max: unsigned(partition.int32("partition_max_bytes")),
         }));
     }
@@ -117,6 +125,7 @@ fn parse_session(version: i16, request: &Struct) -> SessionRequest {
         id: request.int32("session_id"),
         epoch: request.int32("session_epoch"),
         uses_topic_ids,
+        is_follower,
         wanted,
         forgotten,
     }
@@ -140,16 +149,20 @@ fn count(shared: &Shared, looks: &[Look]) {
     shared.metrics.failed_fetches.add(failed as u64);
 }
 
-fn tell(look: &Look) -> Told {
+fn tell(look: &Look) -> Told<'_> {
     match look {
         Ok(found) => Told {
+            topic: Some(&found.place.topic),
             high_watermark: found.high_watermark,
             log_start_offset: found.log_start_offset,
-            is_news: found.slice.is_some() || found.diverging.is_some(),
+            is_news: found.slice.is_some()
+                || found.diverging.is_some()
+                || found.preferred.is_some(),
             is_error: false,
             has_records: found.slice.is_some(),
         },
         Err(_) => Told {
+            topic: None,
             high_watermark: -1,
             log_start_offset: -1,
             is_news: true,
@@ -167,20 +180,20 @@ fn answer_throttled(header: &RequestHeader, session: Result<i32, ErrorCode>) -> 
             message.set("session_id", id);
             Response::new(header, &message.into()).into()
         }
-        Err(code) => answer_error(header, code),
+        Err(code) => answer_error(header, code, NO_SESSION),
     }
 }
 
 /// A response about the session, with no partition in it.
-fn answer_error(header: &RequestHeader, code: ErrorCode) -> Outcome {
+fn answer_error(header: &RequestHeader, code: ErrorCode, session_id: i32) -> Outcome {
     let mut message = response_message(KEY);
     message
         .set("error_code", code.0)
-        .set("session_id", NO_SESSION);
+        .set("session_id", session_id);
     Response::new(header, &message.into()).into()
 }
 
-/// The response: consecutive partitions of one topic are told together.
+/// The response: consecutive partitions of one topic are told together, and those that there are not come last.
 fn answer(
     header: &RequestHeader,
     session_id: i32,
@@ -196,6 +209,7 @@ fn answer(
     let empty_partition = empty_topic.element("partitions");
     let mut slices = Vec::new();
     let mut topics: Vec<(&TopicRef, Vec<Value>)> = Vec::new();
+    let mut unknown = Vec::new();
     for ((wanted, look), _) in wanted
         .iter()
         .zip(looks)
@@ -206,14 +220,18 @@ fn answer(
         entry.set("partition_index", wanted.index);
         match look {
             Ok(found) => slices.extend(fill_found(&mut entry, found)),
-            Err(refused) => fill_refused(&mut entry, header.api_version, &refused),
-        }
-        match topics.last_mut() {
-            Some((topic, partitions)) if **topic == wanted.topic => {
-                partitions.push(Value::Struct(entry))
+            Err(refused) => {
+                fill_refused(&mut entry, header.api_version, &refused);
+                if refused.is_unknown() {
+                    unknown.push((&wanted.topic, entry));
+                    continue;
+                }
             }
-            _ => topics.push((&wanted.topic, vec![Value::Struct(entry)])),
         }
+        add(&mut topics, &wanted.topic, entry);
+    }
+    for (topic, entry) in unknown {
+        add(&mut topics, topic, entry);
     }
     let topics = topics.into_iter().map(|(topic, partitions)| {
         let mut entry = empty_topic.clone();
@@ -227,12 +245,19 @@ fn answer(
     Response::with_slices(header, &message.into(), slices).into()
 }
 
+fn add<'a>(topics: &mut Vec<(&'a TopicRef, Vec<Value>)>, topic: &'a TopicRef, entry: Struct) {
+    match topics.last_mut() {
+        Some((last, partitions)) if *last == topic => partitions.push(Value::Struct(entry)),
+        _ => topics.push((topic, vec![Value::Struct(entry)])),
+    }
+}
+
 fn fill_found(entry: &mut Struct, found: Found) -> Option<LogSlice> {
     entry
         .set("high_watermark", found.high_watermark)
         .set("last_stable_offset", found.last_stable_offset)
         .set("log_start_offset", found.log_start_offset)
-        .set("preferred_read_replica", -1);
+        .set("preferred_read_replica", found.preferred.unwrap_or(-1));
     let aborted = found.aborted.map(|aborted| {
         let transactions = aborted.iter().map(|transaction| {
             let element = entry.element("aborted_transactions");
@@ -272,9 +297,15 @@ fn fill_refused(entry: &mut Struct, version: i16, refused: &Refused) {
         .set("high_watermark", -1i64)
         .set("last_stable_offset", -1i64)
         .set("log_start_offset", -1i64)
-        .set("preferred_read_replica", -1)
-        .set("aborted_transactions", Value::Null)
-        .set("records", Bytes::new());
+        .set("preferred_read_replica", -1);
+    // Kafka has three ways to say that there is nothing.
+    let uncompressible = refused.code == ErrorCode::UNSUPPORTED_COMPRESSION_TYPE;
+    if !refused.is_unknown() && !uncompressible {
+        entry.set("aborted_transactions", Value::Null);
+    }
+    if !uncompressible {
+        entry.set("records", Bytes::new());
+    }
     if let (Some(leader), LEADER_SINCE..) = (refused.leader, version) {
         let current = entry
             .element("current_leader")
