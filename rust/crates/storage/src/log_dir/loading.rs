@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use super::names::Kind;
-use super::{Found, Key, Logs, Partition};
+use super::{Found, Key, Logs, Partition, moves};
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::loader::{LastKnown, LoadProgress, Recovery, bytes_to_check};
@@ -170,6 +170,7 @@ fn load_one(
     config: LogConfig,
     surroundings: &Surroundings,
 ) -> Result<Partition> {
+    moves::check_not_moved(&one.dir)?;
     Ok(Partition {
         topic: one.key.0.clone(),
         partition: one.key.1,
