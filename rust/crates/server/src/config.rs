@@ -4,7 +4,7 @@
 //! here are somebody else's: whoever read the property file warns about those nobody knows.
 
 use std::collections::HashMap;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -48,6 +48,8 @@ pub(crate) struct ServerConfig {
     pub(crate) recovery_threads: Option<NonZeroUsize>,
     /// `log.cleaner.*`
     pub(crate) cleaner: CleanerConfig,
+    /// `replica.alter.log.dirs.io.max.bytes.per.second`; `None` is no limit.
+    pub(crate) move_bytes_per_second: Option<NonZeroU64>,
     /// What a topic has that overrides nothing.
     pub(crate) log_defaults: LogConfig,
 }
@@ -152,6 +154,14 @@ impl ServerConfig {
                 i32::MAX as usize,
             )?),
             cleaner: of.cleaner()?,
+            move_bytes_per_second: of
+                .number(
+                    "replica.alter.log.dirs.io.max.bytes.per.second",
+                    i64::MAX as u64,
+                    0,
+                    i64::MAX as u64,
+                )
+                .map(|rate| NonZeroU64::new(rate).filter(|rate| rate.get() < i64::MAX as u64))?,
             log_defaults: of.log_defaults()?,
         })
     }

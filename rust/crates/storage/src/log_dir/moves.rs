@@ -96,11 +96,6 @@ impl Move {
         Ok(begun)
     }
 
-    /// The directory the log is to be in.
-    pub fn destination(&self) -> &Arc<LogDir> {
-        &self.to
-    }
-
     /// Offsets that are not copied yet.
     pub fn lag(&self) -> i64 {
         self.current.log.log_end_offset() - self.future.log.log_end_offset()
@@ -147,12 +142,6 @@ impl Move {
             partition,
             left_behind,
         })
-    }
-
-    /// Ends the move: the log stays where it is.
-    pub fn cancel(&self) -> Result<()> {
-        self.to
-            .delete_future(&self.future.topic, self.future.partition)
     }
 
     fn key(&self) -> Key {

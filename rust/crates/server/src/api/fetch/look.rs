@@ -129,6 +129,22 @@ impl Terms {
 
     fn look_at(&self, shared: &Shared, wanted: &Wanted, left: u64, min_one: bool) -> Look {
         let place = shared.registry.resolve(&wanted.topic, wanted.index)?;
+        let look = self.look_into(shared, &place, wanted, left, min_one);
+        match (look, shared.registry.moved(&place)) {
+            // Its log went to another directory in between.
+            (Err(_), Some(moved)) => self.look_into(shared, &moved, wanted, left, min_one),
+            (look, _) => look,
+        }
+    }
+
+    fn look_into(
+        &self,
+        shared: &Shared,
+        place: &Arc<Partition>,
+        wanted: &Wanted,
+        left: u64,
+        min_one: bool,
+    ) -> Look {
         let refused = |code| Refused {
             code,
             leader: Some(place.leadership()),
@@ -141,7 +157,7 @@ impl Terms {
             return Err(refused(ErrorCode::NOT_LEADER_OR_FOLLOWER));
         }
         let log = &place.log;
-        let diverging = diverging(&place, wanted)?;
+        let diverging = diverging(place, wanted)?;
         let (high_watermark, last_stable_offset) = (log.high_watermark(), log.last_stable_offset());
         let upper_bound = match (self.replica_id, self.committed) {
             (DEBUGGING_CONSUMER, _) => log.log_end_offset(),
@@ -153,14 +169,14 @@ impl Terms {
             None
         } else {
             let slice = log.read(wanted.offset, bytes_max, upper_bound, min_one);
-            Some(slice.map_err(|error| failed(shared, &place, &error))?)
+            Some(slice.map_err(|error| failed(shared, place, &error))?)
         };
         // A part of one batch is of no use to anybody.
         let slice = slice.filter(|slice| !slice.is_empty() && slice.len >= slice.first_batch_len);
         let aborted = match &slice {
             Some(slice) if self.committed => {
                 let aborted = log.aborted_in(wanted.offset, slice);
-                Some(aborted.map_err(|error| failed(shared, &place, &error))?)
+                Some(aborted.map_err(|error| failed(shared, place, &error))?)
             }
             _ => self.committed.then(Vec::new),
         };
