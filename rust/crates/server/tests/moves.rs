@@ -69,7 +69,8 @@ fn fetched(answer: &Value) -> (i16, usize) {
 // Broken if it failed: a partition that moves would refuse or lose what is written meanwhile, or give readers something else.
 #[test]
 fn a_partition_moves_under_writers_and_readers() {
-    let server = two_disks(&[]);
+    // The records' times are old.
+    let server = two_disks(&[("log.retention.ms", "-1")]);
     let [(from, false)] = places(&server.server, "t", 0)[..] else {
         panic!("it is not in one directory");
     };
