@@ -74,7 +74,7 @@ fn a_partition_moves_under_writers_and_readers() {
     let [(from, false)] = places(&server.server, "t", 0)[..] else {
         panic!("it is not in one directory");
     };
-    for _ in 0..200 {
+    for _ in 0..60 {
         server
             .server
             .append("t", 0, &batch(&[&[b'v'; 50_000]]))
@@ -83,7 +83,7 @@ fn a_partition_moves_under_writers_and_readers() {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            let mut next = 200;
+            let mut next = 60;
             while !over.load(Ordering::SeqCst) {
                 let value = next.to_string();
                 let at = server
@@ -102,7 +102,7 @@ fn a_partition_moves_under_writers_and_readers() {
                 assert!(!last.is_empty(), "nothing before {end}");
             }
         });
-        for round in 0..4 {
+        for round in 0..3 {
             let to = if round % 2 == 0 { 1 - from } else { from };
             let destination = dir_path(&server.server, to);
             assert_eq!(
@@ -117,7 +117,7 @@ fn a_partition_moves_under_writers_and_readers() {
         let end = writer.join().unwrap();
         assert_eq!(server.server.offsets("t", 0).unwrap().log_end, end);
     });
-    let mut offset = 200;
+    let mut offset = 60;
     while offset < server.server.offsets("t", 0).unwrap().log_end {
         let bytes = server.server.read("t", 0, offset, 1).unwrap();
         let value = offset.to_string();
