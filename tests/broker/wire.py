@@ -17,6 +17,10 @@ FLEXIBLE_FROM = {
     "JoinGroup": 6,
     "SyncGroup": 4,
     "OffsetFetch": 6,
+    "DeleteRecords": 2,
+    "DescribeLogDirs": 2,
+    "AlterReplicaLogDirs": 2,
+    "DescribeProducers": 0,
 }
 
 

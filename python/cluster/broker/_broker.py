@@ -209,7 +209,14 @@ class Broker:
                     return
 
         return Context(
-            broker, config, metadata, controller, groups, ProducerIds(zk, broker), ensure_offsets_topic
+            broker,
+            config,
+            metadata,
+            controller,
+            groups,
+            ProducerIds(zk, broker),
+            ensure_offsets_topic,
+            logs=server,
         )
 
     @staticmethod

@@ -11,13 +11,17 @@ from typing import Protocol
 
 from cluster.broker.context import Body, Context, Request
 from cluster.broker.handlers import (
+    alter_replica_log_dirs,
     create_partitions,
     create_topics,
     delete_groups,
+    delete_records,
     delete_topics,
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_log_dirs,
+    describe_producers,
     find_coordinator,
     heartbeat,
     init_producer_id,
@@ -62,6 +66,10 @@ _MODULES: tuple[Handler, ...] = (
     create_partitions,
     delete_groups,
     describe_cluster,
+    delete_records,
+    describe_log_dirs,
+    alter_replica_log_dirs,
+    describe_producers,
 )
 
 HANDLERS: dict[int, Handler] = {module.API_KEY: module for module in _MODULES}
