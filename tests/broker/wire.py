@@ -10,6 +10,7 @@ from typing import Any, Self
 from logcore._native import api_keys, decode_response, encode_request
 
 KEYS = api_keys()
+# The first versions whose headers have tagged fields.
 FLEXIBLE_FROM = {
     "Metadata": 9,
     "CreateTopics": 5,
@@ -43,13 +44,13 @@ class Wire:
         await self._writer.wait_closed()
 
     async def ask(self, name: str, version: int, **message: Any) -> dict[str, Any]:
-        """Sends a request of a version without tagged header fields, and returns the response."""
-        assert version < FLEXIBLE_FROM.get(name, 99)
+        """Sends a request and returns the response."""
+        tags = b"\0" if version >= FLEXIBLE_FROM.get(name, 99) else b""
         self._correlation += 1
-        head = struct.pack(">hhih", KEYS[name], version, self._correlation, 4) + b"test"
+        head = struct.pack(">hhih", KEYS[name], version, self._correlation, 4) + b"test" + tags
         frame = head + encode_request(KEYS[name], version, message)
         self._writer.write(struct.pack(">i", len(frame)) + frame)
         [length] = struct.unpack(">i", await self._reader.readexactly(4))
         answer = await self._reader.readexactly(length)
         assert struct.unpack_from(">i", answer) == (self._correlation,)
-        return decode_response(KEYS[name], version, answer[4:])
+        return decode_response(KEYS[name], version, answer[4 + len(tags) :])
