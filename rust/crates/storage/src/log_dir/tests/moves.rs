@@ -201,6 +201,8 @@ fn a_move_goes_on_after_a_restart() {
     // The same epoch, and then another one: as when the tail was lost and written anew.
     disks.from.truncate_to("t", 0, 9).unwrap();
     let Disks { root, from, to } = disks;
+    log.close().unwrap();
+    to.close().unwrap();
     drop((log, from, to));
     let [from, to] = opened(root.path());
     let (log, future) = (from.get("t", 0).unwrap(), to.future("t", 0).unwrap());
