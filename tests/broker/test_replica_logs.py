@@ -80,7 +80,7 @@ def test_records_are_deleted(tmp_path: Path) -> None:
             broker, wire = await started(stack, tmp_path)
             await create(wire, "t")
             await create(wire, "compacted", **{"cleanup.policy": "compact"})
-            await wire.ask("FindCoordinator", 1, key="g", key_type=0)
+            await create(wire, "__consumer_offsets")
             await produce(broker, "t", 5)
             wanted = [
                 ("t", 0, 3),
