@@ -1,27 +1,37 @@
 //! One connection: read a frame, answer it, read the next.
 //!
 //! One task per connection, so responses keep the order of the requests by themselves; requests sent ahead wait in the
-//! kernel's buffers. Whatever a peer sends costs its own connection at most, and one log line that says why.
+//! kernel's buffers. Whatever a peer sends costs its own connection at most, and one log line that says why. A client above
+//! its quota is answered at once and then not read for a while (KIP-219). A peer that goes away while its request waits
+//! takes the request with it: the wait is dropped, and all it held.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use logcore_protocol::{RequestHeader, Value, decode_request};
+use logcore_protocol::{RequestHeader, Str, Value, decode_request};
 
 use crate::api::api_versions::{self, ApiTable};
-use crate::api::{Outcome, fetch, list_offsets, offset_for_leader_epoch, produce};
+use crate::api::{Outcome, fetch, list_offsets, native_versions, offset_for_leader_epoch, produce};
+use crate::connection_quotas::Seat;
 use crate::control::{Answer, ConnectionInfo, ControlRequest};
-use crate::frame::{FrameError, FrameReader};
+use crate::frame::{Frame, FrameError, FrameReader};
+use crate::memory::Charge;
+use crate::quotas::Meter;
 use crate::response::Response;
 use crate::shared::Shared;
+use crate::transport::Transport;
 
 /// How long a connection keeps a large buffer while nothing comes.
 const KEEP_BUFFER: Duration = Duration::from_secs(10);
+/// How long a peer that will send nothing more is still waited for by what Python does: it may want to read the answer.
+const HALF_CLOSED_PATIENCE: Duration = Duration::from_secs(1);
+/// Requests among brokers, whose time no client pays for (`sendResponseExemptThrottle`): LeaderAndIsr, StopReplica,
+/// UpdateMetadata, ControlledShutdown, WriteTxnMarkers, AlterPartition.
+const EXEMPT_APIS: [i16; 6] = [4, 5, 6, 7, 27, 56];
 
 /// Why a connection ended.
 enum End {
@@ -29,27 +39,40 @@ enum End {
     Quiet,
     /// Nothing came for `connections.max.idle.ms`.
     Idle,
+    /// Others need its place, and it was the idlest.
+    GivesWay,
     /// What the peer sent, or what became of it, does not allow to go on.
     Refused(String),
 }
 
 /// Serves until the peer closes, misbehaves or idles too long, or the server stops.
-pub(crate) async fn serve(shared: &Shared, stream: TcpStream, info: Arc<ConnectionInfo>) {
+pub(crate) async fn serve(
+    shared: &Shared,
+    transport: impl Transport,
+    info: Arc<ConnectionInfo>,
+    seat: &Seat,
+) {
     let Some(apis) = shared.apis.get() else {
         return;
     };
     let id = info.id.clone();
+    let memory = Arc::clone(&shared.memory);
     let mut connection = Connection {
         shared,
         apis,
-        stream,
+        transport,
         info,
-        reader: FrameReader::new(shared.config.request_bytes_max),
+        seat,
+        reader: FrameReader::new(shared.config.request_bytes_max, memory),
+        stopping: shared.stopping.subscribe(),
     };
     match connection.run().await {
         End::Quiet => {}
         End::Idle => shared.lines.info(format!(
             "connection {id} closed: idle for connections.max.idle.ms"
+        )),
+        End::GivesWay => shared.lines.info(format!(
+            "connection {id} closed: there are more than max.connections and it was the idlest"
         )),
         End::Refused(reason) => {
             shared.metrics.connections_refused.add(1);
@@ -60,81 +83,114 @@ pub(crate) async fn serve(shared: &Shared, stream: TcpStream, info: Arc<Connecti
     }
 }
 
-struct Connection<'a> {
+struct Connection<'a, T> {
     shared: &'a Shared,
     apis: &'a ApiTable,
-    stream: TcpStream,
+    transport: T,
     info: Arc<ConnectionInfo>,
+    seat: &'a Seat,
     reader: FrameReader,
+    stopping: watch::Receiver<bool>,
 }
 
-impl Connection<'_> {
+impl<T: Transport> Connection<'_, T> {
     async fn run(&mut self) -> End {
-        let mut stopping = self.shared.stopping.subscribe();
         loop {
-            let frame = match self.next_frame(&mut stopping).await {
-                Ok(frame) => frame,
+            let served = match self.next_frame().await {
+                Ok(frame) => self.serve(frame).await,
                 Err(end) => return end,
             };
-            self.shared
-                .metrics
-                .network_bytes_in
-                .add(frame.len() as u64 + 4);
-            let (outcome, memory) = self.answer(frame).await;
-            if let Some(memory) = memory {
-                self.reader.recycle(memory);
-            }
-            match outcome {
-                Outcome::Respond(response) => {
-                    if let Err(end) = self.send(&response).await {
-                        return end;
-                    }
-                }
-                Outcome::Silent => {}
-                Outcome::Close(reason) => return End::Refused(reason),
+            match served {
+                Ok(0) => {}
+                Ok(throttle_ms) => self.mute(throttle_ms).await,
+                Err(end) => return end,
             }
         }
     }
 
-    async fn next_frame(&mut self, stopping: &mut watch::Receiver<bool>) -> Result<Bytes, End> {
-        if *stopping.borrow_and_update() {
+    async fn next_frame(&mut self) -> Result<Frame, End> {
+        if *self.stopping.borrow_and_update() {
             return Err(End::Quiet);
         }
+        let patience = self.shared.config.connection_idle_max;
+        let read = read(&mut self.reader, &mut self.transport, patience);
         tokio::select! {
             biased;
-            _ = stopping.changed() => Err(End::Quiet),
-            frame = self.read() => frame,
+            frame = read => frame,
+            _ = self.stopping.changed() => Err(End::Quiet),
+            () = self.seat.wanted() => Err(End::GivesWay),
         }
     }
 
-    /// The next frame, or the end of patience: a peer may be silent for the time the configuration grants.
-    async fn read(&mut self) -> Result<Bytes, End> {
-        let patience = self
-            .shared
-            .config
-            .connection_idle_max
-            .unwrap_or(Duration::MAX);
-        let keep = patience.min(KEEP_BUFFER);
-        let mut frame = timeout(keep, self.reader.next(&mut self.stream)).await;
-        if frame.is_err() && keep < patience {
-            self.reader.shrink();
-            frame = timeout(patience - keep, self.reader.next(&mut self.stream)).await;
+    /// Answers one frame and says for how many milliseconds the next one has to wait.
+    async fn serve(&mut self, frame: Frame) -> Result<u32, End> {
+        let size = frame.bytes.len();
+        self.shared.metrics.network_bytes_in.add(size as u64 + 4);
+        self.shared.connections.used(self.seat);
+        let mut body = frame.bytes;
+        let mut header = RequestHeader::decode(&mut body)
+            .map_err(|error| End::Refused(format!("not a request: {error}")))?;
+        // The text shares the frame, which Produce takes back to write into, if it is its alone.
+        header.client_id = header.client_id.map(|id| Str::from(id.as_str()));
+        let key = header.api_key;
+        let is_exempt = EXEMPT_APIS.contains(&key);
+        let info = Arc::clone(&self.info);
+        let meter = Meter::new(
+            &self.shared.quotas,
+            &info.principal,
+            header.client_id.as_deref(),
+            is_exempt,
+        );
+        let Answered {
+            outcome,
+            memory,
+            charge,
+        } = self
+            .unless_closed(
+                key,
+                meter.timed(self.answer(&header, body, frame.charge, &meter)),
+            )
+            .await?;
+        if let Some(memory) = memory {
+            self.reader.recycle(memory, charge);
         }
-        match frame {
-            Ok(frame) => frame.map_err(ended),
-            Err(_) if self.reader.has_bytes() => Err(End::Refused(
-                "a frame was begun but did not arrive within connections.max.idle.ms".to_owned(),
-            )),
-            Err(_) => Err(End::Idle),
+        if let Some(response) = settle(&meter, &header, size, outcome)? {
+            meter.timed(self.send(&response)).await?;
+            meter.sent();
+        }
+        Ok(meter.throttle_ms())
+    }
+
+    /// Does what may have to wait, as long as there is somebody to answer. What can be done at once is done, for a peer that
+    /// has closed its side may still read.
+    async fn unless_closed<R>(&self, key: i16, work: impl Future<Output = R>) -> Result<R, End> {
+        let mut work = std::pin::pin!(work);
+        tokio::select! {
+            biased;
+            done = &mut work => return Ok(done),
+            () = self.transport.closed() => {}
+        }
+        let patience = match native_versions(key) {
+            Some(_) => Duration::ZERO,
+            None => HALF_CLOSED_PATIENCE,
+        };
+        timeout(patience, work).await.map_err(|_| End::Quiet)
+    }
+
+    /// Does not read for a while, not even the end: what came before it would be served too early.
+    async fn mute(&mut self, throttle_ms: u32) {
+        tokio::select! {
+            () = sleep(Duration::from_millis(throttle_ms.into())) => {}
+            _ = self.stopping.changed() => {}
         }
     }
 
-    async fn send(&self, response: &Response) -> Result<(), End> {
+    async fn send(&mut self, response: &Response) -> Result<(), End> {
         self.shared
             .metrics
             .network_bytes_out
             .add(response.wire_size());
-        let sending = response.send(&self.stream);
+        let sending = response.send(&mut self.transport);
         let sent = match self.shared.config.connection_idle_max {
             Some(patience) => timeout(patience, sending).await,
             None => Ok(sending.await),
@@ -150,40 +206,46 @@ impl Connection<'_> {
     }
 
     /// Answers one request; large frames' memory comes back when the handler is done with it.
-    async fn answer(&self, frame: Bytes) -> (Outcome, Option<BytesMut>) {
-        let mut body = frame;
-        let header = match RequestHeader::decode(&mut body) {
-            Ok(header) => header,
-            Err(error) => return (Outcome::Close(format!("not a request: {error}")), None),
-        };
+    async fn answer(
+        &self,
+        header: &RequestHeader,
+        body: Bytes,
+        charge: Charge,
+        meter: &Meter<'_>,
+    ) -> Answered {
         let (key, version) = (header.api_key, header.api_version);
         if !self.apis.serves(key, version) {
-            return (self.answer_unserved(&header), None);
+            return self.answer_unserved(header).into();
         }
         self.shared.metrics.request(key);
         let message = match decode_request(key, version, &body) {
             Ok(message) => message,
-            Err(error) => return (Outcome::Close(format!("malformed request: {error}")), None),
+            Err(error) => return Outcome::Close(format!("malformed request: {error}")).into(),
         };
         if key == produce::KEY {
-            return produce::handle(self.shared, &header, message, body);
+            let (outcome, memory) = produce::handle(self.shared, header, message, body);
+            return Answered {
+                outcome,
+                memory,
+                charge,
+            };
         }
         drop(body);
-        (self.answer_message(header, message).await, None)
-    }
-
-    async fn answer_message(&self, header: RequestHeader, message: Value) -> Outcome {
-        match (header.api_key, message.as_struct()) {
-            (fetch::KEY, _) => fetch::handle(self.shared, &header, message).await,
+        match (key, message.as_struct()) {
+            (fetch::KEY, _) => {
+                drop(charge);
+                fetch::handle(self.shared, header, message, meter).await
+            }
             (list_offsets::KEY, Some(request)) => {
-                list_offsets::handle(self.shared, &header, request)
+                list_offsets::handle(self.shared, header, request)
             }
-            (api_versions::KEY, Some(request)) => api_versions::handle(self.apis, &header, request),
+            (api_versions::KEY, Some(request)) => api_versions::handle(self.apis, header, request),
             (offset_for_leader_epoch::KEY, Some(request)) => {
-                offset_for_leader_epoch::handle(self.shared, &header, request)
+                offset_for_leader_epoch::handle(self.shared, header, request)
             }
-            _ => self.cross(header, message).await,
+            _ => self.cross(header, message, charge, meter).await,
         }
+        .into()
     }
 
     /// Kafka answers ApiVersions of any version and closes the connection for everything else it does not serve.
@@ -199,14 +261,25 @@ impl Connection<'_> {
     }
 
     /// Hands the request to Python and waits for its answer.
-    async fn cross(&self, header: RequestHeader, message: Value) -> Outcome {
+    async fn cross(
+        &self,
+        header: &RequestHeader,
+        message: Value,
+        mut charge: Charge,
+        meter: &Meter<'_>,
+    ) -> Outcome {
+        charge.leave_lane();
         let (key, version) = (header.api_key, header.api_version);
-        let (request, answer) = ControlRequest::new(header, Arc::clone(&self.info), message);
+        let info = Arc::clone(&self.info);
+        let (request, answer) = ControlRequest::new(header.clone(), info, message, charge);
         if !self.shared.control.put(request).await {
             return Outcome::Close("the server stops".to_owned());
         }
         match answer.await {
-            Ok(Answer::Frame(frame)) => Outcome::Respond(Response::from_frame(frame)),
+            Ok(Answer::Frame(frame, spent)) => {
+                meter.spent(spent);
+                Outcome::Respond(Response::from_frame(frame))
+            }
             Ok(Answer::Close) => Outcome::Close(format!(
                 "the handler of API {key} version {version} asked for it"
             )),
@@ -214,6 +287,68 @@ impl Connection<'_> {
                 "the handler of API {key} version {version} gave no answer"
             )),
         }
+    }
+}
+
+/// Accounts for a request, whose frame had so many bytes, and has its response tell for how long its client is not heard.
+fn settle(
+    meter: &Meter<'_>,
+    header: &RequestHeader,
+    size: usize,
+    outcome: Outcome,
+) -> Result<Option<Response>, End> {
+    let response = match outcome {
+        Outcome::Close(reason) => return Err(End::Refused(reason)),
+        Outcome::Silent => None,
+        Outcome::Respond(response) => Some(response),
+    };
+    if header.api_key == produce::KEY {
+        meter.produced(size, response.is_some());
+    } else {
+        meter.requested();
+    }
+    Ok(match meter.throttle_ms() {
+        0 => response,
+        throttle_ms => response.map(|response| response.throttled(header, throttle_ms)),
+    })
+}
+
+/// What became of a request, and the memory it was read into, if it is wanted back.
+struct Answered {
+    outcome: Outcome,
+    memory: Option<BytesMut>,
+    charge: Charge,
+}
+
+impl From<Outcome> for Answered {
+    fn from(outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            memory: None,
+            charge: Charge::default(),
+        }
+    }
+}
+
+/// The next frame, or the end of patience: a peer may be silent for the time the configuration grants.
+async fn read(
+    reader: &mut FrameReader,
+    transport: &mut impl Transport,
+    patience: Option<Duration>,
+) -> Result<Frame, End> {
+    let patience = patience.unwrap_or(Duration::MAX);
+    let keep = patience.min(KEEP_BUFFER);
+    let mut frame = timeout(keep, reader.next(transport)).await;
+    if frame.is_err() && keep < patience {
+        reader.shrink();
+        frame = timeout(patience - keep, reader.next(transport)).await;
+    }
+    match frame {
+        Ok(frame) => frame.map_err(ended),
+        Err(_) if reader.has_bytes() => Err(End::Refused(
+            "a frame was begun but did not arrive within connections.max.idle.ms".to_owned(),
+        )),
+        Err(_) => Err(End::Idle),
     }
 }
 

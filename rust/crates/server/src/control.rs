@@ -6,17 +6,22 @@
 //! A crash loses what was queued, as it loses the connections.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use logcore_protocol::{ProtocolError, RequestHeader, Value};
 
+use crate::memory::Charge;
 use crate::response;
 use crate::wake::WakeFd;
 
 /// How many requests one [`ControlQueue::take`] returns at most, so that the event loop gets to do other things in between.
 const TAKE_MAX: usize = 256;
+
+/// JoinGroup and SyncGroup are answered when others have come: most of their handlers' time is nobody's work.
+const WAITING_APIS: [i16; 2] = [11, 14];
 
 /// Where a request came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +32,8 @@ pub struct ConnectionInfo {
     pub client_host: String,
     /// The name of the listener it came in on.
     pub listener: String,
+    /// Who the peer is (`KafkaPrincipal`'s name).
+    pub principal: String,
 }
 
 /// A decoded request that waits for its answer.
@@ -35,15 +42,18 @@ pub struct ControlRequest {
     pub header: RequestHeader,
     /// Where it came from.
     pub connection: Arc<ConnectionInfo>,
-    /// The decoded body.
-    pub body: Value,
+    body: Value,
+    /// When its handler began.
+    begun: Option<Instant>,
     answer: Option<oneshot::Sender<Answer>>,
+    /// The memory of its body, which the handler has until it is done.
+    _charge: Charge,
 }
 
 /// What becomes of a request.
 pub(crate) enum Answer {
-    /// A whole response frame.
-    Frame(Vec<u8>),
+    /// A whole response frame, and the time its handler took.
+    Frame(Vec<u8>, Duration),
     /// The connection is to be closed.
     Close,
 }
@@ -53,15 +63,31 @@ impl ControlRequest {
         header: RequestHeader,
         connection: Arc<ConnectionInfo>,
         body: Value,
+        charge: Charge,
     ) -> (Self, oneshot::Receiver<Answer>) {
         let (answer, receiver) = oneshot::channel();
         let request = Self {
             header,
             connection,
             body,
+            begun: None,
             answer: Some(answer),
+            _charge: charge,
         };
         (request, receiver)
+    }
+
+    /// The decoded body, which shares the request's buffers. Whoever asks for it first begins to handle it.
+    pub fn body(&mut self) -> Value {
+        self.begun.get_or_insert_with(Instant::now);
+        self.body.clone()
+    }
+
+    /// The time its handler took, if that was not a wait for other members of a group.
+    fn spent(&self) -> Duration {
+        let waits = WAITING_APIS.contains(&self.header.api_key);
+        let begun = self.begun.filter(|_| !waits);
+        begun.map_or(Duration::ZERO, |begun| begun.elapsed())
     }
 
     /// Encodes and sends the response. A peer that is gone is not an error; a second answer is ignored.
@@ -70,7 +96,7 @@ impl ControlRequest {
     /// When the message does not fit the API's response schema; the request is then still unanswered.
     pub fn respond(&mut self, message: &Value) -> Result<(), ProtocolError> {
         let frame = response::encode(&self.header, message)?;
-        self.send(Answer::Frame(frame));
+        self.send(Answer::Frame(frame, self.spent()));
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use logcore_storage::{Cleaner, CleanerEvent};
+use logcore_storage::{Cleaner, CleanerConfig, CleanerEvent};
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Result, ServerError};
@@ -31,18 +31,15 @@ pub(crate) struct Housekeeping {
     stop: Arc<Stop>,
     thread: JoinHandle<()>,
     cleaner: Cleaner,
+    cleaner_config: CleanerConfig,
     moves: Arc<Moves>,
     mover: JoinHandle<()>,
 }
 
 impl Housekeeping {
     pub(crate) fn start(shared: Arc<Shared>, moves: Arc<Moves>) -> Result<Self> {
-        let lines = Arc::clone(&shared.lines);
-        let cleaner = Cleaner::start(
-            shared.logs.dirs().to_vec(),
-            shared.config.cleaner.clone(),
-            move |event| tell(&lines, event),
-        )?;
+        let cleaner_config = shared.dynamic.read().cleaner.clone();
+        let cleaner = start_cleaner(&shared, &cleaner_config)?;
         let mover = {
             let (shared, moves) = (Arc::clone(&shared), Arc::clone(&moves));
             spawn(
@@ -64,9 +61,26 @@ impl Housekeeping {
             stop,
             thread,
             cleaner,
+            cleaner_config,
             moves,
             mover,
         })
+    }
+
+    /// Gives the cleaner other settings, if they are others: it ends at the next batch and begins anew (`LogCleaner`
+    /// does the same). Whether there is one at all cannot change.
+    pub(crate) fn update_cleaner(&mut self, shared: &Shared, config: &CleanerConfig) -> Result<()> {
+        let config = CleanerConfig {
+            enabled: self.cleaner_config.enabled,
+            ..config.clone()
+        };
+        if config == self.cleaner_config {
+            return Ok(());
+        }
+        self.cleaner.stop();
+        self.cleaner = start_cleaner(shared, &config)?;
+        self.cleaner_config = config;
+        Ok(())
     }
 
     /// Ends the threads: a compaction at the next batch, a move at the next piece, the rest after the round it is in.
@@ -80,6 +94,14 @@ impl Housekeeping {
         // It catches the panics of its rounds, so it has nothing to report here.
         let _ = self.thread.join();
     }
+}
+
+fn start_cleaner(shared: &Shared, config: &CleanerConfig) -> Result<Cleaner> {
+    let lines = Arc::clone(&shared.lines);
+    let dirs = shared.logs.dirs().to_vec();
+    Ok(Cleaner::start(dirs, config.clone(), move |event| {
+        tell(&lines, event);
+    })?)
 }
 
 fn spawn(

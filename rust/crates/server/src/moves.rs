@@ -138,7 +138,8 @@ impl Moves {
     fn turn(&self, shared: &Shared, key: &Key, one: &Arc<Move>) -> Result<u64, StorageError> {
         // At a low rate the pieces are small, so that one is not awaited for minutes.
         let rate = shared
-            .config
+            .dynamic
+            .read()
             .move_bytes_per_second
             .map_or(PIECE_BYTES, NonZeroU64::get);
         let copied = one.copy(PIECE_BYTES.min(rate))?;
@@ -180,7 +181,7 @@ impl Moves {
 
     /// Waits as long as `replica.alter.log.dirs.io.max.bytes.per.second` asks for, or until it is over.
     fn pace(&self, shared: &Shared, bytes: u64, began: Instant) {
-        let Some(rate) = shared.config.move_bytes_per_second else {
+        let Some(rate) = shared.dynamic.read().move_bytes_per_second else {
             return;
         };
         let needed = Duration::try_from_secs_f64(bytes as f64 / rate.get() as f64);
