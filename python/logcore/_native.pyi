@@ -400,8 +400,8 @@ class Server:
         leader_id: int,
         config: dict[str, str],
         new: bool = True,
-        replicas: list[tuple[int, str | None]] = [],
-        isr: list[int] = [],
+        replicas: list[tuple[int, str | None]] = ...,
+        isr: list[int] = ...,
     ) -> None:
         """Creates a partition, or gives one that is there its leader, epoch and settings.
 
@@ -438,6 +438,34 @@ class Server:
         """Appends whole record batches as the partition's leader; returns the first record's offset."""
     def read(self, topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
         """Whole batches from the one that has `offset`, up to the high watermark; at least one if there is any."""
+    def delete_records(self, offsets: list[tuple[str, int, int]]) -> list[tuple[int, int]]:
+        """Moves the starts of logs (topic, partition, offset) forward; -1 is the high watermark.
+
+        Returns for each Kafka's error code and where the log begins then, -1 with an error. Blocks for the disk: what is
+        told to be deleted stays so.
+        """
+    def describe_log_dirs(
+        self,
+    ) -> list[tuple[str, tuple[int, int] | None, list[tuple[str, int, int, int, bool]]]]:
+        """Of each of `log.dirs`: its absolute path, its file system's bytes, total and usable, and what is in it.
+
+        That is topic, partition, bytes, offsets it is behind, and whether it is a copy that is on its way here. None for
+        a directory that is offline.
+        """
+    def alter_replica_log_dirs(self, moves: list[tuple[str, int, str]]) -> list[int]:
+        """Begins to move logs (topic, partition, absolute path of one of `log.dirs`); returns Kafka's error codes.
+
+        A move that goes elsewhere ends. REPLICA_NOT_AVAILABLE is told of a partition that is not here, which will be
+        created there.
+        """
+    def describe_producers(
+        self, topic: str, partition: int
+    ) -> tuple[int, list[tuple[int, int, int, int, int, int]]]:
+        """Kafka's error code, and the producers whose state the partition's log keeps, in order of their ids.
+
+        Each is its id, epoch, last sequence, last timestamp, coordinator epoch, and where its open transaction began; -1
+        where there is none.
+        """
     def metrics(self) -> dict[str, int]:
         """Counters by name, among them `requests_<API>`."""
     def stop(self, grace_seconds: float = 2.0) -> None:

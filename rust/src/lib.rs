@@ -6,6 +6,7 @@ mod columns;
 mod errors;
 mod log;
 mod server;
+mod server_admin;
 mod tools;
 
 use pyo3::prelude::*;

@@ -22,6 +22,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyString};
 
 use crate::codec::{api_schema, protocol_error, py_to_value, value_to_py};
+use crate::server_admin;
 
 create_exception!(
     logcore,
@@ -333,6 +334,40 @@ impl PyServer {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let batches = detached(py, || self.0.read(topic, partition, offset, max_bytes))?;
         Ok(PyBytes::new(py, &batches))
+    }
+
+    fn delete_records(
+        &self,
+        py: Python<'_>,
+        offsets: Vec<(String, i32, i64)>,
+    ) -> PyResult<Vec<(i16, i64)>> {
+        let deleted = detached(py, || self.0.delete_records(&offsets))?;
+        Ok(server_admin::deleted(deleted))
+    }
+
+    fn describe_log_dirs(&self, py: Python<'_>) -> PyResult<Vec<server_admin::LogDir>> {
+        let described = detached(py, || self.0.describe_log_dirs())?;
+        Ok(described.into_iter().map(server_admin::log_dir).collect())
+    }
+
+    fn alter_replica_log_dirs(
+        &self,
+        py: Python<'_>,
+        moves: Vec<(String, i32, String)>,
+    ) -> PyResult<Vec<i16>> {
+        let moves = server_admin::moves(moves);
+        let codes = detached(py, || self.0.alter_replica_log_dirs(&moves))?;
+        Ok(codes.into_iter().map(|code| code.0).collect())
+    }
+
+    fn describe_producers(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        partition: i32,
+    ) -> PyResult<(i16, Vec<server_admin::Producer>)> {
+        let described = detached(py, || self.0.describe_producers(topic, partition))?;
+        Ok(server_admin::producers(described))
     }
 
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

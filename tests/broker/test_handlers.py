@@ -30,12 +30,15 @@ EXAMPLES: dict[int, dict[str, Any]] = {
     },
     15: {"groups": ["g"]},
     19: {"topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}], "timeout_ms": 1},
+    21: {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "offset": 1}]}], "timeout_ms": 1},
     32: {"resources": [{"resource_type": 2, "resource_name": "t"}]},
     33: {"resources": [{"resource_type": 2, "resource_name": "t"}]},
+    34: {"dirs": [{"path": "/d", "topics": [{"name": "t", "partitions": [0]}]}]},
     37: {"topics": [{"name": "t", "count": 2}], "timeout_ms": 1},
     42: {"groups_names": ["g"]},
     44: {"resources": [{"resource_type": 2, "resource_name": "t"}]},
     49: {"entries": [{"entity": [{"entity_type": "user", "entity_name": "u"}]}]},
+    61: {"topics": [{"name": "t", "partition_indexes": [0]}]},
 }
 
 

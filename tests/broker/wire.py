@@ -10,6 +10,7 @@ from typing import Any, Self
 from logcore._native import api_keys, decode_response, encode_request
 
 KEYS = api_keys()
+# The first versions whose headers have tagged fields.
 FLEXIBLE_FROM = {
     "Metadata": 9,
     "CreateTopics": 5,
@@ -24,6 +25,10 @@ FLEXIBLE_FROM = {
     "AlterClientQuotas": 1,
     "DescribeUserScramCredentials": 0,
     "DescribeCluster": 0,
+    "DeleteRecords": 2,
+    "DescribeLogDirs": 2,
+    "AlterReplicaLogDirs": 2,
+    "DescribeProducers": 0,
 }
 """The first version whose headers have tagged fields."""
 
@@ -47,7 +52,7 @@ class Wire:
         await self._writer.wait_closed()
 
     async def ask(self, name: str, version: int, **message: Any) -> dict[str, Any]:
-        """Sends a request, and returns the response."""
+        """Sends a request and returns the response."""
         tags = b"\0" if version >= FLEXIBLE_FROM.get(name, 99) else b""
         self._correlation += 1
         head = struct.pack(">hhih", KEYS[name], version, self._correlation, 4) + b"test" + tags

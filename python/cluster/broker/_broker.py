@@ -242,7 +242,14 @@ class Broker:
                     return
 
         return Context(
-            broker, dynamic, metadata, controller, groups, ProducerIds(zk, broker), ensure_offsets_topic
+            broker,
+            dynamic,
+            metadata,
+            controller,
+            groups,
+            ProducerIds(zk, broker),
+            ensure_offsets_topic,
+            logs=server,
         )
 
     @staticmethod

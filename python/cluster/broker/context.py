@@ -56,6 +56,26 @@ class Request(Protocol):
         """Closes the connection without an answer."""
 
 
+class ReplicaLogs(Protocol):
+    """What operators ask of this broker's logs (`logcore._native.Server`); all of it blocks."""
+
+    def delete_records(self, offsets: list[tuple[str, int, int]]) -> list[tuple[int, int]]:
+        """Moves the starts of logs forward; error code and start of each."""
+
+    def describe_log_dirs(
+        self,
+    ) -> list[tuple[str, tuple[int, int] | None, list[tuple[str, int, int, int, bool]]]]:
+        """Path, space (None: offline) and replicas of each log directory."""
+
+    def alter_replica_log_dirs(self, moves: list[tuple[str, int, str]]) -> list[int]:
+        """Begins to move logs to other directories; error codes."""
+
+    def describe_producers(
+        self, topic: str, partition: int
+    ) -> tuple[int, list[tuple[int, int, int, int, int, int]]]:
+        """Error code, and the producers whose state the log keeps."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """The broker, as handlers see it."""
@@ -67,6 +87,12 @@ class Context:
     groups: GroupCoordinator
     producer_ids: ProducerIds
     ensure_offsets_topic: Callable[[], Awaitable[None]]
+    logs: ReplicaLogs
+
+    def has_partition(self, topic: str, partition: int) -> bool:
+        """Whether the cluster has a partition, here or elsewhere."""
+        info = self.metadata.topic(topic)
+        return info is not None and partition in info.assignment
 
     @property
     def config(self) -> BrokerConfig:

@@ -13,15 +13,19 @@ from cluster.broker.context import Body, Context, Request
 from cluster.broker.handlers import (
     alter_client_quotas,
     alter_configs,
+    alter_replica_log_dirs,
     create_partitions,
     create_topics,
     delete_groups,
+    delete_records,
     delete_topics,
     describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
     describe_user_scram_credentials,
+    describe_log_dirs,
+    describe_producers,
     find_coordinator,
     heartbeat,
     incremental_alter_configs,
@@ -72,6 +76,10 @@ _MODULES: tuple[Handler, ...] = (
     describe_client_quotas,
     alter_client_quotas,
     describe_user_scram_credentials,
+    delete_records,
+    describe_log_dirs,
+    alter_replica_log_dirs,
+    describe_producers,
 )
 
 HANDLERS: dict[int, Handler] = {module.API_KEY: module for module in _MODULES}

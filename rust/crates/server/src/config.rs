@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -63,6 +63,8 @@ pub(crate) struct DynamicConfig {
     pub(crate) connections: ConnectionLimits,
     /// `log.cleaner.*`
     pub(crate) cleaner: CleanerConfig,
+    /// `replica.alter.log.dirs.io.max.bytes.per.second`; `None` is no limit.
+    pub(crate) move_bytes_per_second: Option<NonZeroU64>,
     /// What a topic has that overrides nothing.
     pub(crate) log_defaults: LogConfig,
 }
@@ -221,6 +223,14 @@ impl DynamicConfig {
         Ok(Self {
             connections: of.connections()?,
             cleaner: of.cleaner()?,
+            move_bytes_per_second: of
+                .number(
+                    "replica.alter.log.dirs.io.max.bytes.per.second",
+                    i64::MAX as u64,
+                    0,
+                    i64::MAX as u64,
+                )
+                .map(|rate| NonZeroU64::new(rate).filter(|rate| rate.get() < i64::MAX as u64))?,
             log_defaults: of.log_defaults()?,
         })
     }

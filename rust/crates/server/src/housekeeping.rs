@@ -1,6 +1,7 @@
-//! The threads that look after the logs: flush intervals, retention, delayed removal of files, checkpoints, compaction.
+//! The threads that look after the logs: flush intervals, retention, delayed removal of files, checkpoints, compaction, moves
+//! between directories.
 //!
-//! One thread per server, asleep between its rounds, and the storage crate's cleaner beside it. An I/O error becomes a log line; a panic becomes one too and the next
+//! One thread per server, asleep between its rounds, and the storage crate's cleaner and that of [`Moves`] beside it. An I/O error becomes a log line; a panic becomes one too and the next
 //! round is tried. A crash in the middle of a round leaves what the storage crate's recovery expects.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,6 +14,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Result, ServerError};
 use crate::lines::LogLines;
+use crate::moves::Moves;
 use crate::shared::{Shared, now_ms};
 
 /// The longest pause between two rounds; Kafka writes its high watermarks as often.
@@ -30,26 +32,38 @@ pub(crate) struct Housekeeping {
     thread: JoinHandle<()>,
     cleaner: Cleaner,
     cleaner_config: CleanerConfig,
+    moves: Arc<Moves>,
+    mover: JoinHandle<()>,
 }
 
 impl Housekeeping {
-    pub(crate) fn start(shared: Arc<Shared>) -> Result<Self> {
+    pub(crate) fn start(shared: Arc<Shared>, moves: Arc<Moves>) -> Result<Self> {
         let cleaner_config = shared.dynamic.read().cleaner.clone();
         let cleaner = start_cleaner(&shared, &cleaner_config)?;
+        let mover = {
+            let (shared, moves) = (Arc::clone(&shared), Arc::clone(&moves));
+            spawn(
+                "logcore-moves",
+                "start the thread that moves logs",
+                move || {
+                    move_logs(&shared, &moves);
+                },
+            )?
+        };
         let stop = Arc::new(Stop::default());
         let seen = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
-            .name("logcore-housekeeping".to_owned())
-            .spawn(move || run(&shared, &seen))
-            .map_err(|source| ServerError::Os {
-                action: "start the housekeeping thread",
-                source,
-            })?;
+        let thread = spawn(
+            "logcore-housekeeping",
+            "start the housekeeping thread",
+            move || run(&shared, &seen),
+        )?;
         Ok(Self {
             stop,
             thread,
             cleaner,
             cleaner_config,
+            moves,
+            mover,
         })
     }
 
@@ -69,9 +83,12 @@ impl Housekeeping {
         Ok(())
     }
 
-    /// Ends the threads: a compaction at the next batch, the rest after the round it is in.
+    /// Ends the threads: a compaction at the next batch, a move at the next piece, the rest after the round it is in.
     pub(crate) fn stop(self) {
         self.cleaner.stop();
+        self.moves.stop();
+        // It catches its panics as well.
+        let _ = self.mover.join();
         *self.stop.stopped.lock() = true;
         self.stop.changed.notify_all();
         // It catches the panics of its rounds, so it has nothing to report here.
@@ -85,6 +102,23 @@ fn start_cleaner(shared: &Shared, config: &CleanerConfig) -> Result<Cleaner> {
     Ok(Cleaner::start(dirs, config.clone(), move |event| {
         tell(&lines, event);
     })?)
+}
+
+fn spawn(
+    name: &str,
+    action: &'static str,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+        .map_err(|source| ServerError::Os { action, source })
+}
+
+fn move_logs(shared: &Shared, moves: &Moves) {
+    if catch_unwind(AssertUnwindSafe(|| moves.run(shared))).is_err() {
+        shared.lines.error("moving logs panicked, which is a defect of the server; none is moved until it is started anew");
+    }
 }
 
 fn tell(lines: &LogLines, event: CleanerEvent) {

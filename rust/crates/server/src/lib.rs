@@ -14,12 +14,14 @@
 //! | `api` | one file per API |
 //! | `registry`, `purgatory`, `fetch_session` | partitions and leaders; long polls; KIP-227 |
 //! | `control`, `lines`, `wake` | requests and log lines on their way to Python |
-//! | `logs`, `housekeeping`, `config` | directories, their upkeep, settings |
+//! | `logs`, `housekeeping`, `moves`, `config` | directories, their upkeep, logs on their way between them, settings |
+//! | `admin` | what operators ask of logs: records deleted, directories and producers told, logs moved |
 //!
 //! Crash: what was acknowledged is in the operating system's hands, or on disk if `flush.messages` says so; recovery is the
 //! storage crate's. Nothing of this crate is on disk. A fork of the process has none of the threads: there a server refuses.
 #![cfg_attr(test, allow(clippy::unwrap_used))] // a test may panic
 
+mod admin;
 mod api;
 mod codes;
 mod config;
@@ -36,6 +38,7 @@ mod listener;
 mod logs;
 mod memory;
 mod metrics;
+mod moves;
 mod purgatory;
 mod quotas;
 mod registry;
@@ -46,6 +49,7 @@ mod shared;
 mod transport;
 mod wake;
 
+pub use admin::{LogDirDescription, LogDirMove, RecordsDeleted, ReplicaDescription, Space};
 pub use codes::ErrorCode;
 pub use config::Properties;
 pub use control::{ConnectionInfo, ControlRequest};

@@ -3,13 +3,15 @@
 //! Opened once, closed once; in between Python creates and deletes partitions and the housekeeping thread maintains them.
 //! What a crash does to a directory, and how it is recovered, is the storage crate's.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use logcore_storage::{
-    LogConfig, LogDir, Opening, Partition, Progress, StorageError, check_duplicates,
+    LogConfig, LogDir, Opening, Partition, Progress, StorageError, check_duplicates, finish_moves,
 };
+use parking_lot::Mutex;
 
 use crate::config::ServerConfig;
 use crate::descriptors::advice;
@@ -18,6 +20,8 @@ use crate::lines::{Level, LogLines};
 use crate::registry::TopicId;
 use crate::server::ServerOptions;
 
+/// How many wishes of where to create partitions are remembered: whoever may alter the cluster can name any number.
+const PREFERRED_MAX: usize = 10_000;
 /// How many logs a line names.
 const NAMES_SHOWN: usize = 20;
 
@@ -81,6 +85,10 @@ impl<'a> Teller<'a> {
 /// The directories.
 pub(crate) struct Logs {
     dirs: Vec<Arc<LogDir>>,
+    /// `log.dirs` as they are told to clients, in that order, and what was opened of each.
+    configured: Vec<(PathBuf, Option<Arc<LogDir>>)>,
+    /// Where partitions that are not here yet are to be created (AlterReplicaLogDirs).
+    preferred: Mutex<HashMap<(String, i32), Arc<LogDir>>>,
     /// Directories that could not be opened, and why.
     unusable: Vec<(PathBuf, String)>,
     /// Logs that could not be loaded, and why: their data is still there and no empty log may take their place.
@@ -101,22 +109,34 @@ impl Logs {
         lines: &LogLines,
     ) -> Result<Self> {
         let paths: Vec<_> = options.log_dirs.iter().map(PathBuf::from).collect();
+        for moved in finish_moves(&paths)? {
+            lines.info(format!(
+                "{} was moved there when the broker ended; the move is finished",
+                moved.display()
+            ));
+        }
         check_duplicates(&paths)?;
         let mut logs = Self {
             dirs: Vec::with_capacity(paths.len()),
+            configured: Vec::with_capacity(paths.len()),
+            preferred: Mutex::default(),
             unusable: Vec::new(),
             offline: Vec::new(),
         };
         let mut first = None;
         for path in &options.log_dirs {
             match logs.open_one(path, options, config, log_defaults, lines) {
-                Ok(()) => {}
+                Ok(()) => {
+                    let opened = logs.dirs.last().cloned();
+                    logs.configured.push((told(path), opened));
+                }
                 Err(error) if error.is_directory_failure() || error.is_disk_full() => {
                     let advice = advice_for(&error);
                     lines.error(format!(
                         "the log directory {path} is offline: {error}{advice}"
                     ));
                     logs.unusable.push((path.into(), error.to_string()));
+                    logs.configured.push((told(path), None));
                     first.get_or_insert(error);
                 }
                 Err(error) => return Err(error.into()),
@@ -161,6 +181,43 @@ impl Logs {
         Ok(())
     }
 
+    /// `log.dirs` as clients name them, and what was opened of each.
+    pub(crate) fn configured(&self) -> &[(PathBuf, Option<Arc<LogDir>>)] {
+        &self.configured
+    }
+
+    /// The directory a partition's log is in.
+    pub(crate) fn holder(&self, topic: &str, partition: i32) -> Option<Arc<LogDir>> {
+        let holds = |dir: &&Arc<LogDir>| dir.get(topic, partition).is_some();
+        self.dirs.iter().find(holds).cloned()
+    }
+
+    /// True for a log that is here and could not be loaded.
+    pub(crate) fn is_offline(&self, topic: &str, partition: i32) -> bool {
+        self.offline_log(topic, partition).is_some()
+    }
+
+    fn offline_log(&self, topic: &str, partition: i32) -> Option<&(PathBuf, String)> {
+        let name = format!("{topic}-{partition}");
+        self.offline
+            .iter()
+            .find(|(path, _)| path.file_name().is_some_and(|found| found == &*name))
+    }
+
+    /// True when no directory failed, at the opening or since.
+    pub(crate) fn all_online(&self) -> bool {
+        self.offline_dirs_count() == 0
+    }
+
+    /// Has a partition that is not here yet created in `dir`. What does not fit is forgotten: it is a wish.
+    pub(crate) fn prefer(&self, topic: &str, partition: i32, dir: &Arc<LogDir>) {
+        let mut preferred = self.preferred.lock();
+        let key = (topic.to_owned(), partition);
+        if preferred.len() < PREFERRED_MAX || preferred.contains_key(&key) {
+            preferred.insert(key, Arc::clone(dir));
+        }
+    }
+
     /// Every partition found or created.
     pub(crate) fn partitions(&self) -> impl Iterator<Item = Arc<Partition>> {
         self.dirs.iter().flat_map(|dir| dir.partitions())
@@ -201,11 +258,18 @@ impl Logs {
         config: LogConfig,
         new: bool,
     ) -> Result<Arc<Partition>> {
-        let name = format!("{topic}-{partition}");
-        let is_same =
-            |(path, _): &&(PathBuf, String)| path.file_name().is_some_and(|found| found == &*name);
-        if let Some((path, reason)) = self.offline.iter().find(is_same) {
+        if let Some((path, reason)) = self.offline_log(topic, partition) {
             return Err(offline(path, reason));
+        }
+        if let Some(copy) = self
+            .dirs
+            .iter()
+            .find_map(|dir| dir.future(topic, partition))
+        {
+            return Err(offline(
+                &copy.log.dir(),
+                "it is a copy of a log that is not here",
+            ));
         }
         let failed = || {
             let failed = |dir: &Arc<LogDir>| Some(offline(dir.path(), dir.failure()?));
@@ -219,19 +283,28 @@ impl Logs {
             return Err(error);
         }
         let online = self.dirs.iter().filter(|dir| dir.failure().is_none());
+        let preferred = self.preferred.lock().remove(&(topic.to_owned(), partition));
+        if let Some(dir) = preferred.filter(|dir| dir.failure().is_none()) {
+            return Ok(dir.create(topic, partition, topic_id, config)?);
+        }
         match online.min_by_key(|dir| dir.partitions().len()) {
             Some(dir) => Ok(dir.create(topic, partition, topic_id, config)?),
             None => Err(failed().unwrap_or(ServerError::NoLogDirs)),
         }
     }
 
-    /// Deletes a partition's log; who reads from it may finish.
+    /// Deletes a partition's log, and the copy that is to take its place; who reads from it may finish.
     pub(crate) fn delete(&self, topic: &str, partition: i32) -> Result<()> {
-        let holds = |dir: &&Arc<LogDir>| dir.get(topic, partition).is_some();
-        match self.dirs.iter().find(holds) {
-            Some(dir) => Ok(dir.delete(topic, partition)?),
-            None => Ok(()),
+        let mut result = Ok(());
+        for dir in &self.dirs {
+            if dir.get(topic, partition).is_some() {
+                result = result.and(dir.delete(topic, partition));
+            }
+            if dir.future(topic, partition).is_some() {
+                result = result.and(dir.delete_future(topic, partition));
+            }
         }
+        Ok(result?)
     }
 
     /// Flushes, applies retention, removes deleted files and writes checkpoints, in every directory.
@@ -291,6 +364,11 @@ impl Logs {
             Some(reason) => Err(ServerError::NotClosed(not_closed(&failed, &reason))),
         }
     }
+}
+
+/// A directory as it is told to clients: absolute, and otherwise as it was given (`File.getAbsolutePath`).
+fn told(path: &str) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
 fn offline(path: &Path, reason: &str) -> ServerError {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
-use logcore_storage::Log;
+use logcore_storage::{Log, StorageError};
 
 use crate::codes::ErrorCode;
 use crate::purgatory::{HasWaitingRoom, WaitingRoom};
@@ -58,9 +58,9 @@ pub(crate) struct Partition {
     pub(crate) topic_id: TopicId,
     pub(crate) index: i32,
     pub(crate) log: Arc<Log>,
-    pub(crate) replicas: Replicas,
+    pub(crate) replicas: Arc<Replicas>,
     leadership: AtomicU64,
-    room: WaitingRoom,
+    room: Arc<WaitingRoom>,
 }
 
 impl Partition {
@@ -70,9 +70,22 @@ impl Partition {
             topic_id,
             index,
             log,
-            replicas: Replicas::default(),
+            replicas: Arc::default(),
             leadership: AtomicU64::new(Leadership::UNKNOWN.pack()),
-            room: WaitingRoom::default(),
+            room: Arc::default(),
+        }
+    }
+
+    /// The same partition with another log: the one it had was moved to another directory. Who waits for it goes on waiting.
+    pub(crate) fn with_log(&self, log: Arc<Log>) -> Self {
+        Self {
+            topic: Arc::clone(&self.topic),
+            topic_id: self.topic_id,
+            index: self.index,
+            log,
+            replicas: Arc::clone(&self.replicas),
+            leadership: AtomicU64::new(self.leadership.load(Ordering::Acquire)),
+            room: Arc::clone(&self.room),
         }
     }
 
@@ -184,6 +197,41 @@ impl Registry {
             .and_then(|topic| topic.partitions.get(&index))
             .cloned()
             .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+    }
+
+    /// The partition as it is now, if its log was moved to another directory since `place` was looked up.
+    pub(crate) fn moved(&self, place: &Partition) -> Option<Arc<Partition>> {
+        let found = self.find(&place.topic, place.index)?;
+        let is_moved = !Arc::ptr_eq(&found.log, &place.log) && found.topic_id == place.topic_id;
+        is_moved.then_some(found)
+    }
+
+    /// What `append` gives on a partition's log, or, when that was moved meanwhile, on the one that took its place.
+    pub(crate) fn append<T>(
+        &self,
+        place: &Partition,
+        mut append: impl FnMut(&Log) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        match append(&place.log) {
+            // Nothing was written.
+            Err(error @ StorageError::Closed { .. }) => match self.moved(place) {
+                Some(moved) => append(&moved.log),
+                None => Err(error),
+            },
+            done => done,
+        }
+    }
+
+    /// Likewise what `read` gives.
+    pub(crate) fn read<T>(
+        &self,
+        place: &Partition,
+        read: impl Fn(&Log) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        read(&place.log).or_else(|error| match self.moved(place) {
+            Some(moved) => read(&moved.log),
+            None => Err(error),
+        })
     }
 
     /// The id of a topic that has partitions here.

@@ -26,6 +26,7 @@ use crate::listener::{self, ListenerSpec};
 use crate::logs::Logs;
 use crate::memory::RequestMemory;
 use crate::metrics::Metrics;
+use crate::moves::Moves;
 use crate::purgatory::{HasWaitingRoom, Purgatory};
 use crate::quotas::{ClientQuota, ClientQuotas};
 use crate::registry::{Leadership, Partition, Registry, TopicId};
@@ -98,12 +99,13 @@ enum State {
 
 /// A broker's data plane.
 pub struct Server {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     wake: Arc<WakeFd>,
     state: Mutex<State>,
     housekeeping: Mutex<Option<Housekeeping>>,
     /// Topics' own settings. One change to the partitions at a time: what is on disk and what is registered change together.
     changes: Mutex<HashMap<String, Properties>>,
+    pub(crate) moves: Arc<Moves>,
     /// The process that opened it. A fork of it has none of the threads.
     owner: u32,
 }
@@ -151,13 +153,16 @@ impl Server {
             dynamic: RwLock::new(Arc::new(dynamic)),
             config,
         });
-        let housekeeping = Housekeeping::start(Arc::clone(&shared))?;
+        let moves = Arc::<Moves>::default();
+        moves.resume(&shared.logs, &shared.lines);
+        let housekeeping = Housekeeping::start(Arc::clone(&shared), Arc::clone(&moves))?;
         Ok(Self {
             shared,
             wake,
             state: Mutex::new(State::Opened),
             housekeeping: Mutex::new(Some(housekeeping)),
             changes: Mutex::default(),
+            moves,
             owner: std::process::id(),
         })
     }
@@ -261,6 +266,7 @@ impl Server {
     pub fn create_partition(&self, spec: &PartitionSpec) -> Result<()> {
         self.check_process()?;
         let mut overrides = self.changes.lock();
+        let _moves = self.moves.hold();
         let config = self.dynamic().topic(&spec.config)?;
         self.check_topic_id(&spec.topic, spec.topic_id)?;
         let registered = self.shared.registry.find(&spec.topic, spec.partition);
@@ -309,11 +315,13 @@ impl Server {
     pub fn delete_topic(&self, topic: &str) -> Result<()> {
         self.check_process()?;
         let mut overrides = self.changes.lock();
+        let _moves = self.moves.hold();
         overrides.remove(topic);
         let partitions = self.shared.registry.remove_topic(topic);
         let partitions = partitions.ok_or_else(|| ServerError::UnknownTopic(topic.to_owned()))?;
         let mut result = Ok(());
         for partition in partitions {
+            self.moves.forget(topic, partition.index);
             result = result.and(self.shared.logs.delete(topic, partition.index));
         }
         result
@@ -326,6 +334,7 @@ impl Server {
     pub fn update_topic_config(&self, topic: &str, overrides: &Properties) -> Result<()> {
         self.check_process()?;
         let mut all = self.changes.lock();
+        let _moves = self.moves.hold();
         let config = self.dynamic().topic(overrides)?;
         let partitions = self.shared.registry.topic(topic);
         for partition in partitions.ok_or_else(|| ServerError::UnknownTopic(topic.to_owned()))? {
@@ -426,9 +435,9 @@ impl Server {
                     partition,
                 })?;
         let mut batches = batches.to_vec();
-        let appended = place
-            .log
-            .append_as_leader(&mut batches, leadership.epoch, now_ms())?;
+        let appended = self.shared.registry.append(&place, |log| {
+            log.append_as_leader(&mut batches, leadership.epoch, now_ms())
+        })?;
         place.waiting_room().appended(batches.len() as u64);
         Ok(appended.first_offset)
     }
@@ -444,8 +453,10 @@ impl Server {
         offset: i64,
         bytes_max: u64,
     ) -> Result<Vec<u8>> {
-        let log = &self.find(topic, partition)?.log;
-        let slice = log.read(offset, bytes_max, log.high_watermark(), true)?;
+        let place = self.find(topic, partition)?;
+        let slice = self.shared.registry.read(&place, |log| {
+            log.read(offset, bytes_max, log.high_watermark(), true)
+        })?;
         Ok(slice.read_whole_batches()?)
     }
 
@@ -473,7 +484,7 @@ impl Server {
         Arc::clone(&self.shared.dynamic.read())
     }
 
-    fn check_process(&self) -> Result<()> {
+    pub(crate) fn check_process(&self) -> Result<()> {
         if std::process::id() == self.owner {
             Ok(())
         } else {

@@ -12,7 +12,7 @@ use crate::checkpoints::{CLEANER_FILE, LEADER_EPOCH_FILE, LOG_START_FILE};
 use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::lock::LOCK_FILE;
-use crate::metadata::{CLEAN_SHUTDOWN_FILE, PARTITION_METADATA_FILE};
+use crate::metadata::{CLEAN_SHUTDOWN_FILE, MOVED_FILE, PARTITION_METADATA_FILE};
 
 pub(crate) const LOG_SUFFIX: &str = ".log";
 pub(crate) const INDEX_SUFFIX: &str = ".index";
@@ -87,6 +87,7 @@ pub(crate) fn is_unfinished(name: &str) -> bool {
         .iter()
         .any(|suffix| base_of_unfinished(name, suffix).is_some())
         || is_temporary(name)
+        || name == MOVED_FILE
 }
 
 /// True for the name of a file that a partition's directory may have.
@@ -259,6 +260,7 @@ mod tests {
             "00000000000000000042.snapshot.tmp",
             "leader-epoch-checkpoint.tmp",
             "partition.metadata.tmp",
+            "logcore-moved",
         ] {
             assert!(is_unfinished(name) && is_of_partition(name), "{name}");
         }

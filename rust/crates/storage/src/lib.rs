@@ -78,7 +78,11 @@ pub use config::{LogConfig, TimestampType};
 pub use error::{Result, StorageError};
 pub use loader::{LastKnown, LoadProgress, Recovery};
 pub use log::{IsolationLevel, Log, TruncationPoint};
-pub use log_dir::{LogDir, Opening, Partition, Progress, check_duplicates, parse_partition_dir};
+pub use log_dir::{
+    LogDir, Move, Moved, Opening, Partition, Progress, check_duplicates, finish_moves,
+    future_dir_name_len, parse_partition_dir,
+};
+pub use producer_state::ActiveProducer;
 pub use record_faults::{Fault, RecordFault, RecordFaults};
 pub use slice::{Appended, LogSlice, TimestampOffset, whole_batches};
 pub use standalone::StandaloneLog;

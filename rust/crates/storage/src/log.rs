@@ -47,7 +47,7 @@ use crate::error::{Result, StorageError};
 use crate::failure::DirFailure;
 use crate::leader_epochs::SharedEpochs;
 use crate::loader::{self, LastKnown, LoadProgress, Loaded, Recovery};
-use crate::producer_state::ProducerState;
+use crate::producer_state::{ActiveProducer, ProducerState};
 use crate::segment::{Access, OpenSegment, Segment};
 
 use foreign::{DirIdentity, ForeignTransactions};
@@ -93,6 +93,8 @@ pub struct Log {
     /// Why its directory is.
     dir_failure: Arc<DirFailure>,
     closed: AtomicBool,
+    /// The directory is not this log's any more: what fails there says nothing of the disk.
+    gone: AtomicBool,
     recovery: Recovery,
     /// The disk was full when the log was opened: see [`Log::complete`].
     incomplete: AtomicBool,
@@ -232,6 +234,7 @@ impl Log {
             failure: OnceLock::new(),
             dir_failure,
             closed: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             recovery: loaded.recovery,
             incomplete: AtomicBool::new(loaded.incomplete),
         }
@@ -280,6 +283,13 @@ impl Log {
     /// How many segments there are.
     pub fn segment_count(&self) -> usize {
         self.segments().len()
+    }
+
+    /// What is known of each idempotent or transactional producer, in order of their ids.
+    pub fn active_producers(&self) -> Vec<ActiveProducer> {
+        let writer = self.writer.lock();
+        let producers = writer.producers.sorted();
+        producers.into_iter().map(ActiveProducer::from).collect()
     }
 
     /// Idempotent and transactional producers known.
@@ -385,7 +395,8 @@ impl Log {
 
     /// Takes the log offline if `error` is the disk's fault, and its directory if that is.
     fn fail(&self, error: StorageError) -> StorageError {
-        if error.is_storage_failure() && self.access == Access::Owned {
+        let is_ours = self.access == Access::Owned && !self.gone.load(Ordering::Acquire);
+        if error.is_storage_failure() && is_ours {
             let _first_reason_stays = self.failure.set(error.to_string());
             self.dir_failure.note(&error);
         }

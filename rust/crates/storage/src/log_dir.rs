@@ -14,6 +14,7 @@
 mod deletions;
 mod futures;
 mod loading;
+mod moves;
 mod names;
 
 use std::collections::BTreeMap;
@@ -41,8 +42,9 @@ use crate::standalone::{forget_own_start, own_log_start};
 use crate::uuid::{self, TopicId};
 
 pub use loading::{Opening, Progress};
+pub use moves::{Move, Moved, finish_moves};
 use names::Kind;
-pub use names::parse_partition_dir;
+pub use names::{future_dir_name_len, parse_partition_dir};
 
 /// The longest topic name.
 const TOPIC_NAME_MAX: usize = 249;
@@ -280,7 +282,7 @@ impl LogDir {
         }
         let key = (topic.to_owned(), partition);
         let dir = partition_path(&self.path, &key);
-        let created = self.create_log(&dir, key.clone(), topic_id, config)?;
+        let created = self.create_log(&dir, key.clone(), Some(topic_id), config)?;
         if self.replicated {
             created.log.set_replicated(0);
         }
@@ -491,7 +493,7 @@ impl LogDir {
         &self,
         dir: &Path,
         (topic, partition): Key,
-        topic_id: TopicId,
+        topic_id: Option<TopicId>,
         config: LogConfig,
     ) -> Result<Arc<Partition>> {
         check_topic(&topic)?;
@@ -503,7 +505,9 @@ impl LogDir {
                 },
                 _ => StorageError::io("create", dir)(error),
             })?;
-            metadata::write_topic_id(dir, &topic_id)?;
+            if let Some(id) = topic_id {
+                metadata::write_topic_id(dir, &id)?;
+            }
             let known = LastKnown {
                 clean_shutdown: true,
                 ..LastKnown::default()
@@ -514,7 +518,7 @@ impl LogDir {
         Ok(Arc::new(Partition {
             topic,
             partition,
-            topic_id: Some(topic_id),
+            topic_id,
             log: Arc::new(log),
         }))
     }

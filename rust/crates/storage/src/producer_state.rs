@@ -74,6 +74,34 @@ pub(crate) struct ProducerEntry {
     pub(crate) transaction_start: Option<i64>,
 }
 
+/// A producer as it is told to whoever asks (`DescribeProducersResponse.ProducerState`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ActiveProducer {
+    pub producer_id: i64,
+    pub epoch: i16,
+    /// -1 after a marker of a new epoch, which has no sequence.
+    pub last_sequence: i32,
+    /// Milliseconds since the epoch, -1 when not known.
+    pub last_timestamp: i64,
+    /// Of the transaction coordinator that wrote the last marker, -1 when there was none.
+    pub coordinator_epoch: i32,
+    /// Where its open transaction began.
+    pub transaction_start: Option<i64>,
+}
+
+impl From<(i64, &ProducerEntry)> for ActiveProducer {
+    fn from((producer_id, entry): (i64, &ProducerEntry)) -> Self {
+        Self {
+            producer_id,
+            epoch: entry.epoch,
+            last_sequence: entry.batches.back().map_or(-1, |last| last.last_sequence),
+            last_timestamp: entry.last_timestamp,
+            coordinator_epoch: entry.coordinator_epoch,
+            transaction_start: entry.transaction_start,
+        }
+    }
+}
+
 impl ProducerEntry {
     fn new() -> Self {
         Self {

@@ -185,8 +185,14 @@ fn look_up(
             ));
         }
         LATEST_TIERED => return Ok(NOTHING),
-        MAX_TIMESTAMP => tokio::task::block_in_place(|| log.max_timestamp()),
-        _ => tokio::task::block_in_place(|| log.offset_for_timestamp(timestamp)),
+        MAX_TIMESTAMP => {
+            tokio::task::block_in_place(|| shared.registry.read(place, |log| log.max_timestamp()))
+        }
+        _ => tokio::task::block_in_place(|| {
+            shared
+                .registry
+                .read(place, |log| log.offset_for_timestamp(timestamp))
+        }),
     };
     let found = found.map_err(|error| failed(shared, place, &error))?;
     match found.filter(|found| found.offset < end) {

@@ -424,9 +424,9 @@ fn write(
     records: &mut [u8],
 ) -> Result<Appended> {
     let mut append = || {
-        place
-            .log
-            .append_as_leader(records, leadership.epoch, now_ms())
+        shared.registry.append(place, |log| {
+            log.append_as_leader(records, leadership.epoch, now_ms())
+        })
     };
     // A write goes to the page cache; one that is synced at once waits for the disk, and others must not wait with it.
     let syncs = place.log.config().flush_messages != i64::MAX;

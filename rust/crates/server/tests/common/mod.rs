@@ -61,10 +61,20 @@ impl TestServer {
 
     /// On what is in `logs` of the directory.
     pub(crate) fn start_in(dir: tempfile::TempDir, config: &[(&str, &str)]) -> Self {
+        Self::start_on(dir, &["logs"], config)
+    }
+
+    /// On several of the directory's.
+    pub(crate) fn start_on(
+        dir: tempfile::TempDir,
+        log_dirs: &[&str],
+        config: &[(&str, &str)],
+    ) -> Self {
+        let path = |name: &&str| dir.path().join(name).to_string_lossy().into_owned();
         let server = Server::open(&ServerOptions {
             node_id: 1,
             cluster_id: "abcdefghijklmnopqrstug".to_owned(),
-            log_dirs: vec![dir.path().join("logs").to_string_lossy().into_owned()],
+            log_dirs: log_dirs.iter().map(path).collect(),
             properties: properties(config),
             progress: Arc::default(),
         })
@@ -82,6 +92,12 @@ impl TestServer {
             port,
             _dir: dir,
         }
+    }
+
+    /// Closes the logs; what is in the directory stays.
+    pub(crate) fn stop(self) -> tempfile::TempDir {
+        self.server.stop(PATIENCE).unwrap();
+        self._dir
     }
 
     pub(crate) fn client(&self) -> Client {

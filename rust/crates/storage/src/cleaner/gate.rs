@@ -97,8 +97,7 @@ impl CleaningPaused<'_> {
 
 impl Drop for CleaningPaused<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().pauses -= 1;
-        self.0.changed.notify_all();
+        self.0.release();
     }
 }
 
@@ -138,6 +137,23 @@ impl Cleaning {
             self.changed.wait(&mut state);
         }
         CleaningPaused(self)
+    }
+
+    /// [`Cleaning::pause`] until [`Cleaning::release`], for whoever cannot keep what borrows the log.
+    pub(crate) fn hold(&self) {
+        std::mem::forget(self.pause());
+    }
+
+    /// Goes on where the cleaning of another directory's log is that this one has replaced.
+    pub(crate) fn take_over(&self, other: &Self) {
+        let offset = other.first_dirty.load(Ordering::Acquire);
+        self.first_dirty.store(offset, Ordering::Release);
+    }
+
+    /// Ends one pause.
+    pub(crate) fn release(&self) {
+        self.state.lock().pauses -= 1;
+        self.changed.notify_all();
     }
 
     /// Up to where the log has been cleaned, if that is known.

@@ -13,6 +13,7 @@ mod faulty_disk;
 mod flip;
 mod history;
 mod model;
+mod moves;
 mod reader;
 mod stories;
 

@@ -165,6 +165,29 @@ impl Log {
     pub(crate) fn abandon(&self) {
         let _no_compaction = self.cleaning.pause();
         let _writer = self.writer.lock();
+        self.gone.store(true, Ordering::Release);
         self.closed.store(true, Ordering::Release);
+    }
+
+    /// Lets nobody append while `work` puts another log into this one's place, and ends all use once it did. Who waits for
+    /// an append to be on disk is told that it is: `work` brought all of it to the other disk. If `work` fails, this log
+    /// goes on.
+    ///
+    /// The caller has paused compaction.
+    pub(crate) fn hand_over<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _writer = self.writer.lock();
+        self.check_writable()?;
+        let done = work()?;
+        self.gone.store(true, Ordering::Release);
+        let _flushing = self.flushing.lock();
+        self.recovery_point
+            .fetch_max(self.log_end_offset(), Ordering::AcqRel);
+        self.closed.store(true, Ordering::Release);
+        Ok(done)
+    }
+
+    /// True when the log was closed, deleted, or moved.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 }

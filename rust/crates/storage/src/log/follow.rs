@@ -5,6 +5,7 @@
 //! pass as they are.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use super::append::{Coming, Written};
 use super::{Log, Now, Writer};
@@ -64,6 +65,21 @@ impl Log {
         }
         appended.bytes = last.end() - first.position;
         Ok(appended)
+    }
+
+    /// Moves the log's end to `offset`, for a leader's log that has no batch before that any more: the offsets must not be given
+    /// again.
+    pub(crate) fn skip_to(&self, offset: i64, now_ms: i64) -> Result<()> {
+        let mut writer = self.writer.lock();
+        self.check_writable()?;
+        if offset <= self.log_end_offset() {
+            return Ok(());
+        }
+        let config = self.config();
+        self.roll_locked(&mut writer, &config, offset, now_ms)
+            .map_err(|e| self.fail_unless_full(e))?;
+        self.log_end.store(offset, Ordering::Release);
+        Ok(())
     }
 
     fn check_follows(&self, batches: &[StoredBatch]) -> Result<()> {

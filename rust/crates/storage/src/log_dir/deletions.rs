@@ -3,11 +3,11 @@
 //!
 //! A crash leaves the renamed directory; the next opening removes it, after the delay too.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use super::names::{self, Kind};
-use super::{Found, LogDir, Opening, Partition, partition_path};
+use super::{Found, Key, LogDir, Opening, Partition, partition_path};
 use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files;
@@ -33,13 +33,8 @@ impl LogDir {
     pub(super) fn remove(&self, removed: &Partition) -> Result<()> {
         removed.log.abandon();
         self.check_usable()?;
-        let path = removed.log.dir();
-        let name = names::with_suffix(&removed.topic, removed.partition, Kind::Deleted)?;
-        let renamed = self.path.join(name);
-        disk::rename(&path, &renamed)
-            .map_err(StorageError::io("rename", &path))
-            .and_then(|()| files::sync_dir(&self.path))
-            .map_err(|error| self.fail(error))?;
+        let key = (removed.topic.clone(), removed.partition);
+        let renamed = rename_deleted(&removed.log.dir(), &key).map_err(|error| self.fail(error))?;
         let delay_ms = removed.log.config().file_delete_delay_ms;
         let due_ms = system_now_ms().saturating_add(delay_ms);
         self.deletions.lock().push((due_ms, renamed));
@@ -64,6 +59,14 @@ impl LogDir {
         }
         first
     }
+}
+
+/// Gives a log's directory the name of a deleted one, which is on disk then; returns where it is.
+pub(super) fn rename_deleted(dir: &Path, (topic, partition): &Key) -> Result<PathBuf> {
+    let renamed = dir.with_file_name(names::with_suffix(topic, *partition, Kind::Deleted)?);
+    disk::rename(dir, &renamed).map_err(StorageError::io("rename", dir))?;
+    files::sync_parent(&renamed)?;
+    Ok(renamed)
 }
 
 /// Takes the directories out that were being deleted, and says when they go. One without any file of a log is somebody

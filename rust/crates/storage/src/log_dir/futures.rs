@@ -1,8 +1,7 @@
 //! Copies of logs that are to move here from another directory (`-future`, KIP-113).
 //!
-//! A future log is a log like any other, but nobody reads it: whoever moves a partition appends to it as a follower until it
-//! has caught up, deletes the log in the other directory and promotes this one. A crash leaves it a future log until its
-//! directory has been renamed, and the log after.
+//! A future log is a log like any other, but nobody reads it: a [`super::Move`] appends to it as a follower until it has
+//! caught up, and puts it into the place of the log in the other directory. A crash before that leaves it a future log.
 
 use std::sync::Arc;
 
@@ -35,7 +34,7 @@ impl LogDir {
         &self,
         topic: &str,
         partition: i32,
-        topic_id: TopicId,
+        topic_id: Option<TopicId>,
         config: LogConfig,
     ) -> Result<Arc<Partition>> {
         let _changing = self.changing.lock();
@@ -63,39 +62,36 @@ impl LogDir {
         self.remove(&removed)
     }
 
-    /// Makes a future log the partition's log. The log in the other directory has been deleted before.
-    pub fn promote_future(
-        &self,
-        topic: &str,
-        partition: i32,
-        config: LogConfig,
-    ) -> Result<Arc<Partition>> {
-        let _changing = self.changing.lock();
-        self.check_usable()?;
-        let key = (topic.to_owned(), partition);
+    /// Makes a future log that was closed the partition's log. What the directory's checkpoints say of it is on disk already.
+    ///
+    /// Errors: the disk's, after which it is a future log again as far as that can be.
+    pub(super) fn promote(&self, future: &Partition, config: LogConfig) -> Result<Arc<Partition>> {
+        let key = (future.topic.clone(), future.partition);
         self.check_absent(&key)?;
-        let future = self.futures.read().get(&key).cloned();
-        let future = future.ok_or_else(|| self.no_future(&key))?;
-        // Its files know where they are, so it is closed and opened again under its new name.
-        future.log.close()?;
+        // Its files know where they are, so it is opened again under its new name.
         let (from, to) = (future.log.dir(), partition_path(&self.path, &key));
-        disk::rename(&from, &to)
-            .map_err(StorageError::io("rename", &from))
-            .and_then(|()| files::sync_dir(&self.path))
-            .map_err(|error| self.fail(error))?;
-        self.futures.write().remove(&key);
         let known = LastKnown {
             clean_shutdown: true,
             recovery_point: future.log.recovery_point(),
             log_start_offset: future.log.log_start_offset(),
             high_watermark: self.replicated.then(|| future.log.high_watermark()),
         };
+        let log = disk::rename(&from, &to)
+            .map_err(StorageError::io("rename", &from))
+            .and_then(|()| files::sync_dir(&self.path))
+            .and_then(|()| Log::open_in(&to, config, known, &self.surroundings))
+            .inspect_err(|_| {
+                let _as_far_as_can_be = disk::rename(&to, &from);
+                let _as_far_as_can_be = files::sync_dir(&self.path);
+            })
+            .map_err(|error| self.fail(error))?;
         let promoted = Arc::new(Partition {
             topic: key.0.clone(),
-            partition,
+            partition: key.1,
             topic_id: future.topic_id,
-            log: Arc::new(Log::open_in(&to, config, known, &self.surroundings)?),
+            log: Arc::new(log),
         });
+        self.futures.write().remove(&key);
         self.partitions.write().insert(key, promoted.clone());
         Ok(promoted)
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use super::names::Kind;
-use super::{Found, Key, Logs, Partition};
+use super::{Found, Key, Logs, Partition, moves};
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::loader::{LastKnown, LoadProgress, Recovery, bytes_to_check};
@@ -170,10 +170,16 @@ fn load_one(
     config: LogConfig,
     surroundings: &Surroundings,
 ) -> Result<Partition> {
+    moves::check_not_moved(&one.dir)?;
+    let log = Log::open_in(&one.dir, config, known, surroundings)?;
+    if one.kind == Kind::Future && !known.clean_shutdown {
+        // A power loss may have taken any file of what was not certain, and nobody would copy the middle again.
+        log.truncate_to(log.recovery_point())?;
+    }
     Ok(Partition {
         topic: one.key.0.clone(),
         partition: one.key.1,
         topic_id: metadata::read_topic_id(&one.dir)?,
-        log: Arc::new(Log::open_in(&one.dir, config, known, surroundings)?),
+        log: Arc::new(log),
     })
 }

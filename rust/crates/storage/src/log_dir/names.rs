@@ -76,6 +76,13 @@ pub(super) fn with_suffix(topic: &str, partition: i32, kind: Kind) -> Result<Str
     Ok(format!("{}{suffix}", &topic[..end]))
 }
 
+/// How many bytes the name of a future log's directory has. One with more than a file's name may have cannot be moved: unlike
+/// that of a deleted log it is not cut, for it says whose log it is (`LocalLog.logFutureDirName`).
+pub fn future_dir_name_len(topic: &str, partition: i32) -> usize {
+    const ID_LEN: usize = 32;
+    format!("{topic}-{partition}.").len() + ID_LEN + Kind::Future.suffix().len()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

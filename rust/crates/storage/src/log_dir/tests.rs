@@ -3,6 +3,7 @@
 mod damage;
 mod faults;
 mod kinds;
+mod moves;
 mod replicas;
 mod standalone;
 

@@ -172,20 +172,36 @@ impl Terms {
 
     fn look_at(&self, shared: &Shared, wanted: &Wanted, left: u64, min_one: bool) -> Look {
         let place = resolve(shared, wanted)?;
-        if let Some(preferred) = self.preferred(shared, &place, wanted)? {
+        let look = self.look_into(shared, &place, wanted, left, min_one);
+        match (look, shared.registry.moved(&place)) {
+            // Its log went to another directory in between.
+            (Err(_), Some(moved)) => self.look_into(shared, &moved, wanted, left, min_one),
+            (look, _) => look,
+        }
+    }
+
+    fn look_into(
+        &self,
+        shared: &Shared,
+        place: &Arc<Partition>,
+        wanted: &Wanted,
+        left: u64,
+        min_one: bool,
+    ) -> Look {
+        if let Some(preferred) = self.preferred(shared, place, wanted)? {
             return Ok(Found {
                 preferred: Some(preferred),
-                ..found_nothing(place)
+                ..found_nothing(Arc::clone(place))
             });
         }
-        self.check(shared, &place, wanted)?;
-        if let Some(diverging) = diverging(&place, wanted)? {
+        self.check(shared, place, wanted)?;
+        if let Some(diverging) = diverging(place, wanted)? {
             return Ok(Found {
                 diverging: Some(diverging),
-                ..found_nothing(place)
+                ..found_nothing(Arc::clone(place))
             });
         }
-        self.read(shared, place, wanted, left, min_one)
+        self.read(shared, Arc::clone(place), wanted, left, min_one)
     }
 
     /// Where the consumer should read instead, if this server leads and another replica is nearer.

@@ -219,7 +219,7 @@ fn numbers_are_not_negative() {
             matches!(error, StorageError::InvalidConfig { .. }),
             "{error}"
         );
-        logs.create_future("x", number, [7; 16], LogConfig::default())
+        logs.create_future("x", number, Some([7; 16]), LogConfig::default())
             .unwrap_err();
     }
     assert!(partition_dirs(dir.path()).unwrap().is_empty());

@@ -1,0 +1,62 @@
+"""DeleteRecords: the start of each partition's log moves forward, and what is before it is gone
+(KafkaApis.handleDeleteRecordsRequest).
+
+This broker has the only replica, so there is none to wait for within the timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from cluster.broker.context import Body, Context, Request
+from cluster.controller.names import is_internal
+from cluster.errors import InvalidTopicException, NotLeaderOrFollower, UnknownTopicOrPartition
+
+API_KEY = 21
+VERSIONS = (0, 2)
+
+_NO_OFFSET = -1
+
+
+async def handle(context: Context, request: Request) -> Body:
+    """Deletes in each partition by itself; of one that is named twice the last offset counts."""
+    asked = _asked(request)
+    wanted = [
+        (topic, partition, offset)
+        for (topic, partition), offset in asked.items()
+        if context.has_partition(topic, partition) and not is_internal(topic)
+    ]
+    deleted = await asyncio.to_thread(context.logs.delete_records, wanted)
+    done = {wish[:2]: _named(*result) for wish, result in zip(wanted, deleted, strict=True)}
+    return _answer({key: done.get(key) or _refused(context, *key) for key in asked})
+
+
+def _asked(request: Request) -> dict[tuple[str, int], int]:
+    return {
+        (topic["name"], partition["partition_index"]): partition["offset"]
+        for topic in request.body["topics"]
+        for partition in topic["partitions"]
+    }
+
+
+def _named(code: int, start: int) -> tuple[int, int]:
+    # The cluster has the partition, so it is another broker's.
+    return (NotLeaderOrFollower.code if code == UnknownTopicOrPartition.code else code), start
+
+
+def _refused(context: Context, topic: str, partition: int) -> tuple[int, int]:
+    known = context.has_partition(topic, partition)
+    return (InvalidTopicException if known else UnknownTopicOrPartition).code, _NO_OFFSET
+
+
+def _answer(results: dict[tuple[str, int], tuple[int, int]]) -> Body:
+    topics: dict[str, list[Body]] = {}
+    for (topic, partition), (code, start) in results.items():
+        entry = {"partition_index": partition, "low_watermark": start, "error_code": code}
+        topics.setdefault(topic, []).append(entry)
+    return {"topics": [{"name": name, "partitions": entries} for name, entries in topics.items()]}
+
+
+def failure(request: Request, code: int) -> Body:
+    """Each partition has the error."""
+    return _answer(dict.fromkeys(_asked(request), (code, _NO_OFFSET)))

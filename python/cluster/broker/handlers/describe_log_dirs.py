@@ -1,0 +1,57 @@
+"""DescribeLogDirs: this broker's log directories, their space, and the logs in them
+(ReplicaManager.describeLogDirs, KIP-113, KIP-827).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from cluster.broker.context import Body, Context, Request
+from cluster.errors import NONE, KafkaStorageError
+
+API_KEY = 35
+VERSIONS = (0, 4)
+
+_ERROR_CODE = 3
+"""The first version that has a code for the answer as a whole."""
+
+_NO_SPACE = (-1, -1)
+
+
+async def handle(context: Context, request: Request) -> Body:
+    """Describes every directory, with the partitions that were asked for; null asks for all."""
+    topics = request.body["topics"]
+    wanted = None
+    if topics is not None:
+        wanted = {(topic["topic"], partition) for topic in topics for partition in topic["partitions"]}
+    described = await asyncio.to_thread(context.logs.describe_log_dirs)
+    results = []
+    for path, space, replicas in described:
+        found: dict[str, list[Body]] = {}
+        for topic, partition, size, lag, is_future in replicas:
+            if wanted is None or (topic, partition) in wanted:
+                entry = {
+                    "partition_index": partition,
+                    "partition_size": size,
+                    "offset_lag": lag,
+                    "is_future_key": is_future,
+                }
+                found.setdefault(topic, []).append(entry)
+        total, usable = space or _NO_SPACE
+        results.append(
+            {
+                "error_code": KafkaStorageError.code if space is None else NONE,
+                "log_dir": path,
+                "topics": [{"name": name, "partitions": entries} for name, entries in found.items()],
+                "total_bytes": total,
+                "usable_bytes": usable,
+            }
+        )
+    return {"results": results}
+
+
+def failure(request: Request, code: int) -> Body:
+    """The answer has the error; before version 3 it has no place for one but a directory without a name."""
+    if request.api_version >= _ERROR_CODE:
+        return {"error_code": code, "results": []}
+    return {"results": [{"error_code": code, "log_dir": "", "topics": []}]}

@@ -1,0 +1,70 @@
+"""DescribeProducers: the idempotent and transactional producers whose state a partition keeps
+(ReplicaManager.activeProducerState, KIP-664).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from cluster.broker.context import Body, Context, Request
+from cluster.errors import NotLeaderOrFollower, UnknownTopicOrPartition
+
+API_KEY = 61
+VERSIONS = (0, 0)
+
+_FIELDS = (
+    "producer_id",
+    "producer_epoch",
+    "last_sequence",
+    "last_timestamp",
+    "coordinator_epoch",
+    "current_txn_start_offset",
+)
+
+
+async def handle(context: Context, request: Request) -> Body:
+    """Describes each partition by itself."""
+    return await asyncio.to_thread(_describe, context, request)
+
+
+def _describe(context: Context, request: Request) -> Body:
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [
+                    _partition(context, topic["name"], partition) for partition in topic["partition_indexes"]
+                ],
+            }
+            for topic in request.body["topics"]
+        ]
+    }
+
+
+def _partition(context: Context, topic: str, partition: int) -> Body:
+    if not context.has_partition(topic, partition):
+        return _entry(partition, UnknownTopicOrPartition.code)
+    code, producers = context.logs.describe_producers(topic, partition)
+    if code == UnknownTopicOrPartition.code:
+        # The cluster has it, so it is another broker's.
+        code = NotLeaderOrFollower.code
+    return _entry(partition, code) | {
+        "active_producers": [dict(zip(_FIELDS, producer, strict=True)) for producer in producers]
+    }
+
+
+def _entry(partition: int, code: int) -> Body:
+    return {"partition_index": partition, "error_code": code, "active_producers": []}
+
+
+def failure(request: Request, code: int) -> Body:
+    """Each partition has the error."""
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [_entry(partition, code) for partition in topic["partition_indexes"]],
+            }
+            for topic in request.body["topics"]
+        ]
+    }

@@ -1,0 +1,375 @@
+//! Logs that move between directories while they are written and read, and what else operators ask of logs.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod common;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{TestServer, batch, partition, properties, request};
+use logcore_protocol::{Struct, Value};
+use logcore_server::{ErrorCode, LogDirMove, PartitionSpec, ReplicaDescription, Server};
+
+/// A server with `t-0` and `t-1`, on two disks.
+fn two_disks(config: &[(&str, &str)]) -> TestServer {
+    TestServer::start_on(tempfile::tempdir().unwrap(), &["one", "two"], config)
+}
+
+/// Which of the directories have a partition, and as what.
+fn places(server: &Server, topic: &str, index: i32) -> Vec<(usize, bool)> {
+    let dirs = server.describe_log_dirs().unwrap();
+    let is_it =
+        |replica: &&ReplicaDescription| replica.topic == topic && replica.partition == index;
+    let found = dirs.iter().enumerate().flat_map(|(number, dir)| {
+        let found = dir.replicas.iter().filter(is_it);
+        found.map(move |replica| (number, replica.is_future))
+    });
+    found.collect()
+}
+
+fn dir_path(server: &Server, number: usize) -> String {
+    server.describe_log_dirs().unwrap()[number].path.clone()
+}
+
+fn move_to(server: &Server, topic: &str, index: i32, destination: &str) -> ErrorCode {
+    let wanted = LogDirMove {
+        topic: topic.to_owned(),
+        partition: index,
+        destination: destination.to_owned(),
+    };
+    server.alter_replica_log_dirs(&[wanted]).unwrap()[0]
+}
+
+/// A Fetch of `t-0` from `offset` on that waits for as long as the test does.
+fn fetch(offset: i64) -> Struct {
+    let mut message = request(1);
+    message.set("max_wait_ms", 600_000).set("min_bytes", 1);
+    let mut topic = message.element("topics").with("topic", "t");
+    let part = topic
+        .element("partitions")
+        .with("partition", 0)
+        .with("current_leader_epoch", -1)
+        .with("fetch_offset", offset)
+        .with("partition_max_bytes", 1 << 20);
+    topic.set("partitions", vec![Value::Struct(part)]);
+    message.set("topics", vec![Value::Struct(topic)]);
+    message
+}
+
+fn fetched(answer: &Value) -> (i16, usize) {
+    let topics = answer.get("responses").unwrap().as_array().unwrap();
+    let parts = topics[0].get("partitions").unwrap().as_array().unwrap();
+    let records = parts[0].get("records").and_then(Value::as_bytes);
+    (
+        parts[0].get("error_code").unwrap().as_i16().unwrap(),
+        records.map_or(0, |records| records.len()),
+    )
+}
+
+// Broken if it failed: a partition that moves would refuse or lose what is written meanwhile, or give readers something else.
+#[test]
+fn a_partition_moves_under_writers_and_readers() {
+    // The records' times are old.
+    let server = two_disks(&[("log.retention.ms", "-1")]);
+    let [(from, false)] = places(&server.server, "t", 0)[..] else {
+        panic!("it is not in one directory");
+    };
+    for _ in 0..60 {
+        server
+            .server
+            .append("t", 0, &batch(&[&[b'v'; 50_000]]))
+            .unwrap();
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut next = 60;
+            while !over.load(Ordering::SeqCst) {
+                let value = next.to_string();
+                let at = server
+                    .server
+                    .append("t", 0, &batch(&[value.as_bytes()]))
+                    .unwrap();
+                assert_eq!(at, next);
+                next += 1;
+            }
+            next
+        });
+        let reader = scope.spawn(|| {
+            while !over.load(Ordering::SeqCst) {
+                let end = server.server.offsets("t", 0).unwrap().high_watermark;
+                let last = server.server.read("t", 0, end - 1, 1).unwrap();
+                assert!(!last.is_empty(), "nothing before {end}");
+            }
+        });
+        for round in 0..3 {
+            let to = if round % 2 == 0 { 1 - from } else { from };
+            let destination = dir_path(&server.server, to);
+            assert_eq!(
+                move_to(&server.server, "t", 0, &destination),
+                ErrorCode::NONE
+            );
+            server.wait_for_line("t-0 was moved to");
+            assert_eq!(places(&server.server, "t", 0), [(to, false)]);
+        }
+        over.store(true, Ordering::SeqCst);
+        reader.join().unwrap();
+        let end = writer.join().unwrap();
+        assert_eq!(server.server.offsets("t", 0).unwrap().log_end, end);
+    });
+    let mut offset = 60;
+    while offset < server.server.offsets("t", 0).unwrap().log_end {
+        let bytes = server.server.read("t", 0, offset, 1).unwrap();
+        let value = offset.to_string();
+        let is_there = bytes
+            .windows(value.len())
+            .any(|part| part == value.as_bytes());
+        assert!(is_there, "offset {offset} has something else");
+        offset += 7;
+    }
+}
+
+// Broken if it failed: a consumer that waits at the end of a log would sleep on after a move, or be told of an error.
+#[test]
+fn long_polls_survive_a_move() {
+    let server = two_disks(&[]);
+    let [(from, false)] = places(&server.server, "t", 0)[..] else {
+        panic!("it is not in one directory");
+    };
+    let mut client = server.client();
+    client.send(1, 4, fetch(0));
+    server.wait_for_requests(1, 1);
+    let destination = dir_path(&server.server, 1 - from);
+    assert_eq!(
+        move_to(&server.server, "t", 0, &destination),
+        ErrorCode::NONE
+    );
+    server.wait_for_line("t-0 was moved to");
+    server.server.append("t", 0, &batch(&[b"after"])).unwrap();
+    let (code, bytes) = fetched(&client.receive(1, 4).1);
+    assert_eq!(code, 0);
+    assert!(bytes > 0);
+}
+
+// Broken if it failed: a mistyped directory would be created, or an operator not be told why nothing moves.
+#[test]
+fn moves_that_are_refused_or_remembered() {
+    let server = two_disks(&[]);
+    let told = |topic: &str, index, path: &str| move_to(&server.server, topic, index, path);
+    let one = dir_path(&server.server, 0);
+    assert_eq!(
+        told("t", 0, "/no/such/directory"),
+        ErrorCode::LOG_DIR_NOT_FOUND
+    );
+    assert_eq!(
+        told("t", 0, &format!("{one}/")),
+        ErrorCode::LOG_DIR_NOT_FOUND
+    );
+    assert_eq!(
+        told(&"t".repeat(240), 0, &one),
+        ErrorCode::INVALID_TOPIC_EXCEPTION
+    );
+    let [(here, false)] = places(&server.server, "t", 0)[..] else {
+        panic!("it is not in one directory");
+    };
+    let path = dir_path(&server.server, here);
+    assert_eq!(told("t", 0, &path), ErrorCode::NONE);
+    assert_eq!(places(&server.server, "t", 0), [(here, false)]);
+    for index in 0..4 {
+        assert_eq!(
+            told("later", index, &path),
+            ErrorCode::REPLICA_NOT_AVAILABLE
+        );
+        server
+            .server
+            .create_partition(&partition("later", index))
+            .unwrap();
+        assert_eq!(places(&server.server, "later", index), [(here, false)]);
+    }
+}
+
+// Broken if it failed: a slow move could not be ended, would outlive its topic, or be lost with a restart.
+#[test]
+fn a_slow_move_is_seen_ended_and_resumed() {
+    let rate = [("replica.alter.log.dirs.io.max.bytes.per.second", "1")];
+    let server = two_disks(&rate);
+    let [(from, false)] = places(&server.server, "t", 0)[..] else {
+        panic!("it is not in one directory");
+    };
+    for _ in 0..3 {
+        server
+            .server
+            .append("t", 0, &batch(&[&[b'v'; 5000]]))
+            .unwrap();
+    }
+    let paths = [0, 1].map(|number| dir_path(&server.server, number));
+    let both = |from: usize| {
+        let mut both = vec![(from, false), (1 - from, true)];
+        both.sort();
+        both
+    };
+    let move_away = || move_to(&server.server, "t", 0, &paths[1 - from]);
+    assert_eq!(move_away(), ErrorCode::NONE);
+    assert_eq!(move_away(), ErrorCode::NONE);
+    assert_eq!(places(&server.server, "t", 0), both(from));
+    let dirs = server.server.describe_log_dirs().unwrap();
+    let future = dirs[1 - from]
+        .replicas
+        .iter()
+        .find(|replica| replica.is_future);
+    assert!((1..=3).contains(&future.unwrap().lag), "{future:?}");
+    // To where it is: the move ends.
+    assert_eq!(
+        move_to(&server.server, "t", 0, &paths[from]),
+        ErrorCode::NONE
+    );
+    assert_eq!(places(&server.server, "t", 0), [(from, false)]);
+    assert_eq!(move_away(), ErrorCode::NONE);
+    let dir = server.stop();
+    let server = TestServer::start_on(dir, &["one", "two"], &[]);
+    server.wait_for_line("t-0 was moved to");
+    assert_eq!(places(&server.server, "t", 0), [(1 - from, false)]);
+    assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 3);
+    let dir = server.stop();
+    let server = TestServer::start_on(dir, &["one", "two"], &rate);
+    assert_eq!(
+        move_to(&server.server, "t", 0, &paths[from]),
+        ErrorCode::NONE
+    );
+    server.server.delete_topic("t").unwrap();
+    assert_eq!(places(&server.server, "t", 0), []);
+}
+
+// Broken if it failed: a consumer would go on waiting for records that were deleted, or an operator delete what nobody may.
+#[test]
+fn records_are_deleted() {
+    let server = two_disks(&[]);
+    let compacted = PartitionSpec {
+        config: properties(&[("cleanup.policy", "compact")]),
+        ..partition("compacted", 0)
+    };
+    let elsewhere = PartitionSpec {
+        leader_id: 2,
+        ..partition("elsewhere", 0)
+    };
+    server.server.create_partition(&compacted).unwrap();
+    server.server.create_partition(&elsewhere).unwrap();
+    for _ in 0..5 {
+        server.server.append("t", 0, &batch(&[b"v"])).unwrap();
+    }
+    let delete = |wanted: &[(&str, i32, i64)]| {
+        let wanted: Vec<_> = wanted
+            .iter()
+            .map(|(topic, index, offset)| ((*topic).to_owned(), *index, *offset))
+            .collect();
+        server.server.delete_records(&wanted).unwrap()
+    };
+    assert_eq!(
+        delete(&[
+            ("t", 0, 2),
+            ("t", 0, 6),
+            ("t", 0, -2),
+            ("t", 0, 1),
+            ("t", 1, -1),
+            ("t", 9, 0),
+            ("compacted", 0, 0),
+            ("elsewhere", 0, 0),
+        ]),
+        [
+            Ok(2),
+            Err(ErrorCode::OFFSET_OUT_OF_RANGE),
+            Err(ErrorCode::OFFSET_OUT_OF_RANGE),
+            Ok(2),
+            Ok(0),
+            Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION),
+            Err(ErrorCode::POLICY_VIOLATION),
+            Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
+        ]
+    );
+    // At the end, which is then behind the start: the poll has to look again, and waits on.
+    let mut client = server.client();
+    client.send(1, 4, fetch(5));
+    server.wait_for_requests(1, 1);
+    assert_eq!(delete(&[("t", 0, -1)]), [Ok(5)]);
+    server.server.append("t", 0, &batch(&[b"w"])).unwrap();
+    assert_eq!(fetched(&client.receive(1, 4).1).0, 0);
+    assert_eq!(
+        fetched(&server.client().call(1, 4, fetch(4))).0,
+        ErrorCode::OFFSET_OUT_OF_RANGE.0
+    );
+    // As after a crash: nothing is closed.
+    let file = PathBuf::from(dir_path(
+        &server.server,
+        places(&server.server, "t", 0)[0].0,
+    ));
+    let starts = std::fs::read_to_string(file.join("log-start-offset-checkpoint")).unwrap();
+    assert!(starts.contains("t 0 5\n"), "{starts}");
+}
+
+// Broken if it failed: an operator who looks for a transaction that hangs would not find its producer.
+#[test]
+fn producers_are_described() {
+    let server = two_disks(&[]);
+    let mut builder = logcore_records::BatchBuilder::new(logcore_records::Compression::None, None);
+    builder.set_producer_state(77, 2, 0);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.unwrap().as_millis() as i64;
+    for _ in 0..3 {
+        builder.append(now, None, Some(b"v"), &[]).unwrap();
+    }
+    server
+        .server
+        .append("t", 0, &builder.build().unwrap())
+        .unwrap();
+    let found = server.server.describe_producers("t", 0).unwrap().unwrap();
+    let [one] = found[..] else {
+        panic!("{found:?}");
+    };
+    assert_eq!((one.producer_id, one.epoch, one.last_sequence), (77, 2, 2));
+    assert_eq!((one.last_timestamp, one.coordinator_epoch), (now, -1));
+    assert_eq!(one.transaction_start, None);
+    assert_eq!(
+        server.server.describe_producers("t", 9).unwrap(),
+        Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+    );
+}
+
+// Broken if it failed: the operator would take a dead disk for an empty one.
+#[test]
+fn directories_are_described() {
+    let server = two_disks(&[]);
+    server.server.append("t", 0, &batch(&[b"v"])).unwrap();
+    let dirs = server.server.describe_log_dirs().unwrap();
+    assert!(dirs.iter().all(|dir| {
+        dir.space
+            .is_some_and(|space| 0 < space.usable && space.usable <= space.total)
+    }));
+    let sizes: Vec<_> = dirs
+        .iter()
+        .flat_map(|dir| &dir.replicas)
+        .map(|replica| (replica.partition, replica.size > 0, replica.lag))
+        .collect();
+    assert_eq!(sizes.len(), 2);
+    assert!(sizes.contains(&(0, true, 0)) && sizes.contains(&(1, false, 0)));
+    let dead = places(&server.server, "t", 0)[0].0;
+    std::fs::remove_dir_all(&dirs[dead].path).unwrap();
+    // With a checkpoint the server finds out.
+    server
+        .server
+        .delete_records(&[("t".to_owned(), 0, -1)])
+        .unwrap();
+    let dirs = server.server.describe_log_dirs().unwrap();
+    assert!(dirs[dead].space.is_none() && dirs[dead].replicas.is_empty());
+    assert!(dirs[1 - dead].space.is_some());
+    let alive = dirs[1 - dead].path.clone();
+    assert_eq!(
+        (
+            move_to(&server.server, "t", 0, &alive),
+            move_to(&server.server, "t", 1, &dirs[dead].path)
+        ),
+        (
+            ErrorCode::KAFKA_STORAGE_ERROR,
+            ErrorCode::KAFKA_STORAGE_ERROR
+        )
+    );
+}

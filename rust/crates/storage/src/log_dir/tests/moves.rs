@@ -1,0 +1,487 @@
+//! Logs that move from one directory to another, and what crashes and failing disks make of that.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering as Order};
+
+use logcore_records::{BatchBuilder, Compression, EndTxnMarker, end_txn_marker};
+use rustix::io::Errno;
+
+use super::*;
+use crate::cleaner::CleanerConfig;
+use crate::disk::Change;
+use crate::disk::watch::{Watcher, watch};
+use crate::log::IsolationLevel;
+
+/// Two directories on two disks, and the log `t-0` in the first.
+struct Disks {
+    root: tempfile::TempDir,
+    from: Arc<LogDir>,
+    to: Arc<LogDir>,
+}
+
+impl Disks {
+    fn new() -> Self {
+        let root = crate::testing::scratch();
+        let [from, to] = opened(root.path());
+        from.create("t", 0, [7; 16], small()).unwrap();
+        Self { root, from, to }
+    }
+
+    fn log(&self) -> Arc<Log> {
+        self.from.get("t", 0).unwrap().log.clone()
+    }
+
+    fn begin(&self) -> Move {
+        Move::begin(&self.from, &self.to, "t", 0).unwrap()
+    }
+}
+
+/// Segments of a few batches.
+fn small() -> LogConfig {
+    LogConfig {
+        segment_bytes: 600,
+        ..LogConfig::default()
+    }
+}
+
+fn paths(root: &Path) -> [PathBuf; 2] {
+    [root.join("from"), root.join("to")]
+}
+
+/// As a broker opens them.
+fn opened(root: &Path) -> [Arc<LogDir>; 2] {
+    finish_moves(&paths(root)).unwrap();
+    check_duplicates(&paths(root)).unwrap();
+    paths(root).map(|path| {
+        let opened = LogDir::open(&path, 1, Some("cluster-a"), &|_| small());
+        Arc::new(opened.unwrap())
+    })
+}
+
+/// The one of the directories that has the log.
+fn holder(dirs: &[Arc<LogDir>]) -> usize {
+    let found: Vec<_> = (0..dirs.len())
+        .filter(|number| dirs[*number].get("t", 0).is_some())
+        .collect();
+    let failures: Vec<_> = dirs.iter().flat_map(|dir| dir.failures()).collect();
+    assert!(found.len() == 1, "it is in {found:?}: {failures:?}");
+    found[0]
+}
+
+fn everything(log: &Log) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut offset = log.log_start_offset();
+    while offset < log.log_end_offset() {
+        let slice = log.read(offset, 1 << 20, i64::MAX, true).unwrap();
+        let read = slice.read_whole_batches().unwrap();
+        if read.is_empty() {
+            break;
+        }
+        let mut at = 0;
+        while at < read.len() {
+            let number = |from: usize, to: usize| &read[at + from..at + to];
+            let base = i64::from_be_bytes(number(0, 8).try_into().unwrap());
+            let delta = i32::from_be_bytes(number(23, 27).try_into().unwrap());
+            offset = base + i64::from(delta) + 1;
+            at += 12 + i32::from_be_bytes(number(8, 12).try_into().unwrap()) as usize;
+        }
+        bytes.extend(read);
+    }
+    bytes
+}
+
+fn append_in_epoch(log: &Log, epoch: i32, value: &[u8]) {
+    let mut batch = batch_of(&[(1, value)], None);
+    log.append_as_leader(&mut batch, epoch, 1).unwrap();
+}
+
+/// Batches of a transaction of producer 9, with its marker if `committed` says how it ended.
+fn transaction(log: &Log, sequence: i32, committed: Option<bool>) {
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    builder.set_producer_state(9, 0, sequence);
+    builder.set_transactional(true);
+    builder
+        .append(1, None, Some(b"of a transaction"), &[])
+        .unwrap();
+    let mut batch = builder.build().unwrap();
+    log.append_as_leader(&mut batch, 3, 1).unwrap();
+    if let Some(committed) = committed {
+        let marker = EndTxnMarker {
+            committed,
+            coordinator_epoch: 5,
+        };
+        let mut marker = end_txn_marker(9, 0, marker, 1).unwrap();
+        log.append_as_coordinator(&mut marker, 3, 1).unwrap();
+    }
+}
+
+fn write_all_kinds(log: &Log) {
+    for number in 0..12 {
+        append_in_epoch(log, number / 5, format!("value {number}").as_bytes());
+    }
+    let now = crate::log::system_now_ms();
+    let mut idempotent = batch_of(&[(now, b"x"), (now, b"y")], Some((4, 0)));
+    log.append_as_leader(&mut idempotent, 2, 1).unwrap();
+    transaction(log, 0, Some(false));
+    transaction(log, 1, Some(true));
+    transaction(log, 2, None);
+    append_in_epoch(log, 4, b"the last");
+}
+
+/// All that is known of a log.
+fn known(log: &Log) -> impl PartialEq + std::fmt::Debug + use<> {
+    let start = log.log_start_offset();
+    (
+        everything(log),
+        (start, log.log_end_offset(), log.high_watermark()),
+        log.readable_end(IsolationLevel::ReadCommitted).unwrap(),
+        log.aborted_transactions(start, i64::MAX).unwrap(),
+        log.active_producers(),
+        (0..6)
+            .map(|epoch| log.epoch_end_offset(epoch))
+            .collect::<Vec<_>>(),
+        log.config().segment_bytes,
+    )
+}
+
+// Broken if it failed: a log that moves would lose records, its start, its epochs, its producers or its transactions, or those
+// who wrote to it would be told nothing.
+#[test]
+fn a_log_moves_with_all_that_is_known_of_it() {
+    let disks = Disks::new();
+    let log = disks.log();
+    write_all_kinds(&log);
+    log.advance_log_start_offset(3).unwrap();
+    let moving = disks.begin();
+    let name = subdirectories(&paths(disks.root.path())[1]).remove(0);
+    assert!(
+        name.starts_with("t-0.") && name.ends_with("-future"),
+        "{name}"
+    );
+    assert!(moving.copy(1).unwrap() > 0 && moving.lag() > 0);
+    append_in_epoch(&log, 4, b"meanwhile");
+    while moving.copy(200).unwrap() > 0 {}
+    assert_eq!(moving.lag(), 0);
+    append_in_epoch(&log, 4, b"just before");
+    let before = known(&log);
+    let mut published = None;
+    let moved = moving
+        .finish(|partition| published = Some(Arc::clone(partition)))
+        .unwrap();
+    assert!(moved.left_behind.is_none());
+    assert!(Arc::ptr_eq(&published.unwrap(), &moved.partition));
+    assert_eq!(known(&moved.partition.log), before);
+    assert_eq!(moved.partition.topic_id, Some([7; 16]));
+    let mut late = batch_of(&[(1, b"late")], None);
+    assert!(matches!(
+        log.append_as_leader(&mut late, 4, 1),
+        Err(StorageError::Closed { .. })
+    ));
+    assert_eq!(holder(&[disks.from.clone(), disks.to.clone()]), 1);
+    let [from, to] = paths(disks.root.path()).map(|path| subdirectories(&path));
+    assert!(from.len() == 1 && from[0].ends_with("-delete"), "{from:?}");
+    assert_eq!(to, ["t-0"]);
+    // Also after a crash: nothing but the checkpoints told where it begins.
+    drop((moving, moved, disks.from, disks.to));
+    let dirs = opened(disks.root.path());
+    assert_eq!(holder(&dirs), 1);
+    assert_eq!(known(&dirs[1].get("t", 0).unwrap().log), before);
+}
+
+// Broken if it failed: a move that was interrupted, or the log of which lost its end in a power loss, would end in a log with
+// records that nobody was given there.
+#[test]
+fn a_move_goes_on_after_a_restart() {
+    let disks = Disks::new();
+    let log = disks.log();
+    write_all_kinds(&log);
+    let moving = disks.begin();
+    while moving.copy(1 << 20).unwrap() > 0 {}
+    drop(moving);
+    // The same epoch, and then another one: as when the tail was lost and written anew.
+    disks.from.truncate_to("t", 0, 9).unwrap();
+    let Disks { root, from, to } = disks;
+    log.close().unwrap();
+    to.close().unwrap();
+    drop((log, from, to));
+    let [from, to] = opened(root.path());
+    let (log, future) = (from.get("t", 0).unwrap(), to.future("t", 0).unwrap());
+    assert!(future.log.log_end_offset() > log.log.log_end_offset());
+    let moving = Move::begin(&from, &to, "t", 0).unwrap();
+    assert_eq!(moving.lag(), 0);
+    append_in_epoch(&log.log, 7, b"other");
+    let before = (everything(&log.log), log.log.epoch_end_offset(7));
+    let moved = moving.finish(|_| ()).unwrap().partition.log.clone();
+    assert_eq!((everything(&moved), moved.epoch_end_offset(7)), before);
+}
+
+// Broken if it failed: retention or DeleteRecords during a move would stop it for ever, or leave a gap that is read as none.
+#[test]
+fn the_log_begins_later_than_the_copy_ends() {
+    let disks = Disks::new();
+    let log = disks.log();
+    let moving = disks.begin();
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    for _ in 0..10 {
+        builder.append(1, None, Some(b"v"), &[]).unwrap();
+    }
+    let mut batch = builder.build().unwrap();
+    for _ in 0..6 {
+        log.append_as_leader(&mut batch.clone(), 0, 1).unwrap();
+    }
+    log.append_as_leader(&mut batch, 0, 1).unwrap();
+    // Inside of a batch; the segments before go.
+    log.advance_log_start_offset(55).unwrap();
+    assert!(log.delete_old_segments(1).unwrap() > 0);
+    while moving.copy(1).unwrap() > 0 {}
+    // While the last is to be copied, everything goes.
+    log.advance_log_start_offset(70).unwrap();
+    append(&log, b"w");
+    let moved = moving.finish(|_| ()).unwrap().partition.log.clone();
+    assert_eq!((moved.log_start_offset(), moved.log_end_offset()), (70, 71));
+    assert_eq!(everything(&moved), everything(&log_again(&disks.to)));
+    assert!(matches!(
+        moved.read(69, 1, 71, true),
+        Err(StorageError::OffsetOutOfRange { .. })
+    ));
+}
+
+fn log_again(dir: &LogDir) -> Arc<Log> {
+    dir.get("t", 0).unwrap().log.clone()
+}
+
+// Broken if it failed: offsets that were given once would be given again after a move, or a copy have what was deleted.
+#[test]
+fn a_compacted_log_moves() {
+    let disks = Disks::new();
+    let log = disks.log();
+    let keyed = |key: &[u8], value: Option<&[u8]>| {
+        let mut builder = BatchBuilder::new(Compression::None, None);
+        builder.append(1, Some(key), value, &[]).unwrap();
+        log.append_as_leader(&mut builder.build().unwrap(), 0, 1)
+            .unwrap();
+    };
+    for _ in 0..4 {
+        keyed(b"a", Some(b"1"));
+        keyed(b"b", Some(b"2"));
+    }
+    keyed(b"a", None);
+    log.roll(1).unwrap();
+    log.compact_with(&CleanerConfig::default(), 1).unwrap();
+    let end = log.log_end_offset();
+    let first_dirty = log.first_dirty_offset();
+    assert!(first_dirty.is_some());
+    let moving = disks.begin();
+    assert!(
+        log.cleaning().try_begin().is_none(),
+        "it is compacted beside its copy"
+    );
+    while moving.copy(1 << 20).unwrap() > 0 {}
+    let before = everything(&log);
+    let moved = moving.finish(|_| ()).unwrap().partition.log.clone();
+    drop(moving);
+    assert_eq!((everything(&moved), moved.log_end_offset()), (before, end));
+    assert_eq!(moved.first_dirty_offset(), first_dirty);
+    moved.compact_with(&CleanerConfig::default(), 1).unwrap();
+}
+
+// Broken if it failed: the offsets behind what compaction left would be given to other records after a move.
+#[test]
+fn the_end_of_a_log_without_its_last_batches() {
+    for copied in [false, true] {
+        let disks = Disks::new();
+        let log = disks.log();
+        if copied {
+            append(&log, b"v");
+        }
+        log.skip_to(10, 1).unwrap();
+        log.set_high_watermark(10);
+        let moving = disks.begin();
+        let moved = moving.finish(|_| ()).unwrap().partition.log.clone();
+        assert_eq!((moved.log_end_offset(), moved.high_watermark()), (10, 10));
+        append(&moved, b"w");
+        drop((moved, moving, log));
+        let Disks { root, from, to } = disks;
+        drop((from, to));
+        let dirs = opened(root.path());
+        let moved = log_again(&dirs[holder(&dirs)]);
+        assert_eq!(moved.log_end_offset(), 11);
+    }
+}
+
+// Broken if it failed: what was chosen otherwise, or deleted, would be moved all the same, or stay on the disk for ever.
+#[test]
+fn moves_that_end_early() {
+    let disks = Disks::new();
+    append(&disks.log(), b"v");
+    let moving = disks.begin();
+    disks.to.delete_future("t", 0).unwrap();
+    assert!(matches!(
+        moving.copy(1),
+        Err(StorageError::Closed { .. } | StorageError::NotFound { .. })
+    ));
+    moving.finish(|_| panic!("it was cancelled")).unwrap_err();
+    assert!(disks.to.futures().is_empty());
+    drop(moving);
+    assert!(disks.log().cleaning().try_begin().is_some());
+    let moving = disks.begin();
+    disks.from.delete("t", 0).unwrap();
+    disks.from.create("t", 0, [8; 16], small()).unwrap();
+    moving.finish(|_| panic!("it was deleted")).unwrap_err();
+    assert!(matches!(
+        Move::begin(&disks.from, &disks.to, "u", 0),
+        Err(StorageError::NotFound { .. })
+    ));
+}
+
+/// Ends the process before one change, or fails that one as a disk does; only changes below `below` count.
+struct Step {
+    at: usize,
+    below: PathBuf,
+    crash: bool,
+    seen: AtomicUsize,
+}
+
+impl Watcher for Step {
+    fn before(&self, change: Change<'_>) -> io::Result<Option<(usize, io::Error)>> {
+        let path = match change {
+            Change::Create { path }
+            | Change::Open { path }
+            | Change::Write { path, .. }
+            | Change::SetLen { path, .. }
+            | Change::Allocate { path, .. }
+            | Change::Sync { path }
+            | Change::SyncDir { path }
+            | Change::Remove { path }
+            | Change::CreateDir { path }
+            | Change::RemoveDir { path }
+            | Change::Rename { from: path, .. } => path,
+        };
+        if !path.starts_with(&self.below) {
+            return Ok(None);
+        }
+        let seen = self.seen.fetch_add(1, Order::SeqCst);
+        if seen == self.at || (self.crash && seen > self.at) {
+            return Err(Errno::IO.into());
+        }
+        Ok(None)
+    }
+}
+
+/// What came of a move, whether it met the step, and what was written before.
+fn interrupted(below: &str, at: usize, crash: bool) -> (Disks, Result<Moved>, bool, Vec<u8>) {
+    let disks = Disks::new();
+    write_all_kinds(&disks.log());
+    let written = everything(&disks.log());
+    let root = disks.root.path().canonicalize().unwrap();
+    let step = Arc::new(Step {
+        at,
+        below: root.join(below),
+        crash,
+        seen: AtomicUsize::new(0),
+    });
+    let watching = watch(&root, step.clone());
+    let result = (|| {
+        let moving = Move::begin(&disks.from, &disks.to, "t", 0)?;
+        while moving.copy(400)? > 0 {}
+        moving.finish(|_| ())
+    })();
+    drop(watching);
+    let struck = step.seen.load(Order::SeqCst) > at;
+    (disks, result, struck, written)
+}
+
+// Broken if it failed: a crash in the middle of a move would leave a broker that does not start, or a log that is gone, in two
+// directories, or without its end.
+#[test]
+fn a_crash_at_every_step() {
+    let mut ends = [0, 0];
+    for at in 0.. {
+        let (disks, result, struck, expected) = interrupted("", at, true);
+        let Disks { root, from, to } = disks;
+        drop((result, from, to));
+        let dirs = opened(root.path());
+        let place = holder(&dirs);
+        ends[place] += 1;
+        assert!(
+            everything(&log_again(&dirs[place])) == expected,
+            "step {at}"
+        );
+        let end = log_again(&dirs[place]).log_end_offset();
+        append_in_epoch(&log_again(&dirs[place]), 5, b"after");
+        // What is left of the move is gone, or goes on.
+        if place == 0 {
+            let moving = Move::begin(&dirs[0], &dirs[1], "t", 0).unwrap();
+            moving.finish(|_| ()).unwrap();
+            assert_eq!(log_again(&dirs[1]).log_end_offset(), end + 1);
+        } else {
+            assert!(dirs[1].futures().is_empty());
+        }
+        if !struck {
+            assert!(ends[0] > 30 && ends[1] > 2, "{ends:?}");
+            return;
+        }
+    }
+}
+
+// Broken if it failed: a disk that fails while a log is moved would take a log with it that is on another, or one would go on
+// where its records are not.
+#[test]
+fn a_failure_at_every_step() {
+    for (below, number) in [("from", 0), ("to", 1)] {
+        for at in 0.. {
+            let (disks, result, struck, _) = interrupted(below, at, false);
+            let dirs = [disks.from.clone(), disks.to.clone()];
+            let place = holder(&dirs);
+            let told = format!("{below}, step {at}: {result:?}");
+            assert_eq!(result.is_ok(), place == 1, "{told}");
+            let log = log_again(&dirs[place]);
+            let mut batch = batch_of(&[(1, b"after")], None);
+            let appended = log.append_as_leader(&mut batch, 5, 1);
+            // It is served as long as its own disk did not fail.
+            if place == number && struck && log.failure().is_some() {
+                appended.unwrap_err();
+            } else {
+                assert_eq!(log.failure(), None, "{told}");
+                assert!(appended.is_ok(), "{told}");
+            }
+            assert_eq!(dirs[1 - number].failure(), None, "{told}");
+            let (end, bytes) = (log.log_end_offset(), everything(&log));
+            let Disks { root, from, to } = disks;
+            drop((dirs, log, result, from, to));
+            let dirs = opened(root.path());
+            let log = log_again(&dirs[holder(&dirs)]);
+            assert_eq!(
+                (log.log_end_offset(), everything(&log)),
+                (end, bytes),
+                "{told}"
+            );
+            if !struck {
+                assert!(at > 3, "only {at} steps were seen below {below}");
+                break;
+            }
+        }
+    }
+}
+
+// Broken if it failed: a log that was moved to a disk which is not there would be served as it was before.
+#[test]
+fn the_directory_a_log_was_moved_to_is_gone() {
+    let disks = Disks::new();
+    append(&disks.log(), b"v");
+    let Disks { root, from, to } = disks;
+    drop((from, to));
+    let mark = root.path().join("from/t-0/logcore-moved");
+    fs::write(&mark, b"").unwrap();
+    let from = LogDir::open(&root.path().join("from"), 1, None, &|_| small()).unwrap();
+    assert!(from.get("t", 0).is_none());
+    let reason = from.failures()[0].1.to_string();
+    assert!(
+        reason.contains("t-0 was moved to another log directory"),
+        "{reason}"
+    );
+    drop(from);
+    fs::remove_file(&mark).unwrap();
+    let dirs = opened(root.path());
+    assert_eq!(log_again(&dirs[0]).log_end_offset(), 1);
+}
