@@ -21,6 +21,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyString};
 
 use crate::codec::{api_schema, protocol_error, py_to_value, value_to_py};
+use crate::measurements::PyMeasurements;
 
 create_exception!(
     logcore,
@@ -308,6 +309,10 @@ impl PyServer {
             metrics.set_item(format!("requests_{name}"), count)?;
         }
         Ok(metrics)
+    }
+
+    fn measurements(&self, py: Python<'_>) -> PyMeasurements {
+        PyMeasurements(py.detach(|| self.0.measurements()))
     }
 
     #[pyo3(signature = (grace_seconds = 2.0))]

@@ -32,6 +32,8 @@ pub(crate) struct ServerConfig {
     pub(crate) connections_per_ip_max: usize,
     /// `connections.max.idle.ms`; `None` is never.
     pub(crate) connection_idle_max: Option<Duration>,
+    /// `slow.request.log.ms`, ours; `None` is never.
+    pub(crate) slow_request: Option<Duration>,
     /// `queued.max.requests`
     pub(crate) queued_requests_max: usize,
     /// `fetch.max.bytes`
@@ -134,6 +136,8 @@ impl ServerConfig {
                 i32::MAX as usize,
             )?,
             connection_idle_max: of.duration("connections.max.idle.ms", Some(600_000), -1)?,
+            // Kafka's request log is off because it tells of every request. Ours tells of what no broker in order does.
+            slow_request: of.duration("slow.request.log.ms", Some(1000), -1)?,
             queued_requests_max: of.number("queued.max.requests", 500, 1, i32::MAX as usize)?,
             fetch_bytes_max: of.number("fetch.max.bytes", 57_671_680, 1024, i32::MAX as u64)?,
             fetch_sessions_max: of.number(

@@ -17,8 +17,10 @@ use crate::api::api_versions::{self, ApiTable};
 use crate::api::{Outcome, fetch, list_offsets, offset_for_leader_epoch, produce};
 use crate::control::{Answer, ConnectionInfo, ControlRequest};
 use crate::frame::{FrameError, FrameReader};
+use crate::metrics::{ErrorCounts, Stages};
 use crate::response::Response;
 use crate::shared::Shared;
+use crate::slow;
 
 /// How long a connection keeps a large buffer while nothing comes.
 const KEEP_BUFFER: Duration = Duration::from_secs(10);
@@ -80,20 +82,30 @@ impl Connection<'_> {
                 .metrics
                 .network_bytes_in
                 .add(frame.len() as u64 + 4);
-            let (outcome, memory) = self.answer(frame).await;
+            let mut stages = Stages::begin();
+            let (outcome, memory) = self.answer(frame, &mut stages).await;
             if let Some(memory) = memory {
                 self.reader.recycle(memory);
             }
-            match outcome {
-                Outcome::Respond(response) => {
-                    if let Err(end) = self.send(&response).await {
-                        return end;
-                    }
-                }
-                Outcome::Silent => {}
-                Outcome::Close(reason) => return End::Refused(reason),
+            if let Err(end) = self.finish(outcome, &mut stages).await {
+                return end;
             }
         }
+    }
+
+    /// Sends what there is to send, and counts the request.
+    async fn finish(&mut self, outcome: Outcome, stages: &mut Stages) -> Result<(), End> {
+        let none = ErrorCounts::default();
+        let (end, errors) = match &outcome {
+            Outcome::Respond(response) => (self.send(response).await, response.errors()),
+            Outcome::Silent => (Ok(()), &none),
+            Outcome::Close(reason) => (Err(End::Refused(reason.clone())), &none),
+        };
+        stages.sent();
+        if stages.is_named() {
+            self.shared.metrics.apis.record(stages, errors);
+        }
+        end
     }
 
     async fn next_frame(&mut self, stopping: &mut watch::Receiver<bool>) -> Result<Bytes, End> {
@@ -150,46 +162,65 @@ impl Connection<'_> {
     }
 
     /// Answers one request; large frames' memory comes back when the handler is done with it.
-    async fn answer(&self, frame: Bytes) -> (Outcome, Option<BytesMut>) {
+    async fn answer(&self, frame: Bytes, stages: &mut Stages) -> (Outcome, Option<BytesMut>) {
         let mut body = frame;
         let header = match RequestHeader::decode(&mut body) {
             Ok(header) => header,
             Err(error) => return (Outcome::Close(format!("not a request: {error}")), None),
         };
+        let answered = self.answer_body(&header, body, stages).await;
+        stages.answered();
+        slow::tell(self.shared, &self.info, &header, stages);
+        answered
+    }
+
+    async fn answer_body(
+        &self,
+        header: &RequestHeader,
+        body: Bytes,
+        stages: &mut Stages,
+    ) -> (Outcome, Option<BytesMut>) {
         let (key, version) = (header.api_key, header.api_version);
         if !self.apis.serves(key, version) {
-            return (self.answer_unserved(&header), None);
+            return (self.answer_unserved(header, &body, stages), None);
         }
         self.shared.metrics.request(key);
+        stages.name(key, version, body.len());
         let message = match decode_request(key, version, &body) {
             Ok(message) => message,
             Err(error) => return (Outcome::Close(format!("malformed request: {error}")), None),
         };
         if key == produce::KEY {
-            return produce::handle(self.shared, &header, message, body);
+            return produce::handle(self.shared, header, message, body);
         }
         drop(body);
-        (self.answer_message(header, message).await, None)
+        (self.answer_message(header, message, stages).await, None)
     }
 
-    async fn answer_message(&self, header: RequestHeader, message: Value) -> Outcome {
+    async fn answer_message(
+        &self,
+        header: &RequestHeader,
+        message: Value,
+        stages: &mut Stages,
+    ) -> Outcome {
         match (header.api_key, message.as_struct()) {
-            (fetch::KEY, _) => fetch::handle(self.shared, &header, message).await,
+            (fetch::KEY, _) => fetch::handle(self.shared, header, message, stages).await,
             (list_offsets::KEY, Some(request)) => {
-                list_offsets::handle(self.shared, &header, request)
+                list_offsets::handle(self.shared, header, request)
             }
-            (api_versions::KEY, Some(request)) => api_versions::handle(self.apis, &header, request),
+            (api_versions::KEY, Some(request)) => api_versions::handle(self.apis, header, request),
             (offset_for_leader_epoch::KEY, Some(request)) => {
-                offset_for_leader_epoch::handle(self.shared, &header, request)
+                offset_for_leader_epoch::handle(self.shared, header, request)
             }
-            _ => self.cross(header, message).await,
+            _ => self.cross(header, message, stages).await,
         }
     }
 
     /// Kafka answers ApiVersions of any version and closes the connection for everything else it does not serve.
-    fn answer_unserved(&self, header: &RequestHeader) -> Outcome {
+    fn answer_unserved(&self, header: &RequestHeader, body: &[u8], stages: &mut Stages) -> Outcome {
         if header.api_key == api_versions::KEY && self.apis.serves(api_versions::KEY, 0) {
             self.shared.metrics.request(header.api_key);
+            stages.name(header.api_key, header.api_version, body.len());
             return api_versions::handle_unsupported(self.apis, header);
         }
         Outcome::Close(format!(
@@ -199,19 +230,23 @@ impl Connection<'_> {
     }
 
     /// Hands the request to Python and waits for its answer.
-    async fn cross(&self, header: RequestHeader, message: Value) -> Outcome {
+    async fn cross(&self, header: &RequestHeader, message: Value, stages: &mut Stages) -> Outcome {
         let (key, version) = (header.api_key, header.api_version);
-        let (request, answer) = ControlRequest::new(header, Arc::clone(&self.info), message);
+        let (request, answer) =
+            ControlRequest::new(header.clone(), Arc::clone(&self.info), message);
         if !self.shared.control.put(request).await {
             return Outcome::Close("the server stops".to_owned());
         }
-        match answer.await {
-            Ok(Answer::Frame(frame)) => Outcome::Respond(Response::from_frame(frame)),
-            Ok(Answer::Close) => Outcome::Close(format!(
-                "the handler of API {key} version {version} asked for it"
-            )),
-            Err(_) => Outcome::Close(format!(
+        let Ok((answer, crossing)) = answer.await else {
+            return Outcome::Close(format!(
                 "the handler of API {key} version {version} gave no answer"
+            ));
+        };
+        stages.crossed(&crossing);
+        match answer {
+            Answer::Frame(frame, errors) => Outcome::Respond(Response::from_frame(frame, errors)),
+            Answer::Close => Outcome::Close(format!(
+                "the handler of API {key} version {version} asked for it"
             )),
         }
     }

@@ -6,12 +6,14 @@
 //! A crash loses what was queued, as it loses the connections.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use logcore_protocol::{ProtocolError, RequestHeader, Value};
 
+use crate::metrics::ErrorCounts;
 use crate::response;
 use crate::wake::WakeFd;
 
@@ -37,15 +39,22 @@ pub struct ControlRequest {
     pub connection: Arc<ConnectionInfo>,
     /// The decoded body.
     pub body: Value,
-    answer: Option<oneshot::Sender<Answer>>,
+    answer: Option<oneshot::Sender<(Answer, Crossing)>>,
+    taken: Instant,
 }
 
 /// What becomes of a request.
 pub(crate) enum Answer {
-    /// A whole response frame.
-    Frame(Vec<u8>),
+    /// A whole response frame, and the error codes in it.
+    Frame(Vec<u8>, ErrorCounts),
     /// The connection is to be closed.
     Close,
+}
+
+/// When a request was taken out of the queue, and when it was answered.
+pub(crate) struct Crossing {
+    pub(crate) taken: Instant,
+    pub(crate) answered: Instant,
 }
 
 impl ControlRequest {
@@ -53,13 +62,14 @@ impl ControlRequest {
         header: RequestHeader,
         connection: Arc<ConnectionInfo>,
         body: Value,
-    ) -> (Self, oneshot::Receiver<Answer>) {
+    ) -> (Self, oneshot::Receiver<(Answer, Crossing)>) {
         let (answer, receiver) = oneshot::channel();
         let request = Self {
             header,
             connection,
             body,
             answer: Some(answer),
+            taken: Instant::now(),
         };
         (request, receiver)
     }
@@ -70,7 +80,7 @@ impl ControlRequest {
     /// When the message does not fit the API's response schema; the request is then still unanswered.
     pub fn respond(&mut self, message: &Value) -> Result<(), ProtocolError> {
         let frame = response::encode(&self.header, message)?;
-        self.send(Answer::Frame(frame));
+        self.send(Answer::Frame(frame, ErrorCounts::of(message)));
         Ok(())
     }
 
@@ -86,8 +96,12 @@ impl ControlRequest {
 
     fn send(&mut self, answer: Answer) {
         if let Some(sender) = self.answer.take() {
+            let crossing = Crossing {
+                taken: self.taken,
+                answered: Instant::now(),
+            };
             // The connection may have ended meanwhile; then nobody waits for the answer.
-            let _ = sender.send(answer);
+            let _ = sender.send((answer, crossing));
         }
     }
 }
@@ -121,14 +135,23 @@ impl ControlQueue {
         self.wake.clear();
         let mut receiver = self.receiver.lock();
         let mut taken = Vec::new();
+        let now = Instant::now();
         while taken.len() < TAKE_MAX {
             match receiver.try_recv() {
-                Ok(request) => taken.push(request),
+                Ok(request) => taken.push(ControlRequest {
+                    taken: now,
+                    ..request
+                }),
                 Err(_) => return taken,
             }
         }
         self.wake.signal();
         taken
+    }
+
+    /// How many requests wait to be taken.
+    pub(crate) fn len(&self) -> usize {
+        self.sender.max_capacity() - self.sender.capacity()
     }
 
     /// Refuses further requests and drops those nobody took, which closes their connections.

@@ -12,6 +12,7 @@
 //! | `api` | one file per API |
 //! | `registry`, `purgatory`, `fetch_session` | partitions and leaders; long polls; KIP-227 |
 //! | `control`, `lines`, `wake` | requests and log lines on their way to Python |
+//! | `metrics`, `measurements`, `slow` | what is counted, how it is read, what took long |
 //! | `logs`, `housekeeping`, `config` | directories, their upkeep, settings |
 //!
 //! Crash: what was acknowledged is in the operating system's hands, or on disk if `flush.messages` says so; recovery is the
@@ -31,12 +32,14 @@ mod housekeeping;
 mod lines;
 mod listener;
 mod logs;
+mod measurements;
 mod metrics;
 mod purgatory;
 mod registry;
 mod response;
 mod server;
 mod shared;
+mod slow;
 mod wake;
 
 pub use codes::ErrorCode;
@@ -45,5 +48,7 @@ pub use control::{ConnectionInfo, ControlRequest};
 pub use error::{Result, ServerError};
 pub use lines::{Level, LogLine};
 pub use listener::ListenerSpec;
+pub use measurements::{Measurements, PartitionMeasurements};
+pub use metrics::{ApiMeasurements, HistogramValues};
 pub use registry::TopicId;
 pub use server::{Offsets, PartitionSpec, Server, ServerOptions};

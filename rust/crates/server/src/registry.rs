@@ -13,6 +13,7 @@ use parking_lot::RwLock;
 use logcore_storage::Log;
 
 use crate::codes::ErrorCode;
+use crate::metrics::{TOPIC_COUNTERS, TopicCounts};
 use crate::purgatory::{HasWaitingRoom, WaitingRoom};
 
 /// A topic's id (KIP-516); all zeros when it has none.
@@ -57,6 +58,8 @@ pub(crate) struct Partition {
     pub(crate) topic_id: TopicId,
     pub(crate) index: i32,
     pub(crate) log: Arc<Log>,
+    /// What goes in and out.
+    pub(crate) counts: TopicCounts,
     leadership: AtomicU64,
     room: WaitingRoom,
 }
@@ -68,6 +71,7 @@ impl Partition {
             topic_id,
             index,
             log,
+            counts: TopicCounts::default(),
             leadership: AtomicU64::new(Leadership::UNKNOWN.pack()),
             room: WaitingRoom::default(),
         }
@@ -115,6 +119,8 @@ struct Topic {
 struct Tables {
     topics: HashMap<Arc<str>, Topic>,
     names: HashMap<TopicId, Arc<str>>,
+    /// What the partitions counted that are gone.
+    gone: TopicCounts,
 }
 
 /// The tables.
@@ -181,7 +187,12 @@ impl Registry {
                 id: partition.topic_id,
                 partitions: BTreeMap::new(),
             });
-        topic.partitions.insert(partition.index, partition);
+        let before = topic
+            .partitions
+            .insert(partition.index, Arc::clone(&partition));
+        if let Some(before) = before.filter(|before| !Arc::ptr_eq(before, &partition)) {
+            partition.counts.absorb(&before.counts);
+        }
     }
 
     /// Removes a topic and returns its partitions; long polls on them are woken.
@@ -189,6 +200,9 @@ impl Registry {
         let mut tables = self.0.write();
         let removed = tables.topics.remove(topic)?;
         tables.names.remove(&removed.id);
+        for partition in removed.partitions.values() {
+            tables.gone.absorb(&partition.counts);
+        }
         drop(tables);
         let partitions: Vec<_> = removed.partitions.into_values().collect();
         for partition in &partitions {
@@ -218,6 +232,14 @@ impl Registry {
         topics
             .flat_map(|topic| topic.partitions.values().cloned())
             .collect()
+    }
+
+    /// Every partition as above, and what those counted that are gone: together they never go back.
+    pub(crate) fn all_and_gone(&self) -> (Vec<Arc<Partition>>, [u64; TOPIC_COUNTERS]) {
+        let tables = self.0.read();
+        let topics = tables.topics.values();
+        let all = topics.flat_map(|topic| topic.partitions.values().cloned());
+        (all.collect(), tables.gone.values())
     }
 
     /// How many partitions there are.

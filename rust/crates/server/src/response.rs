@@ -16,6 +16,8 @@ use logcore_protocol::{
 };
 use logcore_storage::LogSlice;
 
+use crate::metrics::ErrorCounts;
+
 /// The most one `sendfile` sends, so that one connection does not keep a thread for long.
 const SENDFILE_CHUNK: u64 = 1 << 20;
 const SIZE_PREFIX: usize = 4;
@@ -25,20 +27,28 @@ pub(crate) struct Response {
     bytes: Vec<u8>,
     /// By rising position; as many as there are gaps.
     parts: Vec<(Gap, LogSlice)>,
+    /// The error codes in it.
+    errors: ErrorCounts,
 }
 
 impl Response {
     /// A response without file ranges.
     pub(crate) fn new(header: &RequestHeader, message: &Value) -> Result<Self, ProtocolError> {
-        Ok(Self::from_frame(encode(header, message)?))
+        let errors = ErrorCounts::of(message);
+        Ok(Self::from_frame(encode(header, message)?, errors))
     }
 
-    /// A frame that was encoded elsewhere.
-    pub(crate) fn from_frame(bytes: Vec<u8>) -> Self {
+    /// A frame that was encoded elsewhere, and the error codes in it.
+    pub(crate) fn from_frame(bytes: Vec<u8>, errors: ErrorCounts) -> Self {
         Self {
             bytes,
             parts: Vec::new(),
+            errors,
         }
+    }
+
+    pub(crate) fn errors(&self) -> &ErrorCounts {
+        &self.errors
     }
 
     /// A response whose `records` are gaps, one for each slice, in order.
@@ -57,6 +67,7 @@ impl Response {
         Ok(Self {
             bytes,
             parts: gaps.into_iter().zip(slices).collect(),
+            errors: ErrorCounts::of(message),
         })
     }
 

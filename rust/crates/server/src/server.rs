@@ -22,7 +22,8 @@ use crate::housekeeping::Housekeeping;
 use crate::lines::{LogLine, LogLines};
 use crate::listener::{self, Limits, ListenerSpec};
 use crate::logs::Logs;
-use crate::metrics::Metrics;
+use crate::measurements::Measurements;
+use crate::metrics::{Idle, Metrics};
 use crate::purgatory::HasWaitingRoom;
 use crate::registry::{Leadership, Partition, Registry, TopicId};
 use crate::shared::{Shared, now_ms};
@@ -95,6 +96,7 @@ pub struct Server {
     wake: Arc<WakeFd>,
     state: Mutex<State>,
     housekeeping: Mutex<Option<Housekeeping>>,
+    idle: Idle,
     /// One change to the partitions at a time: what is on disk and what is registered change together.
     changes: Mutex<()>,
     /// The process that opened it. A fork of it has none of the threads.
@@ -141,6 +143,7 @@ impl Server {
             wake,
             state: Mutex::new(State::Opened),
             housekeeping: Mutex::new(Some(housekeeping)),
+            idle: Idle::new(),
             changes: Mutex::default(),
             owner: std::process::id(),
         })
@@ -395,6 +398,19 @@ impl Server {
     /// How many requests of each API came, by key.
     pub fn request_counts(&self) -> Vec<(i16, u64)> {
         self.shared.metrics.requests()
+    }
+
+    /// Everything that is counted and measured. Waits for no request and keeps none waiting.
+    pub fn measurements(&self) -> Measurements {
+        let mut measurements = Measurements::read(&self.shared);
+        if let State::Running(Running { runtime, .. }) = &*self.state.lock() {
+            let threads = runtime.metrics();
+            let gauges = &mut measurements.gauges;
+            gauges.push(("network_idle", self.idle.share(&threads)));
+            gauges.push(("network_busy_seconds", Idle::busy(&threads).as_secs_f64()));
+            gauges.push(("network_threads", threads.num_workers() as f64));
+        }
+        measurements
     }
 
     fn check_process(&self) -> Result<()> {

@@ -50,6 +50,7 @@ struct Request {
 
 /// What became of one partition.
 struct Done {
+    records: u64,
     base_offset: i64,
     log_append_time: i64,
     log_start_offset: i64,
@@ -100,7 +101,7 @@ pub(crate) fn handle(
     let refused = refuse_whole(&request, &memory);
     let mut append = |part: &Part| match refused {
         Some(code) => Err(code.into()),
-        None => append_part(
+        None => append_counted(
             shared,
             header.api_version,
             part,
@@ -177,6 +178,20 @@ fn refuse_whole(request: &Request, frame: &[u8]) -> Option<ErrorCode> {
     })
 }
 
+/// Appends, and counts what became of it.
+fn append_counted(shared: &Shared, version: i16, part: &Part, records: &mut [u8]) -> Result<Done> {
+    let done = append_part(shared, version, part, records);
+    if let Some(place) = &part.place {
+        let bytes = records.len() as u64;
+        place.counts.total_produce_requests.add(1);
+        match &done {
+            Ok(done) => place.counts.produced(done.records, bytes),
+            Err(refused) => place.counts.produce_refused(refused.code, bytes),
+        }
+    }
+    done
+}
+
 fn append_part(shared: &Shared, version: i16, part: &Part, records: &mut [u8]) -> Result<Done> {
     let place = part
         .place
@@ -191,7 +206,10 @@ fn append_part(shared: &Shared, version: i16, part: &Part, records: &mut [u8]) -
     })?;
     if version < 3 && records.get(MAGIC_POSITION) != Some(&(MAGIC_V2 as u8)) {
         let mut converted = convert(shared, records)?;
-        return write(shared, place, leadership, &mut converted);
+        let done = write(shared, place, leadership, &mut converted)?;
+        let count = &place.counts.produce_message_conversions;
+        count.add(done.records);
+        return Ok(done);
     }
     let size = check_shape(version, records)?;
     write(shared, place, leadership, &mut records[..size])
@@ -278,13 +296,14 @@ fn write(
         append()
     };
     let appended = appended.map_err(|error| from_storage(shared, place, &error))?;
+    let records = (appended.last_offset - appended.first_offset + 1).unsigned_abs();
     if !appended.duplicate {
         place.waiting_room().appended(appended.bytes);
         shared.metrics.produced_bytes.add(appended.bytes);
-        let records = appended.last_offset - appended.first_offset + 1;
-        shared.metrics.produced_records.add(records.unsigned_abs());
+        shared.metrics.produced_records.add(records);
     }
     Ok(Done {
+        records,
         base_offset: appended.first_offset,
         log_append_time: appended.log_append_time,
         log_start_offset: appended.log_start_offset,

@@ -10,6 +10,7 @@ use logcore_storage::{AbortedTxn, LogSlice, StorageError};
 use crate::codes::ErrorCode;
 use crate::fetch_session::Wanted;
 use crate::lines::Level;
+use crate::metrics::Stages;
 use crate::purgatory::{Stay, Waiter};
 use crate::registry::{Leadership, Partition};
 use crate::shared::Shared;
@@ -32,6 +33,7 @@ pub(super) struct Terms {
 
 /// What a look at one partition found.
 pub(super) struct Found {
+    pub(super) place: Arc<Partition>,
     pub(super) high_watermark: i64,
     pub(super) last_stable_offset: i64,
     pub(super) log_start_offset: i64,
@@ -49,11 +51,17 @@ pub(super) struct Refused {
     pub(super) code: ErrorCode,
     /// Who leads, when that is the reason.
     pub(super) leader: Option<Leadership>,
+    /// The partition, if there is one.
+    pub(super) place: Option<Arc<Partition>>,
 }
 
 impl From<ErrorCode> for Refused {
     fn from(code: ErrorCode) -> Self {
-        Self { code, leader: None }
+        Self {
+            code,
+            leader: None,
+            place: None,
+        }
     }
 }
 
@@ -61,12 +69,24 @@ pub(super) type Look = Result<Found, Refused>;
 
 impl Terms {
     /// Looks at every partition; when that is too little and nothing is wrong, waits for appends and looks again.
-    pub(super) async fn look_or_wait(&self, shared: &Shared, wanted: &[Wanted]) -> Vec<Look> {
+    pub(super) async fn look_or_wait(
+        &self,
+        shared: &Shared,
+        wanted: &[Wanted],
+        stages: &mut Stages,
+    ) -> Vec<Look> {
         let looks = self.look(shared, wanted);
         if self.wait.is_zero() || wanted.is_empty() || self.missing(&looks).is_none() {
             return looks;
         }
-        let deadline = Instant::now() + self.wait;
+        let began = Instant::now();
+        let looks = self.look_until(shared, wanted, began + self.wait).await;
+        stages.remote = began.elapsed();
+        looks
+    }
+
+    async fn look_until(&self, shared: &Shared, wanted: &[Wanted], deadline: Instant) -> Vec<Look> {
+        let _delayed = shared.metrics.delayed_fetches.enter();
         let mut stopping = shared.stopping.subscribe();
         let waiter = Waiter::new();
         let places = wanted
@@ -129,9 +149,24 @@ impl Terms {
 
     fn look_at(&self, shared: &Shared, wanted: &Wanted, left: u64, min_one: bool) -> Look {
         let place = shared.registry.resolve(&wanted.topic, wanted.index)?;
-        let refused = |code| Refused {
-            code,
+        let look = self.look_into(shared, &place, wanted, left, min_one);
+        look.map_err(|refused| Refused {
+            place: Some(place),
+            ..refused
+        })
+    }
+
+    fn look_into(
+        &self,
+        shared: &Shared,
+        place: &Arc<Partition>,
+        wanted: &Wanted,
+        left: u64,
+        min_one: bool,
+    ) -> Look {
+        let refused = |code: ErrorCode| Refused {
             leader: Some(place.leadership()),
+            ..code.into()
         };
         place
             .lead(shared.node_id, wanted.current_leader_epoch)
@@ -141,7 +176,7 @@ impl Terms {
             return Err(refused(ErrorCode::NOT_LEADER_OR_FOLLOWER));
         }
         let log = &place.log;
-        let diverging = diverging(&place, wanted)?;
+        let diverging = diverging(place, wanted)?;
         let (high_watermark, last_stable_offset) = (log.high_watermark(), log.last_stable_offset());
         let upper_bound = match (self.replica_id, self.committed) {
             (DEBUGGING_CONSUMER, _) => log.log_end_offset(),
@@ -153,18 +188,19 @@ impl Terms {
             None
         } else {
             let slice = log.read(wanted.offset, bytes_max, upper_bound, min_one);
-            Some(slice.map_err(|error| failed(shared, &place, &error))?)
+            Some(slice.map_err(|error| failed(shared, place, &error))?)
         };
         // A part of one batch is of no use to anybody.
         let slice = slice.filter(|slice| !slice.is_empty() && slice.len >= slice.first_batch_len);
         let aborted = match &slice {
             Some(slice) if self.committed => {
                 let aborted = log.aborted_in(wanted.offset, slice);
-                Some(aborted.map_err(|error| failed(shared, &place, &error))?)
+                Some(aborted.map_err(|error| failed(shared, place, &error))?)
             }
             _ => self.committed.then(Vec::new),
         };
         Ok(Found {
+            place: Arc::clone(place),
             high_watermark,
             last_stable_offset,
             log_start_offset: log.log_start_offset(),

@@ -20,6 +20,7 @@ use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
 use crate::config::ServerConfig;
 use crate::fetch_session::{NO_SESSION, SessionRequest, Told, Wanted};
+use crate::metrics::Stages;
 use crate::registry::TopicRef;
 use crate::response::Response;
 use crate::shared::Shared;
@@ -34,7 +35,12 @@ const REPLICA_STATE_SINCE: i16 = 15;
 const LEADER_SINCE: i16 = 16;
 
 /// Looks, waits if need be, and answers.
-pub(crate) async fn handle(shared: &Shared, header: &RequestHeader, message: Value) -> Outcome {
+pub(crate) async fn handle(
+    shared: &Shared,
+    header: &RequestHeader,
+    message: Value,
+    stages: &mut Stages,
+) -> Outcome {
     let Some(request) = message.as_struct() else {
         unreachable!("a decoded request is a struct");
     };
@@ -47,7 +53,8 @@ pub(crate) async fn handle(shared: &Shared, header: &RequestHeader, message: Val
         Ok(context) => context,
         Err(code) => return answer_error(header, code),
     };
-    let looks = terms.look_or_wait(shared, context.wanted()).await;
+    stages.from_follower = terms.replica_id >= 0;
+    let looks = terms.look_or_wait(shared, context.wanted(), stages).await;
     count(shared, &looks);
     let told: Vec<Told> = looks.iter().map(tell).collect();
     match shared.sessions.finish(&context, uses_topic_ids, &told) {
@@ -119,16 +126,25 @@ fn unsigned(number: i32) -> u64 {
 }
 
 fn count(shared: &Shared, looks: &[Look]) {
-    let slices = looks
-        .iter()
-        .flatten()
-        .filter_map(|found| found.slice.as_ref());
-    shared
-        .metrics
-        .fetched_bytes
-        .add(slices.map(|slice| slice.len).sum());
-    let failed = looks.iter().filter(|look| look.is_err()).count();
-    shared.metrics.failed_fetches.add(failed as u64);
+    let mut sent = 0;
+    for look in looks {
+        match look {
+            Ok(found) => {
+                let bytes = found.slice.as_ref().map_or(0, |slice| slice.len);
+                found.place.counts.total_fetch_requests.add(1);
+                found.place.counts.bytes_out.add(bytes);
+                sent += bytes;
+            }
+            Err(refused) => {
+                shared.metrics.failed_fetches.add(1);
+                if let Some(place) = &refused.place {
+                    place.counts.total_fetch_requests.add(1);
+                    place.counts.fetch_refused(refused.code);
+                }
+            }
+        }
+    }
+    shared.metrics.fetched_bytes.add(sent);
 }
 
 fn tell(look: &Look) -> Told {
