@@ -371,8 +371,8 @@ class Server:
         """A file descriptor that is readable while requests or log lines wait; for `loop.add_reader`."""
     def take_requests(self) -> list[Request]:
         """The requests that wait, oldest first, a few hundred at most. Makes `wake_fd` unreadable if none remain."""
-    def take_log_lines(self) -> list[tuple[int, str]]:
-        """Level (of `logging`) and text of what happened since the last call."""
+    def take_log_lines(self) -> list[tuple[int, str, dict[str, str]]]:
+        """Level (of `logging`), text and fields (`connection`, `client_id`, `topic` …) of what happened since the last call."""
     def create_partition(
         self,
         topic: str,

@@ -210,11 +210,19 @@ impl PyServer {
             .collect()
     }
 
-    fn take_log_lines(&self) -> Vec<(i32, String)> {
-        let lines = self.0.take_log_lines();
+    fn take_log_lines<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<Vec<(i32, String, Bound<'py, PyDict>)>> {
+        let lines = self.0.take_log_lines().into_iter();
         lines
-            .into_iter()
-            .map(|line| (line.level as i32, line.message))
+            .map(|line| {
+                let fields = PyDict::new(py);
+                for (name, value) in line.fields {
+                    fields.set_item(name, value)?;
+                }
+                Ok((line.level as i32, line.message, fields))
+            })
             .collect()
     }
 

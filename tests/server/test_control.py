@@ -134,7 +134,7 @@ def test_stopping_does_not_wait_for_ever(running: Running) -> None:
         running.server.stop(0.05)
         assert client.is_closed()
         request.respond(METADATA_RESPONSE)
-    assert any("unanswered" in line for _, line in running.server.take_log_lines())
+    assert any("unanswered" in line for _, line, _ in running.server.take_log_lines())
 
 
 def test_what_cannot_start_says_why(tmp_path: Path, running: Running) -> None:

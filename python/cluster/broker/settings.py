@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from cluster.broker import _broker_table, _topic_table
+from cluster.broker import _broker_table, _own_table, _topic_table
 
 Value = bool | int | float | str | list[str] | None
 
@@ -143,8 +143,8 @@ def as_text(value: Value) -> str | None:
 
 @cache
 def broker_settings() -> dict[str, Setting]:
-    """Every broker setting Kafka knows, by name."""
-    return _read(_broker_table.TABLE)
+    """Every broker setting Kafka knows, and our own, by name."""
+    return _read(_broker_table.TABLE) | _read(_own_table.TABLE)
 
 
 @cache

@@ -46,7 +46,7 @@ pub use codes::ErrorCode;
 pub use config::Properties;
 pub use control::{ConnectionInfo, ControlRequest};
 pub use error::{Result, ServerError};
-pub use lines::{Level, LogLine};
+pub use lines::{Fields, Level, LogLine};
 pub use listener::ListenerSpec;
 pub use measurements::{Measurements, PartitionMeasurements};
 pub use metrics::{ApiMeasurements, HistogramValues};

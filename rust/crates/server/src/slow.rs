@@ -8,7 +8,7 @@
 use logcore_protocol::{Direction, RequestHeader, schema};
 
 use crate::control::ConnectionInfo;
-use crate::lines::Level;
+use crate::lines::{Fields, Level};
 use crate::metrics::Stages;
 use crate::shared::Shared;
 
@@ -23,8 +23,23 @@ pub(crate) fn tell(
     if shared.config.slow_request.is_some_and(is_slow) && stages.is_named() {
         let line = line(info, header, stages);
         let key = format!("slow {}", header.api_key);
-        shared.lines.seldom(Level::Warning, &key, line);
+        shared
+            .lines
+            .seldom_with(Level::Warning, &key, line, || fields(info, header));
     }
+}
+
+fn fields(info: &ConnectionInfo, header: &RequestHeader) -> Fields {
+    let api = schema(header.api_key, Direction::Request).map_or("?", |schema| schema.name);
+    vec![
+        ("api", api.to_owned()),
+        (
+            "client_id",
+            header.client_id.as_deref().unwrap_or_default().to_owned(),
+        ),
+        ("connection", info.id.clone()),
+        ("listener", info.listener.clone()),
+    ]
 }
 
 fn line(info: &ConnectionInfo, header: &RequestHeader, stages: &Stages) -> String {

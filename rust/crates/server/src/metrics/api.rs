@@ -252,9 +252,9 @@ mod tests {
         assert_eq!(all[1].requests, [(12, 3)]);
         assert_eq!(all[2].errors, [(-1, 2)]);
         let counts = |api: usize, stage: usize| all[api].times[stage].cumulative.clone();
-        for stage in 0..STAGE_NAMES.len() {
-            assert_eq!(counts(0, stage).last(), Some(&3), "{}", STAGE_NAMES[stage]);
-            assert_eq!(counts(1, stage).last(), Some(&3), "{}", STAGE_NAMES[stage]);
+        for (stage, name) in STAGE_NAMES.iter().enumerate() {
+            assert_eq!(counts(0, stage).last(), Some(&3), "{name}");
+            assert_eq!(counts(1, stage).last(), Some(&3), "{name}");
         }
         let remote = counts(1, 2);
         assert_eq!((remote[0], remote[11], remote[12]), (1, 1, 3));
