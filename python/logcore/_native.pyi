@@ -392,6 +392,21 @@ class Server:
     def delete_topic(self, topic: str) -> None: ...
     def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
         """Replaces the topic's own settings."""
+    def update_config(self, properties: dict[str, str]) -> None:
+        """Replaces what the server was opened with, for all settings that can change while it runs; others keep their values.
+
+        `properties` are all of the broker's: what is not among them has its default. Logs of topics that do not override
+        them take the new values. Raises ServerConfigError that names setting and value, and then nothing changes.
+        """
+    def set_client_quotas(self, quotas: list[tuple[str | None, str | None, dict[str, float]]]) -> None:
+        """Replaces all client quotas: user, client id and values.
+
+        None means that the entity has no such part, "" is the default of that part. The values are `producer_byte_rate`
+        and `consumer_byte_rate` (bytes a second), `request_percentage` (of one thread's time) and
+        `controller_mutation_rate` (a second). Raises ServerConfigError for others, and then nothing changes.
+        """
+    def set_ip_quotas(self, quotas: list[tuple[str | None, float]]) -> None:
+        """Replaces the rates, in connections a second, at which addresses may connect; None is every other address."""
     def partitions(self) -> list[tuple[str, bytes, int]]:
         """Topic, topic id (zeros if it has none) and index of every partition found or created, sorted."""
     def partition_room(self) -> int:

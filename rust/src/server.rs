@@ -3,13 +3,14 @@
 //! Calls that may block release the GIL. Requests cross as [`PyRequest`] objects; one that is dropped unanswered closes its
 //! connection, so no client hangs on a handler that failed.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use logcore_protocol::{Direction, schema};
 use logcore_server::{
-    ControlRequest, ListenerSpec, PartitionSpec, Properties, Server, ServerError as CoreError,
-    ServerOptions,
+    ClientQuota, ControlRequest, ListenerSpec, PartitionSpec, Properties, Server,
+    ServerError as CoreError, ServerOptions,
 };
 use logcore_storage::LoadProgress;
 use parking_lot::Mutex;
@@ -158,6 +159,9 @@ impl PyLoadProgress {
     }
 }
 
+/// User, client id and values of a client quota.
+type PyClientQuota = (Option<String>, Option<String>, HashMap<String, f64>);
+
 #[pyclass(frozen, name = "Server", module = "logcore._native")]
 struct PyServer(Server);
 
@@ -266,6 +270,27 @@ impl PyServer {
     ) -> PyResult<()> {
         let properties = properties(config)?;
         detached(py, || self.0.update_topic_config(topic, &properties))
+    }
+
+    fn update_config(&self, py: Python<'_>, properties: &Bound<'_, PyDict>) -> PyResult<()> {
+        let properties = self::properties(properties)?;
+        detached(py, || self.0.update_config(&properties))
+    }
+
+    fn set_client_quotas(&self, py: Python<'_>, quotas: Vec<PyClientQuota>) -> PyResult<()> {
+        let quotas: Vec<_> = quotas
+            .into_iter()
+            .map(|(user, client_id, values)| ClientQuota {
+                user,
+                client_id,
+                values,
+            })
+            .collect();
+        detached(py, || self.0.set_client_quotas(&quotas))
+    }
+
+    fn set_ip_quotas(&self, py: Python<'_>, quotas: Vec<(Option<String>, f64)>) -> PyResult<()> {
+        detached(py, || self.0.set_ip_quotas(&quotas))
     }
 
     fn partitions<'py>(&self, py: Python<'py>) -> Vec<(String, Bound<'py, PyBytes>, i32)> {
@@ -393,7 +418,7 @@ impl PyRequest {
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let convert = || {
             // The values share their buffers, so this copies nothing and the lock is not held while Python allocates.
-            let value = self.request.lock().body.clone();
+            let value = self.request.lock().body();
             value_to_py(py, &value).map(Bound::unbind)
         };
         Ok(self.body.get_or_try_init(py, convert)?.bind(py).clone())

@@ -145,6 +145,14 @@ def test_the_data_plane_gets_what_was_given() -> None:
     }
 
 
+def test_limits_of_one_listener_are_the_data_planes() -> None:
+    name, unknown = "listener.name.external.max.connections", "listener.name.external.max.connection"
+    config = parse(**{name: "7", unknown: "8"})
+    assert config.warnings == (f"unknown settings, ignored: {unknown}",)
+    assert config.server_settings()[name] == "7"
+    assert unknown not in config.server_settings()
+
+
 def test_where_a_topics_value_comes_from() -> None:
     retention, segment = topic_settings()["retention.ms"], topic_settings()["segment.bytes"]
     config = parse(log_retention_hours="2", log_segment_bytes="2048")

@@ -4,8 +4,9 @@ Source: `KafkaConfig.configDef` and `DynamicBrokerConfig.AllDynamicConfigs` of k
 name, type, default (`~` none, `""` the empty text), what is valid (`-` anything, `a..b` a range, `a|b` a
 choice), and flags: `d` Kafka can change it while running (this broker takes it at its start only), `s` this broker
 acts on it, `i` internal to Kafka and not described.
-One default is not acted on: while `num.recovery.threads.per.data.dir` is not set, logs are loaded by two threads
-a core, at most 8, because one thread leaves the disk idle.
+Two defaults are not acted on. While `num.recovery.threads.per.data.dir` is not set, logs are loaded by two threads
+a core, at most 8, because one thread leaves the disk idle. While `queued.max.request.bytes` is not set, large
+requests share 256 MiB (or `socket.request.max.bytes`), because slow clients could have all of the memory else.
 """
 
 TABLE = """
@@ -143,10 +144,10 @@ log.roll.jitter.ms long ~ - ds
 log.roll.ms long ~ - ds
 log.segment.bytes int 1073741824 14.. ds
 log.segment.delete.delay.ms long 60000 0.. ds
-max.connection.creation.rate int 2147483647 0.. d
+max.connection.creation.rate int 2147483647 0.. ds
 max.connections int 2147483647 0.. ds
 max.connections.per.ip int 2147483647 0.. ds
-max.connections.per.ip.overrides string "" - d
+max.connections.per.ip.overrides string "" - ds
 max.incremental.fetch.session.cache.slots int 1000 0.. s
 max.request.partition.size.limit int 2000 1.. -
 message.max.bytes int 1048588 0.. ds
@@ -192,10 +193,10 @@ process.roles list "" broker|controller -
 producer.id.expiration.check.interval.ms int 600000 1.. i
 producer.id.expiration.ms int 86400000 1.. ds
 producer.purgatory.purge.interval.requests int 1000 - -
-queued.max.request.bytes long -1 - -
+queued.max.request.bytes long -1 - s
 queued.max.requests int 500 1.. s
-quota.window.num int 11 1.. -
-quota.window.size.seconds int 1 1.. -
+quota.window.num int 11 1.. s
+quota.window.size.seconds int 1 1.. s
 remote.fetch.max.wait.ms int 500 1.. d
 remote.log.index.file.cache.total.size.bytes long 1073741824 1.. d
 remote.log.manager.copier.thread.pool.size int -1 - -

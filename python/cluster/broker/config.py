@@ -115,6 +115,8 @@ class BrokerConfig:
                 chosen[name] = value
             elif isinstance(value, list):
                 chosen[name] = ",".join(value)
+            elif _is_listeners_own(name):
+                chosen[name] = self.given[name]
         return chosen
 
     def topic_default(self, setting: Setting) -> Value:
@@ -144,8 +146,14 @@ def _text(value: Value) -> str:
     return value if isinstance(value, str) else ""
 
 
+def _is_listeners_own(name: str) -> bool:
+    """Whether it is a limit of one listener, which no table can name and the data plane checks."""
+    limits = (".max.connections", ".max.connection.creation.rate")
+    return name.startswith("listener.name.") and name.endswith(limits)
+
+
 def _warnings(given: Mapping[str, str], table: Mapping[str, Setting]) -> tuple[str, ...]:
-    unknown = sorted(name for name in given if name not in table)
+    unknown = sorted(name for name in given if name not in table and not _is_listeners_own(name))
     unserved = sorted(
         name
         for name, text in given.items()

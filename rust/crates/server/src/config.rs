@@ -4,6 +4,7 @@
 //! here are somebody else's: whoever read the property file warns about those nobody knows.
 
 use std::collections::HashMap;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,11 +12,12 @@ use std::time::Duration;
 use logcore_storage::{CleanerConfig, LogConfig};
 
 use crate::error::{Result, ServerError};
+use crate::quotas::Window;
 
 /// Settings by name, as text.
 pub type Properties = HashMap<String, String>;
 
-/// Settings of one server. The field's doc names the property.
+/// Settings that hold for as long as the server is open. The field's doc names the property.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerConfig {
     /// `socket.request.max.bytes`
@@ -26,14 +28,13 @@ pub(crate) struct ServerConfig {
     pub(crate) send_buffer_bytes: Option<usize>,
     /// `socket.receive.buffer.bytes`; unless it is set, the operating system tunes the buffer by itself.
     pub(crate) receive_buffer_bytes: Option<usize>,
-    /// `max.connections`
-    pub(crate) connections_max: usize,
-    /// `max.connections.per.ip`
-    pub(crate) connections_per_ip_max: usize,
     /// `connections.max.idle.ms`; `None` is never.
     pub(crate) connection_idle_max: Option<Duration>,
     /// `slow.request.log.ms`, ours; `None` is never.
     pub(crate) slow_request: Option<Duration>,
+    /// `queued.max.request.bytes`; `None` is no limit. Apache Kafka has none unless it is set; here a client that needs more
+    /// than that at once only waits, and without it a thousand slow ones could have all of the machine's memory.
+    pub(crate) request_memory: Option<usize>,
     /// `queued.max.requests`
     pub(crate) queued_requests_max: usize,
     /// `fetch.max.bytes`
@@ -48,11 +49,72 @@ pub(crate) struct ServerConfig {
     pub(crate) checkpoint_interval: Duration,
     /// `num.recovery.threads.per.data.dir`; unless it is set, the storage crate chooses.
     pub(crate) recovery_threads: Option<NonZeroUsize>,
+    /// `quota.window.num` and `quota.window.size.seconds`
+    pub(crate) quota_window: Window,
+    /// `inter.broker.listener.name`, or `security.inter.broker.protocol` if that is not set.
+    pub(crate) inter_broker_listener: String,
+}
+
+/// Settings that can be replaced while the server runs (`DynamicBrokerConfig`). No request reads them: they are what
+/// connections are let in by, and what logs and the cleaner are given.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct DynamicConfig {
+    /// Limits on connections.
+    pub(crate) connections: ConnectionLimits,
     /// `log.cleaner.*`
     pub(crate) cleaner: CleanerConfig,
     /// What a topic has that overrides nothing.
     pub(crate) log_defaults: LogConfig,
 }
+
+/// How many connections there may be and how fast they may come (`ConnectionQuotas`).
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ConnectionLimits {
+    /// `max.connections` and `max.connection.creation.rate`
+    pub(crate) broker: ListenerLimits,
+    /// The same with the prefix `listener.name.<name>.`, by the name in lower case.
+    pub(crate) listeners: HashMap<String, ListenerLimits>,
+    /// `max.connections.per.ip`
+    pub(crate) per_ip_max: usize,
+    /// `max.connections.per.ip.overrides`, resolved.
+    pub(crate) per_ip_overrides: HashMap<IpAddr, usize>,
+}
+
+/// Limits of one listener, or of all together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct ListenerLimits {
+    pub(crate) connections_max: usize,
+    /// Connections a second; `None` is no limit.
+    pub(crate) creation_rate: Option<f64>,
+}
+
+impl ListenerLimits {
+    pub(crate) const NONE: Self = Self {
+        connections_max: i32::MAX as usize,
+        creation_rate: None,
+    };
+}
+
+impl ConnectionLimits {
+    /// Those of a listener.
+    pub(crate) fn listener(&self, name: &str) -> ListenerLimits {
+        let own = self.listeners.get(&name.to_lowercase());
+        own.copied().unwrap_or(ListenerLimits::NONE)
+    }
+
+    /// How many connections an address may have.
+    pub(crate) fn per_ip(&self, ip: IpAddr) -> usize {
+        let own = self.per_ip_overrides.get(&ip);
+        own.copied().unwrap_or(self.per_ip_max)
+    }
+}
+
+/// What requests may have of memory unless it is set; only few servers ever have so much on its way.
+const REQUEST_MEMORY: usize = 256 << 20;
+
+const CONNECTIONS_MAX: &str = "max.connections";
+const CREATION_RATE: &str = "max.connection.creation.rate";
+const LISTENER_PREFIX: &str = "listener.name.";
 
 /// Broker-wide properties and the topic setting they are the default of; of several the last one that is set wins.
 const TOPIC_DEFAULTS: &[(&str, &str, i64)] = &[
@@ -114,30 +176,14 @@ impl ServerConfig {
     pub(crate) fn new(properties: &Properties) -> Result<Self> {
         let of = Source(properties);
         Ok(Self {
-            request_bytes_max: of.number(
-                "socket.request.max.bytes",
-                104_857_600,
-                1,
-                i32::MAX as usize,
-            )?,
+            request_bytes_max: of.request_bytes_max()?,
             listen_backlog: of.number("socket.listen.backlog.size", 50, 1, i32::MAX)?,
             send_buffer_bytes: of.buffer("socket.send.buffer.bytes")?,
             receive_buffer_bytes: of.buffer("socket.receive.buffer.bytes")?,
-            connections_max: of.number(
-                "max.connections",
-                i32::MAX as usize,
-                0,
-                i32::MAX as usize,
-            )?,
-            connections_per_ip_max: of.number(
-                "max.connections.per.ip",
-                i32::MAX as usize,
-                0,
-                i32::MAX as usize,
-            )?,
             connection_idle_max: of.duration("connections.max.idle.ms", Some(600_000), -1)?,
             // Kafka's request log is off because it tells of every request. Ours tells of what no broker in order does.
             slow_request: of.duration("slow.request.log.ms", Some(1000), -1)?,
+            request_memory: of.request_memory()?,
             queued_requests_max: of.number("queued.max.requests", 500, 1, i32::MAX as usize)?,
             fetch_bytes_max: of.number("fetch.max.bytes", 57_671_680, 1024, i32::MAX as u64)?,
             fetch_sessions_max: of.number(
@@ -155,6 +201,21 @@ impl ServerConfig {
                 1,
                 i32::MAX as usize,
             )?),
+            quota_window: of.quota_window()?,
+            inter_broker_listener: of.inter_broker_listener(),
+        })
+    }
+}
+
+impl DynamicConfig {
+    /// Reads the settings.
+    ///
+    /// # Errors
+    /// As [`ServerConfig::new`].
+    pub(crate) fn new(properties: &Properties) -> Result<Self> {
+        let of = Source(properties);
+        Ok(Self {
+            connections: of.connections()?,
             cleaner: of.cleaner()?,
             log_defaults: of.log_defaults()?,
         })
@@ -226,6 +287,120 @@ impl Source<'_> {
             1,
             i64::MAX as u64,
         )?))
+    }
+
+    fn request_bytes_max(&self) -> Result<usize> {
+        self.number(
+            "socket.request.max.bytes",
+            104_857_600,
+            1,
+            i32::MAX as usize,
+        )
+    }
+
+    /// None is allowed to be too little for the longest request (`KafkaConfig`).
+    fn request_memory(&self) -> Result<Option<usize>> {
+        let (name, least) = ("queued.max.request.bytes", self.request_bytes_max()?);
+        let bytes = self.number(name, 0, i64::MIN, i64::MAX)?;
+        match (self.0.get(name), usize::try_from(bytes)) {
+            (None, _) => Ok(Some(least.max(REQUEST_MEMORY))),
+            (Some(_), Err(_) | Ok(0)) => Ok(None),
+            (Some(_), Ok(bytes)) if bytes >= least => Ok(Some(bytes)),
+            (Some(text), Ok(_)) => Err(invalid(
+                name,
+                text,
+                "at least socket.request.max.bytes is needed, or -1 for no limit",
+            )),
+        }
+    }
+
+    fn quota_window(&self) -> Result<Window> {
+        Ok(Window {
+            samples: self.number("quota.window.num", 11, 1, i32::MAX as usize)?,
+            length: Duration::from_secs(self.number(
+                "quota.window.size.seconds",
+                1,
+                1,
+                i32::MAX as u64,
+            )?),
+        })
+    }
+
+    fn inter_broker_listener(&self) -> String {
+        let name = self.0.get("inter.broker.listener.name");
+        let name = name.or_else(|| self.0.get("security.inter.broker.protocol"));
+        name.map_or("PLAINTEXT", |name| name.trim()).to_owned()
+    }
+
+    fn connections(&self) -> Result<ConnectionLimits> {
+        let limits = ConnectionLimits {
+            broker: self.listener_limits("")?,
+            listeners: self.listeners()?,
+            per_ip_max: self.count("max.connections.per.ip")?,
+            per_ip_overrides: self.per_ip_overrides()?,
+        };
+        if limits.per_ip_max == 0 && limits.per_ip_overrides.is_empty() {
+            return Err(invalid(
+                "max.connections.per.ip",
+                "0",
+                "nobody could connect: name the addresses that may in max.connections.per.ip.overrides",
+            ));
+        }
+        Ok(limits)
+    }
+
+    /// A number of connections; no limit unless it is set.
+    fn count(&self, name: &str) -> Result<usize> {
+        self.number(name, i32::MAX as usize, 0, i32::MAX as usize)
+    }
+
+    fn listener_limits(&self, prefix: &str) -> Result<ListenerLimits> {
+        let rate = self.number(&format!("{prefix}{CREATION_RATE}"), i32::MAX, 0, i32::MAX)?;
+        Ok(ListenerLimits {
+            connections_max: self.count(&format!("{prefix}{CONNECTIONS_MAX}"))?,
+            creation_rate: (rate != i32::MAX).then_some(f64::from(rate)),
+        })
+    }
+
+    /// The listeners that have limits of their own.
+    fn listeners(&self) -> Result<HashMap<String, ListenerLimits>> {
+        let mut listeners = HashMap::new();
+        for name in self.0.keys() {
+            let rest = name.strip_prefix(LISTENER_PREFIX).unwrap_or_default();
+            for setting in [CONNECTIONS_MAX, CREATION_RATE] {
+                let listener = rest.strip_suffix(setting);
+                if let Some(listener) = listener.and_then(|name| name.strip_suffix('.')) {
+                    let limits = self.listener_limits(&format!("{LISTENER_PREFIX}{listener}."))?;
+                    listeners.insert(listener.to_owned(), limits);
+                }
+            }
+        }
+        Ok(listeners)
+    }
+
+    /// `host:count` pairs; a host that has several addresses has the count for each of them.
+    fn per_ip_overrides(&self) -> Result<HashMap<IpAddr, usize>> {
+        let name = "max.connections.per.ip.overrides";
+        let text = self.0.get(name).map_or("", |text| text.trim());
+        let mut overrides = HashMap::new();
+        for pair in text
+            .split(',')
+            .map(str::trim)
+            .filter(|pair| !pair.is_empty())
+        {
+            let bad = |reason| invalid(name, text, reason);
+            let (host, count) = pair
+                .rsplit_once(':')
+                .ok_or_else(|| bad("host:count pairs, separated by commas, are needed"))?;
+            let count = count.trim().parse::<u32>();
+            let count = count.map_err(|_| bad("a count of connections is no whole number"))?;
+            let host = host.trim().trim_start_matches('[').trim_end_matches(']');
+            let found = (host, 0).to_socket_addrs();
+            for address in found.map_err(|_| bad("a host in it cannot be resolved"))? {
+                overrides.insert(address.ip().to_canonical(), count as usize);
+            }
+        }
+        Ok(overrides)
     }
 
     fn flag(&self, name: &str, default: bool) -> Result<bool> {
@@ -328,7 +503,7 @@ mod tests {
     // If this failed, an operator's property would be read in the wrong unit or lose to a weaker one.
     #[test]
     fn broker_properties_become_topic_defaults() {
-        let config = ServerConfig::new(&properties(&[
+        let properties_of = properties(&[
             ("log.retention.hours", "2"),
             ("log.retention.ms", "5"),
             ("log.roll.hours", "1"),
@@ -344,8 +519,11 @@ mod tests {
                 "log.cleaner.io.max.bytes.per.second",
                 "1.7976931348623157E308",
             ),
-        ]))
-        .unwrap();
+        ]);
+        let fixed = ServerConfig::new(&properties_of).unwrap();
+        assert_eq!(fixed.connection_idle_max, None);
+        assert_eq!(fixed.request_bytes_max, 104_857_600);
+        let config = DynamicConfig::new(&properties_of).unwrap();
         assert_eq!(config.log_defaults.min_cleanable_dirty_ratio, 0.2);
         assert_eq!(config.log_defaults.max_compaction_lag_ms, 77);
         assert_eq!(config.cleaner.threads, 3);
@@ -354,12 +532,37 @@ mod tests {
         assert_eq!(config.log_defaults.segment_ms, 3_600_000);
         assert_eq!(config.log_defaults.segment_jitter_ms, 7);
         assert_eq!(config.log_defaults.max_message_bytes, 2000);
-        assert_eq!(config.connection_idle_max, None);
-        assert_eq!(config.request_bytes_max, 104_857_600);
         let topic = config
             .topic(&properties(&[("max.message.bytes", "9")]))
             .unwrap();
         assert_eq!((topic.max_message_bytes, topic.retention_ms), (9, 5));
+    }
+
+    // If this failed, a listener or an address would have another's limits.
+    #[test]
+    fn limits_of_connections() {
+        let config = DynamicConfig::new(&properties(&[
+            ("max.connections", "100"),
+            ("listener.name.external.max.connections", "10"),
+            ("listener.name.external.max.connection.creation.rate", "7"),
+            ("listener.name.other.ssl.keystore.location", "x"),
+            ("max.connections.per.ip", "5"),
+            (
+                "max.connections.per.ip.overrides",
+                "127.0.0.2:9, [::1]:8,::2:7",
+            ),
+        ]));
+        let limits = config.unwrap().connections;
+        assert_eq!(limits.broker.connections_max, 100);
+        assert_eq!(limits.broker.creation_rate, None);
+        assert_eq!(limits.listeners.len(), 1);
+        assert_eq!(limits.listener("OTHER"), ListenerLimits::NONE);
+        let external = limits.listener("EXTERNAL");
+        assert_eq!(external.connections_max, 10);
+        assert_eq!(external.creation_rate, Some(7.0));
+        for (ip, expected) in [("127.0.0.1", 5), ("127.0.0.2", 9), ("::1", 8), ("::2", 7)] {
+            assert_eq!(limits.per_ip(ip.parse().unwrap()), expected, "{ip}");
+        }
     }
 
     // If this failed, a mistyped limit would silently become the default.
@@ -374,15 +577,27 @@ mod tests {
             ("log.cleaner.min.cleanable.ratio", "2"),
             ("log.cleaner.dedupe.buffer.size", "47"),
             ("log.cleaner.io.max.bytes.per.second", "0"),
+            ("max.connections", "-1"),
+            ("listener.name.external.max.connections", "x"),
+            ("listener.name.a.b.max.connection.creation.rate", "-2"),
+            ("max.connections.per.ip", "0"),
+            ("max.connections.per.ip.overrides", "127.0.0.1"),
+            ("max.connections.per.ip.overrides", "127.0.0.1:many"),
+            ("quota.window.num", "0"),
+            ("queued.max.request.bytes", "100"),
         ] {
-            let error = ServerConfig::new(&properties(&[(name, value)])).unwrap_err();
+            let properties = properties(&[(name, value)]);
+            let fixed = ServerConfig::new(&properties).err();
+            let error = fixed
+                .or_else(|| DynamicConfig::new(&properties).err())
+                .unwrap();
             assert!(
                 error.to_string().starts_with(&format!("{name}={value} ")),
                 "{error}"
             );
         }
         assert!(
-            ServerConfig::new(&Properties::new())
+            DynamicConfig::new(&Properties::new())
                 .unwrap()
                 .topic(&properties(&[("segment.bytes", "x")]))
                 .is_err()

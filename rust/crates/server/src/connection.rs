@@ -1,29 +1,39 @@
 //! One connection: read a frame, answer it, read the next.
 //!
 //! One task per connection, so responses keep the order of the requests by themselves; requests sent ahead wait in the
-//! kernel's buffers. Whatever a peer sends costs its own connection at most, and one log line that says why.
+//! kernel's buffers. Whatever a peer sends costs its own connection at most, and one log line that says why. A client above
+//! its quota is answered at once and then not read for a while (KIP-219). A peer that goes away while its request waits
+//! takes the request with it: the wait is dropped, and all it held.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use logcore_protocol::{RequestHeader, Value, decode_request};
+use logcore_protocol::{RequestHeader, Str, Value, decode_request};
 
 use crate::api::api_versions::{self, ApiTable};
-use crate::api::{Outcome, fetch, list_offsets, offset_for_leader_epoch, produce};
+use crate::api::{Outcome, fetch, list_offsets, native_versions, offset_for_leader_epoch, produce};
+use crate::connection_quotas::Seat;
 use crate::control::{Answer, ConnectionInfo, ControlRequest};
-use crate::frame::{FrameError, FrameReader};
-use crate::metrics::{ErrorCounts, Stages};
+use crate::frame::{Frame, FrameError, FrameReader};
+use crate::memory::Charge;
+use crate::metrics::Stages;
+use crate::quotas::Meter;
 use crate::response::Response;
 use crate::shared::Shared;
 use crate::slow;
+use crate::transport::Transport;
 
 /// How long a connection keeps a large buffer while nothing comes.
 const KEEP_BUFFER: Duration = Duration::from_secs(10);
+/// How long a peer that will send nothing more is still waited for by what Python does: it may want to read the answer.
+const HALF_CLOSED_PATIENCE: Duration = Duration::from_secs(1);
+/// Requests among brokers, whose time no client pays for (`sendResponseExemptThrottle`): LeaderAndIsr, StopReplica,
+/// UpdateMetadata, ControlledShutdown, WriteTxnMarkers, AlterPartition.
+const EXEMPT_APIS: [i16; 6] = [4, 5, 6, 7, 27, 56];
 
 /// Why a connection ended.
 enum End {
@@ -31,27 +41,40 @@ enum End {
     Quiet,
     /// Nothing came for `connections.max.idle.ms`.
     Idle,
+    /// Others need its place, and it was the idlest.
+    GivesWay,
     /// What the peer sent, or what became of it, does not allow to go on.
     Refused(String),
 }
 
 /// Serves until the peer closes, misbehaves or idles too long, or the server stops.
-pub(crate) async fn serve(shared: &Shared, stream: TcpStream, info: Arc<ConnectionInfo>) {
+pub(crate) async fn serve(
+    shared: &Shared,
+    transport: impl Transport,
+    info: Arc<ConnectionInfo>,
+    seat: &Seat,
+) {
     let Some(apis) = shared.apis.get() else {
         return;
     };
     let id = info.id.clone();
+    let memory = Arc::clone(&shared.memory);
     let mut connection = Connection {
         shared,
         apis,
-        stream,
+        transport,
         info,
-        reader: FrameReader::new(shared.config.request_bytes_max),
+        seat,
+        reader: FrameReader::new(shared.config.request_bytes_max, memory),
+        stopping: shared.stopping.subscribe(),
     };
     match connection.run().await {
         End::Quiet => {}
         End::Idle => shared.lines.info(format!(
             "connection {id} closed: idle for connections.max.idle.ms"
+        )),
+        End::GivesWay => shared.lines.info(format!(
+            "connection {id} closed: there are more than max.connections and it was the idlest"
         )),
         End::Refused(reason) => {
             shared.metrics.connections_refused.add(1);
@@ -62,91 +85,148 @@ pub(crate) async fn serve(shared: &Shared, stream: TcpStream, info: Arc<Connecti
     }
 }
 
-struct Connection<'a> {
+struct Connection<'a, T> {
     shared: &'a Shared,
     apis: &'a ApiTable,
-    stream: TcpStream,
+    transport: T,
     info: Arc<ConnectionInfo>,
+    seat: &'a Seat,
     reader: FrameReader,
+    stopping: watch::Receiver<bool>,
 }
 
-impl Connection<'_> {
+impl<T: Transport> Connection<'_, T> {
     async fn run(&mut self) -> End {
-        let mut stopping = self.shared.stopping.subscribe();
         loop {
-            let frame = match self.next_frame(&mut stopping).await {
-                Ok(frame) => frame,
+            let served = match self.next_frame().await {
+                Ok(frame) => self.serve(frame).await,
                 Err(end) => return end,
             };
-            self.shared
-                .metrics
-                .network_bytes_in
-                .add(frame.len() as u64 + 4);
-            let mut stages = Stages::begin();
-            let (outcome, memory) = self.answer(frame, &mut stages).await;
-            if let Some(memory) = memory {
-                self.reader.recycle(memory);
-            }
-            if let Err(end) = self.finish(outcome, &mut stages).await {
-                return end;
+            match served {
+                Ok(0) => {}
+                Ok(throttle_ms) => self.mute(throttle_ms).await,
+                Err(end) => return end,
             }
         }
     }
 
-    /// Sends what there is to send, and counts the request.
-    async fn finish(&mut self, outcome: Outcome, stages: &mut Stages) -> Result<(), End> {
-        let none = ErrorCounts::default();
-        let (end, errors) = match &outcome {
-            Outcome::Respond(response) => (self.send(response).await, response.errors()),
-            Outcome::Silent => (Ok(()), &none),
-            Outcome::Close(reason) => (Err(End::Refused(reason.clone())), &none),
-        };
-        stages.sent();
-        if stages.is_named() {
-            self.shared.metrics.apis.record(stages, errors);
-        }
-        end
-    }
-
-    async fn next_frame(&mut self, stopping: &mut watch::Receiver<bool>) -> Result<Bytes, End> {
-        if *stopping.borrow_and_update() {
+    async fn next_frame(&mut self) -> Result<Frame, End> {
+        if *self.stopping.borrow_and_update() {
             return Err(End::Quiet);
         }
+        let patience = self.shared.config.connection_idle_max;
+        let read = read(&mut self.reader, &mut self.transport, patience);
         tokio::select! {
             biased;
-            _ = stopping.changed() => Err(End::Quiet),
-            frame = self.read() => frame,
+            frame = read => frame,
+            _ = self.stopping.changed() => Err(End::Quiet),
+            () = self.seat.wanted() => Err(End::GivesWay),
         }
     }
 
-    /// The next frame, or the end of patience: a peer may be silent for the time the configuration grants.
-    async fn read(&mut self) -> Result<Bytes, End> {
-        let patience = self
-            .shared
-            .config
-            .connection_idle_max
-            .unwrap_or(Duration::MAX);
-        let keep = patience.min(KEEP_BUFFER);
-        let mut frame = timeout(keep, self.reader.next(&mut self.stream)).await;
-        if frame.is_err() && keep < patience {
-            self.reader.shrink();
-            frame = timeout(patience - keep, self.reader.next(&mut self.stream)).await;
+    /// Answers one frame and says for how many milliseconds the next one has to wait.
+    async fn serve(&mut self, frame: Frame) -> Result<u32, End> {
+        let mut stages = Stages::begin();
+        let size = frame.bytes.len();
+        self.shared.metrics.network_bytes_in.add(size as u64 + 4);
+        self.shared.connections.used(self.seat);
+        let mut body = frame.bytes;
+        let mut header = RequestHeader::decode(&mut body)
+            .map_err(|error| End::Refused(format!("not a request: {error}")))?;
+        // The text shares the frame, which Produce takes back to write into, if it is its alone.
+        header.client_id = header.client_id.map(|id| Str::from(id.as_str()));
+        let key = header.api_key;
+        let is_exempt = EXEMPT_APIS.contains(&key);
+        let info = Arc::clone(&self.info);
+        let meter = Meter::new(
+            &self.shared.quotas,
+            &info.principal,
+            header.client_id.as_deref(),
+            is_exempt,
+        );
+        let work = self.answer(&header, body, frame.charge, &meter, &mut stages);
+        let Answered {
+            outcome,
+            memory,
+            charge,
+        } = self.unless_closed(key, meter.timed(work)).await?;
+        stages.answered();
+        slow::tell(self.shared, &info, &header, &stages);
+        if let Some(memory) = memory {
+            self.reader.recycle(memory, charge);
         }
-        match frame {
-            Ok(frame) => frame.map_err(ended),
-            Err(_) if self.reader.has_bytes() => Err(End::Refused(
-                "a frame was begun but did not arrive within connections.max.idle.ms".to_owned(),
-            )),
-            Err(_) => Err(End::Idle),
+        let errors = outcome.errors();
+        let sent = self
+            .respond(outcome, &header, size, &meter, &mut stages)
+            .await;
+        stages.sent();
+        if stages.is_named() {
+            self.shared.metrics.apis.record(&stages, &errors);
+        }
+        sent
+    }
+
+    /// Sends what there is to send, and says for how many milliseconds the client's quotas mute the connection.
+    async fn respond(
+        &mut self,
+        outcome: Outcome,
+        header: &RequestHeader,
+        size: usize,
+        meter: &Meter<'_>,
+        stages: &mut Stages,
+    ) -> Result<u32, End> {
+        let mut response = match outcome {
+            Outcome::Close(reason) => return Err(End::Refused(reason)),
+            Outcome::Silent => None,
+            Outcome::Respond(response) => Some(response),
+        };
+        if header.api_key == produce::KEY {
+            meter.produced(size, response.is_some());
+        } else {
+            meter.requested();
+        }
+        let throttle_ms = meter.throttle_ms();
+        if throttle_ms > 0 {
+            stages.throttle = Duration::from_millis(throttle_ms.into());
+            response = response.map(|response| response.throttled(header, throttle_ms));
+        }
+        if let Some(response) = response {
+            meter.timed(self.send(&response)).await?;
+            meter.sent();
+        }
+        Ok(throttle_ms)
+    }
+
+    /// Does what may have to wait, as long as there is somebody to answer. What can be done at once is done, for a peer that
+    /// has closed its side may still read.
+    async fn unless_closed<R>(&self, key: i16, work: impl Future<Output = R>) -> Result<R, End> {
+        let mut work = std::pin::pin!(work);
+        tokio::select! {
+            biased;
+            done = &mut work => return Ok(done),
+            () = self.transport.closed() => {}
+        }
+        let patience = match native_versions(key) {
+            Some(_) => Duration::ZERO,
+            None => HALF_CLOSED_PATIENCE,
+        };
+        timeout(patience, work).await.map_err(|_| End::Quiet)
+    }
+
+    /// Does not read for a while, not even the end: what came before it would be served too early.
+    async fn mute(&mut self, throttle_ms: u32) {
+        tokio::select! {
+            () = sleep(Duration::from_millis(throttle_ms.into())) => {}
+            _ = self.stopping.changed() => {}
         }
     }
 
-    async fn send(&self, response: &Response) -> Result<(), End> {
+    async fn send(&mut self, response: &Response) -> Result<(), End> {
         self.shared
             .metrics
             .network_bytes_out
             .add(response.wire_size());
-        let sending = response.send(&self.stream);
+        let sending = response.send(&mut self.transport);
         let sent = match self.shared.config.connection_idle_max {
             Some(patience) => timeout(patience, sending).await,
             None => Ok(sending.await),
@@ -162,49 +242,38 @@ impl Connection<'_> {
     }
 
     /// Answers one request; large frames' memory comes back when the handler is done with it.
-    async fn answer(&self, frame: Bytes, stages: &mut Stages) -> (Outcome, Option<BytesMut>) {
-        let mut body = frame;
-        let header = match RequestHeader::decode(&mut body) {
-            Ok(header) => header,
-            Err(error) => return (Outcome::Close(format!("not a request: {error}")), None),
-        };
-        let answered = self.answer_body(&header, body, stages).await;
-        stages.answered();
-        slow::tell(self.shared, &self.info, &header, stages);
-        answered
-    }
-
-    async fn answer_body(
+    async fn answer(
         &self,
         header: &RequestHeader,
         body: Bytes,
+        charge: Charge,
+        meter: &Meter<'_>,
         stages: &mut Stages,
-    ) -> (Outcome, Option<BytesMut>) {
+    ) -> Answered {
         let (key, version) = (header.api_key, header.api_version);
         if !self.apis.serves(key, version) {
-            return (self.answer_unserved(header, &body, stages), None);
+            return self.answer_unserved(header, &body, stages).into();
         }
         self.shared.metrics.request(key);
         stages.name(key, version, body.len());
         let message = match decode_request(key, version, &body) {
             Ok(message) => message,
-            Err(error) => return (Outcome::Close(format!("malformed request: {error}")), None),
+            Err(error) => return Outcome::Close(format!("malformed request: {error}")).into(),
         };
         if key == produce::KEY {
-            return produce::handle(self.shared, header, message, body);
+            let (outcome, memory) = produce::handle(self.shared, header, message, body);
+            return Answered {
+                outcome,
+                memory,
+                charge,
+            };
         }
         drop(body);
-        (self.answer_message(header, message, stages).await, None)
-    }
-
-    async fn answer_message(
-        &self,
-        header: &RequestHeader,
-        message: Value,
-        stages: &mut Stages,
-    ) -> Outcome {
-        match (header.api_key, message.as_struct()) {
-            (fetch::KEY, _) => fetch::handle(self.shared, header, message, stages).await,
+        match (key, message.as_struct()) {
+            (fetch::KEY, _) => {
+                drop(charge);
+                fetch::handle(self.shared, header, message, meter, stages).await
+            }
             (list_offsets::KEY, Some(request)) => {
                 list_offsets::handle(self.shared, header, request)
             }
@@ -212,8 +281,9 @@ impl Connection<'_> {
             (offset_for_leader_epoch::KEY, Some(request)) => {
                 offset_for_leader_epoch::handle(self.shared, header, request)
             }
-            _ => self.cross(header, message, stages).await,
+            _ => self.cross(header, message, charge, meter, stages).await,
         }
+        .into()
     }
 
     /// Kafka answers ApiVersions of any version and closes the connection for everything else it does not serve.
@@ -230,10 +300,18 @@ impl Connection<'_> {
     }
 
     /// Hands the request to Python and waits for its answer.
-    async fn cross(&self, header: &RequestHeader, message: Value, stages: &mut Stages) -> Outcome {
+    async fn cross(
+        &self,
+        header: &RequestHeader,
+        message: Value,
+        mut charge: Charge,
+        meter: &Meter<'_>,
+        stages: &mut Stages,
+    ) -> Outcome {
+        charge.leave_lane();
         let (key, version) = (header.api_key, header.api_version);
-        let (request, answer) =
-            ControlRequest::new(header.clone(), Arc::clone(&self.info), message);
+        let info = Arc::clone(&self.info);
+        let (request, answer) = ControlRequest::new(header.clone(), info, message, charge);
         if !self.shared.control.put(request).await {
             return Outcome::Close("the server stops".to_owned());
         }
@@ -244,11 +322,53 @@ impl Connection<'_> {
         };
         stages.crossed(&crossing);
         match answer {
-            Answer::Frame(frame, errors) => Outcome::Respond(Response::from_frame(frame, errors)),
+            Answer::Frame(frame, errors) => {
+                meter.spent(crossing.spent);
+                Outcome::Respond(Response::from_frame(frame, errors))
+            }
             Answer::Close => Outcome::Close(format!(
                 "the handler of API {key} version {version} asked for it"
             )),
         }
+    }
+}
+
+/// What became of a request, and the memory it was read into, if it is wanted back.
+struct Answered {
+    outcome: Outcome,
+    memory: Option<BytesMut>,
+    charge: Charge,
+}
+
+impl From<Outcome> for Answered {
+    fn from(outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            memory: None,
+            charge: Charge::default(),
+        }
+    }
+}
+
+/// The next frame, or the end of patience: a peer may be silent for the time the configuration grants.
+async fn read(
+    reader: &mut FrameReader,
+    transport: &mut impl Transport,
+    patience: Option<Duration>,
+) -> Result<Frame, End> {
+    let patience = patience.unwrap_or(Duration::MAX);
+    let keep = patience.min(KEEP_BUFFER);
+    let mut frame = timeout(keep, reader.next(transport)).await;
+    if frame.is_err() && keep < patience {
+        reader.shrink();
+        frame = timeout(patience - keep, reader.next(transport)).await;
+    }
+    match frame {
+        Ok(frame) => frame.map_err(ended),
+        Err(_) if reader.has_bytes() => Err(End::Refused(
+            "a frame was begun but did not arrive within connections.max.idle.ms".to_owned(),
+        )),
+        Err(_) => Err(End::Idle),
     }
 }
 

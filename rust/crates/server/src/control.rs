@@ -6,19 +6,23 @@
 //! A crash loses what was queued, as it loses the connections.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use logcore_protocol::{ProtocolError, RequestHeader, Value};
 
+use crate::memory::Charge;
 use crate::metrics::ErrorCounts;
 use crate::response;
 use crate::wake::WakeFd;
 
 /// How many requests one [`ControlQueue::take`] returns at most, so that the event loop gets to do other things in between.
 const TAKE_MAX: usize = 256;
+
+/// JoinGroup and SyncGroup are answered when others have come: most of their handlers' time is nobody's work.
+pub(crate) const WAITING_APIS: [i16; 2] = [11, 14];
 
 /// Where a request came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +33,8 @@ pub struct ConnectionInfo {
     pub client_host: String,
     /// The name of the listener it came in on.
     pub listener: String,
+    /// Who the peer is (`KafkaPrincipal`'s name).
+    pub principal: String,
 }
 
 /// A decoded request that waits for its answer.
@@ -37,10 +43,13 @@ pub struct ControlRequest {
     pub header: RequestHeader,
     /// Where it came from.
     pub connection: Arc<ConnectionInfo>,
-    /// The decoded body.
-    pub body: Value,
-    answer: Option<oneshot::Sender<(Answer, Crossing)>>,
+    body: Value,
     taken: Instant,
+    /// When its handler began.
+    begun: Option<Instant>,
+    answer: Option<oneshot::Sender<(Answer, Crossing)>>,
+    /// The memory of its body, which the handler has until it is done.
+    _charge: Charge,
 }
 
 /// What becomes of a request.
@@ -51,10 +60,11 @@ pub(crate) enum Answer {
     Close,
 }
 
-/// When a request was taken out of the queue, and when it was answered.
+/// When a request was taken out of the queue, when it was answered, and the time its handler worked.
 pub(crate) struct Crossing {
     pub(crate) taken: Instant,
     pub(crate) answered: Instant,
+    pub(crate) spent: Duration,
 }
 
 impl ControlRequest {
@@ -62,16 +72,32 @@ impl ControlRequest {
         header: RequestHeader,
         connection: Arc<ConnectionInfo>,
         body: Value,
+        charge: Charge,
     ) -> (Self, oneshot::Receiver<(Answer, Crossing)>) {
         let (answer, receiver) = oneshot::channel();
         let request = Self {
             header,
             connection,
             body,
+            begun: None,
             answer: Some(answer),
             taken: Instant::now(),
+            _charge: charge,
         };
         (request, receiver)
+    }
+
+    /// The decoded body, which shares the request's buffers. Whoever asks for it first begins to handle it.
+    pub fn body(&mut self) -> Value {
+        self.begun.get_or_insert_with(Instant::now);
+        self.body.clone()
+    }
+
+    /// The time its handler took, if that was not a wait for other members of a group.
+    fn spent(&self) -> Duration {
+        let waits = WAITING_APIS.contains(&self.header.api_key);
+        let begun = self.begun.filter(|_| !waits);
+        begun.map_or(Duration::ZERO, |begun| begun.elapsed())
     }
 
     /// Encodes and sends the response. A peer that is gone is not an error; a second answer is ignored.
@@ -99,6 +125,7 @@ impl ControlRequest {
             let crossing = Crossing {
                 taken: self.taken,
                 answered: Instant::now(),
+                spent: self.spent(),
             };
             // The connection may have ended meanwhile; then nobody waits for the answer.
             let _ = sender.send((answer, crossing));

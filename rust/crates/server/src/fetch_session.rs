@@ -188,6 +188,21 @@ impl FetchSessions {
         }
     }
 
+    /// The id of the session that a request with this context belongs to, for an answer that tells it nothing.
+    ///
+    /// # Errors
+    /// As [`FetchSessions::finish`].
+    pub(crate) fn still(&self, context: &Context) -> Result<i32, ErrorCode> {
+        let Context::Incremental { id, epoch, .. } = context else {
+            return Ok(NO_SESSION);
+        };
+        let sessions = self.sessions.lock();
+        let session = sessions.get(id).filter(|session| session.epoch == *epoch);
+        session
+            .map(|_| *id)
+            .ok_or(ErrorCode::INVALID_FETCH_SESSION_EPOCH)
+    }
+
     /// How many sessions there are.
     pub(crate) fn len(&self) -> usize {
         self.sessions.lock().len()

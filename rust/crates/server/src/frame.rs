@@ -2,20 +2,34 @@
 //!
 //! A frame is an int32 length, big-endian, and that many bytes. One reader per connection, owned by its task.
 //! The announced length is checked before anything is allocated, and memory grows as bytes arrive, never by the length alone:
-//! a peer that announces 100 MB and sends nothing holds one small buffer.
+//! a peer that announces 100 MB and sends nothing holds one small buffer, and one that sends nothing at all holds none. What
+//! is more than a small buffer is counted ([`crate::memory`]).
 //!
 //! A small frame is copied out, so that one `read` may bring several requests. A large one is given away with the buffer it
 //! was read into: nothing is copied, and whoever is done with it hands the memory back with [`FrameReader::recycle`].
 
+use std::sync::Arc;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::time::timeout;
+
+use crate::memory::{Charge, FREE, Progress, RequestMemory, STALL};
 
 /// What one read may bring while no large frame is on its way.
-const READ_CHUNK: usize = 16 * 1024;
+const READ_CHUNK: usize = FREE;
+/// The buffer of a connection that has no large frames.
+const SMALL_BUFFER: usize = 8 * 1024;
+/// What the first read of a connection without a buffer may bring.
+const FIRST_READ: usize = 64;
 /// Frames up to this size are copied out of the buffer.
 const SMALL_FRAME: usize = 8 * 1024;
 /// The largest buffer a connection keeps between two requests.
 const KEPT_CAPACITY: usize = 2 * 1024 * 1024;
+/// What a frame may have at once after its first bytes.
+const GRANT: usize = 1024 * 1024;
+/// Buffers grow by multiples of this.
+const PAGE: usize = 4096;
 /// The length of the length.
 const SIZE_PREFIX: usize = 4;
 
@@ -36,35 +50,50 @@ pub(crate) enum FrameError {
          (TLS or HTTP, perhaps) or the limit must be raised"
     )]
     TooLarge { length: i32, limit: usize },
+    #[error(
+        "memory for requests is short (queued.max.request.bytes) and the other {missing} bytes of a frame come too slowly"
+    )]
+    Slow { missing: usize },
     #[error("cannot read from the socket: {0}")]
     Io(#[from] std::io::Error),
+}
+
+/// A frame without its length, and the memory it has.
+pub(crate) struct Frame {
+    pub(crate) bytes: Bytes,
+    pub(crate) charge: Charge,
 }
 
 /// Reads frames.
 pub(crate) struct FrameReader {
     buffer: BytesMut,
+    /// For what the buffer has beyond [`FREE`].
+    charge: Charge,
+    /// Of the frame that is on its way, if it is counted.
+    progress: Option<Progress>,
     limit: usize,
+    memory: Arc<RequestMemory>,
 }
 
 impl FrameReader {
     /// `limit` is the longest frame, in bytes, without its prefix.
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize, memory: Arc<RequestMemory>) -> Self {
         Self {
             buffer: BytesMut::new(),
+            charge: Charge::default(),
+            progress: None,
             limit,
+            memory,
         }
     }
 
-    /// The next frame, without its length. May be cancelled at any await and called again: no byte is lost.
+    /// The next frame. May be cancelled at any await and called again: no byte is lost.
     pub(crate) async fn next(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
-    ) -> Result<Bytes, FrameError> {
+    ) -> Result<Frame, FrameError> {
         while self.buffer.len() < SIZE_PREFIX {
-            self.buffer.reserve(READ_CHUNK);
-            // A recycled buffer has more room than that: what is read beyond a large frame has to be copied.
-            let mut chunk = (&mut self.buffer).limit(READ_CHUNK);
-            if stream.read_buf(&mut chunk).await? == 0 {
+            if self.read_ahead(stream).await? == 0 {
                 return Err(match self.buffer.len() {
                     0 => FrameError::Closed,
                     some => FrameError::Truncated {
@@ -77,14 +106,82 @@ impl FrameReader {
         let end = SIZE_PREFIX + length;
         while self.buffer.len() < end {
             let missing = end - self.buffer.len();
-            self.buffer
-                .reserve(missing.min(self.buffer.len().max(READ_CHUNK)));
-            let mut exact = (&mut self.buffer).limit(missing);
-            if stream.read_buf(&mut exact).await? == 0 {
+            self.reserve(missing.min(self.step())).await;
+            if self.fill(stream, missing).await? == 0 {
                 return Err(FrameError::Truncated { missing });
             }
         }
         Ok(self.take(length))
+    }
+
+    /// Reads what may be the beginning of a frame, or several frames. Waits without a buffer while there is none.
+    async fn read_ahead(
+        &mut self,
+        stream: &mut (impl AsyncRead + Unpin),
+    ) -> Result<usize, FrameError> {
+        if self.buffer.capacity() == 0 {
+            let mut first = [0; FIRST_READ];
+            let read = stream.read(&mut first).await?;
+            self.buffer.reserve(SMALL_BUFFER);
+            self.buffer.extend_from_slice(&first[..read]);
+            return Ok(read);
+        }
+        self.buffer.reserve(SMALL_BUFFER - self.buffer.len());
+        // A recycled buffer has more room than that: what is read beyond a large frame has to be copied.
+        let mut chunk = (&mut self.buffer).limit(READ_CHUNK);
+        Ok(stream.read_buf(&mut chunk).await?)
+    }
+
+    /// By how much the buffer may grow at once: a frame that has begun to come is let in whole unless it is very large, so
+    /// that those of a crowd do not all begin and none can end.
+    fn step(&self) -> usize {
+        match self.buffer.len() {
+            few @ ..READ_CHUNK => READ_CHUNK - few,
+            many => many.max(GRANT),
+        }
+    }
+
+    /// Reads some of the missing bytes into the room there is. A peer that keeps others waiting for memory must send.
+    async fn fill(
+        &mut self,
+        stream: &mut (impl AsyncRead + Unpin),
+        missing: usize,
+    ) -> Result<usize, FrameError> {
+        loop {
+            let mut exact = (&mut self.buffer).limit(missing);
+            let read = stream.read_buf(&mut exact);
+            if self.charge.is_free() {
+                return Ok(read.await?);
+            }
+            let read = timeout(STALL, read).await;
+            let progress = self.progress.get_or_insert_with(Progress::start);
+            if let Ok(Ok(read)) = read {
+                progress.add(read);
+            }
+            if (read.is_err() || progress.is_slow()) && self.memory.is_short() {
+                return Err(FrameError::Slow { missing });
+            }
+            if let Ok(read) = read {
+                return Ok(read?);
+            }
+        }
+    }
+
+    /// Makes room for so many more bytes, as soon as the connection may have it. Growing in place would double the buffer,
+    /// and more would be had than is counted.
+    async fn reserve(&mut self, additional: usize) {
+        let needed = self.buffer.len() + additional;
+        if self.buffer.capacity() >= needed {
+            return;
+        }
+        let capacity = needed.max(READ_CHUNK).next_multiple_of(PAGE);
+        if self.memory.grow(&mut self.charge, capacity).await {
+            // Meanwhile it was not the peer that was slow.
+            self.progress = None;
+        }
+        let mut grown = BytesMut::with_capacity(capacity);
+        grown.extend_from_slice(&self.buffer);
+        self.buffer = grown;
     }
 
     /// Whether a frame, or a part of one, has been read already.
@@ -93,13 +190,18 @@ impl FrameReader {
     }
 
     /// Takes back the memory of a large frame whose handler is done with it.
-    pub(crate) fn recycle(&mut self, mut memory: BytesMut) {
+    pub(crate) fn recycle(&mut self, mut memory: BytesMut, charge: Charge) {
         if self.buffer.is_empty()
             && memory.capacity() > self.buffer.capacity()
             && memory.capacity() <= KEPT_CAPACITY
+            && self.memory.may_keep(&charge)
         {
+            // Room for the prefix was in front of the frame, and is there again.
+            let whole = memory.capacity() + SIZE_PREFIX;
             memory.clear();
+            memory.reserve(whole);
             self.buffer = memory;
+            self.charge = charge;
         }
     }
 
@@ -107,6 +209,7 @@ impl FrameReader {
     pub(crate) fn shrink(&mut self) {
         if self.buffer.is_empty() {
             self.buffer = BytesMut::new();
+            self.charge = Charge::default();
         }
     }
 
@@ -124,19 +227,26 @@ impl FrameReader {
         }
     }
 
-    fn take(&mut self, length: usize) -> Bytes {
+    fn take(&mut self, length: usize) -> Frame {
+        self.progress = None;
         let end = SIZE_PREFIX + length;
         if length <= SMALL_FRAME {
-            let frame = Bytes::copy_from_slice(&self.buffer[SIZE_PREFIX..end]);
+            let bytes = Bytes::copy_from_slice(&self.buffer[SIZE_PREFIX..end]);
             self.buffer.advance(end);
-            return frame;
+            return Frame {
+                bytes,
+                charge: Charge::default(),
+            };
         }
         // What was read beyond the frame is at most one chunk; copying it leaves the frame the sole owner of its memory.
         let rest = BytesMut::from(&self.buffer[end..]);
         let mut frame = std::mem::replace(&mut self.buffer, rest);
         frame.truncate(end);
         frame.advance(SIZE_PREFIX);
-        frame.freeze()
+        Frame {
+            bytes: frame.freeze(),
+            charge: std::mem::take(&mut self.charge),
+        }
     }
 }
 
@@ -148,8 +258,14 @@ mod tests {
         [&(payload.len() as i32).to_be_bytes(), payload].concat()
     }
 
+    fn reader(limit: usize) -> FrameReader {
+        FrameReader::new(limit, Arc::new(RequestMemory::new(None, limit)))
+    }
+
     fn block_on<T>(future: impl Future<Output = T>) -> T {
-        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build();
         runtime.unwrap().block_on(future)
     }
 
@@ -171,12 +287,12 @@ mod tests {
         let wire: Vec<u8> = frames.iter().flat_map(|frame| framed(frame)).collect();
         block_on(async {
             let mut stream = &wire[..];
-            let mut reader = FrameReader::new(1 << 20);
+            let mut reader = reader(1 << 20);
             for frame in &frames {
                 let read = reader.next(&mut stream).await.unwrap();
-                assert_eq!(&read[..], &frame[..]);
-                if let Ok(memory) = read.try_into_mut() {
-                    reader.recycle(memory);
+                assert_eq!(&read.bytes[..], &frame[..]);
+                if let Ok(memory) = read.bytes.try_into_mut() {
+                    reader.recycle(memory, read.charge);
                 }
             }
             assert!(matches!(
@@ -190,7 +306,7 @@ mod tests {
     #[test]
     fn an_announced_length_allocates_nothing() {
         block_on(async {
-            let mut reader = FrameReader::new(100 << 20);
+            let mut reader = reader(100 << 20);
             let mut announced = &[&(100i32 << 20).to_be_bytes()[..], &[1; 100]].concat()[..];
             assert!(matches!(
                 reader.next(&mut announced).await,
@@ -206,7 +322,7 @@ mod tests {
         block_on(async {
             for (length, limit) in [(-1i32, 100usize), (i32::MIN, 100), (101, 100)] {
                 let wire = length.to_be_bytes();
-                let result = FrameReader::new(limit).next(&mut &wire[..]).await;
+                let result = reader(limit).next(&mut &wire[..]).await;
                 assert!(matches!(
                     result,
                     Err(FrameError::Negative { .. } | FrameError::TooLarge { .. })
@@ -221,12 +337,38 @@ mod tests {
         block_on(async {
             let wire = [framed(&[7; 100_000]), framed(b"next")].concat();
             let mut stream = &wire[..];
-            let mut reader = FrameReader::new(1 << 20);
-            let frame = reader.next(&mut stream).await.unwrap();
+            let mut reader = reader(1 << 20);
+            let frame = reader.next(&mut stream).await.unwrap().bytes;
             let address = frame.as_ptr();
             let memory = frame.try_into_mut().expect("nobody shares it");
             assert_eq!(memory.as_ptr(), address);
-            assert_eq!(&reader.next(&mut stream).await.unwrap()[..], b"next");
+            let next = reader.next(&mut stream).await.unwrap();
+            assert_eq!(&next.bytes[..], b"next");
+        });
+    }
+
+    // If this failed, every connection of a busy producer would allocate for each of its requests, or one that is idle
+    // would keep what others need.
+    #[test]
+    fn a_large_buffer_serves_the_next_frame_and_is_counted() {
+        block_on(async {
+            let memory = Arc::new(RequestMemory::new(Some(1 << 20), 1 << 18));
+            let mut reader = FrameReader::new(1 << 18, Arc::clone(&memory));
+            let wire = framed(&[7; 100_000]).repeat(3);
+            let mut stream = &wire[..];
+            let mut address = None;
+            for _ in 0..3 {
+                let frame = reader.next(&mut stream).await.unwrap();
+                // The first buffer grew, the others did not.
+                let found = frame.bytes.as_ptr();
+                assert!(address.is_none_or(|address| address == found));
+                let memory = frame.bytes.try_into_mut().expect("nobody shares it");
+                reader.recycle(memory, frame.charge);
+                address = Some(found);
+            }
+            assert!(memory.used() >= 100_000 - FREE);
+            reader.shrink();
+            assert_eq!(memory.used(), 0);
         });
     }
 }

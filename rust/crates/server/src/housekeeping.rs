@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use logcore_storage::{Cleaner, CleanerEvent};
+use logcore_storage::{Cleaner, CleanerConfig, CleanerEvent};
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Result, ServerError};
@@ -29,16 +29,13 @@ pub(crate) struct Housekeeping {
     stop: Arc<Stop>,
     thread: JoinHandle<()>,
     cleaner: Cleaner,
+    cleaner_config: CleanerConfig,
 }
 
 impl Housekeeping {
     pub(crate) fn start(shared: Arc<Shared>) -> Result<Self> {
-        let lines = Arc::clone(&shared.lines);
-        let cleaner = Cleaner::start(
-            shared.logs.dirs().to_vec(),
-            shared.config.cleaner.clone(),
-            move |event| tell(&lines, event),
-        )?;
+        let cleaner_config = shared.dynamic.read().cleaner.clone();
+        let cleaner = start_cleaner(&shared, &cleaner_config)?;
         let stop = Arc::new(Stop::default());
         let seen = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
@@ -52,7 +49,24 @@ impl Housekeeping {
             stop,
             thread,
             cleaner,
+            cleaner_config,
         })
+    }
+
+    /// Gives the cleaner other settings, if they are others: it ends at the next batch and begins anew (`LogCleaner`
+    /// does the same). Whether there is one at all cannot change.
+    pub(crate) fn update_cleaner(&mut self, shared: &Shared, config: &CleanerConfig) -> Result<()> {
+        let config = CleanerConfig {
+            enabled: self.cleaner_config.enabled,
+            ..config.clone()
+        };
+        if config == self.cleaner_config {
+            return Ok(());
+        }
+        self.cleaner.stop();
+        self.cleaner = start_cleaner(shared, &config)?;
+        self.cleaner_config = config;
+        Ok(())
     }
 
     /// Ends the threads: a compaction at the next batch, the rest after the round it is in.
@@ -63,6 +77,14 @@ impl Housekeeping {
         // It catches the panics of its rounds, so it has nothing to report here.
         let _ = self.thread.join();
     }
+}
+
+fn start_cleaner(shared: &Shared, config: &CleanerConfig) -> Result<Cleaner> {
+    let lines = Arc::clone(&shared.lines);
+    let dirs = shared.logs.dirs().to_vec();
+    Ok(Cleaner::start(dirs, config.clone(), move |event| {
+        tell(&lines, event);
+    })?)
 }
 
 fn tell(lines: &LogLines, event: CleanerEvent) {

@@ -8,7 +8,9 @@
 //! |---|---|
 //! | `server`, `shared` | the owner's view; what every part reaches |
 //! | `listener`, `connection`, `descriptors` | accepting within limits; one task per connection |
-//! | `frame`, `response` | bytes in, bytes out, `sendfile` |
+//! | `connection_quotas`, `quotas` | how many connections and how fast; how much clients may use |
+//! | `frame`, `memory`, `response` | bytes in, within what requests may have; bytes out |
+//! | `transport` | what a connection needs of its socket: plain TCP with `sendfile` |
 //! | `api` | one file per API |
 //! | `registry`, `purgatory`, `fetch_session` | partitions and leaders; long polls; KIP-227 |
 //! | `control`, `lines`, `wake` | requests and log lines on their way to Python |
@@ -23,6 +25,7 @@ mod api;
 mod codes;
 mod config;
 mod connection;
+mod connection_quotas;
 mod control;
 mod descriptors;
 mod error;
@@ -33,13 +36,16 @@ mod lines;
 mod listener;
 mod logs;
 mod measurements;
+mod memory;
 mod metrics;
 mod purgatory;
+mod quotas;
 mod registry;
 mod response;
 mod server;
 mod shared;
 mod slow;
+mod transport;
 mod wake;
 
 pub use codes::ErrorCode;
@@ -50,5 +56,6 @@ pub use lines::{Fields, Level, LogLine};
 pub use listener::ListenerSpec;
 pub use measurements::{Measurements, PartitionMeasurements};
 pub use metrics::{ApiMeasurements, HistogramValues};
+pub use quotas::ClientQuota;
 pub use registry::TopicId;
 pub use server::{Offsets, PartitionSpec, Server, ServerOptions};

@@ -1,27 +1,27 @@
 //! Accepting connections, within the limits.
 //!
-//! One task per listener. At `max.connections` accepting pauses and newcomers wait in the kernel's backlog; above
-//! `max.connections.per.ip` a newcomer is closed. Both as Kafka's `ConnectionQuotas`.
+//! One task per listener. At `max.connections`, and above `max.connection.creation.rate`, accepting pauses and newcomers wait
+//! in the kernel's backlog; above what its address may have a newcomer is closed. What the limits are, and who is within
+//! them, is [`crate::connection_quotas`]'s.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 use crate::connection;
+use crate::connection_quotas::{Refusal, Seat};
 use crate::control::ConnectionInfo;
 use crate::descriptors::{Descriptors, advice};
 use crate::error::{Result, ServerError};
 use crate::lines::Level;
 use crate::shared::Shared;
+use crate::transport::{Plain, Transport};
 
 /// How long accepting pauses when the process is out of file descriptors.
 const OUT_OF_RESOURCES_PAUSE: Duration = Duration::from_millis(100);
@@ -35,47 +35,6 @@ pub struct ListenerSpec {
     pub host: String,
     /// 0 lets the system choose.
     pub port: u16,
-}
-
-/// Connections that are open now, against their limits; shared by all listeners.
-pub(crate) struct Limits {
-    total: Arc<Semaphore>,
-    per_ip: Mutex<HashMap<IpAddr, usize>>,
-    per_ip_max: usize,
-    next_number: AtomicU64,
-}
-
-impl Limits {
-    pub(crate) fn new(total: usize, per_ip_max: usize) -> Self {
-        Self {
-            total: Arc::new(Semaphore::new(total.min(Semaphore::MAX_PERMITS))),
-            per_ip: Mutex::default(),
-            per_ip_max,
-            next_number: AtomicU64::new(0),
-        }
-    }
-
-    fn enter(&self, ip: IpAddr) -> bool {
-        let mut per_ip = self.per_ip.lock();
-        let count = per_ip.entry(ip).or_insert(0);
-        let free = *count < self.per_ip_max;
-        if free {
-            *count += 1;
-        } else if *count == 0 {
-            per_ip.remove(&ip);
-        }
-        free
-    }
-
-    fn leave(&self, ip: IpAddr) {
-        let mut per_ip = self.per_ip.lock();
-        if let Some(count) = per_ip.get_mut(&ip) {
-            *count -= 1;
-            if *count == 0 {
-                per_ip.remove(&ip);
-            }
-        }
-    }
 }
 
 /// Binds. Must be called inside the runtime.
@@ -130,7 +89,6 @@ fn bind_error(spec: &ListenerSpec, source: io::Error) -> ServerError {
 /// Accepts until the server stops. `alive` is held by every connection, so that the end of all of them can be awaited.
 pub(crate) async fn accept(
     shared: Arc<Shared>,
-    limits: Arc<Limits>,
     listener: TcpListener,
     name: String,
     alive: mpsc::Sender<()>,
@@ -139,12 +97,10 @@ pub(crate) async fn accept(
     while !*stopping.borrow_and_update() {
         let accepted = tokio::select! {
             _ = stopping.changed() => continue,
-            accepted = next(&limits, &listener) => accepted,
+            accepted = next(&shared, &listener, &name) => accepted,
         };
         match accepted {
-            Ok((permit, stream, peer)) => {
-                open(&shared, &limits, &name, permit, stream, peer, &alive)
-            }
+            Ok((stream, peer)) => open(&shared, &name, stream, peer, &alive),
             Err(error) => {
                 let text = format!(
                     "listener {name} cannot accept a connection: {error}{}",
@@ -157,23 +113,26 @@ pub(crate) async fn accept(
     }
 }
 
+/// The next connection. While there are too many, or they come too fast, newcomers wait in the kernel's backlog.
 async fn next(
-    limits: &Limits,
+    shared: &Shared,
     listener: &TcpListener,
-) -> io::Result<(OwnedSemaphorePermit, TcpStream, SocketAddr)> {
-    let permit = Arc::clone(&limits.total)
-        .acquire_owned()
-        .await
-        .map_err(io::Error::other)?;
-    let (stream, peer) = listener.accept().await?;
-    Ok((permit, stream, peer))
+    name: &str,
+) -> io::Result<(TcpStream, SocketAddr)> {
+    shared.connections.room(name).await;
+    let accepted = listener.accept().await?;
+    let wait = shared.connections.accepted(name);
+    if !wait.is_zero() {
+        tokio::time::sleep(wait).await;
+        // The limits may have changed meanwhile.
+        shared.connections.room(name).await;
+    }
+    Ok(accepted)
 }
 
 fn open(
     shared: &Arc<Shared>,
-    limits: &Arc<Limits>,
     listener: &str,
-    permit: OwnedSemaphorePermit,
     stream: TcpStream,
     peer: SocketAddr,
     alive: &mpsc::Sender<()>,
@@ -189,21 +148,16 @@ fn open(
         shared.lines.seldom(Level::Warning, "descriptors", text);
         return;
     }
-    if !limits.enter(ip) {
-        let text =
-            format!("connection from {peer} closed: {ip} has max.connections.per.ip open already");
-        shared.metrics.connections_refused.add(1);
-        shared.lines.seldom(Level::Warning, &ip.to_string(), text);
-        return;
-    }
+    let seat = match shared.connections.enter(listener, ip) {
+        Ok(seat) => seat,
+        Err(refusal) => return refuse(shared, stream, peer, &refusal),
+    };
     shared.metrics.connections_accepted.add(1);
     shared.metrics.connections.add(1);
     let guard = Guard {
         shared: Arc::clone(shared),
-        limits: Arc::clone(limits),
-        ip,
+        seat,
         peer,
-        _permit: permit,
         _alive: alive.clone(),
     };
     if let Err(error) = tune(shared, &stream) {
@@ -211,10 +165,46 @@ fn open(
             "connection from {peer}: cannot set its options: {error}"
         ));
     }
-    let info = Arc::new(describe(limits, listener, &stream, peer));
+    let local = stream.local_addr();
+    let transport = Plain::new(stream);
+    let number = guard.seat.number;
+    let info = Arc::new(describe(number, listener, &transport, local, peer));
     tokio::spawn(async move {
-        connection::serve(&guard.shared, stream, info).await;
+        connection::serve(&guard.shared, transport, info, &guard.seat).await;
         drop(guard);
+    });
+}
+
+/// Closes a connection that is not let in: at once, or after the time for which its address must be silent, so that it does
+/// not come again before.
+fn refuse(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, refusal: &Refusal) {
+    let ip = peer.ip().to_canonical();
+    shared.metrics.connections_refused.add(1);
+    let (text, wait) = match refusal {
+        Refusal::TooMany(most) => (
+            format!(
+                "connection from {peer} closed: {ip} has its {most} connections (max.connections.per.ip) open already"
+            ),
+            Duration::ZERO,
+        ),
+        Refusal::TooFast(wait) => (
+            format!(
+                "connection from {peer} closed: {ip} connects faster than its connection_creation_rate"
+            ),
+            *wait,
+        ),
+    };
+    shared.lines.seldom(Level::Warning, &ip.to_string(), text);
+    if wait.is_zero() {
+        return;
+    }
+    let mut stopping = shared.stopping.subscribe();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            _ = stopping.changed() => {}
+        }
+        drop(stream);
     });
 }
 
@@ -232,38 +222,35 @@ fn tune(shared: &Shared, stream: &TcpStream) -> io::Result<()> {
 }
 
 fn describe(
-    limits: &Limits,
+    number: u64,
     listener: &str,
-    stream: &TcpStream,
+    transport: &impl Transport,
+    local: io::Result<SocketAddr>,
     peer: SocketAddr,
 ) -> ConnectionInfo {
     let canonical =
         |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
     let peer = canonical(peer);
-    let local = stream
-        .local_addr()
-        .map_or_else(|_| "?".to_owned(), |local| canonical(local).to_string());
-    let number = limits.next_number.fetch_add(1, Ordering::Relaxed);
+    let local = local.map_or_else(|_| "?".to_owned(), |local| canonical(local).to_string());
     ConnectionInfo {
         id: format!("{local}-{peer}-{number}"),
         client_host: peer.ip().to_string(),
         listener: listener.to_owned(),
+        principal: transport.principal().to_owned(),
     }
 }
 
 /// What a connection takes up, given back when its task ends in whatever way.
 struct Guard {
     shared: Arc<Shared>,
-    limits: Arc<Limits>,
-    ip: IpAddr,
+    seat: Arc<Seat>,
     peer: SocketAddr,
-    _permit: OwnedSemaphorePermit,
     _alive: mpsc::Sender<()>,
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.limits.leave(self.ip);
+        self.shared.connections.leave(&self.seat);
         self.shared.metrics.connections.subtract(1);
         if std::thread::panicking() {
             self.shared.lines.error(format!(
@@ -271,26 +258,5 @@ impl Drop for Guard {
                 self.peer
             ));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // If this failed, one host could take all connections, or a host that closed its own could never come back.
-    #[test]
-    fn connections_per_host_are_counted() {
-        let limits = Limits::new(10, 2);
-        let (one, other) = ([10u8, 0, 0, 1].into(), [10u8, 0, 0, 2].into());
-        assert!(limits.enter(one) && limits.enter(one) && limits.enter(other));
-        assert!(!limits.enter(one));
-        limits.leave(one);
-        assert!(limits.enter(one));
-        for ip in [one, one, other] {
-            limits.leave(ip);
-        }
-        assert!(limits.per_ip.lock().is_empty());
-        assert!(!Limits::new(10, 0).enter(one));
     }
 }

@@ -97,6 +97,7 @@ impl Logs {
     pub(crate) fn open(
         options: &ServerOptions,
         config: &ServerConfig,
+        log_defaults: &LogConfig,
         lines: &LogLines,
     ) -> Result<Self> {
         let paths: Vec<_> = options.log_dirs.iter().map(PathBuf::from).collect();
@@ -108,7 +109,7 @@ impl Logs {
         };
         let mut first = None;
         for path in &options.log_dirs {
-            match logs.open_one(path, options, config, lines) {
+            match logs.open_one(path, options, config, log_defaults, lines) {
                 Ok(()) => {}
                 Err(error) if error.is_directory_failure() || error.is_disk_full() => {
                     let advice = advice_for(&error);
@@ -133,10 +134,11 @@ impl Logs {
         path: &str,
         options: &ServerOptions,
         config: &ServerConfig,
+        log_defaults: &LogConfig,
         lines: &LogLines,
     ) -> Result<(), StorageError> {
         let teller = Teller::new(path, lines);
-        let config_for = |_: &str| config.log_defaults.clone();
+        let config_for = |_: &str| log_defaults.clone();
         let opening = Opening {
             on_log: &|progress| teller.tell(progress),
             takes_all: true,

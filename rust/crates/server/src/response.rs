@@ -1,25 +1,23 @@
 //! A response frame and its way onto the socket.
 //!
-//! Bytes are encoded with gaps where record batches belong; those go from the page cache to the socket with `sendfile`,
-//! between the encoded parts, and are never copied through user space. Called from the connection's task only.
+//! Bytes are encoded with gaps where record batches belong; those go from the log files to the transport between the encoded
+//! parts. Called from the connection's task only.
 
 use std::io;
 
-use rustix::io::{Errno, ReadWriteFlags};
-use rustix::net::SendFlags;
-use tokio::io::Interest;
-use tokio::net::TcpStream;
+use bytes::Bytes;
 
 use logcore_protocol::{
-    Gap, ProtocolError, RequestHeader, Value, encode_response, encode_response_header,
-    encode_response_with_gaps,
+    Gap, ProtocolError, RequestHeader, Value, decode_response, decode_response_header,
+    encode_response, encode_response_header, encode_response_with_gaps,
 };
 use logcore_storage::LogSlice;
 
 use crate::metrics::ErrorCounts;
+use crate::transport::Transport;
 
-/// The most one `sendfile` sends, so that one connection does not keep a thread for long.
-const SENDFILE_CHUNK: u64 = 1 << 20;
+/// The field that tells a client how long it is not heard.
+const THROTTLE_TIME: &str = "throttle_time_ms";
 const SIZE_PREFIX: usize = 4;
 
 /// A whole response: encoded bytes, size prefix included, and the file ranges that belong between them.
@@ -81,16 +79,47 @@ impl Response {
         self.bytes.len() as u64 + outside
     }
 
+    /// The same response with the time for which its client is not heard, if it has no file ranges and its version can tell
+    /// (KIP-219). Decodes and encodes anew: clients that are throttled are in no hurry.
+    pub(crate) fn throttled(self, header: &RequestHeader, throttle_ms: u32) -> Self {
+        if !self.parts.is_empty() {
+            return self;
+        }
+        let bytes = Bytes::from(self.bytes);
+        match with_throttle_time(header, bytes.clone(), throttle_ms) {
+            Some(bytes) => Self::from_frame(bytes, self.errors),
+            None => Self::from_frame(bytes.into(), self.errors),
+        }
+    }
+
     /// Writes everything.
-    pub(crate) async fn send(&self, stream: &TcpStream) -> io::Result<()> {
+    pub(crate) async fn send(&self, transport: &mut impl Transport) -> io::Result<()> {
         let mut sent = 0;
         for (gap, slice) in &self.parts {
-            send_bytes(stream, &self.bytes[sent..gap.position], SendFlags::MORE).await?;
-            send_slice(stream, slice).await?;
+            transport
+                .write(&self.bytes[sent..gap.position], true)
+                .await?;
+            transport.write_slice(slice).await?;
             sent = gap.position;
         }
-        send_bytes(stream, &self.bytes[sent..], SendFlags::empty()).await
+        transport.write(&self.bytes[sent..], false).await
     }
+}
+
+fn with_throttle_time(
+    header: &RequestHeader,
+    mut frame: Bytes,
+    throttle_ms: u32,
+) -> Option<Vec<u8>> {
+    let (key, version) = (header.api_key, header.api_version);
+    let _size = frame.split_to(SIZE_PREFIX);
+    decode_response_header(key, version, &mut frame).ok()?;
+    let Value::Struct(mut message) = decode_response(key, version, &frame).ok()? else {
+        return None;
+    };
+    message.get(THROTTLE_TIME)?;
+    message.set(THROTTLE_TIME, throttle_ms.cast_signed());
+    encode(header, &message.into()).ok()
 }
 
 /// A frame with its size prefix, header and body.
@@ -120,54 +149,4 @@ fn set_size(bytes: &mut [u8], outside: usize) -> Result<(), ProtocolError> {
     })?;
     bytes[..SIZE_PREFIX].copy_from_slice(&size.to_be_bytes());
     Ok(())
-}
-
-async fn send_bytes(stream: &TcpStream, mut bytes: &[u8], flags: SendFlags) -> io::Result<()> {
-    let flags = flags | SendFlags::NOSIGNAL;
-    while !bytes.is_empty() {
-        let send = || Ok(rustix::net::send(stream, bytes, flags)?);
-        let sent = stream.async_io(Interest::WRITABLE, send).await?;
-        bytes = &bytes[sent..];
-    }
-    Ok(())
-}
-
-async fn send_slice(stream: &TcpStream, slice: &LogSlice) -> io::Result<()> {
-    let mut position = slice.position;
-    let end = slice.position + slice.len;
-    while position < end {
-        let count = (end - position).min(SENDFILE_CHUNK);
-        let cold = is_cold(slice, position) || is_cold(slice, position + count - 1);
-        let send = || {
-            let mut offset = position;
-            let mut send =
-                || rustix::fs::sendfile(stream, &slice.file, Some(&mut offset), count as usize);
-            // A page that must come from disk would block this thread's other connections: let them move first.
-            Ok(if cold {
-                tokio::task::block_in_place(send)?
-            } else {
-                send()?
-            })
-        };
-        let sent = stream.async_io(Interest::WRITABLE, send).await?;
-        if sent == 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                format!(
-                    "a log file ended {} bytes before the range that was to be sent",
-                    end - position
-                ),
-            ));
-        }
-        position += sent as u64;
-    }
-    Ok(())
-}
-
-/// Whether reading this byte would wait for the disk. File systems that cannot tell are taken to be in memory.
-fn is_cold(slice: &LogSlice, position: u64) -> bool {
-    let mut byte = [0];
-    let mut buffers = [io::IoSliceMut::new(&mut byte)];
-    let read = rustix::io::preadv2(&slice.file, &mut buffers, position, ReadWriteFlags::NOWAIT);
-    matches!(read, Err(Errno::AGAIN))
 }

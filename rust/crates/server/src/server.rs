@@ -3,28 +3,32 @@
 //! All methods may be called from any thread; those that touch files or wait say so, and block. The connections run on a
 //! runtime of the server's own, whose threads end with it.
 
+use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use logcore_storage::LoadProgress;
-use parking_lot::Mutex;
+use logcore_storage::{LoadProgress, LogConfig};
+use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
 use crate::api::api_versions::ApiTable;
-use crate::config::{Properties, ServerConfig};
+use crate::config::{DynamicConfig, Properties, ServerConfig};
+use crate::connection_quotas::ConnectionQuotas;
 use crate::control::{ControlQueue, ControlRequest};
 use crate::descriptors::Descriptors;
 use crate::error::{Result, ServerError};
 use crate::fetch_session::FetchSessions;
 use crate::housekeeping::Housekeeping;
 use crate::lines::{LogLine, LogLines};
-use crate::listener::{self, Limits, ListenerSpec};
+use crate::listener::{self, ListenerSpec};
 use crate::logs::Logs;
 use crate::measurements::Measurements;
+use crate::memory::RequestMemory;
 use crate::metrics::{Idle, Metrics};
 use crate::purgatory::HasWaitingRoom;
+use crate::quotas::{ClientQuota, ClientQuotas};
 use crate::registry::{Leadership, Partition, Registry, TopicId};
 use crate::shared::{Shared, now_ms};
 use crate::wake::WakeFd;
@@ -97,8 +101,8 @@ pub struct Server {
     state: Mutex<State>,
     housekeeping: Mutex<Option<Housekeeping>>,
     idle: Idle,
-    /// One change to the partitions at a time: what is on disk and what is registered change together.
-    changes: Mutex<()>,
+    /// Topics' own settings. One change to the partitions at a time: what is on disk and what is registered change together.
+    changes: Mutex<HashMap<String, Properties>>,
     /// The process that opened it. A fork of it has none of the threads.
     owner: u32,
 }
@@ -111,9 +115,10 @@ impl Server {
     pub fn open(options: &ServerOptions) -> Result<Self> {
         let os = |action| move |source| ServerError::Os { action, source };
         let config = ServerConfig::new(&options.properties)?;
+        let dynamic = DynamicConfig::new(&options.properties)?;
         let wake = Arc::new(WakeFd::new().map_err(os("create an eventfd"))?);
         let lines = Arc::new(LogLines::new(Arc::clone(&wake)));
-        let logs = Logs::open(options, &config, &lines)?;
+        let logs = Logs::open(options, &config, &dynamic.log_defaults, &lines)?;
         let registry = Registry::default();
         for found in logs.partitions() {
             let id = found.topic_id.unwrap_or_default();
@@ -129,12 +134,19 @@ impl Server {
             node_id: options.node_id,
             logs,
             registry,
+            memory: Arc::new(RequestMemory::new(
+                config.request_memory,
+                config.request_bytes_max,
+            )),
             control: ControlQueue::new(config.queued_requests_max, Arc::clone(&wake)),
             sessions: FetchSessions::new(config.fetch_sessions_max),
             lines,
             metrics: Metrics::default(),
             apis: OnceLock::new(),
             stopping: watch::Sender::new(false),
+            connections: ConnectionQuotas::new(&config, dynamic.connections.clone()),
+            quotas: Arc::new(ClientQuotas::new(config.quota_window)),
+            dynamic: RwLock::new(Arc::new(dynamic)),
             config,
         });
         let housekeeping = Housekeeping::start(Arc::clone(&shared))?;
@@ -179,17 +191,13 @@ impl Server {
         drop(entered);
         // A failed start may be tried again with other listeners, but then the table is the one set here.
         let _ = self.shared.apis.set(table);
-        let config = &self.shared.config;
-        let limits = Arc::new(Limits::new(
-            config.connections_max,
-            config.connections_per_ip_max,
-        ));
+        for spec in listeners {
+            self.shared.connections.add_listener(&spec.name);
+        }
         let (sender, alive) = mpsc::channel(1);
         for (spec, listener) in listeners.iter().zip(bound) {
-            let (shared, limits) = (Arc::clone(&self.shared), Arc::clone(&limits));
             runtime.spawn(listener::accept(
-                shared,
-                limits,
+                Arc::clone(&self.shared),
                 listener,
                 spec.name.clone(),
                 sender.clone(),
@@ -251,8 +259,8 @@ impl Server {
     /// When the name belongs to a topic with another id, a setting is bad or the log cannot be created.
     pub fn create_partition(&self, spec: &PartitionSpec) -> Result<()> {
         self.check_process()?;
-        let _changes = self.changes.lock();
-        let config = self.shared.config.topic(&spec.config)?;
+        let mut overrides = self.changes.lock();
+        let config = self.dynamic().topic(&spec.config)?;
         self.check_topic_id(&spec.topic, spec.topic_id)?;
         let registered = self.shared.registry.find(&spec.topic, spec.partition);
         let partition = match registered {
@@ -282,6 +290,7 @@ impl Server {
             epoch: spec.leader_epoch,
         });
         self.shared.registry.insert(partition);
+        overrides.insert(spec.topic.clone(), spec.config.clone());
         Ok(())
     }
 
@@ -297,7 +306,8 @@ impl Server {
     /// [`ServerError::UnknownTopic`], or when a directory cannot be renamed.
     pub fn delete_topic(&self, topic: &str) -> Result<()> {
         self.check_process()?;
-        let _changes = self.changes.lock();
+        let mut overrides = self.changes.lock();
+        overrides.remove(topic);
         let partitions = self.shared.registry.remove_topic(topic);
         let partitions = partitions.ok_or_else(|| ServerError::UnknownTopic(topic.to_owned()))?;
         let mut result = Ok(());
@@ -313,13 +323,67 @@ impl Server {
     /// [`ServerError::UnknownTopic`], or for a bad value, in which case nothing changes.
     pub fn update_topic_config(&self, topic: &str, overrides: &Properties) -> Result<()> {
         self.check_process()?;
-        let _changes = self.changes.lock();
-        let config = self.shared.config.topic(overrides)?;
+        let mut all = self.changes.lock();
+        let config = self.dynamic().topic(overrides)?;
         let partitions = self.shared.registry.topic(topic);
         for partition in partitions.ok_or_else(|| ServerError::UnknownTopic(topic.to_owned()))? {
             partition.log.update_config(config.clone());
         }
+        all.insert(topic.to_owned(), overrides.clone());
         Ok(())
+    }
+
+    /// Replaces the settings that can change while the server runs: limits on connections, the cleaner's, and what topics
+    /// have that override nothing. All others keep the values the server was opened with. Waits for a compaction to pause if
+    /// the cleaner's settings change.
+    ///
+    /// # Errors
+    /// For a bad value, in which case nothing changes.
+    pub fn update_config(&self, properties: &Properties) -> Result<()> {
+        self.check_process()?;
+        let dynamic = Arc::new(DynamicConfig::new(properties)?);
+        let overrides = self.changes.lock();
+        let of_topics = self.configs_by_topic(&dynamic, &overrides)?;
+        if let Some(housekeeping) = &mut *self.housekeeping.lock() {
+            housekeeping.update_cleaner(&self.shared, &dynamic.cleaner)?;
+        }
+        for (partition, config) in of_topics {
+            partition.log.update_config(config);
+        }
+        self.shared.connections.update(dynamic.connections.clone());
+        *self.shared.dynamic.write() = dynamic;
+        Ok(())
+    }
+
+    fn configs_by_topic(
+        &self,
+        dynamic: &DynamicConfig,
+        overrides: &HashMap<String, Properties>,
+    ) -> Result<Vec<(Arc<Partition>, LogConfig)>> {
+        let none = Properties::new();
+        let all = self.shared.registry.all().into_iter();
+        all.map(|partition| {
+            let own = overrides.get(&*partition.topic).unwrap_or(&none);
+            Ok((partition, dynamic.topic(own)?))
+        })
+        .collect()
+    }
+
+    /// Replaces all client quotas.
+    ///
+    /// # Errors
+    /// For a quota that does not exist or is no number from 0, in which case nothing changes.
+    pub fn set_client_quotas(&self, quotas: &[ClientQuota]) -> Result<()> {
+        self.shared.quotas.replace(quotas)
+    }
+
+    /// Replaces the rates, in connections a second, at which addresses may connect; no address is all that have no rate of
+    /// their own.
+    ///
+    /// # Errors
+    /// For an address that is none and a rate that is no number from 0, in which case nothing changes.
+    pub fn set_ip_quotas(&self, quotas: &[(Option<String>, f64)]) -> Result<()> {
+        self.shared.connections.update_ip_rates(quotas)
     }
 
     /// Every partition that was found or created: topic, topic id (zeros if it has none) and index, in that order.
@@ -411,6 +475,10 @@ impl Server {
             gauges.push(("network_threads", threads.num_workers() as f64));
         }
         measurements
+    }
+
+    fn dynamic(&self) -> Arc<DynamicConfig> {
+        Arc::clone(&self.shared.dynamic.read())
     }
 
     fn check_process(&self) -> Result<()> {

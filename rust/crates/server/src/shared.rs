@@ -1,27 +1,36 @@
 //! What every part of a running server reaches: one value behind an `Arc`, read from every thread.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use parking_lot::RwLock;
 use tokio::sync::watch;
 
 use crate::api::api_versions::ApiTable;
-use crate::config::ServerConfig;
+use crate::config::{DynamicConfig, ServerConfig};
+use crate::connection_quotas::ConnectionQuotas;
 use crate::control::ControlQueue;
 use crate::fetch_session::FetchSessions;
 use crate::lines::LogLines;
 use crate::logs::Logs;
+use crate::memory::RequestMemory;
 use crate::metrics::Metrics;
+use crate::quotas::ClientQuotas;
 use crate::registry::Registry;
 
 pub(crate) struct Shared {
     pub(crate) node_id: i32,
     pub(crate) config: ServerConfig,
+    /// What can be replaced while the server runs. No request waits for it: it is read when logs are made or changed.
+    pub(crate) dynamic: RwLock<Arc<DynamicConfig>>,
+    pub(crate) connections: ConnectionQuotas,
+    pub(crate) quotas: Arc<ClientQuotas>,
     pub(crate) logs: Logs,
     pub(crate) registry: Registry,
+    pub(crate) memory: Arc<RequestMemory>,
     pub(crate) control: ControlQueue,
     pub(crate) sessions: FetchSessions,
-    pub(crate) lines: std::sync::Arc<LogLines>,
+    pub(crate) lines: Arc<LogLines>,
     pub(crate) metrics: Metrics,
     /// Set when the server starts, before the first connection.
     pub(crate) apis: OnceLock<ApiTable>,

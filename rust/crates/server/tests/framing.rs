@@ -158,3 +158,20 @@ fn idle_connections_are_closed() {
     assert!(halfway.is_closed());
     server.wait_for_line("a frame was begun");
 }
+
+// If this failed, clients that never read would hold their connections, and what they asked for, for ever.
+#[test]
+fn a_peer_that_does_not_read_is_closed() {
+    let server = TestServer::start(&[
+        ("connections.max.idle.ms", "300"),
+        ("socket.send.buffer.bytes", "65536"),
+    ]);
+    let large = vec![b'x'; 900_000];
+    let mut deaf = server.client();
+    deaf.call(0, 9, produce("t", 1, &[(0, &batch(&[&large]))]));
+    // More than both kernels' buffers have room for.
+    let fetch = deaf.frame(1, 12, Fetch::default().message());
+    deaf.send_raw(&fetch.repeat(50));
+    server.wait_for_line("did not read its response");
+    server.client().call(18, 0, request(18));
+}

@@ -6,10 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::control::Crossing;
-
-/// JoinGroup and SyncGroup: their handlers do little but wait for the other members, which is waiting, not work.
-const WAITING_APIS: [i16; 2] = [11, 14];
+use crate::control::{Crossing, WAITING_APIS};
 
 /// The stages of one request.
 #[derive(Debug, Clone, Copy)]
@@ -149,6 +146,7 @@ mod tests {
             let crossing = Crossing {
                 taken: stages.received + 30 * MS,
                 answered: stages.received + 100 * MS,
+                spent: Duration::ZERO,
             };
             stages.crossed_at(&crossing, crossing.answered);
             assert_eq!(stages.request_queue, 30 * MS);

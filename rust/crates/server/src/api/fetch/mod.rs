@@ -18,9 +18,9 @@ use logcore_storage::LogSlice;
 use self::look::{Found, Look, Refused, Terms};
 use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
-use crate::config::ServerConfig;
 use crate::fetch_session::{NO_SESSION, SessionRequest, Told, Wanted};
 use crate::metrics::Stages;
+use crate::quotas::Meter;
 use crate::registry::TopicRef;
 use crate::response::Response;
 use crate::shared::Shared;
@@ -39,12 +39,14 @@ pub(crate) async fn handle(
     shared: &Shared,
     header: &RequestHeader,
     message: Value,
+    meter: &Meter<'_>,
     stages: &mut Stages,
 ) -> Outcome {
     let Some(request) = message.as_struct() else {
         unreachable!("a decoded request is a struct");
     };
-    let terms = parse_terms(header.api_version, &shared.config, request);
+    let bytes_max = shared.config.fetch_bytes_max.min(meter.fetch_bytes_max());
+    let terms = parse_terms(header.api_version, bytes_max, request);
     let session = parse_session(header.api_version, request);
     // A long poll may wait for minutes: it keeps nothing of the frame.
     drop(message);
@@ -55,6 +57,9 @@ pub(crate) async fn handle(
     };
     stages.from_follower = terms.replica_id >= 0;
     let looks = terms.look_or_wait(shared, context.wanted(), stages).await;
+    if !meter.fetched(size(&looks)) {
+        return answer_throttled(header, shared.sessions.still(&context));
+    }
     count(shared, &looks);
     let told: Vec<Told> = looks.iter().map(tell).collect();
     match shared.sessions.finish(&context, uses_topic_ids, &told) {
@@ -63,14 +68,14 @@ pub(crate) async fn handle(
     }
 }
 
-fn parse_terms(version: i16, config: &ServerConfig, request: &Struct) -> Terms {
+fn parse_terms(version: i16, bytes_max: u64, request: &Struct) -> Terms {
     let replica_id = if version >= REPLICA_STATE_SINCE {
         let state = request.get("replica_state").and_then(Value::as_struct);
         state.map_or(look::CONSUMER, |state| state.int32("replica_id"))
     } else {
         request.int32("replica_id")
     };
-    let bytes_max = unsigned(request.int32("max_bytes")).min(config.fetch_bytes_max);
+    let bytes_max = unsigned(request.int32("max_bytes")).min(bytes_max);
     Terms {
         replica_id,
         wait: Duration::from_millis(unsigned(request.int32("max_wait_ms"))),
@@ -125,6 +130,13 @@ fn unsigned(number: i32) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
+/// Bytes of record batches.
+fn size(looks: &[Look]) -> u64 {
+    let found = looks.iter().flatten();
+    let slices = found.filter_map(|found| found.slice.as_ref());
+    slices.map(|slice| slice.len).sum()
+}
+
 fn count(shared: &Shared, looks: &[Look]) {
     let mut sent = 0;
     for look in looks {
@@ -163,6 +175,18 @@ fn tell(look: &Look) -> Told {
             is_error: true,
             has_records: false,
         },
+    }
+}
+
+/// A client above its quota gets an empty response and may ask again later (KIP-219).
+fn answer_throttled(header: &RequestHeader, session: Result<i32, ErrorCode>) -> Outcome {
+    match session {
+        Ok(id) => {
+            let mut message = response_message(KEY);
+            message.set("session_id", id);
+            Response::new(header, &message.into()).into()
+        }
+        Err(code) => answer_error(header, code),
     }
 }
 

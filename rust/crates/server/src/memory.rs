@@ -1,0 +1,203 @@
+//! How much memory requests may have (`queued.max.request.bytes`).
+//!
+//! A frame is counted as it comes, not by what it announces: who announces 100 MB and sends nothing has nothing. When nothing
+//! is left, connections wait with what they have, and their peers with what they did not send. One of them at a time goes on
+//! nevertheless, in a lane kept free for it, which is as long as the longest frame: so of frames that wait for each other's
+//! memory there is always one that completes. What is not coming is not waited for: while others wait, the connection closes
+//! whose peer sends nothing or next to nothing of a frame it began.
+//!
+//! The first [`FREE`] bytes of every connection are not counted: small requests are served whatever the large ones do.
+//! Called from connection tasks; a crash leaves nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+/// What each connection may have without asking.
+pub(crate) const FREE: usize = 16 * 1024;
+/// How long a peer may send nothing of a frame while others wait for memory.
+pub(crate) const STALL: Duration = Duration::from_secs(5);
+/// What it must send in a second then, seen from the frame's beginning.
+const LEAST_RATE: u64 = 16 * 1024;
+
+/// The memory of all connections' requests.
+pub(crate) struct RequestMemory {
+    shared: Arc<Semaphore>,
+    /// What there is when nobody has any.
+    whole: usize,
+    lane: Arc<Mutex<()>>,
+    waiting: AtomicUsize,
+}
+
+/// What one request has of it; given back when it is dropped.
+#[derive(Default)]
+pub(crate) struct Charge {
+    permit: Option<OwnedSemaphorePermit>,
+    lane: Option<OwnedMutexGuard<()>>,
+}
+
+impl Charge {
+    /// Whether it is nothing.
+    pub(crate) fn is_free(&self) -> bool {
+        self.permit.is_none() && self.lane.is_none()
+    }
+
+    /// Lets the next one into the lane, for a request that has come but may have to wait for others to come.
+    pub(crate) fn leave_lane(&mut self) {
+        self.lane = None;
+    }
+
+    fn bytes(&self) -> usize {
+        let permits = self.permit.as_ref();
+        permits.map_or(0, OwnedSemaphorePermit::num_permits)
+    }
+}
+
+/// How much of a frame came, and since when.
+#[derive(Clone, Copy)]
+pub(crate) struct Progress {
+    since: Instant,
+    bytes: u64,
+}
+
+impl Progress {
+    /// From now on.
+    pub(crate) fn start() -> Self {
+        Self {
+            since: Instant::now(),
+            bytes: 0,
+        }
+    }
+
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+    }
+
+    /// Whether it is so little that others need not wait for it.
+    pub(crate) fn is_slow(&self) -> bool {
+        let elapsed = self.since.elapsed();
+        elapsed > STALL
+            && u128::from(self.bytes) * 1000 < elapsed.as_millis() * u128::from(LEAST_RATE)
+    }
+}
+
+impl RequestMemory {
+    /// `bytes` is what all requests may have, the longest of which has `frame_max`; `None` is no limit.
+    pub(crate) fn new(bytes: Option<usize>, frame_max: usize) -> Self {
+        let whole = bytes.map_or(Semaphore::MAX_PERMITS, |bytes| bytes - frame_max);
+        let whole = whole.min(Semaphore::MAX_PERMITS);
+        Self {
+            shared: Arc::new(Semaphore::new(whole)),
+            whole,
+            lane: Arc::default(),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Waits until a connection may have a buffer of so many bytes, the free ones included. True: it had to wait.
+    pub(crate) async fn grow(&self, charge: &mut Charge, capacity: usize) -> bool {
+        let missing = capacity.saturating_sub(FREE + charge.bytes());
+        if missing == 0 || charge.lane.is_some() {
+            return false;
+        }
+        let missing = u32::try_from(missing).unwrap_or(u32::MAX);
+        let shared = Arc::clone(&self.shared);
+        if let Ok(permit) = Arc::clone(&shared).try_acquire_many_owned(missing) {
+            add(charge, permit);
+            return false;
+        }
+        let _waits = Waits::new(&self.waiting);
+        tokio::select! {
+            biased;
+            Ok(permit) = shared.acquire_many_owned(missing) => add(charge, permit),
+            turn = Arc::clone(&self.lane).lock_owned() => charge.lane = Some(turn),
+        }
+        true
+    }
+
+    /// Whether somebody waits.
+    pub(crate) fn is_short(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether a connection may keep its buffer for the next frame: not while others could need it.
+    pub(crate) fn may_keep(&self, charge: &Charge) -> bool {
+        charge.lane.is_none() && self.shared.available_permits() >= self.whole / 4 * 3
+    }
+}
+
+fn add(charge: &mut Charge, permit: OwnedSemaphorePermit) {
+    match &mut charge.permit {
+        Some(held) => held.merge(permit),
+        None => charge.permit = Some(permit),
+    }
+}
+
+/// One who waits, until it does not any more in whatever way.
+struct Waits<'a>(&'a AtomicUsize);
+
+impl<'a> Waits<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+impl RequestMemory {
+    pub(crate) fn used(&self) -> usize {
+        self.whole - self.shared.available_permits()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        match future.poll(&mut context) {
+            std::task::Poll::Ready(value) => Some(value),
+            std::task::Poll::Pending => None,
+        }
+    }
+
+    // If this failed, frames that wait for each other's memory would wait for ever, or more would be had than there is.
+    #[test]
+    fn one_goes_on_when_nothing_is_left() {
+        let memory = RequestMemory::new(Some(300), 100);
+        let mut charges: [Charge; 4] = Default::default();
+        for charge in &mut charges[..2] {
+            assert!(poll(std::pin::pin!(memory.grow(charge, FREE + 100))).is_some());
+            assert!(charge.lane.is_none());
+        }
+        let [first, _, third, fourth] = &mut charges;
+        assert!(!memory.may_keep(first));
+        assert!(poll(std::pin::pin!(memory.grow(third, FREE + 100))).is_some());
+        assert!(third.lane.is_some() && third.bytes() == 0);
+        {
+            let mut waits = std::pin::pin!(memory.grow(fourth, FREE + 100));
+            assert!(poll(waits.as_mut()).is_none());
+            assert!(memory.is_short());
+            *first = Charge::default();
+            assert_eq!(poll(waits), Some(true));
+        }
+        assert!(!memory.is_short());
+        assert!(fourth.bytes() == 100 && fourth.lane.is_none());
+        // What is free needs nothing, and what one has counts.
+        let none = &mut Charge::default();
+        assert!(poll(std::pin::pin!(memory.grow(none, FREE))).is_some());
+        assert!(poll(std::pin::pin!(memory.grow(fourth, FREE + 50))).is_some());
+        drop(charges);
+        assert_eq!(memory.used(), 0);
+    }
+}

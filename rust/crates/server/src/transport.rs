@@ -1,0 +1,305 @@
+//! What a connection needs of its socket: the one seam that plain TCP fills here, and TLS and SASL later.
+//!
+//! Reading is [`AsyncRead`]'s. Writing knows two things more than a byte stream: whether more follows at once, and ranges of
+//! files, which plain TCP hands to the kernel with `sendfile`, so that they are never copied through user space. A transport
+//! that must see the bytes (to encrypt them) reads them through one bounded buffer into large writes. Owned by the
+//! connection's task.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use rustix::io::{Errno, ReadWriteFlags};
+use rustix::net::SendFlags;
+use tokio::io::{AsyncRead, Interest, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::task::block_in_place;
+
+use logcore_storage::LogSlice;
+
+use crate::quotas::ANONYMOUS;
+
+/// The most one `sendfile` sends, so that one connection does not keep a thread for long.
+const SENDFILE_CHUNK: u64 = 1 << 20;
+/// The buffer through which a file's bytes pass when they cannot be sent from the page cache.
+const COPY_CHUNK: u64 = 256 * 1024;
+
+/// A connection's way to its peer.
+pub(crate) trait Transport: AsyncRead + Unpin + Send + Sync {
+    /// Who the peer is, as far as the transport knows (`KafkaPrincipal`).
+    fn principal(&self) -> &str {
+        ANONYMOUS
+    }
+
+    /// Writes everything. `more` says that more is written at once, so a packet that is not full may wait for it.
+    fn write(&mut self, bytes: &[u8], more: bool) -> impl Future<Output = io::Result<()>> + Send;
+
+    /// Writes a range of a file, after which more is written.
+    fn write_slice(&mut self, slice: &LogSlice) -> impl Future<Output = io::Result<()>> + Send {
+        copy_slice(self, slice)
+    }
+
+    /// Returns once the peer has closed its side, whether or not everything it sent was read.
+    fn closed(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// A slice through a buffer, for a transport that has no better way.
+async fn copy_slice<T: Transport + ?Sized>(transport: &mut T, slice: &LogSlice) -> io::Result<()> {
+    let mut buffer = vec![0; slice.len.min(COPY_CHUNK) as usize];
+    let (mut position, end) = (slice.position, slice.position + slice.len);
+    while position < end {
+        let wanted = (end - position).min(COPY_CHUNK) as usize;
+        let read = read_some(slice, position, &mut buffer[..wanted])?;
+        if read == 0 {
+            return Err(ended_early(end - position));
+        }
+        transport.write(&buffer[..read], true).await?;
+        position += read as u64;
+    }
+    Ok(())
+}
+
+/// Reads what is in memory at once; what must come from disk lets this thread's other connections move first.
+fn read_some(slice: &LogSlice, position: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut buffers = [io::IoSliceMut::new(buffer)];
+    match rustix::io::preadv2(&slice.file, &mut buffers, position, ReadWriteFlags::NOWAIT) {
+        Ok(read) if read > 0 => Ok(read),
+        _ => Ok(block_in_place(|| {
+            rustix::io::pread(&slice.file, &mut *buffer, position)
+        })?),
+    }
+}
+
+fn ended_early(missing: u64) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        format!("a log file ended {missing} bytes before the range that was to be sent"),
+    )
+}
+
+/// Plain TCP.
+pub(crate) struct Plain(TcpStream);
+
+impl Plain {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        Self(stream)
+    }
+}
+
+impl AsyncRead for Plain {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl Transport for Plain {
+    async fn write(&mut self, mut bytes: &[u8], more: bool) -> io::Result<()> {
+        let more = if more {
+            SendFlags::MORE
+        } else {
+            SendFlags::empty()
+        };
+        while !bytes.is_empty() {
+            let send = || {
+                Ok(rustix::net::send(
+                    &self.0,
+                    bytes,
+                    SendFlags::NOSIGNAL | more,
+                )?)
+            };
+            let sent = self.0.async_io(Interest::WRITABLE, send).await?;
+            bytes = &bytes[sent..];
+        }
+        Ok(())
+    }
+
+    async fn write_slice(&mut self, slice: &LogSlice) -> io::Result<()> {
+        let mut position = slice.position;
+        let end = slice.position + slice.len;
+        while position < end {
+            let count = (end - position).min(SENDFILE_CHUNK);
+            let cold = is_cold(slice, position) || is_cold(slice, position + count - 1);
+            let send = || {
+                let mut offset = position;
+                let mut send = || {
+                    rustix::fs::sendfile(&self.0, &slice.file, Some(&mut offset), count as usize)
+                };
+                // A page that must come from disk would block this thread's other connections: let them move first.
+                Ok(if cold { block_in_place(send)? } else { send()? })
+            };
+            let sent = self.0.async_io(Interest::WRITABLE, send).await?;
+            if sent == 0 {
+                return Err(ended_early(end - position));
+            }
+            position += sent as u64;
+        }
+        Ok(())
+    }
+
+    async fn closed(&self) {
+        // This interest is woken by the peer's end and not by its bytes; nothing here asks for urgent data.
+        while let Ok(ready) = self.0.ready(Interest::PRIORITY).await
+            && !ready.is_read_closed()
+        {
+            let clear = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+            let _ = self.0.try_io(Interest::PRIORITY, clear);
+        }
+    }
+}
+
+/// Whether reading this byte would wait for the disk. File systems that cannot tell are taken to be in memory.
+fn is_cold(slice: &LogSlice, position: u64) -> bool {
+    let mut byte = [0];
+    let mut buffers = [io::IoSliceMut::new(&mut byte)];
+    let read = rustix::io::preadv2(&slice.file, &mut buffers, position, ReadWriteFlags::NOWAIT);
+    matches!(read, Err(Errno::AGAIN))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use logcore_protocol::{RequestHeader, Struct, Value};
+    use logcore_storage::{Log, LogConfig};
+
+    use super::*;
+    use crate::api::response_message;
+    use crate::response::Response;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A transport without a way to send files, as one that encrypts is.
+    struct Piped {
+        stream: DuplexStream,
+        largest_write: usize,
+    }
+
+    impl AsyncRead for Piped {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_read(context, buffer)
+        }
+    }
+
+    impl Transport for Piped {
+        async fn write(&mut self, bytes: &[u8], _more: bool) -> io::Result<()> {
+            self.largest_write = self.largest_write.max(bytes.len());
+            self.stream.write_all(bytes).await
+        }
+
+        async fn closed(&self) {
+            std::future::pending().await
+        }
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap()
+    }
+
+    async fn plain_pair() -> (Plain, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await;
+        let (server, _) = listener.accept().await.unwrap();
+        (Plain::new(server), client.unwrap())
+    }
+
+    /// A Fetch response with two ranges of a log in it, the second far larger than any buffer.
+    fn response(log: &Log) -> Response {
+        let slices = [
+            log.read(0, 1, 1 << 40, true),
+            log.read(1, 1 << 30, 1 << 40, true),
+        ];
+        let slices = slices.map(Result::unwrap);
+        let mut message = response_message(1);
+        let partitions = slices.iter().map(|slice| {
+            let partition: Struct = message.element("responses").element("partitions");
+            Value::Struct(partition.with("records", Value::Gap(slice.len as u32)))
+        });
+        let partitions: Vec<_> = partitions.collect();
+        let topic = message
+            .element("responses")
+            .with("topic", "t")
+            .with("partitions", partitions);
+        message.push("responses", topic);
+        let header = RequestHeader {
+            api_key: 1,
+            api_version: 12,
+            correlation_id: 7,
+            client_id: None,
+        };
+        Response::with_slices(&header, &message.into(), slices.to_vec()).unwrap()
+    }
+
+    fn log_in(dir: &std::path::Path) -> Arc<Log> {
+        let dir = logcore_storage::LogDir::open(dir, 1, None, &|_| LogConfig::default()).unwrap();
+        let partition = dir.create("t", 0, [7; 16], LogConfig::default()).unwrap();
+        let value = vec![b'v'; 900_000];
+        for value in [&value[..10], &value, &value] {
+            let mut builder =
+                logcore_records::BatchBuilder::new(logcore_records::Compression::None, None);
+            builder.append(0, None, Some(value), &[]).unwrap();
+            let mut batch = builder.build().unwrap();
+            partition.log.append_as_leader(&mut batch, 0, 0).unwrap();
+        }
+        Arc::clone(&partition.log)
+    }
+
+    // If this failed, what is encrypted would not be what is sent plainly, or would be read into memory as a whole.
+    #[test]
+    fn every_transport_sends_the_same_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log_in(dir.path());
+        let response = response(&log);
+        runtime().block_on(async {
+            let size = response.wire_size() as usize;
+            assert!(size > 1_800_000);
+            let (mut plain, mut client) = plain_pair().await;
+            let mut sent = vec![0; size];
+            let (done, _) = tokio::join!(response.send(&mut plain), client.read_exact(&mut sent));
+            done.unwrap();
+            let (stream, mut client) = duplex(4096);
+            let mut piped = Piped {
+                stream,
+                largest_write: 0,
+            };
+            let mut copied = vec![0; size];
+            let (done, _) = tokio::join!(response.send(&mut piped), client.read_exact(&mut copied));
+            done.unwrap();
+            assert!(sent == copied);
+            assert_eq!(piped.largest_write as u64, COPY_CHUNK);
+        });
+    }
+
+    // If this failed, a request whose client is gone would wait to its end, or one whose client only went on sending would
+    // be dropped.
+    #[test]
+    fn the_end_is_seen_behind_unread_bytes() {
+        runtime().block_on(async {
+            let (plain, mut client) = plain_pair().await;
+            client.write_all(b"unread").await.unwrap();
+            plain.0.readable().await.unwrap();
+            let mut closed = std::pin::pin!(plain.closed());
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            assert!(closed.as_mut().poll(&mut context).is_pending());
+            client.shutdown().await.unwrap();
+            timeout(PATIENCE, closed).await.unwrap();
+        });
+    }
+}

@@ -1,0 +1,306 @@
+//! What connections cost: memory is counted here by the allocator, so each test has the process for itself.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{Client, Fetch, TestServer, batch, int, partition, produce, produced, request};
+use logcore_protocol::{decode_response, decode_response_header};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const MEGABYTE: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The port the helper process connects to; without it, the test that is the helper does nothing.
+const PORT: &str = "LOGCORE_TEST_PORT";
+const IDLE_CONNECTIONS: usize = 10_000;
+
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged; the counters are not part of any memory.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(now, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the memory came from `alloc` above, so from the system's allocator, with this layout.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// What was allocated at the most since the watch began.
+struct Watch(usize);
+
+impl Watch {
+    fn start() -> Self {
+        let now = NOW.load(Ordering::Relaxed);
+        PEAK.store(now, Ordering::Relaxed);
+        Self(now)
+    }
+
+    fn peak(&self) -> usize {
+        PEAK.load(Ordering::Relaxed).saturating_sub(self.0)
+    }
+
+    fn now(&self) -> usize {
+        NOW.load(Ordering::Relaxed).saturating_sub(self.0)
+    }
+}
+
+/// 8 MiB for requests of at most 2 MiB. The kernel's buffers are small, so what is not read is not sent.
+fn server() -> TestServer {
+    TestServer::start(&[
+        ("queued.max.request.bytes", "8388608"),
+        ("socket.request.max.bytes", "2097152"),
+        ("message.max.bytes", "2097152"),
+        ("socket.receive.buffer.bytes", "65536"),
+        ("socket.send.buffer.bytes", "65536"),
+        ("socket.listen.backlog.size", "1000"),
+    ])
+}
+
+fn limit_files(least: u64) {
+    let limit = getrlimit(Resource::Nofile);
+    assert!(limit.maximum.is_none_or(|most| most >= least), "{limit:?}");
+    let current = limit.maximum;
+    setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
+}
+
+fn large_frame(client: &mut Client) -> Vec<u8> {
+    let records = batch(&[&vec![b'x'; MEGABYTE]]);
+    client.frame(0, 9, produce("t", 1, &[(0, &records)]))
+}
+
+fn check_served(server: &TestServer) {
+    let mut client = server.client();
+    let answer = client.call(0, 9, produce("t", 1, &[(1, &batch(&[b"small"]))]));
+    assert_eq!(int(&produced(&answer), "error_code"), 0);
+}
+
+/// A connection whose kernel buffer is small.
+async fn connect(port: u16) -> tokio::net::TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_send_buffer_size(65_536).unwrap();
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    socket.connect(address).await.unwrap()
+}
+
+// If this failed, many clients could have all of the machine's memory, or could wait for each other for ever.
+#[test]
+fn a_thousand_large_requests_share_what_there_is() {
+    let _alone = ONE_AT_A_TIME.lock();
+    limit_files(4000);
+    let server = server();
+    let frame = large_frame(&mut server.client());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let watch = Watch::start();
+    let port = server.port;
+    let frame = &*Box::leak(frame.into_boxed_slice());
+    runtime.block_on(async {
+        let clients: Vec<_> = (0..1000)
+            .map(|_| {
+                tokio::spawn(async move {
+                    let mut stream = connect(port).await;
+                    stream.write_all(frame).await?;
+                    let mut size = [0; 4];
+                    stream.read_exact(&mut size).await?;
+                    let mut answer = vec![0; u32::from_be_bytes(size) as usize];
+                    stream.read_exact(&mut answer).await?;
+                    let mut answer = Bytes::from(answer);
+                    decode_response_header(0, 9, &mut answer).unwrap();
+                    let answer = produced(&decode_response(0, 9, &answer).unwrap());
+                    assert_eq!(int(&answer, "error_code"), 0, "{answer:?}");
+                    Ok::<_, std::io::Error>(())
+                })
+            })
+            .collect();
+        for client in clients {
+            let served = tokio::time::timeout(PATIENCE, client).await.unwrap();
+            if let Err(error) = served.unwrap() {
+                panic!("{error}: {:?}", server.server.take_log_lines());
+            }
+        }
+    });
+    let end = server.server.offsets("t", 0).unwrap().log_end;
+    assert_eq!(end, 1000, "{:?}", server.server.take_log_lines());
+    // Both ends' tasks are counted too, and a buffer is copied as it grows.
+    let most = 8 * MEGABYTE + 1000 * 32 * 1024 + 4 * MEGABYTE;
+    assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+    eprintln!("a thousand requests of 1 MiB had {} bytes", watch.peak());
+}
+
+// If this failed, each request would be copied before it is written.
+#[test]
+fn a_large_request_has_one_buffer() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let server = server();
+    let mut client = server.client();
+    let frame = large_frame(&mut client);
+    for _ in 0..3 {
+        let watch = Watch::start();
+        client.send_raw(&frame);
+        let (_, answer) = client.receive(0, 9);
+        assert_eq!(int(&produced(&answer), "error_code"), 0);
+        let most = MEGABYTE * 3 / 2;
+        assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+    }
+}
+
+// If this failed, a few slow writers could keep everybody else from writing, or could fill the memory.
+#[test]
+fn frames_that_do_not_come_make_room() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let server = server();
+    let mut honest = server.client();
+    let frame = large_frame(&mut honest);
+    let watch = Watch::start();
+    let mut slow: Vec<_> = (0..12)
+        .map(|_| {
+            let stream = server.client().stream;
+            stream.set_nonblocking(true).unwrap();
+            stream
+        })
+        .collect();
+    // As much of half a frame as is taken off them; then nothing more comes.
+    let mut sent = vec![0; slow.len()];
+    for _ in 0..200 {
+        for (stream, sent) in slow.iter_mut().zip(&mut sent) {
+            if let Ok(count) = stream.write(&frame[*sent..MEGABYTE / 2]) {
+                *sent += count;
+            }
+        }
+        check_served(&server);
+    }
+    honest.send_raw(&frame);
+    let (_, answer) = honest.receive(0, 9);
+    assert_eq!(int(&produced(&answer), "error_code"), 0);
+    server.wait_for_line("come too slowly");
+    let most = 8 * MEGABYTE + 4 * MEGABYTE;
+    assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+}
+
+// If this failed, clients that send and never read would fill the memory with answers.
+#[test]
+fn answers_nobody_reads_cost_nothing() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let server = server();
+    let mut honest = server.client();
+    for _ in 0..2 {
+        let frame = large_frame(&mut honest);
+        honest.send_raw(&frame);
+        honest.receive(0, 9);
+    }
+    let watch = Watch::start();
+    let mut deaf = Vec::new();
+    for number in 0..100 {
+        let mut client = server.client();
+        client.stream.set_nonblocking(true).unwrap();
+        let frame = match number % 2 {
+            0 => client.frame(0, 9, produce("t", 1, &[(1, &batch(&[&[b'x'; 1000]]))])),
+            _ => client.frame(1, 12, Fetch::default().message()),
+        };
+        // Until the server reads no more of it, or for some thousand requests.
+        let many = frame.repeat(100);
+        let mut sent = 0;
+        for _ in 0..100 {
+            match client.stream.write(&many[sent % frame.len()..]) {
+                Ok(count) => sent += count,
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+        assert!(sent > 0);
+        deaf.push(client);
+        check_served(&server);
+    }
+    let most = 100 * 20 * 1024 + 4 * MEGABYTE;
+    assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+}
+
+/// Connects for [`idle_connections_are_cheap`], which starts it as a process of its own: both ends need a descriptor.
+#[test]
+fn holds_connections() {
+    let Ok(port) = std::env::var(PORT) else {
+        return;
+    };
+    limit_files(IDLE_CONNECTIONS as u64 + 100);
+    let port: u16 = port.parse().unwrap();
+    let mut held = Vec::new();
+    for _ in 0..IDLE_CONNECTIONS {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        // ApiVersions, as every client begins, so that it is idle after it was served.
+        stream
+            .write_all(&[0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 0xff, 0xff])
+            .unwrap();
+        let mut size = [0; 4];
+        stream.read_exact(&mut size).unwrap();
+        let mut answer = vec![0; u32::from_be_bytes(size) as usize];
+        stream.read_exact(&mut answer).unwrap();
+        held.push(stream);
+    }
+    println!("\nconnected");
+    // Until the test has seen enough.
+    let _ = std::io::stdin().read(&mut [0; 1]);
+}
+
+fn resident_bytes() -> usize {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.unwrap().trim().trim_end_matches(" kB");
+    kilobytes.parse::<usize>().unwrap() * 1024
+}
+
+// If this failed, clients that do nothing would cost what those that do something need.
+#[test]
+fn idle_connections_are_cheap() {
+    let _alone = ONE_AT_A_TIME.lock();
+    // The server keeps an eighth of the limit, up to 1,024, for logs.
+    limit_files(IDLE_CONNECTIONS as u64 + 1_200);
+    let server = TestServer::start(&[]);
+    server.client().call(18, 0, request(18));
+    let (watch, resident) = (Watch::start(), resident_bytes());
+    let mut helper = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "holds_connections", "--nocapture"])
+        .env(PORT, server.port.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(helper.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "connected"));
+    let each = watch.now() / IDLE_CONNECTIONS;
+    let resident_each = resident_bytes().saturating_sub(resident) / IDLE_CONNECTIONS;
+    eprintln!("an idle connection has {each} bytes, {resident_each} of them resident");
+    check_served(&server);
+    assert!(each <= 20 * 1024, "{each}");
+    assert!(resident_each <= 20 * 1024, "{resident_each}");
+    drop(helper.stdin.take());
+    assert!(helper.wait().unwrap().success());
+    server
+        .server
+        .create_partition(&partition("more", 0))
+        .unwrap();
+}

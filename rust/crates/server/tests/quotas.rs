@@ -1,0 +1,242 @@
+//! Quotas as clients meet them: the answer comes at once, tells how long the client is not heard, and that is kept.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod common;
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use common::{Fetch, TestServer, batch, fetched, int, produce, records, request};
+use logcore_protocol::Value;
+use logcore_server::ClientQuota;
+
+/// For every client id, or for one.
+fn set(server: &TestServer, client_id: &str, values: &[(&str, f64)]) {
+    let owned = values
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), *value));
+    let quota = ClientQuota {
+        user: None,
+        client_id: Some(client_id.to_owned()),
+        values: owned.collect::<HashMap<_, _>>(),
+    };
+    server.server.set_client_quotas(&[quota]).unwrap();
+}
+
+fn throttle_ms(body: &Value) -> i64 {
+    int(body.as_struct().unwrap(), "throttle_time_ms")
+}
+
+fn batch_of(size: usize) -> Vec<u8> {
+    batch(&[&vec![b'x'; size]])
+}
+
+// If this failed, a producer above its quota would go on as before, wait for its answer, or be told something that does not
+// happen; or one below it would wait.
+#[test]
+fn a_producer_above_its_quota_is_answered_at_once_and_not_heard_for_a_while() {
+    let server = TestServer::start(&[]);
+    set(&server, "", &[("producer_byte_rate", 10_000.0)]);
+    let mut client = server.client();
+    let mut call = |size| {
+        let began = Instant::now();
+        let message = produce("t", 1, &[(0, &batch_of(size))]);
+        let answer = client.call(0, 9, message);
+        (throttle_ms(&answer), began.elapsed())
+    };
+    // 10,000 a second are 100,000 in ten seconds.
+    assert_eq!(call(90_000).0, 0);
+    let (waits, _) = call(13_000);
+    assert!((200..500).contains(&waits), "{waits}");
+    let (more, silent) = call(10);
+    assert!(silent.as_millis() as i64 >= waits, "{silent:?} {waits}");
+    assert!(more <= waits, "{more} {waits}");
+    set(&server, "other", &[("producer_byte_rate", 1.0)]);
+    call(10);
+    let (waits, _) = call(200_000);
+    assert_eq!(waits, 0, "there is no quota any more");
+}
+
+// If this failed, a throttled producer could not tell why it is not heard: every version has its answer encoded anew.
+#[test]
+fn every_version_tells_its_throttle_time() {
+    let server = TestServer::start(&[("quota.window.num", "2")]);
+    for version in 0..=11 {
+        // Without a window to look back on, every version begins anew.
+        set(&server, "other", &[("producer_byte_rate", 1.0)]);
+        set(&server, "", &[("producer_byte_rate", 1000.0)]);
+        let mut client = server.client();
+        let mut message = produce("t", 1, &[(0, &batch_of(100_000))]);
+        message.set("acks", 1i16);
+        if version < 3 {
+            // Versions before 3 take batches of format v2 too.
+            message.set("transactional_id", Value::Null);
+        }
+        let answer = client.call(0, version, message);
+        let waits = throttle_ms(&answer);
+        assert_eq!(waits > 0, version >= 1, "version {version}: {waits}");
+        let answers = answer.get("responses").unwrap().structs();
+        assert_eq!(answers.count(), 1, "version {version}");
+    }
+}
+
+// If this failed, a consumer above its quota would get more than it may, or lose what it was not given.
+#[test]
+fn a_consumer_above_its_quota_gets_nothing_at_once_and_the_same_later() {
+    let server = TestServer::start(&[]);
+    for _ in 0..3 {
+        let stored = produce("t", 1, &[(0, &batch_of(52_000))]);
+        server.client().call(0, 9, stored);
+    }
+    set(&server, "", &[("consumer_byte_rate", 10_000.0)]);
+    let mut client = server.client();
+    let mut fetch = |offset, session| {
+        let fetch = Fetch {
+            offset,
+            session,
+            // However long it would wait otherwise.
+            wait_ms: 60_000,
+            partition_bytes_max: 53_000,
+            ..Fetch::default()
+        };
+        let began = Instant::now();
+        (fetch.call(&mut client), began.elapsed())
+    };
+    let (first, _) = fetch(0, (0, 0));
+    assert_eq!(throttle_ms(&first), 0);
+    assert!(!records(&fetched(&first)[0]).is_empty());
+    let session = int(first.as_struct().unwrap(), "session_id") as i32;
+    assert_ne!(session, 0);
+    let (throttled, _) = fetch(1, (session, 1));
+    let waits = throttle_ms(&throttled);
+    assert!(waits > 0);
+    assert!(fetched(&throttled).is_empty());
+    assert_eq!(int(throttled.as_struct().unwrap(), "error_code"), 0);
+    assert_eq!(
+        int(throttled.as_struct().unwrap(), "session_id"),
+        i64::from(session)
+    );
+    set(&server, "other", &[("consumer_byte_rate", 1.0)]);
+    let (later, silent) = fetch(1, (session, 2));
+    assert!(silent.as_millis() as i64 >= waits, "{silent:?} {waits}");
+    let part = &fetched(&later)[0];
+    assert!(!records(part).is_empty(), "{part:?}");
+}
+
+// If this failed, a client could take all of the threads' time, in Rust or in Python.
+#[test]
+fn time_is_a_quota_too() {
+    let server = TestServer::start(&[]);
+    set(&server, "", &[("request_percentage", 0.000_000_1)]);
+    let mut client = server.client();
+    let mut waits = |key, version, message| {
+        let body = client.call(key, version, message);
+        throttle_ms(&body)
+    };
+    assert_eq!(waits(18, 2, request(18)), 1000);
+    assert_eq!(waits(2, 5, request(2)), 1000);
+    assert_eq!(waits(0, 9, produce("t", 1, &[(0, &batch_of(1))])), 1000);
+    assert_eq!(waits(1, 12, Fetch::default().message()), 1000);
+    client.send(3, 9, request(3));
+    let mut taken = Vec::new();
+    while taken.is_empty() {
+        taken = server.server.take_requests();
+        std::thread::yield_now();
+    }
+    let mut answer = logcore_protocol::schema(3, logcore_protocol::Direction::Response)
+        .unwrap()
+        .message();
+    answer.set("controller_id", 1);
+    let _ = taken[0].body();
+    taken[0].respond(&answer.into()).unwrap();
+    let (_, body) = client.receive(3, 9);
+    assert_eq!(throttle_ms(&body), 1000);
+    assert_eq!(int(body.as_struct().unwrap(), "controller_id"), 1);
+}
+
+// If this failed, connections above the limit would be served, or those that wait would never be.
+#[test]
+fn newcomers_wait_until_there_is_room() {
+    let server = TestServer::start(&[("listener.name.plaintext.max.connections", "2")]);
+    let mut open = [server.client(), server.client()];
+    for client in &mut open {
+        client.call(18, 0, request(18));
+    }
+    let mut newcomer = server.client();
+    newcomer.send(18, 0, request(18));
+    let [first, mut second] = open;
+    second.call(18, 0, request(18));
+    // Nothing comes to the third as long as two are served.
+    newcomer
+        .stream
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    let unread = newcomer.stream.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(unread.kind(), std::io::ErrorKind::WouldBlock);
+    newcomer
+        .stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    drop(first);
+    newcomer.receive(18, 0);
+    // A limit that is raised holds at once, and so does one that is lowered: the idlest must go.
+    server.server.update_config(&HashMap::new()).unwrap();
+    let mut third = server.client();
+    third.call(18, 0, request(18));
+    newcomer.call(18, 0, request(18));
+    let lowered = common::properties(&[("max.connections", "2")]);
+    server.server.update_config(&lowered).unwrap();
+    assert!(second.is_closed());
+    server.wait_for_line("it was the idlest");
+    third.call(18, 0, request(18));
+    newcomer.call(18, 0, request(18));
+}
+
+// If this failed, an address could open connections as fast as it likes, or would be told before its time is over.
+#[test]
+fn an_address_that_connects_too_fast_is_kept_waiting_and_closed() {
+    let server = TestServer::start(&[]);
+    let quota = (Some("127.0.0.1".to_owned()), 0.1);
+    server.server.set_ip_quotas(&[quota]).unwrap();
+    // A tenth of a connection a second is one in ten seconds.
+    server.client().call(18, 0, request(18));
+    let began = Instant::now();
+    let mut second = server.client();
+    assert!(second.is_closed());
+    assert!(began.elapsed() >= Duration::from_millis(500));
+    server.wait_for_line("connection_creation_rate");
+}
+
+// If this failed, long polls of clients that are gone would add up, with all they hold.
+#[test]
+fn a_request_ends_with_its_connection() {
+    let server = TestServer::start(&[]);
+    let poll = Fetch {
+        wait_ms: 600_000,
+        ..Fetch::default()
+    };
+    let mut polling = server.client();
+    polling.send(1, 12, poll.message());
+    server.wait_for_requests(1, 1);
+    // It sends ahead what nobody will read.
+    polling.send(1, 12, poll.message());
+    let mut asking = server.client();
+    asking.send(3, 9, request(3));
+    server.wait_for_requests(3, 1);
+    drop((polling, asking));
+    let connections = || {
+        let all = server.server.metrics();
+        all.iter()
+            .find(|(name, _)| *name == "connections")
+            .unwrap()
+            .1
+    };
+    let patience = Instant::now() + Duration::from_secs(20);
+    while connections() > 0 {
+        assert!(Instant::now() < patience, "{} are left", connections());
+        std::thread::yield_now();
+    }
+    // Nobody waits for the answer any more.
+    assert_eq!(server.server.take_requests().len(), 1);
+}
