@@ -128,7 +128,7 @@ pub(crate) fn storage_error(py: Python<'_>, error: &StorageError) -> PyErr {
     let exception = match error {
         E::CorruptBatch { .. }
         | E::InvalidRecord { .. }
-        | E::InvalidTimestamp { .. }
+        | E::InvalidRecords(_)
         | E::UnsupportedFormat { .. } => InvalidRecordError::new_err(text),
         E::RecordTooLarge { .. } | E::AppendTooLarge { .. } => RecordTooLargeError::new_err(text),
         E::OutOfOrderSequence { .. }

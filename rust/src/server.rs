@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use logcore_protocol::{Direction, schema};
 use logcore_server::{
-    ClientQuota, ControlRequest, ListenerSpec, PartitionSpec, Properties, Server,
+    ClientQuota, ControlRequest, ListenerSpec, PartitionSpec, Properties, Replica, Server,
     ServerError as CoreError, ServerOptions,
 };
 use logcore_storage::LoadProgress;
@@ -127,6 +127,15 @@ fn topic_id(bytes: &[u8]) -> PyResult<[u8; 16]> {
     })
 }
 
+fn replicas(replicas: Vec<(i32, Option<String>)>, isr: &[i32]) -> Vec<Replica> {
+    let replica = |(id, rack)| Replica {
+        id,
+        rack,
+        in_sync: isr.contains(&id),
+    };
+    replicas.into_iter().map(replica).collect()
+}
+
 /// How far the opening of a server is; read by any thread while another opens it.
 #[pyclass(frozen, name = "LoadProgress", module = "logcore._native")]
 struct PyLoadProgress(Arc<LoadProgress>);
@@ -234,7 +243,7 @@ impl PyServer {
         clippy::too_many_arguments,
         reason = "one for each field of a partition"
     )]
-    #[pyo3(signature = (topic, topic_id, partition, leader_epoch, leader_id, config, new = true))]
+    #[pyo3(signature = (topic, topic_id, partition, leader_epoch, leader_id, config, new = true, replicas = Vec::new(), isr = Vec::new()))]
     fn create_partition(
         &self,
         py: Python<'_>,
@@ -245,6 +254,8 @@ impl PyServer {
         leader_id: i32,
         config: &Bound<'_, PyDict>,
         new: bool,
+        replicas: Vec<(i32, Option<String>)>,
+        isr: Vec<i32>,
     ) -> PyResult<()> {
         let spec = PartitionSpec {
             topic,
@@ -252,6 +263,7 @@ impl PyServer {
             partition,
             leader_epoch,
             leader_id,
+            replicas: self::replicas(replicas, &isr),
             config: properties(config)?,
             new,
         };

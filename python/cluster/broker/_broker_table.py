@@ -25,10 +25,10 @@ broker.id.generation.enable boolean true - s
 broker.rack string ~ - s
 broker.session.timeout.ms int 9000 - -
 client.quota.callback.class class ~ - -
-compression.gzip.level int -1 -1|1..9 d
-compression.lz4.level int 9 1..17 d
-compression.type string producer uncompressed|zstd|lz4|snappy|gzip|producer d
-compression.zstd.level int 3 -131072..22 d
+compression.gzip.level int -1 -1|1..9 ds
+compression.lz4.level int 9 1..17 ds
+compression.type string producer uncompressed|zstd|lz4|snappy|gzip|producer ds
+compression.zstd.level int 3 -131072..22 ds
 connection.failed.authentication.delay.ms int 100 0.. -
 connections.max.idle.ms long 600000 - s
 connections.max.reauth.ms long 0 - -
@@ -164,7 +164,7 @@ metric.reporters list "" - d
 metrics.num.samples int 2 1.. -
 metrics.recording.level string INFO - -
 metrics.sample.window.ms long 30000 1.. -
-min.insync.replicas int 1 1.. d
+min.insync.replicas int 1 1.. ds
 node.id int -1 - -
 num.io.threads int 8 1.. ds
 num.network.threads int 3 1.. ds
@@ -230,7 +230,7 @@ replica.fetch.response.max.bytes int 10485760 0.. -
 replica.fetch.wait.max.ms int 500 - -
 replica.high.watermark.checkpoint.interval.ms long 5000 - -
 replica.lag.time.max.ms long 30000 - -
-replica.selector.class string ~ - -
+replica.selector.class string ~ - s
 replica.socket.receive.buffer.bytes int 65536 - -
 replica.socket.timeout.ms int 30000 - -
 replication.quota.window.num int 11 1.. -

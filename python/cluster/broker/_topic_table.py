@@ -7,10 +7,10 @@ the one Kafka names as the synonym; `*N` turns its unit into the topic setting's
 
 TABLE = """
 cleanup.policy list delete compact|delete s log.cleanup.policy
-compression.gzip.level int -1 -1|1..9 - compression.gzip.level
-compression.lz4.level int 9 1..17 - compression.lz4.level
-compression.type string producer uncompressed|zstd|lz4|snappy|gzip|producer - compression.type
-compression.zstd.level int 3 -131072..22 - compression.zstd.level
+compression.gzip.level int -1 -1|1..9 s compression.gzip.level
+compression.lz4.level int 9 1..17 s compression.lz4.level
+compression.type string producer uncompressed|zstd|lz4|snappy|gzip|producer s compression.type
+compression.zstd.level int 3 -131072..22 s compression.zstd.level
 delete.retention.ms long 86400000 0.. s log.cleaner.delete.retention.ms
 file.delete.delay.ms long 60000 0.. s log.segment.delete.delay.ms
 flush.messages long 9223372036854775807 1.. s log.flush.interval.messages
@@ -30,7 +30,7 @@ message.timestamp.difference.max.ms long 9223372036854775807 0.. - log.message.t
 message.timestamp.type string CreateTime CreateTime|LogAppendTime s log.message.timestamp.type
 min.cleanable.dirty.ratio double 0.5 0..1 s log.cleaner.min.cleanable.ratio
 min.compaction.lag.ms long 0 0.. s log.cleaner.min.compaction.lag.ms
-min.insync.replicas int 1 1.. - min.insync.replicas
+min.insync.replicas int 1 1.. s min.insync.replicas
 preallocate boolean false - - log.preallocate
 remote.log.copy.disable boolean false - - -
 remote.log.delete.on.disable boolean false - - -

@@ -187,7 +187,7 @@ def _server(measured: Measurements) -> Iterator[Metric]:
         elif name in _COUNTERS:
             metric, text = _COUNTERS[name]
             yield CounterMetricFamily(metric, text, value=value)
-    waiting = {"Fetch": gauges["delayed_fetches"]}
+    waiting = {"Fetch": gauges["delayed_fetches"], "Produce": gauges["delayed_produces"]}
     for metric, text in (("purgatorysize", "Requests watched"), ("numdelayedoperations", "Requests waiting")):
         family = GaugeMetricFamily(
             f"{_PURGATORY}_{metric}", f"{text} in the purgatory.", labels=["delayedOperation"]

@@ -274,6 +274,16 @@ pub fn set_log_append_time_in_place(batch: &mut [u8], now_ms: i64) {
     set_crc(batch);
 }
 
+/// Takes back that the broker gave the records their time: they have those of their own again, of which `max_timestamp` is
+/// the largest (milliseconds since the epoch). Sets the checksum.
+///
+/// `batch` is exactly one batch that was parsed and whose checksum was verified; anything shorter panics.
+pub fn set_create_time_in_place(batch: &mut [u8], max_timestamp: i64) {
+    let attributes = i16::from_be_bytes(array_at(batch, ATTRIBUTES_AT)) & !LOG_APPEND_TIME_FLAG;
+    batch[ATTRIBUTES_AT..ATTRIBUTES_AT + 2].copy_from_slice(&attributes.to_be_bytes());
+    set_max_timestamp_in_place(batch, max_timestamp);
+}
+
 /// What the header says is the largest timestamp, in milliseconds since the epoch.
 ///
 /// `batch` is exactly one batch that was parsed; anything shorter panics.

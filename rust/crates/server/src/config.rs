@@ -41,6 +41,8 @@ pub(crate) struct ServerConfig {
     pub(crate) fetch_bytes_max: u64,
     /// `max.incremental.fetch.session.cache.slots`
     pub(crate) fetch_sessions_max: usize,
+    /// `replica.selector.class` is `RackAwareReplicaSelector` (KIP-392); else consumers read from leaders.
+    pub(crate) rack_aware_selector: bool,
     /// `log.retention.check.interval.ms`
     pub(crate) retention_check_interval: Duration,
     /// `log.flush.scheduler.interval.ms`; `None` is never.
@@ -151,6 +153,10 @@ const TOPIC_DEFAULTS: &[(&str, &str, i64)] = &[
         "max.compaction.lag.ms",
         1,
     ),
+    ("min.insync.replicas", "min.insync.replicas", 1),
+    ("compression.gzip.level", "compression.gzip.level", 1),
+    ("compression.lz4.level", "compression.lz4.level", 1),
+    ("compression.zstd.level", "compression.zstd.level", 1),
     ("log.flush.interval.messages", "flush.messages", 1),
     ("log.flush.scheduler.interval.ms", "flush.ms", 1),
     ("log.flush.interval.ms", "flush.ms", 1),
@@ -162,6 +168,7 @@ const TOPIC_DEFAULTS: &[(&str, &str, i64)] = &[
 const TOPIC_DEFAULT_WORDS: &[(&str, &str)] = &[
     ("log.message.timestamp.type", "message.timestamp.type"),
     ("log.cleanup.policy", "cleanup.policy"),
+    ("compression.type", "compression.type"),
     (
         "log.cleaner.min.cleanable.ratio",
         "min.cleanable.dirty.ratio",
@@ -192,6 +199,7 @@ impl ServerConfig {
                 0,
                 i32::MAX as usize,
             )?,
+            rack_aware_selector: of.rack_aware_selector()?,
             retention_check_interval: of.interval("log.retention.check.interval.ms", 300_000)?,
             flush_check_interval: of.duration("log.flush.scheduler.interval.ms", None, 0)?,
             checkpoint_interval: of.interval("log.flush.offset.checkpoint.interval.ms", 60_000)?,
@@ -412,6 +420,19 @@ impl Source<'_> {
         }
     }
 
+    fn rack_aware_selector(&self) -> Result<bool> {
+        const NAME: &str = "replica.selector.class";
+        match self.0.get(NAME).map_or("", |text| text.trim()) {
+            "" => Ok(false),
+            "org.apache.kafka.common.replica.RackAwareReplicaSelector" => Ok(true),
+            text => Err(invalid(
+                NAME,
+                text,
+                "org.apache.kafka.common.replica.RackAwareReplicaSelector is the one there is",
+            )),
+        }
+    }
+
     fn cleaner(&self) -> Result<CleanerConfig> {
         let default = CleanerConfig::default();
         let config = CleanerConfig {
@@ -573,6 +594,9 @@ mod tests {
             ("queued.max.requests", "many"),
             ("log.segment.bytes", "1"),
             ("log.message.timestamp.type", "Sometime"),
+            ("compression.type", "none"),
+            ("min.insync.replicas", "0"),
+            ("replica.selector.class", "com.example.Selector"),
             ("log.cleaner.enable", "perhaps"),
             ("log.cleaner.min.cleanable.ratio", "2"),
             ("log.cleaner.dedupe.buffer.size", "47"),

@@ -261,7 +261,8 @@ impl<T: Transport> Connection<'_, T> {
             Err(error) => return Outcome::Close(format!("malformed request: {error}")).into(),
         };
         if key == produce::KEY {
-            let (outcome, memory) = produce::handle(self.shared, header, message, body);
+            let (outcome, memory) =
+                produce::handle(self.shared, header, message, body, stages).await;
             return Answered {
                 outcome,
                 memory,

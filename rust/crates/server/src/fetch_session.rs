@@ -2,11 +2,13 @@
 //!
 //! Owns the bounded cache of sessions and their rules; knows nothing of logs or bytes. Called from connection tasks; one lock
 //! for the cache, held for no I/O. A session not used for [`STALE_AFTER`] gives way to a new one, as does a smaller session
-//! that is no longer young; otherwise the newcomer gets none and sends full requests, which is always correct.
+//! that is no longer young, and a consumer's to a follower's whatever its age; otherwise the newcomer gets none and sends full
+//! requests, which is always correct.
 //! Source: `FetchSession`, `FetchManager`. A crash loses all sessions; clients are told so and send a full request.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -27,12 +29,16 @@ const FINAL_EPOCH: i32 = -1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) topic: TopicRef,
+    /// The name that the topic had when a session first looked at it.
+    pub(crate) name: Option<Arc<str>>,
     pub(crate) index: i32,
     pub(crate) offset: i64,
     /// -1: the client does not say.
     pub(crate) current_leader_epoch: i32,
     /// -1: the client does not say.
     pub(crate) last_fetched_epoch: i32,
+    /// Where a follower's own log begins; -1 from consumers.
+    pub(crate) log_start_offset: i64,
     pub(crate) bytes_max: u64,
 }
 
@@ -44,7 +50,9 @@ impl Wanted {
 
 /// What a response says of one partition, as far as it decides whether the partition must be in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Told<'a> {
+    /// The topic's name, if there is one.
+    pub(crate) topic: Option<&'a Arc<str>>,
     pub(crate) high_watermark: i64,
     pub(crate) log_start_offset: i64,
     /// There are records, an error or a divergence: it must be in the response whatever the offsets.
@@ -59,6 +67,8 @@ pub(crate) struct SessionRequest {
     pub(crate) id: i32,
     pub(crate) epoch: i32,
     pub(crate) uses_topic_ids: bool,
+    /// A broker asks, whose sessions are worth more than consumers'.
+    pub(crate) is_follower: bool,
     pub(crate) wanted: Vec<Wanted>,
     pub(crate) forgotten: Vec<(TopicRef, i32)>,
 }
@@ -86,6 +96,14 @@ impl Context {
             }
         }
     }
+
+    /// The session that the request is part of.
+    pub(crate) fn session_id(&self) -> i32 {
+        match self {
+            Self::Incremental { id, .. } => *id,
+            Self::Sessionless(_) | Self::Full(_) => NO_SESSION,
+        }
+    }
 }
 
 struct Cached {
@@ -97,6 +115,7 @@ struct Cached {
 struct Session {
     epoch: i32,
     uses_topic_ids: bool,
+    is_follower: bool,
     /// In the order they are answered: those that had records last go to the end, so that none starves.
     partitions: Vec<Cached>,
     created: Instant,
@@ -169,12 +188,13 @@ impl FetchSessions {
         &self,
         context: &Context,
         uses_topic_ids: bool,
-        told: &[Told],
+        is_follower: bool,
+        told: &[Told<'_>],
     ) -> Result<(i32, Vec<bool>), ErrorCode> {
         match context {
             Context::Sessionless(_) => Ok((NO_SESSION, vec![true; told.len()])),
             Context::Full(wanted) => {
-                let id = self.create(wanted, uses_topic_ids, told);
+                let id = self.create(wanted, uses_topic_ids, is_follower, told);
                 Ok((id, vec![true; told.len()]))
             }
             Context::Incremental { id, epoch, .. } => {
@@ -208,14 +228,24 @@ impl FetchSessions {
         self.sessions.lock().len()
     }
 
-    fn create(&self, wanted: &[Wanted], uses_topic_ids: bool, told: &[Told]) -> i32 {
+    fn create(
+        &self,
+        wanted: &[Wanted],
+        uses_topic_ids: bool,
+        is_follower: bool,
+        told: &[Told<'_>],
+    ) -> i32 {
         let now = Instant::now();
         let mut sessions = self.sessions.lock();
-        if sessions.len() >= self.slots && !evict(&mut sessions, wanted.len(), now) {
+        let value = (is_follower, wanted.len());
+        if sessions.len() >= self.slots && !evict(&mut sessions, value, now) {
             return NO_SESSION;
         }
         let partitions = wanted.iter().zip(told).map(|(wanted, told)| Cached {
-            wanted: wanted.clone(),
+            wanted: Wanted {
+                name: told.topic.cloned(),
+                ..wanted.clone()
+            },
             high_watermark: if told.is_error {
                 -1
             } else {
@@ -226,6 +256,7 @@ impl FetchSessions {
         let session = Session {
             epoch: next_epoch(INITIAL_EPOCH),
             uses_topic_ids,
+            is_follower,
             partitions: partitions.collect(),
             created: now,
             used: now,
@@ -248,8 +279,11 @@ impl FetchSessions {
     }
 }
 
-/// Makes room for a session of so many partitions, if one may be evicted.
-fn evict(sessions: &mut HashMap<i32, Session>, size: usize, now: Instant) -> bool {
+/// What a session is worth: a follower's more than a consumer's, then by its partitions.
+type Worth = (bool, usize);
+
+/// Makes room for a session that is worth so much, if one may be evicted (`FetchSessionCacheShard.tryEvict`).
+fn evict(sessions: &mut HashMap<i32, Session>, newcomer: Worth, now: Instant) -> bool {
     let stale = sessions
         .iter()
         .filter(|(_, session)| now - session.used > STALE_AFTER);
@@ -257,12 +291,12 @@ fn evict(sessions: &mut HashMap<i32, Session>, size: usize, now: Instant) -> boo
         .min_by_key(|(_, session)| session.used)
         .map(|(id, _)| *id);
     let victim = stale.or_else(|| {
-        let grown = sessions
+        let evictable = sessions
             .iter()
-            .filter(|(_, session)| now - session.created > STALE_AFTER);
-        let smallest = grown.min_by_key(|(_, session)| session.partitions.len());
-        smallest
-            .filter(|(_, session)| session.partitions.len() < size)
+            .filter(|(_, session)| session.gives_way_to(newcomer));
+        let least = evictable.min_by_key(|(id, session)| (session.worth(), **id));
+        least
+            .filter(|(_, session)| session.worth() < newcomer)
             .map(|(id, _)| *id)
     });
     victim.is_some_and(|id| sessions.remove(&id).is_some())
@@ -273,6 +307,15 @@ fn next_epoch(epoch: i32) -> i32 {
 }
 
 impl Session {
+    fn worth(&self) -> Worth {
+        (self.is_follower, self.partitions.len())
+    }
+
+    /// A session that was old when it was last used gives way, and a young consumer's to a follower's.
+    fn gives_way_to(&self, (to_follower, _): Worth) -> bool {
+        self.used - self.created > STALE_AFTER || (to_follower && !self.is_follower)
+    }
+
     fn update(&mut self, wanted: Vec<Wanted>, forgotten: Vec<(TopicRef, i32)>) {
         if !wanted.is_empty() {
             let order: Vec<_> = wanted.iter().map(Wanted::key).collect();
@@ -282,7 +325,9 @@ impl Session {
                 .collect();
             for cached in &mut self.partitions {
                 if let Some(update) = updates.remove(&cached.wanted.key()) {
-                    cached.wanted = update;
+                    // A topic that was created anew is told from the one that was asked for.
+                    let name = cached.wanted.name.take();
+                    cached.wanted = Wanted { name, ..update };
                 }
             }
             let added = order.iter().filter_map(|key| updates.remove(key));
@@ -300,7 +345,7 @@ impl Session {
     }
 
     /// Remembers what a response says and returns what must be in it. `told` is in the order of the partitions.
-    fn tell(&mut self, told: &[Told]) -> Vec<bool> {
+    fn tell(&mut self, told: &[Told<'_>]) -> Vec<bool> {
         let mut must = Vec::with_capacity(told.len());
         for (cached, told) in self.partitions.iter_mut().zip(told) {
             must.push(
@@ -314,6 +359,9 @@ impl Session {
                 told.high_watermark
             };
             cached.log_start_offset = told.log_start_offset;
+            if cached.wanted.name.is_none() {
+                cached.wanted.name = told.topic.cloned();
+            }
         }
         let had_records = |position: usize| told.get(position).is_some_and(|told| told.has_records);
         let partitions = std::mem::take(&mut self.partitions).into_iter().enumerate();

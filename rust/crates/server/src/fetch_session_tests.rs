@@ -3,10 +3,12 @@ use super::*;
 fn wanted(topic: &str, offset: i64) -> Wanted {
     Wanted {
         topic: TopicRef::Name(topic.into()),
+        name: None,
         index: 0,
         offset,
         current_leader_epoch: -1,
         last_fetched_epoch: -1,
+        log_start_offset: -1,
         bytes_max: 1,
     }
 }
@@ -16,13 +18,15 @@ fn request(id: i32, epoch: i32, wanted: Vec<Wanted>) -> SessionRequest {
         id,
         epoch,
         uses_topic_ids: false,
+        is_follower: false,
         wanted,
         forgotten: Vec::new(),
     }
 }
 
-fn quiet(high_watermark: i64) -> Told {
+fn quiet(high_watermark: i64) -> Told<'static> {
     Told {
+        topic: None,
         high_watermark,
         log_start_offset: 0,
         is_news: false,
@@ -31,7 +35,7 @@ fn quiet(high_watermark: i64) -> Told {
     }
 }
 
-fn records(high_watermark: i64) -> Told {
+fn records(high_watermark: i64) -> Told<'static> {
     Told {
         is_news: true,
         has_records: true,
@@ -51,7 +55,7 @@ fn opened(sessions: &FetchSessions, names: &[&str]) -> i32 {
     let partitions: Vec<_> = names.iter().map(|name| wanted(name, 0)).collect();
     let told = vec![quiet(5); partitions.len()];
     let context = sessions.begin(request(0, 0, partitions)).unwrap();
-    sessions.finish(&context, false, &told).unwrap().0
+    sessions.finish(&context, false, false, &told).unwrap().0
 }
 
 // If this failed, a consumer would miss partitions it asked for, or be sent ones that did not change.
@@ -67,7 +71,7 @@ fn an_incremental_fetch_tells_what_changed_and_no_more() {
     assert_eq!(topics(&context), ["a", "b", "c"]);
     assert_eq!(context.wanted()[1].offset, 9);
     let (same, must) = sessions
-        .finish(&context, false, &[records(5), quiet(5), quiet(6)])
+        .finish(&context, false, false, &[records(5), quiet(5), quiet(6)])
         .unwrap();
     assert_eq!((same, must), (id, vec![true, false, true]));
 
@@ -77,7 +81,7 @@ fn an_incremental_fetch_tells_what_changed_and_no_more() {
     let context = sessions.begin(next).unwrap();
     assert_eq!(topics(&context), ["c", "a", "d"]);
     let (_, must) = sessions
-        .finish(&context, false, &[quiet(6), quiet(5), quiet(0)])
+        .finish(&context, false, false, &[quiet(6), quiet(5), quiet(0)])
         .unwrap();
     assert_eq!(must, [false, false, true]);
 }
@@ -94,7 +98,7 @@ fn the_end_of_an_error_is_told() {
     };
     for (epoch, told, expected) in [(1, error, true), (2, quiet(5), true), (3, quiet(5), false)] {
         let context = sessions.begin(request(id, epoch, vec![])).unwrap();
-        let (_, must) = sessions.finish(&context, false, &[told]).unwrap();
+        let (_, must) = sessions.finish(&context, false, false, &[told]).unwrap();
         assert_eq!(must, [expected], "epoch {epoch}");
     }
 }
@@ -120,10 +124,10 @@ fn wrong_sessions_are_refused() {
     let first = sessions.begin(request(id, 1, vec![])).unwrap();
     let second = sessions.begin(request(id, 2, vec![])).unwrap();
     assert_eq!(
-        sessions.finish(&first, false, &[quiet(5)]),
+        sessions.finish(&first, false, false, &[quiet(5)]),
         Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH)
     );
-    assert!(sessions.finish(&second, false, &[quiet(5)]).is_ok());
+    assert!(sessions.finish(&second, false, false, &[quiet(5)]).is_ok());
     sessions
         .begin(request(id, FINAL_EPOCH, vec![wanted("a", 0)]))
         .unwrap();
@@ -145,4 +149,36 @@ fn a_full_cache_gives_no_session() {
     assert_eq!(opened(&sessions, &["a"]), NO_SESSION);
     assert_eq!(FetchSessions::new(0).len(), 0);
     assert_eq!(opened(&FetchSessions::new(0), &["a"]), NO_SESSION);
+}
+
+// If this failed, consumers would push out the sessions of brokers, or brokers would get none while consumers fetch.
+#[test]
+fn a_followers_session_is_worth_more_than_a_consumers() {
+    let sessions = FetchSessions::new(1);
+    let ask = |is_follower: bool, names: &[&str]| {
+        let partitions: Vec<_> = names.iter().map(|name| wanted(name, 0)).collect();
+        let told = vec![quiet(5); partitions.len()];
+        let context = sessions.begin(request(0, 0, partitions)).unwrap();
+        sessions
+            .finish(&context, false, is_follower, &told)
+            .unwrap()
+            .0
+    };
+    let consumer = ask(false, &["a", "b"]);
+    assert_ne!(consumer, NO_SESSION);
+    assert_eq!(
+        ask(false, &["a", "b", "c"]),
+        NO_SESSION,
+        "the first is young"
+    );
+    let follower = ask(true, &["a"]);
+    assert_ne!(follower, NO_SESSION);
+    assert!(sessions.begin(request(consumer, 1, vec![])).is_err());
+    assert_eq!(
+        ask(true, &["a", "b"]),
+        NO_SESSION,
+        "a young follower's stays"
+    );
+    assert_eq!(ask(false, &["a", "b"]), NO_SESSION);
+    assert!(sessions.begin(request(follower, 1, vec![])).is_ok());
 }

@@ -15,6 +15,7 @@ use logcore_storage::Log;
 use crate::codes::ErrorCode;
 use crate::metrics::{TOPIC_COUNTERS, TopicCounts};
 use crate::purgatory::{HasWaitingRoom, WaitingRoom};
+use crate::replicas::{Replica, Replicas};
 
 /// A topic's id (KIP-516); all zeros when it has none.
 pub type TopicId = [u8; 16];
@@ -60,6 +61,7 @@ pub(crate) struct Partition {
     pub(crate) log: Arc<Log>,
     /// What goes in and out.
     pub(crate) counts: TopicCounts,
+    pub(crate) replicas: Replicas,
     leadership: AtomicU64,
     room: WaitingRoom,
 }
@@ -72,6 +74,7 @@ impl Partition {
             index,
             log,
             counts: TopicCounts::default(),
+            replicas: Replicas::default(),
             leadership: AtomicU64::new(Leadership::UNKNOWN.pack()),
             room: WaitingRoom::default(),
         }
@@ -81,8 +84,27 @@ impl Partition {
         Leadership::unpack(self.leadership.load(Ordering::Acquire))
     }
 
-    pub(crate) fn set_leadership(&self, leadership: Leadership) {
+    /// Takes what Python says: who leads, and who the replicas are, of which `node_id` is this server. Whoever waits looks again.
+    pub(crate) fn set_leadership(
+        &self,
+        leadership: Leadership,
+        replicas: &[Replica],
+        node_id: i32,
+    ) {
+        let leads = leadership.leader_id == node_id;
+        if leads && leadership.epoch > self.leadership().epoch {
+            self.log.begin_epoch(leadership.epoch);
+        }
+        self.replicas
+            .set(replicas, node_id, leads, leadership.epoch, &self.log);
         self.leadership.store(leadership.pack(), Ordering::Release);
+        self.room.wake_all();
+    }
+
+    /// Nobody leads it here any more: it was deleted.
+    fn retire(&self) {
+        let unknown = Leadership::UNKNOWN.pack();
+        self.leadership.store(unknown, Ordering::Release);
         self.room.wake_all();
     }
 
@@ -91,12 +113,22 @@ impl Partition {
     /// # Errors
     /// FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER, checked in Kafka's order (KIP-320).
     pub(crate) fn lead(&self, node_id: i32, known_epoch: i32) -> Result<Leadership, ErrorCode> {
+        let leadership = self.serve(known_epoch)?;
+        if leadership.leader_id == node_id {
+            Ok(leadership)
+        } else {
+            Err(ErrorCode::NOT_LEADER_OR_FOLLOWER)
+        }
+    }
+
+    /// [`Partition::lead`] for whoever may read from a follower, too (KIP-392).
+    pub(crate) fn serve(&self, known_epoch: i32) -> Result<Leadership, ErrorCode> {
         let leadership = self.leadership();
         if known_epoch >= 0 && known_epoch < leadership.epoch {
             Err(ErrorCode::FENCED_LEADER_EPOCH)
         } else if known_epoch >= 0 && known_epoch > leadership.epoch {
             Err(ErrorCode::UNKNOWN_LEADER_EPOCH)
-        } else if leadership.leader_id != node_id {
+        } else if leadership.epoch < 0 {
             Err(ErrorCode::NOT_LEADER_OR_FOLLOWER)
         } else {
             Ok(leadership)
@@ -206,7 +238,7 @@ impl Registry {
         drop(tables);
         let partitions: Vec<_> = removed.partitions.into_values().collect();
         for partition in &partitions {
-            partition.room.wake_all();
+            partition.retire();
         }
         Some(partitions)
     }

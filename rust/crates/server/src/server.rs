@@ -27,9 +27,10 @@ use crate::logs::Logs;
 use crate::measurements::Measurements;
 use crate::memory::RequestMemory;
 use crate::metrics::{Idle, Metrics};
-use crate::purgatory::HasWaitingRoom;
+use crate::purgatory::{HasWaitingRoom, Purgatory};
 use crate::quotas::{ClientQuota, ClientQuotas};
 use crate::registry::{Leadership, Partition, Registry, TopicId};
+use crate::replicas::Replica;
 use crate::shared::{Shared, now_ms};
 use crate::wake::WakeFd;
 
@@ -64,6 +65,8 @@ pub struct PartitionSpec {
     pub leader_epoch: i32,
     /// The broker that leads; this server serves the partition when it is this server's node id.
     pub leader_id: i32,
+    /// All replicas, this server's own too. None at all: the leader is the only one.
+    pub replicas: Vec<Replica>,
     /// The topic's own settings; the others have the broker's defaults.
     pub config: Properties,
     /// The cluster has never had it before. One that is not new is not created while a log directory is offline: its records may
@@ -142,6 +145,7 @@ impl Server {
             sessions: FetchSessions::new(config.fetch_sessions_max),
             lines,
             metrics: Metrics::default(),
+            purgatory: Purgatory::default(),
             apis: OnceLock::new(),
             stopping: watch::Sender::new(false),
             connections: ConnectionQuotas::new(&config, dynamic.connections.clone()),
@@ -285,10 +289,11 @@ impl Server {
                 Arc::new(Partition::new(name, spec.topic_id, spec.partition, log))
             }
         };
-        partition.set_leadership(Leadership {
+        let leadership = Leadership {
             leader_id: spec.leader_id,
             epoch: spec.leader_epoch,
-        });
+        };
+        partition.set_leadership(leadership, &spec.replicas, self.shared.node_id);
         self.shared.registry.insert(partition);
         overrides.insert(spec.topic.clone(), spec.config.clone());
         Ok(())
@@ -456,6 +461,9 @@ impl Server {
         totals.push(("recovered_bytes", self.shared.logs.bytes_checked()));
         totals.push(("partitions", self.shared.registry.len() as u64));
         totals.push(("fetch_sessions", self.shared.sessions.len() as u64));
+        let purgatory = &self.shared.purgatory;
+        totals.push(("delayed_produces", purgatory.produce.len()));
+        totals.push(("delayed_fetches", purgatory.fetch.len()));
         totals
     }
 

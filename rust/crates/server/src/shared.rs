@@ -15,6 +15,7 @@ use crate::lines::LogLines;
 use crate::logs::Logs;
 use crate::memory::RequestMemory;
 use crate::metrics::Metrics;
+use crate::purgatory::Purgatory;
 use crate::quotas::ClientQuotas;
 use crate::registry::Registry;
 
@@ -32,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) sessions: FetchSessions,
     pub(crate) lines: Arc<LogLines>,
     pub(crate) metrics: Metrics,
+    pub(crate) purgatory: Purgatory,
     /// Set when the server starts, before the first connection.
     pub(crate) apis: OnceLock<ApiTable>,
     /// Becomes true once, when the server stops.

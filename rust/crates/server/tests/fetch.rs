@@ -458,3 +458,55 @@ fn committed_readers_are_told_what_was_aborted() {
         assert!(plain.get("aborted_transactions").is_none_or(Value::is_null));
     }
 }
+
+// If this failed, a consumer in an old segment would wait for bytes that no read of that segment can have.
+#[test]
+fn a_long_poll_does_not_wait_in_an_older_segment() {
+    let server = TestServer::start(&[("log.segment.bytes", "1000")]);
+    let mut client = server.client();
+    for _ in 0..3 {
+        write(&mut client, 0, &[1; 700]);
+    }
+    let ask = |offset, wait_ms| Fetch {
+        offset,
+        wait_ms,
+        bytes_min: 1 << 20,
+        ..Fetch::default()
+    };
+    let response = ask(0, 600_000).call(&mut client);
+    assert!(!records(&fetched(&response)[0]).is_empty());
+    // In the last segment it does.
+    client.send(1, 12, ask(2, 600_000).message());
+    server.wait_for_metric("delayed_fetches", 1);
+}
+
+// If this failed, a consumer would read a topic of the same name for the one it has offsets of.
+#[test]
+fn a_session_is_not_carried_over_to_a_topic_of_the_same_name() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let ask = |session| Fetch {
+        version: 17,
+        session,
+        ..Fetch::default()
+    };
+    let response = ask((0, 0)).call(&mut client);
+    let id = match response.get("session_id") {
+        Some(Value::I32(id)) => *id,
+        other => panic!("{other:?}"),
+    };
+    let mut next = |epoch| {
+        let bare = Fetch {
+            partitions: Vec::new(),
+            ..ask((id, epoch))
+        };
+        let response = bare.call(&mut client);
+        int(&fetched(&response)[0], "error_code")
+    };
+    server.server.delete_topic("t").unwrap();
+    assert_eq!(next(1), 3);
+    let mut anew = common::partition("t", 0);
+    anew.topic_id = [5; 16];
+    server.server.create_partition(&anew).unwrap();
+    assert_eq!(next(2), 103);
+}

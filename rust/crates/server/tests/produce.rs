@@ -6,6 +6,7 @@ mod common;
 use common::{
     Client, Fetch, TestServer, batch, fetched, int, partition, produce, produced, records,
 };
+use logcore_protocol::Struct;
 use logcore_records::{BatchBuilder, Compression};
 
 fn code(client: &mut Client, version: i16, topic: &str, index: i32, records: &[u8]) -> i64 {
@@ -179,13 +180,62 @@ fn only_the_leader_writes() {
         (int(&leader, "leader_id"), int(&leader, "leader_epoch")),
         (2, 4)
     );
-    let response = Fetch {
-        version: 16,
-        ..Fetch::default()
-    }
-    .call(&mut client);
-    assert_eq!(int(&fetched(&response)[0], "error_code"), 6);
     assert!(server.server.append("t", 0, &batch(&[b"x"])).is_err());
+}
+
+/// Each bad record's index and text, and the message for all.
+fn faults(answer: &Struct) -> (Vec<(i64, String)>, String) {
+    let text = |of: &Struct, name: &str| of.get(name).unwrap().as_str().unwrap().to_owned();
+    let errors = answer.get("record_errors").unwrap().structs();
+    let errors = errors.map(|error| {
+        let why = text(error, "batch_index_error_message");
+        (int(error, "batch_index"), why)
+    });
+    (errors.collect(), text(answer, "error_message"))
+}
+
+// If this failed, a producer could not tell which of its records to drop.
+#[test]
+fn bad_records_are_told_by_their_index() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let strict = common::properties(&[
+        ("cleanup.policy", "compact"),
+        ("message.timestamp.after.max.ms", "3600000"),
+    ]);
+    server.server.update_topic_config("t", &strict).unwrap();
+    let batch = |times: &[i64]| {
+        let mut builder = BatchBuilder::new(Compression::Lz4, None);
+        for (number, time) in times.iter().enumerate() {
+            let key = (number % 2 == 0).then_some(&b"k"[..]);
+            builder.append(*time, key, Some(b"v"), &[]).unwrap();
+        }
+        builder.build().unwrap()
+    };
+    let mut ask = |records: &[u8]| produced(&client.call(0, 9, produce("t", 1, &[(0, records)])));
+    let answer = ask(&batch(&[5, 5, 5, 5]));
+    assert_eq!(
+        (int(&answer, "error_code"), int(&answer, "log_start_offset")),
+        (87, 0)
+    );
+    let keyless = "Compacted topic cannot accept message without key in topic partition t-0";
+    let (errors, message) = faults(&answer);
+    assert_eq!(errors, [(1, keyless.to_owned()), (3, keyless.to_owned())]);
+    assert!(
+        message.contains("due to 2 record errors in total"),
+        "{message}"
+    );
+    let far = i64::MAX / 4;
+    let answer = ask(&batch(&[5, 5, far]));
+    assert_eq!(int(&answer, "error_code"), 32);
+    let (errors, _) = faults(&answer);
+    assert_eq!((errors[0].0, errors[1].0), (1, 2));
+    assert!(
+        errors[1]
+            .1
+            .starts_with(&format!("Timestamp {far} of message with offset 2 is out"))
+    );
+    assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 0);
 }
 
 // If this failed, a topic with log-append time would keep the producers' clocks, or its batches a wrong checksum.

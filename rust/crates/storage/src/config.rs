@@ -2,6 +2,7 @@
 //!
 //! Plain values: a log holds one and swaps it whole, so a reader sees all of a change or none.
 
+use logcore_records::Compression;
 pub use logcore_records::TimestampType;
 
 use crate::error::{Result, StorageError};
@@ -21,6 +22,17 @@ pub struct LogConfig {
     pub segment_index_bytes: u32,
     /// `max.message.bytes`: the largest batch accepted, header included.
     pub max_message_bytes: u32,
+    /// `min.insync.replicas`: how many replicas must be in sync for an append that all of them acknowledge. For whoever
+    /// leads to judge: a log knows nothing of other replicas.
+    pub min_insync_replicas: u32,
+    /// `compression.type`: the codec of every batch; `None`, in Kafka's words `producer`, leaves each as it was sent.
+    pub compression: Option<Compression>,
+    /// `compression.gzip.level`; -1 is the codec's default.
+    pub compression_gzip_level: i32,
+    /// `compression.lz4.level`: checked and kept; the codec at hand knows one level.
+    pub compression_lz4_level: i32,
+    /// `compression.zstd.level`.
+    pub compression_zstd_level: i32,
     /// `message.timestamp.type`.
     pub timestamp_type: TimestampType,
     /// `message.timestamp.before.max.ms`: how far a create time may lie in the past.
@@ -68,6 +80,11 @@ impl Default for LogConfig {
             index_interval_bytes: 4096,
             segment_index_bytes: 10 << 20,
             max_message_bytes: (1 << 20) + 12,
+            min_insync_replicas: 1,
+            compression: None,
+            compression_gzip_level: -1,
+            compression_lz4_level: 9,
+            compression_zstd_level: 3,
             timestamp_type: TimestampType::CreateTime,
             timestamp_before_max_ms: i64::MAX,
             timestamp_after_max_ms: i64::MAX,
@@ -113,6 +130,21 @@ impl LogConfig {
             "max.message.bytes" => {
                 self.max_message_bytes =
                     number("max.message.bytes", value, 0, i32::MAX.into())? as u32;
+            }
+            "min.insync.replicas" => {
+                self.min_insync_replicas =
+                    number("min.insync.replicas", value, 1, i32::MAX.into())? as u32;
+            }
+            "compression.type" => self.compression = codec(value)?,
+            "compression.gzip.level" => {
+                self.compression_gzip_level = gzip_level(value)?;
+            }
+            "compression.lz4.level" => {
+                self.compression_lz4_level = number("compression.lz4.level", value, 1, 17)? as i32;
+            }
+            "compression.zstd.level" => {
+                self.compression_zstd_level =
+                    number("compression.zstd.level", value, -131_072, 22)? as i32;
             }
             "message.timestamp.type" => {
                 self.timestamp_type = match value {
@@ -166,6 +198,15 @@ impl LogConfig {
         Ok(true)
     }
 
+    /// The level for a codec, on its own scale; `None` is its default.
+    pub fn compression_level(&self, codec: Compression) -> Option<i32> {
+        match codec {
+            Compression::Gzip => Some(self.compression_gzip_level).filter(|level| *level > 0),
+            Compression::Zstd => Some(self.compression_zstd_level),
+            Compression::None | Compression::Snappy | Compression::Lz4 => None,
+        }
+    }
+
     /// Checks what no single setting tells (`LogConfig.validateValues`).
     ///
     /// Errors: [`StorageError::InvalidConfig`].
@@ -216,6 +257,32 @@ fn number(name: &'static str, value: &str, least: i64, most: i64) -> Result<i64>
     }
 }
 
+/// The names of `BrokerCompressionType`: those of the codecs, but that none of them is `uncompressed`.
+fn codec(value: &str) -> Result<Option<Compression>> {
+    let invalid = || StorageError::InvalidConfig {
+        name: "compression.type",
+        value: value.to_owned(),
+        reason: "one of uncompressed, zstd, lz4, snappy, gzip, producer is needed",
+    };
+    match value {
+        "producer" => Ok(None),
+        "uncompressed" => Ok(Some(Compression::None)),
+        "none" => Err(invalid()),
+        codec => codec.parse().map(Some).map_err(|_| invalid()),
+    }
+}
+
+fn gzip_level(value: &str) -> Result<i32> {
+    match number("compression.gzip.level", value, -1, 9)? {
+        0 => Err(StorageError::InvalidConfig {
+            name: "compression.gzip.level",
+            value: value.to_owned(),
+            reason: "1 to 9, or -1, is needed",
+        }),
+        level => Ok(level as i32),
+    }
+}
+
 fn ratio(name: &'static str, value: &str) -> Result<f64> {
     match value.trim().parse::<f64>() {
         Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
@@ -244,7 +311,28 @@ mod tests {
         );
         assert!(config.set("min.cleanable.dirty.ratio", "0.25").unwrap());
         assert_eq!(config.min_cleanable_dirty_ratio, 0.25);
-        assert!(!config.set("min.insync.replicas", "2").unwrap());
+        assert!(config.set("min.insync.replicas", "2").unwrap());
+        assert_eq!(config.min_insync_replicas, 2);
+        assert!(
+            !config
+                .set("unclean.leader.election.enable", "true")
+                .unwrap()
+        );
+        for (name, codec) in [
+            ("producer", None),
+            ("uncompressed", Some(Compression::None)),
+            ("zstd", Some(Compression::Zstd)),
+        ] {
+            assert!(config.set("compression.type", name).unwrap());
+            assert_eq!(config.compression, codec);
+        }
+        assert_eq!(config.compression_level(Compression::Gzip), None);
+        for (name, level) in [("gzip", "9"), ("lz4", "17"), ("zstd", "-131072")] {
+            let name = format!("compression.{name}.level");
+            assert!(config.set(&name, level).unwrap());
+        }
+        assert_eq!(config.compression_level(Compression::Gzip), Some(9));
+        assert_eq!(config.compression_level(Compression::Zstd), Some(-131_072));
         assert_eq!(config.segment_bytes, 1 << 20);
         assert!(config.cleanup_compact && config.cleanup_delete);
         assert_eq!(config.timestamp_type, TimestampType::LogAppendTime);
@@ -258,6 +346,11 @@ mod tests {
             ("min.cleanable.dirty.ratio", "NaN"),
             ("max.compaction.lag.ms", "0"),
             ("message.timestamp.type", "Never"),
+            ("compression.type", "none"),
+            ("compression.gzip.level", "0"),
+            ("compression.lz4.level", "18"),
+            ("compression.zstd.level", "23"),
+            ("min.insync.replicas", "0"),
         ] {
             let error = config.set(name, value).unwrap_err();
             assert_eq!(error.kafka_code(), 40, "{name}={value}");

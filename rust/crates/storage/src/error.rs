@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use logcore_records::RecordError;
 
+use crate::record_faults::RecordFaults;
+
 /// No descriptor left in the process, or in the system; the numbers are the same on every Unix.
 const EMFILE: i32 = 24;
 const ENFILE: i32 = 23;
@@ -36,11 +38,10 @@ pub enum StorageError {
     #[error("invalid record batch at byte {position} of the append: {reason}")]
     InvalidRecord { position: usize, reason: String },
 
-    /// A timestamp outside of what the topic accepts (INVALID_TIMESTAMP).
-    #[error(
-        "timestamp {timestamp} is outside the accepted range around the broker's time {now_ms} (message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
-    )]
-    InvalidTimestamp { timestamp: i64, now_ms: i64 },
+    /// Records of an intact batch that are not allowed (`RecordValidationException`): INVALID_TIMESTAMP when the time of
+    /// any is why, INVALID_RECORD otherwise.
+    #[error("{0}")]
+    InvalidRecords(RecordFaults),
 
     /// A record format this operation does not take (UNSUPPORTED_FOR_MESSAGE_FORMAT).
     #[error(
@@ -229,7 +230,7 @@ impl StorageError {
             Self::Closed { .. } | Self::Truncated { .. } => 6,
             Self::RecordTooLarge { .. } => 10,
             Self::AppendTooLarge { .. } => 18,
-            Self::InvalidTimestamp { .. } => 32,
+            Self::InvalidRecords(faults) if faults.is_about_time() => 32,
             Self::AlreadyExists { .. } => 36,
             Self::InvalidConfig { .. } => 40,
             Self::UnsupportedFormat { .. } => 43,
@@ -243,7 +244,7 @@ impl StorageError {
             }
             Self::UnknownProducer { .. } => 59,
             Self::FencedLeaderEpoch { .. } => 74,
-            Self::InvalidRecord { .. } => 87,
+            Self::InvalidRecord { .. } | Self::InvalidRecords(_) => 87,
             Self::Mismatch { .. } | Self::WrongDirectory { .. } | Self::Duplicate { .. } => 104,
         }
     }

@@ -78,6 +78,12 @@ impl LeaderEpochs {
         self.entries.last().map(|(epoch, _)| *epoch)
     }
 
+    /// Where the latest epoch begins, if it is `epoch`.
+    pub(crate) fn start_of_latest(&self, epoch: i32) -> Option<i64> {
+        let (latest, start) = *self.entries.last()?;
+        (latest == epoch).then_some(start)
+    }
+
     /// The latest epoch, when the file has it too; a full disk may have kept it from being written.
     fn saved_latest(&self) -> Option<i32> {
         self.latest().filter(|_| !self.changed)
@@ -133,7 +139,7 @@ impl LeaderEpochs {
     /// The largest epoch not after the one asked for, and the offset its records end before
     /// (`LeaderEpochFileCache.endOffsetFor`). `None` when this log knows no such epoch.
     pub(crate) fn end_offset(&self, epoch: i32, log_end: i64) -> Option<(i32, i64)> {
-        let latest = self.latest()?;
+        let latest = self.latest().filter(|_| epoch >= 0)?;
         if epoch == latest {
             return Some((epoch, log_end));
         }

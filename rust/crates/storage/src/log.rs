@@ -294,6 +294,19 @@ impl Log {
         self.epochs.read().epoch_of(offset)
     }
 
+    /// A leader of `epoch` begins: what it will write begins at the log's end (`Partition.makeLeader`). Noted in memory; the file
+    /// has it from its first append on.
+    pub fn begin_epoch(&self, epoch: i32) {
+        let _writer = self.writer.lock();
+        let end = self.log_end_offset();
+        self.epochs.change(|epochs| epochs.assign(epoch, end));
+    }
+
+    /// Where the records of the latest epoch begin, if it is `epoch`.
+    pub fn epoch_start(&self, epoch: i32) -> Option<i64> {
+        self.epochs.read().start_of_latest(epoch)
+    }
+
     /// The largest epoch not after the one asked for and the offset its records end before, as OffsetForLeaderEpoch
     /// answers; `None` when there is no such epoch here.
     pub fn epoch_end_offset(&self, epoch: i32) -> Option<(i32, i64)> {

@@ -1,12 +1,13 @@
 //! What a leader accepts and how it completes it (`LogValidator`, `UnifiedLog.analyzeAndValidateRecords`).
 //!
 //! Pure: looks at bytes, changes them in place, does no I/O. Checking runs before the writer lock is taken. Nothing is
-//! decompressed unless the topic is compacted, where every record must have a key, or limits its records' times. The
-//! largest timestamp of a batch whose records were looked at is theirs, whatever its header says.
+//! decompressed unless the topic is compacted, where every record must have a key, or limits its records' times, or has a
+//! codec of its own, which is [`crate::recompress`]'s. The largest timestamp of a batch whose records were looked at is theirs, whatever its header says.
 
 use logcore_records::{
     Batch, BatchHeader, EndTxnMarker, RecordError, Times, TimestampType, batches, max_timestamp_of,
-    set_log_append_time_in_place, set_max_timestamp_in_place, set_offsets_in_place,
+    set_create_time_in_place, set_log_append_time_in_place, set_max_timestamp_in_place,
+    set_offsets_in_place,
 };
 
 use smallvec::SmallVec;
@@ -15,9 +16,10 @@ use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::log::Now;
 use crate::producer_state::Origin;
+use crate::record_faults;
 
-/// How much a batch may decompress to while keys are looked for.
-const DECOMPRESSED_MAX: usize = 256 << 20;
+/// How much a batch may decompress to while its records are looked at.
+pub(crate) const DECOMPRESSED_MAX: usize = 256 << 20;
 
 /// The batches of an append.
 #[derive(Debug, Default)]
@@ -43,12 +45,7 @@ pub(crate) fn check(bytes: &[u8], config: &LogConfig, origin: Origin, now: Now) 
         let position = iterator.valid_bytes();
         let Some(batch) = iterator.next() else { break };
         let batch = batch.map_err(|e| StorageError::from_record(position, &e))?;
-        if batch.bytes.len() as u64 > u64::from(config.max_message_bytes) {
-            return Err(StorageError::RecordTooLarge {
-                size: batch.bytes.len() as u64,
-                limit: u64::from(config.max_message_bytes),
-            });
-        }
+        check_size(batch.bytes.len(), config)?;
         let mut batch = batch;
         let refused = |e: RecordError| StorageError::from_record(position, &e);
         let times = batch
@@ -68,21 +65,9 @@ pub(crate) fn check(bytes: &[u8], config: &LogConfig, origin: Origin, now: Now) 
             let marker = marker.ok_or_else(|| invalid("this is no transaction's marker"))?;
             found.markers.push((found.headers.len(), marker));
         }
-        if batch.header.timestamp_type() == TimestampType::LogAppendTime {
-            return Err(invalid("only the broker may set the log append time flag"));
-        }
+        check_records(&batch, times, config, now, position)?;
         if let Some(times) = times {
-            check_times(times, config, now)?;
             batch.header.max_timestamp = times.newest;
-        }
-        if config.cleanup_compact
-            && batch
-                .has_keyless_record(DECOMPRESSED_MAX)
-                .map_err(refused)?
-        {
-            return Err(invalid(
-                "a compacted topic does not accept records without a key",
-            ));
         }
         found.headers.push(batch.header);
     }
@@ -94,6 +79,15 @@ pub(crate) fn check(bytes: &[u8], config: &LogConfig, origin: Origin, now: Now) 
         position: valid,
         reason: format!("{} bytes are no whole batch", bytes.len() - valid),
     })
+}
+
+/// Whether a batch is as small as the topic wants it.
+pub(crate) fn check_size(size: usize, config: &LogConfig) -> Result<()> {
+    let (size, limit) = (size as u64, u64::from(config.max_message_bytes));
+    if size > limit {
+        return Err(StorageError::RecordTooLarge { size, limit });
+    }
+    Ok(())
 }
 
 /// The times of the records, when they were looked at.
@@ -121,20 +115,31 @@ fn limits_times(config: &LogConfig) -> bool {
     config.timestamp_type == TimestampType::CreateTime && limits != [i64::MAX; 2]
 }
 
-fn check_times(times: Times, config: &LogConfig, now: Now) -> Result<()> {
-    if !limits_times(config) {
+/// Looks at the records one by one where something may be wrong with any.
+fn check_records(
+    batch: &Batch<'_>,
+    times: Option<Times>,
+    config: &LogConfig,
+    now: Now,
+    position: usize,
+) -> Result<()> {
+    let outside =
+        times.is_some_and(|times| limits_times(config) && are_outside(times, config, now));
+    let appended = batch.header.timestamp_type() == TimestampType::LogAppendTime;
+    if !(outside || appended || config.cleanup_compact) {
         return Ok(());
     }
-    let now_ms = now.ms();
-    for timestamp in [times.oldest, times.newest] {
-        let outside = timestamp >= 0
-            && (now_ms.saturating_sub(timestamp) > config.timestamp_before_max_ms
-                || timestamp.saturating_sub(now_ms) > config.timestamp_after_max_ms);
-        if outside {
-            return Err(StorageError::InvalidTimestamp { timestamp, now_ms });
-        }
+    match record_faults::find(batch, config, now.ms(), DECOMPRESSED_MAX) {
+        Ok(None) => Ok(()),
+        Ok(Some(faults)) => Err(StorageError::InvalidRecords(faults)),
+        Err(error) => Err(StorageError::from_record(position, &error)),
     }
-    Ok(())
+}
+
+fn are_outside(times: Times, config: &LogConfig, now: Now) -> bool {
+    let now_ms = now.ms();
+    record_faults::is_outside(times.oldest, config, now_ms)
+        || record_faults::is_outside(times.newest, config, now_ms)
 }
 
 /// Gives batches that were checked their places in the log; returns the offset that follows them.
@@ -163,6 +168,9 @@ pub(crate) fn place(bytes: &mut [u8], headers: &[BatchHeader], log_append_time: 
         set_offsets_in_place(batch, header.base_offset, header.partition_leader_epoch);
         if log_append_time {
             set_log_append_time_in_place(batch, header.max_timestamp);
+        } else if header.timestamp_type() == TimestampType::LogAppendTime {
+            // A producer's claim that nobody makes here: its times are taken for its own.
+            set_create_time_in_place(batch, header.max_timestamp);
         } else if header.max_timestamp != max_timestamp_of(batch) {
             set_max_timestamp_in_place(batch, header.max_timestamp);
         }

@@ -1,19 +1,25 @@
 //! ListOffsets (key 2): where a log begins and ends, and the first record at or after a time. KIP-79, KIP-734.
 
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 use logcore_protocol::{RequestHeader, Struct, Value};
+use logcore_storage::StorageError;
 
 use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
 use crate::lines::Level;
-use crate::registry::Partition;
+use crate::registry::{Leadership, Partition};
 use crate::response::Response;
 use crate::shared::Shared;
 
 pub(crate) const KEY: i16 = 2;
 /// Version 0 listed segments (`max_num_offsets`); no client of the last years sends it.
 pub(crate) const VERSIONS: RangeInclusive<i16> = 1..=9;
+
+/// The replica id of a consumer, and that of a tool, which may ask any replica.
+const CONSUMER: i32 = -1;
+const DEBUGGING_CONSUMER: i32 = -2;
 
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
@@ -35,15 +41,37 @@ const NOTHING: Found = Found {
     leader_epoch: -1,
 };
 
+/// On what terms a request asks.
+struct Terms {
+    version: i16,
+    replica_id: i32,
+    /// Only records below the last stable offset.
+    committed: bool,
+}
+
+impl Terms {
+    fn of(version: i16, request: &Struct) -> Self {
+        Self {
+            version,
+            replica_id: request.int32("replica_id"),
+            committed: request.int8("isolation_level") == 1,
+        }
+    }
+
+    /// Replicas and tools see the whole log.
+    fn is_consumer(&self) -> bool {
+        self.replica_id == CONSUMER
+    }
+}
+
 /// Answers. A lookup by time reads the log and may wait for the disk: it runs where blocking is allowed.
 pub(crate) fn handle(shared: &Shared, header: &RequestHeader, request: &Struct) -> Outcome {
-    let committed = request.int8("isolation_level") == 1;
-    let is_debug = request.int32("replica_id") == -2;
+    let terms = Terms::of(header.api_version, request);
+    let twice = asked_twice(request);
     let mut message = response_message(KEY);
     let empty_topic = message.element("topics");
     let empty_partition = empty_topic.element("partitions");
     let mut topics = Vec::new();
-    let mut seen = std::collections::HashSet::new();
     for topic in request.each("topics") {
         let name = topic.text("name");
         let mut partitions = Vec::new();
@@ -51,35 +79,17 @@ pub(crate) fn handle(shared: &Shared, header: &RequestHeader, request: &Struct) 
             let index = partition.int32("partition_index");
             let mut answer = empty_partition.clone();
             answer.set("partition_index", index);
-            let found = if seen.insert((name, index)) {
-                let known_epoch = partition.int32("current_leader_epoch");
-                let timestamp = partition.int64("timestamp");
-                let place = shared
-                    .registry
-                    .find(name, index)
-                    .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
-                place.and_then(|place| {
-                    place.lead(shared.node_id, known_epoch)?;
-                    check_version(timestamp, header.api_version)?;
-                    look_up(shared, &place, timestamp, committed, is_debug)
-                })
-            } else {
+            let found = if twice.contains(&(name, index)) {
                 Err(ErrorCode::INVALID_REQUEST)
+            } else {
+                find(shared, &terms, name, partition)
             };
             match found {
-                Ok(found) => answer
-                    .set("timestamp", found.timestamp)
-                    .set("offset", found.offset)
-                    .set(
-                        "leader_epoch",
-                        if header.api_version >= 4 {
-                            found.leader_epoch
-                        } else {
-                            -1
-                        },
-                    ),
-                Err(code) => answer.set("error_code", code.0),
-            };
+                Ok(found) => fill(&mut answer, &terms, &found),
+                Err(code) => {
+                    answer.set("error_code", code.0);
+                }
+            }
             partitions.push(Value::Struct(answer));
         }
         let mut answer = empty_topic.clone();
@@ -88,6 +98,46 @@ pub(crate) fn handle(shared: &Shared, header: &RequestHeader, request: &Struct) 
     }
     message.set("topics", topics);
     Response::new(header, &message.into()).into()
+}
+
+/// The partitions that a request names more than once: none of their answers could be told from the other.
+fn asked_twice(request: &Struct) -> HashSet<(&str, i32)> {
+    let mut seen = HashSet::new();
+    let mut twice = HashSet::new();
+    for topic in request.each("topics") {
+        for partition in topic.each("partitions") {
+            let key = (topic.text("name"), partition.int32("partition_index"));
+            if !seen.insert(key) {
+                twice.insert(key);
+            }
+        }
+    }
+    twice
+}
+
+fn fill(answer: &mut Struct, terms: &Terms, found: &Found) {
+    answer
+        .set("timestamp", found.timestamp)
+        .set("offset", found.offset);
+    if terms.version >= 4 {
+        answer.set("leader_epoch", found.leader_epoch);
+    }
+}
+
+fn find(shared: &Shared, terms: &Terms, topic: &str, request: &Struct) -> Result<Found, ErrorCode> {
+    let timestamp = request.int64("timestamp");
+    check_version(timestamp, terms.version)?;
+    let place = shared
+        .registry
+        .find(topic, request.int32("partition_index"))
+        .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+    let known_epoch = request.int32("current_leader_epoch");
+    let leadership = if terms.replica_id == DEBUGGING_CONSUMER {
+        place.serve(known_epoch)?
+    } else {
+        place.lead(shared.node_id, known_epoch)?
+    };
+    look_up(shared, terms, &place, leadership, timestamp)
 }
 
 fn check_version(timestamp: i64, version: i16) -> Result<(), ErrorCode> {
@@ -107,16 +157,16 @@ fn check_version(timestamp: i64, version: i16) -> Result<(), ErrorCode> {
 
 fn look_up(
     shared: &Shared,
+    terms: &Terms,
     place: &Partition,
+    leadership: Leadership,
     timestamp: i64,
-    committed: bool,
-    is_debug: bool,
 ) -> Result<Found, ErrorCode> {
     let log = &place.log;
-    let end = match (is_debug, committed) {
-        (true, _) => log.log_end_offset(),
-        (false, true) => log.last_stable_offset(),
-        (false, false) => log.high_watermark(),
+    let end = match (terms.is_consumer(), terms.committed) {
+        (false, _) => log.log_end_offset(),
+        (true, true) => log.last_stable_offset(),
+        (true, false) => log.high_watermark(),
     };
     let at = |offset: i64, leader_epoch: i32| Found {
         timestamp: UNKNOWN,
@@ -124,7 +174,10 @@ fn look_up(
         leader_epoch,
     };
     let found = match timestamp {
-        LATEST => return Ok(at(end, log.latest_epoch().unwrap_or(-1))),
+        LATEST => {
+            check_available(terms, place, leadership)?;
+            return Ok(at(end, leadership.epoch));
+        }
         EARLIEST | EARLIEST_LOCAL => {
             return Ok(at(
                 log.log_start_offset(),
@@ -135,20 +188,38 @@ fn look_up(
         MAX_TIMESTAMP => tokio::task::block_in_place(|| log.max_timestamp()),
         _ => tokio::task::block_in_place(|| log.offset_for_timestamp(timestamp)),
     };
-    let found = found.map_err(|error| {
-        let partition = format!("{}-{}", place.topic, place.index);
-        shared.lines.seldom(
-            Level::Error,
-            &format!("list {partition} {:?}", std::mem::discriminant(&error)),
-            format!("ListOffsets of {partition}: {error}"),
-        );
-        ErrorCode(error.kafka_code())
-    })?;
-    Ok(found
-        .filter(|found| found.offset < end)
-        .map_or(NOTHING, |found| Found {
+    let found = found.map_err(|error| failed(shared, place, &error))?;
+    match found.filter(|found| found.offset < end) {
+        Some(found) => Ok(Found {
             timestamp: found.timestamp,
             offset: found.offset,
             leader_epoch: found.leader_epoch,
-        }))
+        }),
+        None => check_available(terms, place, leadership).map(|()| NOTHING),
+    }
+}
+
+/// A new leader does not know yet how far its followers had come: what it would answer could go back (KIP-207).
+fn check_available(
+    terms: &Terms,
+    place: &Partition,
+    leadership: Leadership,
+) -> Result<(), ErrorCode> {
+    let begun = place.log.epoch_start(leadership.epoch);
+    let lags = begun.is_some_and(|begun| begun > place.log.high_watermark());
+    match terms.version {
+        _ if !lags || !terms.is_consumer() => Ok(()),
+        ..5 => Err(ErrorCode::LEADER_NOT_AVAILABLE),
+        5.. => Err(ErrorCode::OFFSET_NOT_AVAILABLE),
+    }
+}
+
+fn failed(shared: &Shared, place: &Partition, error: &StorageError) -> ErrorCode {
+    let partition = format!("{}-{}", place.topic, place.index);
+    shared.lines.seldom(
+        Level::Error,
+        &format!("list {partition} {:?}", std::mem::discriminant(error)),
+        format!("ListOffsets of {partition}: {error}"),
+    );
+    ErrorCode(error.kafka_code())
 }

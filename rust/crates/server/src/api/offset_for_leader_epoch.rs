@@ -45,6 +45,7 @@ fn end_offset(shared: &Shared, topic: &str, request: &Struct) -> Result<(i32, i6
         .registry
         .find(topic, request.int32("partition"))
         .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+    // Whoever asks, a replica or a consumer (`replica_id`), asks the leader.
     place.lead(shared.node_id, request.int32("current_leader_epoch"))?;
     let epoch = request.int32("leader_epoch");
     Ok(place.log.epoch_end_offset(epoch).unwrap_or((-1, -1)))

@@ -3,21 +3,25 @@
 //! The request stays in the buffer it was read into. Its envelope is decoded, then the buffer is taken back for writing:
 //! the log sets offsets, epochs and timestamps in place and writes each partition's bytes once. Message sets of the
 //! versions 0-2 are converted to batches first. What a batch must look like is checked here as far as the request's
-//! version decides it (`ProduceRequest.validateRecords`), everything else by the log.
+//! version decides it (`ProduceRequest.validateRecords`), everything else by the log. With acks=all the answer waits in the
+//! purgatory until the replicas in sync have the records (`DelayedProduce`); the connection's next request waits with it,
+//! as with Kafka.
 
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 
 use logcore_protocol::{RequestHeader, Struct, Value};
 use logcore_records::{BatchHeader, Compression, MAGIC_V2, RecordError, batches, legacy};
-use logcore_storage::StorageError;
+use logcore_storage::{Appended, Fault, RecordFault, RecordFaults, StorageError};
 
 use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
 use crate::lines::Level;
-use crate::purgatory::HasWaitingRoom;
+use crate::metrics::Stages;
+use crate::purgatory::{HasWaitingRoom, Looked, NO_BYTES, Wait};
 use crate::registry::{Leadership, Partition};
 use crate::response::Response;
 use crate::shared::{Shared, now_ms};
@@ -43,23 +47,47 @@ struct Part {
 
 struct Request {
     acks: i16,
+    timeout: Duration,
     transactional_id: Option<String>,
     topics: Vec<String>,
     parts: Vec<Part>,
 }
 
+/// The least that the length field of any format can say (`LegacyRecord.RECORD_OVERHEAD_V0`).
+const LENGTH_MIN: i64 = 14;
+
+/// `acks` of a producer that wants all replicas in sync to have its records.
+const ALL: i16 = -1;
+
+/// How many bad records a message names.
+const SHOWN: usize = 3;
+
 /// What became of one partition.
 struct Done {
-    records: u64,
     base_offset: i64,
+    last_offset: i64,
     log_append_time: i64,
     log_start_offset: i64,
+    /// With acks=all: `None` while replicas are missing, then how that ended.
+    acknowledged: Option<std::result::Result<(), ErrorCode>>,
+    /// Who leads, when that has changed meanwhile.
+    leader: Option<Leadership>,
+}
+
+impl Done {
+    fn records(&self) -> u64 {
+        (self.last_offset - self.base_offset + 1).unsigned_abs()
+    }
 }
 
 struct Refused {
     code: ErrorCode,
-    /// For the client to read; absent when it would say no more than the code.
+    /// Which records are why.
+    faults: Option<RecordFaults>,
+    /// For the client to read, where Kafka has one.
     message: Option<String>,
+    /// -1 where Kafka does not tell it.
+    log_start_offset: i64,
     /// Who leads, when it is not this server.
     leader: Option<Leadership>,
 }
@@ -68,29 +96,23 @@ impl From<ErrorCode> for Refused {
     fn from(code: ErrorCode) -> Self {
         Self {
             code,
+            faults: None,
             message: None,
+            log_start_offset: -1,
             leader: None,
-        }
-    }
-}
-
-impl Refused {
-    fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self {
-            message: Some(message.into()),
-            ..code.into()
         }
     }
 }
 
 type Result<T> = std::result::Result<T, Refused>;
 
-/// Appends and answers; gives the frame's memory back to be read into again.
-pub(crate) fn handle(
+/// Appends, waits for the replicas if that is wanted, and answers; gives the frame's memory back to be read into again.
+pub(crate) async fn handle(
     shared: &Shared,
     header: &RequestHeader,
     message: Value,
     frame: Bytes,
+    stages: &mut Stages,
 ) -> (Outcome, Option<BytesMut>) {
     let request = parse(shared, &message, &frame);
     drop(message);
@@ -98,19 +120,15 @@ pub(crate) fn handle(
     let mut memory = frame
         .try_into_mut()
         .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-    let refused = refuse_whole(&request, &memory);
-    let mut append = |part: &Part| match refused {
-        Some(code) => Err(code.into()),
-        None => append_counted(
-            shared,
-            header.api_version,
-            part,
-            &mut memory[part.records.clone()],
-        ),
-    };
-    let results: Vec<Result<Done>> = request.parts.iter().map(&mut append).collect();
-    let failed = results.iter().filter(|result| result.is_err()).count();
-    shared.metrics.failed_produces.add(failed as u64);
+    let mut results = append_all(shared, header.api_version, &request, &mut memory);
+    if request.acks == ALL && !settle(shared, &request, &mut results) {
+        let began = Instant::now();
+        // Rare and large: it is not a part of every connection's memory.
+        Box::pin(wait_for_replicas(shared, &request, &mut results)).await;
+        stages.remote = began.elapsed();
+    }
+    let failed = results.iter().filter(|result| code_of(result).is_some());
+    shared.metrics.failed_produces.add(failed.count() as u64);
     let outcome = if request.acks == 0 {
         without_answer(&request, &results)
     } else {
@@ -119,12 +137,99 @@ pub(crate) fn handle(
     (outcome, Some(memory))
 }
 
+fn append_all(
+    shared: &Shared,
+    version: i16,
+    request: &Request,
+    memory: &mut [u8],
+) -> Vec<Result<Done>> {
+    let refused = refuse_whole(request, memory);
+    let append = |part: &Part| match refused {
+        Some(code) => Err(code.into()),
+        None => append_part(
+            shared,
+            version,
+            request.acks,
+            part,
+            &mut memory[part.records.clone()],
+        ),
+    };
+    request.parts.iter().map(append).collect()
+}
+
+/// What went wrong with one partition, if anything did.
+fn code_of(result: &Result<Done>) -> Option<ErrorCode> {
+    match result {
+        Ok(done) => done.acknowledged.and_then(std::result::Result::err),
+        Err(refused) => Some(refused.code),
+    }
+}
+
+/// Looks which partitions' records all replicas in sync have by now. True when that holds for every one.
+fn settle(shared: &Shared, request: &Request, results: &mut [Result<Done>]) -> bool {
+    let mut all = true;
+    for (part, result) in request.parts.iter().zip(results) {
+        if let (Some(place), Ok(done)) = (&part.place, result)
+            && done.acknowledged.is_none()
+        {
+            done.acknowledged = acknowledgement(shared, place, done);
+            all &= done.acknowledged.is_some();
+        }
+    }
+    all
+}
+
+/// `Partition.checkEnoughReplicasReachOffset`; `None` when replicas are missing still.
+fn acknowledgement(
+    shared: &Shared,
+    place: &Partition,
+    done: &mut Done,
+) -> Option<std::result::Result<(), ErrorCode>> {
+    if let Err(code) = place.lead(shared.node_id, -1) {
+        done.leader = Some(place.leadership());
+        return Some(Err(code));
+    }
+    if place.log.high_watermark() <= done.last_offset {
+        return None;
+    }
+    Some(if place.replicas.has_min_in_sync(&place.log) {
+        Ok(())
+    } else {
+        Err(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    })
+}
+
+async fn wait_for_replicas(shared: &Shared, request: &Request, results: &mut [Result<Done>]) {
+    let missing = |(part, result): (&Part, &Result<Done>)| match result {
+        Ok(done) if done.acknowledged.is_none() => part.place.clone(),
+        _ => None,
+    };
+    let places = request.parts.iter().zip(&*results).filter_map(missing);
+    let places: Vec<_> = places.collect();
+    let wait = Wait {
+        kind: &shared.purgatory.produce,
+        patience: request.timeout,
+        bytes: NO_BYTES,
+        stopping: shared.stopping.subscribe(),
+    };
+    let look = || Looked {
+        found: (),
+        missing: (!settle(shared, request, results)).then_some(NO_BYTES),
+    };
+    wait.until(places, look).await;
+    for done in results.iter_mut().flatten() {
+        done.acknowledged
+            .get_or_insert(Err(ErrorCode::REQUEST_TIMED_OUT));
+    }
+}
+
 fn parse(shared: &Shared, message: &Value, frame: &Bytes) -> Request {
     let Some(message) = message.as_struct() else {
         unreachable!("a decoded request is a struct");
     };
     let mut request = Request {
         acks: message.int16("acks"),
+        timeout: Duration::from_millis(u64::try_from(message.int32("timeout_ms")).unwrap_or(0)),
         transactional_id: message
             .get("transactional_id")
             .and_then(Value::as_str)
@@ -162,9 +267,6 @@ fn range_in(frame: &Bytes, partition: &Struct) -> Range<usize> {
 
 /// What is wrong with the request as a whole.
 fn refuse_whole(request: &Request, frame: &[u8]) -> Option<ErrorCode> {
-    if !(-1..=1).contains(&request.acks) {
-        return Some(ErrorCode::INVALID_REQUIRED_ACKS);
-    }
     let is_transactional = |part: &Part| {
         BatchHeader::parse(&frame[part.records.clone()]).is_ok_and(|batch| batch.is_transactional())
     };
@@ -178,25 +280,42 @@ fn refuse_whole(request: &Request, frame: &[u8]) -> Option<ErrorCode> {
     })
 }
 
-/// Appends, and counts what became of it.
-fn append_counted(shared: &Shared, version: i16, part: &Part, records: &mut [u8]) -> Result<Done> {
-    let done = append_part(shared, version, part, records);
-    if let Some(place) = &part.place {
-        let bytes = records.len() as u64;
-        place.counts.total_produce_requests.add(1);
-        match &done {
-            Ok(done) => place.counts.produced(done.records, bytes),
-            Err(refused) => place.counts.produce_refused(refused.code, bytes),
-        }
-    }
-    done
-}
-
-fn append_part(shared: &Shared, version: i16, part: &Part, records: &mut [u8]) -> Result<Done> {
+fn append_part(
+    shared: &Shared,
+    version: i16,
+    acks: i16,
+    part: &Part,
+    records: &mut [u8],
+) -> Result<Done> {
     let place = part
         .place
         .as_ref()
         .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+    let is_legacy = version < 3 && records.get(MAGIC_POSITION) != Some(&(MAGIC_V2 as u8));
+    let size = if is_legacy {
+        records.len()
+    } else {
+        check_shape(version, records)?
+    };
+    if !(ALL..=1).contains(&acks) {
+        return Err(ErrorCode::INVALID_REQUIRED_ACKS.into());
+    }
+    let bytes = records.len() as u64;
+    let done = append_well_formed(shared, place, acks, is_legacy, &mut records[..size]);
+    match &done {
+        Ok(done) => place.counts.produced(done.records(), bytes),
+        Err(refused) => place.counts.produce_refused(refused.code, bytes),
+    }
+    done
+}
+
+fn append_well_formed(
+    shared: &Shared,
+    place: &Partition,
+    acks: i16,
+    is_legacy: bool,
+    records: &mut [u8],
+) -> Result<Done> {
     if INTERNAL_TOPICS.contains(&&*place.topic) {
         return Err(ErrorCode::INVALID_TOPIC_EXCEPTION.into());
     }
@@ -204,68 +323,95 @@ fn append_part(shared: &Shared, version: i16, part: &Part, records: &mut [u8]) -
         leader: Some(place.leadership()),
         ..code.into()
     })?;
-    if version < 3 && records.get(MAGIC_POSITION) != Some(&(MAGIC_V2 as u8)) {
-        let mut converted = convert(shared, records)?;
-        let done = write(shared, place, leadership, &mut converted)?;
-        let count = &place.counts.produce_message_conversions;
-        count.add(done.records);
-        return Ok(done);
-    }
-    let size = check_shape(version, records)?;
-    write(shared, place, leadership, &mut records[..size])
+    append_led(shared, place, leadership, acks, is_legacy, records)
+        .map_err(|refused| with_log_start(place, refused))
 }
 
-/// Message sets v0 and v1 to batches. What they decompress to may be as large as the largest request.
-fn convert(shared: &Shared, records: &[u8]) -> Result<Vec<u8>> {
-    legacy::to_v2(records, shared.config.request_bytes_max).map_err(|error| from_record(&error))
+fn append_led(
+    shared: &Shared,
+    place: &Partition,
+    leadership: Leadership,
+    acks: i16,
+    is_legacy: bool,
+    records: &mut [u8],
+) -> Result<Done> {
+    if acks == ALL && !place.replicas.has_min_in_sync(&place.log) {
+        return Err(ErrorCode::NOT_ENOUGH_REPLICAS.into());
+    }
+    let appended = if is_legacy {
+        // What message sets decompress to may be as large as the largest request.
+        let converted = legacy::to_v2(records, shared.config.request_bytes_max);
+        let mut converted = converted.map_err(|error| refuse_records(&error))?;
+        write(shared, place, leadership, &mut converted)
+    } else {
+        check_base_offsets(records)?;
+        write(shared, place, leadership, records)
+    }?;
+    let done = Done {
+        base_offset: appended.first_offset,
+        last_offset: appended.last_offset,
+        log_append_time: appended.log_append_time,
+        log_start_offset: appended.log_start_offset,
+        acknowledged: None,
+        leader: None,
+    };
+    if is_legacy {
+        let count = &place.counts.produce_message_conversions;
+        count.add(done.records());
+    }
+    Ok(done)
+}
+
+/// Kafka tells where the log begins, unless what went wrong is one of these (`ReplicaManager.appendToLocalLog`).
+fn with_log_start(place: &Partition, refused: Refused) -> Refused {
+    let log_start_offset = match refused.code {
+        ErrorCode::UNKNOWN_TOPIC_OR_PARTITION
+        | ErrorCode::NOT_LEADER_OR_FOLLOWER
+        | ErrorCode::MESSAGE_TOO_LARGE
+        | ErrorCode::RECORD_LIST_TOO_LARGE
+        | ErrorCode::CORRUPT_MESSAGE
+        | ErrorCode::KAFKA_STORAGE_ERROR => -1,
+        _ => place.log.log_start_offset(),
+    };
+    Refused {
+        log_start_offset,
+        ..refused
+    }
 }
 
 /// The size of the batch, or before version 3 the batches, that the request has for a partition. Bytes of an incomplete
 /// further batch are not counted: they are dropped, as Kafka does.
 fn check_shape(version: i16, records: &[u8]) -> Result<usize> {
-    if records
-        .get(MAGIC_POSITION)
-        .is_some_and(|magic| *magic != MAGIC_V2 as u8)
-    {
-        return Err(invalid(format!(
-            "a Produce request of version {version} must have record batches of format v2"
-        )));
+    if let Some(0 | 1) = records.get(MAGIC_POSITION) {
+        return Err(ErrorCode::INVALID_RECORD.into());
     }
     let mut iterator = batches(records);
     let mut count = 0;
     for batch in iterator.by_ref() {
+        let batch = batch.map_err(|error| refuse_records(&error))?;
         count += 1;
-        check_header(version, &batch.map_err(|error| from_record(&error))?.header)?;
+        if version < 7 && matches!(batch.header.compression(), Ok(Compression::Zstd)) {
+            return Err(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE.into());
+        }
     }
     if count == 0 || (version >= 3 && count > 1) {
-        return Err(invalid(format!(
-            "a Produce request of version {version} has {count} whole record batches for one partition; one is needed"
-        )));
+        return Err(ErrorCode::INVALID_RECORD.into());
     }
     Ok(iterator.valid_bytes())
 }
 
-fn check_header(version: i16, batch: &BatchHeader) -> Result<()> {
-    if batch.is_control() {
-        return Err(invalid("clients may not write control records"));
-    }
-    if batch.base_offset != 0 {
-        return Err(invalid(format!(
-            "the base offset of a produced batch should be 0, it is {}",
-            batch.base_offset
-        )));
-    }
-    if version < 7 && matches!(batch.compression(), Ok(Compression::Zstd)) {
-        return Err(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE.into());
+/// The first offset of a batch is the broker's to give.
+fn check_base_offsets(records: &[u8]) -> Result<()> {
+    let is_placed = |batch: std::result::Result<logcore_records::Batch<'_>, RecordError>| {
+        batch.is_ok_and(|batch| batch.header.base_offset != 0)
+    };
+    if batches(records).any(is_placed) {
+        return Err(ErrorCode::INVALID_RECORD.into());
     }
     Ok(())
 }
 
-fn invalid(message: impl Into<String>) -> Refused {
-    Refused::new(ErrorCode::INVALID_RECORD, message)
-}
-
-fn from_record(error: &RecordError) -> Refused {
+fn refuse_records(error: &RecordError) -> Refused {
     let code = match error {
         RecordError::UnknownCompression(_) => ErrorCode::UNSUPPORTED_COMPRESSION_TYPE,
         RecordError::DecompressedTooLarge { .. } | RecordError::TooLarge { .. } => {
@@ -274,7 +420,20 @@ fn from_record(error: &RecordError) -> Refused {
         error if error.is_corruption() => ErrorCode::CORRUPT_MESSAGE,
         _ => ErrorCode::INVALID_RECORD,
     };
-    Refused::new(code, error.to_string())
+    // What Kafka finds before it takes the request apart it tells in words (`ByteBufferLogInputStream`).
+    let message = match error {
+        RecordError::InvalidLength { length, .. } if *length < LENGTH_MIN => Some(format!(
+            "Record size {length} is less than the minimum record overhead ({LENGTH_MIN})"
+        )),
+        RecordError::UnsupportedMagic(magic) => {
+            Some(format!("Invalid magic found in record: {magic}"))
+        }
+        _ => None,
+    };
+    Refused {
+        message,
+        ..code.into()
+    }
 }
 
 fn write(
@@ -282,7 +441,7 @@ fn write(
     place: &Partition,
     leadership: Leadership,
     records: &mut [u8],
-) -> Result<Done> {
+) -> Result<Appended> {
     let mut append = || {
         place
             .log
@@ -295,54 +454,47 @@ fn write(
     } else {
         append()
     };
-    let appended = appended.map_err(|error| from_storage(shared, place, &error))?;
-    let records = (appended.last_offset - appended.first_offset + 1).unsigned_abs();
+    let appended = appended.map_err(|error| refuse_append(shared, place, error))?;
     if !appended.duplicate {
         place.waiting_room().appended(appended.bytes);
         shared.metrics.produced_bytes.add(appended.bytes);
-        shared.metrics.produced_records.add(records);
+        let records = appended.last_offset - appended.first_offset + 1;
+        shared.metrics.produced_records.add(records.unsigned_abs());
     }
-    Ok(Done {
-        records,
-        base_offset: appended.first_offset,
-        log_append_time: appended.log_append_time,
-        log_start_offset: appended.log_start_offset,
-    })
+    Ok(appended)
 }
 
-fn from_storage(shared: &Shared, place: &Partition, error: &StorageError) -> Refused {
+/// The producer is told what Kafka tells it, which is little more than a code; the operator is told why.
+fn refuse_append(shared: &Shared, place: &Partition, error: StorageError) -> Refused {
     let code = ErrorCode(error.kafka_code());
     let partition = format!("{}-{}", place.topic, place.index);
     let text = format!("Produce to {partition} refused: {error}");
     if error.is_storage_failure() {
-        // Where the files are is the operator's business, not the client's.
         shared.lines.seldom(Level::Error, &text.clone(), text);
         return code.into();
     }
-    if code == ErrorCode::CORRUPT_MESSAGE {
-        // The text tells a position, so it is not the key.
-        let key = format!("corrupt {partition}");
-        shared.lines.seldom(Level::Warning, &key, text);
+    // The text tells positions and numbers, so it is not the key.
+    let key = format!("refused {partition} {}", code.0);
+    shared.lines.seldom(Level::Warning, &key, text);
+    let faults = match error {
+        StorageError::InvalidRecords(faults) => Some(faults),
+        _ => None,
+    };
+    Refused {
+        faults,
+        ..code.into()
     }
-    Refused::new(code, error.to_string())
 }
 
 /// With acks=0 the client hears nothing, so an error can only be told by closing the connection.
 fn without_answer(request: &Request, results: &[Result<Done>]) -> Outcome {
-    let errors: Vec<String> = request
-        .parts
-        .iter()
-        .zip(results)
-        .filter_map(|(part, result)| {
-            let refused = result.as_ref().err()?;
-            Some(format!(
-                "{}-{}: {}",
-                request.topics[part.topic],
-                part.index,
-                refused.code.name()
-            ))
-        })
-        .collect();
+    let failed = request.parts.iter().zip(results);
+    let failed = failed.filter_map(|(part, result)| {
+        let code = code_of(result)?;
+        let topic = &request.topics[part.topic];
+        Some(format!("{topic}-{}: {}", part.index, code.name()))
+    });
+    let errors: Vec<String> = failed.collect();
     if errors.is_empty() {
         Outcome::Silent
     } else {
@@ -363,13 +515,11 @@ fn answer(header: &RequestHeader, request: &Request, results: &[Result<Done>]) -
         let mut answer = empty_partition.clone();
         answer.set("index", part.index);
         match result {
-            Ok(done) => {
-                answer
-                    .set("base_offset", done.base_offset)
-                    .set("log_append_time_ms", done.log_append_time)
-                    .set("log_start_offset", done.log_start_offset);
+            Ok(done) => acknowledge(&mut answer, version, done),
+            Err(refused) => {
+                let topic = &request.topics[part.topic];
+                refuse(&mut answer, version, refused, topic);
             }
-            Err(refused) => refuse(&mut answer, version, refused),
         }
         topics[part.topic].push(Value::Struct(answer));
     }
@@ -385,7 +535,19 @@ fn answer(header: &RequestHeader, request: &Request, results: &[Result<Done>]) -
     Response::new(header, &message.into()).into()
 }
 
-fn refuse(answer: &mut Struct, version: i16, refused: &Refused) {
+/// Also an append that not all replicas acknowledged is told where it is.
+fn acknowledge(answer: &mut Struct, version: i16, done: &Done) {
+    answer
+        .set("base_offset", done.base_offset)
+        .set("log_append_time_ms", done.log_append_time)
+        .set("log_start_offset", done.log_start_offset);
+    if let Some(Err(code)) = done.acknowledged {
+        answer.set("error_code", code.0);
+        tell_leader(answer, version, done.leader);
+    }
+}
+
+fn refuse(answer: &mut Struct, version: i16, refused: &Refused, topic: &str) {
     // Clients of the first versions do not know that a disk can fail; they look for the leader anew instead.
     let code = match refused.code {
         ErrorCode::KAFKA_STORAGE_ERROR if version <= 3 => ErrorCode::NOT_LEADER_OR_FOLLOWER,
@@ -394,12 +556,85 @@ fn refuse(answer: &mut Struct, version: i16, refused: &Refused) {
     answer
         .set("error_code", code.0)
         .set("base_offset", -1i64)
+        .set("log_start_offset", refused.log_start_offset)
         .set("error_message", refused.message.as_deref());
-    if let (Some(leader), 10..) = (refused.leader, version) {
+    if let Some(faults) = &refused.faults {
+        let partition = format!("{topic}-{}", answer.int32("index"));
+        tell_faults(answer, faults, &partition);
+    }
+    tell_leader(answer, version, refused.leader);
+}
+
+fn tell_leader(answer: &mut Struct, version: i16, leader: Option<Leadership>) {
+    if let (Some(leader), 10..) = (leader, version) {
         let current = answer
             .element("current_leader")
             .with("leader_id", leader.leader_id)
             .with("leader_epoch", leader.epoch);
         answer.set("current_leader", current);
+    }
+}
+
+/// Which records are bad, and a message, in the words that producers' logs and tests look for (KIP-467, `LogValidator`).
+fn tell_faults(answer: &mut Struct, faults: &RecordFaults, partition: &str) {
+    let texts = faults
+        .first()
+        .iter()
+        .map(|one| (one.index, fault_text(one, faults.compressed, partition)));
+    let texts: Vec<(i32, String)> = texts.collect();
+    let message = if faults.is_about_time() {
+        "One or more records have been rejected due to invalid timestamp".to_owned()
+    } else {
+        let shown = texts.iter().take(SHOWN);
+        let shown: Vec<String> = shown
+            .map(|(index, text)| format!("RecordError(batchIndex={index}, message='{text}')"))
+            .collect();
+        format!(
+            "One or more records have been rejected due to {} record errors in total, and only showing the first three errors at most: [{}]",
+            faults.count(),
+            shown.join(", ")
+        )
+    };
+    let errors = texts.into_iter().map(|(index, text)| {
+        let error = answer.element("record_errors").with("batch_index", index);
+        Value::Struct(error.with("batch_index_error_message", text.as_str()))
+    });
+    let errors: Vec<Value> = errors.collect();
+    answer
+        .set("record_errors", errors)
+        .set("error_message", message.as_str());
+}
+
+fn fault_text(fault: &RecordFault, compressed: bool, partition: &str) -> String {
+    match fault.fault {
+        Fault::Keyless => format!(
+            "Compacted topic cannot accept message without key in topic partition {partition}"
+        ),
+        Fault::Time {
+            timestamp,
+            offset,
+            earliest,
+            latest,
+        } => format!(
+            "Timestamp {timestamp} of message with offset {offset} is out of range. The timestamp should be within [{earliest}, {latest}]"
+        ),
+        Fault::AppendTime {
+            timestamp,
+            offset,
+            key_bytes,
+            value_bytes,
+        } => {
+            // Java's two classes of records tell the length of null each in its own way.
+            let (kind, null) = if compressed {
+                ("Partial", "-1")
+            } else {
+                ("", "0")
+            };
+            let size = |bytes: Option<usize>| bytes.map_or(null.to_owned(), |n| n.to_string());
+            let (key, value) = (size(key_bytes), size(value_bytes));
+            format!(
+                "Invalid timestamp type in message {kind}DefaultRecord(offset={offset}, timestamp={timestamp}, key={key} bytes, value={value} bytes). Producer should not set timestamp type to LogAppendTime."
+            )
+        }
     }
 }

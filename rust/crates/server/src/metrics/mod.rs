@@ -56,8 +56,6 @@ pub(crate) struct Metrics {
     pub(crate) connections: Counter,
     /// Requests that are over, by API.
     pub(crate) apis: Apis,
-    /// Fetch requests that wait for data.
-    pub(crate) delayed_fetches: Counter,
     requests: [AtomicU64; API_KEYS],
 }
 
@@ -77,21 +75,6 @@ impl Counter {
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
-
-    /// Counts one until what is returned is dropped.
-    pub(crate) fn enter(&self) -> Presence<'_> {
-        self.add(1);
-        Presence(self)
-    }
-}
-
-/// One more on a counter, for as long as this lives.
-pub(crate) struct Presence<'a>(&'a Counter);
-
-impl Drop for Presence<'_> {
-    fn drop(&mut self) {
-        self.0.subtract(1);
-    }
 }
 
 impl Default for Metrics {
@@ -108,7 +91,6 @@ impl Default for Metrics {
             connections_refused: Counter::default(),
             connections: Counter::default(),
             apis: Apis::default(),
-            delayed_fetches: Counter::default(),
             requests: [const { AtomicU64::new(0) }; API_KEYS],
         }
     }

@@ -73,12 +73,14 @@ impl TopicCounts {
 
     /// A part of a Produce request was appended, or had been before: Kafka counts what is sent once more, too.
     pub(crate) fn produced(&self, records: u64, bytes: u64) {
+        self.total_produce_requests.add(1);
         self.messages_in.add(records);
         self.bytes_in.add(bytes);
     }
 
     /// A part of a Produce request was refused.
     pub(crate) fn produce_refused(&self, code: ErrorCode, bytes: u64) {
+        self.total_produce_requests.add(1);
         if code == ErrorCode::MESSAGE_TOO_LARGE {
             self.bytes_rejected.add(bytes);
         }
@@ -87,8 +89,17 @@ impl TopicCounts {
         }
     }
 
+    /// A part of a Fetch request was answered.
+    pub(crate) fn fetched(&self, bytes: u64, by_follower: bool) {
+        self.total_fetch_requests.add(1);
+        if !by_follower {
+            self.bytes_out.add(bytes);
+        }
+    }
+
     /// A part of a Fetch request was refused.
     pub(crate) fn fetch_refused(&self, code: ErrorCode) {
+        self.total_fetch_requests.add(1);
         if !is_known(code) {
             self.failed_fetch_requests.add(1);
         }
@@ -103,6 +114,7 @@ fn is_known(code: ErrorCode) -> bool {
         ErrorCode::UNKNOWN_TOPIC_OR_PARTITION
             | ErrorCode::NOT_LEADER_OR_FOLLOWER
             | ErrorCode::MESSAGE_TOO_LARGE
+            | ErrorCode::RECORD_LIST_TOO_LARGE
             | ErrorCode::CORRUPT_MESSAGE
             | ErrorCode::KAFKA_STORAGE_ERROR
             | ErrorCode::FENCED_LEADER_EPOCH

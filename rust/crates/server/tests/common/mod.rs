@@ -47,6 +47,7 @@ pub(crate) fn partition(topic: &str, index: i32) -> PartitionSpec {
         partition: index,
         leader_epoch: 3,
         leader_id: 1,
+        replicas: Vec::new(),
         config: Properties::new(),
         new: true,
     }
@@ -104,6 +105,16 @@ impl TestServer {
         while seen().is_none_or(|(_, seen)| seen < count) {
             // A round trip gives the server the time to get there.
             self.client().call(18, 0, request(18));
+        }
+    }
+
+    /// Returns once a metric has the value, with round trips to give the server the time to get there.
+    pub(crate) fn wait_for_metric(&self, name: &str, value: u64) {
+        let mut client = self.client();
+        let begun = std::time::Instant::now();
+        while !self.server.metrics().contains(&(name, value)) {
+            assert!(begun.elapsed() < PATIENCE, "{:?}", self.server.metrics());
+            client.call(18, 0, request(18));
         }
     }
 
@@ -249,6 +260,8 @@ pub(crate) struct Fetch {
     pub(crate) leader_epoch: i32,
     pub(crate) partitions: Vec<i32>,
     pub(crate) committed: bool,
+    pub(crate) replica: i32,
+    pub(crate) rack: &'static str,
 }
 
 impl Default for Fetch {
@@ -264,6 +277,8 @@ impl Default for Fetch {
             leader_epoch: -1,
             partitions: vec![0],
             committed: false,
+            replica: -1,
+            rack: "",
         }
     }
 }
@@ -277,7 +292,14 @@ impl Fetch {
             .set("max_bytes", self.bytes_max)
             .set("isolation_level", i8::from(self.committed))
             .set("session_id", self.session.0)
-            .set("session_epoch", self.session.1);
+            .set("session_epoch", self.session.1)
+            .set("rack_id", self.rack);
+        if self.version >= 15 {
+            let state = message.element("replica_state");
+            message.set("replica_state", state.with("replica_id", self.replica));
+        } else {
+            message.set("replica_id", self.replica);
+        }
         let mut topic = message.element("topics");
         if self.version >= 13 {
             topic.set("topic_id", TOPIC_ID);

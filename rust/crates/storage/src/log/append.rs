@@ -18,6 +18,7 @@ use crate::files;
 use crate::loader;
 use crate::producer_snapshot;
 use crate::producer_state::{Duplicate, Origin, Staged};
+use crate::recompress;
 use crate::segment::{OpenSegment, Placed, Segment};
 use crate::slice::Appended;
 use crate::validator::{self, Checked};
@@ -62,7 +63,7 @@ pub(super) struct Written {
 
 impl Log {
     /// Appends whole v2 batches, with one write. Offsets, leader epoch and, where the topic says so, the broker's time
-    /// are set in `batches` itself.
+    /// are set in `batches` itself, unless the topic's codec is another than theirs: then they are copied.
     ///
     /// Batches that an idempotent producer sends again are not written again: when all are such, the answer is
     /// `duplicate` with their first offsets; when only the first few are (a retry after a crash that cut the rest),
@@ -131,6 +132,8 @@ impl Log {
         self.check_writable()?;
         let config = self.config();
         let mut checked = validator::check(batches, &config, terms.origin, terms.now)?;
+        let mut recompressed = recompress::recompress(batches, &mut checked, &config)?;
+        let batches = recompressed.as_deref_mut().unwrap_or(batches);
         let log_append_time =
             (config.timestamp_type == TimestampType::LogAppendTime).then(|| terms.now.ms());
 

@@ -70,6 +70,14 @@ impl Log {
         Ok(segments[index].empty_slice(offset))
     }
 
+    /// True when records from `offset` on are in an older segment than `end` is: a read from there stops before `end`,
+    /// however much it may take.
+    pub fn is_behind_segment_of(&self, offset: i64, end: i64) -> bool {
+        let segments = self.segments();
+        let number = |offset| segments.partition_point(|segment| segment.base_offset <= offset);
+        offset < end && number(offset) < number(end)
+    }
+
     /// The first record at or after `timestamp` (milliseconds since the epoch), of those from the log's start on.
     pub fn offset_for_timestamp(&self, timestamp: i64) -> Result<Option<TimestampOffset>> {
         self.check_open()?;

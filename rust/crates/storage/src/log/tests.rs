@@ -9,6 +9,7 @@ mod replication;
 mod transaction_model;
 mod transactions;
 mod truncation;
+mod validation;
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 

@@ -144,6 +144,14 @@ impl Log {
         self.high_watermark.store(offset, Ordering::Release);
     }
 
+    /// [`Log::set_replicated`] with the high watermark where it is.
+    pub fn hold_high_watermark(&self) {
+        let _writer = self.writer.lock();
+        let mut unstable = self.unstable.lock();
+        unstable.replicated = true;
+        self.publish_unstable(&unstable);
+    }
+
     /// The log is the only replica, as it is before anybody says otherwise: its high watermark is its end.
     pub fn set_unreplicated(&self) {
         let mut unstable = self.unstable.lock();

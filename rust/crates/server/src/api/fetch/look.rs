@@ -1,27 +1,32 @@
 //! Looking into the logs for a Fetch, and waiting until there is enough.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::time::Instant;
-
+use logcore_records::Compression;
 use logcore_storage::{AbortedTxn, LogSlice, StorageError};
 
 use crate::codes::ErrorCode;
 use crate::fetch_session::Wanted;
 use crate::lines::Level;
 use crate::metrics::Stages;
-use crate::purgatory::{Stay, Waiter};
-use crate::registry::{Leadership, Partition};
+use crate::purgatory::{HasWaitingRoom, Looked, Wait};
+use crate::registry::{Leadership, Partition, TopicRef};
 use crate::shared::Shared;
 
-/// The replica id of a consumer, and that of a tool which may read above the high watermark.
+/// The replica id of a consumer. Whoever has another, a replica or a tool, may read above the high watermark.
 pub(super) const CONSUMER: i32 = -1;
-const DEBUGGING_CONSUMER: i32 = -2;
+
+/// The first versions that may read from a follower (KIP-392), and that know zstd (KIP-110).
+const FOLLOWERS_SINCE: i16 = 11;
+const ZSTD_SINCE: i16 = 10;
 
 /// On what terms a request reads.
 pub(super) struct Terms {
+    pub(super) version: i16,
     pub(super) replica_id: i32,
+    /// Where the consumer is; empty when it does not say.
+    pub(super) rack: String,
     /// How long it may wait for `bytes_min`.
     pub(super) wait: Duration,
     pub(super) bytes_min: u64,
@@ -39,6 +44,10 @@ pub(super) struct Found {
     pub(super) log_start_offset: i64,
     /// Never empty.
     pub(super) slice: Option<LogSlice>,
+    /// Which replica the consumer should read from instead.
+    pub(super) preferred: Option<i32>,
+    /// There is more in a later segment, which this read cannot have.
+    is_behind: bool,
     /// Where the client's log and this one parted: the largest epoch both may have, and its end here (KIP-595).
     pub(super) diverging: Option<(i32, i64)>,
     /// The aborted transactions whose records may be in the slice, for a reader of committed ones; no transactions is not
@@ -51,17 +60,21 @@ pub(super) struct Refused {
     pub(super) code: ErrorCode,
     /// Who leads, when that is the reason.
     pub(super) leader: Option<Leadership>,
-    /// The partition, if there is one.
-    pub(super) place: Option<Arc<Partition>>,
+}
+
+impl Refused {
+    /// There is no such partition, as far as this broker knows. Kafka tells of these after all others.
+    pub(super) fn is_unknown(&self) -> bool {
+        matches!(
+            self.code,
+            ErrorCode::UNKNOWN_TOPIC_OR_PARTITION | ErrorCode::UNKNOWN_TOPIC_ID
+        )
+    }
 }
 
 impl From<ErrorCode> for Refused {
     fn from(code: ErrorCode) -> Self {
-        Self {
-            code,
-            leader: None,
-            place: None,
-        }
+        Self { code, leader: None }
     }
 }
 
@@ -76,52 +89,71 @@ impl Terms {
         stages: &mut Stages,
     ) -> Vec<Look> {
         let looks = self.look(shared, wanted);
-        if self.wait.is_zero() || wanted.is_empty() || self.missing(&looks).is_none() {
+        self.note_fetches(shared, wanted, &looks);
+        let unknown = count_unknown(&looks);
+        if self.wait.is_zero() || unknown == wanted.len() || self.missing(&looks, unknown).is_none()
+        {
             return looks;
         }
+        drop(looks);
+        let places = wanted
+            .iter()
+            .filter_map(|wanted| shared.registry.resolve(&wanted.topic, wanted.index).ok());
+        let wait = Wait {
+            kind: &shared.purgatory.fetch,
+            patience: self.wait,
+            bytes: self.bytes_min,
+            stopping: shared.stopping.subscribe(),
+        };
+        let look = || {
+            let found = self.look(shared, wanted);
+            let missing = self.missing(&found, unknown);
+            Looked { found, missing }
+        };
         let began = Instant::now();
-        let looks = self.look_until(shared, wanted, began + self.wait).await;
+        let looks = wait.until(places.collect(), look).await;
         stages.remote = began.elapsed();
         looks
     }
 
-    async fn look_until(&self, shared: &Shared, wanted: &[Wanted], deadline: Instant) -> Vec<Look> {
-        let _delayed = shared.metrics.delayed_fetches.enter();
-        let mut stopping = shared.stopping.subscribe();
-        let waiter = Waiter::new();
-        let places = wanted
-            .iter()
-            .filter_map(|wanted| shared.registry.resolve(&wanted.topic, wanted.index).ok());
-        let _stay = Stay::enter(&waiter, places.collect());
-        loop {
-            waiter.expect(self.bytes_min);
-            // What was appended before the stay began is seen by this look, what comes after it by the waiter.
-            let looks = self.look(shared, wanted);
-            let Some(missing) = self.missing(&looks) else {
-                return looks;
-            };
-            if *stopping.borrow_and_update() || Instant::now() >= deadline {
-                return looks;
-            }
-            waiter.relax(self.bytes_min - missing);
-            tokio::select! {
-                () = waiter.woken() => {}
-                _ = stopping.changed() => {}
-                () = tokio::time::sleep_until(deadline) => {}
+    pub(super) fn is_follower(&self) -> bool {
+        self.replica_id >= 0
+    }
+
+    /// What a follower asks for tells what it has: its leader's high watermark may rise by it.
+    fn note_fetches(&self, shared: &Shared, wanted: &[Wanted], looks: &[Look]) {
+        if !self.is_follower() {
+            return;
+        }
+        for (wanted, look) in wanted.iter().zip(looks) {
+            let is_sound = look.as_ref().is_ok_and(|found| found.diverging.is_none());
+            if is_sound && let Ok(place) = shared.registry.resolve(&wanted.topic, wanted.index) {
+                let (offset, start) = (wanted.offset, wanted.log_start_offset);
+                let replicas = &place.replicas;
+                if replicas.note_fetch(self.replica_id, offset, start, &place.log) {
+                    place.waiting_room().wake_all();
+                }
             }
         }
     }
 
-    /// How many bytes are missing; `None` when the response can go out.
-    fn missing(&self, looks: &[Look]) -> Option<u64> {
+    /// How many bytes are missing; `None` when the response can go out. Partitions that were `unknown` from the start hurry
+    /// nobody, as with Kafka: a client that keeps asking for them would never wait.
+    fn missing(&self, looks: &[Look], unknown: usize) -> Option<u64> {
         let mut bytes = 0;
+        if unknown > 0 && count_unknown(looks) > unknown {
+            return None;
+        }
         for look in looks {
             match look {
                 Ok(Found {
                     diverging: None,
+                    preferred: None,
+                    is_behind: false,
                     slice,
                     ..
                 }) => bytes += slice.as_ref().map_or(0, |slice| slice.len),
+                Err(refused) if unknown > 0 && refused.is_unknown() => {}
                 _ => return None,
             }
         }
@@ -148,71 +180,165 @@ impl Terms {
     }
 
     fn look_at(&self, shared: &Shared, wanted: &Wanted, left: u64, min_one: bool) -> Look {
-        let place = shared.registry.resolve(&wanted.topic, wanted.index)?;
-        let look = self.look_into(shared, &place, wanted, left, min_one);
-        look.map_err(|refused| Refused {
-            place: Some(place),
-            ..refused
-        })
+        let place = resolve(shared, wanted)?;
+        if let Some(preferred) = self.preferred(shared, &place, wanted)? {
+            return Ok(Found {
+                preferred: Some(preferred),
+                ..found_nothing(place)
+            });
+        }
+        self.check(shared, &place, wanted)?;
+        if let Some(diverging) = diverging(&place, wanted)? {
+            return Ok(Found {
+                diverging: Some(diverging),
+                ..found_nothing(place)
+            });
+        }
+        self.read(shared, place, wanted, left, min_one)
     }
 
-    fn look_into(
+    /// Where the consumer should read instead, if this server leads and another replica is nearer.
+    fn preferred(
         &self,
         shared: &Shared,
-        place: &Arc<Partition>,
+        place: &Partition,
+        wanted: &Wanted,
+    ) -> Result<Option<i32>, Refused> {
+        let asks = self.version >= FOLLOWERS_SINCE && !self.is_follower();
+        if !asks || self.rack.is_empty() || !shared.config.rack_aware_selector {
+            return Ok(None);
+        }
+        if place.leadership().leader_id != shared.node_id {
+            return Ok(None);
+        }
+        let Some(preferred) = place.replicas.preferred(&self.rack, wanted.offset) else {
+            return Ok(None);
+        };
+        let epoch = wanted.current_leader_epoch;
+        place.serve(epoch).map_err(|code| refused(place, code))?;
+        Ok(Some(preferred))
+    }
+
+    /// Whether this server may answer: consumers since version 11 also read from followers, all others from the leader.
+    fn check(&self, shared: &Shared, place: &Partition, wanted: &Wanted) -> Result<(), Refused> {
+        let epoch = wanted.current_leader_epoch;
+        let from_leader =
+            self.is_follower() || (self.replica_id == CONSUMER && self.version < FOLLOWERS_SINCE);
+        let served = if from_leader {
+            place.lead(shared.node_id, epoch)
+        } else {
+            place.serve(epoch)
+        };
+        served.map_err(|code| refused(place, code))?;
+        if self.is_follower() && !place.replicas.is_follower(self.replica_id) {
+            // Whoever says it is a replica has old news, or this server has: with an epoch that agrees, it is this one.
+            return Err(if epoch >= 0 {
+                ErrorCode::UNKNOWN_LEADER_EPOCH.into()
+            } else {
+                refused(place, ErrorCode::NOT_LEADER_OR_FOLLOWER)
+            });
+        }
+        if self.version < ZSTD_SINCE && place.log.config().compression == Some(Compression::Zstd) {
+            return Err(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE.into());
+        }
+        Ok(())
+    }
+
+    fn read(
+        &self,
+        shared: &Shared,
+        place: Arc<Partition>,
         wanted: &Wanted,
         left: u64,
         min_one: bool,
     ) -> Look {
-        let refused = |code: ErrorCode| Refused {
-            leader: Some(place.leadership()),
-            ..code.into()
-        };
-        place
-            .lead(shared.node_id, wanted.current_leader_epoch)
-            .map_err(refused)?;
-        if self.replica_id >= 0 {
-            // This server's partitions have no followers, so whoever says it is one has old news of the leader.
-            return Err(refused(ErrorCode::NOT_LEADER_OR_FOLLOWER));
-        }
         let log = &place.log;
-        let diverging = diverging(place, wanted)?;
         let (high_watermark, last_stable_offset) = (log.high_watermark(), log.last_stable_offset());
         let upper_bound = match (self.replica_id, self.committed) {
-            (DEBUGGING_CONSUMER, _) => log.log_end_offset(),
-            (_, true) => last_stable_offset,
-            (_, false) => high_watermark,
+            (CONSUMER, true) => last_stable_offset,
+            (CONSUMER, false) => high_watermark,
+            _ => log.log_end_offset(),
         };
         let bytes_max = wanted.bytes_max.min(left);
-        let slice = if diverging.is_some() {
-            None
-        } else {
-            let slice = log.read(wanted.offset, bytes_max, upper_bound, min_one);
-            Some(slice.map_err(|error| failed(shared, place, &error))?)
-        };
+        let slice = log
+            .read(wanted.offset, bytes_max, upper_bound, min_one)
+            .map_err(|error| failed(shared, &place, &error))?;
         // A part of one batch is of no use to anybody.
-        let slice = slice.filter(|slice| !slice.is_empty() && slice.len >= slice.first_batch_len);
+        let slice =
+            Some(slice).filter(|slice| !slice.is_empty() && slice.len >= slice.first_batch_len);
+        let committed = self.committed && self.replica_id == CONSUMER;
         let aborted = match &slice {
-            Some(slice) if self.committed => {
+            Some(slice) if committed => {
                 let aborted = log.aborted_in(wanted.offset, slice);
-                Some(aborted.map_err(|error| failed(shared, place, &error))?)
+                Some(aborted.map_err(|error| failed(shared, &place, &error))?)
             }
-            _ => self.committed.then(Vec::new),
+            _ => committed.then(Vec::new),
         };
+        let bytes = slice.as_ref().map_or(0, |slice| slice.len);
         Ok(Found {
-            place: Arc::clone(place),
             high_watermark,
             last_stable_offset,
             log_start_offset: log.log_start_offset(),
+            is_behind: bytes < self.bytes_min
+                && log.is_behind_segment_of(wanted.offset, upper_bound),
             slice,
-            diverging,
+            preferred: None,
+            diverging: None,
             aborted,
+            place,
         })
     }
 }
 
+fn count_unknown(looks: &[Look]) -> usize {
+    let unknown = |look: &&Look| look.as_ref().is_err_and(Refused::is_unknown);
+    looks.iter().filter(unknown).count()
+}
+
+/// The partition. A session whose topic was created anew is told so: it names the topic by an id that was the old one's.
+fn resolve(shared: &Shared, wanted: &Wanted) -> Result<Arc<Partition>, ErrorCode> {
+    let found = shared.registry.resolve(&wanted.topic, wanted.index);
+    match (&wanted.topic, &wanted.name, found) {
+        (TopicRef::Id(_), Some(name), Err(ErrorCode::UNKNOWN_TOPIC_ID)) => {
+            Err(match shared.registry.find(name, wanted.index) {
+                Some(_) => ErrorCode::INCONSISTENT_TOPIC_ID,
+                None => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+            })
+        }
+        (_, _, found) => found,
+    }
+}
+
+/// An answer with the offsets and no records.
+fn found_nothing(place: Arc<Partition>) -> Found {
+    let log = &place.log;
+    Found {
+        high_watermark: log.high_watermark(),
+        last_stable_offset: log.last_stable_offset(),
+        log_start_offset: log.log_start_offset(),
+        slice: None,
+        preferred: None,
+        is_behind: false,
+        diverging: None,
+        aborted: None,
+        place,
+    }
+}
+
+/// Who leads is told to those who asked the wrong one, or knew an older leader.
+fn refused(place: &Partition, code: ErrorCode) -> Refused {
+    let tells = matches!(
+        code,
+        ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH
+    );
+    Refused {
+        code,
+        leader: tells.then(|| place.leadership()),
+    }
+}
+
 /// Whether the client's last record is one this log never had.
-fn diverging(place: &Arc<Partition>, wanted: &Wanted) -> Result<Option<(i32, i64)>, Refused> {
+fn diverging(place: &Partition, wanted: &Wanted) -> Result<Option<(i32, i64)>, Refused> {
     if wanted.last_fetched_epoch < 0 {
         return Ok(None);
     }

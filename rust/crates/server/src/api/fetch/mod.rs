@@ -47,24 +47,29 @@ pub(crate) async fn handle(
     };
     let bytes_max = shared.config.fetch_bytes_max.min(meter.fetch_bytes_max());
     let terms = parse_terms(header.api_version, bytes_max, request);
-    let session = parse_session(header.api_version, request);
+    let session = parse_session(header.api_version, request, terms.replica_id >= 0);
     // A long poll may wait for minutes: it keeps nothing of the frame.
     drop(message);
     let uses_topic_ids = session.uses_topic_ids;
+    let is_follower = session.is_follower;
     let context = match shared.sessions.begin(session) {
         Ok(context) => context,
-        Err(code) => return answer_error(header, code),
+        Err(code) => return answer_error(header, code, NO_SESSION),
     };
-    stages.from_follower = terms.replica_id >= 0;
+    stages.from_follower = terms.is_follower();
     let looks = terms.look_or_wait(shared, context.wanted(), stages).await;
     if !meter.fetched(size(&looks)) {
-        return answer_throttled(header, shared.sessions.still(&context));
+        let session = shared.sessions.still(&context);
+        return answer_throttled(header, session, context.session_id());
     }
-    count(shared, &looks);
-    let told: Vec<Told> = looks.iter().map(tell).collect();
-    match shared.sessions.finish(&context, uses_topic_ids, &told) {
+    count(shared, &terms, context.wanted(), &looks);
+    let told: Vec<Told<'_>> = looks.iter().map(tell).collect();
+    match shared
+        .sessions
+        .finish(&context, uses_topic_ids, is_follower, &told)
+    {
         Ok((id, must)) => answer(header, id, context.wanted(), looks, &must),
-        Err(code) => answer_error(header, code),
+        Err(code) => answer_error(header, code, context.session_id()),
     }
 }
 
@@ -77,7 +82,9 @@ fn parse_terms(version: i16, bytes_max: u64, request: &Struct) -> Terms {
     };
     let bytes_max = unsigned(request.int32("max_bytes")).min(bytes_max);
     Terms {
+        version,
         replica_id,
+        rack: request.text("rack_id").to_owned(),
         wait: Duration::from_millis(unsigned(request.int32("max_wait_ms"))),
         bytes_min: unsigned(request.int32("min_bytes")).min(bytes_max),
         bytes_max,
@@ -85,7 +92,7 @@ fn parse_terms(version: i16, bytes_max: u64, request: &Struct) -> Terms {
     }
 }
 
-fn parse_session(version: i16, request: &Struct) -> SessionRequest {
+fn parse_session(version: i16, request: &Struct, is_follower: bool) -> SessionRequest {
     let uses_topic_ids = version >= TOPIC_IDS_SINCE;
     let topic_ref = |topic: &Struct| {
         if uses_topic_ids {
@@ -96,13 +103,15 @@ fn parse_session(version: i16, request: &Struct) -> SessionRequest {
     };
     let mut wanted = Vec::new();
     for topic in request.each("topics") {
-        let name = topic_ref(topic);
+        let topic_ref = topic_ref(topic);
         wanted.extend(topic.each("partitions").map(|partition| Wanted {
-            topic: name.clone(),
+            topic: topic_ref.clone(),
+            name: None,
             index: partition.int32("partition"),
             offset: partition.int64("fetch_offset"),
             current_leader_epoch: partition.int32("current_leader_epoch"),
             last_fetched_epoch: partition.int32("last_fetched_epoch"),
+            log_start_offset: partition.int64("log_start_offset"),
             bytes_max: unsigned(partition.int32("partition_max_bytes")),
         }));
     }
@@ -120,6 +129,7 @@ fn parse_session(version: i16, request: &Struct) -> SessionRequest {
         id: request.int32("session_id"),
         epoch: request.int32("session_epoch"),
         uses_topic_ids,
+        is_follower,
         wanted,
         forgotten,
     }
@@ -137,38 +147,39 @@ fn size(looks: &[Look]) -> u64 {
     slices.map(|slice| slice.len).sum()
 }
 
-fn count(shared: &Shared, looks: &[Look]) {
-    let mut sent = 0;
-    for look in looks {
+/// Counts by topic what is answered; followers' bytes are not clients'.
+fn count(shared: &Shared, terms: &Terms, wanted: &[Wanted], looks: &[Look]) {
+    shared.metrics.fetched_bytes.add(size(looks));
+    for (wanted, look) in wanted.iter().zip(looks) {
         match look {
             Ok(found) => {
                 let bytes = found.slice.as_ref().map_or(0, |slice| slice.len);
-                found.place.counts.total_fetch_requests.add(1);
-                found.place.counts.bytes_out.add(bytes);
-                sent += bytes;
+                found.place.counts.fetched(bytes, terms.is_follower());
             }
             Err(refused) => {
                 shared.metrics.failed_fetches.add(1);
-                if let Some(place) = &refused.place {
-                    place.counts.total_fetch_requests.add(1);
+                if let Ok(place) = shared.registry.resolve(&wanted.topic, wanted.index) {
                     place.counts.fetch_refused(refused.code);
                 }
             }
         }
     }
-    shared.metrics.fetched_bytes.add(sent);
 }
 
-fn tell(look: &Look) -> Told {
+fn tell(look: &Look) -> Told<'_> {
     match look {
         Ok(found) => Told {
+            topic: Some(&found.place.topic),
             high_watermark: found.high_watermark,
             log_start_offset: found.log_start_offset,
-            is_news: found.slice.is_some() || found.diverging.is_some(),
+            is_news: found.slice.is_some()
+                || found.diverging.is_some()
+                || found.preferred.is_some(),
             is_error: false,
             has_records: found.slice.is_some(),
         },
         Err(_) => Told {
+            topic: None,
             high_watermark: -1,
             log_start_offset: -1,
             is_news: true,
@@ -179,27 +190,31 @@ fn tell(look: &Look) -> Told {
 }
 
 /// A client above its quota gets an empty response and may ask again later (KIP-219).
-fn answer_throttled(header: &RequestHeader, session: Result<i32, ErrorCode>) -> Outcome {
+fn answer_throttled(
+    header: &RequestHeader,
+    session: Result<i32, ErrorCode>,
+    session_id: i32,
+) -> Outcome {
     match session {
         Ok(id) => {
             let mut message = response_message(KEY);
             message.set("session_id", id);
             Response::new(header, &message.into()).into()
         }
-        Err(code) => answer_error(header, code),
+        Err(code) => answer_error(header, code, session_id),
     }
 }
 
 /// A response about the session, with no partition in it.
-fn answer_error(header: &RequestHeader, code: ErrorCode) -> Outcome {
+fn answer_error(header: &RequestHeader, code: ErrorCode, session_id: i32) -> Outcome {
     let mut message = response_message(KEY);
     message
         .set("error_code", code.0)
-        .set("session_id", NO_SESSION);
+        .set("session_id", session_id);
     Response::new(header, &message.into()).into()
 }
 
-/// The response: consecutive partitions of one topic are told together.
+/// The response: consecutive partitions of one topic are told together, and those that there are not come last.
 fn answer(
     header: &RequestHeader,
     session_id: i32,
@@ -215,6 +230,7 @@ fn answer(
     let empty_partition = empty_topic.element("partitions");
     let mut slices = Vec::new();
     let mut topics: Vec<(&TopicRef, Vec<Value>)> = Vec::new();
+    let mut unknown = Vec::new();
     for ((wanted, look), _) in wanted
         .iter()
         .zip(looks)
@@ -225,14 +241,18 @@ fn answer(
         entry.set("partition_index", wanted.index);
         match look {
             Ok(found) => slices.extend(fill_found(&mut entry, found)),
-            Err(refused) => fill_refused(&mut entry, header.api_version, &refused),
-        }
-        match topics.last_mut() {
-            Some((topic, partitions)) if **topic == wanted.topic => {
-                partitions.push(Value::Struct(entry))
+            Err(refused) => {
+                fill_refused(&mut entry, header.api_version, &refused);
+                if refused.is_unknown() {
+                    unknown.push((&wanted.topic, entry));
+                    continue;
+                }
             }
-            _ => topics.push((&wanted.topic, vec![Value::Struct(entry)])),
         }
+        add(&mut topics, &wanted.topic, entry);
+    }
+    for (topic, entry) in unknown {
+        add(&mut topics, topic, entry);
     }
     let topics = topics.into_iter().map(|(topic, partitions)| {
         let mut entry = empty_topic.clone();
@@ -246,12 +266,19 @@ fn answer(
     Response::with_slices(header, &message.into(), slices).into()
 }
 
+fn add<'a>(topics: &mut Vec<(&'a TopicRef, Vec<Value>)>, topic: &'a TopicRef, entry: Struct) {
+    match topics.last_mut() {
+        Some((last, partitions)) if *last == topic => partitions.push(Value::Struct(entry)),
+        _ => topics.push((topic, vec![Value::Struct(entry)])),
+    }
+}
+
 fn fill_found(entry: &mut Struct, found: Found) -> Option<LogSlice> {
     entry
         .set("high_watermark", found.high_watermark)
         .set("last_stable_offset", found.last_stable_offset)
         .set("log_start_offset", found.log_start_offset)
-        .set("preferred_read_replica", -1);
+        .set("preferred_read_replica", found.preferred.unwrap_or(-1));
     let aborted = found.aborted.map(|aborted| {
         let transactions = aborted.iter().map(|transaction| {
             let element = entry.element("aborted_transactions");
@@ -291,9 +318,15 @@ fn fill_refused(entry: &mut Struct, version: i16, refused: &Refused) {
         .set("high_watermark", -1i64)
         .set("last_stable_offset", -1i64)
         .set("log_start_offset", -1i64)
-        .set("preferred_read_replica", -1)
-        .set("aborted_transactions", Value::Null)
-        .set("records", Bytes::new());
+        .set("preferred_read_replica", -1);
+    // Kafka has three ways to say that there is nothing.
+    let uncompressible = refused.code == ErrorCode::UNSUPPORTED_COMPRESSION_TYPE;
+    if !refused.is_unknown() && !uncompressible {
+        entry.set("aborted_transactions", Value::Null);
+    }
+    if !uncompressible {
+        entry.set("records", Bytes::new());
+    }
     if let (Some(leader), LEADER_SINCE..) = (refused.leader, version) {
         let current = entry
             .element("current_leader")

@@ -4,6 +4,7 @@
 use logcore_records::{HEADER_SIZE, crc32c, max_timestamp_of, set_max_timestamp_in_place};
 
 use super::*;
+use crate::record_faults::Fault;
 
 fn compressed(timestamp: i64, value: &[u8]) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Compression::Gzip, None);
@@ -68,13 +69,8 @@ fn limits_are_held_against_the_records() {
     ] {
         let error = log.append_as_leader(&mut batch.clone(), 0, 10).unwrap_err();
         assert!(
-            matches!(
-                error,
-                StorageError::InvalidTimestamp {
-                    timestamp: 2000,
-                    ..
-                }
-            ),
+            matches!(&error, StorageError::InvalidRecords(faults)
+                if matches!(faults.first()[0].fault, Fault::Time { timestamp: 2000, .. })),
             "{error}"
         );
     }

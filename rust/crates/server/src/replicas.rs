@@ -1,0 +1,332 @@
+//! The replicas of a partition as its leader knows them: who is in sync, how far each has come, which one a consumer
+//! should read from.
+//!
+//! Who the replicas are and which of them are in sync is Python's to say; how far they have come is what their Fetch
+//! requests say. From both follows the high watermark. Shared between connections; nothing of it is on disk, and a leader
+//! that comes back learns it anew. Source: `Partition`, `Replica`.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+
+use logcore_storage::Log;
+
+/// A replica's position before its first Fetch.
+const UNKNOWN: i64 = -1;
+
+/// One replica of a partition: see [`crate::PartitionSpec::replicas`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replica {
+    /// The broker's id.
+    pub id: i32,
+    /// `broker.rack`
+    pub rack: Option<String>,
+    /// Whether it is one of the ISR.
+    pub in_sync: bool,
+}
+
+/// A replica on another broker.
+#[derive(Debug)]
+struct Follower {
+    replica: Replica,
+    log_start: AtomicI64,
+    /// Everything before it is on its disk.
+    log_end: AtomicI64,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    leader_rack: Option<String>,
+    followers: Vec<Follower>,
+    /// In this epoch the followers' positions were learnt.
+    epoch: i32,
+}
+
+/// The replicas of one partition.
+#[derive(Debug)]
+pub(crate) struct Replicas {
+    known: RwLock<Known>,
+    /// How many there are and how many of them are in sync, for appends.
+    counts: AtomicU64,
+}
+
+impl Default for Replicas {
+    fn default() -> Self {
+        Self {
+            known: RwLock::default(),
+            counts: AtomicU64::new(pack(1, 1)),
+        }
+    }
+}
+
+fn pack(all: usize, in_sync: usize) -> u64 {
+    let short = |count: usize| u64::from(u32::try_from(count).unwrap_or(u32::MAX));
+    short(all) << 32 | short(in_sync)
+}
+
+impl Replicas {
+    /// Takes what Python says of a partition that `node_id` leads in `epoch`, or that it follows.
+    pub(crate) fn set(
+        &self,
+        replicas: &[Replica],
+        node_id: i32,
+        leads: bool,
+        epoch: i32,
+        log: &Log,
+    ) {
+        let mut known = self.known.write();
+        let own = replicas.iter().find(|replica| replica.id == node_id);
+        let positions = std::mem::take(&mut *known);
+        let same_epoch = positions.epoch == epoch;
+        *known = Known {
+            leader_rack: own.and_then(|own| own.rack.clone()),
+            followers: replicas
+                .iter()
+                .filter(|replica| leads && replica.id != node_id)
+                .map(|replica| positions.follower(replica, same_epoch))
+                .collect(),
+            epoch,
+        };
+        let others_in_sync = known.in_sync().count();
+        self.counts.store(
+            pack(known.followers.len() + 1, others_in_sync + 1),
+            Ordering::Release,
+        );
+        if leads && others_in_sync == 0 {
+            log.set_unreplicated();
+        } else {
+            log.hold_high_watermark();
+            known.raise_high_watermark(log);
+        }
+    }
+
+    /// Whether so many replicas as `min.insync.replicas` asks for are in sync; of fewer replicas than that all must be.
+    pub(crate) fn has_min_in_sync(&self, log: &Log) -> bool {
+        let counts = self.counts.load(Ordering::Acquire);
+        let (all, in_sync) = (counts >> 32, counts & u64::from(u32::MAX));
+        in_sync >= all || in_sync >= u64::from(log.config().min_insync_replicas)
+    }
+
+    /// Whether a broker is one of the replicas.
+    pub(crate) fn is_follower(&self, id: i32) -> bool {
+        self.known.read().position(id).is_some()
+    }
+
+    /// A follower asks for records from `offset` on, so it has all before. True when the high watermark rose by it.
+    pub(crate) fn note_fetch(&self, id: i32, offset: i64, log_start: i64, log: &Log) -> bool {
+        let known = self.known.read();
+        let Some(follower) = known.position(id) else {
+            return false;
+        };
+        follower.log_start.store(log_start, Ordering::Release);
+        follower.log_end.store(offset, Ordering::Release);
+        follower.replica.in_sync && known.raise_high_watermark(log)
+    }
+
+    /// The replica that a consumer in `rack` should read `offset` from, if it is not the leader.
+    pub(crate) fn preferred(&self, rack: &str, offset: i64) -> Option<i32> {
+        let known = self.known.read();
+        if rack.is_empty() || known.followers.is_empty() {
+            return None;
+        }
+        let candidates = known.in_sync().filter_map(|follower| {
+            let log_start = follower.log_start.load(Ordering::Acquire);
+            let log_end = follower.log_end.load(Ordering::Acquire);
+            let has = (log_start..=log_end).contains(&offset);
+            has.then_some(Candidate {
+                id: follower.replica.id,
+                rack: follower.replica.rack.as_deref(),
+                log_end,
+            })
+        });
+        nearest(rack, known.leader_rack.as_deref(), candidates)
+    }
+}
+
+impl Known {
+    fn in_sync(&self) -> impl Iterator<Item = &Follower> {
+        self.followers
+            .iter()
+            .filter(|follower| follower.replica.in_sync)
+    }
+
+    fn position(&self, id: i32) -> Option<&Follower> {
+        self.followers
+            .iter()
+            .find(|follower| follower.replica.id == id)
+    }
+
+    /// A follower with the position it had, if that was told to the leader of the same epoch.
+    fn follower(&self, replica: &Replica, same_epoch: bool) -> Follower {
+        let before = self.position(replica.id).filter(|_| same_epoch);
+        let position = |of: fn(&Follower) -> &AtomicI64| {
+            let known = before.map(|before| of(before).load(Ordering::Acquire));
+            AtomicI64::new(known.unwrap_or(UNKNOWN))
+        };
+        Follower {
+            replica: replica.clone(),
+            log_start: position(|follower| &follower.log_start),
+            log_end: position(|follower| &follower.log_end),
+        }
+    }
+
+    /// The high watermark is what every replica in sync has. True when it rose.
+    fn raise_high_watermark(&self, log: &Log) -> bool {
+        let ends = self
+            .in_sync()
+            .map(|follower| follower.log_end.load(Ordering::Acquire));
+        let before = log.high_watermark();
+        match ends.min() {
+            Some(end) if end > before => log.set_high_watermark(end) > before,
+            _ => false,
+        }
+    }
+}
+
+/// A follower that has what a consumer wants.
+#[derive(Debug, Clone, Copy)]
+struct Candidate<'a> {
+    id: i32,
+    rack: Option<&'a str>,
+    log_end: i64,
+}
+
+/// `RackAwareReplicaSelector`: the leader (`None`) if it is in the consumer's rack or no other is, else whoever there
+/// has come furthest.
+fn nearest<'a>(
+    rack: &str,
+    leader_rack: Option<&str>,
+    candidates: impl Iterator<Item = Candidate<'a>>,
+) -> Option<i32> {
+    if leader_rack == Some(rack) {
+        return None;
+    }
+    candidates
+        .filter(|candidate| candidate.rack == Some(rack))
+        .max_by_key(|candidate| (candidate.log_end, candidate.id))
+        .map(|candidate| candidate.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use logcore_storage::LogConfig;
+
+    use super::*;
+
+    fn replica(id: i32, rack: &str, in_sync: bool) -> Replica {
+        Replica {
+            id,
+            rack: Some(rack.to_owned()),
+            in_sync,
+        }
+    }
+
+    fn batch() -> Vec<u8> {
+        let mut builder =
+            logcore_records::BatchBuilder::new(logcore_records::Compression::None, None);
+        builder.append(1, None, Some(b"v"), &[]).unwrap();
+        builder.build().unwrap()
+    }
+
+    // If this failed, a consumer would cross to another data centre beside a replica of its own, or be sent to one that
+    // does not have its offset.
+    #[test]
+    fn the_nearest_replica_is_in_the_consumers_rack() {
+        let candidate = |id, rack, log_end| Candidate {
+            id,
+            rack: Some(rack),
+            log_end,
+        };
+        let all = [
+            candidate(2, "b", 10),
+            candidate(3, "b", 12),
+            candidate(4, "c", 20),
+        ];
+        let from = |rack| nearest(rack, Some("a"), all.into_iter());
+        assert_eq!(
+            [from("a"), from("b"), from("c"), from("d")],
+            [None, Some(3), Some(4), None]
+        );
+        let homeless = Candidate {
+            rack: None,
+            ..all[0]
+        };
+        assert_eq!(nearest("b", None, [homeless].into_iter()), None);
+        assert_eq!(nearest("b", Some("b"), all.into_iter()), None);
+    }
+
+    // If this failed, records would be acknowledged that a replica in sync does not have, or never be.
+    #[test]
+    fn the_high_watermark_is_what_all_in_sync_have() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), LogConfig::default(), false, 0).unwrap();
+        let replicas = Replicas::default();
+        let append = |count| {
+            for _ in 0..count {
+                log.append_as_leader(&mut batch(), 5, 1).unwrap();
+            }
+        };
+        append(2);
+        let three = [
+            replica(1, "a", true),
+            replica(2, "b", true),
+            replica(3, "c", false),
+        ];
+        replicas.set(&three, 1, true, 5, &log);
+        append(3);
+        assert_eq!(log.high_watermark(), 2);
+        assert!(!replicas.note_fetch(3, 5, 0, &log), "not in sync");
+        assert!(!replicas.note_fetch(9, 5, 0, &log), "no replica");
+        assert!(replicas.note_fetch(2, 4, 0, &log));
+        assert_eq!(log.high_watermark(), 4);
+        assert_eq!(replicas.preferred("b", 4), Some(2));
+        assert_eq!(replicas.preferred("b", 5), None, "it has not come so far");
+        assert_eq!(replicas.preferred("c", 4), None, "not in sync");
+        // The third is in sync now, and had come to the end; the second is not known to have.
+        let all = [&three[..2], &[replica(3, "c", true)]].concat();
+        replicas.set(&all, 1, true, 5, &log);
+        assert_eq!(log.high_watermark(), 4);
+        let [alone, third] = [[&three[0]], [&all[2]]].map(|one| one[0].clone());
+        replicas.set(&[alone.clone(), third], 1, true, 5, &log);
+        assert_eq!(log.high_watermark(), 5);
+        append(1);
+        assert_eq!(log.high_watermark(), 5);
+        replicas.set(&[alone], 1, true, 5, &log);
+        append(1);
+        assert_eq!(log.high_watermark(), 7);
+        // In another epoch nobody has told where it is.
+        replicas.set(&all, 1, true, 6, &log);
+        append_in(&log, 6);
+        assert!(!replicas.note_fetch(2, 8, 0, &log));
+        assert_eq!(log.high_watermark(), 7);
+    }
+
+    fn append_in(log: &Log, epoch: i32) {
+        log.append_as_leader(&mut batch(), epoch, 1).unwrap();
+    }
+
+    // If this failed, a topic would take records with too few replicas to keep them, or none on a small cluster.
+    #[test]
+    fn fewer_replicas_than_asked_for_must_all_be_in_sync() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = LogConfig::default();
+        config.set("min.insync.replicas", "2").unwrap();
+        let log = Log::open(dir.path(), config, false, 0).unwrap();
+        let replicas = Replicas::default();
+        assert!(replicas.has_min_in_sync(&log));
+        for (in_sync, enough) in [
+            (&[true][..], true),
+            (&[true, false], false),
+            (&[true, true, false], true),
+            (&[true, false, false], false),
+        ] {
+            let all: Vec<_> = in_sync
+                .iter()
+                .enumerate()
+                .map(|(number, in_sync)| replica(1 + number as i32, "a", *in_sync))
+                .collect();
+            replicas.set(&all, 1, true, 0, &log);
+            assert_eq!(replicas.has_min_in_sync(&log), enough, "{in_sync:?}");
+        }
+    }
+}

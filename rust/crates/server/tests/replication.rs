@@ -1,0 +1,373 @@
+//! A leader with followers, as far as Produce, Fetch and ListOffsets show it: what acks=all waits for, who may read what
+//! from whom. The followers are clients that say they are brokers.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod common;
+
+use common::{
+    Client, Fetch, TestServer, batch, fetched, int, partition, produce, produced, records, request,
+};
+use logcore_protocol::Struct;
+use logcore_server::{PartitionSpec, Replica};
+
+fn replica(id: i32, in_sync: bool) -> Replica {
+    Replica {
+        id,
+        rack: Some(format!("rack{id}")),
+        in_sync,
+    }
+}
+
+/// Partition 0 of `t`, led in epoch 3 by 1, which is the server; 2 is in sync, 3 is if it is said so.
+fn replicated(third: bool) -> PartitionSpec {
+    PartitionSpec {
+        replicas: vec![replica(1, true), replica(2, true), replica(3, third)],
+        ..partition("t", 0)
+    }
+}
+
+fn start(config: &[(&str, &str)]) -> TestServer {
+    let server = TestServer::start(config);
+    server.server.create_partition(&replicated(false)).unwrap();
+    server
+}
+
+fn follow(id: i32, offset: i64) -> Fetch {
+    Fetch {
+        version: 17,
+        replica: id,
+        offset,
+        leader_epoch: 3,
+        ..Fetch::default()
+    }
+}
+
+fn wanting_all(timeout_ms: i32) -> Struct {
+    let mut message = produce("t", -1, &[(0, &batch(&[b"a", b"b"]))]);
+    message.set("timeout_ms", timeout_ms);
+    message
+}
+
+fn code_and_offset(answer: &Struct) -> (i64, i64) {
+    (int(answer, "error_code"), int(answer, "base_offset"))
+}
+
+fn code_of_fetch(fetch: &Fetch, client: &mut Client) -> i64 {
+    int(&fetched(&fetch.call(client))[0], "error_code")
+}
+
+// If this failed, records would be acknowledged that only one disk has, or a consumer would see them.
+#[test]
+fn acks_all_waits_for_the_replicas_in_sync() {
+    let server = start(&[]);
+    let (mut producer, mut follower, mut consumer) =
+        (server.client(), server.client(), server.client());
+    producer.send(0, 9, wanting_all(60_000));
+    producer.send(18, 0, request(18));
+    server.wait_for_metric("delayed_produces", 1);
+    let response = Fetch::default().call(&mut consumer);
+    assert!(records(&fetched(&response)[0]).is_empty());
+    let response = follow(2, 0).call(&mut follower);
+    let part = &fetched(&response)[0];
+    assert_eq!(
+        (int(part, "error_code"), int(part, "high_watermark")),
+        (0, 0)
+    );
+    assert!(
+        !records(part).is_empty(),
+        "a follower reads above the high watermark"
+    );
+    // Of a replica that is not in sync nothing is waited for, and it makes nobody wait less.
+    follow(3, 2).call(&mut follower);
+    let poll = Fetch {
+        wait_ms: 60_000,
+        ..Fetch::default()
+    };
+    consumer.send(1, poll.version, poll.message());
+    server.wait_for_metric("delayed_fetches", 1);
+    assert_eq!(server.server.offsets("t", 0).unwrap().high_watermark, 0);
+    follow(2, 2).call(&mut follower);
+    let (_, body) = producer.receive(0, 9);
+    assert_eq!(code_and_offset(&produced(&body)), (0, 0));
+    producer.receive(18, 0);
+    let (_, body) = consumer.receive(1, poll.version);
+    let part = &fetched(&body)[0];
+    assert_eq!(int(part, "high_watermark"), 2);
+    assert!(!records(part).is_empty());
+    server.wait_for_metric("delayed_produces", 0);
+    // With acks=1 nobody waits.
+    let body = producer.call(0, 9, produce("t", 1, &[(0, &batch(&[b"c"]))]));
+    assert_eq!(code_and_offset(&produced(&body)), (0, 2));
+}
+
+// If this failed, a producer would hang beyond its patience, or not be told to ask the new leader.
+#[test]
+fn acks_all_ends_with_its_time_its_leader_and_the_server() {
+    let server = start(&[]);
+    let mut producer = server.client();
+    let body = producer.call(0, 9, wanting_all(50));
+    assert_eq!(code_and_offset(&produced(&body)), (7, 0));
+    producer.send(0, 10, wanting_all(60_000));
+    server.wait_for_metric("delayed_produces", 1);
+    let moved = PartitionSpec {
+        leader_id: 2,
+        leader_epoch: 4,
+        ..replicated(false)
+    };
+    server.server.create_partition(&moved).unwrap();
+    let answer = produced(&producer.receive(0, 10).1);
+    assert_eq!(code_and_offset(&answer), (6, 2));
+    let leader = answer
+        .get("current_leader")
+        .unwrap()
+        .as_struct()
+        .unwrap()
+        .clone();
+    assert_eq!(
+        (int(&leader, "leader_id"), int(&leader, "leader_epoch")),
+        (2, 4)
+    );
+    let back = PartitionSpec {
+        leader_epoch: 5,
+        ..replicated(false)
+    };
+    server.server.create_partition(&back).unwrap();
+    producer.send(0, 9, wanting_all(60_000));
+    server.wait_for_metric("delayed_produces", 1);
+    server.server.delete_topic("t").unwrap();
+    assert_eq!(
+        code_and_offset(&produced(&producer.receive(0, 9).1)),
+        (6, 4)
+    );
+    server.server.create_partition(&replicated(false)).unwrap();
+    producer.send(0, 9, wanting_all(60_000));
+    server.wait_for_metric("delayed_produces", 1);
+    server
+        .server
+        .stop(std::time::Duration::from_secs(20))
+        .unwrap();
+    assert_eq!(
+        code_and_offset(&produced(&producer.receive(0, 9).1)),
+        (7, 0)
+    );
+}
+
+// If this failed, a producer that wants two copies would be content with one, without knowing.
+#[test]
+fn too_few_replicas_in_sync_refuse_acks_all() {
+    let server = start(&[("min.insync.replicas", "2")]);
+    let mut producer = server.client();
+    producer.send(0, 9, wanting_all(60_000));
+    server.wait_for_metric("delayed_produces", 1);
+    // The ISR shrinks under the append: what is alone in sync has it, which is less than was asked for.
+    let mut alone = replicated(false);
+    alone.replicas[1].in_sync = false;
+    server.server.create_partition(&alone).unwrap();
+    assert_eq!(
+        code_and_offset(&produced(&producer.receive(0, 9).1)),
+        (20, 0)
+    );
+    let answer = produced(&producer.call(0, 9, wanting_all(1000)));
+    assert_eq!(
+        (code_and_offset(&answer), int(&answer, "log_start_offset")),
+        ((19, -1), 0)
+    );
+    let body = producer.call(0, 9, produce("t", 1, &[(0, &batch(&[b"c"]))]));
+    assert_eq!(code_and_offset(&produced(&body)), (0, 2));
+    // Of a partition with one replica no two can be asked for.
+    let body = producer.call(0, 9, produce("t", -1, &[(1, &batch(&[b"c"]))]));
+    assert_eq!(code_and_offset(&produced(&body)), (0, 0));
+}
+
+// If this failed, a broker that is no replica could move a high watermark, or a replica not follow its leader.
+#[test]
+fn only_replicas_follow() {
+    let server = start(&[]);
+    let mut client = server.client();
+    for (fetch, expected) in [
+        (follow(2, 0), 0),
+        (follow(9, 0), 75),
+        (
+            Fetch {
+                leader_epoch: -1,
+                ..follow(9, 0)
+            },
+            6,
+        ),
+        (
+            Fetch {
+                leader_epoch: 2,
+                ..follow(2, 0)
+            },
+            74,
+        ),
+        (
+            Fetch {
+                leader_epoch: 4,
+                ..follow(2, 0)
+            },
+            75,
+        ),
+        (
+            Fetch {
+                version: 12,
+                ..follow(2, 0)
+            },
+            0,
+        ),
+    ] {
+        assert_eq!(code_of_fetch(&fetch, &mut client), expected);
+    }
+    let mut elsewhere = replicated(false);
+    elsewhere.leader_id = 2;
+    server.server.create_partition(&elsewhere).unwrap();
+    assert_eq!(code_of_fetch(&follow(3, 0), &mut client), 6);
+}
+
+// If this failed, consumers could not read from the replica beside them, or would see there what may yet be lost.
+#[test]
+fn consumers_read_from_followers_up_to_the_high_watermark() {
+    let server = start(&[]);
+    let mut client = server.client();
+    client.call(0, 9, produce("t", 1, &[(0, &batch(&[b"a"]))]));
+    follow(2, 1).call(&mut client);
+    client.call(0, 9, produce("t", 1, &[(0, &batch(&[b"b"]))]));
+    let mut elsewhere = replicated(false);
+    (elsewhere.leader_id, elsewhere.leader_epoch) = (2, 4);
+    server.server.create_partition(&elsewhere).unwrap();
+    let reads = |version, leader_epoch, replica| Fetch {
+        version,
+        leader_epoch,
+        replica,
+        ..Fetch::default()
+    };
+    for (fetch, expected) in [
+        (reads(10, -1, -1), 6),
+        (reads(11, -1, -1), 0),
+        (reads(17, 4, -1), 0),
+        (reads(17, 3, -1), 74),
+        (reads(17, 5, -1), 75),
+        (reads(10, -1, -2), 0),
+    ] {
+        assert_eq!(code_of_fetch(&fetch, &mut client), expected);
+    }
+    let response = reads(11, -1, -1).call(&mut client);
+    let part = &fetched(&response)[0];
+    let first = logcore_records::Batch::parse(&records(part))
+        .unwrap()
+        .bytes
+        .len();
+    assert_eq!(
+        (int(part, "high_watermark"), records(part).len()),
+        (1, first)
+    );
+    assert_eq!(list(&mut client, 9, -1, -1), (6, -1, -1));
+    assert_eq!(list(&mut client, 9, -2, -1), (0, 2, 4));
+    // Before anybody said who leads, nobody is served.
+    let unknown = PartitionSpec {
+        leader_id: -1,
+        leader_epoch: -1,
+        ..partition("t", 0)
+    };
+    server.server.create_partition(&unknown).unwrap();
+    assert_eq!(code_of_fetch(&reads(17, -1, -1), &mut client), 6);
+}
+
+// If this failed, consumers would read across data centres (KIP-392), or be sent to a replica that lacks their offset.
+#[test]
+fn a_consumer_is_sent_to_the_replica_in_its_rack() {
+    let selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector";
+    let server = start(&[("replica.selector.class", selector)]);
+    server.server.create_partition(&replicated(true)).unwrap();
+    let mut client = server.client();
+    client.call(0, 9, produce("t", 1, &[(0, &batch(&[b"a"]))]));
+    follow(2, 1).call(&mut client);
+    let mut ask = |version, rack, offset| {
+        let fetch = Fetch {
+            version,
+            rack,
+            offset,
+            ..Fetch::default()
+        };
+        let response = fetch.call(&mut client);
+        let part = fetched(&response)[0].clone();
+        (
+            int(&part, "preferred_read_replica"),
+            records(&part).is_empty(),
+        )
+    };
+    assert_eq!(ask(11, "rack2", 0), (2, true));
+    assert_eq!(ask(17, "rack2", 1), (2, true));
+    assert_eq!(ask(17, "rack1", 0).0, -1);
+    assert_eq!(ask(17, "elsewhere", 0).0, -1);
+    assert_eq!(ask(17, "", 0).0, -1);
+    // It has not said where it is.
+    assert_eq!(ask(17, "rack3", 0).0, -1);
+    // A session is told, too, and no wait keeps it from being told.
+    let fetch = Fetch {
+        rack: "rack2",
+        session: (0, 0),
+        wait_ms: 60_000,
+        ..Fetch::default()
+    };
+    let response = fetch.call(&mut client);
+    assert_eq!(int(&fetched(&response)[0], "preferred_read_replica"), 2);
+}
+
+/// ListOffsets of partition 0: error code, offset and epoch.
+fn list(client: &mut Client, version: i16, replica: i32, timestamp: i64) -> (i64, i64, i64) {
+    let mut message = request(2);
+    message.set("replica_id", replica);
+    let mut topic = message.element("topics").with("name", "t");
+    let part = topic.element("partitions").with("timestamp", timestamp);
+    topic.push("partitions", part.with("current_leader_epoch", -1));
+    message.push("topics", topic);
+    let body = client.call(2, version, message);
+    let topic = body
+        .get("topics")
+        .unwrap()
+        .structs()
+        .next()
+        .unwrap()
+        .clone();
+    let part = topic
+        .get("partitions")
+        .unwrap()
+        .structs()
+        .next()
+        .unwrap()
+        .clone();
+    (
+        int(&part, "error_code"),
+        int(&part, "offset"),
+        int(&part, "leader_epoch"),
+    )
+}
+
+// If this failed, the end that a consumer is told could go back with a change of leaders (KIP-207).
+#[test]
+fn a_new_leader_tells_no_end_it_is_not_sure_of() {
+    let server = start(&[]);
+    let mut client = server.client();
+    assert_eq!(list(&mut client, 9, -1, -1), (0, 0, 3));
+    assert_eq!(list(&mut client, 9, -1, -2), (0, 0, 3));
+    client.call(0, 9, produce("t", 1, &[(0, &batch(&[b"a"]))]));
+    assert_eq!(list(&mut client, 9, -1, -1), (0, 0, 3));
+    assert_eq!(list(&mut client, 9, 2, -1), (0, 1, 3));
+    let anew = PartitionSpec {
+        leader_epoch: 4,
+        ..replicated(false)
+    };
+    server.server.create_partition(&anew).unwrap();
+    assert_eq!(list(&mut client, 9, -1, -1), (78, -1, -1));
+    assert_eq!(list(&mut client, 4, -1, -1), (5, -1, -1));
+    assert_eq!(list(&mut client, 9, -1, 5), (78, -1, -1));
+    assert_eq!(list(&mut client, 9, -1, -2), (0, 0, 3));
+    assert_eq!(list(&mut client, 9, 2, -1), (0, 1, 4));
+    let follower = Fetch {
+        leader_epoch: 4,
+        ..follow(2, 1)
+    };
+    assert_eq!(code_of_fetch(&follower, &mut client), 0);
+    assert_eq!(list(&mut client, 9, -1, -1), (0, 1, 4));
+}

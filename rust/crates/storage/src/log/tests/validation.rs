@@ -1,0 +1,249 @@
+//! What of a producer's records is refused one by one, and what the leader changes of its batches.
+
+use super::*;
+use crate::record_faults::{Fault, RecordFaults};
+
+fn keyed(compression: Compression, keys: &[Option<&[u8]>], timestamp: i64) -> Vec<u8> {
+    let mut builder = BatchBuilder::new(compression, None);
+    for key in keys {
+        builder
+            .append(timestamp, *key, Some(b"value"), &[(b"h", Some(b"1"))])
+            .unwrap();
+    }
+    builder.build().unwrap()
+}
+
+fn refused(log: &Log, batch: &[u8]) -> RecordFaults {
+    match log.append_as_leader(&mut batch.to_vec(), 0, 10_000) {
+        Err(StorageError::InvalidRecords(faults)) => faults,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn opened(dir: &Path, settings: &[(&str, &str)]) -> Log {
+    let mut config = small();
+    for (name, value) in settings {
+        assert!(config.set(name, value).unwrap());
+    }
+    Log::open(dir, config, false, 0).unwrap()
+}
+
+/// The stored batch at an offset.
+fn stored(log: &Log, offset: i64) -> Vec<u8> {
+    let slice = log.read(offset, 1, log.log_end_offset(), true).unwrap();
+    let bytes = slice.read_to_vec().unwrap();
+    Batch::parse(&bytes).unwrap().verify_crc().unwrap();
+    bytes
+}
+
+// Broken if it failed: a producer could not tell which of its records to drop, or would drop good ones.
+#[test]
+fn each_bad_record_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = opened(
+        dir.path(),
+        &[
+            ("cleanup.policy", "compact"),
+            ("message.timestamp.before.max.ms", "1000"),
+        ],
+    );
+    for codec in [Compression::None, Compression::Zstd] {
+        let key: Option<&[u8]> = Some(b"k");
+        let faults = refused(&log, &keyed(codec, &[key, None, key, None], 9_500));
+        let found: Vec<_> = faults
+            .first()
+            .iter()
+            .map(|one| (one.index, one.fault))
+            .collect();
+        assert_eq!(found, [(1, Fault::Keyless), (3, Fault::Keyless)]);
+        assert!(!faults.is_about_time());
+        assert_eq!(faults.compressed, codec != Compression::None);
+        let late = Fault::Time {
+            timestamp: 8_999,
+            offset: 1,
+            earliest: 9_000,
+            latest: 10_000i64.wrapping_add(i64::MAX),
+        };
+        let faults = refused(&log, &keyed(codec, &[None, key], 8_999));
+        assert_eq!((faults.first()[1].fault, faults.count()), (late, 2));
+        assert!(faults.is_about_time());
+    }
+    assert_eq!(log.log_end_offset(), 0);
+}
+
+// Broken if it failed: a batch of millions of bad records would cost the broker many times its size.
+#[test]
+fn the_faults_that_are_kept_are_few() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = opened(dir.path(), &[("cleanup.policy", "compact")]);
+    let faults = refused(&log, &keyed(Compression::Zstd, &[None; 5000], 1));
+    assert_eq!((faults.first().len(), faults.count()), (1000, 5000));
+}
+
+// Broken if it failed: a producer could pass its clock off as the broker's, or lose records over a flag.
+#[test]
+fn only_the_broker_gives_append_times() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut claimed = batch_at(7, &[b"a"]);
+    logcore_records::set_log_append_time_in_place(&mut claimed, 9);
+    let log = opened(dir.path(), &[("message.timestamp.type", "LogAppendTime")]);
+    let faults = refused(&log, &claimed);
+    assert!(matches!(
+        faults.first()[0].fault,
+        Fault::AppendTime {
+            timestamp: 9,
+            value_bytes: Some(1),
+            ..
+        }
+    ));
+    let dir = tempfile::tempdir().unwrap();
+    let log = opened(dir.path(), &[]);
+    log.append_as_leader(&mut claimed, 0, 50).unwrap();
+    let header = Batch::parse(&stored(&log, 0)).unwrap().header;
+    assert_eq!(header.timestamp_type(), TimestampType::CreateTime);
+    assert_eq!((header.base_timestamp, header.max_timestamp), (7, 9));
+    logcore_records::set_log_append_time_in_place(&mut claimed, -1);
+    assert!(refused(&log, &claimed).is_about_time());
+}
+
+// Broken if it failed: a topic's codec would not be that of its batches, or what they say would change with it.
+#[test]
+fn batches_get_the_codec_of_their_topic() {
+    for target in Compression::ALL {
+        let name = if target == Compression::None {
+            "uncompressed"
+        } else {
+            target.name()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let log = opened(dir.path(), &[("compression.type", name)]);
+        for (number, codec) in Compression::ALL.into_iter().enumerate() {
+            let mut builder = BatchBuilder::new(codec, None);
+            builder.set_producer_state(7, 0, 2 * number as i32);
+            for key in [None, Some(&b"k"[..])] {
+                builder
+                    .append(1000 - number as i64, key, Some(&[9; 300]), &[(b"h", None)])
+                    .unwrap();
+            }
+            let sent = builder.build().unwrap();
+            let appended = log.append_as_leader(&mut sent.clone(), 4, 5000).unwrap();
+            assert_eq!(appended.first_offset, 2 * number as i64);
+            let bytes = stored(&log, appended.first_offset);
+            let (was, is) = (Batch::parse(&sent).unwrap(), Batch::parse(&bytes).unwrap());
+            assert_eq!(is.header.compression().unwrap(), target);
+            assert_eq!(appended.bytes, is.bytes.len() as u64);
+            assert_eq!(is.header.partition_leader_epoch, 4);
+            assert_eq!(
+                (
+                    is.header.producer_id,
+                    is.header.base_sequence,
+                    is.header.max_timestamp
+                ),
+                (7, was.header.base_sequence, was.header.max_timestamp)
+            );
+            if codec == target {
+                assert_eq!(bytes[16..], sent[16..], "it had the codec already");
+            }
+            let (was, is) = (was.records(1 << 20).unwrap(), is.records(1 << 20).unwrap());
+            for (was, is) in was.iter().zip(is.iter()) {
+                let (was, is) = (was.unwrap(), is.unwrap());
+                assert_eq!(
+                    (was.timestamp, was.key, was.value),
+                    (is.timestamp, is.key, is.value)
+                );
+                assert!(was.headers().eq(is.headers()));
+            }
+            // A retry is known by its producer, whatever it is compressed with.
+            let again = log.append_as_leader(&mut sent.clone(), 4, 5000).unwrap();
+            assert!(again.duplicate);
+        }
+    }
+}
+
+// Broken if it failed: a level would be taken and forgotten, or a batch grow beyond what its topic allows.
+#[test]
+fn levels_and_limits_hold_for_what_is_recompressed() {
+    let text: Vec<u8> = (0..60_000u32)
+        .flat_map(|n| (n * n % 977).to_string().into_bytes())
+        .collect();
+    let size = |settings: &[(&str, &str)]| {
+        let dir = tempfile::tempdir().unwrap();
+        let roomy = [
+            ("segment.bytes", "1000000"),
+            ("max.message.bytes", "1000000"),
+        ];
+        let log = opened(dir.path(), &[&roomy, settings].concat());
+        let appended = log
+            .append_as_leader(&mut batch_at(1, &[&text]), 0, 1)
+            .unwrap();
+        appended.bytes
+    };
+    for (codec, least, most) in [("gzip", "1", "9"), ("zstd", "-7", "19")] {
+        let level = format!("compression.{codec}.level");
+        let [fast, small] =
+            [least, most].map(|n| size(&[("compression.type", codec), (&level, n)]));
+        assert!(
+            small < fast,
+            "{codec}: {small} at {most}, {fast} at {least}"
+        );
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let log = opened(
+        dir.path(),
+        &[
+            ("compression.type", "uncompressed"),
+            ("max.message.bytes", "500"),
+        ],
+    );
+    let mut builder = BatchBuilder::new(Compression::Zstd, None);
+    builder.append(1, None, Some(&[0; 1000]), &[]).unwrap();
+    let error = log
+        .append_as_leader(&mut builder.build().unwrap(), 0, 1)
+        .unwrap_err();
+    assert_eq!((error.kafka_code(), log.log_end_offset()), (10, 0));
+}
+
+// Broken if it failed: a consumer would not learn that an empty partition has a leader, and of which epoch.
+#[test]
+fn an_epoch_begins_with_its_leader() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    assert_eq!(log.epoch_end_offset(4), None);
+    log.begin_epoch(4);
+    assert_eq!(log.epoch_end_offset(4), Some((4, 0)));
+    assert_eq!((log.epoch_start(4), log.epoch_start(3)), (Some(0), None));
+    log.append_as_leader(&mut batch_at(1, &[b"a"]), 4, 1)
+        .unwrap();
+    log.begin_epoch(6);
+    log.begin_epoch(5);
+    assert_eq!((log.latest_epoch(), log.epoch_start(6)), (Some(6), Some(1)));
+    assert_eq!(log.epoch_end_offset(4), Some((4, 1)));
+    assert_eq!(
+        log.append_as_leader(&mut batch_at(1, &[b"b"]), 4, 1)
+            .unwrap_err()
+            .kafka_code(),
+        74
+    );
+    log.append_as_leader(&mut batch_at(1, &[b"b"]), 6, 1)
+        .unwrap();
+    drop(log);
+    let log = Log::open(dir.path(), small(), false, 0).unwrap();
+    assert_eq!((log.epoch_of(0), log.epoch_of(1)), (Some(4), Some(6)));
+}
+
+// Broken if it failed: a long poll would wait for bytes that no read of its segment can have.
+#[test]
+fn a_read_is_known_to_stop_at_its_segment() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    log.append_as_leader(&mut batch_at(1, &[b"a", b"b"]), 0, 1)
+        .unwrap();
+    assert!(!log.is_behind_segment_of(0, 2));
+    log.roll(1).unwrap();
+    assert!(log.is_behind_segment_of(0, 2));
+    assert!(!log.is_behind_segment_of(2, 2));
+    log.append_as_leader(&mut batch_at(1, &[b"c"]), 0, 1)
+        .unwrap();
+    assert!(log.is_behind_segment_of(1, 3));
+    assert!(!log.is_behind_segment_of(2, 3));
+}

@@ -1,0 +1,159 @@
+//! What is wrong with single records of a batch, told one by one so that a producer can drop them (KIP-467).
+//!
+//! Pure values. What the wire says of them is the server's.
+
+use std::fmt;
+
+use logcore_records::{Batch, Record, RecordError, TimestampType};
+
+use crate::config::LogConfig;
+
+/// How many faults are kept. A batch may have millions of records, and its sender gets the point sooner.
+const FAULTS_KEPT: usize = 1000;
+
+/// The timestamp of a record without one.
+const NO_TIME: i64 = -1;
+
+/// Why a record is not allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// A compacted topic needs a key.
+    Keyless,
+    /// Its time is outside of what the topic accepts; all in milliseconds since the epoch.
+    Time {
+        timestamp: i64,
+        /// As it was sent, counted from the batch's first.
+        offset: i64,
+        earliest: i64,
+        latest: i64,
+    },
+    /// Its batch says that a broker gave it its time.
+    AppendTime {
+        timestamp: i64,
+        offset: i64,
+        key_bytes: Option<usize>,
+        value_bytes: Option<usize>,
+    },
+}
+
+/// One record that is not allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordFault {
+    /// Its number in the batch.
+    pub index: i32,
+    pub fault: Fault,
+}
+
+/// The records of a batch that are not allowed; there is at least one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordFaults {
+    first: Vec<RecordFault>,
+    count: usize,
+    about_time: bool,
+    /// The batch is compressed.
+    pub compressed: bool,
+}
+
+impl RecordFaults {
+    /// The first of them, in order.
+    pub fn first(&self) -> &[RecordFault] {
+        &self.first
+    }
+
+    /// How many there are, beyond the first ones too.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// True when the time of any is why.
+    pub fn is_about_time(&self) -> bool {
+        self.about_time
+    }
+
+    fn note(&mut self, index: usize, fault: Fault) {
+        self.count += 1;
+        self.about_time |= fault != Fault::Keyless;
+        if self.first.len() < FAULTS_KEPT {
+            let index = i32::try_from(index).unwrap_or(i32::MAX);
+            self.first.push(RecordFault { index, fault });
+        }
+    }
+}
+
+impl fmt::Display for RecordFaults {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(RecordFault { index, fault }) = self.first.first() else {
+            return formatter.write_str("no record is refused");
+        };
+        write!(
+            formatter,
+            "{} records of the batch are refused; record {index} ",
+            self.count
+        )?;
+        match fault {
+            Fault::Keyless => formatter.write_str("has no key, which a compacted topic needs"),
+            Fault::Time {
+                timestamp,
+                earliest,
+                latest,
+                ..
+            } => write!(
+                formatter,
+                "has the timestamp {timestamp}, which is not within {earliest} and {latest} (message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
+            ),
+            Fault::AppendTime { .. } => {
+                formatter.write_str("has the log append time flag, which only the broker may set")
+            }
+        }
+    }
+}
+
+/// Looks at each record of a batch, decompressing to at most `limit` bytes (`LogValidator.validateRecord`).
+pub(crate) fn find(
+    batch: &Batch<'_>,
+    config: &LogConfig,
+    now_ms: i64,
+    limit: usize,
+) -> Result<Option<RecordFaults>, RecordError> {
+    let mut faults = RecordFaults {
+        first: Vec::new(),
+        count: 0,
+        about_time: false,
+        compressed: batch.header.compression()? != logcore_records::Compression::None,
+    };
+    let appended = batch.header.timestamp_type() == TimestampType::LogAppendTime;
+    for (index, record) in batch.records(limit)?.iter().enumerate() {
+        if let Some(fault) = fault_of(&record?, appended, config, now_ms) {
+            faults.note(index, fault);
+        }
+    }
+    Ok((faults.count > 0).then_some(faults))
+}
+
+fn fault_of(record: &Record<'_>, appended: bool, config: &LogConfig, now_ms: i64) -> Option<Fault> {
+    let (timestamp, offset) = (record.timestamp, record.offset);
+    if config.cleanup_compact && record.key.is_none() {
+        return Some(Fault::Keyless);
+    }
+    if config.timestamp_type == TimestampType::CreateTime && timestamp != NO_TIME {
+        return is_outside(timestamp, config, now_ms).then(|| Fault::Time {
+            timestamp,
+            offset,
+            earliest: now_ms.wrapping_sub(config.timestamp_before_max_ms),
+            latest: now_ms.wrapping_add(config.timestamp_after_max_ms),
+        });
+    }
+    appended.then(|| Fault::AppendTime {
+        timestamp,
+        offset,
+        key_bytes: record.key.map(<[u8]>::len),
+        value_bytes: record.value.map(<[u8]>::len),
+    })
+}
+
+/// Whether a create time is too far from the broker's time.
+pub(crate) fn is_outside(timestamp: i64, config: &LogConfig, now_ms: i64) -> bool {
+    timestamp != NO_TIME
+        && (now_ms.saturating_sub(timestamp) > config.timestamp_before_max_ms
+            || timestamp.saturating_sub(now_ms) > config.timestamp_after_max_ms)
+}
