@@ -475,6 +475,9 @@ class Measurements:
         log failed; sorted.
         """
     @property
+    def connections(self) -> list[tuple[str, int]]:
+        """By listener: name and connections that are open."""
+    @property
     def gauges(self) -> dict[str, float]:
         """What is measured of the server as a whole, by name."""
 

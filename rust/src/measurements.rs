@@ -95,6 +95,11 @@ impl PyMeasurements {
     }
 
     #[getter]
+    fn connections(&self) -> Vec<(String, u64)> {
+        self.0.connections.clone()
+    }
+
+    #[getter]
     fn gauges<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let gauges = PyDict::new(py);
         for (name, value) in &self.0.gauges {

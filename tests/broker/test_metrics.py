@@ -164,12 +164,13 @@ def check_cluster(samples: Samples) -> None:
         ("kafka_log_logmanager_remaininglogstorecover", 0),
         ("kafka_network_requestchannel_requestqueuesize", 0),
         ("kafka_server_kafkaserver_brokerstate", BrokerState.RUNNING),
-        ("logcore_connections", 1),
     ):
         assert value(samples, name) == expected, name
-    assert (
-        value(samples, "kafka_server_delayedoperationpurgatory_purgatorysize", delayedOperation="Fetch") == 0
-    )
+    connections = "kafka_server_socket_server_metrics_connection_count"
+    assert value(samples, connections, listener="PLAINTEXT") == 1
+    for operation in ("Fetch", "Produce"):
+        name = "kafka_server_delayedoperationpurgatory_purgatorysize"
+        assert value(samples, name, delayedOperation=operation) == 0
     assert 0 <= value(samples, "kafka_network_socketserver_networkprocessoravgidle_percent") <= 1
     assert value(samples, "logcore_uptime_seconds") > 0
     assert value(samples, "process_resident_memory_bytes") > 0

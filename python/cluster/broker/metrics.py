@@ -50,7 +50,6 @@ _GAUGES = {
         "kafka_log_logmanager_offlinelogdirectorycount",
         "Log directories whose disk failed.",
     ),
-    "connections": ("logcore_connections", "Connections that are open."),
     "network_threads": ("logcore_network_threads", "Threads that serve connections."),
     "recovered_bytes": ("logcore_recovered_bytes", "Bytes this start checked in logs that were not closed."),
 }
@@ -180,6 +179,12 @@ def _topics(measured: Measurements) -> Iterator[Metric]:
 
 
 def _server(measured: Measurements) -> Iterator[Metric]:
+    connections = GaugeMetricFamily(
+        "kafka_server_socket_server_metrics_connection_count", "Connections open.", labels=["listener"]
+    )
+    for listener, count in measured.connections:
+        connections.add_metric([listener], count)
+    yield connections
     gauges = measured.gauges
     for name, value in gauges.items():
         if name in _GAUGES:

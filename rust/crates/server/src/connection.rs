@@ -19,6 +19,7 @@ use crate::api::{Outcome, fetch, list_offsets, native_versions, offset_for_leade
 use crate::connection_quotas::Seat;
 use crate::control::{Answer, ConnectionInfo, ControlRequest};
 use crate::frame::{Frame, FrameError, FrameReader};
+use crate::lines::Level;
 use crate::memory::Charge;
 use crate::metrics::Stages;
 use crate::quotas::Meter;
@@ -57,7 +58,8 @@ pub(crate) async fn serve(
     let Some(apis) = shared.apis.get() else {
         return;
     };
-    let id = info.id.clone();
+    let about = Arc::clone(&info);
+    let id = &about.id;
     let memory = Arc::clone(&shared.memory);
     let mut connection = Connection {
         shared,
@@ -70,17 +72,25 @@ pub(crate) async fn serve(
     };
     match connection.run().await {
         End::Quiet => {}
-        End::Idle => shared.lines.info(format!(
-            "connection {id} closed: idle for connections.max.idle.ms"
-        )),
-        End::GivesWay => shared.lines.info(format!(
-            "connection {id} closed: there are more than max.connections and it was the idlest"
-        )),
+        End::Idle => shared.lines.push_with(
+            Level::Info,
+            format!("connection {id} closed: idle for connections.max.idle.ms"),
+            about.fields(),
+        ),
+        End::GivesWay => shared.lines.push_with(
+            Level::Info,
+            format!(
+                "connection {id} closed: there are more than max.connections and it was the idlest"
+            ),
+            about.fields(),
+        ),
         End::Refused(reason) => {
             shared.metrics.connections_refused.add(1);
-            shared
-                .lines
-                .warning(format!("connection {id} closed: {reason}"));
+            shared.lines.push_with(
+                Level::Warning,
+                format!("connection {id} closed: {reason}"),
+                about.fields(),
+            );
         }
     }
 }

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use logcore_protocol::{ProtocolError, RequestHeader, Value};
 
+use crate::lines::Fields;
 use crate::memory::Charge;
 use crate::metrics::ErrorCounts;
 use crate::response;
@@ -35,6 +36,16 @@ pub struct ConnectionInfo {
     pub listener: String,
     /// Who the peer is (`KafkaPrincipal`'s name).
     pub principal: String,
+}
+
+impl ConnectionInfo {
+    /// What a log line about it tells a machine.
+    pub(crate) fn fields(&self) -> Fields {
+        vec![
+            ("connection", self.id.clone()),
+            ("listener", self.listener.clone()),
+        ]
+    }
 }
 
 /// A decoded request that waits for its answer.

@@ -32,7 +32,9 @@ pub struct Measurements {
     pub all_topics: Vec<u64>,
     /// By partition that is there.
     pub partitions: Vec<PartitionMeasurements>,
-    /// What rises and falls, by name.
+    /// Connections that are open, by listener.
+    pub connections: Vec<(String, u64)>,
+    /// What is measured of the server as a whole, by name.
     pub gauges: Vec<(&'static str, f64)>,
 }
 
@@ -84,6 +86,7 @@ impl Measurements {
                 .collect(),
             all_topics: all_topics.to_vec(),
             partitions: measured,
+            connections: shared.connections.open(),
             gauges: gauges(shared),
         }
     }

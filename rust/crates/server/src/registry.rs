@@ -13,6 +13,7 @@ use parking_lot::RwLock;
 use logcore_storage::Log;
 
 use crate::codes::ErrorCode;
+use crate::lines::Fields;
 use crate::metrics::{TOPIC_COUNTERS, TopicCounts};
 use crate::purgatory::{HasWaitingRoom, WaitingRoom};
 use crate::replicas::{Replica, Replicas};
@@ -78,6 +79,14 @@ impl Partition {
             leadership: AtomicU64::new(Leadership::UNKNOWN.pack()),
             room: WaitingRoom::default(),
         }
+    }
+
+    /// What a log line about it tells a machine.
+    pub(crate) fn fields(&self) -> Fields {
+        vec![
+            ("topic", self.topic.to_string()),
+            ("partition", self.index.to_string()),
+        ]
     }
 
     pub(crate) fn leadership(&self) -> Leadership {

@@ -31,26 +31,23 @@ pub(crate) fn tell(
 
 fn fields(info: &ConnectionInfo, header: &RequestHeader) -> Fields {
     let api = schema(header.api_key, Direction::Request).map_or("?", |schema| schema.name);
-    vec![
-        ("api", api.to_owned()),
-        (
-            "client_id",
-            header.client_id.as_deref().unwrap_or_default().to_owned(),
-        ),
-        ("connection", info.id.clone()),
-        ("listener", info.listener.clone()),
-    ]
+    let client_id = header.client_id.as_deref().unwrap_or_default();
+    let mut fields = info.fields();
+    fields.extend([("api", api.to_owned()), ("client_id", client_id.to_owned())]);
+    fields.push(("principal", info.principal.clone()));
+    fields
 }
 
 fn line(info: &ConnectionInfo, header: &RequestHeader, stages: &Stages) -> String {
     let name = schema(header.api_key, Direction::Request).map_or("?", |schema| schema.name);
     let ms = |time: std::time::Duration| format!("{:.1}", time.as_secs_f64() * 1e3);
     format!(
-        "slow request: {name} v{} client {:?} connection {} listener {}: own {} ms (request queue {}, local {}, response queue {}), waiting {} ms, throttle {} ms, {} bytes",
+        "slow request: {name} v{} client {:?} connection {} listener {} principal {}: own {} ms (request queue {}, local {}, response queue {}), waiting {} ms, throttle {} ms, {} bytes",
         header.api_version,
         header.client_id.as_deref().unwrap_or_default(),
         info.id,
         info.listener,
+        info.principal,
         ms(stages.own()),
         ms(stages.request_queue),
         ms(stages.local()),

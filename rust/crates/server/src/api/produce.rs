@@ -470,12 +470,16 @@ fn refuse_append(shared: &Shared, place: &Partition, error: StorageError) -> Ref
     let partition = format!("{}-{}", place.topic, place.index);
     let text = format!("Produce to {partition} refused: {error}");
     if error.is_storage_failure() {
-        shared.lines.seldom(Level::Error, &text.clone(), text);
+        shared
+            .lines
+            .seldom_with(Level::Error, &text.clone(), text, || place.fields());
         return code.into();
     }
     // The text tells positions and numbers, so it is not the key.
     let key = format!("refused {partition} {}", code.0);
-    shared.lines.seldom(Level::Warning, &key, text);
+    shared
+        .lines
+        .seldom_with(Level::Warning, &key, text, || place.fields());
     let faults = match error {
         StorageError::InvalidRecords(faults) => Some(faults),
         _ => None,

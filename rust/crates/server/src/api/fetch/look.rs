@@ -353,10 +353,11 @@ fn diverging(place: &Partition, wanted: &Wanted) -> Result<Option<(i32, i64)>, R
 fn failed(shared: &Shared, place: &Partition, error: &StorageError) -> Refused {
     if error.is_storage_failure() {
         let partition = format!("{}-{}", place.topic, place.index);
-        shared.lines.seldom(
+        shared.lines.seldom_with(
             Level::Error,
             &format!("fetch {partition} {:?}", std::mem::discriminant(error)),
             format!("Fetch of {partition} failed: {error}"),
+            || place.fields(),
         );
     }
     ErrorCode(error.kafka_code()).into()
