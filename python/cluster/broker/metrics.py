@@ -182,8 +182,8 @@ def _server(measured: Measurements) -> Iterator[Metric]:
     connections = GaugeMetricFamily(
         "kafka_server_socket_server_metrics_connection_count", "Connections open.", labels=["listener"]
     )
-    for listener, count in measured.connections:
-        connections.add_metric([listener], count)
+    for listener, open_now in measured.connections:
+        connections.add_metric([listener], open_now)
     yield connections
     gauges = measured.gauges
     for name, value in gauges.items():
