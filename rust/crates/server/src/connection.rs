@@ -154,25 +154,11 @@ impl<T: Transport> Connection<'_, T> {
         if let Some(memory) = memory {
             self.reader.recycle(memory, charge);
         }
-        let mut response = match outcome {
-            Outcome::Close(reason) => return Err(End::Refused(reason)),
-            Outcome::Silent => None,
-            Outcome::Respond(response) => Some(response),
-        };
-        if key == produce::KEY {
-            meter.produced(size, response.is_some());
-        } else {
-            meter.requested();
-        }
-        let throttle_ms = meter.throttle_ms();
-        if throttle_ms > 0 {
-            response = response.map(|response| response.throttled(&header, throttle_ms));
-        }
-        if let Some(response) = response {
+        if let Some(response) = settle(&meter, &header, size, outcome)? {
             meter.timed(self.send(&response)).await?;
             meter.sent();
         }
-        Ok(throttle_ms)
+        Ok(meter.throttle_ms())
     }
 
     /// Does what may have to wait, as long as there is somebody to answer. What can be done at once is done, for a peer that
@@ -302,6 +288,29 @@ impl<T: Transport> Connection<'_, T> {
             )),
         }
     }
+}
+
+/// Accounts for a request, whose frame had so many bytes, and has its response tell for how long its client is not heard.
+fn settle(
+    meter: &Meter<'_>,
+    header: &RequestHeader,
+    size: usize,
+    outcome: Outcome,
+) -> Result<Option<Response>, End> {
+    let response = match outcome {
+        Outcome::Close(reason) => return Err(End::Refused(reason)),
+        Outcome::Silent => None,
+        Outcome::Respond(response) => Some(response),
+    };
+    if header.api_key == produce::KEY {
+        meter.produced(size, response.is_some());
+    } else {
+        meter.requested();
+    }
+    Ok(match meter.throttle_ms() {
+        0 => response,
+        throttle_ms => response.map(|response| response.throttled(header, throttle_ms)),
+    })
 }
 
 /// What became of a request, and the memory it was read into, if it is wanted back.
