@@ -166,45 +166,21 @@ impl<T: Transport> Connection<'_, T> {
             self.reader.recycle(memory, charge);
         }
         let errors = outcome.errors();
-        let sent = self
-            .respond(outcome, &header, size, &meter, &mut stages)
-            .await;
+        let settled = settle(&meter, &header, size, outcome);
+        stages.throttle = Duration::from_millis(meter.throttle_ms().into());
+        let sent = match settled {
+            Ok(Some(response)) => {
+                let sent = meter.timed(self.send(&response)).await;
+                sent.inspect(|()| meter.sent())
+            }
+            Ok(None) => Ok(()),
+            Err(end) => Err(end),
+        };
         stages.sent();
         if stages.is_named() {
             self.shared.metrics.apis.record(&stages, &errors);
         }
-        sent
-    }
-
-    /// Sends what there is to send, and says for how many milliseconds the client's quotas mute the connection.
-    async fn respond(
-        &mut self,
-        outcome: Outcome,
-        header: &RequestHeader,
-        size: usize,
-        meter: &Meter<'_>,
-        stages: &mut Stages,
-    ) -> Result<u32, End> {
-        let mut response = match outcome {
-            Outcome::Close(reason) => return Err(End::Refused(reason)),
-            Outcome::Silent => None,
-            Outcome::Respond(response) => Some(response),
-        };
-        if header.api_key == produce::KEY {
-            meter.produced(size, response.is_some());
-        } else {
-            meter.requested();
-        }
-        let throttle_ms = meter.throttle_ms();
-        if throttle_ms > 0 {
-            stages.throttle = Duration::from_millis(throttle_ms.into());
-            response = response.map(|response| response.throttled(header, throttle_ms));
-        }
-        if let Some(response) = response {
-            meter.timed(self.send(&response)).await?;
-            meter.sent();
-        }
-        Ok(throttle_ms)
+        sent.map(|()| meter.throttle_ms())
     }
 
     /// Does what may have to wait, as long as there is somebody to answer. What can be done at once is done, for a peer that
@@ -342,6 +318,29 @@ impl<T: Transport> Connection<'_, T> {
             )),
         }
     }
+}
+
+/// Accounts for a request, whose frame had so many bytes, and has its response tell for how long its client is not heard.
+fn settle(
+    meter: &Meter<'_>,
+    header: &RequestHeader,
+    size: usize,
+    outcome: Outcome,
+) -> Result<Option<Response>, End> {
+    let response = match outcome {
+        Outcome::Close(reason) => return Err(End::Refused(reason)),
+        Outcome::Silent => None,
+        Outcome::Respond(response) => Some(response),
+    };
+    if header.api_key == produce::KEY {
+        meter.produced(size, response.is_some());
+    } else {
+        meter.requested();
+    }
+    Ok(match meter.throttle_ms() {
+        0 => response,
+        throttle_ms => response.map(|response| response.throttled(header, throttle_ms)),
+    })
 }
 
 /// What became of a request, and the memory it was read into, if it is wanted back.
