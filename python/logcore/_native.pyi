@@ -389,8 +389,8 @@ class Server:
 
         Partitions found on disk have no leader, and are not served, until this is called for them. `config` are the
         topic's own settings. `replicas` are the ids and racks of all brokers that have it, and `isr` the ids of those
-        in sync; with none, the leader is the only one. One that is not `new` to the cluster is not created while a log directory is offline:
-        its records may be there; LogDirError is raised then. Raises ServerError when the topic has another id here.
+        in sync; with none, the leader is the only one. One that is not `new` to the cluster is not created while a
+        log directory is offline: its records may be there; LogDirError is raised then. Raises ServerError when the topic has another id here.
         """
     def delete_topic(self, topic: str) -> None: ...
     def update_topic_config(self, topic: str, config: dict[str, str]) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.apache import apache_kafka
@@ -127,9 +128,19 @@ class Peer:
         return bytes(found["topic_id"]) if found["error_code"] == 0 else bytes(16)
 
     def create(self, name: str, config: dict[str, str]) -> None:
-        future = self.admin.create_topics([NewTopic(name, 2, 1, config=config)])[name]
-        future.result(TIMEOUT)
+        self.wait(lambda: self._created(name, config))
         self.wait(lambda: self._leads(name))
+
+    def _created(self, name: str, config: dict[str, str]) -> bool:
+        """False while a topic of the same name is still on its way out."""
+        future = self.admin.create_topics([NewTopic(name, 2, 1, config=config)])[name]
+        try:
+            future.result(TIMEOUT)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False
+        return True
 
     def delete(self, name: str) -> None:
         self.admin.delete_topics([name])[name].result(TIMEOUT)
