@@ -40,22 +40,22 @@ fn a_producer_above_its_quota_is_answered_at_once_and_not_heard_for_a_while() {
     set(&server, "", &[("producer_byte_rate", 10_000.0)]);
     let mut client = server.client();
     let mut call = |size| {
-        let began = Instant::now();
         let message = produce("t", 1, &[(0, &batch_of(size))]);
-        let answer = client.call(0, 9, message);
-        (throttle_ms(&answer), began.elapsed())
+        throttle_ms(&client.call(0, 9, message))
     };
     // 10,000 a second are 100,000 in ten seconds.
-    assert_eq!(call(90_000).0, 0);
-    let (waits, _) = call(13_000);
-    assert!((200..500).contains(&waits), "{waits}");
-    let (more, silent) = call(10);
+    assert_eq!(call(90_000), 0);
+    let began = Instant::now();
+    // However slow the machine is, the window is less than 11 seconds long until one has passed.
+    let waits = call(25_000);
+    assert!((1..2000).contains(&waits), "{waits}");
+    let more = call(10);
+    let silent = began.elapsed();
     assert!(silent.as_millis() as i64 >= waits, "{silent:?} {waits}");
     assert!(more <= waits, "{more} {waits}");
     set(&server, "other", &[("producer_byte_rate", 1.0)]);
     call(10);
-    let (waits, _) = call(200_000);
-    assert_eq!(waits, 0, "there is no quota any more");
+    assert_eq!(call(200_000), 0, "there is no quota any more");
 }
 
 // If this failed, a throttled producer could not tell why it is not heard: every version has its answer encoded anew.
@@ -86,7 +86,7 @@ fn every_version_tells_its_throttle_time() {
 fn a_consumer_above_its_quota_gets_nothing_at_once_and_the_same_later() {
     let server = TestServer::start(&[]);
     for _ in 0..3 {
-        let stored = produce("t", 1, &[(0, &batch_of(52_000))]);
+        let stored = produce("t", 1, &[(0, &batch_of(57_000))]);
         server.client().call(0, 9, stored);
     }
     set(&server, "", &[("consumer_byte_rate", 10_000.0)]);
@@ -97,18 +97,18 @@ fn a_consumer_above_its_quota_gets_nothing_at_once_and_the_same_later() {
             session,
             // However long it would wait otherwise.
             wait_ms: 60_000,
-            partition_bytes_max: 53_000,
+            partition_bytes_max: 58_000,
             ..Fetch::default()
         };
-        let began = Instant::now();
-        (fetch.call(&mut client), began.elapsed())
+        fetch.call(&mut client)
     };
-    let (first, _) = fetch(0, (0, 0));
+    let first = fetch(0, (0, 0));
     assert_eq!(throttle_ms(&first), 0);
     assert!(!records(&fetched(&first)[0]).is_empty());
     let session = int(first.as_struct().unwrap(), "session_id") as i32;
     assert_ne!(session, 0);
-    let (throttled, _) = fetch(1, (session, 1));
+    let began = Instant::now();
+    let throttled = fetch(1, (session, 1));
     let waits = throttle_ms(&throttled);
     assert!(waits > 0);
     assert!(fetched(&throttled).is_empty());
@@ -118,7 +118,8 @@ fn a_consumer_above_its_quota_gets_nothing_at_once_and_the_same_later() {
         i64::from(session)
     );
     set(&server, "other", &[("consumer_byte_rate", 1.0)]);
-    let (later, silent) = fetch(1, (session, 2));
+    let later = fetch(1, (session, 2));
+    let silent = began.elapsed();
     assert!(silent.as_millis() as i64 >= waits, "{silent:?} {waits}");
     let part = &fetched(&later)[0];
     assert!(!records(part).is_empty(), "{part:?}");

@@ -300,8 +300,9 @@ impl Loader<'_> {
             && looks_whole(&path(TIME_INDEX_SUFFIX), time_index::ENTRY_SIZE)
     }
 
-    /// Checks a segment's transaction index. Most segments have none, so one that is missing is not noticed, unless the
-    /// other index files are missing too (`others_sound`). For that reason these are built after it, and it is on disk before.
+    /// Checks a segment's transaction index. Most segments have none, so one that is missing is not noticed here, unless the
+    /// other index files are missing too (`others_sound`): see [`Segment::may_lack_aborted`]. For that reason these are built
+    /// after it, and it is on disk before.
     fn ensure_txn_index(
         &self,
         segments: &[Arc<Segment>],
@@ -310,24 +311,18 @@ impl Loader<'_> {
     ) -> Result<()> {
         let segment = &segments[number];
         let path = segment_file(self.dir, segment.base_offset, TXN_INDEX_SUFFIX);
-        if others_sound && !path.exists() {
+        let size = path.metadata().map(|metadata| metadata.len()).ok();
+        if others_sound && size.is_none() {
             return Ok(());
         }
+        // The first entry creates it: one without entries has lost them.
+        let looks_sound = others_sound && size != Some(0);
         match segment.txn_index() {
-            Ok(_) if others_sound => return Ok(()),
+            Ok(_) if looks_sound => return Ok(()),
             Ok(_) | Err(StorageError::Corrupt { .. }) => {}
             Err(other) => return Err(other),
         }
-        let mut state = producers_at(self.dir, segments, segment.base_offset)?;
-        segment.reset_txn_index()?;
-        replay(
-            segment,
-            segment.base_offset,
-            |batch, bytes| match replay_batch(batch, bytes, &mut state) {
-                Some(aborted) => segment.txn_index()?.append_or_hold(aborted),
-                None => Ok(()),
-            },
-        )?;
+        segment.replace_aborted(&find_aborted(self.dir, segments, number)?)?;
         if segment.is_incomplete() {
             // Without index files, too, it is built again should the process end before it is written.
             segment.hold_indexes()?;
@@ -347,6 +342,9 @@ impl Loader<'_> {
         let sound = self.has_sound_indexes(last);
         self.ensure_txn_index(segments, sealed.len(), sound)?;
         last.find_end(false)?;
+        if last.may_lack_aborted(false)? {
+            last.replace_aborted(&find_aborted(self.dir, segments, sealed.len())?)?;
+        }
         if last.is_incomplete() {
             // Its files come first.
             self.incomplete = true;
@@ -518,6 +516,22 @@ pub(crate) fn producers_at(
     let found = producer_snapshot::find_latest(dir, offset)?;
     let (from, state) = found.unwrap_or_default();
     replay_onto(state, segments, from, offset)
+}
+
+/// The transactions whose abort marker is in segment `number`, by its batches and the producers' state before them.
+pub(crate) fn find_aborted(
+    dir: &Path,
+    segments: &[Arc<Segment>],
+    number: usize,
+) -> Result<Vec<AbortedTxn>> {
+    let segment = &segments[number];
+    let mut state = producers_at(dir, segments, segment.base_offset)?;
+    let mut found = Vec::new();
+    replay(segment, segment.base_offset, |batch, bytes| {
+        found.extend(replay_batch(batch, bytes, &mut state));
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 fn replay_onto(

@@ -1,32 +1,28 @@
 //! The lock on a directory: one writer among all processes, Apache Kafka's included.
 //!
-//! The file is Kafka's `.lock`. Java's `FileChannel.lock` is a POSIX record lock, so that one is taken to exclude a
-//! Kafka broker; `flock` is taken too, because a POSIX lock does not know forked children; and because a POSIX lock is
-//! lost as soon as its process closes any descriptor of the file, a table in memory keeps a second opening in this
-//! process from touching the file at all. All of it goes with the process, however that ends; the file stays, as
-//! Kafka's does.
+//! The file is Kafka's `.lock`. Java's `FileChannel.lock` is a POSIX record lock of the whole file; ours is a lock of the
+//! open file description on the same range (`F_OFD_SETLK`, Linux 3.15), because the two exclude each other, but ours stays
+//! when this process opens and closes the file again, as a backup does, and refuses a second opening in this process as it
+//! does another's. A forked child shares the description: it never frees the lock, and when it is freed here it is free,
+//! however long the child lives. The lock goes with the processes that have it; the file stays, as Kafka's does.
 
-use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use parking_lot::Mutex;
-use rustix::fs::{FlockOperation, fcntl_lock, flock};
-use rustix::io::Errno;
-use rustix::process::{Flock, FlockType, fcntl_getlk};
-
 use crate::error::{Result, StorageError};
+use crate::process;
 
 /// `.lock`.
 pub const LOCK_FILE: &str = ".lock";
 
-static HELD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-
 /// A directory that is ours until this is dropped.
 #[derive(Debug)]
 pub struct DirLock {
-    path: PathBuf,
-    file: Option<File>,
+    file: File,
+    /// The process that took it.
+    owner: u32,
 }
 
 impl DirLock {
@@ -36,53 +32,67 @@ impl DirLock {
             .canonicalize()
             .map_err(StorageError::io("resolve", dir))?;
         let path = dir.join(LOCK_FILE);
-        if !HELD.lock().insert(path.clone()) {
-            return Err(StorageError::Locked { dir });
-        }
-        // From here on, dropping `lock` takes the entry out of the table again.
-        let mut lock = Self { path, file: None };
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .open(&lock.path)
-            .map_err(StorageError::io("open", &lock.path))?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .and_then(|()| fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive))
-            .map_err(|errno| match errno {
-                Errno::WOULDBLOCK | Errno::ACCESS => StorageError::Locked { dir: dir.clone() },
-                other => StorageError::io("lock", &lock.path)(other.into()),
-            })?;
-        lock.file = Some(file);
-        Ok(lock)
+            .open(&path)
+            .map_err(StorageError::io("open", &path))?;
+        match ask(&file, libc::F_OFD_SETLK, libc::F_WRLCK) {
+            Ok(_) => Ok(Self {
+                file,
+                owner: process::id(),
+            }),
+            Err(error) if is_taken(&error) => Err(StorageError::Locked { dir }),
+            Err(error) => Err(StorageError::io("lock", &path)(error)),
+        }
+    }
+}
+
+impl Drop for DirLock {
+    fn drop(&mut self) {
+        if self.owner == process::id() {
+            // Should it fail, the lock goes with the descriptor.
+            let _ = ask(&self.file, libc::F_OFD_SETLK, libc::F_UNLCK);
+        }
     }
 }
 
 /// True when somebody holds the lock of a directory: this process, or another. Takes and creates nothing.
 pub fn is_held(dir: &Path) -> bool {
-    let Ok(dir) = dir.canonicalize() else {
-        return false;
-    };
-    let path = dir.join(LOCK_FILE);
-    // Kept over the whole question: closing a descriptor of the file would free the lock of this process.
-    let held = HELD.lock();
-    if held.contains(&path) {
-        return true;
-    }
-    let Ok(file) = File::open(&path) else {
-        return false;
-    };
-    let wanted = Flock::from(FlockType::WriteLock);
-    matches!(fcntl_getlk(&file, &wanted), Ok(Some(_)))
+    lock_file(dir)
+        .and_then(|path| File::open(path).ok())
+        .and_then(|file| ask(&file, libc::F_OFD_GETLK, libc::F_WRLCK).ok())
+        .is_some_and(|found| found != libc::F_UNLCK)
 }
 
-impl Drop for DirLock {
-    fn drop(&mut self) {
-        // The descriptor must be closed before another opening in this process may have its own.
-        self.file = None;
-        HELD.lock().remove(&self.path);
+/// The lock's file, if somebody ever took the lock.
+fn lock_file(dir: &Path) -> Option<PathBuf> {
+    let path = dir.join(LOCK_FILE);
+    path.exists().then_some(path)
+}
+
+/// Asks the kernel for a lock of the whole file or about one; what it says there is.
+fn ask(file: &File, command: libc::c_int, kind: libc::c_int) -> io::Result<libc::c_int> {
+    let mut whole = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    // SAFETY: the descriptor is open as long as `file` is borrowed; these commands take a pointer to a `flock`, which
+    // lives until the call is over, and nobody else has a reference to it.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut whole) };
+    if result == -1 {
+        return Err(io::Error::last_os_error());
     }
+    Ok(libc::c_int::from(whole.l_type))
+}
+
+fn is_taken(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
 }
 
 #[cfg(test)]
@@ -93,15 +103,42 @@ mod tests {
     #[test]
     fn one_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
+        assert!(!is_held(dir.path()));
         let lock = DirLock::acquire(dir.path()).unwrap();
         let again = DirLock::acquire(&dir.path().join("../").join(dir.path().file_name().unwrap()));
         assert!(matches!(again, Err(StorageError::Locked { .. })));
+        assert!(is_held(dir.path()));
         drop(lock);
+        assert!(!is_held(dir.path()));
+        drop(DirLock::acquire(dir.path()).unwrap());
+    }
+
+    // Broken if it failed: a backup that reads the directory would let Apache Kafka in beside us.
+    #[test]
+    fn reading_the_file_does_not_free_it() {
+        let dir = tempfile::tempdir().unwrap();
         let lock = DirLock::acquire(dir.path()).unwrap();
-        // Another opening of the file, as another process has, sees it.
-        let other = File::open(dir.path().join(LOCK_FILE)).unwrap();
-        let taken = flock(&other, FlockOperation::NonBlockingLockExclusive);
-        assert_eq!(taken, Err(Errno::WOULDBLOCK));
+        std::fs::read(dir.path().join(LOCK_FILE)).unwrap();
+        let file = OpenOptions::new()
+            .write(true)
+            .open(dir.path().join(LOCK_FILE))
+            .unwrap();
+        // What Java's `FileChannel.tryLock` asks for. It answers for another process only, and this lock is nobody's.
+        let found = ask(&file, libc::F_GETLK, libc::F_WRLCK).unwrap();
+        assert_eq!(found, libc::F_WRLCK);
         drop(lock);
+        let found = ask(&file, libc::F_GETLK, libc::F_WRLCK).unwrap();
+        assert_eq!(found, libc::F_UNLCK);
+    }
+
+    // Broken if it failed: a log that was closed would stay locked as long as a worker lives that was forked before.
+    #[test]
+    fn a_copy_of_the_descriptor_does_not_keep_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = DirLock::acquire(dir.path()).unwrap();
+        let copy = lock.file.try_clone().unwrap();
+        drop(lock);
+        drop(DirLock::acquire(dir.path()).unwrap());
+        drop(copy);
     }
 }

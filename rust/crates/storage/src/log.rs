@@ -50,7 +50,7 @@ use crate::loader::{self, LastKnown, LoadProgress, Loaded, Recovery};
 use crate::producer_state::ProducerState;
 use crate::segment::{Access, OpenSegment, Segment};
 
-use foreign::ForeignTransactions;
+use foreign::{DirIdentity, ForeignTransactions};
 pub use truncate::TruncationPoint;
 use truncate::Truncations;
 pub use watermark::IsolationLevel;
@@ -86,6 +86,8 @@ pub struct Log {
     truncations: Truncations,
     cleaning: Cleaning,
     foreign: Mutex<ForeignTransactions>,
+    /// The directory that was opened read-only.
+    dir_identity: DirIdentity,
     /// Why this log is offline by itself.
     failure: OnceLock<String>,
     /// Why its directory is.
@@ -226,6 +228,7 @@ impl Log {
             truncations: Truncations::default(),
             cleaning: Cleaning::default(),
             foreign: Mutex::default(),
+            dir_identity: DirIdentity::default(),
             failure: OnceLock::new(),
             dir_failure,
             closed: AtomicBool::new(false),

@@ -34,9 +34,10 @@ use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files;
 use crate::loader::LastKnown;
-use crate::lock::DirLock;
+use crate::lock::{self, DirLock};
 use crate::log::{Log, Surroundings};
 use crate::metadata::{self, META_PROPERTIES_FILE, MetaProperties};
+use crate::standalone::{forget_own_start, own_log_start};
 use crate::uuid::{self, TopicId};
 
 pub use loading::{Opening, Progress};
@@ -87,7 +88,8 @@ pub struct LogDir {
     surroundings: Surroundings,
     /// One change of the set of partitions, or of the checkpoint files, at a time.
     changing: Mutex<()>,
-    lock: Mutex<Option<DirLock>>,
+    /// Of the directory, and of partitions that are elsewhere and have only a link here.
+    locks: Mutex<Option<Vec<DirLock>>>,
 }
 
 impl LogDir {
@@ -125,15 +127,20 @@ impl LogDir {
                 reason: "has segments of its own: it is a log, not a directory of logs; open it as a log, or move its segments out".to_owned(),
             });
         }
-        let lock = DirLock::acquire(&path)?;
+        let mut locks = vec![DirLock::acquire(&path)?];
+        let mut found = partition_dirs(&path)?;
+        drop(lock_members(&found)?);
         let cluster_id = claim(&path, broker_id, cluster_id)?;
+        // Once more: whoever opens one by itself from here on sees that it is in a directory of logs.
+        locks.extend(lock_members(&found)?);
         let clean = metadata::take_clean_shutdown(&path)?;
         let mut warnings = Vec::new();
         let mut read = |file: &str| read_or_reset(&path.join(file), &mut warnings);
         let recovery_points = read(RECOVERY_POINT_FILE)?;
-        let log_starts = read(LOG_START_FILE)?;
+        let mut log_starts = read(LOG_START_FILE)?;
         let watermarks = read(HIGH_WATERMARK_FILE)?;
         let first_dirty = read(CLEANER_FILE)?;
+        let newcomers = take_own_starts(&found, &mut log_starts);
         let offset = |offsets: &Offsets, key: &Key| offsets.get(key).copied().unwrap_or(0);
         let known = |key: &Key| LastKnown {
             clean_shutdown: clean,
@@ -141,7 +148,6 @@ impl LogDir {
             log_start_offset: offset(&log_starts, key),
             high_watermark: opening.replicated.then(|| offset(&watermarks, key)),
         };
-        let mut found = partition_dirs(&path)?;
         let deletions = deletions::take(&mut found, opening, &mut warnings);
         if !opening.takes_all {
             leave_strangers(&mut found, &mut warnings);
@@ -162,7 +168,7 @@ impl LogDir {
                 partition.log.cleaning().set_first_dirty(offset);
             }
         }
-        Ok(Self {
+        let opened = Self {
             path,
             cluster_id,
             clean,
@@ -177,8 +183,23 @@ impl LogDir {
             surroundings,
             checkpoints_stale: AtomicBool::new(checkpoints_stale),
             changing: Mutex::new(()),
-            lock: Mutex::new(Some(lock)),
-        })
+            locks: Mutex::new(Some(locks)),
+        };
+        opened.welcome(&newcomers);
+        Ok(opened)
+    }
+
+    /// From here on the checkpoint says where logs begin that said so themselves. On a full disk they go on saying it.
+    fn welcome(&self, newcomers: &[PathBuf]) {
+        let opened = self.all();
+        let is_open = |dir: &PathBuf| opened.iter().any(|one| one.log.dir() == *dir);
+        let newcomers: Vec<_> = newcomers.iter().filter(|dir| is_open(dir)).collect();
+        if !newcomers.is_empty() && self.write_checkpoints(None).is_ok() {
+            for dir in newcomers {
+                // What stays is taken again at the next opening.
+                let _ = forget_own_start(dir);
+            }
+        }
     }
 
     /// The directory, resolved.
@@ -448,7 +469,7 @@ impl LogDir {
     /// Errors: the first there was; everything else is closed all the same.
     pub fn close(&self) -> Result<()> {
         let _changing = self.changing.lock();
-        let Some(lock) = self.lock.lock().take() else {
+        let Some(locks) = self.locks.lock().take() else {
             return Ok(());
         };
         let mut result = Ok(());
@@ -461,7 +482,7 @@ impl LogDir {
         if result.is_ok() && self.failures.is_empty() {
             result = metadata::write_clean_shutdown(&self.path);
         }
-        drop(lock);
+        drop(locks);
         result
     }
 
@@ -511,7 +532,7 @@ impl LogDir {
     }
 
     fn check_open(&self) -> Result<()> {
-        match *self.lock.lock() {
+        match *self.locks.lock() {
             Some(_) => Ok(()),
             None => Err(StorageError::Closed {
                 dir: self.path.clone(),
@@ -570,6 +591,36 @@ fn partition_dirs(path: &Path) -> Result<Vec<Found>> {
     }
     found.sort_by(|one, other| (&one.key, &one.dir).cmp(&(&other.key, &other.dir)));
     Ok(found)
+}
+
+/// Makes sure that nobody has one of the partitions open by itself, and keeps it so where the lock on the log directory does
+/// not: a link leads to a directory that can be reached by another path.
+///
+/// Errors: [`StorageError::Locked`].
+fn lock_members(found: &[Found]) -> Result<Vec<DirLock>> {
+    let mut locks = Vec::new();
+    for Found { dir, .. } in found {
+        if lock::is_held(dir) {
+            return Err(StorageError::Locked { dir: dir.clone() });
+        }
+        if dir.is_symlink() {
+            locks.push(DirLock::acquire(dir)?);
+        }
+    }
+    Ok(locks)
+}
+
+/// Adds where logs begin that were used by themselves before they came here; returns their directories.
+fn take_own_starts(found: &[Found], log_starts: &mut Offsets) -> Vec<PathBuf> {
+    let mut newcomers = Vec::new();
+    for Found { key, dir, .. } in found {
+        if let Some(start) = own_log_start(dir) {
+            let known = log_starts.entry(key.clone()).or_insert(start);
+            *known = start.max(*known);
+            newcomers.push(dir.clone());
+        }
+    }
+    newcomers
 }
 
 /// Takes directories out that are somebody else's, whatever their names.

@@ -117,7 +117,7 @@ pub fn repair(
     progress: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<Repair> {
     let found = Target::find(path)?;
-    let _locks = lock(&found)?;
+    let _locks = lock(&found, options.apply)?;
     // The locks are ours: what Target says of a live owner would be ourselves.
     let target = found.owned();
     let (checks, stopped) = verify::check_partitions(&target.partitions, &options.verify, progress);
@@ -156,20 +156,16 @@ pub fn repair(
     Ok(repair)
 }
 
-/// The locks that keep every owner out: of the log directory, and of a directory that is used by itself.
-fn lock(target: &Target) -> Result<Vec<DirLock>> {
-    let mut locks = Vec::new();
-    match &target.log_dir {
-        Some(log_dir) => {
-            // A partition that a program has opened by itself is locked together with its log directory.
-            locks.push(DirLock::acquire(log_dir)?);
-        }
-        None => locks.push(DirLock::acquire(&target.path)?),
-    }
+/// The locks that keep every owner out: of the log directory, and of a directory that is used by itself. Who only asks what
+/// would be done writes nothing, and takes none.
+fn lock(target: &Target, apply: bool) -> Result<Option<DirLock>> {
+    // A partition that a program has opened by itself is locked together with its log directory.
+    let dir = target.log_dir.as_deref().unwrap_or(&target.path);
+    let lock = apply.then(|| DirLock::acquire(dir)).transpose()?;
     if let Some(partition) = target.partitions.iter().find(|p| p.live) {
         return Err(StorageError::Locked {
             dir: partition.dir.clone(),
         });
     }
-    Ok(locks)
+    Ok(lock)
 }

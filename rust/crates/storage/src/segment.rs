@@ -485,6 +485,7 @@ impl Segment {
     }
 
     /// The transactions whose abort marker is here.
+    #[cfg(test)]
     pub(crate) fn aborted_transactions(&self) -> Result<Vec<AbortedTxn>> {
         self.txn_index().map(|index| index.entries())
     }

@@ -42,6 +42,7 @@ const ITSELF: &str = "log";
 #[derive(Debug)]
 pub struct StandaloneLog {
     log: Log,
+    /// Locked over every change that the checkpoints tell of, so that they tell it in the order it came.
     held: Mutex<Option<Held>>,
     opened_by: u32,
 }
@@ -67,7 +68,8 @@ impl StandaloneLog {
     /// Errors: [`StorageError::Locked`], [`StorageError::NotFound`], [`StorageError::WrongDirectory`] for a directory of
     /// logs and one with other files and no log, and those of [`Log::open`].
     pub fn open(dir: &Path, create: bool, config: LogConfig) -> Result<Self> {
-        let place = Place::find(dir)?;
+        let given = dir;
+        let place = Place::find(given)?;
         let mut dir = place.dir;
         let mut locks = Vec::new();
         if let Some(parent) = &place.broker_dir {
@@ -84,6 +86,10 @@ impl StandaloneLog {
                 .map_err(StorageError::io("resolve", &dir))?;
         }
         locks.push(DirLock::acquire(&dir)?);
+        if Place::find(given)?.broker_dir != place.broker_dir {
+            // Somebody opens the directory around it. They look for this lock after they have said so.
+            return Err(StorageError::Locked { dir });
+        }
         let broker_dir = place.broker_dir.as_deref();
         let first_dirty = first_dirty(&dir);
         let (known, mark_clean) = match broker_dir {
@@ -101,6 +107,10 @@ impl StandaloneLog {
             ..config
         };
         let log = Log::open_with(&dir, config, known)?;
+        if broker_dir.is_some() && own_log_start(&dir).is_some() {
+            note(&dir, LOG_START_FILE, log.log_start_offset())?;
+            forget_own_start(&dir)?;
+        }
         if let Some(offset) = first_dirty {
             log.cleaning().set_first_dirty(offset);
         }
@@ -134,7 +144,8 @@ impl StandaloneLog {
     pub fn truncate_to(&self, offset: i64) -> Result<i64> {
         self.check_process()?;
         self.log.check_truncation(offset)?;
-        self.lower_checkpoints(self.log.end_if_truncated(offset)?)?;
+        let held = self.held.lock();
+        self.lower_checkpoints(held.as_ref(), self.log.end_if_truncated(offset)?)?;
         self.log.truncate_to(offset)
     }
 
@@ -142,7 +153,8 @@ impl StandaloneLog {
     pub fn truncate_fully_and_start_at(&self, offset: i64) -> Result<()> {
         self.check_process()?;
         self.log.check_truncation(offset)?;
-        self.lower_checkpoints(offset)?;
+        let held = self.held.lock();
+        self.lower_checkpoints(held.as_ref(), offset)?;
         self.log.truncate_fully_and_start_at(offset, None)
     }
 
@@ -157,8 +169,8 @@ impl StandaloneLog {
         Ok(start)
     }
 
-    fn lower_checkpoints(&self, end: i64) -> Result<()> {
-        if self.held.lock().is_none() {
+    fn lower_checkpoints(&self, held: Option<&Held>, end: i64) -> Result<()> {
+        if held.is_none() {
             // Closed, or opened for reading only: the log itself will say so.
             return Ok(());
         }
@@ -325,20 +337,32 @@ pub(crate) fn own_log_start(dir: &Path) -> Option<i64> {
     offsets.get(&(ITSELF.to_owned(), 0)).copied()
 }
 
+/// Leaves that to the broker's checkpoint, which has it now.
+pub(crate) fn forget_own_start(dir: &Path) -> Result<()> {
+    files::remove_if_exists(&dir.join(LOG_START_FILE)).map(|_| ())
+}
+
+/// Each segment of a log that is by itself is brought to disk when the next begins.
+pub(crate) fn own_recovery_point(dir: &Path) -> Result<i64> {
+    Ok(segment_bases(dir)?.last().copied().unwrap_or(0))
+}
+
 fn by_itself(dir: &Path) -> Result<LastKnown> {
     Ok(LastKnown {
         clean_shutdown: metadata::take_clean_shutdown(dir)?,
-        recovery_point: segment_bases(dir)?.last().copied().unwrap_or(0),
+        recovery_point: own_recovery_point(dir)?,
         log_start_offset: own_log_start(dir).unwrap_or(0),
         high_watermark: None,
     })
 }
 
 fn in_broker_dir(dir: &Path, parent: &Path, clean_shutdown: bool) -> Result<LastKnown> {
+    let log_start_offset = read_offset(dir, parent, LOG_START_FILE)?;
     Ok(LastKnown {
         clean_shutdown,
         recovery_point: read_offset(dir, parent, RECOVERY_POINT_FILE)?.unwrap_or(0),
-        log_start_offset: read_offset(dir, parent, LOG_START_FILE)?.unwrap_or(0),
+        // Its own is of the time before it was put here.
+        log_start_offset: log_start_offset.max(own_log_start(dir)).unwrap_or(0),
         high_watermark: None,
     })
 }

@@ -12,8 +12,9 @@
 //! ```
 //!
 //! Most segments have no such file: it is created by the first entry. Appended to by whoever holds the log's writer
-//! lock; readers take the entries as they are at that moment. Not a hint: it is rebuilt by recovery, from the batches
-//! and the producers' state before them, and checked when a log that was closed cleanly is opened.
+//! lock; readers take the entries as they are at that moment. It is rebuilt by recovery, from the batches and the producers'
+//! state before them, and checked when a log that was closed cleanly is opened; one that is missing is rebuilt when the
+//! segment's transactions are first asked for, if the producers at its end have ended any.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -168,6 +169,11 @@ impl TxnIndex {
             reason,
         })?;
         Ok(Self::with(path, entries))
+    }
+
+    /// Entries that nobody writes down: the file is somebody else's.
+    pub(crate) fn kept(path: &Path, entries: &[AbortedTxn]) -> Self {
+        Self::with(path, entries.to_vec())
     }
 
     fn with(path: &Path, entries: Vec<AbortedTxn>) -> Self {

@@ -141,7 +141,7 @@ pub(crate) fn clean(log: &Log, plan: &Plan, mut run: Run<'_>) -> Result<CleanerS
     // says it was committed.
     log.flush_rolled()?;
     log.flush()?;
-    let aborted = aborted_transactions(plan)?;
+    let aborted = aborted_transactions(log, plan)?;
     let map = build_map(plan, &mut run, &aborted)?;
     let end = map.latest() + 1;
     let legacy_horizon = legacy_horizon(plan, &config)?;
@@ -168,10 +168,11 @@ pub(crate) fn clean(log: &Log, plan: &Plan, mut run: Run<'_>) -> Result<CleanerS
 }
 
 /// The aborted transactions of all segments, for a marker may be far behind what it aborts.
-fn aborted_transactions(plan: &Plan) -> Result<Vec<AbortedTxn>> {
+fn aborted_transactions(log: &Log, plan: &Plan) -> Result<Vec<AbortedTxn>> {
     let mut found = Vec::new();
-    for segment in plan.view.segments.iter() {
-        found.extend(segment.aborted_transactions()?);
+    let segments = &plan.view.segments;
+    for number in 0..segments.len() {
+        found.extend(log.txn_index(segments, number)?.entries());
     }
     Ok(found)
 }

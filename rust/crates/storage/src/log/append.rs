@@ -217,6 +217,7 @@ impl Log {
         check_fits(bytes.len(), config)?;
         let headers = &mut checked.headers;
         let first_offset = self.log_end_offset();
+        check_offsets_left(first_offset, headers)?;
         validator::assign(headers, first_offset, given.epoch, given.log_append_time);
         let mut staged = Staged::default();
         for (number, header) in checked.headers.iter().enumerate() {
@@ -480,6 +481,22 @@ fn age_max_ms(config: &LogConfig, random: u32) -> i64 {
         jitter @ 1.. => age_max - i64::from(random >> 1) % jitter,
         _ => age_max,
     }
+}
+
+/// The offset after the last record has to be a number, too.
+fn check_offsets_left(first_offset: i64, headers: &[BatchHeader]) -> Result<()> {
+    let records = |header: &BatchHeader| i64::from(header.last_offset_delta) + 1;
+    let count: i64 = headers.iter().map(records).sum();
+    if i64::MAX - first_offset < count {
+        return Err(StorageError::InvalidRecord {
+            position: 0,
+            reason: format!(
+                "there are {} offsets left behind offset {first_offset}, and {count} are needed",
+                i64::MAX - first_offset
+            ),
+        });
+    }
+    Ok(())
 }
 
 /// All batches of one append go into one segment.

@@ -7,9 +7,12 @@
 //! Transactions are followed through the batches themselves: an owner writes an abort marker before it notes the
 //! transaction in the `.txnindex`, so of the newest segment the index may not tell all.
 
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 use parking_lot::MutexGuard;
 
@@ -27,6 +30,30 @@ use crate::scan::StoredBatch;
 use crate::segment::{Access, Segment};
 use crate::standalone::own_log_start;
 use crate::txn_index::AbortedTxn;
+
+/// Which directory it is, whatever its name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct DirIdentity {
+    device: u64,
+    inode: u64,
+    /// For a file system that uses the numbers of what was deleted again; not all tell.
+    created: Option<SystemTime>,
+}
+
+impl DirIdentity {
+    /// The default is that of none.
+    pub(super) fn of(dir: &Path) -> Result<Self> {
+        match std::fs::metadata(dir) {
+            Ok(metadata) => Ok(Self {
+                device: metadata.dev(),
+                inode: metadata.ino(),
+                created: metadata.created().ok(),
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(StorageError::io("look at", dir)(error)),
+        }
+    }
+}
 
 /// How often a listing is repeated when segments vanish during it.
 const LISTINGS_MAX: usize = 10;
@@ -49,6 +76,7 @@ impl Log {
     ///
     /// Errors: [`StorageError::NotFound`] when there is no segment in `dir`.
     pub fn open_read_only(dir: &Path) -> Result<Self> {
+        let dir_identity = DirIdentity::of(dir)?;
         let segments = list(dir, &[])?;
         let (start, end) = bounds(dir, &segments)?;
         let loaded = Loaded {
@@ -63,13 +91,11 @@ impl Log {
             recovery: Recovery::default(),
             incomplete: false,
         };
-        Ok(Self::new(
-            dir,
-            LogConfig::default(),
-            Access::Foreign,
-            loaded,
-            Arc::default(),
-        ))
+        let config = LogConfig::default();
+        Ok(Self {
+            dir_identity,
+            ..Self::new(dir, config, Access::Foreign, loaded, Arc::default())
+        })
     }
 
     /// Picks up what its owner has done to a log that was opened read-only; does nothing to another.
@@ -79,8 +105,16 @@ impl Log {
             return Ok(());
         }
         let _one_at_a_time = self.writer.lock();
+        if DirIdentity::of(&self.dir)? != self.dir_identity {
+            // Deleted, and another log has its name.
+            return Err(StorageError::NotFound { path: self.dir() });
+        }
         let known = self.segments();
-        let segments = list(&self.dir, &known)?;
+        let segments = match list(&self.dir, &known) {
+            // Its owner begins it anew at another offset, and has not made the first segment yet.
+            Err(StorageError::NotFound { .. }) if self.dir.is_dir() => return Ok(()),
+            listed => listed?,
+        };
         let (start, end) = bounds(&self.dir, &segments)?;
         let epochs = LeaderEpochs::load(&self.dir)?;
         self.epochs.change(|known| *known = epochs);
@@ -174,9 +208,7 @@ fn span(segments: &[Arc<Segment>], log_start: i64) -> (i64, i64) {
 fn list(dir: &Path, known: &[Arc<Segment>]) -> Result<Vec<Arc<Segment>>> {
     for _ in 0..LISTINGS_MAX {
         let names = match files::file_names(dir) {
-            Err(StorageError::Io { source, .. })
-                if source.kind() == std::io::ErrorKind::NotFound =>
-            {
+            Err(StorageError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 break;
             }
             other => other?,
@@ -218,9 +250,7 @@ fn open_all(
         }
         let segment = match Segment::open(dir, *base, config, Access::Foreign, 0) {
             Ok(segment) => segment,
-            Err(StorageError::Io { source, .. })
-                if source.kind() == std::io::ErrorKind::NotFound =>
-            {
+            Err(StorageError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 return Ok(None);
             }
             Err(other) => return Err(other),

@@ -4,14 +4,17 @@
 //! end as it was when the call began, is returned. Damage found on the way takes the log offline: it is reported and
 //! never served.
 
+use std::sync::Arc;
+
 use logcore_records::{Batch, RecordError, legacy};
 
 use super::Log;
 use crate::error::{Result, StorageError};
+use crate::loader::find_aborted;
 use crate::scan::StoredBatch;
-use crate::segment::Segment;
+use crate::segment::{Access, Segment};
 use crate::slice::{LogSlice, TimestampOffset};
-use crate::txn_index::AbortedTxn;
+use crate::txn_index::{AbortedTxn, TxnIndex};
 
 /// How much a batch may decompress to while a record in it is looked for.
 const DECOMPRESSED_MAX: usize = 256 << 20;
@@ -194,8 +197,9 @@ impl Log {
         let segments = self.segments();
         let after = segments.partition_point(|segment| segment.base_offset <= from);
         let mut found = Vec::new();
-        for segment in &segments[after.saturating_sub(1)..] {
-            if segment.txn_index()?.collect(from, upper_bound, &mut found) {
+        for number in after.saturating_sub(1)..segments.len() {
+            let index = self.txn_index(&segments, number)?;
+            if index.collect(from, upper_bound, &mut found) {
                 break;
             }
         }
@@ -215,6 +219,28 @@ impl Log {
             });
         }
         Ok(found)
+    }
+
+    /// The transaction index of segment `number`, built anew if it may have been lost.
+    pub(crate) fn txn_index(
+        &self,
+        segments: &[Arc<Segment>],
+        number: usize,
+    ) -> Result<Arc<TxnIndex>> {
+        let segment = &segments[number];
+        let is_newest = number + 1 == segments.len();
+        let is_followed = is_newest && self.access == Access::Foreign;
+        // The loader has looked at that of a log's own active segment.
+        let is_known = is_newest && self.access == Access::Owned;
+        if !is_known && segment.may_lack_aborted(is_followed)? {
+            let found = find_aborted(&self.dir, segments, number)?;
+            // Whoever truncates the log has this lock.
+            let _writer = self.writer.lock();
+            if segment.may_lack_aborted(is_followed)? {
+                segment.replace_aborted(&found)?;
+            }
+        }
+        segment.txn_index()
     }
 
     /// Takes the log offline if `error` says that what is on disk is damaged.

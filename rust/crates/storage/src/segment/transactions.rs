@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use super::{Access, Segment};
 use crate::error::{Result, StorageError};
 use crate::files::{TXN_INDEX_SUFFIX, segment_file};
+use crate::producer_snapshot;
 use crate::txn_index::{AbortedTxn, TxnIndex};
 
 impl Segment {
@@ -50,6 +51,37 @@ impl Segment {
         let index = Arc::new(TxnIndex::create(&path)?);
         *self.transactions.write() = Some(index.clone());
         Ok(index)
+    }
+
+    /// Whether the index of a segment that was there at the opening may have been lost: there is no file, nobody has looked yet, and the producers at
+    /// the segment's end have ended transactions, which may have been aborted here. Nobody may know of those producers: then it
+    /// is so, unless somebody else fills the segment now (`is_followed`), whose batches are looked at anyway.
+    pub(crate) fn may_lack_aborted(&self, is_followed: bool) -> Result<bool> {
+        let path = segment_file(&self.dir, self.base_offset, TXN_INDEX_SUFFIX);
+        if self.transactions.read().is_some() || path.exists() {
+            return Ok(false);
+        }
+        let end = self.next_offset();
+        Ok(match producer_snapshot::find_latest(&self.dir, end)? {
+            Some((offset, state)) if offset == end => state.has_ended_transactions(),
+            Some(_) | None => !is_followed,
+        })
+    }
+
+    /// Begins the index anew with these entries; one of somebody else's segment is kept in memory.
+    pub(crate) fn replace_aborted(&self, found: &[AbortedTxn]) -> Result<()> {
+        let index = match self.access {
+            Access::Owned => self.reset_txn_index()?,
+            Access::Foreign => {
+                let path = segment_file(&self.dir, self.base_offset, TXN_INDEX_SUFFIX);
+                let index = TxnIndex::kept(&path, found);
+                *self.transactions.write() = Some(Arc::new(index));
+                return Ok(());
+            }
+        };
+        found
+            .iter()
+            .try_for_each(|entry| index.append_or_hold(*entry))
     }
 
     /// Makes sure that so many aborted transactions can be noted, before their markers are written: a full disk must refuse

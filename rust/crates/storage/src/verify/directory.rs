@@ -12,6 +12,7 @@ use crate::files::{self, LOG_SUFFIX, offset_of};
 use crate::lock::{self, LOCK_FILE};
 use crate::log_dir::parse_partition_dir;
 use crate::metadata::{CLEAN_SHUTDOWN_FILE, META_PROPERTIES_FILE, MetaProperties};
+use crate::standalone::own_recovery_point;
 
 use super::findings::Findings;
 use super::partition::PartitionCheck;
@@ -97,9 +98,10 @@ impl Target {
         };
         let partition = Partition {
             clean: marked.join(CLEAN_SHUTDOWN_FILE).exists(),
-            recovery_point: log_dir
-                .as_deref()
-                .map_or(0, |dir| offset_in(dir, RECOVERY_POINT_FILE, key.as_ref())),
+            recovery_point: match log_dir.as_deref() {
+                Some(dir) => offset_in(dir, RECOVERY_POINT_FILE, key.as_ref()),
+                None => own_recovery_point(&path).unwrap_or(0),
+            },
             checkpoints: marked.to_path_buf(),
             bytes: log_bytes(&path),
             dir: path.clone(),

@@ -27,7 +27,8 @@ pub(super) const REBUILT: &str =
 const CUT_TAIL: &str = "an opening after an unclean shutdown cuts it here; `logcore repair --apply` does it and keeps a copy";
 const CUT_MIDDLE: &str = "take the partition from another replica, or cut the log here: `logcore repair --apply --cut-at-corruption`";
 
-const GONE: &str = "take the partition from another replica; what is there can still be read";
+pub(super) const GONE: &str =
+    "take the partition from another replica; what is there can still be read";
 const UNCLEAR: &str =
     "nothing, if the log is or was compacted; otherwise take the partition from another replica";
 const ANOTHER_REPLICA: &str = "take the partition from another replica";
@@ -232,6 +233,13 @@ impl<'a> Walk<'a> {
         self.snapshots.reverse();
         self.next_offset = self.bases.first().copied().unwrap_or(0);
         self.check_names(names);
+        if self.bases.is_empty() {
+            let dir = self.dir;
+            let indexes = names
+                .iter()
+                .filter_map(|name| offset_of(name, INDEX_SUFFIX));
+            indexes.for_each(|base| self.tell_emptied(dir, base));
+        }
         self.check_topic_id();
         let has_snapshots = !self.snapshots.is_empty();
         self.start_from_snapshot();

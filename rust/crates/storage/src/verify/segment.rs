@@ -1,17 +1,19 @@
 //! One `.log` file, batch by batch, with its three indexes beside it.
 
 use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 
 use logcore_records::EndTxnMarker;
 use logcore_records::{Batch, RecordError, legacy};
 
 use crate::error::{Result, StorageError};
-use crate::files::{LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_file};
+use crate::files::{INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_file};
 use crate::scan::{Next, Scanner, StoredBatch};
 use crate::txn_index::{self, AbortedTxn};
 
 use super::indexes::{Ending, Fault, OffsetIndexCheck, TimeIndexCheck};
-use super::partition::{OpenTxn, REBUILT, SegmentCheck, Walk, index_path};
+use super::partition::{GONE, OpenTxn, REBUILT, SegmentCheck, Walk, index_path};
 use super::resync::{self, next_intact};
 use super::{Finding, Kind};
 
@@ -46,6 +48,13 @@ struct Content {
     records: u64,
     first_offset: i64,
     marker: Option<Marker>,
+}
+
+/// Whether there is anything but zeros at an index file's front. One that cannot be read is told of elsewhere.
+fn has_entries(index: &Path) -> bool {
+    let mut first = [0; 8];
+    let read = File::open(index).and_then(|mut file| file.read_exact(&mut first));
+    read.is_ok() && first != [0; 8]
 }
 
 impl Walk<'_> {
@@ -92,8 +101,35 @@ impl Walk<'_> {
         self.read_batches(&file, check.size, &mut segment)?;
         if !self.stopped {
             self.finish_indexes(segment, check);
+            let partition = self.context.partition;
+            // What comes later may not have been on disk yet.
+            let settled = partition.clean || base_offset < partition.recovery_point;
+            if check.size == 0 && settled {
+                self.tell_emptied(&path, base_offset);
+            }
         }
         Ok(())
+    }
+
+    /// A segment that became empty by compaction, or never was filled, has no entries in its indexes.
+    pub(super) fn tell_emptied(&mut self, log: &Path, base_offset: i64) {
+        let names = [INDEX_SUFFIX, TIME_INDEX_SUFFIX];
+        let mut indexes = names
+            .map(|suffix| segment_file(self.dir, base_offset, suffix))
+            .into_iter();
+        if let Some(index) = indexes.find(|index| has_entries(index)) {
+            self.findings.push(Finding {
+                kind: Kind::MissingOffsets,
+                path: log.to_path_buf(),
+                position: None,
+                offset: Some(base_offset),
+                what: format!(
+                    "its records are gone: {} leads to them",
+                    index.file_name().unwrap_or_default().display()
+                ),
+                remedy: GONE.to_owned(),
+            });
+        }
     }
 
     /// An index that cannot be read at all is a finding, and left out.

@@ -518,6 +518,27 @@ fn segments_that_are_gone() {
     assert_eq!(check(&dir).findings, []);
 }
 
+// Broken if it failed: an emptied segment would pass for a compacted one, and a log without files for a new one.
+#[test]
+fn segments_that_were_emptied() {
+    let (_parent, dir) = ours(120);
+    let bases = bases(&dir);
+    let path = |base: i64| dir.join(format!("{base:020}.log"));
+    fs::write(path(bases[1]), b"").unwrap();
+    let report = check(&dir);
+    assert!(report.is_damaged());
+    let told = |report: &Report| -> Vec<PathBuf> {
+        let lost = |finding: &&Finding| finding.kind == Kind::MissingOffsets;
+        let found = report.findings.iter().filter(lost);
+        found.map(|finding| finding.path.clone()).collect()
+    };
+    assert_eq!(told(&report), [path(bases[1])], "{:#?}", report.findings);
+    for base in &bases {
+        fs::remove_file(path(*base)).unwrap();
+    }
+    assert_eq!(told(&check(&dir)), vec![dir.clone(); bases.len()]);
+}
+
 // Broken if it failed: what the cleaner removed would be called lost, or what is lost, cleaned.
 #[test]
 fn gaps_of_compacted_logs() {

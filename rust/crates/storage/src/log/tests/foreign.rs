@@ -98,6 +98,41 @@ fn a_truncation_under_a_reader() {
     );
 }
 
+// Broken if it failed: a reader would go on in another log that got the name of the one it reads.
+#[test]
+fn another_log_of_that_name() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("t-0");
+    let writer = open(&dir);
+    fill(&writer, 6);
+    let reader = Log::open_read_only(&dir).unwrap();
+    std::fs::rename(&dir, parent.path().join("t-0.deleted")).unwrap();
+    assert!(matches!(
+        reader.refresh(),
+        Err(StorageError::NotFound { .. })
+    ));
+    fill(&open(&dir), 9);
+    assert!(matches!(
+        reader.refresh(),
+        Err(StorageError::NotFound { .. })
+    ));
+    assert_eq!(values_from(&reader, 0).len(), 6);
+}
+
+// Broken if it failed: a reader would be told that there is no log while its owner begins it anew at another offset.
+#[test]
+fn no_segment_for_a_moment() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = open(dir.path());
+    fill(&writer, 6);
+    let reader = Log::open_read_only(dir.path()).unwrap();
+    for name in names(dir.path()) {
+        std::fs::remove_file(dir.path().join(name)).unwrap();
+    }
+    reader.refresh().unwrap();
+    assert_eq!(values_from(&reader, 0).len(), 6);
+}
+
 #[test]
 fn nothing_there() {
     let dir = tempfile::tempdir().unwrap();

@@ -259,6 +259,22 @@ fn damage_is_seen_after_a_clean_shutdown() {
             assert_eq!(std::fs::read(&path).unwrap(), *good);
             log.close().unwrap();
         }
+        // Gone or emptied: it is built anew at the opening, or when it is asked for.
+        for is_there in [true, false] {
+            if is_there {
+                std::fs::write(&path, b"").unwrap();
+            } else {
+                std::fs::remove_file(&path).unwrap();
+            }
+            let reader = Log::open_read_only(dir.path()).unwrap();
+            if !is_there {
+                assert_eq!(reader.aborted_transactions(0, end).unwrap(), found);
+            }
+            let log = Log::open(dir.path(), keeps_producers(), true, end).unwrap();
+            assert_eq!(log.aborted_transactions(0, end).unwrap(), found);
+            assert_eq!(std::fs::read(&path).unwrap(), *good);
+            log.close().unwrap();
+        }
         // Gone together with the other indexes, as when somebody clears out what he takes for hints.
         std::fs::remove_file(&path).unwrap();
         std::fs::remove_file(segment_file(dir.path(), base, INDEX_SUFFIX)).unwrap();

@@ -129,3 +129,122 @@ fn a_standalone_log_remembers_its_start() {
     }
     assert!(read(&broker, "log-start-offset-checkpoint").contains("t 0 3\n"));
 }
+
+// Broken if it failed: two writers would acknowledge records at the same offsets.
+#[test]
+fn a_log_that_is_open_by_itself_is_not_opened_with_its_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = LogConfig::default();
+    let log = StandaloneLog::open(&dir.path().join("t-0"), true, config.clone()).unwrap();
+    append(&log, b"v");
+    assert!(matches!(open(dir.path()), Err(StorageError::Locked { .. })));
+    assert!(!dir.path().join("meta.properties").exists());
+    log.close().unwrap();
+    open(dir.path()).unwrap().close().unwrap();
+
+    // The same log through its real path, and through a link to it in a directory of logs.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let real = elsewhere.path().join("real");
+    std::fs::rename(dir.path().join("t-0"), &real).unwrap();
+    std::os::unix::fs::symlink(&real, dir.path().join("t-0")).unwrap();
+    let logs = open(dir.path()).unwrap();
+    assert_eq!(logs.get("t", 0).unwrap().log.log_end_offset(), 1);
+    assert!(matches!(
+        StandaloneLog::open(&real, false, config.clone()),
+        Err(StorageError::Locked { .. })
+    ));
+    logs.close().unwrap();
+    let log = StandaloneLog::open(&real, false, config).unwrap();
+    assert!(matches!(open(dir.path()), Err(StorageError::Locked { .. })));
+    log.close().unwrap();
+    open(dir.path()).unwrap();
+}
+
+// Broken if it failed: records that were deleted from a log by itself would come back when it is put among a broker's.
+#[test]
+fn where_a_log_begins_comes_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = LogConfig::default();
+    let elsewhere = tempfile::tempdir().unwrap();
+    for (name, start) in [("t-0", 2), ("t-1", 0)] {
+        let log = StandaloneLog::open(&elsewhere.path().join(name), true, config.clone()).unwrap();
+        for _ in 0..3 {
+            append(&log, b"v");
+        }
+        log.advance_log_start_offset(start).unwrap();
+        log.close().unwrap();
+    }
+    open(dir.path()).unwrap().close().unwrap();
+    std::fs::rename(elsewhere.path().join("t-0"), dir.path().join("t-0")).unwrap();
+    let start = |logs: &LogDir| logs.get("t", 0).unwrap().log.log_start_offset();
+    let logs = open(dir.path()).unwrap();
+    assert_eq!(start(&logs), 2);
+    // It is the directory's from now on: a later truncation is not undone by what the log once said of itself.
+    logs.truncate_fully_and_start_at("t", 0, 1, None).unwrap();
+    append(&logs.get("t", 0).unwrap().log, b"w");
+    logs.close().unwrap();
+    let logs = open(dir.path()).unwrap();
+    assert_eq!(
+        (start(&logs), logs.get("t", 0).unwrap().log.log_end_offset()),
+        (1, 2)
+    );
+    logs.close().unwrap();
+
+    // The same when it is opened there by itself.
+    let log = StandaloneLog::open(&elsewhere.path().join("t-1"), false, config.clone()).unwrap();
+    log.advance_log_start_offset(1).unwrap();
+    log.close().unwrap();
+    std::fs::rename(elsewhere.path().join("t-1"), dir.path().join("t-1")).unwrap();
+    let log = StandaloneLog::open(&dir.path().join("t-1"), false, config).unwrap();
+    assert_eq!(log.log_start_offset(), 1);
+    log.close().unwrap();
+    let logs = open(dir.path()).unwrap();
+    assert_eq!(logs.get("t", 1).unwrap().log.log_start_offset(), 1);
+}
+
+// Broken if it failed: what was deleted would be noted after a truncation below it, and the next opening drop everything.
+#[test]
+fn truncations_and_deletions_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t");
+    for _ in 0..40 {
+        let log = StandaloneLog::open(&path, true, LogConfig::default()).unwrap();
+        log.truncate_fully_and_start_at(0).unwrap();
+        for _ in 0..30 {
+            append(&log, b"v");
+        }
+        let barrier = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                barrier.wait();
+                // Whichever comes first: the other finds what it may do.
+                let _ = log.advance_log_start_offset(25);
+            });
+            barrier.wait();
+            let _ = log.truncate_fully_and_start_at(0);
+        });
+        let end = log.log_end_offset();
+        append(&log, b"w");
+        log.close().unwrap();
+        let log = StandaloneLog::open(&path, true, LogConfig::default()).unwrap();
+        assert_eq!(log.log_end_offset(), end + 1);
+        assert!(log.log_start_offset() <= end);
+        log.close().unwrap();
+    }
+}
+
+// Broken if it failed: offsets would become negative, and the log could not be opened any more.
+#[test]
+fn the_last_offset_there_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t");
+    let log = StandaloneLog::open(&path, true, LogConfig::default()).unwrap();
+    log.truncate_fully_and_start_at(i64::MAX - 1).unwrap();
+    append(&log, b"v");
+    assert_eq!(log.log_end_offset(), i64::MAX);
+    let refused = log.append(&mut batch_of(&[(1, b"w")], None));
+    assert!(matches!(refused, Err(StorageError::InvalidRecord { .. })));
+    log.close().unwrap();
+    let log = StandaloneLog::open(&path, true, LogConfig::default()).unwrap();
+    assert_eq!(log.log_end_offset(), i64::MAX);
+}
