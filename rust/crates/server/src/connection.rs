@@ -161,13 +161,13 @@ impl<T: Transport> Connection<'_, T> {
             charge,
         } = self.unless_closed(key, meter.timed(work)).await?;
         stages.answered();
-        slow::tell(self.shared, &info, &header, &stages);
         if let Some(memory) = memory {
             self.reader.recycle(memory, charge);
         }
         let errors = outcome.errors();
         let settled = settle(&meter, &header, size, outcome);
         stages.throttle = Duration::from_millis(meter.throttle_ms().into());
+        slow::tell(self.shared, &info, &header, &stages);
         let sent = match settled {
             Ok(Some(response)) => {
                 let sent = meter.timed(self.send(&response)).await;
