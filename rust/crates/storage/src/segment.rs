@@ -31,7 +31,7 @@ use crate::log::Now;
 use crate::offset_index::OffsetIndex;
 use crate::scan::{Next, StoredBatch};
 use crate::time_index::{TimeEntry, TimeIndex};
-use crate::txn_index::{AbortedTxn, TxnIndex};
+use crate::txn_index::TxnIndex;
 
 /// What a segment needs to know to make its indexes.
 #[derive(Debug, Clone, Copy)]
@@ -486,7 +486,7 @@ impl Segment {
 
     /// The transactions whose abort marker is here.
     #[cfg(test)]
-    pub(crate) fn aborted_transactions(&self) -> Result<Vec<AbortedTxn>> {
+    pub(crate) fn aborted_transactions(&self) -> Result<Vec<crate::txn_index::AbortedTxn>> {
         self.txn_index().map(|index| index.entries())
     }
 
