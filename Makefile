@@ -85,7 +85,7 @@ wheel: $(VENV)/.demo  ## the wheel, into dist/
 	@$(VENV)/bin/maturin build --release --locked --out dist -q
 
 peers:
-	@tools/toolchain.sh java maven || true
+	@tools/toolchain.sh java javac maven || true
 	tools/peers.sh
 
 clean:  ## removes what was built (not the virtual environment)

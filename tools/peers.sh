@@ -3,19 +3,29 @@
 # What cannot be had here is left out with a line that says so; the tests then skip it by name (and fail under CI=true).
 set -u
 cd "$(dirname "$0")/.."
-kafka=build/peers/kafka-3.9.1
-if [ ! -f "$kafka/.complete" ]; then
-    if command -v mvn >/dev/null && command -v java >/dev/null; then
-        echo "peers: Apache Kafka 3.9.1 through Maven"
-        if mvn -q -B -f tests/compat/kafka/pom.xml dependency:copy-dependencies -DoutputDirectory="$PWD/$kafka"; then
-            touch "$kafka/.complete"
-        else
-            echo "peers: Maven could not bring Apache Kafka 3.9.1" >&2
-        fi
-    else
-        echo "peers: no Apache Kafka, it needs java and mvn (sudo apt-get install openjdk-17-jre-headless maven)" >&2
+
+# jars NAME DIRECTORY: what the pom.xml in tests/compat/DIRECTORY depends on, into build/peers/NAME
+jars() {
+    local into="$PWD/build/peers/$1"
+    if [ -f "$into/.complete" ]; then
+        return
     fi
-fi
+    if ! command -v mvn >/dev/null || ! command -v java >/dev/null; then
+        echo "peers: no $1, it needs java and mvn (sudo apt-get install openjdk-17-jre-headless maven)" >&2
+        return
+    fi
+    echo "peers: $1 through Maven"
+    if mvn -q -B -f "tests/compat/$2/pom.xml" dependency:copy-dependencies -DoutputDirectory="$into"; then
+        touch "$into/.complete"
+    else
+        echo "peers: Maven could not bring $1" >&2
+    fi
+}
+
+jars kafka-3.9.1 kafka
+jars kafka-4.1.0 kafka-4.1
+jars kafka-clients-4.2.0 kafka-clients-4.2
+
 if ! command -v kcat >/dev/null; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         echo "peers: kcat from Debian"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks for what the build needs: Python 3.11+, a Rust toolchain and, when asked for, a Java runtime. Installs what is
-# missing where the user may (root, with apt-get); elsewhere says which command to run. usage: toolchain.sh [java] [maven]
+# missing where the user may (root, with apt-get); elsewhere says which command to run. usage: toolchain.sh [java] [javac] [maven]
 set -uo pipefail
 missing=0
 
@@ -71,6 +71,7 @@ for extra in "$@"; do
                 missing=1
             fi
             ;;
+        javac) need "a Java compiler (for the tests' programs beside Apache's classes)" javac openjdk-17-jdk-headless ;;
         maven) need "Maven (it brings Apache Kafka's jars for the tests)" mvn maven ;;
     esac
 done

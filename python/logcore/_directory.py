@@ -182,7 +182,8 @@ class LogDirectory(Mapping[tuple[str, int], Log]):
         return isinstance(self._native, _Reader)
 
     def close(self) -> None:
-        """Closes every log, writes the checkpoints, marks the directory as whole. Closing again does nothing.
+        """Closes every log, writes the checkpoints, marks the directory as whole. Closing again does nothing, and
+        neither does closing in a forked child, whose parent's the directory is.
 
         Raises LogIOError when something could not be brought to disk; the rest is closed all the same.
         """
@@ -219,9 +220,13 @@ class _Reader:
         self._lock = threading.Lock()
 
     def partitions(self) -> list[tuple[str, int]]:
-        names = (entry.name for entry in os.scandir(self.path) if entry.is_dir())
-        found = (_native.partition_of_directory(name) for name in names)
-        return sorted(key for key in found if key is not None)
+        return sorted(self._directories())
+
+    def _directories(self) -> dict[tuple[str, int], str]:
+        """The directory of each partition: its name need not be how the number is written, as in `flights-03`."""
+        names = sorted(entry.name for entry in os.scandir(self.path) if entry.is_dir())
+        found = ((_native.partition_of_directory(name), name) for name in names)
+        return {key: name for key, name in found if key is not None}
 
     def get(self, topic: str, partition: int) -> _native.Log | None:
         key = (topic, partition)
@@ -230,13 +235,13 @@ class _Reader:
                 error = _native.LogClosedError(f"the directory {self.path} is closed")
                 error.code = NOT_LEADER_OR_FOLLOWER
                 raise error
-            if key not in self.partitions():
+            name = self._directories().get(key)
+            if name is None:
                 # Deleted, if it was there; what comes back under this name is another log.
                 self._opened.pop(key, None)
                 return None
             if key not in self._opened:
-                directory = self.path / f"{topic}-{partition}"
-                self._opened[key] = _native.Log(directory, False, True, self._compression, {})
+                self._opened[key] = _native.Log(self.path / name, False, True, self._compression, {})
             return self._opened[key]
 
     def create(self, topic: str, partition: int, config: dict[str, int | str | bool]) -> _native.Log:

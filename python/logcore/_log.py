@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -108,7 +109,8 @@ def open(
 class Log:
     """A log in one directory; made by `logcore.open`. Safe to use from several threads.
 
-    A context manager: leaving the block closes it. A log that is not closed is recovered at the next opening.
+    A context manager: leaving the block closes it. A log that is not closed is recovered at the next opening. A
+    forked child may read it; it is its parent's to write and to close.
     """
 
     __slots__ = ("_native",)
@@ -205,17 +207,17 @@ class Log:
 
         `table` is anything that speaks Arrow's PyCapsule protocol: pyarrow's and polars' frames, a reader of
         record batches, a `logcore.columns` scan. It has a column `key` or `value` (binary or string), and may
-        have `timestamp` (a timestamp, or int64 of milliseconds; the present where it is null) and `headers` (a
-        list of structs of key and value, or a map). Columns that a scan adds (topic, partition, offset,
-        timestampType) are passed over; others are refused.
+        have `timestamp` (a timestamp, or int64 of milliseconds; not before 1970; the present where it is null)
+        and `headers` (a list of structs of key and value, or a map). Columns that a scan adds (topic, partition,
+        offset, timestampType) are passed over; others are refused.
 
         All rows are encoded and checked before the first is appended, so a bad row appends nothing; what is more
         than a segment (`segment_bytes`) is appended in several pieces. Give a large stream batch by batch.
 
-        `compression` is the log's unless given, `level` the codec's own; a batch has at most `batch_bytes`
-        bytes, `max_message_bytes` if None, unless a single row is larger.
+        `compression` is the log's unless given, `level` the codec's own, as in `build_batch`; a batch has at most
+        `batch_bytes` bytes, `max_message_bytes` if None, unless a single row is larger.
 
-        Raises ValueError (columns, rows), TypeError (types), RecordTooLargeError, and as `append` does.
+        Raises ValueError (columns, rows, level), TypeError (types), RecordTooLargeError, and as `append` does.
 
         >>> import logcore, pyarrow, tempfile
         >>> table = pyarrow.table({"key": ["UA", None], "value": [b"departed", b"landed"]})
@@ -311,7 +313,7 @@ class Log:
         interrupts it. With `read_committed` a transaction's records come once it is committed.
 
         Raises OffsetOutOfRangeError, also when retention has overtaken; CorruptLogError; LogClosedError when the
-        log is closed meanwhile; LogIOError.
+        log is closed meanwhile; LogIOError; ValueError (isolation level, a timeout that is nan).
 
         >>> import logcore, tempfile, threading
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -326,7 +328,7 @@ class Log:
         """
         end = self._native.readable_end(isolation_level)
         start = end if offset is None else offset
-        return self._follow(_native.Watch(self._native), start, timeout, isolation_level)
+        return self._follow(_native.Watch(self._native), start, _seconds(timeout), isolation_level)
 
     def _follow(
         self, watch: _native.Watch, offset: int, timeout: float | None, isolation_level: IsolationLevel
@@ -360,7 +362,9 @@ class Log:
         """
         end = self._native.readable_end(isolation_level)
         start = end if offset is None else offset
-        return self._follow_batches(_native.Watch(self._native), start, timeout, max_bytes, isolation_level)
+        return self._follow_batches(
+            _native.Watch(self._native), start, _seconds(timeout), max_bytes, isolation_level
+        )
 
     def _follow_batches(
         self,
@@ -401,7 +405,7 @@ class Log:
 
         end = self._native.readable_end(isolation_level)
         start = end if offset is None else offset
-        return follow_async(self._native, start, timeout, FETCH_BYTES, isolation_level)
+        return follow_async(self._native, start, _seconds(timeout), FETCH_BYTES, isolation_level)
 
     def scan(
         self,
@@ -676,8 +680,16 @@ class Log:
         self._native.flush()
 
     def close(self) -> None:
-        """Flushes and closes; closing again does nothing. Views from `fetch` stay valid."""
+        """Flushes and closes; closing again does nothing, and neither does closing in a forked child. Views from
+        `fetch` stay valid."""
         self._native.close()
+
+
+def _seconds(timeout: float | None) -> float | None:
+    """A timeout as every way of following takes it: nan is refused, for no time is ever after it."""
+    if timeout is not None and math.isnan(timeout):
+        raise ValueError("a timeout is a number of seconds, not nan")
+    return timeout
 
 
 def build_batch(
@@ -689,8 +701,10 @@ def build_batch(
 ) -> bytes:
     """One record batch (format v2, KIP-98) of all `records`, for `Log.append_batches` or a Kafka client.
 
-    `level` is the codec's own; `producer` is id, epoch and first sequence of an idempotent producer.
-    Raises ValueError for an unknown compression or no records.
+    `level` is the codec's own, as in Kafka: gzip's from 1 to 9, or -1 for its default; lz4's from 1 to 17, which all
+    compress alike here; zstd's from -131072 to 22; none and snappy have none. `producer` is id, epoch and first
+    sequence of an idempotent producer. Raises ValueError for an unknown compression, a level the codec does not
+    have, or no records.
 
     >>> import logcore
     >>> batch = logcore.build_batch([(b"key", b"value", {"h": None}, 5)], compression="lz4")

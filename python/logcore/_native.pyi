@@ -36,11 +36,29 @@ def encode_response(api_key: int, version: int, message: dict[str, Any]) -> byte
 def decode_data(name: str, version: int, data: bytes | bytearray) -> dict[str, Any]:
     """Decodes data by Kafka's name of its schema, without the int16 version that often stands before it."""
 
+def request_to_json(api_key: int, version: int, body: bytes | bytearray) -> str:
+    """Decodes a request's body as `decode_request` does, into JSON as Kafka's request log prints it."""
+
+def response_to_json(api_key: int, version: int, body: bytes | bytearray) -> str:
+    """Decodes a response's body as `decode_response` does, into JSON as Kafka's request log prints it."""
+
 def data_to_json(name: str, version: int, data: bytes | bytearray) -> str:
     """Decodes data as `decode_data` does, into JSON as Kafka's tools print it."""
 
 def encode_data(name: str, version: int, message: dict[str, Any]) -> bytes:
     """Encodes data by Kafka's name of its schema, without the int16 version that often stands before it."""
+
+def decode_request_header(request: bytes | bytearray) -> tuple[int, int, int, str | None, int]:
+    """API key, version, correlation id, client id, and at which byte the body begins; raises ProtocolError."""
+
+def encode_request_header(api_key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """A request's header, at the version that the API and its version ask for; raises ProtocolError."""
+
+def decode_response_header(api_key: int, version: int, response: bytes | bytearray) -> tuple[int, int]:
+    """The correlation id, and at which byte the body begins; raises ProtocolError."""
+
+def encode_response_header(api_key: int, version: int, correlation_id: int) -> bytes:
+    """A response's header, at the version that the API and its version ask for; raises ProtocolError."""
 
 def api_keys() -> dict[str, int]:
     """Every API the codec knows: Kafka's name, as in "Produce", and key."""

@@ -6,8 +6,8 @@
 
 use bytes::Bytes;
 use logcore_protocol::{
-    Direction, FieldType, Schema, Str, Struct, StructSchema, Value, data_schema, decode_with,
-    encode_with, field_names, request_schemas, schema,
+    Direction, FieldType, RequestHeader, Schema, Str, Struct, StructSchema, Value, data_schema,
+    decode_with, encode_with, field_names, request_schemas, schema, to_json,
 };
 use pyo3::buffer::PyBuffer;
 use pyo3::create_exception;
@@ -32,7 +32,13 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(encode_response, module)?)?;
     module.add_function(wrap_pyfunction!(decode_data, module)?)?;
     module.add_function(wrap_pyfunction!(encode_data, module)?)?;
+    module.add_function(wrap_pyfunction!(request_to_json, module)?)?;
+    module.add_function(wrap_pyfunction!(response_to_json, module)?)?;
     module.add_function(wrap_pyfunction!(data_to_json, module)?)?;
+    module.add_function(wrap_pyfunction!(decode_request_header, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_request_header, module)?)?;
+    module.add_function(wrap_pyfunction!(decode_response_header, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_response_header, module)?)?;
     module.add_function(wrap_pyfunction!(api_keys, module)?)?;
     module.add_function(wrap_pyfunction!(valid_versions, module)?)?;
     Ok(())
@@ -81,7 +87,86 @@ fn decode_data<'py>(
 
 #[pyfunction]
 fn data_to_json(name: &str, version: i16, data: PyBackedBytes) -> PyResult<String> {
-    logcore_protocol::data_to_json(name, version, &Bytes::from_owner(data)).map_err(protocol_error)
+    json(named_schema(name)?, version, data)
+}
+
+#[pyfunction]
+fn request_to_json(api_key: i16, version: i16, body: PyBackedBytes) -> PyResult<String> {
+    json(api_schema(api_key, Direction::Request)?, version, body)
+}
+
+#[pyfunction]
+fn response_to_json(api_key: i16, version: i16, body: PyBackedBytes) -> PyResult<String> {
+    json(api_schema(api_key, Direction::Response)?, version, body)
+}
+
+fn json(schema: &'static Schema, version: i16, body: PyBackedBytes) -> PyResult<String> {
+    to_json(schema, version, &Bytes::from_owner(body)).map_err(protocol_error)
+}
+
+/// API key, version, correlation id, client id, and how many bytes the header takes.
+type RequestHead = (i16, i16, i32, Option<String>, usize);
+
+#[pyfunction]
+fn decode_request_header(request: PyBackedBytes) -> PyResult<RequestHead> {
+    let length = request.len();
+    let mut rest = Bytes::from_owner(request);
+    let header = RequestHeader::decode(&mut rest).map_err(protocol_error)?;
+    let client_id = header.client_id.as_deref().map(str::to_owned);
+    let (key, version) = (header.api_key, header.api_version);
+    Ok((
+        key,
+        version,
+        header.correlation_id,
+        client_id,
+        length - rest.len(),
+    ))
+}
+
+#[pyfunction]
+fn encode_request_header<'py>(
+    py: Python<'py>,
+    api_key: i16,
+    version: i16,
+    correlation_id: i32,
+    client_id: Option<&str>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let header = RequestHeader {
+        api_key,
+        api_version: version,
+        correlation_id,
+        client_id: client_id.map(Str::from),
+    };
+    let mut out = Vec::new();
+    header.encode(&mut out).map_err(protocol_error)?;
+    Ok(PyBytes::new(py, &out))
+}
+
+/// The correlation id, and how many bytes the header takes.
+#[pyfunction]
+fn decode_response_header(
+    api_key: i16,
+    version: i16,
+    response: PyBackedBytes,
+) -> PyResult<(i32, usize)> {
+    let length = response.len();
+    let mut rest = Bytes::from_owner(response);
+    let correlation_id = logcore_protocol::decode_response_header(api_key, version, &mut rest)
+        .map_err(protocol_error)?;
+    Ok((correlation_id, length - rest.len()))
+}
+
+#[pyfunction]
+fn encode_response_header(
+    py: Python<'_>,
+    api_key: i16,
+    version: i16,
+    correlation_id: i32,
+) -> PyResult<Bound<'_, PyBytes>> {
+    let mut out = Vec::new();
+    logcore_protocol::encode_response_header(api_key, version, correlation_id, &mut out)
+        .map_err(protocol_error)?;
+    Ok(PyBytes::new(py, &out))
 }
 
 #[pyfunction]

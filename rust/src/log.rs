@@ -12,6 +12,7 @@ mod follow;
 mod handle;
 mod record;
 mod settings;
+mod table;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +24,6 @@ use parking_lot::Mutex;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMemoryView};
-use pyo3_arrow::input::AnyRecordBatch;
 
 use self::encode::{Encoder, system_now_ms};
 use self::handle::Handle;
@@ -141,9 +141,10 @@ impl PyLog {
         batch_bytes: Option<usize>,
     ) -> PyResult<(i64, i64)> {
         let limit = self.batch_bytes();
+        let compression = compression.map_or(Ok(self.compression), encode::codec)?;
         let options = EncodeOptions {
-            compression: compression.map_or(Ok(self.compression), encode::codec)?,
-            level,
+            compression,
+            level: encode::codec_level(compression, level)?,
             batch_bytes: batch_bytes.unwrap_or(limit).min(limit),
             now_ms: system_now_ms(),
         };
@@ -153,8 +154,7 @@ impl PyLog {
                 table.get_type().name()?
             )));
         }
-        let table: AnyRecordBatch = table.extract()?;
-        let (rows, schema) = table.into_table()?.into_inner();
+        let (rows, schema) = table::import(table)?;
         let mut bytes = py
             .detach(|| encode_rows(&schema, &rows, &options))
             .map_err(|error| to_python(py, &error))?;

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from cluster.broker.config import BrokerConfig, ConfigError
-from cluster.broker.settings import as_text, broker_settings, topic_settings
-from cluster.broker.topic_policy import (
+from cluster.broker.dynamic.description import (
     SOURCE_BROKER_FILE,
     SOURCE_DEFAULT,
     SOURCE_TOPIC,
-    check_topic_config,
-    synonyms_of,
     topic_source,
+    topic_synonyms,
     topic_value,
 )
+from cluster.broker.dynamic.live import LiveConfig
+from cluster.broker.settings import as_text, broker_settings, topic_settings
+from cluster.broker.topic_policy import check_topic_config
 from cluster.errors import InvalidConfig
 from cluster.model import Endpoint
 
@@ -135,13 +136,19 @@ def test_files_and_overrides(tmp_path: Path) -> None:
 
 
 def test_the_data_plane_gets_what_was_given() -> None:
-    config = parse(log_segment_bytes="1048576", log_cleanup_policy="compact,delete", zookeeper_set_acl="true")
+    config = parse(
+        log_segment_bytes="1048576",
+        log_cleanup_policy="compact,delete",
+        log_cleaner_min_cleanable_ratio="0.25",
+        zookeeper_set_acl="true",
+    )
     assert config.server_settings() == {
         "zookeeper.connect": "localhost:2181",
         "listeners": "PLAINTEXT://localhost:9092",
-        "log.segment.bytes": 1048576,
+        "log.segment.bytes": "1048576",
         "log.cleanup.policy": "compact,delete",
-        "zookeeper.set.acl": True,
+        "log.cleaner.min.cleanable.ratio": "0.25",
+        "zookeeper.set.acl": "true",
     }
 
 
@@ -155,18 +162,18 @@ def test_limits_of_one_listener_are_the_data_planes() -> None:
 
 def test_where_a_topics_value_comes_from() -> None:
     retention, segment = topic_settings()["retention.ms"], topic_settings()["segment.bytes"]
-    config = parse(log_retention_hours="2", log_segment_bytes="2048")
+    config = LiveConfig(parse(log_retention_hours="2", log_segment_bytes="2048"))
     assert topic_value(retention, {}, config) == "7200000"
     # Kafka shows only what leads up to log.retention.ms, which was not set.
     assert topic_source(retention, {}, config) == SOURCE_DEFAULT
     assert topic_source(segment, {}, config) == SOURCE_BROKER_FILE
-    assert synonyms_of(segment, {"segment.bytes": "4096"}, config) == [
+    assert topic_synonyms(segment, {"segment.bytes": "4096"}, config) == (
         ("segment.bytes", "4096", SOURCE_TOPIC),
         ("log.segment.bytes", "2048", SOURCE_BROKER_FILE),
         ("log.segment.bytes", "1073741824", SOURCE_DEFAULT),
-    ]
+    )
     assert topic_value(segment, {"segment.bytes": "4096"}, config) == "4096"
-    assert topic_value(retention, {}, parse(log_retention_ms="-1")) == "-1"
+    assert topic_value(retention, {}, LiveConfig(parse(log_retention_ms="-1"))) == "-1"
 
 
 def test_settings_of_topics_are_checked() -> None:
@@ -178,6 +185,22 @@ def test_settings_of_topics_are_checked() -> None:
         check_topic_config({"retention.bits": "1"}, broker)
     with pytest.raises(InvalidConfig, match=r"retention\.ms=-2 is not allowed"):
         check_topic_config({"retention.ms": "-2"}, broker)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"leader.replication.throttled.replicas": "0:1,2"},
+        {"follower.replication.throttled.replicas": "*,0:1"},
+        {"remote.storage.enable": "true"},
+        {"remote.log.copy.disable": "true"},
+    ],
+)
+def test_settings_no_topic_can_have_here(config: dict[str, str]) -> None:
+    check_topic_config({"leader.replication.throttled.replicas": "0:1,2:3"}, parse())
+    check_topic_config({"follower.replication.throttled.replicas": "*"}, parse())
+    with pytest.raises(InvalidConfig):
+        check_topic_config(config, parse())
 
 
 def test_lags_that_contradict_each_other() -> None:
@@ -199,6 +222,14 @@ def test_lags_that_contradict_each_other() -> None:
 
 
 def test_values_as_text() -> None:
+    big = 1.7976931348623157e308
+    assert [as_text(value) for value in (1e7, 12345678.5, 100.0, 1e-5, big)] == [
+        "1.0E7",
+        "1.23456785E7",
+        "100.0",
+        "1.0E-5",
+        "1.7976931348623157E308",
+    ]
     assert [as_text(value) for value in (None, True, False, 1, 0.5, ["a", "b"], "x")] == [
         None,
         "true",

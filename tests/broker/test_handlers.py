@@ -31,8 +31,11 @@ EXAMPLES: dict[int, dict[str, Any]] = {
     15: {"groups": ["g"]},
     19: {"topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}], "timeout_ms": 1},
     32: {"resources": [{"resource_type": 2, "resource_name": "t"}]},
+    33: {"resources": [{"resource_type": 2, "resource_name": "t"}]},
     37: {"topics": [{"name": "t", "count": 2}], "timeout_ms": 1},
     42: {"groups_names": ["g"]},
+    44: {"resources": [{"resource_type": 2, "resource_name": "t"}]},
+    49: {"entries": [{"entity": [{"entity_type": "user", "entity_name": "u"}]}]},
 }
 
 

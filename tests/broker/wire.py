@@ -17,7 +17,15 @@ FLEXIBLE_FROM = {
     "JoinGroup": 6,
     "SyncGroup": 4,
     "OffsetFetch": 6,
+    "DescribeConfigs": 4,
+    "AlterConfigs": 2,
+    "IncrementalAlterConfigs": 1,
+    "DescribeClientQuotas": 1,
+    "AlterClientQuotas": 1,
+    "DescribeUserScramCredentials": 0,
+    "DescribeCluster": 0,
 }
+"""The first version whose headers have tagged fields."""
 
 
 class Wire:
@@ -39,13 +47,13 @@ class Wire:
         await self._writer.wait_closed()
 
     async def ask(self, name: str, version: int, **message: Any) -> dict[str, Any]:
-        """Sends a request of a version without tagged header fields, and returns the response."""
-        assert version < FLEXIBLE_FROM.get(name, 99)
+        """Sends a request, and returns the response."""
+        tags = b"\0" if version >= FLEXIBLE_FROM.get(name, 99) else b""
         self._correlation += 1
-        head = struct.pack(">hhih", KEYS[name], version, self._correlation, 4) + b"test"
+        head = struct.pack(">hhih", KEYS[name], version, self._correlation, 4) + b"test" + tags
         frame = head + encode_request(KEYS[name], version, message)
         self._writer.write(struct.pack(">i", len(frame)) + frame)
         [length] = struct.unpack(">i", await self._reader.readexactly(4))
         answer = await self._reader.readexactly(length)
         assert struct.unpack_from(">i", answer) == (self._correlation,)
-        return decode_response(KEYS[name], version, answer[4:])
+        return decode_response(KEYS[name], version, answer[4 + len(tags) :])

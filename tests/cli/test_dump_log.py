@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,16 @@ from cluster.cli import main
 
 GOLDEN = Path(__file__).parents[2] / "rust/crates/storage/tests/fixtures/kafka-3.9.1/golden-0"
 SEGMENT = "00000000000000000000.log"
+# The flags that have one value.
+SINGLE = (
+    ["--files", "y.log"],
+    ["--max-message-size", "5"],
+    ["--max-bytes", "5"],
+    ["--value-decoder-class", "long"],
+    ["--key-decoder-class", "string"],
+    ["--format", "json"],
+    ["--out", "z"],
+)
 
 
 @pytest.fixture
@@ -122,6 +133,7 @@ def test_arrow(partition: Path, tmp_path: Path) -> None:
         (["--files", "x.log", "--out", "y"], "--out goes with"),
         (["--files", "x.index", "--format", "arrow"], "takes .log files"),
         (["--files", "x.log", "--format", "arrow", "--offsets-decoder"], "without a decoder"),
+        *((["--files", "x.log", *flag, *flag], f"{flag[0]} is given more than once") for flag in SINGLE),
     ],
 )
 def test_wrong_arguments(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,11 +177,129 @@ def test_files_that_cannot_be_dumped(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "firstOffset: 162" in captured.out
 
 
-# Broken if it failed: a key or value of the wrong size would be printed as some other number.
-def test_a_decoder_that_does_not_fit(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["dump-log", "--files", str(partition / SEGMENT), "--key-decoder-class", "long"]
-    assert main(arguments) == 1
-    assert "LongDecoder takes 8 bytes, but a record has 2" in capsys.readouterr().err
+@pytest.fixture
+def batches(tmp_path: Path) -> tuple[Path, list[int]]:
+    """A segment of five batches of a record each, and where each begins."""
+    directory = tmp_path / "five-0"
+    positions = []
+    with logcore.open(directory) as log:
+        for number in range(5):
+            positions.append(log.size_bytes)
+            log.append_batches(logcore.build_batch([b"value %d " % number * 40], "zstd"))
+    return directory / SEGMENT, positions
+
+
+def arrow(segment: Path, out: Path) -> tuple[int, list[int]]:
+    """The status of a dump as Arrow, and the offsets in it."""
+    status = main(["dump-log", "--files", str(segment), "--format", "arrow", "--out", str(out)])
+    with pyarrow.ipc.open_stream(out) as stream:
+        return status, stream.read_all()["offset"].to_pylist()
+
+
+# Broken if it failed: a program would take the records before damage for all that there are.
+def test_rows_tell_what_no_batch_was_read_from(
+    batches: tuple[Path, list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    segment, positions = batches
+    data = bytearray(segment.read_bytes())
+    data[positions[2] + 8] = 0x7F
+    segment.write_bytes(data)
+    left = len(data) - positions[2]
+    assert main(["dump-log", "--files", str(segment)]) == 0
+    assert f"Found {left} invalid bytes at the end of {SEGMENT}" in capsys.readouterr().out
+    told = f"Found {left} invalid bytes at the end of {segment}, from byte {positions[2]} on\n"
+    assert main(["dump-log", "--files", str(segment), "--format", "json"]) == 0
+    captured = capsys.readouterr()
+    assert [row["offset"] for row in rows(captured.out)] == [0, 1]
+    assert captured.err == told
+    assert arrow(segment, tmp_path / "x.arrow") == (0, [0, 1])
+    assert capsys.readouterr().err == told
+    # What was not asked for is not missing.
+    assert main(["dump-log", "--files", str(segment), "--format", "json", "--max-bytes", "100"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+# Broken if it failed: nobody could tell which batch is damaged, or would lose what is before it.
+def test_a_batch_that_cannot_be_decoded_is_named(
+    batches: tuple[Path, list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    segment, positions = batches
+    data = bytearray(segment.read_bytes())
+    # The front of the compressed records, behind the header of 61 bytes.
+    data[positions[3] + 61 : positions[3] + 65] = b"none"
+    segment.write_bytes(data)
+    told = f"logcore dump-log: {segment}: the batch at byte {positions[3]}, base offset 3: "
+    assert main(["dump-log", "--files", str(segment), "--print-data-log"]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith(told)
+    lines = captured.out.splitlines()
+    assert lines[-2].endswith("payload: " + "value 2 " * 40)
+    assert lines[-1].startswith("baseOffset: 3 ")
+    assert main(["dump-log", "--files", str(segment), "--format", "json"]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith(told)
+    assert [row["offset"] for row in rows(captured.out)] == [0, 1, 2]
+    assert arrow(segment, tmp_path / "x.arrow") == (1, [0, 1, 2])
+    assert capsys.readouterr().err.startswith(told)
+
+
+# Broken if it failed: a table could not be made of a segment that retention or compaction has emptied.
+def test_arrow_without_records(tmp_path: Path, partition: Path) -> None:
+    (empty := tmp_path / SEGMENT).write_bytes(b"")
+    assert arrow(empty, tmp_path / "none.arrow") == (0, [])
+    assert arrow(partition / SEGMENT, tmp_path / "some.arrow") == (0, list(range(7)))
+    with (
+        pyarrow.ipc.open_stream(tmp_path / "none.arrow") as none,
+        pyarrow.ipc.open_stream(tmp_path / "some.arrow") as some,
+    ):
+        assert none.schema == some.schema
+
+
+# Broken if it failed: what a program reads would depend on the terminal that the dump was made in.
+@pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1", "utf-8"])
+def test_json_is_whole_in_any_encoding(partition: Path, encoding: str) -> None:
+    with logcore.open(partition) as log:
+        log.append("nach Köln → 東京".encode(), timestamp=4000)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "cluster.cli",
+            "dump-log",
+            "--files",
+            str(partition / SEGMENT),
+            "--format",
+            "json",
+        ],
+        capture_output=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+    )
+    assert rows(done.stdout.decode("utf-8"))[-1]["value"] == "nach Köln → 東京"
+
+
+# Broken if it failed: a key or value of the wrong size would be printed as some other number, or hide where it is.
+def test_a_decoder_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with logcore.open(tmp_path / "numbers-0") as log:
+        log.append(b"before")
+        position = log.size_bytes
+        log.append_records([(bytes(7) + b"\x05", b"fits"), (b"UA", b"does not"), (bytes(8), b"after")])
+    segment = tmp_path / "numbers-0" / SEGMENT
+    told = f"logcore dump-log: {segment}: the batch at byte {position}, base offset 1: "
+    assert main(["dump-log", "--files", str(segment), "--key-decoder-class", "long"]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == f"{told}LongDecoder takes 8 bytes, but a record has 2\n"
+    assert captured.out.splitlines()[-1].endswith("key: 5 payload: fits")
+    for decoder, reason in (
+        ("--offsets-decoder", "offset 0 using"),
+        ("--transaction-log-decoder", "at offset 0"),
+    ):
+        assert main(["dump-log", "--files", str(segment), decoder]) == 1
+        captured = capsys.readouterr()
+        assert captured.err.startswith(f"logcore dump-log: {segment}: the batch at byte 0, base offset 0: ")
+        assert reason in captured.err
+        assert captured.out.splitlines()[-1].startswith("baseOffset: 0 ")
 
 
 # Broken if it failed: some damage would end a dump in a traceback instead of a sentence, or never end it.

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -226,3 +227,23 @@ def test_every_format_and_codec(tmp_path: Path, batch: Path) -> None:
     flip(directory / SEGMENT, len(whole) - 1)
     [finding] = [finding for finding in logcore.verify(directory) if finding.path == directory / SEGMENT]
     assert finding.severity == "damage"
+
+
+# Broken if it failed: somebody would be told that Apache Kafka does not start, where it does, or not told where it does not.
+def test_names_that_are_not_known(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with logcore.open_dir(partition.parent):
+        pass
+    (partition.parent / "readme").write_text("mine")
+    (partition.parent / "mine").mkdir()
+    assert main(["verify", str(partition.parent)]) == 0
+    out = capsys.readouterr().out.splitlines()
+    remedies = {line: remedy.strip() for line, remedy in pairwise(out)}
+    front = f"stray (stray-name): {partition.parent}"
+    assert (
+        remedies[f"{front}/mine: no partition's directory has this name"]
+        == "move it out: Apache Kafka does not start beside a directory it does not know"
+    )
+    assert (
+        remedies[f"{front}/readme: no file of a Kafka log directory has this name"]
+        == "Apache Kafka passes over it; move it out if nothing else needs it here"
+    )

@@ -60,6 +60,11 @@ class KafkaTools:
     def topics(self, *arguments: str, status: int | None = 0) -> str:
         return self.run("org.apache.kafka.tools.TopicCommand", *arguments, status=status)
 
+    def configs(self, *arguments: str, status: int | None = 0) -> str:
+        """What kafka-configs prints, and what it has to complain of."""
+        done = self._done("kafka.admin.ConfigCommand", arguments, status=status)
+        return done.stdout + done.stderr
+
     def dump_log(self, *files: Path, flags: Sequence[str] = ("--deep-iteration", "--print-data-log")) -> str:
         """What DumpLogSegments prints, and what it finds wrong, which it writes to its standard error."""
         names = ",".join(map(str, files))

@@ -126,6 +126,15 @@ def test_only_members_of_the_isr_lead_unless_that_is_allowed() -> None:
     assert unclean.topics["t"].partitions[0].isr == (ONE,)
 
 
+def test_unclean_elections_may_be_allowed_later() -> None:
+    state = controller(ONE)
+    state.topic_loaded("t", ID, ID, {0: Replicas((TWO, ONE))}, {0: partition(TWO, 7, TWO)}, {})
+    assert state.topics["t"].partitions[0].leader == NO_LEADER
+    assert state.unclean_election_changed(False) == []
+    assert OpenPartitions(state.topics["t"], (0,)) in state.unclean_election_changed(True)
+    assert state.topics["t"].partitions[0].isr == (ONE,)
+
+
 def test_deletion_hides_closes_and_removes_in_this_order() -> None:
     state = controller(ONE)
     state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, {}, {})

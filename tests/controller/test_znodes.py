@@ -120,3 +120,19 @@ def test_topic_ids_as_text() -> None:
     assert topic_id_text(NO_TOPIC_ID) == "AAAAAAAAAAAAAAAAAAAAAA"
     with pytest.raises(ValueError, match="not a topic id"):
         parse_topic_id("short")
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [
+        ("alice", "alice"),
+        ("CN=a b,O=*", "CN%3Da%20b%2CO%3D%2A"),
+        ("x~y_z-1.2", "x%7Ey_z-1.2"),
+        ("1+1=2", "1%2B1%3D2"),
+        ("<default>", "%3Cdefault%3E"),
+        ("füß/1", "f%C3%BC%C3%9F%2F1"),
+    ],
+)
+def test_names_of_users_and_clients_as_znodes(name: str, node: str) -> None:
+    assert znodes.sanitize(name) == node
+    assert znodes.desanitize(node) == name

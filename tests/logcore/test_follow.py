@@ -250,3 +250,12 @@ def test_async_ends_when_told(log: logcore.Log) -> None:
             await asyncio.wait_for(waiting, 60)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("follow", ["follow", "follow_batches", "follow_async"])
+def test_a_timeout_that_is_no_time(log: logcore.Log, follow: str) -> None:
+    # Broken if it failed: a follower whose timeout was computed wrongly would never end.
+    with pytest.raises(ValueError, match="not nan"):
+        getattr(log, follow)(0, timeout=float("nan"))
+    with pytest.raises(TypeError):
+        getattr(log, follow)(0, timeout="1")

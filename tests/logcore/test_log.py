@@ -389,6 +389,33 @@ def test_a_forked_child_does_not_write(tmp_path: Path) -> None:
         assert log.append(b"parent again") == 1
 
 
+def test_a_forked_child_closes_nothing(tmp_path: Path) -> None:
+    # Broken if it failed: a worker's own exception would be lost as it leaves the block that its parent opened, or the
+    # worker would close its parent's log.
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    directory = logcore.open_dir(tmp_path / "logs")
+    for owner, log in ((None, logcore.open(tmp_path / "log")), (directory, directory.create("flights"))):
+        log.append(b"parent")
+
+        def child(outer: logcore.Log | logcore.LogDirectory, log: logcore.Log = log) -> None:
+            try:
+                with outer, log:
+                    raise ArithmeticError("the child's own")
+            except Exception as error:
+                queue.put((repr(error), [record.value for record in log.records()]))
+
+        process = context.Process(target=child, args=(owner or log,))
+        process.start()
+        process.join(60)
+        assert queue.get() == ('ArithmeticError("the child\'s own")', [b"parent"])
+        assert log.append(b"parent again") == 1
+        with pytest.raises(logcore.LockedError):
+            logcore.open(log.path)
+        (owner or log).close()
+        assert logcore.verify(log.path) == []
+
+
 def test_threads(log: logcore.Log) -> None:
     # Broken if it failed: appends of two threads would interleave within a batch.
     def work(name: int) -> None:

@@ -93,6 +93,80 @@ def test_batches_are_no_larger_than_asked_for(tmp_path: Path, codec: str) -> Non
     assert 50 <= len(sizes) <= 60
 
 
+def bad_times() -> list[tuple[pa.Table, str]]:
+    """Tables whose second row has a time that no record can have, and what is wrong with it."""
+    before, beyond = "its timestamp is before 1970", "its timestamp is more than 64 bits"
+    times = [
+        *((pa.array([0, -1], pa.timestamp(unit)), before) for unit in ("s", "ms", "us", "ns")),
+        (pa.array([0, -1], pa.int64()), before),
+        (pa.array([0, -(2**63)], pa.timestamp("us")), before),
+        (pa.array([0, 2**62], pa.timestamp("s")), beyond),
+    ]
+    return [(pa.table({"value": [b"a", b"b"], "timestamp": column}), text) for column, text in times]
+
+
+def test_only_a_null_is_the_present(tmp_path: Path) -> None:
+    # Broken if it failed: a record would have another time than its row, or none where it should have the present.
+    units = [
+        ("s", 2**53, 1000, 1),
+        ("ms", 2**63 - 1, 1, 1),
+        ("us", 2**63 - 1, 1, 1000),
+        ("ns", 1_999_999, 1, 10**6),
+    ]
+    with logcore.open(tmp_path) as log:
+        for unit, largest, multiply, divide in units:
+            before = int(time.time() * 1000)
+            column = pa.array([0, largest, None], pa.timestamp(unit))
+            first, _ = log.append_table(pa.table({"value": [b""] * 3, "timestamp": column}))
+            zero, large, present = [record.timestamp for record in log.records(first)]
+            assert (zero, large) == (0, largest * multiply // divide), unit
+            assert before <= present <= int(time.time() * 1000)
+
+
+def test_a_layout_that_arrow_cannot_take_is_an_error(tmp_path: Path) -> None:
+    # Broken if it failed: a program that catches exceptions would be ended by somebody's table, for a panic is none.
+    entry = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    fixed = pa.array([[{"key": "a", "value": b"1"}]] * 3, pa.list_(entry, 1))
+    with logcore.open(tmp_path) as log:
+        for name, expected in (
+            ("headers", "column headers has the type FixedSizeList"),
+            ("topic", "append a copy of it"),
+        ):
+            table = pa.table({"value": [b"1", b"2", b"3"], name: fixed}).slice(1)
+            for given in (table, table.to_reader()):
+                with pytest.raises((TypeError, ValueError), match=expected):
+                    log.append_table(given)
+            with pytest.raises((TypeError, ValueError)):
+                log.append_table(table.to_batches()[0])
+        assert log.end_offset == 0
+        # The way out that is told.
+        table = pa.table({"value": [b"1", b"2", b"3"], "topic": fixed}).slice(1)
+        assert log.append_table(table.take(list(range(len(table))))) == (0, 1)
+
+
+def test_a_level_the_codec_does_not_have_is_refused(tmp_path: Path) -> None:
+    # Broken if it failed: a mistake in a level would be taken for another level, and nobody would know.
+    table, records = pa.table({"value": [b"departed"]}), [b"departed"]
+    ranges = {"gzip": (1, 9), "lz4": (1, 17), "zstd": (-131072, 22)}
+    with logcore.open(tmp_path) as log:
+        for codec, (least, most) in ranges.items():
+            for level in (least, most):
+                log.append_table(table, compression=codec, level=level)
+                log.append_batches(logcore.build_batch(records, codec, level=level))
+            for level in (least - 1, most + 1, -(2**31), 2**31 - 1):
+                expected = rf"level {level} is none of {codec}'s, which are {least} to {most}"
+                with pytest.raises(ValueError, match=expected):
+                    log.append_table(table, compression=codec, level=level)
+                with pytest.raises(ValueError, match=expected):
+                    logcore.build_batch(records, codec, level=level)
+        # gzip's -1 is its default, not its least.
+        many = [b"%d" % n for n in range(5000)]
+        times = [(None, value, None, 1000) for value in many]
+        batches = {level: logcore.build_batch(times, "gzip", level=level) for level in (-1, None, 1)}
+        assert batches[-1] == batches[None] != batches[1]
+        assert {record.value for record in log} == {b"departed"}
+
+
 def test_a_table_that_is_refused_appends_nothing(tmp_path: Path) -> None:
     # Broken if it failed: somebody who mends a table and appends it again would have part of it twice.
     with logcore.open(tmp_path, segment_bytes=3000, max_message_bytes=2000) as log:
@@ -100,6 +174,7 @@ def test_a_table_that_is_refused_appends_nothing(tmp_path: Path) -> None:
         wrong: list[tuple[pa.Table, type[Exception], str]] = [
             (pa.table({"value": good, "timestamp": [1] * 19 + [-5]}), ValueError, "row 19"),
             (pa.table({"value": [*good, b"y" * 3000]}), logcore.RecordTooLargeError, "max.message.bytes"),
+            *((table, ValueError, f"row 1 cannot be appended: {text}") for table, text in bad_times()),
             (pa.table({"offset": [1]}), ValueError, "has neither"),
             (pa.table({"value": good, "rows": good}), ValueError, 'no column "rows"'),
             (pa.table({"value": [1.0]}), TypeError, "column value has the type Float64"),

@@ -60,7 +60,7 @@ def parse_field(words: list[str]) -> Field:
         name=words[0],
         kind=words[1],
         versions=parse_versions(words[2]),
-        nullable=parse_versions("0+" if words[1] == "records" else options.get("null", "none")),
+        nullable=parse_versions(options.get("null", "none")),
         tagged=parse_versions(options["tag"].partition(":")[2] if "tag" in options else "none"),
         default=options.get("default"),
     )
@@ -149,7 +149,9 @@ def random_scalar(kind: str, source: random.Random) -> Any:
         case "uuid":
             return source.randbytes(16)
         case "string":
-            return "".join(source.choice("aZ09-é日🦀") for _ in range(length))
+            if source.random() < 0.002:
+                return "🦀" * 8191  # four bytes each: as long as a string can be
+            return "".join(source.choice('aZ09-"\\\n\1é日🦀') for _ in range(length))
         case "bytes" | "records":
             return source.randbytes(length)
     bits = int(kind.lstrip("uint"))

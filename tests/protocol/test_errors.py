@@ -94,7 +94,7 @@ def test_what_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("version", "body", "error"),
     [
-        (12, b"", r"^ProduceRequest has no version 12: versions 0-11 exist$"),
+        (14, b"", r"^ProduceRequest has no version 14: versions 0-13 exist$"),
         (-1, b"", r"ProduceRequest has no version -1"),
         (3, b"", r"^ProduceRequest version 3: cannot decode transactional_id at byte 0: 2 more bytes"),
         (3, b"\xff\xff" + bytes(11), r"cannot decode the message at byte 12: 1 bytes follow the end"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from cluster.broker import registration
 from cluster.broker.bridge import Bridge
 from cluster.broker.config import BrokerConfig
 from cluster.broker.context import Context
+from cluster.broker.dynamic.driver import DynamicConfigs
+from cluster.broker.dynamic.live import LiveConfig
 from cluster.broker.group_log import OffsetsLog
 from cluster.broker.handlers import advertised
 from cluster.broker.parts import BrokerState, Parts
@@ -53,8 +56,10 @@ class Broker:
         self._server: Server | None = None
         self._controller: Controller | None = None
         self._groups: GroupCoordinator | None = None
+        self._dynamic: DynamicConfigs | None = None
         self._bridge: Bridge | None = None
         self._info: BrokerInfo | None = None
+        self._bound: dict[str, int] = {}
         self._renewal: asyncio.Task[None] | None = None
         self._parts = Parts()
         self._metrics: MetricsListener | None = None
@@ -104,13 +109,17 @@ class Broker:
             config.flag("broker.id.generation.enable"),
         )
         await registration.refuse_other_brokers(zk, broker)
+        dynamic = self._dynamic = DynamicConfigs(zk, broker, LiveConfig(config))
+        await dynamic.load()
         server = self._server = self._parts.server = await self._recover(broker, cluster)
         on_disk = {topic for topic, _, _ in server.partitions()}
-        info = self._info = BrokerInfo(broker, self._listen(server), config.text("broker.rack"))
+        endpoints = self._listen(server, dynamic.live.current)
+        info = self._info = BrokerInfo(broker, endpoints, config.text("broker.rack"))
         await registration.register(zk, info, config.log_dirs[0])
         zk.on_session(self._session_renewed)
         metadata = self._parts.metadata = MetadataCache(cluster)
-        context = self._compose(zk, server, metadata, broker)
+        context = self._compose(zk, server, metadata, dynamic)
+        await dynamic.start(server, context.controller.topic_config_changed, self._config_changed)
         await context.controller.start()
         self._parts.controller = context.controller
         self._warn_of_strays(on_disk, metadata)
@@ -175,7 +184,7 @@ class Broker:
                 node_id=broker,
                 cluster_id=cluster,
                 log_dirs=self.config.log_dirs,
-                config=self.config.server_settings(),
+                config={**self.config.server_settings()},
                 progress=progress,
             )
         except LogDirError as error:
@@ -183,10 +192,10 @@ class Broker:
         except ServerError as error:
             raise BrokerStartError(str(error)) from None
 
-    def _listen(self, server: Server) -> tuple[Endpoint, ...]:
+    def _listen(self, server: Server, config: BrokerConfig) -> tuple[Endpoint, ...]:
         from logcore._native import ListenerError, ServerError
 
-        wanted = [(item.listener, item.host, item.port) for item in self.config.listeners]
+        wanted = [(item.listener, item.host, item.port) for item in config.listeners]
         try:
             ports = server.start(wanted, advertised())
         except ListenerError as error:
@@ -195,20 +204,44 @@ class Broker:
             ) from None
         except ServerError as error:
             raise BrokerStartError(str(error)) from None
-        bound = {item.listener: port for item, port in zip(self.config.listeners, ports, strict=True)}
+        self._bound = {item.listener: port for item, port in zip(config.listeners, ports, strict=True)}
+        return self._advertised(config)
+
+    def _advertised(self, config: BrokerConfig) -> tuple[Endpoint, ...]:
+        """What clients are told, with the real ports."""
         return tuple(
-            Endpoint(item.listener, item.host, item.port or bound[item.listener], item.security_protocol)
-            for item in self.config.advertised
+            Endpoint(
+                item.listener, item.host, item.port or self._bound[item.listener], item.security_protocol
+            )
+            for item in config.advertised
         )
 
-    def _compose(self, zk: ZooKeeper, server: Server, metadata: MetadataCache, broker: BrokerId) -> Context:
-        config = self.config
+    async def _config_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
+        """Carries a dynamic change to what the data plane has no part in."""
+        assert self._controller is not None
+        assert self._info is not None
+        assert self._zk is not None
+        unclean = after.flag("unclean.leader.election.enable")
+        if unclean != before.flag("unclean.leader.election.enable"):
+            self._controller.unclean_election_changed(unclean)
+        info = replace(self._info, endpoints=self._advertised(after))
+        if info != self._info:
+            self._info = info
+            await registration.advertise(self._zk, info)
+            self._controller.brokers_changed()
+
+    def _compose(
+        self, zk: ZooKeeper, server: Server, metadata: MetadataCache, dynamic: DynamicConfigs
+    ) -> Context:
+        config = dynamic.live.current
+        assert self._info is not None
+        broker = self._info.id
         controller = self._controller = Controller(
             zk,
             server,
             metadata,
             broker,
-            topic_defaults(config),
+            topic_defaults(dynamic.live),
             delete_enabled=config.flag("delete.topic.enable"),
             unclean_election=config.flag("unclean.leader.election.enable"),
         )
@@ -239,7 +272,7 @@ class Broker:
                     return
 
         return Context(
-            broker, config, metadata, controller, groups, ProducerIds(zk, broker), ensure_offsets_topic
+            broker, dynamic, metadata, controller, groups, ProducerIds(zk, broker), ensure_offsets_topic
         )
 
     @staticmethod
@@ -272,6 +305,8 @@ class Broker:
                 log.warning("registering again with the coordinator failed and is tried again: %r", error)
                 await asyncio.sleep(_REREGISTER_PAUSE_SECONDS)
         self._controller.session_renewed()
+        if self._dynamic is not None:
+            self._dynamic.session_renewed()
 
     # ---- stop ----
 
@@ -291,13 +326,16 @@ class Broker:
             steps.append(("the logs", close))
         if self._bridge is not None:
             steps.append(("the requests' bridge", self._bridge.stop))
+        if self._dynamic is not None:
+            steps.append(("the dynamic settings", self._dynamic.stop))
         if self._controller is not None:
             steps.append(("the controller", self._controller.stop))
         if self._zk is not None:
             steps.append(("the coordinator's session", self._zk.close))
         if self._metrics is not None:
             steps.append(("the metrics' listener", partial(asyncio.to_thread, self._metrics.stop)))
-        self._groups = self._server = self._bridge = self._controller = self._zk = self._metrics = None
+        self._groups = self._server = self._bridge = self._dynamic = None
+        self._controller = self._zk = self._metrics = None
         failures = [await _failure_of(name, step) for name, step in steps]
         if any(failures):
             raise BrokerStopError("; ".join(filter(None, failures)))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.broker.settings import ConfigError, Setting, Value, broker_settings
+from cluster.broker.settings import ConfigError, Setting, Value, as_text, broker_settings
 from cluster.model import Endpoint
 from cluster.properties import parse_properties
 
@@ -106,18 +106,11 @@ class BrokerConfig:
         """The name of the listener brokers use among themselves."""
         return self.text("inter.broker.listener.name") or _text(self.values["security.inter.broker.protocol"])
 
-    def server_settings(self) -> dict[str, int | str | bool]:
+    def server_settings(self) -> dict[str, str]:
         """What was given, for the data plane, which has the same defaults."""
-        chosen: dict[str, int | str | bool] = {}
-        for name in self.given:
-            value = self.values.get(name)
-            if isinstance(value, int | str):
-                chosen[name] = value
-            elif isinstance(value, list):
-                chosen[name] = ",".join(value)
-            elif _is_listeners_own(name):
-                chosen[name] = self.given[name]
-        return chosen
+        texts = {name: as_text(self.values[name]) for name in self.given if name in self.values}
+        own = {name: text for name, text in self.given.items() if _is_listeners_own(name)}
+        return own | {name: text for name, text in texts.items() if text is not None}
 
     def topic_default(self, setting: Setting) -> Value:
         """What a topic has that does not set `setting` itself: the first synonym that was given, else the

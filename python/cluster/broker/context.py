@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cluster.broker.config import BrokerConfig
+from cluster.broker.dynamic.driver import DynamicConfigs
 from cluster.broker.producer_ids import ProducerIds
 from cluster.controller import Controller, MetadataCache
+from cluster.errors import KafkaProtocolError
 from cluster.groups import GroupCoordinator
 from cluster.model import BrokerId, Endpoint
 
@@ -59,12 +61,17 @@ class Context:
     """The broker, as handlers see it."""
 
     broker_id: BrokerId
-    config: BrokerConfig
+    dynamic: DynamicConfigs
     metadata: MetadataCache
     controller: Controller
     groups: GroupCoordinator
     producer_ids: ProducerIds
     ensure_offsets_topic: Callable[[], Awaitable[None]]
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The broker's settings as they are now."""
+        return self.dynamic.live.current
 
     def endpoint_of(self, broker: BrokerId, listener: str) -> Endpoint | None:
         """Where clients of `listener` reach a broker."""
@@ -79,3 +86,8 @@ OPERATIONS_NOT_ASKED = -(2**31)
 """Bit fields of all operations there are on a topic, a group, a cluster (AclEntry.supportedOperations):
 without an authorizer everybody may do everything.
 """
+
+
+def told(error: KafkaProtocolError) -> str | None:
+    """What an answer says of an error beside its code; nothing when that is all there is to say (`ApiError`)."""
+    return None if str(error) == error.message else str(error)

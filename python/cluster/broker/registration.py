@@ -102,6 +102,11 @@ async def register(zk: ZooKeeper, broker: BrokerInfo, log_dir: str) -> None:
     raise BrokerStartError(f"broker id {broker.id} is being registered by somebody else at the same time")
 
 
+async def advertise(zk: ZooKeeper, broker: BrokerInfo) -> None:
+    """Gives the registration other endpoints (`KafkaController.updateBrokerInfo`)."""
+    await zk.set(znodes.broker_path(broker.id), znodes.encode_broker(broker, int(time.time() * 1000)))
+
+
 async def _remove_own(zk: ZooKeeper, path: str, broker: BrokerId, note: Path) -> None:
     found = await zk.find(path)
     if found is None:

@@ -8,6 +8,7 @@ and DescribeConfigs alike, so that all three agree on what is allowed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache
 
 from cluster.broker import _broker_table, _own_table, _topic_table
@@ -41,7 +42,7 @@ class ConfigError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One setting. `synonyms` (topic settings only) are broker settings and the factor to this setting's
-    unit. `dynamic` says that Kafka can change it while running, which this broker cannot yet.
+    unit. `dynamic` (broker settings only) says that it can be changed while the broker runs.
     """
 
     name: str
@@ -138,7 +139,21 @@ def as_text(value: Value) -> str | None:
         return "true" if value else "false"
     if isinstance(value, list):
         return ",".join(value)
-    return str(value)
+    return java_double(value) if isinstance(value, float) else str(value)
+
+
+def java_double(value: float) -> str:
+    """A number as Java writes it (`Double.toString`): 0.5, 1.0E7."""
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return format(Decimal(repr(value)), "f")
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    first, *rest = map(str, digits)
+    return f"{'-' if sign else ''}{first}.{''.join(rest) or '0'}E{exponent + len(rest)}"
 
 
 @cache

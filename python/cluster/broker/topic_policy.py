@@ -1,20 +1,18 @@
-"""What settings a topic may have, what it gets by default, and what its settings look like to
-DescribeConfigs.
-"""
+"""What settings a topic may have, and what it gets by default."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from cluster.broker.config import BrokerConfig
-from cluster.broker.settings import ConfigError, Setting, Value, as_text, topic_settings
+from cluster.broker.dynamic.live import LiveConfig
+from cluster.broker.settings import ConfigError, Value, topic_settings
 from cluster.controller import TopicDefaults
 from cluster.errors import InvalidConfig
 
-SOURCE_TOPIC = 1
-SOURCE_BROKER_FILE = 4
-SOURCE_DEFAULT = 5
-"""Where a value is from (`DescribeConfigsResponse.ConfigSource`)."""
+_THROTTLED = re.compile(r"([0-9]+:[0-9]+)?")
+"""A replica whose copying is slowed down: partition and broker (`ThrottledReplicaListValidator`)."""
 
 
 def check_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> None:
@@ -37,6 +35,8 @@ def check_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> None:
         assert isinstance(value, int)
         return value
 
+    _check_throttled(values)
+    _check_remote(values)
     least, most = lag("min.compaction.lag.ms"), lag("max.compaction.lag.ms")
     if least > most:
         raise InvalidConfig(
@@ -44,12 +44,35 @@ def check_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> None:
         )
 
 
-def topic_defaults(config: BrokerConfig) -> TopicDefaults:
+def _check_throttled(values: Mapping[str, Value]) -> None:
+    for name in ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas"):
+        replicas = values.get(name)
+        if isinstance(replicas, list) and replicas != ["*"] and not all(map(_THROTTLED.fullmatch, replicas)):
+            shown = ",".join(replicas)
+            raise InvalidConfig(f"{name}={shown} is not allowed: * or PARTITION:BROKER pairs are needed")
+
+
+def _check_remote(values: Mapping[str, Value]) -> None:
+    """There is no remote storage here, nor are its later settings in ZooKeeper mode."""
+    for name in ("remote.log.delete.on.disable", "remote.log.copy.disable"):
+        if values.get(name) is True:
+            raise InvalidConfig(
+                "It is invalid to set `remote.log.delete.on.disable` or `remote.log.copy.disable` "
+                "under Zookeeper's mode."
+            )
+    if values.get("remote.storage.enable") is True:
+        raise InvalidConfig(
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage."
+        )
+
+
+def topic_defaults(live: LiveConfig) -> TopicDefaults:
     """The broker's defaults for topics that do not say."""
     return TopicDefaults(
-        config.number("num.partitions"),
-        config.number("default.replication.factor"),
-        lambda topic: check_topic_config(topic, config),
+        live.static.number("num.partitions"),
+        live.static.number("default.replication.factor"),
+        lambda topic: check_topic_config(topic, live.current),
     )
 
 
@@ -60,35 +83,3 @@ def offsets_topic_config(config: BrokerConfig) -> dict[str, str | None]:
         "compression.type": "producer",
         "segment.bytes": str(config.number("offsets.topic.segment.bytes")),
     }
-
-
-Synonym = tuple[str, str | None, int]
-"""Name, value and source."""
-
-
-def synonyms_of(setting: Setting, own: Mapping[str, str], config: BrokerConfig) -> list[Synonym]:
-    """Every place the setting's value may come from, the one that counts first."""
-    found: list[Synonym] = [(setting.name, own[setting.name], SOURCE_TOPIC)] if setting.name in own else []
-    broker = [name for name, _ in setting.synonyms]
-    lower = [(name, config.given[name], SOURCE_BROKER_FILE) for name in broker if name in config.given]
-    for name in broker:
-        default = config.defaults_text(name)
-        if default is not None:
-            lower.append((name, default, SOURCE_DEFAULT))
-    # As Kafka does: a list that does not lead up to the setting's first name says nothing about it.
-    while lower and lower[0][0] != broker[0]:
-        lower.pop(0)
-    return found + lower
-
-
-def topic_source(setting: Setting, own: Mapping[str, str], config: BrokerConfig) -> int:
-    """Where the topic's value of a setting is from."""
-    found = synonyms_of(setting, own, config)
-    return found[0][2] if found else SOURCE_DEFAULT
-
-
-def topic_value(setting: Setting, own: Mapping[str, str], config: BrokerConfig) -> str | None:
-    """The topic's value of a setting, None when it is not to be shown."""
-    if setting.sensitive:
-        return None
-    return own[setting.name] if setting.name in own else as_text(config.topic_default(setting))

@@ -40,6 +40,25 @@ class Version(argparse.Action):
         parser.exit()
 
 
+class Once(argparse.Action):
+    """A flag with one value that is given at most once, as Kafka's tools have it (joptsimple's `valueOf`); argparse takes
+    the last of several."""
+
+    _given = False
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        flag: str | None = None,
+    ) -> None:
+        if self._given:
+            parser.error(f"{flag} is given more than once")
+        self._given = True
+        setattr(namespace, self.dest, values)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse with Kafka's manners: no abbreviations, and a wrong flag is one clear line."""
 

@@ -6,6 +6,7 @@ import re
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 CHECKPOINT = ".checkpoint"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".txnindex", ".snapshot"
+
+NO_LIMIT = 2**31 - 1
+"""Of the bytes of a `.log` file that are read."""
 
 LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
 
@@ -110,6 +114,20 @@ def check_position(path: str, position: int) -> None:
     """Refuses a place in the log that an index cannot lead to."""
     if position < 0:
         raise CommandError(f"{path}: an entry leads to byte {position} of the log")
+
+
+@contextmanager
+def failing_at(path: str, batch: SegmentBatch) -> Iterator[None]:
+    """Says which batch it was that could not be decoded, or whose records a decoder does not take."""
+    from logcore import LogError
+
+    try:
+        yield
+    except (LogError, CommandError) as error:
+        offset = (
+            f"last offset {batch.last_offset}" if batch.header is None else f"base offset {batch.base_offset}"
+        )
+        raise CommandError(f"{path}: the batch at byte {batch.position}, {offset}: {error}") from None
 
 
 def timestamp_type(batch: SegmentBatch) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,6 +14,8 @@ from cluster.cli import _dump_files as files
 from cluster.cli._common import CommandError
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from cluster.cli._dump_decoders import Parse
     from logcore._native import SegmentBatch
 
@@ -44,24 +45,43 @@ def json_rows(path: str, parse: Parse | None, max_bytes: int) -> Iterator[dict[s
 
 
 def record_rows(path: str, parse: Parse | None, max_bytes: int) -> Iterator[dict[str, Any]]:
+    for batch in told_batches(path, max_bytes):
+        with files.failing_at(path, batch):
+            yield from batch_rows(path, batch, parse)
+
+
+def told_batches(path: str, max_bytes: int) -> Iterator[SegmentBatch]:
+    """The batches of a file. What no batch could be read from is told on standard error: rows have no place for it."""
     from logcore._native import SegmentReader
 
-    for batch in SegmentReader(path, 0, max_bytes):
-        front = {"file": path, **batch_fields(batch)}
-        for offset, timestamp, key, value, headers, _ in batch.records():
-            row = {**front, "offset": offset, "timestamp": timestamp}
-            if batch.header is not None:
-                row["sequence"] = files.record_sequence(batch, offset)
-            if files.is_control(batch):
-                row["control"] = files.CONTROL_TYPES.get(files.control_type(key), "UNKNOWN")
-                if row["control"] in ("ABORT", "COMMIT"):
-                    row["coordinatorEpoch"] = files.coordinator_epoch(value)
-            elif parse is None:
-                row["key"], row["value"] = json_bytes(key), json_bytes(value)
-            else:
-                row["key"], row["value"] = parse(offset, key, value)
-            row["headers"] = [[name, json_bytes(content)] for name, content in headers]
-            yield row
+    reader, end = SegmentReader(path, 0, max_bytes), 0
+    for batch in reader:
+        end = batch.position + batch.size
+        yield batch
+    if reader.remaining and max_bytes == files.NO_LIMIT:
+        sys.stdout.flush()
+        print(
+            f"Found {reader.remaining} invalid bytes at the end of {path}, from byte {end} on",
+            file=sys.stderr,
+        )
+
+
+def batch_rows(path: str, batch: SegmentBatch, parse: Parse | None) -> Iterator[dict[str, Any]]:
+    front = {"file": path, **batch_fields(batch)}
+    for offset, timestamp, key, value, headers, _ in batch.records():
+        row = {**front, "offset": offset, "timestamp": timestamp}
+        if batch.header is not None:
+            row["sequence"] = files.record_sequence(batch, offset)
+        if files.is_control(batch):
+            row["control"] = files.CONTROL_TYPES.get(files.control_type(key), "UNKNOWN")
+            if row["control"] in ("ABORT", "COMMIT"):
+                row["coordinatorEpoch"] = files.coordinator_epoch(value)
+        elif parse is None:
+            row["key"], row["value"] = json_bytes(key), json_bytes(value)
+        else:
+            row["key"], row["value"] = parse(offset, key, value)
+        row["headers"] = [[name, json_bytes(content)] for name, content in headers]
+        yield row
 
 
 def batch_fields(batch: SegmentBatch) -> dict[str, Any]:
@@ -123,7 +143,8 @@ def producer_rows(path: str) -> Iterator[dict[str, Any]]:
 
 def dump_json(path: str, parse: Parse | None, max_bytes: int) -> None:
     for row in json_rows(path, parse, max_bytes):
-        sys.stdout.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
+        # ASCII, with escapes, is the same JSON whatever the terminal's encoding.
+        sys.stdout.write(json.dumps(row, separators=(",", ":")) + "\n")
 
 
 # ---- Arrow ----
@@ -136,31 +157,70 @@ def topic_of(path: str) -> tuple[str, int]:
     return (topic, int(partition)) if topic and partition.isdecimal() else (name, 0)
 
 
-def arrow_chunks(path: str, max_bytes: int) -> Iterator[tuple[int, bytes]]:
+def arrow_chunks(path: str, max_bytes: int) -> Iterator[tuple[int, list[SegmentBatch]]]:
     """The batches of a file, some megabytes at a time, and the offset each piece begins with."""
-    from logcore._native import SegmentReader
-
-    start, chunk = 0, bytearray()
-    for batch in SegmentReader(path, 0, max_bytes):
+    start, size = 0, 0
+    chunk: list[SegmentBatch] = []
+    for batch in told_batches(path, max_bytes):
         if not chunk:
-            # Of a legacy message only the last offset is told here; what is before belongs to it too.
-            start = batch.base_offset if batch.header is not None else start
-        chunk += batch.bytes
-        if len(chunk) >= ARROW_BYTES:
-            yield start, bytes(chunk)
-            start, chunk = batch.last_offset + 1, bytearray()
+            start = first_offset(batch, start)
+        chunk.append(batch)
+        size += batch.size
+        if size >= ARROW_BYTES:
+            yield start, chunk
+            start, size, chunk = batch.last_offset + 1, 0, []
     if chunk:
-        yield start, bytes(chunk)
+        yield start, chunk
+
+
+def first_offset(batch: SegmentBatch, following: int) -> int:
+    """Of a legacy message only the last offset is told; what is before, from the one after the last batch on, belongs to it too."""
+    return following if batch.header is None else batch.base_offset
+
+
+def arrow_batches(path: str, max_bytes: int) -> Iterator[pyarrow.RecordBatch]:
+    """The records of a file. Of batches that cannot be decoded, those before the first that cannot are given."""
+    import pyarrow
+
+    from logcore import LogError
+    from logcore.columns import decode_batches
+
+    topic, partition = topic_of(path)
+
+    def decode(data: bytes, start: int) -> list[pyarrow.RecordBatch]:
+        return list(
+            map(pyarrow.record_batch, decode_batches(data, topic, partition, ARROW_COLUMNS, start)[0])
+        )
+
+    for start, chunk in arrow_chunks(path, max_bytes):
+        try:
+            decoded = decode(b"".join(batch.bytes for batch in chunk), start)
+        except LogError:
+            for batch in chunk:
+                with files.failing_at(path, batch):
+                    yield from decode(batch.bytes, first_offset(batch, start))
+                start = batch.last_offset + 1
+        else:
+            yield from decoded
+
+
+def arrow_schema() -> pyarrow.Schema:
+    """That of any records: the columns' types do not depend on what is in them."""
+    import pyarrow
+
+    from logcore import build_batch
+    from logcore.columns import decode_batches
+
+    [batch], _ = decode_batches(build_batch([b""]), "", 0, ARROW_COLUMNS)
+    return pyarrow.record_batch(batch).schema
 
 
 def dump_arrow(paths: list[str], out: str | None, max_bytes: int) -> None:
     """Writes the records of `.log` files as one Arrow IPC stream; control records are left out."""
     try:
-        import pyarrow
         import pyarrow.ipc
     except ImportError:
         raise CommandError("--format arrow needs pyarrow: pip install pyarrow") from None
-    from logcore.columns import decode_batches
 
     with ExitStack() as stack:
         sink: BinaryIO
@@ -170,12 +230,9 @@ def dump_arrow(paths: list[str], out: str | None, max_bytes: int) -> None:
             raise CommandError(f"cannot write {out}: {error.strerror}") from None
         writer = None
         for path in paths:
-            topic, partition = topic_of(path)
-            for start, chunk in arrow_chunks(path, max_bytes):
-                batches, _ = decode_batches(chunk, topic, partition, ARROW_COLUMNS, start)
-                for batch in map(pyarrow.record_batch, batches):
-                    if writer is None:
-                        writer = stack.enter_context(pyarrow.ipc.new_stream(sink, batch.schema))
-                    writer.write_batch(batch)
+            for batch in arrow_batches(path, max_bytes):
+                if writer is None:
+                    writer = stack.enter_context(pyarrow.ipc.new_stream(sink, batch.schema))
+                writer.write_batch(batch)
         if writer is None:
-            raise CommandError(f"there are no records in {', '.join(map(os.fspath, paths))}")
+            stack.enter_context(pyarrow.ipc.new_stream(sink, arrow_schema()))

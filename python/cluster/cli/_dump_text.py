@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from cluster.cli._dump_decoders import Parse
     from logcore._native import SegmentBatch
 
-NO_LIMIT = 2**31 - 1
 ENTRY_SIZES = {files.INDEX: 8, files.TIME_INDEX: 12}
 
 
@@ -89,16 +88,19 @@ def dump_log(path: str, options: LogOptions, parse: Parse, faults: Faults) -> No
     reader = SegmentReader(path, 0, options.max_bytes)
     last_offset = -1
     for batch in reader:
-        out = [batch_line(batch)]
-        if options.deep:
-            for record in batch.records():
-                if last_offset not in (-1, record[0] - 1):
-                    note(faults.gaps, path, (last_offset, record[0]))
-                last_offset = record[0]
-                out.append(record_line(batch, record, options, parse))
-        out.append("")
-        sys.stdout.write("\n".join(out))
-    if reader.remaining and options.max_bytes == NO_LIMIT:
+        out: list[str] = []
+        try:
+            with files.failing_at(path, batch):
+                out.append(batch_line(batch))
+                for record in batch.records() if options.deep else ():
+                    if last_offset not in (-1, record[0] - 1):
+                        note(faults.gaps, path, (last_offset, record[0]))
+                    last_offset = record[0]
+                    out.append(record_line(batch, record, options, parse))
+        finally:
+            # The lines up to one that cannot be made, too.
+            sys.stdout.write("".join(f"{line}\n" for line in out))
+    if reader.remaining and options.max_bytes == files.NO_LIMIT:
         print(f"Found {reader.remaining} invalid bytes at the end of {Path(path).name}")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.cli import _dump_files as files
-from cluster.cli._common import CommandError, Parser
+from cluster.cli._common import CommandError, Once, Parser
 
 if TYPE_CHECKING:
     from cluster.cli._dump_decoders import Parse
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 SUFFIXES = (files.LOG, files.CHECKPOINT, files.INDEX, files.TIME_INDEX, files.TXN_INDEX, files.SNAPSHOT)
 STRING_DECODER = "org.apache.kafka.tools.api.StringDecoder"
-NO_LIMIT = 2**31 - 1
 
 
 def parser() -> Parser:
     options = Parser("dump-log", "Prints what is in the files of a log's segments; changes nothing.")
+    options.register("action", None, Once)
     options.add_argument(
         "--files",
         required=True,
@@ -46,7 +46,11 @@ def parser() -> Parser:
         help="the largest batch an index leads to",
     )
     options.add_argument(
-        "--max-bytes", type=int, default=NO_LIMIT, metavar="BYTES", help="read only so much of each .log file"
+        "--max-bytes",
+        type=int,
+        default=files.NO_LIMIT,
+        metavar="BYTES",
+        help="read only so much of each .log file",
     )
     for what in ("value", "key"):
         options.add_argument(
@@ -96,8 +100,8 @@ def check(options: argparse.Namespace) -> list[str]:
         if name is not None:
             check_name(name, f"--{flag}-decoder-class")
     for flag in ("max_message_size", "max_bytes"):
-        if not 0 <= getattr(options, flag) <= NO_LIMIT:
-            raise CommandError(f"--{flag.replace('_', '-')} must be between 0 and {NO_LIMIT}", status=2)
+        if not 0 <= getattr(options, flag) <= files.NO_LIMIT:
+            raise CommandError(f"--{flag.replace('_', '-')} must be between 0 and {files.NO_LIMIT}", status=2)
     if options.out is not None and options.format != "arrow":
         raise CommandError("--out goes with --format arrow", status=2)
     paths = [path for path in options.files.split(",") if path]

@@ -14,6 +14,7 @@ CONTROLLER = -2
 
 # The newest versions this package's code is written for, where the codec knows newer ones.
 _NEWEST = {
+    "Metadata": 12,
     "CreateTopics": 7,
     "DeleteTopics": 5,
     "OffsetCommit": 8,

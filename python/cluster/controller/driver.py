@@ -81,6 +81,7 @@ class Controller:
         self._local = local
         self._defaults = defaults
         self._delete_enabled = delete_enabled
+        self._unclean_election = unclean_election
         self._state = ControllerState(local, delete_enabled, unclean_election)
         self._logs = logs
         self._executor = Executor(zk, logs, metadata, self._state)
@@ -88,7 +89,6 @@ class Controller:
         self._pending: set[str] = set()
         self._worker: asyncio.Task[None] | None = None
         self._active = False
-        self._config_change_seen = ""
         self._topics_deleted: Callable[[Sequence[str]], None] | None = None
 
     @property
@@ -240,8 +240,6 @@ class Controller:
         await self._read_brokers()
         if await self._zk.find(znodes.FEATURE) is None:
             await self._zk.create(znodes.FEATURE, znodes.encode_features())
-        changes = await self._zk.children(znodes.CONFIG_CHANGES, self._watch("config", self._configs_changed))
-        self._config_change_seen = max(changes, default="")
         wished = set(
             await self._zk.children(znodes.DELETE_TOPICS, self._watch("delete", self._deletions_wished))
         )
@@ -332,20 +330,27 @@ class Controller:
         if exists and self._delete_enabled and self._topics_deleted is not None:
             self._topics_deleted([name])
 
-    async def _configs_changed(self) -> None:
-        changes = await self._zk.children(znodes.CONFIG_CHANGES, self._watch("config", self._configs_changed))
-        news = sorted(name for name in changes if name > self._config_change_seen)
-        for change in news:
-            self._config_change_seen = change
-            path = f"{znodes.CONFIG_CHANGES}/{change}"
-            found = await self._zk.find(path)
-            kind, _, name = (
-                znodes.decode_config_change(path, found[0]).partition("/") if found else ("", "", "")
-            )
-            if kind == "topics":
-                node = await self._zk.find(znodes.topic_config_path(name))
-                config = znodes.decode_config(znodes.topic_config_path(name), node[0] if node else None)
-                await self._carry_out(self._state.config_changed(name, config))
+    async def topic_config_changed(self, name: str) -> None:
+        """Reads a topic's settings again; its logs have them on return."""
+        await self._command(lambda: self._read_topic_config(name))
+
+    async def _read_topic_config(self, name: str) -> None:
+        path = znodes.topic_config_path(name)
+        found = await self._zk.find(path)
+        config = znodes.decode_config(path, found[0] if found else None)
+        await self._carry_out(self._state.config_changed(name, config))
+
+    def brokers_changed(self) -> None:
+        """A broker's registration has other data now: it is read again."""
+        self._event("brokers", self._read_brokers)
+
+    def unclean_election_changed(self, enabled: bool) -> None:
+        """`unclean.leader.election.enable` is this now."""
+        self._unclean_election = enabled
+        self._event("unclean election", self._elect_uncleanly)
+
+    async def _elect_uncleanly(self) -> None:
+        await self._carry_out(self._state.unclean_election_changed(self._unclean_election))
 
     # ---- commands of the handlers ----
 

@@ -194,6 +194,14 @@ class ControllerState:
         topic = self.topics[name] = replace(known, config=dict(config))
         return [Configure(topic), Publish(topic)]
 
+    def unclean_election_changed(self, enabled: bool) -> list[Action]:
+        """Whether a replica outside the ISR may lead; partitions that wait for that get a leader."""
+        self._unclean_election = enabled
+        actions: list[Action] = []
+        for topic in list(self.topics.values()) if enabled else ():
+            actions += self._elect(topic)
+        return actions
+
     def deletion_wished(self, name: str, exists: bool) -> list[Action]:
         """Somebody asked that the topic be deleted; `exists` tells whether it has a znode."""
         if not self._delete_enabled or not exists:

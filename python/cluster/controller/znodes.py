@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote, unquote_plus
 
 from cluster.model import (
     NO_TOPIC_ID,
@@ -34,7 +35,12 @@ CONTROLLER_EPOCH = "/controller_epoch"
 CLUSTER_ID = "/cluster/id"
 DELETE_TOPICS = "/admin/delete_topics"
 TOPIC_CONFIGS = "/config/topics"
+CONFIGS = "/config"
 CONFIG_CHANGES = "/config/changes"
+CONFIG_CHANGE_PREFIX = "/config/changes/config_change_"
+DEFAULT_ENTITY = "<default>"
+"""The name that stands for all entities of a kind which have no settings of their own (ZooKeeperInternals)."""
+
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
 
@@ -92,6 +98,21 @@ def state_path(topic: str, partition: int) -> str:
 def topic_config_path(topic: str) -> str:
     """The settings a topic has of its own."""
     return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def config_path(entity: str) -> str:
+    """The settings of an entity, as in topics/NAME, brokers/ID or users/NAME/clients/NAME (ConfigEntityZNode)."""
+    return f"{CONFIGS}/{entity}"
+
+
+def sanitize(name: str) -> str:
+    """A user's or client's name as a znode's (`Sanitizer.sanitize`): all but letters, digits and `-_.` percent-encoded."""
+    return quote(name, safe="").replace("~", "%7E")
+
+
+def desanitize(name: str) -> str:
+    """The name that `sanitize` made a znode's of (`Sanitizer.desanitize`, which takes a plus sign for a space)."""
+    return unquote_plus(name)
 
 
 def delete_topic_path(topic: str) -> str:

@@ -29,20 +29,23 @@ class Stat(NamedTuple):
     version: int
     czxid: int
     owner: int
+    created_ms: int = 0
 
 
 class Create(NamedTuple):
-    """An operation of a transaction: create a node."""
+    """An operation of a transaction: create a node; a `sequential` one has the next number added to its name."""
 
     path: str
     data: bytes
     ephemeral: bool = False
+    sequential: bool = False
 
 
 class Delete(NamedTuple):
-    """An operation of a transaction: delete a node, whatever its version."""
+    """An operation of a transaction: delete a node if it has this version (-1: any)."""
 
     path: str
+    version: int = -1
 
 
 class Check(NamedTuple):
@@ -177,7 +180,7 @@ class ZooKeeper:
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         """Data and state; `watch` is called once, on the loop, when the node changes or goes."""
         data, stat = await self._result(self._client.get_async(path, self._watcher(watch)))
-        return data or b"", Stat(stat.version, stat.czxid, stat.ephemeralOwner or 0)
+        return data or b"", Stat(stat.version, stat.czxid, stat.ephemeralOwner or 0, stat.ctime)
 
     async def find(self, path: str) -> tuple[bytes, Stat] | None:
         """Data and state, or None when there is no such node."""
@@ -247,10 +250,10 @@ class ZooKeeper:
         transaction = self._client.transaction()
         for operation in operations:
             match operation:
-                case Create(path, data, ephemeral):
-                    transaction.create(path, data, ephemeral=ephemeral)
-                case Delete(path):
-                    transaction.delete(path)
+                case Create(path, data, ephemeral, sequential):
+                    transaction.create(path, data, ephemeral=ephemeral, sequence=sequential)
+                case Delete(path, version):
+                    transaction.delete(path, version)
                 case Check(path, version):
                     transaction.check(path, version)
                 case SetData(path, data, version):

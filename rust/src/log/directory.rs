@@ -132,9 +132,12 @@ impl PyLogDir {
         })
     }
 
+    /// In a forked child nothing is done: the directory is its parent's, which closes it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.opened_by != process::id() {
+            return Ok(());
+        }
         off_gil(py, || {
-            self.check_process()?;
             let closed = self.dir.close();
             for handle in self.handles.lock().values() {
                 handle.notify();

@@ -183,6 +183,30 @@ pub(super) fn codec(name: &str) -> PyResult<Compression> {
         .map_err(|error: RecordError| PyValueError::new_err(error.to_string()))
 }
 
+/// The level as [`BatchBuilder`] takes it, if the codec has such a one.
+pub(super) fn codec_level(codec: Compression, level: Option<i32>) -> PyResult<Option<i32>> {
+    /// gzip's name for its default, `java.util.zip.Deflater.DEFAULT_COMPRESSION`.
+    const GZIP_DEFAULT: i32 = -1;
+    let (Some(given), Some(levels)) = (level, codec.levels()) else {
+        return Ok(level);
+    };
+    if codec == Compression::Gzip && given == GZIP_DEFAULT {
+        return Ok(None);
+    }
+    if levels.contains(&given) {
+        return Ok(level);
+    }
+    let or_default = match codec {
+        Compression::Gzip => ", or -1 for its default",
+        _ => "",
+    };
+    Err(PyValueError::new_err(format!(
+        "level {given} is none of {codec}'s, which are {} to {}{or_default}",
+        levels.start(),
+        levels.end()
+    )))
+}
+
 pub(super) fn system_now_ms() -> i64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
@@ -201,7 +225,9 @@ pub(super) fn build_batch<'py>(
     level: Option<i32>,
     producer: Option<(i64, i16, i32)>,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let mut encoder = Encoder::new(codec(compression)?, level, usize::MAX, system_now_ms());
+    let codec = codec(compression)?;
+    let level = codec_level(codec, level)?;
+    let mut encoder = Encoder::new(codec, level, usize::MAX, system_now_ms());
     if let Some((id, epoch, sequence)) = producer {
         encoder.builder.set_producer_state(id, epoch, sequence);
     }

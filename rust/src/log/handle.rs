@@ -176,8 +176,11 @@ impl Handle {
     }
 
     /// Flushes, closes and frees the lock; those who wait are told that it is closed. One log of a directory is flushed and
-    /// stays open.
+    /// stays open. In a forked child nothing is done: the log is its parent's, which closes it.
     pub(super) fn close(&self) -> Result<(), StorageError> {
+        if self.opened_by != process::id() {
+            return Ok(());
+        }
         let closed = match &self.kind {
             Kind::Alone(log) | Kind::ReadOnly(log) => log.close(),
             Kind::Member { partition, .. } => match partition.log.flush() {

@@ -2,7 +2,7 @@
 
 A handler module has `API_KEY`, `VERSIONS` (first, last), `async handle(context, request)` which returns the
 answer's body, and `failure(request, code)`, the body of an answer that only says what went wrong. A handler
-changes nothing itself: it asks the controller or the group coordinator.
+changes nothing itself: it asks the controller, the group coordinator or the dynamic settings.
 """
 
 from __future__ import annotations
@@ -11,15 +11,20 @@ from typing import Protocol
 
 from cluster.broker.context import Body, Context, Request
 from cluster.broker.handlers import (
+    alter_client_quotas,
+    alter_configs,
     create_partitions,
     create_topics,
     delete_groups,
     delete_topics,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_user_scram_credentials,
     find_coordinator,
     heartbeat,
+    incremental_alter_configs,
     init_producer_id,
     join_group,
     leave_group,
@@ -62,6 +67,11 @@ _MODULES: tuple[Handler, ...] = (
     create_partitions,
     delete_groups,
     describe_cluster,
+    alter_configs,
+    incremental_alter_configs,
+    describe_client_quotas,
+    alter_client_quotas,
+    describe_user_scram_credentials,
 )
 
 HANDLERS: dict[int, Handler] = {module.API_KEY: module for module in _MODULES}

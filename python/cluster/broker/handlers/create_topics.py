@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from cluster.broker.context import Body, Context, Request
+from cluster.broker.dynamic.description import topic_source, topic_value
 from cluster.broker.settings import topic_settings
-from cluster.broker.topic_policy import topic_source, topic_value
 from cluster.controller import NewTopic, outcome_of
 from cluster.errors import (
     NONE,
@@ -85,9 +85,9 @@ def _created(context: Context, topic: TopicInfo, validate_only: bool) -> Body:
         "configs": [
             {
                 "name": setting.name,
-                "value": topic_value(setting, topic.config, context.config),
+                "value": topic_value(setting, topic.config, context.dynamic.live),
                 "read_only": False,
-                "config_source": topic_source(setting, topic.config, context.config),
+                "config_source": topic_source(setting, topic.config, context.dynamic.live),
                 "is_sensitive": setting.sensitive,
             }
             for setting in topic_settings().values()

@@ -1,18 +1,19 @@
-"""DescribeConfigs: the settings of topics and of this broker, with where each value comes from."""
+"""DescribeConfigs: the settings of topics, of this broker, of all brokers, and the levels of its loggers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
 
-from cluster.broker.config import BrokerConfig
-from cluster.broker.context import Body, Context, Request
-from cluster.broker.settings import CONFIG_TYPES, Setting, as_text, broker_settings, topic_settings
-from cluster.broker.topic_policy import (
-    SOURCE_BROKER_FILE,
+from cluster.broker.context import Body, Context, Request, told
+from cluster.broker.dynamic import loggers
+from cluster.broker.dynamic.alteration import BROKER, BROKER_LOGGER, CLIENT_METRICS, TOPIC
+from cluster.broker.dynamic.description import (
     SOURCE_DEFAULT,
-    Synonym,
-    synonyms_of,
-    topic_value,
+    Entry,
+    broker_entries,
+    cluster_entries,
+    logger_entries,
+    topic_entries,
 )
 from cluster.controller.names import validate_topic_name
 from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, UnknownTopicOrPartition
@@ -20,116 +21,89 @@ from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, UnknownTopi
 API_KEY = 32
 VERSIONS = (0, 4)
 
-_TOPIC = 2
-_BROKER = 4
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Describes each resource by itself."""
-    return {"results": [_describe(context, request, item) for item in request.body["resources"]]}
+    """Describes each resource by itself; a kind of resource that there is not fails the whole request. Where there is
+    nothing to say of an error its message is empty, not absent, as Kafka's is.
+    """
+    resources = request.body["resources"]
+    for item in resources:
+        if item["resource_type"] not in _DESCRIBERS:
+            raise InvalidRequest(f"Unexpected resource type {item['resource_type']}")
+    return {"results": [_describe(context, request, item) for item in resources]}
 
 
 def _describe(context: Context, request: Request, item: Body) -> Body:
-    answer: Body = {
-        "resource_type": item["resource_type"],
-        "resource_name": item["resource_name"],
-        "configs": [],
-    }
+    answer = {name: item[name] for name in ("resource_type", "resource_name")}
     try:
-        if item["resource_type"] == _TOPIC:
-            configs = _topic(context, request, item)
-        elif item["resource_type"] == _BROKER:
-            configs = _broker(context, request, item)
-        else:
-            raise InvalidRequest(f"Unsupported resource type: {item['resource_type']}")
+        entries = _DESCRIBERS[item["resource_type"]](context, item["resource_name"])
     except KafkaProtocolError as error:
-        return answer | {"error_code": error.code, "error_message": str(error)}
-    return answer | {"error_code": NONE, "error_message": None, "configs": configs}
-
-
-def _wanted(item: Body, settings: Iterable[Setting]) -> Iterable[Setting]:
+        return answer | {"error_code": error.code, "error_message": told(error) or "", "configs": []}
     names = item["configuration_keys"]
-    return [setting for setting in settings if not names or setting.name in names]
+    return answer | {
+        "error_code": NONE,
+        "error_message": "",
+        "configs": [_shown(request, entry) for entry in entries if not names or entry.name in names],
+    }
 
 
-def _topic(context: Context, request: Request, item: Body) -> list[Body]:
-    validate_topic_name(item["resource_name"])
-    topic = context.metadata.topic(item["resource_name"])
+def _topic(context: Context, name: str) -> list[Entry]:
+    validate_topic_name(name)
+    topic = context.metadata.topic(name)
     if topic is None:
         raise UnknownTopicOrPartition
-    return [
-        _entry(
-            request,
-            setting,
-            topic_value(setting, topic.config, context.config),
-            synonyms_of(setting, topic.config, context.config),
-            read_only=False,
-        )
-        for setting in _wanted(item, topic_settings().values())
-    ]
+    return topic_entries(topic.config, context.dynamic.live)
 
 
-def _broker(context: Context, request: Request, item: Body) -> list[Body]:
-    name = item["resource_name"]
+def _broker(context: Context, name: str) -> list[Entry]:
     if not name:
-        # The cluster's dynamic defaults; none can be set yet.
-        return []
-    if not name.removeprefix("-").isdecimal():
+        return cluster_entries(context.dynamic.live)
+    _require_own_id(context, name, "expected {own} or empty string, but received {name}")
+    return broker_entries(context.broker_id, context.dynamic.live)
+
+
+def _loggers(context: Context, name: str) -> list[Entry]:
+    if not name:
+        raise InvalidRequest("Broker id must not be empty")
+    _require_own_id(context, name, "expected {own} but received {name}")
+    return logger_entries(loggers.levels())
+
+
+def _client_metrics(_context: Context, name: str) -> list[Entry]:
+    if not name:
+        raise InvalidRequest("Client metrics subscription name must not be empty")
+    raise InvalidRequest("Config type client-metrics is only supported on KRaft clusters")
+
+
+_DESCRIBERS = {TOPIC: _topic, BROKER: _broker, BROKER_LOGGER: _loggers, CLIENT_METRICS: _client_metrics}
+
+
+def _require_own_id(context: Context, name: str, otherwise: str) -> None:
+    if not _INTEGER.fullmatch(name):
         raise InvalidRequest(f"Broker id must be an integer, but it is: {name}")
     if int(name) != context.broker_id:
-        raise InvalidRequest(
-            f"Unexpected broker id, expected {context.broker_id} or empty string, but received {name}"
-        )
-    config = context.config
-    return [
-        _entry(
-            request,
-            setting,
-            None if setting.sensitive else _broker_value(context, setting),
-            _broker_synonyms(setting, config),
-            # Those that Kafka can change while running are not changed here: there is no AlterConfigs.
-            read_only=True,
-        )
-        for setting in _wanted(item, (s for s in broker_settings().values() if not s.internal))
-    ]
+        raise InvalidRequest(f"Unexpected broker id, {otherwise.format(own=context.broker_id, name=name)}")
 
 
-def _broker_value(context: Context, setting: Setting) -> str | None:
-    if setting.name in ("broker.id", "node.id"):
-        return str(context.broker_id)
-    return as_text(context.config.values[setting.name])
-
-
-def _broker_synonyms(setting: Setting, config: BrokerConfig) -> list[Synonym]:
-    found: list[Synonym] = []
-    if setting.name in config.given:
-        found.append((setting.name, config.given[setting.name], SOURCE_BROKER_FILE))
-    if setting.default is not None:
-        found.append((setting.name, setting.default, SOURCE_DEFAULT))
-    return found
-
-
-def _entry(
-    request: Request, setting: Setting, value: str | None, synonyms: list[Synonym], read_only: bool
-) -> Body:
-    source = synonyms[0][2] if synonyms else SOURCE_DEFAULT
-    entry: Body = {
-        "name": setting.name,
-        "value": value,
-        "read_only": read_only,
-        "is_sensitive": setting.sensitive,
-        "config_source": source,
-        "config_type": CONFIG_TYPES[setting.type],
-        "documentation": None,
+def _shown(request: Request, entry: Entry) -> Body:
+    shown: Body = {
+        "name": entry.name,
+        "value": entry.value,
+        "read_only": entry.read_only,
+        "is_sensitive": entry.sensitive,
+        "config_source": entry.source,
+        "config_type": entry.type,
+        "documentation": entry.documentation if request.body["include_documentation"] else None,
     }
     if request.api_version == 0:
-        entry["is_default"] = source == SOURCE_DEFAULT
+        shown["is_default"] = entry.source == SOURCE_DEFAULT
     elif request.body["include_synonyms"]:
-        entry["synonyms"] = [
-            {"name": name, "value": None if setting.sensitive else text, "source": origin}
-            for name, text, origin in synonyms
+        shown["synonyms"] = [
+            {"name": name, "value": value, "source": source} for name, value, source in entry.synonyms
         ]
-    return entry
+    return shown
 
 
 def failure(request: Request, code: int) -> Body:

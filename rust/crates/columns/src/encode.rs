@@ -3,7 +3,8 @@
 //! A table may have any of the columns `key`, `value`, `headers` and `timestamp`, and has a key or a value. The columns that
 //! a reading adds (topic, partition, offset, timestampType) say where a record was, not what it is, and are passed over,
 //! so that what was read from one log can be appended to another. A name that is none of these is refused, for it is
-//! most likely a misspelt one. Types are looked at before the first row, and rows are encoded in their order.
+//! most likely a misspelt one; a time of -1, as records of the first message format have, is refused like any before 1970.
+//! Types are looked at before the first row, and rows are encoded in their order.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
@@ -41,7 +42,7 @@ pub struct EncodeOptions {
 ///
 /// # Errors
 /// A column that is unknown, there twice, or of a type that cannot be taken; neither key nor value; a header without
-/// a name; a time before 1970; a record too large for any batch.
+/// a name; a time before 1970 or beyond 64 bits of milliseconds; a record too large for any batch.
 pub fn encode_rows(
     schema: &Schema,
     rows: &[RecordBatch],
@@ -65,7 +66,7 @@ pub fn encode_rows(
 ///
 /// # Errors
 /// Those of [`encode_rows`] that do not depend on rows.
-fn check_schema(schema: &Schema) -> Result<(), ColumnsError> {
+pub fn check_schema(schema: &Schema) -> Result<(), ColumnsError> {
     let mut found = Vec::new();
     for field in schema.fields() {
         let column = Column::from_name(field.name())?;
@@ -103,15 +104,12 @@ impl Encoder {
                 let row = self.row;
                 ColumnsError::BadRow { row, reason }
             })?;
-            let timestamp = input.timestamp.get(row).unwrap_or(NO_TIMESTAMP);
-            if timestamp < NO_TIMESTAMP {
-                return Err(ColumnsError::BadRow {
-                    row: self.row,
-                    reason: "its timestamp is before 1970",
-                });
-            }
+            let timestamp = input.timestamp.get(row).map_err(|reason| {
+                let row = self.row;
+                ColumnsError::BadRow { row, reason }
+            })?;
             self.append(
-                timestamp,
+                timestamp.unwrap_or(self.now_ms),
                 input.key.get(row),
                 input.value.get(row),
                 &headers,
@@ -132,11 +130,6 @@ impl Encoder {
         if !self.builder.is_empty() && self.builder.estimated_size() + size > self.batch_bytes {
             self.end_batch()?;
         }
-        let timestamp = if timestamp == NO_TIMESTAMP {
-            self.now_ms
-        } else {
-            timestamp
-        };
         self.builder.append(timestamp, key, value, headers)?;
         Ok(())
     }
@@ -153,9 +146,6 @@ impl Encoder {
         Ok(self.out)
     }
 }
-
-/// Kafka's timestamp of a record that has none; it gets the present.
-const NO_TIMESTAMP: i64 = -1;
 
 /// The columns of one Arrow batch that make a record.
 struct Input<'a> {
@@ -277,15 +267,21 @@ impl<'a> TimeIn<'a> {
         }
     }
 
-    /// Milliseconds since the epoch, of the millisecond that has begun.
+    /// Milliseconds since the epoch, of the millisecond that has begun; what is wrong with the row's time, in words.
+    /// Only a null is no time: -1, Kafka's sign for none, is the last millisecond of 1969 here.
     #[inline]
-    fn get(&self, row: usize) -> Option<i64> {
-        let (values, array) = self.values?;
-        array.is_valid(row).then(|| {
-            values[row]
-                .saturating_mul(self.multiply)
-                .div_euclid(self.divide)
-        })
+    fn get(&self, row: usize) -> Result<Option<i64>, &'static str> {
+        let Some((values, _)) = self.values.filter(|(_, array)| array.is_valid(row)) else {
+            return Ok(None);
+        };
+        let time = values[row];
+        if time < 0 {
+            return Err("its timestamp is before 1970");
+        }
+        match time.checked_mul(self.multiply) {
+            Some(scaled) => Ok(Some(scaled / self.divide)),
+            None => Err("its timestamp is more than 64 bits of milliseconds"),
+        }
     }
 }
 

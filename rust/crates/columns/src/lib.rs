@@ -17,7 +17,7 @@ mod schema;
 
 pub use aborted::Aborted;
 pub use decode::{AbortedTransaction, DecodeOptions, Decoded, decode_batches};
-pub use encode::{EncodeOptions, encode_rows};
+pub use encode::{EncodeOptions, check_schema, encode_rows};
 pub use error::ColumnsError;
 pub use scan::{
     LogSource, PartitionScan, ScanReader, partition_offset_for_timestamp, partition_offsets,

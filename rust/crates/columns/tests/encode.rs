@@ -116,7 +116,7 @@ fn times_of_every_unit_are_milliseconds_rounded_down() {
             None,
             Some(999_999),
         ])),
-        Arc::new(Int64Array::from(vec![Some(2_000), Some(-1), Some(0)])),
+        Arc::new(Int64Array::from(vec![Some(2_000), None, Some(0)])),
     ];
     for times in columns {
         let table = table(vec![("timestamp", times), ("value", value.clone())]);
@@ -237,9 +237,29 @@ fn what_cannot_be_a_record_is_refused_by_name() {
         (
             vec![
                 ("value", text()),
-                ("timestamp", Arc::new(Int64Array::from(vec![-2]))),
+                ("timestamp", Arc::new(Int64Array::from(vec![-1]))),
             ],
             "row 0 cannot be appended: its timestamp is before 1970",
+        ),
+        (
+            vec![
+                ("value", text()),
+                (
+                    "timestamp",
+                    Arc::new(TimestampNanosecondArray::from(vec![-1])),
+                ),
+            ],
+            "row 0 cannot be appended: its timestamp is before 1970",
+        ),
+        (
+            vec![
+                ("value", text()),
+                (
+                    "timestamp",
+                    Arc::new(TimestampSecondArray::from(vec![i64::MAX / 1000 + 1])),
+                ),
+            ],
+            "row 0 cannot be appended: its timestamp is more than 64 bits",
         ),
     ];
     for (columns, reason) in refused {

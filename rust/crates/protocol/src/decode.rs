@@ -184,6 +184,7 @@ impl Decoder<'_> {
         })
     }
 
+    /// What is not UTF-8 is refused. Apache's readers put U+FFFD in its place, and take two names that differ for one.
     fn string(&mut self) -> Result<Value> {
         let Some(length) = self.reader.string_length(self.flexible)? else {
             return Ok(Value::Null);

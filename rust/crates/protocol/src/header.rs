@@ -93,15 +93,12 @@ impl RequestHeader {
     }
 }
 
+/// A client may call itself anything, as with Apache Kafka: what is not UTF-8 costs it no connection.
 fn read_client_id(reader: &mut Reader<'_>) -> Result<Option<Str>, Box<Fault>> {
     let Some(length) = reader.string_length(false)? else {
         return Ok(None);
     };
-    let start = reader.position();
-    let bytes = reader.take(length)?;
-    Str::from_utf8(bytes)
-        .map(Some)
-        .map_err(|_| Fault::new(Problem::InvalidUtf8, start))
+    Ok(Some(Str::from_utf8_lossy(reader.take(length)?)))
 }
 
 /// The version of the header before a request; of every version of the API, existing or not.

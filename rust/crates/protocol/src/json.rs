@@ -1,39 +1,39 @@
 //! Data as JSON, as Kafka's own tools print it (the `…JsonConverter` classes made of the message definitions).
 //!
 //! An object has the fields that the version has, in the order of the definition, under their names in camel case; a
-//! tagged field only where it is not the default. Bytes are base64, a uuid its 22 characters, `records` their size. A
-//! text's characters are as they are but for those that JSON has to escape.
+//! tagged field only where it is not the default. Bytes are base64, a uuid its 22 characters; of `records` there is only
+//! their size, as in Kafka's request log. A text's characters are as they are but for those that JSON has to escape.
 
 use std::fmt::Write;
 
 use crate::error::ProtocolError;
-use crate::schema::{Field, FieldType};
-use crate::table;
+use crate::schema::{Field, FieldType, Schema};
 use crate::value::{Struct, Value};
 
 /// Names whose capitals cannot be told from the snake case.
-const ODD_NAMES: [(&str, &str); 2] = [
+const ODD_NAMES: [(&str, &str); 3] = [
+    ("is_kraft_controller", "isKRaftController"),
     ("kraft_version", "kRaftVersion"),
     ("kraft_version_feature", "kRaftVersionFeature"),
 ];
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Data of the schema with this name, decoded at a version, as a JSON object.
+/// A body of the request or response with this schema, or data of it, as a JSON object.
 ///
 /// # Errors
-/// The schema or the version is not in the table, or the data is not of it.
-pub fn data_to_json(
-    name: &str,
+/// The version is not in the table, or the bytes are not of it.
+pub fn to_json(
+    schema: &'static Schema,
     version: i16,
-    data: &bytes::Bytes,
+    body: &bytes::Bytes,
 ) -> Result<String, ProtocolError> {
-    let message = crate::decode_with(table::find_data(name)?, version, data)?;
+    let message = crate::decode_with(schema, version, body)?;
     let mut json = Json {
         version,
         out: String::new(),
     };
-    json.value(&message, None);
+    json.value(&message);
     Ok(json.out)
 }
 
@@ -43,7 +43,7 @@ struct Json {
 }
 
 impl Json {
-    fn value(&mut self, value: &Value, kind: Option<&FieldType>) {
+    fn value(&mut self, value: &Value) {
         match value {
             Value::Null => self.out.push_str("null"),
             Value::Bool(value) => self.display(value),
@@ -60,9 +60,6 @@ impl Json {
                 self.out.push('"');
             }
             Value::Str(text) => self.text(text),
-            Value::Bytes(bytes) if matches!(kind, Some(FieldType::Records)) => {
-                self.display(&bytes.len());
-            }
             Value::Bytes(bytes) => {
                 self.out.push('"');
                 self.base64(bytes, *b"+/", true);
@@ -85,7 +82,7 @@ impl Json {
             if number > 0 {
                 self.out.push(',');
             }
-            self.value(value, None);
+            self.value(value);
         }
         self.out.push(']');
     }
@@ -103,8 +100,16 @@ impl Json {
             }
             self.out.push('"');
             self.name(field.name);
-            self.out.push_str("\":");
-            self.value(value, Some(&field.kind));
+            match (field.kind, value) {
+                (FieldType::Records, Value::Bytes(records)) => {
+                    self.out.push_str("SizeInBytes\":");
+                    self.display(&records.len());
+                }
+                _ => {
+                    self.out.push_str("\":");
+                    self.value(value);
+                }
+            }
         }
         self.out.push('}');
     }
@@ -205,7 +210,7 @@ mod tests {
             version: 0,
             out: String::new(),
         };
-        json.value(&value, None);
+        json.value(&value);
         json.out
     }
 
@@ -233,7 +238,7 @@ mod tests {
     // Broken if it failed: fields that a version has not, or that were left out, would be printed.
     #[test]
     fn fields_of_a_version() {
-        let schema = table::find_data("PartitionChangeRecord").expect("in the table");
+        let schema = crate::table::find_data("PartitionChangeRecord").expect("in the table");
         let mut message = schema.message();
         message.set("partition_id", 3);
         message.set("leader", -2);
@@ -244,7 +249,7 @@ mod tests {
             }
             let mut data = Vec::new();
             crate::encode_with(schema, version, &message.clone().into(), &mut data).expect("sound");
-            let json = data_to_json("PartitionChangeRecord", version, &data.into()).expect("sound");
+            let json = to_json(schema, version, &data.into()).expect("sound");
             assert_eq!(
                 json,
                 format!(

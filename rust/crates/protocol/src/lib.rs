@@ -41,7 +41,7 @@ pub use header::{
     API_VERSIONS, CONTROLLED_SHUTDOWN, RequestHeader, decode_response_header,
     encode_response_header, request_header_version, response_header_version,
 };
-pub use json::data_to_json;
+pub use json::to_json;
 pub use schema::{Direction, Field, FieldType, Schema, StructSchema, Versions};
 pub use table::{data_schema, field_names, request_schemas, schema, schemas};
 pub use value::{Str, Struct, Value};

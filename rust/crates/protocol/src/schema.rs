@@ -61,7 +61,7 @@ pub enum FieldType {
     Uuid,
     String,
     Bytes,
-    /// Record batches; on the wire the same as nullable `Bytes`.
+    /// Record batches; on the wire the same as `Bytes`.
     Records,
     Array(&'static FieldType),
     Struct(&'static StructSchema),

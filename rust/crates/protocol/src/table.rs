@@ -176,11 +176,7 @@ impl Parser {
             name_id: self.name_id(name),
             kind,
             versions: versions(present, line),
-            nullable: if matches!(kind, FieldType::Records) {
-                ALL
-            } else {
-                Versions::NONE
-            },
+            nullable: Versions::NONE,
             tagged: Versions::NONE,
             tag: 0,
             default: zero(kind),
@@ -239,11 +235,6 @@ impl Parser {
         })
     }
 }
-
-const ALL: Versions = Versions {
-    first: 0,
-    last: i16::MAX,
-};
 
 fn put(table: &mut Vec<Option<&'static Schema>>, key: i16, schema: &'static Schema) {
     let index = usize::try_from(key).unwrap_or_else(|_| defect(schema.name));

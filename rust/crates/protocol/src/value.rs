@@ -3,6 +3,7 @@
 //! A struct knows its schema, so names can be looked up; hot paths resolve an index once with
 //! [`StructSchema::field_index`] and use `message[index]`.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::{Deref, Index, IndexMut};
@@ -20,6 +21,14 @@ impl Str {
     pub fn from_utf8(bytes: Bytes) -> Result<Self, std::str::Utf8Error> {
         std::str::from_utf8(&bytes)?;
         Ok(Self(bytes))
+    }
+
+    /// The same with U+FFFD in the place of what is not UTF-8; copies only then.
+    pub fn from_utf8_lossy(bytes: Bytes) -> Self {
+        match String::from_utf8_lossy(&bytes) {
+            Cow::Borrowed(_) => Self(bytes),
+            Cow::Owned(text) => Self::from(text),
+        }
     }
 
     /// A string of the program's own.

@@ -158,10 +158,10 @@ fn errors_name_the_place_and_leave_the_output_alone() {
          3 more bytes are needed, 2 remain"
     );
     assert_eq!(
-        decode_request(0, 12, &Bytes::new())
+        decode_request(0, 14, &Bytes::new())
             .unwrap_err()
             .to_string(),
-        "ProduceRequest has no version 12: versions 0-11 exist"
+        "ProduceRequest has no version 14: versions 0-13 exist"
     );
 }
 
@@ -282,6 +282,10 @@ fn request_headers() {
     let mut tagged = Bytes::from_static(b"\0\0\0\x09\0\0\0\x05\xff\xff\x02\x00\x01z\x05\x02yybody");
     assert_eq!(RequestHeader::decode(&mut tagged).unwrap().client_id, None);
     assert_eq!(&tagged[..], b"body");
+    let mut latin_1 = Bytes::from_static(b"\0\0\0\x01\0\0\0\x05\0\x03a\xe9zbody");
+    let decoded = RequestHeader::decode(&mut latin_1).unwrap();
+    assert_eq!(decoded.client_id, Some(Str::from("a\u{fffd}z")));
+    assert_eq!(&latin_1[..], b"body");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use bytes::Bytes;
-use common::all_versions;
+use common::{Golden, all_versions, golden_messages};
 use logcore_protocol::{
     Direction, FieldType, MAX_VALUES, Problem, ProtocolError, RequestHeader, StructSchema,
     decode_request, decode_response, decode_response_header, decode_with, schema,
@@ -86,6 +86,41 @@ fn absurd_counts_allocate_nothing() {
                     allocated <= bound(input.len()),
                     "{schema} version {version}: {allocated} bytes"
                 );
+            }
+        }
+    }
+}
+
+/// Sound messages of every version, cut at each byte, and with each byte made the head of an absurd length.
+#[test]
+fn damage_anywhere_allocates_little() {
+    for Golden {
+        schema,
+        version,
+        body,
+        ..
+    } in golden_messages()
+    {
+        let checked = |input: Bytes, place: usize, what: &str| {
+            let length = input.len();
+            let (result, allocated) = allocated_by(|| decode_with(schema, version, &input));
+            assert!(
+                allocated <= bound(length),
+                "{schema} version {version}, {what} at {place}: {allocated} bytes"
+            );
+            result
+        };
+        for place in 0..body.len() {
+            let cut = checked(body.slice(..place), place, "cut");
+            assert!(cut.is_err(), "{schema} version {version} cut at {place}");
+            for claim in [
+                &[0x7f, 0xff, 0xff, 0xff][..],
+                &[0xff, 0xff, 0xff, 0xff, 0x0f],
+            ] {
+                let mut damaged = body.to_vec();
+                let end = body.len().min(place + claim.len());
+                damaged[place..end].copy_from_slice(&claim[..end - place]);
+                let _ = checked(damaged.into(), place, "a length");
             }
         }
     }

@@ -1,4 +1,6 @@
-//! Were one of these to fail, the table would not say what Kafka 3.9 says, or the names others rely on would not resolve.
+//! Were one of these to fail, the table would not say what Kafka 3.9 and 4.x say, or the names others rely on would not resolve.
+
+use std::collections::BTreeMap;
 
 use logcore_protocol::{
     Direction, FieldType, StructSchema, Value, data_schema, field_names, request_schemas, schema,
@@ -80,9 +82,66 @@ const ADVERTISED: &[(i16, &str, i16)] = &[
     (69, "ConsumerGroupDescribe", 0),
 ];
 
+/// Key, name, first and last version of everything beyond that: the stable versions of Kafka 4.1 and 4.2.
+const BEYOND: &[(i16, &str, i16, i16)] = &[
+    (0, "Produce", 12, 13),
+    (1, "Fetch", 18, 18),
+    (2, "ListOffsets", 10, 11),
+    (3, "Metadata", 13, 13),
+    (8, "OffsetCommit", 10, 10),
+    (9, "OffsetFetch", 10, 10),
+    (15, "DescribeGroups", 6, 6),
+    (26, "EndTxn", 5, 5),
+    (27, "WriteTxnMarkers", 2, 2),
+    (28, "TxnOffsetCommit", 5, 5),
+    (45, "AlterPartitionReassignments", 1, 1),
+    (57, "UpdateFeatures", 2, 2),
+    (60, "DescribeCluster", 2, 2),
+    (66, "ListTransactions", 2, 2),
+    (68, "ConsumerGroupHeartbeat", 1, 1),
+    (69, "ConsumerGroupDescribe", 1, 1),
+    (71, "GetTelemetrySubscriptions", 0, 0),
+    (72, "PushTelemetry", 0, 0),
+    (74, "ListConfigResources", 0, 1),
+    (75, "DescribeTopicPartitions", 0, 0),
+    (76, "ShareGroupHeartbeat", 1, 1),
+    (77, "ShareGroupDescribe", 1, 1),
+    (78, "ShareFetch", 1, 2),
+    (79, "ShareAcknowledge", 1, 2),
+    (83, "InitializeShareGroupState", 0, 0),
+    (84, "ReadShareGroupState", 0, 0),
+    (85, "WriteShareGroupState", 0, 1),
+    (86, "DeleteShareGroupState", 0, 0),
+    (87, "ReadShareGroupStateSummary", 0, 1),
+    (88, "StreamsGroupHeartbeat", 0, 0),
+    (89, "StreamsGroupDescribe", 0, 0),
+    (90, "DescribeShareGroupOffsets", 0, 1),
+    (91, "AlterShareGroupOffsets", 0, 0),
+    (92, "DeleteShareGroupOffsets", 0, 0),
+];
+
+/// What either list says of a key: its name, its first and its last version.
+fn expected() -> BTreeMap<i16, (&'static str, i16, i16)> {
+    let mut expected: BTreeMap<_, _> = ADVERTISED
+        .iter()
+        .map(|&(key, name, last)| (key, (name, 0, last)))
+        .collect();
+    for &(key, name, first, last) in BEYOND {
+        let entry = expected.entry(key).or_insert((name, first, first - 1));
+        assert_eq!((entry.0, entry.2 + 1), (name, first));
+        entry.2 = last;
+    }
+    expected
+}
+
 #[test]
-fn every_advertised_request_is_there_with_its_response() {
-    for &(key, name, highest) in ADVERTISED {
+fn every_request_is_there_with_its_response() {
+    let expected = expected();
+    let keys: Vec<_> = request_schemas()
+        .filter_map(|schema| schema.api_key)
+        .collect();
+    assert_eq!(keys, expected.keys().copied().collect::<Vec<_>>());
+    for (key, (name, first, last)) in expected {
         for direction in [Direction::Request, Direction::Response] {
             let schema = schema(key, direction).unwrap_or_else(|| panic!("{name} is missing"));
             assert_eq!(
@@ -90,7 +149,7 @@ fn every_advertised_request_is_there_with_its_response() {
                 (name, Some(key), Some(direction))
             );
             let valid = schema.valid_versions();
-            assert_eq!((valid.first, valid.last), (0, highest), "{name}");
+            assert_eq!((valid.first, valid.last), (first, last), "{name}");
         }
     }
 }
@@ -222,6 +281,22 @@ fn no_element_of_an_array_is_free() {
                 }
             }
         });
+    }
+}
+
+/// Records may be null in a Fetch's answer, and not in a ShareFetch's: Apache's client ends its connection over one.
+#[test]
+fn records_are_null_only_where_kafka_says_so() {
+    for (key, version, nullable) in [(1, 4, true), (1, 18, true), (78, 1, false), (78, 2, false)] {
+        let records = schema(key, Direction::Response)
+            .and_then(|schema| schema.nested(&["responses", "partitions"]))
+            .and_then(|fields| fields.fields.iter().find(|field| field.name == "records"))
+            .expect("both have records");
+        assert_eq!(
+            records.nullable.contains(version),
+            nullable,
+            "{key} {version}"
+        );
     }
 }
 

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Prints src/messages.table, made from the message definitions inside Apache Kafka's kafka-clients jar, or
+"""Prints src/messages.table, made from the message definitions inside Apache Kafka's kafka-clients jars, or
 src/metadata.table, from the definitions of records in those of KRaft's controller and of the remote log metadata manager.
 
-    tools/make_table.py kafka-clients-3.9.1.jar > src/messages.table
+    tools/make_table.py kafka-clients-3.9.1.jar kafka-clients-4.1.0.jar kafka-clients-4.2.0.jar > src/messages.table
     tools/make_table.py kafka-metadata-3.9.1.jar kafka-storage-3.9.1.jar > src/metadata.table
+
+A message that several jars define is merged: the versions are those of all releases, because a later one dropped old
+versions. Where two have the same version, what they say of it must be the same; otherwise this ends with an error.
 
 The format of the table is described at its top and in src/table.rs. Only facts are taken: names, types,
 versions, tags and defaults. A newest version which the definition calls unstable is left out, and so is a
@@ -16,7 +19,11 @@ import json
 import re
 import sys
 import zipfile
+from dataclasses import dataclass, replace
 from typing import Any
+
+Versions = frozenset[int]
+Structs = dict[str, list[dict[str, Any]]]
 
 DIRECTORIES = ("common/message/", "common/metadata/", "message/")
 
@@ -37,6 +44,9 @@ KRAFT = {
     "Vote",
 }
 
+# What a later release gave another name, and its fields too; the bytes of their versions stayed (KIP-1142).
+RENAMED = {"ListClientMetricsResources"}
+
 # Schemas that are neither request nor response, but travel inside one.
 DATA = {
     "ConsumerProtocolAssignment",
@@ -49,7 +59,7 @@ DATA = {
 }
 
 PREAMBLE = """\
-# Apache Kafka's messages, from {source}. Made by tools/make_table.py; do not edit.
+# Apache Kafka's messages, made by tools/make_table.py; do not edit. From {source}.
 #
 # request|response KEY NAME VERSIONS FLEXIBLE, or data NAME VERSIONS FLEXIBLE, then a line for each field,
 # indented once for each struct it lies in:
@@ -86,67 +96,216 @@ def default_of(field: dict[str, Any]) -> str | None:
     return str(number) if number else None
 
 
-def field_lines(
-    fields: list[dict[str, Any]], common: dict[str, list[dict[str, Any]]], depth: int
-) -> list[str]:
-    """The lines of these fields; common structs are written out wherever they are used."""
+def versions_of(text: str, among: Versions) -> Versions:
+    """The versions, of those there are, which a definition's text ("none", "3", "0-4", "2+") names."""
+    if text == "none":
+        return frozenset()
+    first, _, last = text.partition("-")
+    lowest = int(first.rstrip("+"))
+    highest = int(last or first) if not first.endswith("+") else max(among, default=0)
+    return among & frozenset(range(lowest, highest + 1))
+
+
+def text_of(versions: Versions, among: Versions) -> str:
+    """The reverse; a range that reaches the newest of the message's versions stays open."""
+    if not versions:
+        return "none"
+    lowest, highest = min(versions), max(versions)
+    if versions != among & frozenset(range(lowest, highest + 1)):
+        raise SystemExit(f"the table has no word for versions with a hole: {sorted(versions)}")
+    if highest == max(among):
+        return f"{lowest}+"
+    return str(lowest) if lowest == highest else f"{lowest}-{highest}"
+
+
+@dataclass
+class Field:
+    """What the definitions say of one field, version by version."""
+
+    name: str
+    kind: str
+    versions: Versions
+    nullable: Versions
+    tagged: Versions
+    tag: int | None
+    default: str | None
+    ignorable: bool
+    fields: list[Field]
+
+    def at(self, version: int) -> tuple[object, ...] | None:
+        """Everything that decides about the bytes of one version; None when it lacks the field."""
+        if version not in self.versions:
+            return None
+        tag = self.tag if version in self.tagged else None
+        return self.kind, version in self.nullable, tag, self.default
+
+    def line(self, among: Versions) -> str:
+        parts = [self.name, self.kind, text_of(self.versions, among)]
+        if self.nullable:
+            parts.append(f"null={text_of(self.nullable, among)}")
+        if self.tagged:
+            parts.append(f"tag={self.tag}:{text_of(self.tagged, among)}")
+        if self.default is not None:
+            parts.append(f"default={self.default}")
+        if self.ignorable:
+            parts.append("ignorable")
+        return " ".join(parts)
+
+
+@dataclass
+class Message:
+    """One message's definition, or what several releases' definitions come to."""
+
+    kind: str
+    key: int | None
+    name: str
+    versions: Versions
+    flexible: Versions
+    fields: list[Field]
+
+    def lines(self) -> list[str]:
+        lowest, highest = min(self.versions), max(self.versions)
+        versions = str(lowest) if lowest == highest else f"{lowest}-{highest}"
+        key = "" if self.kind == "data" else f"{self.key} "
+        head = f"{self.kind} {key}{self.name} {versions} {text_of(self.flexible, self.versions)}"
+        return [head, *field_lines(self.fields, self.versions, 1)]
+
+
+def field_lines(fields: list[Field], among: Versions, depth: int) -> list[str]:
     lines = []
     for field in fields:
-        array = "[]" if field["type"].startswith("[]") else ""
-        element = field["type"].removeprefix("[]")
-        is_struct = element[0].isupper()
-        parts = [snake_case(field["name"]), array + ("struct" if is_struct else element), field["versions"]]
-        if "nullableVersions" in field:
-            parts.append(f"null={field['nullableVersions']}")
-        if "taggedVersions" in field:
-            parts.append(f"tag={field['tag']}:{field['taggedVersions']}")
-        default = default_of(field)
-        if default is not None:
-            parts.append(f"default={default}")
-        if field.get("ignorable"):
-            parts.append("ignorable")
-        if "flexibleVersions" in field:
-            raise SystemExit(f"{field['name']}: the table has no word for a field's own flexible versions")
-        lines.append(" " * depth + " ".join(parts))
-        if is_struct:
-            lines += field_lines(field.get("fields") or common[element], common, depth + 1)
+        lines.append(" " * depth + field.line(among))
+        lines += field_lines(field.fields, among, depth + 1)
     return lines
 
 
-def stable_versions(message: dict[str, Any], unstable: bool) -> str | None:
-    """validVersions without an unstable newest one; None when nothing remains."""
-    first, _, last = message["validVersions"].partition("-")
-    lowest, highest = int(first), int(last or first) - unstable
-    if highest < lowest:
+def read_fields(fields: list[dict[str, Any]], common: Structs, among: Versions) -> list[Field]:
+    """The fields of a struct; common structs are written out wherever they are used."""
+    found = []
+    for field in fields:
+        if "flexibleVersions" in field:
+            raise SystemExit(f"{field['name']}: the table has no word for a field's own flexible versions")
+        array = "[]" if field["type"].startswith("[]") else ""
+        element = field["type"].removeprefix("[]")
+        is_struct = element[0].isupper()
+        inner = field.get("fields") or common[element] if is_struct else []
+        found.append(
+            Field(
+                name=snake_case(field["name"]),
+                kind=array + ("struct" if is_struct else element),
+                versions=versions_of(field["versions"], among),
+                nullable=versions_of(field.get("nullableVersions", "none"), among),
+                tagged=versions_of(field.get("taggedVersions", "none"), among),
+                tag=field.get("tag"),
+                default=default_of(field),
+                ignorable=field.get("ignorable", False),
+                fields=read_fields(inner, common, among),
+            )
+        )
+    return found
+
+
+def belongs(kind: str, name: str) -> bool:
+    """Whether a message has a place in the table."""
+    if kind in ("request", "response"):
+        return short_name(name) not in KRAFT | RENAMED
+    return kind == "metadata" or (kind == "data" and name in DATA)
+
+
+def short_name(name: str) -> str:
+    return name.removesuffix("Request").removesuffix("Response")
+
+
+def read_message(message: dict[str, Any], unstable: bool) -> Message | None:
+    """A message at its stable versions; None when it has none or does not belong in the table."""
+    kind, name, text = message["type"], message["name"], message["validVersions"]
+    if not belongs(kind, name) or text == "none":
         return None
-    return str(lowest) if highest == lowest else f"{lowest}-{highest}"
-
-
-def message_lines(message: dict[str, Any], unstable: bool) -> list[str]:
-    """A message's headline and fields, or nothing when it does not belong in the table."""
-    name = message["name"]
-    versions = stable_versions(message, unstable)
-    if message["type"] == "metadata" or (message["type"] == "data" and name in DATA):
-        head = f"data {name}"
-    elif message["type"] in ("request", "response"):
-        short = name.removesuffix("Request").removesuffix("Response")
-        if short in KRAFT:
-            return []
-        head = f"{message['type']} {message['apiKey']} {short}"
-    else:
-        return []
-    if versions is None:
-        return []
-    common = {struct["name"]: struct["fields"] for struct in message.get("commonStructs", [])}
+    first, _, last = text.partition("-")
+    versions = frozenset(range(int(first), int(last or first) + 1 - unstable))
+    if not versions:
+        return None
+    common: Structs = {struct["name"]: struct["fields"] for struct in message.get("commonStructs", [])}
     for field in walk(message["fields"]):
         if "fields" in field:
             common.setdefault(field["type"].removeprefix("[]"), field["fields"])
-    return [f"{head} {versions} {message['flexibleVersions']}", *field_lines(message["fields"], common, 1)]
+    return Message(
+        kind="data" if kind == "metadata" else kind,
+        key=message.get("apiKey"),
+        name=name if kind in ("data", "metadata") else short_name(name),
+        versions=versions,
+        flexible=versions_of(message["flexibleVersions"], versions),
+        fields=read_fields(message["fields"], common, versions),
+    )
 
 
 def walk(fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every field at every depth."""
     return [inner for field in fields for inner in [field, *walk(field.get("fields", []))]]
+
+
+def merged(old: Message, new: Message) -> Message:
+    """Both releases' versions. Where both have a version they must say the same of it."""
+    shared = old.versions & new.versions
+    path = f"{old.name}, a {old.kind}"
+    if (old.name, old.flexible & shared) != (new.name, new.flexible & shared):
+        raise SystemExit(f"{path}: the releases do not agree about its name or its flexible versions")
+    fields = merged_fields(old.fields, new.fields, shared, path)
+    for side in (old, new):
+        check_order(side.fields, fields, side.versions, path)
+    return replace(
+        old, versions=old.versions | new.versions, flexible=old.flexible | new.flexible, fields=fields
+    )
+
+
+def merged_fields(old: list[Field], new: list[Field], shared: Versions, path: str) -> list[Field]:
+    """The fields of both; one that only the newer release has follows the one it follows there."""
+    news = {field.name: field for field in new}
+    fields = [merged_field(field, news.get(field.name), shared, path) for field in old]
+    place = 0
+    for field in new:
+        known = [other.name for other in fields]
+        if field.name in known:
+            place = known.index(field.name) + 1
+        else:
+            fields.insert(place, merged_field(field, None, shared, path))
+            place += 1
+    return fields
+
+
+def merged_field(old: Field, new: Field | None, shared: Versions, path: str) -> Field:
+    path = f"{path}.{old.name}"
+    for version in shared:
+        if old.at(version) != (new.at(version) if new else None):
+            raise SystemExit(f"{path}: the releases do not agree about version {version}")
+    if new is None:
+        return old
+    if (old.kind, old.default) != (new.kind, new.default):
+        raise SystemExit(f"{path}: the table has no word for a type or a default that changes")
+    if old.tagged and new.tagged and old.tag != new.tag:
+        raise SystemExit(f"{path}: the table has no word for a tag that changes")
+    return replace(
+        old,
+        versions=old.versions | new.versions,
+        nullable=old.nullable | new.nullable,
+        tagged=old.tagged | new.tagged,
+        tag=old.tag if old.tag is not None else new.tag,
+        ignorable=old.ignorable or new.ignorable,
+        fields=merged_fields(old.fields, new.fields, shared & old.versions, path),
+    )
+
+
+def check_order(side: list[Field], fields: list[Field], versions: Versions, path: str) -> None:
+    """Each version of a release must find its fields in the order that the release gives them."""
+    for version in versions:
+        wanted = [field.name for field in side if version in field.versions]
+        if wanted != [field.name for field in fields if version in field.versions]:
+            raise SystemExit(f"{path}: the releases do not agree about the order of version {version}")
+    by_name = {field.name: field for field in fields}
+    for field in side:
+        check_order(
+            field.fields, by_name[field.name].fields, versions & field.versions, f"{path}.{field.name}"
+        )
 
 
 def definitions(jar: str) -> list[dict[str, Any]]:
@@ -158,25 +317,41 @@ def definitions(jar: str) -> list[dict[str, Any]]:
         ]
 
 
-def main(jars: list[str]) -> None:
-    messages = [message for jar in jars for message in definitions(jar)]
+def read_jar(jar: str) -> list[Message]:
+    """The messages of one jar that belong in the table."""
+    found = definitions(jar)
     unstable = {
         message["apiKey"]: bool(message.get("latestVersionUnstable"))
-        for message in messages
+        for message in found
         if message["type"] == "request"
     }
-    order = {"request": 0, "response": 1, "data": 2}
-    messages.sort(
-        key=lambda message: (message.get("apiKey", 1 << 16), order.get(message["type"], 3), message["name"])
-    )
+    read = (read_message(message, unstable.get(message.get("apiKey"), False)) for message in found)
+    return [message for message in read if message is not None]
+
+
+def identity(message: Message) -> tuple[str, int | str]:
+    """What a message is known by in every release: an API's name may change, its key does not."""
+    return message.kind, message.name if message.key is None or message.kind == "data" else message.key
+
+
+def order(message: Message) -> tuple[int, int, str]:
+    """By key, the request before its response, data without a key last."""
+    kinds = {"request": 0, "response": 1, "data": 2 if message.key is None else 3}
+    return 1 << 16 if message.key is None else message.key, kinds[message.kind], message.name
+
+
+def table(jars: list[str]) -> list[str]:
+    """The lines of the table. Messages that several jars define are merged; the oldest release's jar stands first."""
+    messages: dict[tuple[str, int | str], Message] = {}
+    for message in (message for jar in jars for message in read_jar(jar)):
+        known = messages.get(identity(message))
+        messages[identity(message)] = merged(known, message) if known else message
     names = [jar.rpartition("/")[2].removesuffix(".jar") for jar in jars]
-    print(PREAMBLE.format(source=" and ".join(names)))
-    for message in messages:
-        for line in message_lines(message, unstable.get(message.get("apiKey"), False)):
-            print(line)
+    lines = PREAMBLE.format(source=", ".join(names)).splitlines()
+    return lines + [line for message in sorted(messages.values(), key=order) for line in message.lines()]
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         raise SystemExit(__doc__)
-    main(sys.argv[1:])
+    print("\n".join(table(sys.argv[1:])))

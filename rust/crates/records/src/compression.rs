@@ -14,6 +14,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::io::{Read, Write};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use zstd::zstd_safe;
@@ -58,6 +59,18 @@ impl Compression {
             .get(usize::from(code))
             .copied()
             .ok_or(RecordError::UnknownCompression(code))
+    }
+
+    /// The levels that `compression.<codec>.level` may have; `None` where there is no such setting.
+    ///
+    /// Source: `GzipCompression`, `Lz4Compression` and `ZstdCompression` of Kafka 3.9, whose gzip takes -1, the default, too.
+    pub fn levels(self) -> Option<RangeInclusive<i32>> {
+        match self {
+            Self::None | Self::Snappy => None,
+            Self::Gzip => Some(1..=9),
+            Self::Lz4 => Some(1..=17),
+            Self::Zstd => Some(-131_072..=22),
+        }
     }
 
     /// The name in `compression.type`.

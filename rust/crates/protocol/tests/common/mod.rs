@@ -1,8 +1,12 @@
-//! Random messages of every shape the table knows. Shared by the tests of this crate.
-#![allow(dead_code, unreachable_pub)] // each test file uses its part
+//! Random messages of every shape the table knows, and those that Apache's classes wrote. Shared by the tests of this crate.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part
+
+use std::path::Path;
 
 use bytes::Bytes;
-use logcore_protocol::{Field, FieldType, Schema, Struct, StructSchema, Value, schemas};
+use logcore_protocol::{
+    Direction, Field, FieldType, Schema, Struct, StructSchema, Value, data_schema, schema, schemas,
+};
 use proptest::prelude::*;
 use proptest::test_runner::TestRng;
 
@@ -94,4 +98,55 @@ fn random_length(rng: &mut TestRng) -> usize {
     } else {
         rng.random_range(0..12)
     }
+}
+
+const FILES: [&str; 3] = [
+    "kafka-3.9.1.txt",
+    "kafka-4.1.0.txt",
+    "kafka-clients-4.2.0.txt",
+];
+
+/// A message that Apache's own classes wrote, and its JSON.
+pub struct Golden {
+    pub schema: &'static Schema,
+    pub version: i16,
+    pub body: Bytes,
+    pub json: String,
+}
+
+fn from_hex(text: &str) -> Bytes {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    (0..digits.len())
+        .step_by(2)
+        .map(|place| u8::from_str_radix(&digits[place..place + 2], 16).unwrap())
+        .collect()
+}
+
+fn golden(line: &str) -> Golden {
+    let [kind, name, version, body, json] = line.splitn(5, ' ').collect::<Vec<_>>()[..] else {
+        panic!("{line}")
+    };
+    let schema = match kind {
+        "request" => schema(name.parse().unwrap(), Direction::Request),
+        "response" => schema(name.parse().unwrap(), Direction::Response),
+        _ => data_schema(name),
+    };
+    Golden {
+        schema: schema.unwrap_or_else(|| panic!("{kind} {name}")),
+        version: version.parse().unwrap(),
+        body: from_hex(body),
+        json: json.to_owned(),
+    }
+}
+
+/// Those of tests/golden/messages, which tests/protocol/golden.py makes.
+pub fn golden_messages() -> Vec<Golden> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/golden/messages");
+    let read = |name| std::fs::read_to_string(directory.join(name)).unwrap();
+    let texts = FILES.map(read);
+    texts
+        .iter()
+        .flat_map(|text| text.lines())
+        .map(golden)
+        .collect()
 }

@@ -240,13 +240,18 @@ impl Target {
                 }
                 continue;
             }
-            let what = if is_dir {
-                "no partition's directory has this name"
+            // `LogManager.loadLogs` takes every directory for a partition's, and passes over files.
+            let (what, remedy) = if is_dir {
+                (
+                    "no partition's directory has this name",
+                    "move it out: Apache Kafka does not start beside a directory it does not know",
+                )
             } else {
-                "no file of a Kafka log directory has this name"
+                (
+                    "no file of a Kafka log directory has this name",
+                    "Apache Kafka passes over it; move it out if nothing else needs it here",
+                )
             };
-            let remedy =
-                "move it out: Apache Kafka does not start beside a directory it does not know";
             findings.file(Kind::StrayName, &path, what, remedy);
         }
     }

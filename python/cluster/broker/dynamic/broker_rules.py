@@ -1,0 +1,259 @@
+"""Which settings of a broker may change while it runs, for all brokers or for one, and to what.
+
+Owns the rules of kafka.server.DynamicBrokerConfig and of the parts it reconfigures (LogCleaner, SocketServer,
+DynamicThreadPool, DynamicListenerConfig, DynamicLogConfig), with their errors. Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+
+from cluster.broker.config import BrokerConfig
+from cluster.broker.dynamic.alteration import Alteration
+from cluster.broker.dynamic.live import LISTENER_PREFIX, LiveConfig, base_name, overlaid
+from cluster.broker.settings import ConfigError, Setting, broker_settings
+from cluster.errors import InvalidConfig, InvalidRequest
+
+SECURITY = frozenset(
+    {
+        "ssl.key.password",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.type",
+        "ssl.truststore.certificates",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.type",
+    }
+)
+"""Changed for one listener only, by its prefix (`SslConfigs.RECONFIGURABLE_CONFIGS`)."""
+
+_LISTENERS = frozenset({"advertised.listeners", "listeners", "listener.security.protocol.map"})
+_AT_START = ("listeners", "listener.security.protocol.map")
+"""What this broker, unlike Kafka's, takes at its start only."""
+
+_LISTENER_LIMITS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
+"""What can be said of a listener for all brokers (`ClusterLevelListenerConfigs`)."""
+
+_RATES = (
+    "leader.replication.throttled.rate",
+    "follower.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+)
+_HALF_TO_DOUBLE = (
+    "num.io.threads",
+    "num.replica.fetchers",
+    "num.recovery.threads.per.data.dir",
+    "background.threads",
+    "num.network.threads",
+    "log.cleaner.threads",
+)
+"""Threads, whose number changes by at most a factor of two at a time."""
+
+_LOCAL_RETENTION = (
+    ("log.local.retention.ms", "log.retention.ms"),
+    ("log.local.retention.bytes", "log.retention.bytes"),
+)
+
+
+@cache
+def described_settings() -> dict[str, Setting]:
+    """The broker's settings, and those that can be set dynamically only (`QuotaConfigs.brokerQuotaConfigs`)."""
+    rates = {name: Setting(name, "long", str(2**63 - 1), "0..", True, False, False) for name in _RATES}
+    return broker_settings() | rates
+
+
+def is_dynamic(name: str) -> bool:
+    """Whether DescribeConfigs shows the setting as one that can be changed (`AllDynamicConfigs`)."""
+    setting = broker_settings().get(name)
+    return setting is not None and setting.dynamic
+
+
+def is_password(name: str) -> bool:
+    """Whether the setting, maybe one of a listener, is stored encrypted."""
+    return any(name.endswith(password) for password in _passwords())
+
+
+@cache
+def _passwords() -> tuple[str, ...]:
+    return tuple(name for name, setting in broker_settings().items() if setting.dynamic and setting.sensitive)
+
+
+def _of_one_broker(name: str) -> bool:
+    found = LISTENER_PREFIX.fullmatch(name)
+    if found is not None:
+        return found[1] not in _LISTENER_LIMITS
+    listed = name in _LISTENERS or name == "principal.builder.class"
+    return listed or (name.startswith(("ssl.", "sasl.")) and is_dynamic(name))
+
+
+def _is_static(name: str) -> bool:
+    setting = broker_settings().get(name)
+    return setting is not None and not setting.dynamic
+
+
+def _bad_type(name: str, text: str) -> str | None:
+    setting = described_settings().get(base_name(name))
+    try:
+        if setting is not None:
+            setting.parse(text)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def unreadable(config: Mapping[str, str], own: bool) -> dict[str, str]:
+    """The settings of a znode that cannot be applied, with the reason; the others are, whoever wrote these."""
+    reasons: dict[str, str] = {}
+    for name, text in config.items():
+        reason = _bad_type(name, text)
+        if _is_static(name):
+            reason = "it cannot be changed while a broker runs"
+        elif name in SECURITY:
+            reason = "it can be changed for one listener only, with the listener's prefix"
+        elif not own and _of_one_broker(name):
+            reason = "it can be set for one broker only, not for all"
+        elif is_password(name):
+            reason = "passwords in the coordinator are encrypted, and this broker cannot decrypt them"
+        if reason is not None:
+            reasons[name] = reason
+    return reasons
+
+
+def check_broker_config(live: LiveConfig, news: Mapping[str, str], own: bool) -> None:
+    """Refuses dynamic settings, for this broker (`own`) or for all, that cannot take the place of those there are."""
+    _refuse("Cannot update these configs dynamically", filter(_is_static, news))
+    _refuse(
+        "These security configs can be dynamically updated only per-listener using the listener prefix",
+        SECURITY.intersection(news),
+    )
+    for name, text in news.items():
+        reason = _bad_type(name, text)
+        if reason is not None:
+            raise InvalidRequest(reason)
+    if not own:
+        _refuse(
+            "Cannot update these configs at default cluster level, broker id must be specified",
+            filter(_of_one_broker, news),
+        )
+    try:
+        after = live.effective(live.cluster, news) if own else live.effective(news, live.own)
+        for check in _CHECKS:
+            check(live.current, after)
+    except ConfigError as error:
+        raise InvalidRequest(f"Invalid dynamic configuration: {error}") from None
+
+
+def checked(alter: Alteration, live: LiveConfig, own: bool) -> Alteration:
+    """`alter` with the checks of a broker's settings. What the znode has already and cannot be applied stays there,
+    unless the alteration names it.
+    """
+
+    def alter_and_check(config: Mapping[str, str]) -> dict[str, str]:
+        altered = alter(config)
+        ignored = unreadable(config, own)
+        news = {
+            name: text for name, text in altered.items() if name not in ignored or text != config.get(name)
+        }
+        check_broker_config(live, news, own)
+        _check_passwords(news, live.static, own)
+        return altered
+
+    return alter_and_check
+
+
+def _check_passwords(names: Iterable[str], static: BrokerConfig, own: bool) -> None:
+    """Passwords can only be stored encrypted (`PasswordEncoder`), for one broker."""
+    if not any(map(is_password, names)):
+        return
+    if not own:
+        raise InvalidConfig("Password config can be defined only at broker level")
+    if "password.encoder.secret" not in static.given:
+        raise InvalidConfig("Password encoder secret not configured")
+    raise InvalidConfig("this broker cannot encrypt passwords: set them in its file")
+
+
+def _refuse(what: str, names: Iterable[str]) -> None:
+    found = sorted(names)
+    if found:
+        raise InvalidRequest(f"{what}: Set({', '.join(found)})")
+
+
+def _check_threads(before: BrokerConfig, after: BrokerConfig) -> None:
+    for name in _HALF_TO_DOUBLE:
+        old, new = before.number(name), after.number(name)
+        if new == old:
+            continue
+        if new < max(1, old // 2) or new > old * 2:
+            raise ConfigError(name, new, f"at least 1, and from half to double the current value {old}")
+
+
+def with_open_listeners(live: LiveConfig) -> dict[str, str]:
+    """This broker's dynamic settings, with the listeners that are open instead of those they name."""
+    others = {name: text for name, text in live.own.items() if name not in _AT_START}
+    return others | {name: live.current.given[name] for name in _AT_START if name in live.current.given}
+
+
+def other_listeners(live: LiveConfig) -> bool:
+    """Whether the next start opens other listeners."""
+    after = overlaid(live.static.given, live.own)
+    return any(after.get(name) != live.current.given.get(name) for name in _AT_START)
+
+
+def _check_listeners(before: BrokerConfig, after: BrokerConfig) -> None:
+    for name in _AT_START:
+        if after.values[name] != before.values[name]:
+            raise ConfigError(
+                name, after.given.get(name), "this broker opens its listeners at its start only"
+            )
+    for endpoint in before.listeners:
+        prefix = f"listener.name.{endpoint.listener.lower()}."
+        if _fixed_of(before, prefix) != _fixed_of(after, prefix):
+            raise ConfigError(
+                f"{prefix}*",
+                "",
+                f"Configs cannot be updated dynamically for existing listener {endpoint.listener}, restart the broker",
+            )
+
+
+def _fixed_of(config: BrokerConfig, prefix: str) -> dict[str, str]:
+    """The settings of a listener that stay as they are while it is open."""
+    changing = SECURITY | _LISTENER_LIMITS
+    return {
+        name: text
+        for name, text in config.given.items()
+        if name.startswith(prefix) and name.removeprefix(prefix) not in changing
+    }
+
+
+def _check_limits(before: BrokerConfig, after: BrokerConfig) -> None:
+    limits = ("max.connections", "max.connection.creation.rate")
+    remote = (
+        "remote.log.index.file.cache.total.size.bytes",
+        "remote.log.manager.copy.max.bytes.per.second",
+        "remote.log.manager.fetch.max.bytes.per.second",
+    )
+    for name in (*limits, *remote):
+        if after.values[name] != before.values[name] and after.number(name) <= 0:
+            raise ConfigError(name, after.number(name), "a number of at least 1 is needed")
+
+
+def _check_local_retention(before: BrokerConfig, after: BrokerConfig) -> None:
+    for local, whole in _LOCAL_RETENTION:
+        kept, most = after.values[local], after.values[whole]
+        unchanged = (kept, most) == (before.values[local], before.values[whole])
+        if unchanged or not isinstance(kept, int) or not isinstance(most, int) or most < 0 or kept == -2:
+            continue
+        if kept == -1 or kept > most:
+            raise ConfigError(local, kept, f"at most {whole}, {most}, is needed")
+
+
+_CHECKS: tuple[Callable[[BrokerConfig, BrokerConfig], None], ...] = (
+    _check_threads,
+    _check_listeners,
+    _check_limits,
+    _check_local_retention,
+)

@@ -1,0 +1,80 @@
+"""What AlterConfigs and IncrementalAlterConfigs have in common: each resource by itself, its errors, the answer."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from cluster.broker.context import Body, Context, Request, told
+from cluster.broker.dynamic.alteration import BROKER, CLIENT_METRICS, TOPIC, Alteration
+from cluster.controller.names import validate_topic_name
+from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, UnknownTopicOrPartition
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+async def alter_each(request: Request, alter: Callable[[Body], Awaitable[None]]) -> Body:
+    """Has `alter` change each resource of the request; a failing one does not keep the others from it."""
+    resources = request.body["resources"]
+    counts = Counter(map(_resource, resources))
+    responses = []
+    for item in resources:
+        error: KafkaProtocolError | None = None
+        try:
+            if counts[_resource(item)] > 1:
+                raise InvalidRequest("Each resource must appear at most once.")
+            await alter(item)
+        except KafkaProtocolError as failed:
+            error = failed
+        responses.append(_response(item, error.code if error else NONE, told(error) if error else None))
+    return {"responses": responses}
+
+
+def _resource(item: Body) -> tuple[int, str]:
+    return item["resource_type"], item["resource_name"]
+
+
+def _response(item: Body, code: int, message: str | None) -> Body:
+    kind, name = _resource(item)
+    return {"error_code": code, "error_message": message, "resource_type": kind, "resource_name": name}
+
+
+async def alter_stored(context: Context, request: Request, item: Body, alter: Alteration) -> None:
+    """Changes the settings of a topic or of brokers, which the coordinator keeps."""
+    kind, name = _resource(item)
+    validate_only = request.body["validate_only"]
+    if kind == TOPIC:
+        _require_topic(context, name)
+        await context.dynamic.alter_topic(name, alter, validate_only)
+    elif kind == BROKER:
+        if name:
+            require_own_id(context, name)
+        await context.dynamic.alter_broker(alter, bool(name), validate_only)
+    elif kind == CLIENT_METRICS:
+        raise InvalidRequest(
+            "AlterConfigs is only supported for topics and brokers, but resource type is CLIENT_METRICS"
+        )
+    else:
+        raise InvalidRequest(f"Unknown resource type {kind}")
+
+
+def _require_topic(context: Context, name: str) -> None:
+    if not name:
+        raise InvalidRequest("Default topic resources are not allowed.")
+    if context.metadata.topic(name) is None:
+        raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
+    validate_topic_name(name)
+
+
+def require_own_id(context: Context, name: str) -> None:
+    """Refuses the name of a resource that is not this broker."""
+    if not _INTEGER.fullmatch(name):
+        raise InvalidRequest(f"Node id must be an integer, but it is: {name}")
+    if int(name) != context.broker_id:
+        raise InvalidRequest(f"Unexpected broker id, expected {context.broker_id}, but received {name}")
+
+
+def failure(request: Request, code: int) -> Body:
+    """Each resource has the error."""
+    return {"responses": [_response(item, code, None) for item in request.body["resources"]]}

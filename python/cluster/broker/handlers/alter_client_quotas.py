@@ -1,0 +1,34 @@
+"""AlterClientQuotas: sets and removes quotas of users, clients and addresses."""
+
+from __future__ import annotations
+
+from cluster.broker.context import Body, Context, Request, told
+from cluster.broker.dynamic.quotas import QuotaOp
+from cluster.errors import NONE, KafkaProtocolError
+
+API_KEY = 49
+VERSIONS = (0, 1)
+
+
+async def handle(context: Context, request: Request) -> Body:
+    """Answers when the quotas are in force here; a failing entry does not keep the others from it."""
+    entries = []
+    for item in request.body["entries"]:
+        entity = {part["entity_type"]: part["entity_name"] for part in item["entity"]}
+        ops = [QuotaOp(op["key"], None if op["remove"] else op["value"]) for op in item["ops"]]
+        code, message = NONE, None
+        try:
+            await context.dynamic.alter_quotas(entity, ops, request.body["validate_only"])
+        except KafkaProtocolError as error:
+            code, message = error.code, told(error)
+        entries.append(_entry(item, code, message))
+    return {"entries": entries}
+
+
+def _entry(item: Body, code: int, message: str | None) -> Body:
+    return {"error_code": code, "error_message": message, "entity": item["entity"]}
+
+
+def failure(request: Request, code: int) -> Body:
+    """Each entry has the error."""
+    return {"entries": [_entry(item, code, None) for item in request.body["entries"]]}

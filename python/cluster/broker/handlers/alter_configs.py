@@ -1,0 +1,23 @@
+"""AlterConfigs: what is given are all the settings a topic or broker has afterwards."""
+
+from __future__ import annotations
+
+from cluster.broker.context import Body, Context, Request
+from cluster.broker.dynamic.alteration import Change, Op, check_changes, replacement
+from cluster.broker.handlers._alter import alter_each, alter_stored, failure
+
+__all__ = ["API_KEY", "VERSIONS", "failure", "handle"]
+
+API_KEY = 33
+VERSIONS = (0, 2)
+
+
+async def handle(context: Context, request: Request) -> Body:
+    """Answers when the settings are in force here."""
+
+    async def alter(item: Body) -> None:
+        changes = [Change(config["name"], Op.SET, config["value"]) for config in item["configs"]]
+        check_changes(changes)
+        await alter_stored(context, request, item, replacement(changes))
+
+    return await alter_each(request, alter)

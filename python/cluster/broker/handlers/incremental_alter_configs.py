@@ -1,0 +1,33 @@
+"""IncrementalAlterConfigs: single settings of topics, brokers and loggers are set, deleted, or their lists changed."""
+
+from __future__ import annotations
+
+from cluster.broker.context import Body, Context, Request
+from cluster.broker.dynamic import loggers
+from cluster.broker.dynamic.alteration import BROKER_LOGGER, TOPIC, Change, check_changes, increments
+from cluster.broker.dynamic.broker_rules import described_settings
+from cluster.broker.handlers._alter import alter_each, alter_stored, failure, require_own_id
+from cluster.broker.settings import topic_settings
+
+__all__ = ["API_KEY", "VERSIONS", "failure", "handle"]
+
+API_KEY = 44
+VERSIONS = (0, 1)
+
+
+async def handle(context: Context, request: Request) -> Body:
+    """Answers when the settings are in force here."""
+
+    async def alter(item: Body) -> None:
+        changes = [
+            Change(config["name"], config["config_operation"], config["value"]) for config in item["configs"]
+        ]
+        check_changes(changes)
+        if item["resource_type"] == BROKER_LOGGER:
+            require_own_id(context, item["resource_name"])
+            loggers.alter(changes, request.body["validate_only"])
+            return
+        table = topic_settings() if item["resource_type"] == TOPIC else described_settings()
+        await alter_stored(context, request, item, increments(changes, table))
+
+    return await alter_each(request, alter)

@@ -1,0 +1,606 @@
+"""Settings and quotas changed through a broker with its coordinator in this process.
+
+If one failed, a change would be answered and not be in force, be lost at a restart, stay hidden from the other brokers
+of a cluster, or destroy what another program keeps in the same znode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from cluster.broker import Broker, start_embedded
+from cluster.broker.dynamic.store import NOTICES_KEPT_MS, ConfigStore
+from cluster.client import KafkaError, Producer
+from cluster.controller import ZooKeeper, znodes
+from cluster.errors import DuplicateResource, ResourceNotFound, for_code
+from cluster.model import Milliseconds
+
+from .wire import Wire
+
+TOPIC, BROKER, LOGGER, METRICS = 2, 4, 8, 16
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+@asynccontextmanager
+async def embedded(data: Path, **overrides: str) -> AsyncIterator[Broker]:
+    settings = {name.replace("_", "."): value for name, value in overrides.items()}
+    async with AsyncExitStack() as stack:
+        yield await start_embedded(stack, data, port=0, overrides=settings)
+
+
+@asynccontextmanager
+async def served(data: Path, **overrides: str) -> AsyncIterator[tuple[Wire, ZooKeeper]]:
+    """A broker with a topic `t`: a connection to it, and its session with the coordinator."""
+    async with embedded(data, **overrides) as broker, Wire(broker.bootstrap) as wire:
+        topic = {"name": "t", "num_partitions": 1, "replication_factor": 1}
+        await wire.ask("CreateTopics", 4, topics=[topic], timeout_ms=30_000)
+        assert broker._zk is not None
+        yield wire, broker._zk
+
+
+def outcome(answer: dict[str, Any]) -> str:
+    code = answer["error_code"]
+    assert code or answer["error_message"] in (None, "")
+    return f"{for_code(code).name}: {answer['error_message']}" if code else "ok"
+
+
+async def alter(
+    wire: Wire, kind: int, name: str, *ops: tuple[str, int, str | None], check: bool = False
+) -> str:
+    configs = [{"name": key, "config_operation": op, "value": value} for key, op, value in ops]
+    resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+    answer = await wire.ask("IncrementalAlterConfigs", 0, resources=[resource], validate_only=check)
+    return outcome(answer["responses"][0])
+
+
+async def replace(wire: Wire, kind: int, name: str, **config: str | None) -> str:
+    configs = [{"name": key.replace("_", "."), "value": value} for key, value in config.items()]
+    resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+    answer = await wire.ask("AlterConfigs", 1, resources=[resource], validate_only=False)
+    return outcome(answer["responses"][0])
+
+
+async def describe(wire: Wire, kind: int, name: str, *keys: str) -> dict[str, dict[str, Any]]:
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": list(keys) or None}
+    answer = await wire.ask("DescribeConfigs", 3, resources=[resource], include_synonyms=True)
+    assert outcome(answer["results"][0]) == "ok"
+    return {entry["name"]: entry for entry in answer["results"][0]["configs"]}
+
+
+async def described(wire: Wire, kind: int, name: str, key: str) -> tuple[str, int]:
+    """Value and source of one setting."""
+    found = (await describe(wire, kind, name, key))[key]
+    return found["value"], found["config_source"]
+
+
+async def stored(zk: ZooKeeper, entity: str) -> dict[str, str]:
+    found = await zk.find(znodes.config_path(entity))
+    return json.loads(found[0])["config"] if found else {}
+
+
+async def notices(zk: ZooKeeper) -> list[str]:
+    names = sorted(await zk.children(znodes.CONFIG_CHANGES))
+    return [json.loads((await zk.get(f"{znodes.CONFIG_CHANGES}/{name}"))[0])["entity_path"] for name in names]
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(work(), 60)
+
+    asyncio.run(bounded())
+
+
+def test_a_topics_settings_are_changed_one_by_one_and_all_at_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            assert await alter(wire, TOPIC, "t", ("retention.ms", SET, "5"), check=True) == "ok"
+            assert await described(wire, TOPIC, "t", "retention.ms") == ("604800000", 5)
+            assert (
+                await alter(
+                    wire, TOPIC, "t", ("retention.ms", SET, "5"), ("cleanup.policy", APPEND, "compact")
+                )
+                == "ok"
+            )
+            assert await described(wire, TOPIC, "t", "retention.ms") == ("5", 1)
+            assert await stored(zk, "topics/t") == {"retention.ms": "5", "cleanup.policy": "delete,compact"}
+            assert await notices(zk) == ["topics/t"]
+            assert (
+                await alter(
+                    wire, TOPIC, "t", ("cleanup.policy", SUBTRACT, "delete"), ("retention.ms", DELETE, None)
+                )
+                == "ok"
+            )
+            assert await stored(zk, "topics/t") == {"cleanup.policy": "compact"}
+            assert await replace(wire, TOPIC, "t", segment_bytes="2048") == "ok"
+            assert await stored(zk, "topics/t") == {"segment.bytes": "2048"}
+            assert await described(wire, TOPIC, "t", "cleanup.policy") == ("delete", 5)
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "ops", "says"),
+    [
+        (TOPIC, "t", [("retention.ms", SET, "x")], "INVALID_CONFIG: retention.ms=x is not allowed"),
+        (TOPIC, "t", [("nobody.knows", SET, "x")], "INVALID_CONFIG: Unknown topic config name: nobody.knows"),
+        (
+            TOPIC,
+            "t",
+            [("retention.ms", SET, None)],
+            "INVALID_REQUEST: Null value not supported for : retention.ms",
+        ),
+        (
+            TOPIC,
+            "t",
+            [("a", SET, "1"), ("a", DELETE, None)],
+            "INVALID_REQUEST: Error due to duplicate config keys",
+        ),
+        (
+            TOPIC,
+            "u",
+            [("retention.ms", SET, "1")],
+            "UNKNOWN_TOPIC_OR_PARTITION: The topic 'u' does not exist.",
+        ),
+        (
+            TOPIC,
+            "",
+            [("retention.ms", SET, "1")],
+            "INVALID_REQUEST: Default topic resources are not allowed.",
+        ),
+        (
+            BROKER,
+            "0",
+            [("log.dirs", SET, "/x")],
+            "INVALID_REQUEST: Cannot update these configs dynamically: Set(log.dirs)",
+        ),
+        (
+            BROKER,
+            "1",
+            [("log.segment.bytes", SET, "2048")],
+            "INVALID_REQUEST: Unexpected broker id, expected 0, but received 1",
+        ),
+        (
+            BROKER,
+            "me",
+            [("log.segment.bytes", SET, "2048")],
+            "INVALID_REQUEST: Node id must be an integer, but it is: me",
+        ),
+        (LOGGER, "0", [("nobody", SET, "INFO")], "INVALID_CONFIG: Logger nobody does not exist!"),
+        (METRICS, "m", [], "INVALID_REQUEST: AlterConfigs is only supported for topics and brokers"),
+        (32, "g", [], "INVALID_REQUEST: Unknown resource type 32"),
+    ],
+)
+def test_changes_that_are_refused(
+    tmp_path: Path, kind: int, name: str, ops: list[tuple[str, int, str | None]], says: str
+) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            assert (await alter(wire, kind, name, *ops)).startswith(says)
+            assert await notices(zk) == []
+
+    run(work)
+
+
+def test_each_resource_may_be_named_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            same = {
+                "resource_type": TOPIC,
+                "resource_name": "t",
+                "configs": [{"name": "retention.ms", "value": "1"}],
+            }
+            other = {"resource_type": BROKER, "resource_name": "", "configs": []}
+            answer = await wire.ask("AlterConfigs", 0, resources=[same, other, same], validate_only=False)
+            said = [outcome(item) for item in answer["responses"]]
+            assert said[0] == said[2] == "INVALID_REQUEST: Each resource must appear at most once."
+            assert said[1] == "ok"
+            assert await stored(zk, "topics/t") == {}
+
+    run(work)
+
+
+def test_a_brokers_settings_have_layers_that_outlive_it(tmp_path: Path) -> None:
+    async def first() -> None:
+        async with served(tmp_path, log_retention_hours="2") as (wire, zk):
+            assert (
+                await alter(
+                    wire, BROKER, "", ("log.segment.bytes", SET, "2048"), ("log.retention.ms", SET, "7")
+                )
+                == "ok"
+            )
+            assert await described(wire, BROKER, "0", "log.segment.bytes") == ("2048", 3)
+            assert await alter(wire, BROKER, "0", ("log.segment.bytes", SET, "4096")) == "ok"
+            assert await stored(zk, "brokers/<default>") == {
+                "log.segment.bytes": "2048",
+                "log.retention.ms": "7",
+            }
+            assert await notices(zk) == ["brokers/<default>", "brokers/0"]
+
+    async def second() -> None:
+        async with served(tmp_path, log_retention_hours="2") as (wire, zk):
+            assert await described(wire, BROKER, "0", "log.segment.bytes") == ("4096", 2)
+            assert await described(wire, BROKER, "", "log.segment.bytes") == ("2048", 3)
+            assert await described(wire, TOPIC, "t", "segment.bytes") == ("4096", 2)
+            assert await described(wire, TOPIC, "t", "retention.ms") == ("7", 3)
+            assert await alter(wire, BROKER, "0", ("log.segment.bytes", DELETE, None)) == "ok"
+            assert await described(wire, TOPIC, "t", "segment.bytes") == ("2048", 3)
+            assert await replace(wire, BROKER, "") == "ok"
+            assert await described(wire, TOPIC, "t", "segment.bytes") == ("1073741824", 5)
+            assert await described(wire, TOPIC, "t", "retention.ms") == ("7200000", 5)
+            # Kafka keeps the empty nodes of topics and brokers.
+            assert await zk.find(znodes.config_path("brokers/0")) is not None
+
+    run(first)
+    run(second)
+
+
+def test_a_new_limit_holds_for_the_logs_that_are_open(tmp_path: Path) -> None:
+    def produce(bootstrap: str, size: int) -> str:
+        said: list[KafkaError | None] = []
+        producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 1_000_000})
+        producer.produce("t", bytes(size), on_delivery=lambda error, _message: said.append(error))
+        assert producer.flush(30) == 0
+        [error] = said
+        return "ok" if error is None else error.name()
+
+    async def work() -> None:
+        async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
+            topic = {"name": "t", "num_partitions": 1, "replication_factor": 1}
+            await wire.ask("CreateTopics", 4, topics=[topic], timeout_ms=30_000)
+            assert await asyncio.to_thread(produce, broker.bootstrap, 5000) == "ok"
+            assert await alter(wire, BROKER, "", ("message.max.bytes", SET, "1000")) == "ok"
+            assert await asyncio.to_thread(produce, broker.bootstrap, 5000) == "MSG_SIZE_TOO_LARGE"
+            assert await alter(wire, TOPIC, "t", ("max.message.bytes", SET, "10000")) == "ok"
+            assert await asyncio.to_thread(produce, broker.bootstrap, 5000) == "ok"
+            assert await alter(wire, TOPIC, "t", ("max.message.bytes", DELETE, None)) == "ok"
+            assert await alter(wire, BROKER, "", ("message.max.bytes", DELETE, None)) == "ok"
+            assert await asyncio.to_thread(produce, broker.bootstrap, 5000) == "ok"
+
+    run(work)
+
+
+def test_what_another_program_writes_is_taken_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def write(zk: ZooKeeper, entity: str, config: dict[str, str]) -> None:
+        path = znodes.config_path(entity)
+        await zk.ensure([path])
+        await zk.set(path, znodes.encode_config(config))
+        await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change(entity))
+
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            # Two that nobody can read must not keep those after them.
+            await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, b"not json")
+            await write(zk, "nobodys/x", {"a": "b"})
+            await write(zk, "topics/t", {"retention.ms": "9"})
+            dynamic = {"log.segment.bytes": "3000", "log.dirs": "/x", "num.io.threads": "many"}
+            await write(zk, "brokers/<default>", dynamic)
+            await write(zk, "brokers/0", {"listeners": "PLAINTEXT://127.0.0.1:1"})
+            await zk.create("/config/clients/c", b"not json")
+            await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("clients/c"))
+            await write(zk, "users/u", {"producer_byte_rate": "11"})
+            while not (await quotas(wire)):
+                pass
+            assert await described(wire, TOPIC, "t", "retention.ms") == ("9", 1)
+            assert await described(wire, BROKER, "0", "log.segment.bytes") == ("3000", 3)
+            assert set(await describe(wire, BROKER, "")) == {"log.segment.bytes"}
+            assert "log.dirs of brokers/<default> in the coordinator is ignored" in caplog.text
+            assert "num.io.threads=many" in caplog.text
+            assert "are opened at the next start only" in caplog.text
+            assert "znode /config/clients/c cannot be read" in caplog.text
+
+    run(work)
+
+
+def test_changes_are_taken_in_after_the_session_was_lost(tmp_path: Path) -> None:
+    def end_session(hosts: str, session: tuple[int, bytes]) -> None:
+        """Takes the session over and closes it: to the broker it has expired."""
+        client = KazooClient(hosts=hosts, client_id=session)
+        client.start()
+        client.stop()
+        client.close()
+
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            host, port = zk._client.hosts[0]
+            other = await ZooKeeper.connect(f"{host}:{port}", Milliseconds(10_000), Milliseconds(10_000))
+            lost = zk.session_id
+            await asyncio.to_thread(end_session, f"{host}:{port}", zk._client.client_id)
+            await other.create("/config/users/u", znodes.encode_config({"producer_byte_rate": "5"}))
+            await other.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("users/u"))
+            while await quotas(wire) != ["user=u producer_byte_rate:5"] or zk.session_id == lost:
+                pass
+            await other.set("/config/users/u", znodes.encode_config({"producer_byte_rate": "6"}))
+            await other.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("users/u"))
+            while await quotas(wire) != ["user=u producer_byte_rate:6"]:
+                pass
+            await other.close()
+
+    run(work)
+
+
+async def quotas(wire: Wire, *components: tuple[str, int, str | None], strict: bool = False) -> list[str]:
+    parts = [{"entity_type": kind, "match_type": how, "match": name} for kind, how, name in components]
+    answer = await wire.ask("DescribeClientQuotas", 0, components=parts, strict=strict)
+    assert outcome(answer) == "ok"
+    return sorted(
+        " ".join(
+            [f"{part['entity_type']}={part['entity_name']}" for part in entry["entity"]]
+            + [f"{value['key']}:{value['value']:g}" for value in entry["values"]]
+        )
+        for entry in answer["entries"]
+    )
+
+
+async def limit(
+    wire: Wire, entity: dict[str, str | None], check: bool = False, **values: float | None
+) -> str:
+    parts = [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()]
+    ops = [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in values.items()]
+    answer = await wire.ask(
+        "AlterClientQuotas", 0, entries=[{"entity": parts, "ops": ops}], validate_only=check
+    )
+    assert answer["entries"][0]["entity"] == parts
+    return outcome(answer["entries"][0])
+
+
+def test_quotas_are_set_found_and_removed_with_their_znodes(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            both: dict[str, str | None] = {"user": "a b", "client-id": None}
+            assert await limit(wire, both, producer_byte_rate=5.0, check=True) == "ok"
+            assert await quotas(wire) == []
+            assert await limit(wire, both, producer_byte_rate=5.0, request_percentage=2.5) == "ok"
+            assert await limit(wire, {"client-id": "c"}, consumer_byte_rate=7.0) == "ok"
+            assert await limit(wire, {"ip": "127.0.0.9"}, connection_creation_rate=100.0) == "ok"
+            assert await stored(zk, "users/a%20b/clients/<default>") == {
+                "producer_byte_rate": "5",
+                "request_percentage": "2.5",
+            }
+            assert await notices(zk) == ["users/a%20b/clients/<default>", "clients/c", "ips/127.0.0.9"]
+            assert await quotas(wire) == [
+                "client-id=c consumer_byte_rate:7",
+                "ip=127.0.0.9 connection_creation_rate:100",
+                "user=a b client-id=None producer_byte_rate:5 request_percentage:2.5",
+            ]
+            assert await quotas(wire, ("ip", 2, None), strict=True) == [
+                "ip=127.0.0.9 connection_creation_rate:100"
+            ]
+            assert await limit(wire, both, producer_byte_rate=None, request_percentage=None) == "ok"
+            assert await zk.children("/config/users") == []
+            assert await limit(wire, {"client-id": "c"}, consumer_byte_rate=None) == "ok"
+            assert await limit(wire, {"ip": "127.0.0.9"}, connection_creation_rate=None) == "ok"
+            assert await zk.children("/config/clients") == await zk.children("/config/ips") == []
+            assert await quotas(wire) == []
+
+    run(work)
+
+
+def test_quotas_outlive_a_restart(tmp_path: Path) -> None:
+    async def first() -> None:
+        async with served(tmp_path) as (wire, _zk):
+            assert await limit(wire, {"user": "u"}, producer_byte_rate=5.0) == "ok"
+            assert await limit(wire, {"user": "u", "client-id": "c"}, producer_byte_rate=6.0) == "ok"
+
+    async def second() -> None:
+        async with served(tmp_path) as (wire, _zk):
+            assert await quotas(wire) == [
+                "user=u client-id=c producer_byte_rate:6",
+                "user=u producer_byte_rate:5",
+            ]
+
+    run(first)
+    run(second)
+
+
+def test_credentials_beside_quotas_are_kept(tmp_path: Path) -> None:
+    scram = {"SCRAM-SHA-256": "salt=a,stored_key=b,server_key=c,iterations=4096"}
+
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            await zk.create("/config/users/u", znodes.encode_config(scram))
+            assert await limit(wire, {"user": "u"}, producer_byte_rate=5.0) == "ok"
+            assert await stored(zk, "users/u") == scram | {"producer_byte_rate": "5"}
+            assert await limit(wire, {"user": "u", "client-id": "c"}, producer_byte_rate=6.0) == "ok"
+            assert await limit(wire, {"user": "u"}, producer_byte_rate=None) == "ok"
+            assert await limit(wire, {"user": "u", "client-id": "c"}, producer_byte_rate=None) == "ok"
+            assert await stored(zk, "users/u") == scram
+            assert await zk.children("/config/users/u") == []
+
+    run(work)
+
+
+def test_credentials_are_told_of_but_not_shown(tmp_path: Path) -> None:
+    scram = "salt=a,stored_key=b,server_key=c,iterations="
+
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            config = {"SCRAM-SHA-512": f"{scram}4096", "SCRAM-SHA-256": f"{scram}8192"}
+            await zk.create("/config/users/u", znodes.encode_config(config))
+            await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("users/u"))
+            users: list[dict[str, Any]] = []
+            while not users:
+                users = (await wire.ask("DescribeUserScramCredentials", 0, users=None))["results"]
+            assert [(item["mechanism"], item["iterations"]) for item in users[0]["credential_infos"]] == [
+                (1, 8192),
+                (2, 4096),
+            ]
+            names = [{"name": name} for name in ("u", "v", "v", "w")]
+            answer = await wire.ask("DescribeUserScramCredentials", 0, users=names)
+            assert [(item["user"], item["error_code"]) for item in answer["results"]] == [
+                ("u", 0),
+                ("v", DuplicateResource.code),
+                ("w", ResourceNotFound.code),
+            ]
+
+    run(work)
+
+
+def test_quotas_that_are_refused(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            assert (
+                await limit(wire, {"user": ""}, producer_byte_rate=5.0)
+                == "INVALID_REQUEST: Empty user not supported"
+            )
+            odd = await limit(wire, {"ip": "no-such-host.invalid"}, connection_creation_rate=1.0)
+            assert odd == "INVALID_REQUEST: no-such-host.invalid is not a valid IP or resolvable host."
+            answer = await wire.ask(
+                "DescribeClientQuotas",
+                0,
+                components=[{"entity_type": "group", "match_type": 2, "match": None}],
+                strict=False,
+            )
+            assert outcome(answer) == "UNSUPPORTED_VERSION: Custom entity type 'group' not supported"
+            assert answer["entries"] is None
+            assert await notices(zk) == []
+
+    run(work)
+
+
+def test_changes_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as (_wire, zk):
+            # Two brokers, each with a store of its own.
+            stores = [ConfigStore(zk), ConfigStore(zk)]
+            await asyncio.gather(
+                *(
+                    stores[number % 2].change("users/u", lambda config, key=str(number): {**config, key: "1"})
+                    for number in range(8)
+                )
+            )
+            assert set(await stored(zk, "users/u")) == {str(number) for number in range(8)}
+            assert await notices(zk) == ["users/u"] * 8
+
+    run(work)
+
+
+def test_old_notices_are_purged_and_young_ones_stay(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            assert await alter(wire, TOPIC, "t", ("retention.ms", SET, "1")) == "ok"
+            assert await alter(wire, TOPIC, "t", ("retention.ms", SET, "2")) == "ok"
+            store = ConfigStore(zk)
+            names = await store.notices(lambda: None)
+            [_, second] = [(await zk.get(f"{znodes.CONFIG_CHANGES}/{name}"))[1].created_ms for name in names]
+            await store.purge(names, second + NOTICES_KEPT_MS)
+            assert (await store.notices(lambda: None))[-1] == names[1]
+            await store.purge(names, second + NOTICES_KEPT_MS + 1)
+            assert await store.notices(lambda: None) == []
+
+    run(work)
+
+
+def test_a_broker_tells_clients_its_new_address(tmp_path: Path) -> None:
+    async def host(wire: Wire) -> str:
+        return str((await wire.ask("Metadata", 8, topics=[]))["brokers"][0]["host"])
+
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            port = (await wire.ask("Metadata", 8, topics=[]))["brokers"][0]["port"]
+            advertised = f"PLAINTEXT://localhost:{port}"
+            assert await alter(wire, BROKER, "0", ("advertised.listeners", SET, advertised)) == "ok"
+            while await host(wire) != "localhost":
+                pass
+            registered = json.loads((await zk.get("/brokers/ids/0"))[0])
+            assert registered["endpoints"] == [advertised]
+            assert await alter(wire, BROKER, "0", ("advertised.listeners", DELETE, None)) == "ok"
+            while await host(wire) != "127.0.0.1":
+                pass
+
+    run(work)
+
+
+def test_loggers_of_the_broker(tmp_path: Path) -> None:
+    logger = logging.getLogger("cluster.broker.dynamic.driver")
+
+    async def work() -> None:
+        async with served(tmp_path) as (wire, _zk):
+            before = await described(wire, LOGGER, "0", logger.name)
+            assert await alter(wire, LOGGER, "0", (logger.name, SET, "DEBUG")) == "ok"
+            assert logger.level == logging.DEBUG
+            assert await described(wire, LOGGER, "0", logger.name) == ("DEBUG", 6)
+            assert await alter(wire, LOGGER, "0", (logger.name, DELETE, None)) == "ok"
+            assert await described(wire, LOGGER, "0", logger.name) == before
+            refused = await replace(wire, LOGGER, "0", root="INFO")
+            assert refused == "INVALID_REQUEST: Unknown resource type 8"
+
+    try:
+        run(work)
+    finally:
+        logger.setLevel(logging.NOTSET)
+
+
+def test_a_kind_of_resource_there_is_not_fails_a_description_as_a_whole(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as (wire, _zk):
+            one = {"resource_type": TOPIC, "resource_name": "t", "configuration_keys": []}
+            answer = await wire.ask("DescribeConfigs", 3, resources=[one, one | {"resource_type": 32}])
+            assert [for_code(item["error_code"]).name for item in answer["results"]] == [
+                "INVALID_REQUEST"
+            ] * 2
+            gone = {"resource_type": TOPIC, "resource_name": "gone", "configuration_keys": []}
+            metrics = {"resource_type": METRICS, "resource_name": "m", "configuration_keys": []}
+            answer = await wire.ask("DescribeConfigs", 3, resources=[gone, metrics])
+            assert [outcome(item) for item in answer["results"]] == [
+                "UNKNOWN_TOPIC_OR_PARTITION: ",
+                "INVALID_REQUEST: Config type client-metrics is only supported on KRaft clusters",
+            ]
+
+    run(work)
+
+
+def test_a_description_of_the_cluster(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as (wire, _zk):
+            answer = await wire.ask("DescribeCluster", 1, endpoint_type=1)
+            assert (answer["controller_id"], answer["brokers"][0]["broker_id"]) == (0, 0)
+            assert answer["cluster_authorized_operations"] == -(2**31)
+            for kind, says in (
+                (2, "MISMATCHED_ENDPOINT_TYPE: The request was sent to an endpoint of type BROKER, but"),
+                (7, "UNSUPPORTED_ENDPOINT_TYPE: Unsupported endpoint type 7"),
+            ):
+                assert outcome(await wire.ask("DescribeCluster", 1, endpoint_type=kind)).startswith(says)
+
+    run(work)
+
+
+def test_every_version_is_answered(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as (wire, _zk):
+            one = {"resource_type": TOPIC, "resource_name": "t"}
+            for version in range(5):
+                answer = await wire.ask("DescribeConfigs", version, resources=[one])
+                assert len(answer["results"][0]["configs"]) > 30
+            for name, versions in (("AlterConfigs", 3), ("IncrementalAlterConfigs", 2)):
+                for version in range(versions):
+                    answer = await wire.ask(name, version, resources=[one], validate_only=True)
+                    assert outcome(answer["responses"][0]) == "ok"
+            for version in range(2):
+                assert (
+                    outcome(await wire.ask("DescribeClientQuotas", version, components=[], strict=False))
+                    == "ok"
+                )
+                assert (await wire.ask("AlterClientQuotas", version, entries=[]))["entries"] == []
+
+    run(work)
+
+
+def test_documentation_is_given_when_it_is_asked_for(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as (wire, _zk):
+            one = {"resource_type": BROKER, "resource_name": "0", "configuration_keys": ["num.io.threads"]}
+            for asked in (False, True):
+                answer = await wire.ask("DescribeConfigs", 3, resources=[one], include_documentation=asked)
+                [entry] = answer["results"][0]["configs"]
+                assert bool(entry["documentation"]) is asked
+
+    run(work)
