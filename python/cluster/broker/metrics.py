@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 from cluster.broker.parts import Parts
@@ -26,6 +27,9 @@ from cluster.model import NO_LEADER, TopicInfo
 
 if TYPE_CHECKING:
     from logcore._native import LoadProgress, Measurements
+
+_Partition = tuple[str, int, int, int, int, int, bool, bool]
+"""As `Measurements.partitions` has them."""
 
 _YIELD_EVERY = 200
 """So many samples are written between two moments at which other threads may run: about a millisecond."""
@@ -92,7 +96,7 @@ class BrokerCollector(Collector):
         """Every family; long ones let other threads run in between."""
         for metric in self._families():
             # Only iterated over, so whatever iterates will do.
-            metric.samples = _Considerate(metric.samples)
+            metric.samples = cast(list[Sample], _Considerate(metric.samples))
             yield metric
 
     def _families(self) -> Iterator[Metric]:
@@ -118,14 +122,17 @@ class BrokerCollector(Collector):
         return self._parts.metadata.snapshot() if self._parts.metadata is not None else []
 
 
-class _Considerate(list[Any]):
+class _Considerate:
     """Samples; who iterates over them gives the interpreter to threads that wait for it, now and then.
 
     Otherwise each of the event loop's turns during a scrape would wait for the interpreter's switch interval.
     """
 
-    def __iter__(self) -> Iterator[Any]:
-        for number, sample in enumerate(super().__iter__(), 1):
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self._samples = samples
+
+    def __iter__(self) -> Iterator[Sample]:
+        for number, sample in enumerate(self._samples, 1):
             yield sample
             if number % _YIELD_EVERY == 0:
                 time.sleep(0)
@@ -211,10 +218,16 @@ def _logs(measured: Measurements) -> Iterator[Metric]:
     )
     partitions = measured.partitions
     for column, (name, text) in enumerate(columns, 2):
-        family = GaugeMetricFamily(f"kafka_log_log_{name}", text, labels=["topic", "partition"])
-        for values in partitions:
-            family.add_metric([values[0], str(values[1])], _number(values[column]))
+        family = GaugeMetricFamily(f"kafka_log_log_{name}", text)
+        family.samples = cast(list[Sample], _of_partitions(family.name, partitions, column))
         yield family
+
+
+def _of_partitions(name: str, partitions: Sequence[_Partition], column: int) -> Iterator[Sample]:
+    """Thousands, so each is made when it is written, and none is kept for the garbage collector to look at."""
+    for values in partitions:
+        labels = {"topic": values[0], "partition": str(values[1])}
+        yield Sample(name, labels, _number(values[column]))
 
 
 def _number(value: object) -> float:
