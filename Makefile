@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name '*.toml' -o -name '*.table' 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help demo test test-rust test-python lint fmt bench fuzz wheel peers clean
+.PHONY: help demo test test-rust test-python lint fmt bench bench-broker fuzz wheel peers clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -71,7 +71,14 @@ bench: $(VENV)/.dev $(VENV)/.built peers  ## the extension's benchmarks, then th
 	$(PY) -m pytest -q bench --benchmark-only --benchmark-json=build/bench.json --benchmark-quiet --timeout=600
 	$(PY) bench/compaction/run.py --json build/bench-compaction.json
 	$(PY) bench/table.py build/bench-log.json build/bench.json build/bench-compaction.json
-	$(PY) -u bench/system.py
+	$(PY) -u bench/broker.py --media tmpfs --kafka 3.9.1 --only produce,latency,fetch --results system
+
+# What bench/broker.py is told: make bench-broker BROKER="--quick --only produce".
+BROKER ?=
+
+bench-broker: $(VENV)/.dev $(VENV)/.built peers  ## the broker beside Apache Kafka 3.9.1 and 4.1.0, on tmpfs and disk (40 minutes)
+	@cargo build --release --locked -p logcore-bench-wire
+	$(PY) -u bench/broker.py $(BROKER)
 
 # Each test that draws its inputs from seeds runs for so long, with seeds nobody has run.
 MINUTES ?= 10

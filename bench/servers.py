@@ -1,12 +1,13 @@
-"""The servers a scenario runs: ours, Apache Kafka 3.9.1 with its ZooKeeper, and the bare loops of bench/wire.
+"""The servers a scenario runs: ours, Apache Kafka 3.9.1 with its ZooKeeper, Apache Kafka 4.1.0, and the bare loops of bench/wire.
 
 Each is a child process on a loopback port of its own with its data in a directory of the run; each is stopped by its id.
+What a server uses is that of its process, of those it started, and of the ZooKeeper beside it.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -14,15 +15,18 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from cluster import AdminClient, NewTopic
+from cluster import AdminClient, KafkaException, NewTopic, OffsetSpec, TopicPartition
 
 ROOT = Path(__file__).resolve().parents[1]
-KAFKA_LIBS = ROOT / "build" / "peers" / "kafka-3.9.1"
+PEERS = ROOT / "build" / "peers"
 WIRE = ROOT / "target" / "release" / "logcore-bench-wire"
+OURS, KAFKA_3_9, KAFKA_4_1, BARE = "logcore", "Apache Kafka 3.9.1", "Apache Kafka 4.1.0", "bare loop"
 HEAP = "-Xms1g", "-Xmx1g"  # kafka-server-start.sh's own default
+JAVA = ["java", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"]
 
 # A whole ApiVersions v0 request: size, key 18, version 0, correlation id 1, a null client id.
 API_VERSIONS_REQUEST = bytes.fromhex("0000000a0012000000000001ffff")
@@ -44,22 +48,33 @@ def answers(port: int) -> bool:
         return False
 
 
-def resident_mb(process: subprocess.Popen[bytes]) -> float:
-    """The process's resident memory in MB (VmRSS)."""
-    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1000
-    raise RuntimeError(f"no VmRSS for process {process.pid}")
+def tree(pid: int) -> list[int]:
+    """The process and all that descend from it."""
+    pids = [pid]
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            for child in children.read_text().split():
+                pids += tree(int(child))
+    return pids
 
 
-def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
+def memory_mb(pid: int, field: str) -> float:
+    """A field of /proc/PID/status in MB: VmRSS is resident memory, VmHWM the most there was since it was reset."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise RuntimeError(f"no {field} for process {pid}")
+
+
+def cpu_seconds(pid: int) -> float:
     """User and system seconds the process has used."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-# Deleted topics give their memory back before the next load: the logs are on tmpfs.
-DELETE_DELAY = "log.segment.delete.delay.ms=1000"
+# Of every broker, beside what it ships with: deleted topics give their memory back before the next load, and thousands of
+# connections that come at once do not wait for the second in which TCP tries again.
+SETTINGS = ("log.segment.delete.delay.ms=100", "socket.listen.backlog.size=5000")
 
 
 class Server:
@@ -74,15 +89,21 @@ class Server:
         *,
         kafka: bool = True,
         log_dir: Path | None = None,
+        beside: Server | None = None,
     ) -> None:
         self.name = name
+        self.beside = beside
         self.port = port
         self.log_dir = log_dir
         self.started = time.monotonic()
         with log.open("wb") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         self._log = log
-        self.seconds_to_answer = self._wait(kafka)
+        try:
+            self.seconds_to_answer = self._wait(kafka)
+        except RuntimeError:
+            self.stop()
+            raise
 
     def _wait(self, kafka: bool, timeout: float = 60.0) -> float:
         pause = threading.Event()
@@ -92,9 +113,7 @@ class Server:
             if answers(self.port) if kafka else self._listens():
                 return time.monotonic() - self.started
             pause.wait(0.01)
-        raise RuntimeError(
-            f"{self.name} did not answer on port {self.port}; it said:\n{self._log.read_text()[-2000:]}"
-        )
+        raise RuntimeError(f"{self.name} did not answer on port {self.port}; it said:\n{self.last_words()}")
 
     def _listens(self) -> bool:
         try:
@@ -103,15 +122,60 @@ class Server:
             return False
         return True
 
+    def pids(self) -> list[int]:
+        """Of the server's processes, ZooKeeper's included.
+
+        Raises:
+            RuntimeError: when the server has ended.
+        """
+        if (status := self.process.poll()) is not None:
+            raise RuntimeError(f"{self.name} ended with status {status}; it said:\n{self.last_words()}")
+        return tree(self.process.pid) + (self.beside.pids() if self.beside else [])
+
+    def last_words(self) -> str:
+        return self._log.read_text(errors="replace")[-2000:]
+
+    def resident_mb(self) -> float:
+        return sum(memory_mb(pid, "VmRSS") for pid in self.pids())
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[dict[str, float]]:
+        """At the end of the block: `cpu_s`, and `peak_mb`, the most resident memory of the time."""
+        used: dict[str, float] = {}
+        pids = self.pids()
+        for pid in pids:
+            Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets VmHWM, see proc(5)
+        before = sum(map(cpu_seconds, pids))
+        yield used
+        pids = self.pids()
+        used["cpu_s"] = sum(map(cpu_seconds, pids)) - before
+        used["peak_mb"] = sum(memory_mb(pid, "VmHWM") for pid in pids)
+
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def create_topic(self, topic: str, partitions: int) -> None:
+    def create_topic(self, topic: str, partitions: int, timeout: float = 120.0) -> None:
+        """Returns when the broker leads every partition: with KRaft that is after the answer to the creation.
+
+        Raises:
+            KafkaException: when it still does not after `timeout` seconds.
+        """
+        end = time.monotonic() + timeout
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1)])[topic].result(
-            60
-        )
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=1)
+        admin.create_topics([new])[topic].result(timeout)
+        latest = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
+        pause = threading.Event()
+        while True:
+            try:
+                for found in admin.list_offsets(latest).values():
+                    found.result(timeout)
+                return
+            except KafkaException:
+                if time.monotonic() > end:
+                    raise
+            pause.wait(0.05)
 
     def delete_topic(self, topic: str) -> None:
         AdminClient({"bootstrap.servers": self.bootstrap}).delete_topics([topic])[topic].result(60)
@@ -152,44 +216,68 @@ def ours(directory: Path) -> Server:
         str(directory / "ours"),
         "--port",
         str(port),
-        "--override",
-        DELETE_DELAY,
     ]
-    return Server("logcore", command, port, directory / "ours.out", log_dir=directory / "ours" / "kafka-logs")
+    for setting in SETTINGS:
+        command += ["--override", setting]
+    return Server(OURS, command, port, directory / "ours.out", log_dir=directory / "ours" / "kafka-logs")
+
+
+def jars(version: str) -> str:
+    """The class path of an Apache Kafka.
+
+    Raises:
+        RuntimeError: when its jars are not there.
+    """
+    libs = PEERS / f"kafka-{version}"
+    if not (libs / ".complete").exists():
+        raise RuntimeError(
+            f"the jars of Apache Kafka {version} are missing: run `make peers` (it needs java and mvn)"
+        )
+    return f"{libs}/*"
+
+
+def broker_settings(listeners: str, log_dir: Path) -> str:
+    """What the server.properties that Kafka ships says, and what one broker by itself needs."""
+    for_all = "\n".join(SETTINGS)
+    return (
+        f"listeners={listeners}\nlog.dirs={log_dir}\nnum.network.threads=3\nnum.io.threads=8\n"
+        "socket.send.buffer.bytes=102400\nsocket.receive.buffer.bytes=102400\n"
+        f"{for_all}\noffsets.topic.replication.factor=1\ngroup.initial.rebalance.delay.ms=0\n"
+        "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
+    )
 
 
 @contextlib.contextmanager
-def apache_kafka(directory: Path) -> Iterator[Server]:
+def kafka_3_9(directory: Path) -> Iterator[Server]:
     """Apache Kafka 3.9.1 in ZooKeeper mode with the server.properties it ships, its heap as its script gives it."""
-    if not (KAFKA_LIBS / ".complete").exists():
-        raise RuntimeError("Apache Kafka's jars are missing: run `make peers` (it needs java and mvn)")
+    classes = ["-cp", jars("3.9.1")]
     zk_port, port = free_port(), free_port()
     zk_config = directory / "zookeeper.properties"
-    zk_config.write_text(f"dataDir={directory}/zookeeper\nclientPort={zk_port}\nadmin.enableServer=false\n")
-    config = directory / "server.properties"
-    config.write_text(
-        f"broker.id=0\nlisteners=PLAINTEXT://127.0.0.1:{port}\nlog.dirs={directory}/kafka-logs\n"
-        f"zookeeper.connect=127.0.0.1:{zk_port}\nnum.network.threads=3\nnum.io.threads=8\n"
-        "socket.send.buffer.bytes=102400\nsocket.receive.buffer.bytes=102400\n"
-        f"{DELETE_DELAY}\noffsets.topic.replication.factor=1\ngroup.initial.rebalance.delay.ms=0\n"
-        "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
+    zk_config.write_text(
+        f"dataDir={directory}/zookeeper\nclientPort={zk_port}\nclientPortAddress=127.0.0.1\n"
+        "admin.enableServer=false\n"
     )
-    java = ["java", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"]
-    classes = ["-cp", f"{KAFKA_LIBS}/*"]
+    log_dir = directory / "kafka-3.9-logs"
+    config = directory / "kafka-3.9.properties"
+    config.write_text(
+        broker_settings(f"PLAINTEXT://127.0.0.1:{port}", log_dir)
+        + f"broker.id=0\nzookeeper.connect=127.0.0.1:{zk_port}\n"
+    )
     zookeeper = Server(
-        "zookeeper",
-        [*java, "-Xmx512m", *classes, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(zk_config)],
+        "ZooKeeper",
+        [*JAVA, "-Xmx512m", *classes, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(zk_config)],
         zk_port,
         directory / "zookeeper.out",
         kafka=False,
     )
     try:
         broker = Server(
-            "Apache Kafka 3.9.1",
-            [*java, *HEAP, *classes, "kafka.Kafka", str(config)],
+            KAFKA_3_9,
+            [*JAVA, *HEAP, *classes, "kafka.Kafka", str(config)],
             port,
-            directory / "kafka.out",
-            log_dir=directory / "kafka-logs",
+            directory / "kafka-3.9.out",
+            log_dir=log_dir,
+            beside=zookeeper,
         )
         try:
             yield broker
@@ -199,21 +287,54 @@ def apache_kafka(directory: Path) -> Iterator[Server]:
         zookeeper.stop()
 
 
+@contextlib.contextmanager
+def kafka_4_1(directory: Path) -> Iterator[Server]:
+    """Apache Kafka 4.1.0, broker and KRaft controller in one process, as its quick start has it."""
+    classes = ["-cp", jars("4.1.0")]
+    port, controller_port = free_port(), free_port()
+    log_dir = directory / "kafka-4.1-logs"
+    config = directory / "kafka-4.1.properties"
+    config.write_text(
+        broker_settings(
+            f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+            log_dir,
+        )
+        + "process.roles=broker,controller\nnode.id=1\ncontroller.listener.names=CONTROLLER\n"
+        f"controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}\n"
+        "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
+        "inter.broker.listener.name=PLAINTEXT\n"
+    )
+    # Kafka's Uuid is 16 bytes in URL-safe Base64 without padding.
+    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    form = [
+        "kafka.tools.StorageTool",
+        "format",
+        "--standalone",
+        f"--cluster-id={cluster_id}",
+        "-c",
+        str(config),
+    ]
+    done = subprocess.run(["java", *classes, *form], capture_output=True, text=True, timeout=120)
+    if done.returncode != 0:
+        raise RuntimeError(f"formatting {log_dir} for {KAFKA_4_1} failed: {done.stdout}{done.stderr}")
+    broker = Server(
+        KAFKA_4_1,
+        [*JAVA, *HEAP, *classes, "kafka.Kafka", str(config)],
+        port,
+        directory / "kafka-4.1.out",
+        log_dir=log_dir,
+    )
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+KAFKAS = {"3.9.1": kafka_3_9, "4.1.0": kafka_4_1}
+
+
 def bare(kind: str, directory: Path, *arguments: str) -> Server:
     """`bare-broker` or `bare-sendfile`: the most that could be had on this machine."""
     port = free_port()
-    return Server(
-        kind, [str(WIRE), kind, "--port", str(port), *arguments], port, directory / f"{kind}.out", kafka=False
-    )
-
-
-def wire(command: str, server: Server, **options: object) -> dict[str, float]:
-    """Runs one load of bench/wire against a server and returns the figures it printed."""
-    arguments = [str(WIRE), command, "--host", "127.0.0.1", "--port", str(server.port)]
-    for name, value in options.items():
-        arguments += [f"--{name.replace('_', '-')}", str(value)]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(arguments[1:])} against {server.name} failed: {done.stderr.strip()}")
-    figures: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return figures
+    command = [str(WIRE), kind, "--port", str(port), *arguments]
+    return Server(BARE, command, port, directory / f"{kind}.out", kafka=False)

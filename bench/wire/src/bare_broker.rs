@@ -11,6 +11,7 @@ use std::thread;
 use logcore_records::{Batch, set_offsets_in_place};
 
 use crate::args::Args;
+use crate::descriptors;
 use crate::error::BenchError;
 use crate::frames::Frames;
 use crate::messages;
@@ -106,6 +107,7 @@ pub(crate) fn serve(mut file: File, path: &Path, stream: TcpStream) -> Result<()
 
 /// Serves until the process is killed.
 pub(crate) fn run(options: &Options) -> Result<(), BenchError> {
+    descriptors::raise()?;
     std::fs::create_dir_all(&options.dir).map_err(BenchError::io(format!(
         "creating the directory {}",
         options.dir.display()

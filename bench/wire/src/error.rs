@@ -32,12 +32,27 @@ pub(crate) enum BenchError {
     #[error("record batch: {0}")]
     Record(#[from] RecordError),
 
+    /// The system allows fewer open files than the run needs.
+    #[error(
+        "{need} open files are needed and {allowed} are allowed; raise the hard limit (ulimit -Hn) and try again"
+    )]
+    Descriptors { need: u64, allowed: u64 },
+
+    /// The broker stopped answering.
+    #[error("{open} requests were not answered: nothing came from the peer for 30 s")]
+    Stalled { open: u64 },
+
     /// A thread of the run panicked, which is a mistake in this program.
     #[error("a thread of the run panicked")]
     Panicked,
 }
 
 impl BenchError {
+    /// The peer left while something was awaited of it.
+    pub(crate) fn closed() -> Self {
+        Self::Protocol("the peer closed the connection instead of answering".to_owned())
+    }
+
     /// Says what was being done when `source` happened.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();

@@ -10,8 +10,8 @@ use logcore_records::batches;
 use crate::args::{Args, Count, Size};
 use crate::error::BenchError;
 use crate::frames::Frames;
+use crate::load::{connect, duration};
 use crate::messages;
-use crate::produce::{connect, duration};
 use crate::report::Report;
 
 /// The flags of `fetch`.

@@ -6,8 +6,8 @@ use std::time::Instant;
 use crate::args::{Args, Size};
 use crate::error::BenchError;
 use crate::frames::Frames;
+use crate::load::{connect, duration, make_batch};
 use crate::messages;
-use crate::produce::{connect, duration, make_batch};
 use crate::report::Report;
 
 /// Round trips that are not counted: caches and the peer's first look at the partition.
@@ -54,11 +54,25 @@ fn percentile(sorted: &[u64], share: f64) -> u64 {
         .unwrap_or(0)
 }
 
+/// The spread of these times, in microseconds.
+pub(crate) fn with_percentiles(report: Report, mut nanoseconds: Vec<u64>) -> Report {
+    nanoseconds.sort_unstable();
+    let microseconds = |share| percentile(&nanoseconds, share) as f64 / 1e3;
+    let sum: u64 = nanoseconds.iter().sum();
+    report
+        .with_figure("p50_us", microseconds(0.5))
+        .with_figure("p99_us", microseconds(0.99))
+        .with_figure("p999_us", microseconds(0.999))
+        .with_figure("max_us", microseconds(1.0))
+        .with_figure("mean_us", sum as f64 / 1e3 / nanoseconds.len() as f64)
+        .with("counted", nanoseconds.len())
+}
+
 /// Runs the round trips and reports their spread in microseconds.
 pub(crate) fn run(options: &Options) -> Result<Report, BenchError> {
     let time = duration(options.seconds)?;
     let (batch, _) = make_batch(options.record_size.0, 1)?;
-    let mut request =
+    let (mut request, _) =
         messages::produce_request(&options.topic, options.partition, options.acks, &batch);
     let stream = connect(&options.host, options.port)?;
     let mut writer = &stream;
@@ -81,16 +95,10 @@ pub(crate) fn run(options: &Options) -> Result<Report, BenchError> {
         }
         sent += 1;
     }
-    nanoseconds.sort_unstable();
-    let microseconds = |share| percentile(&nanoseconds, share) as f64 / 1e3;
-    let sum: u64 = nanoseconds.iter().sum();
-    Ok(Report::new("latency")
-        .with_figure("p50_us", microseconds(0.5))
-        .with_figure("p99_us", microseconds(0.99))
-        .with_figure("p999_us", microseconds(0.999))
-        .with_figure("max_us", microseconds(1.0))
-        .with_figure("mean_us", sum as f64 / 1e3 / nanoseconds.len() as f64)
-        .with("requests", nanoseconds.len())
+    let requests = nanoseconds.len();
+    Ok(with_percentiles(Report::new("latency"), nanoseconds)
+        .with("requests", requests)
+        .with("bytes", requests * batch.len())
         .with("record_bytes", options.record_size.0)
         .with("acks", options.acks))
 }

@@ -1,23 +1,28 @@
 //! A load generator on the wire, and the bare limits of the machine to hold its figures against.
 //!
-//! `produce`, `fetch` and `latency` load any broker that speaks Kafka's protocol. `bare-broker` and `bare-sendfile`
+//! `produce`, `paced`, `fetch` and `latency` load any broker that speaks Kafka's protocol. `bare-broker` and `bare-sendfile`
 //! are the least that could answer them: what a broker reaches of their figures is what it adds in cost.
 //! `write-loop` is the disk (or page cache) with nothing in front.
 //!
 //! Each command prints one line of JSON on standard output. MB are 10^6 and GB 10^9 bytes. The topics must exist.
-//! It uses threads and blocking sockets only, one thread a connection, so that it is nobody's model of a server.
+//! It uses threads and blocking sockets, one thread a connection, so that it is nobody's model of a server. Only what
+//! needs thousands of connections or a schedule (`produce --threads`, `paced`) drives many from one thread, with epoll.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
 mod bare_broker;
 mod bare_sendfile;
+mod crowd;
 mod cursor;
+mod descriptors;
 mod error;
 mod fetch;
 mod frames;
 mod latency;
+mod load;
 mod messages;
+mod paced;
 mod produce;
 mod report;
 #[cfg(test)]
@@ -33,14 +38,19 @@ const USAGE: &str = "\
 usage: logcore-bench-wire COMMAND [--flag value]...
 
   produce       --port P --topic T [--host 127.0.0.1] [--partitions 1] [--connections 1] [--in-flight 5]
-                [--record-size 100] [--batch-size 16KiB] [--acks 1] [--seconds 5]
+                [--record-size 100] [--batch-size 16KiB] [--acks 1] [--seconds 5] [--threads 0]
+  paced         --port P --topic T --rate R [--host 127.0.0.1] [--partitions 1] [--connections 1]
+                [--record-size 100] [--batch-size 16KiB] [--acks 1] [--seconds 5] [--threads 1]
   fetch         --port P --topic T [--host 127.0.0.1] [--partition 0] [--connections 1] [--max-bytes 4MiB]
                 [--seconds 5]
   latency       --port P --topic T [--host 127.0.0.1] [--partition 0] [--record-size 100] [--acks 1] [--seconds 5]
-  bare-broker   --dir D [--port 0]      answers produce and latency; runs until it is killed
+  bare-broker   --dir D [--port 0]      answers produce, paced and latency; runs until it is killed
   bare-sendfile --file F [--port 0]     answers fetch from a file of batches; runs until it is killed
   write-loop    --dir D [--block 1MiB] [--total 1GiB] [--file-size 1GiB]
 
+`produce` keeps --in-flight requests of each connection under way, from a thread a connection or, with --threads N, from
+N for all. `paced` sends R requests a second, whatever the broker does, and measures from when each was due. With more
+partitions than connections, each connection sends to its share of them in turn.
 Sizes are bytes, or end in KiB, MiB or GiB.";
 
 fn main() -> ExitCode {
@@ -67,6 +77,7 @@ fn run(command: &str, words: Vec<String>) -> Result<(), BenchError> {
     let mut args = Args::parse(words)?;
     match command {
         "produce" => produce::run(&produce::Options::take(&mut args)?)?.print(),
+        "paced" => paced::run(&paced::Options::take(&mut args)?)?.print(),
         "fetch" => fetch::run(&fetch::Options::take(&mut args)?)?.print(),
         "latency" => latency::run(&latency::Options::take(&mut args)?)?.print(),
         "bare-broker" => bare_broker::run(&bare_broker::Options::take(&mut args)?)?,

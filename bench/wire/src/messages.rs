@@ -62,8 +62,13 @@ pub(crate) fn set_correlation_id(request: &mut [u8], id: i32) {
     request[CORRELATION_AT].copy_from_slice(&id.to_be_bytes());
 }
 
-/// A Produce request that carries `batch`, with its length prefix.
-pub(crate) fn produce_request(topic: &str, partition: i32, acks: i16, batch: &[u8]) -> Vec<u8> {
+/// A Produce request that carries `batch`, with its length prefix, and where in it the partition stands.
+pub(crate) fn produce_request(
+    topic: &str,
+    partition: i32,
+    acks: i16,
+    batch: &[u8],
+) -> (Vec<u8>, Range<usize>) {
     let mut out = begin(PRODUCE, PRODUCE_VERSION);
     out.push(0); // header tags
     out.push(0); // transactional id: null
@@ -72,10 +77,11 @@ pub(crate) fn produce_request(topic: &str, partition: i32, acks: i16, batch: &[u
     out.push(2); // one topic
     put_compact(&mut out, topic.as_bytes());
     out.push(2); // one partition
+    let partition_at = out.len()..out.len() + 4;
     out.extend_from_slice(&partition.to_be_bytes());
     put_compact(&mut out, batch);
     out.extend_from_slice(&[0, 0, 0]); // tags of the partition, the topic, the body
-    finish(out)
+    (finish(out), partition_at)
 }
 
 /// What a Produce request asks for; the ranges are positions in its frame.

@@ -1,6 +1,7 @@
 //! If these fail, the load and the bare servers do not understand each other, and no figure means anything.
 
 use std::fs::File;
+use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::thread;
 
@@ -8,7 +9,8 @@ use crate::args::{Args, Size};
 use crate::bare_sendfile::Batches;
 use crate::error::BenchError;
 use crate::frames::Frames;
-use crate::{bare_broker, bare_sendfile, fetch, latency, messages, produce, write_loop};
+use crate::load::Load;
+use crate::{bare_broker, bare_sendfile, fetch, latency, messages, paced, produce, write_loop};
 
 fn args(words: &str) -> Args {
     Args::parse(words.split_whitespace().map(str::to_owned).collect()).unwrap()
@@ -77,6 +79,99 @@ fn what_produce_sends_is_what_fetch_reads() {
             assert!(line.contains("\"gb_per_s\": "), "{line}");
         }
     });
+}
+
+/// The figure `name` of a report's line.
+fn figure(line: &str, name: &str) -> f64 {
+    let (_, rest) = line.split_once(&format!("\"{name}\": ")).unwrap();
+    rest.split([',', '}']).next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn few_threads_drive_many_connections() {
+    let scratch = Scratch::new("crowd");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::scope(|scope| {
+                for number in 0..2 * 50 {
+                    let (stream, _) = listener.accept().unwrap();
+                    let path = scratch.0.join(format!("bare-{number}.log"));
+                    let file = File::create(&path).unwrap();
+                    scope.spawn(move || bare_broker::serve(file, &path, stream).unwrap());
+                }
+            });
+        });
+        // Requests of 1 MiB do not fit a socket's buffer: they go in pieces.
+        let shared = format!("--port {port} --topic t --connections 50 --partitions 200");
+        let flags = format!("{shared} --threads 2 --in-flight 3 --batch-size 1MiB --seconds 0.05");
+        let options = produce::Options::take(&mut args(&flags)).unwrap();
+        let line = produce::run(&options).unwrap().line();
+        assert!(figure(&line, "requests") >= 150.0, "{line}");
+        let flags = format!("{shared} --rate 2000 --threads 2 --batch-size 1KiB --seconds 0.2");
+        let options = paced::Options::take(&mut args(&flags)).unwrap();
+        let line = paced::run(&options).unwrap().line();
+        assert!((figure(&line, "requests") - 400.0).abs() < 1e-9, "{line}");
+        let counted = figure(&line, "counted");
+        assert!((355.0..=365.0).contains(&counted), "{line}");
+        assert!(figure(&line, "p50_us") <= figure(&line, "max_us"), "{line}");
+    });
+}
+
+#[test]
+fn a_request_that_waits_for_others_has_waited() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::scope(|scope| {
+        // A broker that answers nothing before it has heard all.
+        scope.spawn(|| {
+            let (stream, _) = listener.accept().unwrap();
+            let (mut frames, mut answers) = (Frames::new(&stream), Vec::new());
+            for _ in 0..20 {
+                let frame = frames.next().unwrap().unwrap();
+                let request = messages::read_produce_request(frame).unwrap();
+                let (id, topic) = (request.correlation_id, request.topic.clone());
+                let mut answer = Vec::new();
+                messages::produce_response(&mut answer, id, &frame[topic], 0, 0);
+                answers.extend(answer);
+            }
+            (&stream).write_all(&answers).unwrap();
+        });
+        // One every 10 ms: the first has waited 190 ms when the last is due; the two of the first 20 ms do not count.
+        let flags = format!("--port {port} --topic t --rate 100 --seconds 0.2");
+        let options = paced::Options::take(&mut args(&flags)).unwrap();
+        let line = paced::run(&options).unwrap().line();
+        assert!((figure(&line, "counted") - 18.0).abs() < 1e-9, "{line}");
+        assert!(figure(&line, "p50_us") >= 80_000.0, "{line}");
+        assert!(figure(&line, "max_us") >= 170_000.0, "{line}");
+    });
+}
+
+#[test]
+fn connections_go_through_their_partitions() {
+    let mut flags = args("--port 1 --topic t --connections 3 --partitions 9 --batch-size 100");
+    let load = Load::take(&mut flags).unwrap();
+    let (mut requests, _) = load.requests().unwrap();
+    let mut sent = |connection, number| {
+        let request = messages::read_produce_request(&requests.get(connection, number)[4..]);
+        let request = request.unwrap();
+        assert_eq!(request.correlation_id, number as i32);
+        request.partition
+    };
+    let mut of = |connection| (0..4).map(|n| sent(connection, n)).collect::<Vec<_>>();
+    assert_eq!(of(0), [0, 3, 6, 0]);
+    assert_eq!(of(1), [1, 4, 7, 1]);
+    assert_eq!(of(2), [2, 5, 8, 2]);
+}
+
+#[test]
+fn more_connections_than_open_files_are_refused() {
+    assert!(matches!(
+        crate::descriptors::allow(u32::MAX),
+        Err(BenchError::Descriptors { .. })
+    ));
+    crate::descriptors::allow(10).unwrap();
 }
 
 #[test]

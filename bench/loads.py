@@ -1,0 +1,214 @@
+"""The loads a scenario puts on a server, each as the figures of one run: bench/wire's and Apache Kafka's own perf tests.
+
+Every load returns, beside what it measured, `peak_mb` and `cpu_s_per_gb` of the server (see `Server.used`). Whatever a load
+writes is gone when it returns. `Ground` is where the logs are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from servers import BARE, WIRE, Server, jars
+
+FASTEST_WRITE = 3.3e9  # bytes/s that the bare loop writes at most on the machines seen so far
+MOST_REQUESTS = 110e3  # requests/s that it answers at most
+CONNECTIONS = 2
+FETCHED = "fetch"
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A directory on tmpfs or on a disk that the servers have their logs in."""
+
+    name: str
+    directory: Path
+
+    def prepare(self, size: float) -> None:
+        """Gives the next load what any other before it had: memory for what it writes, and a disk that rests."""
+        if self.name != "tmpfs":
+            os.sync()
+        memory = Path("/dev/shm")
+        touch_memory(memory if memory.is_dir() else self.directory, int(size))
+
+
+def touch_memory(directory: Path, size: int) -> None:
+    """Makes a virtual machine's host give it `size` bytes of memory, or a third of what tmpfs has left, and frees them.
+
+    The host takes back what a guest leaves free for a few seconds, and giving it again costs more than all a broker does:
+    the first write to such a page takes 70% of the time of a produce. Whoever writes after another that just freed its
+    logs would have the memory for nothing. So each produce is given the same, just before.
+    """
+    room = os.statvfs(directory)
+    blocks = min(size, room.f_bavail * room.f_frsize // 3) >> 20
+    path = directory / f"logcore-bench-touched-{os.getpid()}"
+    block = b"x" * (1 << 20)
+    try:
+        with path.open("wb", buffering=0) as file:
+            for _ in range(blocks):
+                file.write(block)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def fresh_topic(server: Server, name: str, partitions: int) -> Iterator[str]:
+    """A topic that is gone, with all its files, at the end. The bare loop has no topics and takes any."""
+    if server.name == BARE:
+        yield name
+        return
+    server.create_topic(name, partitions)
+    try:
+        yield name
+    finally:
+        server.delete_topic(name)
+        server.wait_for_deletions()
+
+
+def wire(command: str, server: Server, seconds: float, **options: object) -> Figures:
+    """Runs one load of bench/wire against a server.
+
+    Raises:
+        RuntimeError: when it fails, with what it said.
+    """
+    arguments = [str(WIRE), command, "--port", str(server.port), "--seconds", f"{seconds:g}"]
+    for name, value in options.items():
+        arguments += [f"--{name.replace('_', '-')}", str(value)]
+    with server.used() as used:
+        output = run_program(arguments, seconds + 120)
+    figures: Figures = json.loads(output.splitlines()[-1])
+    return figures | used | {"cpu_s_per_gb": used["cpu_s"] * 1e9 / figures["bytes"]}
+
+
+def run_program(arguments: list[str], timeout: float) -> str:
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=timeout)
+    if done.returncode != 0:
+        raise RuntimeError(
+            done.stderr.strip()[-500:] or f"{arguments[0]} ended with status {done.returncode}"
+        )
+    return done.stdout.strip()
+
+
+def produce(
+    server: Server,
+    ground: Ground,
+    topic: str,
+    seconds: float,
+    *,
+    record: int,
+    batch: int,
+    partitions: int = CONNECTIONS,
+    connections: int = CONNECTIONS,
+    in_flight: int = 5,
+    threads: int = 0,
+) -> Figures:
+    ground.prepare(seconds * min(FASTEST_WRITE, MOST_REQUESTS * batch))
+    with fresh_topic(server, topic, partitions):
+        return wire(
+            "produce",
+            server,
+            seconds,
+            topic=topic,
+            partitions=partitions,
+            connections=connections,
+            in_flight=in_flight,
+            record_size=record,
+            batch_size=batch,
+            threads=threads,
+        )
+
+
+def paced(
+    server: Server,
+    ground: Ground,
+    topic: str,
+    seconds: float,
+    *,
+    rate: float,
+    record: int,
+    batch: int,
+    partitions: int,
+    connections: int,
+) -> Figures:
+    """Requests at a rate; the times are in `p50_us`, `p99_us` and `p999_us`."""
+    ground.prepare(seconds * rate * batch)
+    with fresh_topic(server, topic, partitions):
+        return wire(
+            "paced",
+            server,
+            seconds,
+            topic=topic,
+            rate=f"{rate:.3f}",
+            partitions=partitions,
+            connections=connections,
+            record_size=record,
+            batch_size=batch,
+        )
+
+
+def latency(server: Server, ground: Ground, topic: str, seconds: float) -> Figures:
+    ground.prepare(0)
+    with fresh_topic(server, topic, 1):
+        return wire("latency", server, seconds, topic=topic)
+
+
+def fill(server: Server, ground: Ground, _topic: str, seconds: float) -> Figures:
+    """Makes the topic that `fetch` reads, of one partition with 1 KiB records; it stays until `drop`."""
+    ground.prepare(seconds * FASTEST_WRITE)
+    server.create_topic(FETCHED, 1)
+    return wire("produce", server, seconds, topic=FETCHED, record_size=1024, batch_size=131072)
+
+
+def fetch(server: Server, _ground: Ground, _topic: str, seconds: float) -> Figures:
+    return wire("fetch", server, seconds, topic=FETCHED, max_bytes=4 << 20)
+
+
+def drop(server: Server, _ground: Ground, _topic: str, _seconds: float) -> Figures:
+    server.delete_topic(FETCHED)
+    server.wait_for_deletions()
+    return {}
+
+
+def perf_tests(
+    server: Server, ground: Ground, topic: str, _seconds: float, *, records: int, record: int, batch: int
+) -> Figures:
+    """Apache's producer, then its consumer: `produced_per_s` and `consumed_per_s`, records a second.
+
+    The CPU seconds are those of the server for both, a GB counted as it is written and again as it is read.
+    """
+    ground.prepare(1.2 * records * record)
+    with fresh_topic(server, topic, CONNECTIONS), server.used() as used:
+        produced = apache_tool(
+            "ProducerPerformance",
+            *("--topic", topic, "--num-records", records, "--record-size", record, "--throughput", -1),
+            *("--producer-props", "acks=1", f"batch.size={batch}", f"bootstrap.servers={server.bootstrap}"),
+        )
+        consumed = apache_tool(
+            "ConsumerPerformance",
+            *("--topic", topic, "--messages", records, "--bootstrap-server", server.bootstrap),
+        )
+    rate = re.search(r"([\d.]+) records/sec", produced.splitlines()[-1])
+    if rate is None:
+        raise RuntimeError(f"ProducerPerformance said: {produced[-500:]}")
+    header, row = (line.split(", ") for line in consumed.splitlines()[-2:])
+    # Without the time in which the group forms, which is a wait.
+    fetched = float(dict(zip(header, row, strict=True))["fetch.nMsg.sec"])
+    return used | {
+        "produced_per_s": float(rate[1]),
+        "consumed_per_s": fetched,
+        "cpu_s_per_gb": used["cpu_s"] * 1e9 / (2 * records * record),
+    }
+
+
+def apache_tool(name: str, *arguments: object) -> str:
+    """One of the performance tests of Apache Kafka 4.1.0, with the heap its script gives it."""
+    command = ["java", "-Xmx512m", "-cp", jars("4.1.0"), f"org.apache.kafka.tools.{name}"]
+    return run_program([*command, *map(str, arguments)], 300)

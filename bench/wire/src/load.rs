@@ -1,0 +1,159 @@
+//! What the loads have in common: the flags, the connections, the one batch that is sent and the requests that carry it.
+
+use std::net::TcpStream;
+use std::ops::Range;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use logcore_records::{BatchBuilder, Compression};
+
+use crate::args::{Args, Count, Size};
+use crate::error::BenchError;
+use crate::messages;
+use crate::report::Report;
+
+/// The flags of every load that sends batches over several connections.
+pub(crate) struct Load {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) topic: String,
+    pub(crate) partitions: Count,
+    pub(crate) connections: Count,
+    pub(crate) record_size: Size,
+    pub(crate) batch_size: Size,
+    pub(crate) acks: i16,
+    pub(crate) seconds: f64,
+}
+
+impl Load {
+    pub(crate) fn take(args: &mut Args) -> Result<Self, BenchError> {
+        Ok(Self {
+            host: args.optional("host", "127.0.0.1".to_owned())?,
+            port: args.required("port")?,
+            topic: args.required("topic")?,
+            partitions: args.optional("partitions", Count::MIN)?,
+            connections: args.optional("connections", Count::MIN)?,
+            record_size: args.optional("record-size", Size(100))?,
+            batch_size: args.optional("batch-size", Size(16 << 10))?,
+            acks: args.optional("acks", 1)?,
+            seconds: args.optional("seconds", 5.0)?,
+        })
+    }
+
+    /// Opens the connections one after another.
+    pub(crate) fn connect(&self) -> Result<Vec<TcpStream>, BenchError> {
+        (0..self.connections.get())
+            .map(|_| connect(&self.host, self.port))
+            .collect()
+    }
+
+    /// The requests of this load and the records in each.
+    pub(crate) fn requests(&self) -> Result<(Requests, u64), BenchError> {
+        let (batch, records) = make_batch(self.record_size.0, self.batch_size.0)?;
+        let (bytes, partition_at) = messages::produce_request(&self.topic, 0, self.acks, &batch);
+        let requests = Requests {
+            bytes,
+            partition_at,
+            batch_bytes: batch.len(),
+            partitions: u64::from(self.partitions.get()),
+            connections: u64::from(self.connections.get()),
+        };
+        Ok((requests, records))
+    }
+}
+
+/// One encoded request, which becomes each request of a load by its correlation id and its partition.
+#[derive(Clone)]
+pub(crate) struct Requests {
+    bytes: Vec<u8>,
+    partition_at: Range<usize>,
+    pub(crate) batch_bytes: usize,
+    partitions: u64,
+    connections: u64,
+}
+
+impl Requests {
+    /// A connection goes through its partitions in turn. As long as the number of partitions is a multiple of that of
+    /// the connections, no two connections share one.
+    pub(crate) fn partition(&self, connection: usize, number: u64) -> i32 {
+        ((connection as u64 + number * self.connections) % self.partitions) as i32
+    }
+
+    /// The request `number` of a connection.
+    pub(crate) fn get(&mut self, connection: usize, number: u64) -> &[u8] {
+        let partition = self.partition(connection, number);
+        messages::set_correlation_id(&mut self.bytes, number as i32);
+        self.bytes[self.partition_at.clone()].copy_from_slice(&partition.to_be_bytes());
+        &self.bytes
+    }
+
+    /// What the answered requests were, into a report.
+    pub(crate) fn report(
+        &self,
+        report: Report,
+        load: &Load,
+        records: u64,
+        answered: u64,
+        seconds: f64,
+    ) -> Report {
+        let per_second = answered as f64 / seconds;
+        let payload = records as f64 * load.record_size.0 as f64;
+        report
+            .with_figure("mb_per_s", per_second * self.batch_bytes as f64 / 1e6)
+            .with_figure("payload_mb_per_s", per_second * payload / 1e6)
+            .with_figure("records_per_s", per_second * records as f64)
+            .with_figure("requests_per_s", per_second)
+            .with("requests", answered)
+            .with("records", answered * records)
+            .with("bytes", answered * self.batch_bytes as u64)
+            .with("batch_bytes", self.batch_bytes)
+            .with("records_per_batch", records)
+            .with("connections", load.connections)
+            .with("partitions", load.partitions)
+            .with("acks", load.acks)
+            .with_figure("seconds", seconds)
+    }
+}
+
+/// The time a run lasts, from a flag.
+pub(crate) fn duration(seconds: f64) -> Result<Duration, BenchError> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|error| BenchError::Usage(format!("--seconds {seconds}: {error}")))
+}
+
+/// Connects without Nagle's algorithm, which would hold small requests back.
+pub(crate) fn connect(host: &str, port: u16) -> Result<TcpStream, BenchError> {
+    let stream = TcpStream::connect((host, port))
+        .map_err(BenchError::io(format!("connecting to {host}:{port}")))?;
+    stream
+        .set_nodelay(true)
+        .map_err(BenchError::io("setting TCP_NODELAY"))?;
+    Ok(stream)
+}
+
+/// One uncompressed batch of as many records of `record_size` bytes as `batch_size` takes (one at least), and their
+/// number. The values are noise, so that nothing on the way can gain from their content.
+pub(crate) fn make_batch(
+    record_size: usize,
+    batch_size: usize,
+) -> Result<(Vec<u8>, u64), BenchError> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now_ms = now.map_or(0, |time| time.as_millis() as i64);
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut value = vec![0; record_size];
+    let mut builder = BatchBuilder::with_capacity(Compression::None, None, batch_size);
+    let bound = BatchBuilder::record_size_bound(None, Some(&value), &[]);
+    loop {
+        for byte in &mut value {
+            // xorshift64
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            *byte = state as u8;
+        }
+        builder.append(now_ms, None, Some(&value), &[])?;
+        if builder.estimated_size() + bound > batch_size {
+            let records = builder.len() as u64;
+            return Ok((builder.build()?, records));
+        }
+    }
+}
