@@ -389,8 +389,8 @@ class Server:
         """A file descriptor that is readable while requests or log lines wait; for `loop.add_reader`."""
     def take_requests(self) -> list[Request]:
         """The requests that wait, oldest first, a few hundred at most. Makes `wake_fd` unreadable if none remain."""
-    def take_log_lines(self) -> list[tuple[int, str]]:
-        """Level (of `logging`) and text of what happened since the last call."""
+    def take_log_lines(self) -> list[tuple[int, str, dict[str, str]]]:
+        """Level (of `logging`), text and fields (`connection`, `client_id`, `topic` …) of what happened since the last call."""
     def create_partition(
         self,
         topic: str,
@@ -468,12 +468,64 @@ class Server:
         """
     def metrics(self) -> dict[str, int]:
         """Counters by name, among them `requests_<API>`."""
+    def measurements(self) -> Measurements:
+        """Everything that is counted and measured, by any thread; no request waits for it."""
     def stop(self, grace_seconds: float = 2.0) -> None:
         """Stops accepting, lets requests in flight be answered for at most `grace_seconds`, closes the logs cleanly.
 
         Blocks: call it where requests can still be answered meanwhile, or after they were. A second call does nothing.
         Raises LogDirError that names the logs that were not closed cleanly; everything else is.
         """
+
+@final
+class Measurements:
+    """What `Server.measurements` read. Counters begin with the server and never go back.
+
+    A histogram is (how many values were not above each bound and at last how many there were, their sum).
+    """
+
+    @property
+    def time_bounds(self) -> list[float]:
+        """Upper bounds of the times' buckets, in milliseconds; one more bucket has none."""
+    @property
+    def size_bounds(self) -> list[int]:
+        """Upper bounds of the sizes' buckets, in bytes; one more bucket has none."""
+    @property
+    def stages(self) -> list[str]:
+        """The stages of a request, as Kafka's `RequestMetrics` names them."""
+    @property
+    def apis(
+        self,
+    ) -> list[
+        tuple[
+            str,
+            list[tuple[int, int]],
+            list[tuple[int, int]],
+            list[tuple[list[int], float]],
+            tuple[list[int], float],
+        ]
+    ]:
+        """By API: name, (version, requests), (error code, count), a histogram of times for each stage, one of sizes."""
+    @property
+    def topic_counters(self) -> list[str]:
+        """The names of the counters in `topics` and `all_topics`, as Kafka's `BrokerTopicMetrics` names them."""
+    @property
+    def topics(self) -> list[tuple[str, list[int]]]:
+        """By topic that has partitions here: name and counters, sorted."""
+    @property
+    def all_topics(self) -> list[int]:
+        """Of all topics there are or were."""
+    @property
+    def partitions(self) -> list[tuple[str, int, int, int, int, int, bool, bool]]:
+        """By partition: topic, index, bytes, segments, log start, log end, whether this broker leads it, whether its
+        log failed; sorted.
+        """
+    @property
+    def connections(self) -> list[tuple[str, int]]:
+        """By listener: name and connections that are open."""
+    @property
+    def gauges(self) -> dict[str, float]:
+        """What is measured of the server as a whole, by name."""
 
 # ---- client ----
 

@@ -5,6 +5,7 @@ mod codec;
 mod columns;
 mod errors;
 mod log;
+mod measurements;
 mod server;
 mod server_admin;
 mod tools;
@@ -17,6 +18,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     codec::register(module)?;
     log::register(module)?;
     server::register(module)?;
+    measurements::register(module)?;
     client::register(module)?;
     columns::register(module)?;
     tools::register(module)?;

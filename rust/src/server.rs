@@ -22,6 +22,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyString};
 
 use crate::codec::{api_schema, protocol_error, py_to_value, value_to_py};
+use crate::measurements::PyMeasurements;
 use crate::server_admin;
 
 create_exception!(
@@ -223,11 +224,19 @@ impl PyServer {
             .collect()
     }
 
-    fn take_log_lines(&self) -> Vec<(i32, String)> {
-        let lines = self.0.take_log_lines();
+    fn take_log_lines<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<Vec<(i32, String, Bound<'py, PyDict>)>> {
+        let lines = self.0.take_log_lines().into_iter();
         lines
-            .into_iter()
-            .map(|line| (line.level as i32, line.message))
+            .map(|line| {
+                let fields = PyDict::new(py);
+                for (name, value) in line.fields {
+                    fields.set_item(name, value)?;
+                }
+                Ok((line.level as i32, line.message, fields))
+            })
             .collect()
     }
 
@@ -380,6 +389,10 @@ impl PyServer {
             metrics.set_item(format!("requests_{name}"), count)?;
         }
         Ok(metrics)
+    }
+
+    fn measurements(&self, py: Python<'_>) -> PyMeasurements {
+        PyMeasurements(py.detach(|| self.0.measurements()))
     }
 
     #[pyo3(signature = (grace_seconds = 2.0))]

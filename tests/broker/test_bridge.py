@@ -57,7 +57,7 @@ class FakeSource:
         taken, self.requests = self.requests, []
         return taken
 
-    def take_log_lines(self) -> list[tuple[int, str]]:
+    def take_log_lines(self) -> list[tuple[int, str, dict[str, str]]]:
         return []
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ class Running:
         while True:
             self.wait()
             self.server.take_requests()
-            for _, line in self.server.take_log_lines():
+            for _, line, _ in self.server.take_log_lines():
                 if part in line:
                     return line
 

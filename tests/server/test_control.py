@@ -134,7 +134,7 @@ def test_stopping_does_not_wait_for_ever(running: Running) -> None:
         running.server.stop(0.05)
         assert client.is_closed()
         request.respond(METADATA_RESPONSE)
-    assert any("unanswered" in line for _, line in running.server.take_log_lines())
+    assert any("unanswered" in line for _, line, _ in running.server.take_log_lines())
 
 
 def test_what_cannot_start_says_why(tmp_path: Path, running: Running) -> None:
@@ -201,3 +201,23 @@ def test_a_fork_is_refused_and_does_no_harm(running: Running) -> None:
     assert not (running.path / ".kafka_cleanshutdown").exists()
     with running.client() as client:
         assert client.produce("t", 0, wire.batch([b"still here"]))["error_code"] == 0
+
+
+def test_lines_tell_machines_whom_they_are_about(running: Running) -> None:
+    """If this failed, who searches the log by connection or topic would miss what happened to it."""
+    records = bytearray(wire.batch([b"precious"]))
+    records[-3] ^= 0x10
+    with running.client() as client:
+        client.produce("t", 0, bytes(records))
+        client.socket.sendall(b"\0\0\0\4\1\2\3\4")
+        assert client.is_closed()
+    told: dict[str, dict[str, str]] = {}
+    while len(told) < 2:
+        running.wait()
+        running.server.take_requests()
+        for _, line, fields in running.server.take_log_lines():
+            told["produce" if line.startswith("Produce") else "connection"] = fields
+            assert fields.get("connection", "") in line
+    assert told["produce"] == {"topic": "t", "partition": "0"}
+    assert told["connection"].keys() == {"connection", "listener"}
+    assert told["connection"]["listener"] == "PLAINTEXT"

@@ -51,7 +51,7 @@ def test_a_wrong_crc_is_refused_and_not_stored(running: Running) -> None:
         assert part["error_code"] == 2
         # Kafka's producers are told the code alone; the operator is told why.
         assert part["error_message"] is None
-        assert any("checksum" in text for _, text in running.server.take_log_lines())
+        assert any("checksum" in text for _, text, _ in running.server.take_log_lines())
         assert running.server.offsets("t", 0) == (0, 0, 0)
         assert client.produce("t", 0, wire.batch([b"fine"]))["error_code"] == 0
     with pytest.raises(ServerError) as refused:

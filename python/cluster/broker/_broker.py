@@ -22,6 +22,7 @@ from cluster.broker.dynamic.driver import DynamicConfigs
 from cluster.broker.dynamic.live import LiveConfig
 from cluster.broker.group_log import OffsetsLog
 from cluster.broker.handlers import advertised
+from cluster.broker.parts import BrokerState, Parts
 from cluster.broker.producer_ids import ProducerIds
 from cluster.broker.start_error import BrokerStartError
 from cluster.broker.stop_error import BrokerStopError
@@ -33,6 +34,7 @@ from cluster.groups import GroupCoordinator, GroupLimits
 from cluster.model import BrokerId, BrokerInfo, Endpoint, Milliseconds
 
 if TYPE_CHECKING:
+    from cluster.broker.metrics_listener import MetricsListener
     from logcore._native import LoadProgress, Server
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,13 @@ class Broker:
         self._info: BrokerInfo | None = None
         self._bound: dict[str, int] = {}
         self._renewal: asyncio.Task[None] | None = None
+        self._parts = Parts()
+        self._metrics: MetricsListener | None = None
+
+    @property
+    def metrics_address(self) -> str | None:
+        """Where Prometheus finds the metrics; None when `metrics.listener` is not set or the broker does not run."""
+        return self._metrics.address if self._metrics is not None else None
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -87,6 +96,7 @@ class Broker:
 
     async def _start(self) -> None:
         config = self.config
+        self._measure()
         stored_broker, stored_cluster = registration.stored_identity(config.log_dirs)
         zk = self._zk = await self._connect()
         await zk.ensure(znodes.PERSISTENT_PATHS)
@@ -101,20 +111,39 @@ class Broker:
         await registration.refuse_other_brokers(zk, broker)
         dynamic = self._dynamic = DynamicConfigs(zk, broker, LiveConfig(config))
         await dynamic.load()
-        server = self._server = await self._recover(broker, cluster)
+        server = self._server = self._parts.server = await self._recover(broker, cluster)
         on_disk = {topic for topic, _, _ in server.partitions()}
         endpoints = self._listen(server, dynamic.live.current)
         info = self._info = BrokerInfo(broker, endpoints, config.text("broker.rack"))
         await registration.register(zk, info, config.log_dirs[0])
         zk.on_session(self._session_renewed)
-        metadata = MetadataCache(cluster)
+        metadata = self._parts.metadata = MetadataCache(cluster)
         context = self._compose(zk, server, metadata, dynamic)
         await dynamic.start(server, context.controller.topic_config_changed, self._config_changed)
         await context.controller.start()
+        self._parts.controller = context.controller
         self._warn_of_strays(on_disk, metadata)
         context.groups.start()
         bridge = self._bridge = Bridge(server, context)
         bridge.start()
+        self._parts.state = BrokerState.RUNNING
+
+    def _measure(self) -> None:
+        """Serves the metrics, from the beginning of the start to the end of the stop."""
+        where = self.config.metrics_listener
+        self._parts.state = BrokerState.STARTING
+        if where is None:
+            return
+        from cluster.broker.metrics_listener import MetricsListener
+
+        host, port = where
+        try:
+            self._metrics = MetricsListener(self._parts, host, port)
+        except OSError as error:
+            reason = error.strerror or error
+            raise BrokerStartError(
+                f"metrics.listener={host}:{port} cannot be listened on: {reason}; choose another address and port"
+            ) from None
 
     async def _connect(self) -> ZooKeeper:
         config = self.config
@@ -131,7 +160,8 @@ class Broker:
         """Opens the log directories, and says every few seconds how far that is."""
         from logcore._native import LoadProgress
 
-        progress = self.loading = LoadProgress()
+        progress = self.loading = self._parts.loading = LoadProgress()
+        self._parts.state = BrokerState.RECOVERY
         opening = asyncio.create_task(asyncio.to_thread(self._open, broker, cluster, progress))
         try:
             while not (await asyncio.wait([opening], timeout=_PROGRESS_SECONDS))[0]:
@@ -294,6 +324,7 @@ class Broker:
         """
         if self._renewal is not None:
             self._renewal.cancel()
+        self._parts.state = BrokerState.SHUTTING_DOWN
         steps: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         if self._groups is not None:
             steps.append(("the groups", self._groups.stop))
@@ -308,7 +339,10 @@ class Broker:
             steps.append(("the controller", self._controller.stop))
         if self._zk is not None:
             steps.append(("the coordinator's session", self._zk.close))
-        self._groups = self._server = self._bridge = self._dynamic = self._controller = self._zk = None
+        if self._metrics is not None:
+            steps.append(("the metrics' listener", partial(asyncio.to_thread, self._metrics.stop)))
+        self._groups = self._server = self._bridge = self._dynamic = None
+        self._controller = self._zk = self._metrics = None
         failures = [await _failure_of(name, step) for name, step in steps]
         if any(failures):
             raise BrokerStopError("; ".join(filter(None, failures)))

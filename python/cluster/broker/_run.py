@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from cluster.broker._broker import Broker
 from cluster.broker.config import BrokerConfig
+from cluster.broker.json_log import JsonFormatter
 from cluster.broker.settings import ConfigError
 from cluster.broker.start_error import BrokerStartError
 from cluster.broker.stop_error import BrokerStopError
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Ready = Callable[[str], None]
-"""Called with the bootstrap address once clients are served."""
+Ready = Callable[[Broker], None]
+"""Called once clients are served."""
 
 _EMBEDDED_DEFAULTS = {
     "broker.id": "0",
@@ -48,14 +49,14 @@ async def run(config: BrokerConfig, ready: Ready) -> None:
     """Runs a broker until SIGINT or SIGTERM; BrokerStartError when it cannot start, BrokerStopError when it did
     not end cleanly.
     """
-    _log_to_stderr()
+    _log_to_stderr(config.text("log.format"))
     _raise_descriptor_limit()
     async with AsyncExitStack() as stack:
         stopped = _stop_signal(stack)
         broker = Broker(config)
         await broker.start()
         _stop_at_exit(stack, broker.stop)
-        ready(broker.bootstrap)
+        ready(broker)
         await stopped.wait()
 
 
@@ -76,17 +77,17 @@ async def run_embedded(
     host: str = "127.0.0.1",
     port: int = 9092,
     overrides: Mapping[str, str] | None = None,
-    ready: Ready = lambda address: None,
+    ready: Ready = lambda broker: None,
 ) -> None:
     """Runs a broker and its coordinator until SIGINT or SIGTERM; BrokerStartError when they cannot start,
     BrokerStopError when they did not end cleanly, or ended because the coordinator failed.
     """
-    _log_to_stderr()
+    _log_to_stderr((overrides or {}).get("log.format"))
     _raise_descriptor_limit()
     async with AsyncExitStack() as stack:
         stopped = _stop_signal(stack)
         broker, coordinator = await _start_both(stack, data_dir, host, port, overrides)
-        ready(broker.bootstrap)
+        ready(broker)
         await _stopped_or_failed(stopped, coordinator)
 
 
@@ -227,13 +228,14 @@ def _raise_descriptor_limit() -> None:
         )
 
 
-def _log_to_stderr() -> None:
-    """Warnings and errors on standard error, unless the program has set up its logging itself."""
+def _log_to_stderr(log_format: str | None) -> None:
+    """Warnings and errors on standard error, as text or JSON, unless the program has set up its logging itself."""
     # What kazoo has to say (each attempt to connect) is of use only to those who ask for it.
     logging.getLogger("kazoo").addHandler(logging.NullHandler())
     logger = logging.getLogger("cluster")
     if not logger.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        handler.setFormatter(JsonFormatter() if log_format == "json" else text)
         logger.addHandler(handler)
         logger.setLevel(logging.WARNING)

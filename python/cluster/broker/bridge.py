@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from cluster.broker.context import Context, Request
@@ -31,8 +31,8 @@ class Source(Protocol):
     def take_requests(self) -> Sequence[Request]:
         """What waits."""
 
-    def take_log_lines(self) -> Sequence[tuple[int, str]]:
-        """What the data plane has to say."""
+    def take_log_lines(self) -> Sequence[tuple[int, str, Mapping[str, str]]]:
+        """What the data plane has to say, and its fields."""
 
 
 class Bridge:
@@ -70,8 +70,8 @@ class Bridge:
         self._flush_log()
 
     def _flush_log(self) -> None:
-        for level, text in self._source.take_log_lines():
-            log.log(level, "%s", text)
+        for level, text, fields in self._source.take_log_lines():
+            log.log(level, "%s", text, extra=fields)
 
     async def _serve(self, request: Request) -> None:
         """Answers a connection's requests until none waits."""
@@ -101,10 +101,26 @@ class Bridge:
         except KafkaProtocolError as error:
             code = error.code
         except Exception:
-            log.exception("a request failed: API %d version %d", request.api_key, request.api_version)
+            log.exception(
+                "a request failed: API %d version %d",
+                request.api_key,
+                request.api_version,
+                extra=_fields(request),
+            )
             code = UnknownServerError.code
         try:
             request.respond(handler.failure(request, code))
         except Exception:
-            log.exception("no answer fits the request that failed; its connection is closed")
+            log.exception(
+                "no answer fits the request that failed; its connection is closed", extra=_fields(request)
+            )
             request.close()
+
+
+def _fields(request: Request) -> dict[str, str]:
+    """Whose request it is, for those who search the log."""
+    return {
+        "connection": request.connection_id,
+        "client_id": request.client_id or "",
+        "listener": request.listener,
+    }

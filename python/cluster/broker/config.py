@@ -96,6 +96,12 @@ class BrokerConfig:
         return value if isinstance(value, int) else self.number("zookeeper.session.timeout.ms")
 
     @property
+    def metrics_listener(self) -> tuple[str, int] | None:
+        """Host and port of `metrics.listener`; None when there is none."""
+        text = self.text("metrics.listener")
+        return _http_address("metrics.listener", text) if text else None
+
+    @property
     def inter_broker_listener(self) -> str:
         """The name of the listener brokers use among themselves."""
         return self.text("inter.broker.listener.name") or _text(self.values["security.inter.broker.protocol"])
@@ -193,6 +199,14 @@ def _listeners(name: str, text: str, values: Mapping[str, Value]) -> tuple[Endpo
     return tuple(endpoints)
 
 
+def _http_address(name: str, text: str) -> tuple[str, int]:
+    scheme, separator, address = text.rpartition("://")
+    host, colon, port = address.removesuffix("/").removesuffix("/metrics").rpartition(":")
+    if scheme != ("http" if separator else "") or not colon or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(name, text, "http://HOST:PORT or HOST:PORT is needed")
+    return host.strip("[]"), int(port)
+
+
 def _advertised(values: Mapping[str, Value], listeners: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
     """What clients are told; a listener on every address advertises this host's name. Port 0 is filled in
     once bound.
@@ -246,6 +260,8 @@ def _cross_check(config: BrokerConfig) -> None:
             lag, config.number(lag), f"at most {most_lag}, {config.number(most_lag)}, is needed"
         )
     _check_listener_names(config)
+    if config.text("metrics.listener"):
+        _ = config.metrics_listener
     for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         time = config.values[name]
         if isinstance(time, int) and (time == 0 or time < -1):

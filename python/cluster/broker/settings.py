@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 
-from cluster.broker import _broker_table, _topic_table
+from cluster.broker import _broker_table, _own_table, _topic_table
 
 Value = bool | int | float | str | list[str] | None
 
@@ -158,8 +158,8 @@ def java_double(value: float) -> str:
 
 @cache
 def broker_settings() -> dict[str, Setting]:
-    """Every broker setting Kafka knows, by name."""
-    return _read(_broker_table.TABLE)
+    """Every broker setting Kafka knows, and our own, by name."""
+    return _read(_broker_table.TABLE) | _read(_own_table.TABLE)
 
 
 @cache

@@ -27,10 +27,11 @@ def run(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     overrides = pairs(options.override, "--override")
 
-    from cluster.broker import BrokerStartError, BrokerStopError, run_properties
+    from cluster.broker import Broker, BrokerStartError, BrokerStopError, run_properties
 
-    def ready(address: str) -> None:
-        print(f"logcore is ready\n  broker  {address}\nCtrl-C stops it.", flush=True)
+    def ready(broker: Broker) -> None:
+        metrics = f"  metrics {broker.metrics_address}\n" if broker.metrics_address else ""
+        print(f"logcore is ready\n  broker  {broker.bootstrap}\n{metrics}Ctrl-C stops it.", flush=True)
 
     try:
         asyncio.run(run_properties(options.properties, overrides=overrides, ready=ready))

@@ -46,13 +46,16 @@ def run(arguments: list[str]) -> int:
         raise CommandError(f"--port takes a number from 0 to 65535, not {options.port}", status=2)
     overrides = pairs(options.override, "--override")
 
-    from cluster.broker import BrokerStartError, BrokerStopError, run_embedded
+    from cluster.broker import Broker, BrokerStartError, BrokerStopError, run_embedded
 
-    def ready(address: str) -> None:
+    def ready(broker: Broker) -> None:
+        address = broker.bootstrap
+        metrics = f"  metrics {broker.metrics_address}\n" if broker.metrics_address else ""
         print(
             f"logcore is ready\n"
             f"  broker  {address}\n"
             f"  data    {options.data_dir.resolve()}\n"
+            f"{metrics}"
             f"  next    logcore topics --create --topic hello --bootstrap-server {address}\n"
             f"          logcore console-producer --topic hello --bootstrap-server {address}\n"
             f"          logcore console-consumer --topic hello --from-beginning --bootstrap-server {address}\n"

@@ -2,7 +2,7 @@
 
 Owns the published view only: the controller's driver puts a topic here once its partitions are open, and
 takes it out before they close, so a client never hears of a partition that does not answer. Lives on the
-event loop; not shared with other threads. Not persistent: it is built anew from the znodes at start.
+event loop; but for `snapshot`, not shared with other threads. Not persistent: it is built anew from the znodes at start.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ class MetadataCache:
     def topics(self) -> Iterable[TopicInfo]:
         """Every published topic, in no particular order."""
         return self._topics.values()
+
+    def snapshot(self) -> list[TopicInfo]:
+        """The published topics as they are now. Any thread may ask: they are never changed, only replaced."""
+        return list(self._topics.values())
 
     def names(self) -> Iterable[str]:
         """The names of the published topics."""

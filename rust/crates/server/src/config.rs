@@ -30,6 +30,8 @@ pub(crate) struct ServerConfig {
     pub(crate) receive_buffer_bytes: Option<usize>,
     /// `connections.max.idle.ms`; `None` is never.
     pub(crate) connection_idle_max: Option<Duration>,
+    /// `slow.request.log.ms`, ours; `None` is never.
+    pub(crate) slow_request: Option<Duration>,
     /// `queued.max.request.bytes`; `None` is no limit. Apache Kafka has none unless it is set; here a client that needs more
     /// than that at once only waits, and without it a thousand slow ones could have all of the machine's memory.
     pub(crate) request_memory: Option<usize>,
@@ -188,6 +190,8 @@ impl ServerConfig {
             send_buffer_bytes: of.buffer("socket.send.buffer.bytes")?,
             receive_buffer_bytes: of.buffer("socket.receive.buffer.bytes")?,
             connection_idle_max: of.duration("connections.max.idle.ms", Some(600_000), -1)?,
+            // Kafka's request log is off because it tells of every request. Ours tells of what no broker in order does.
+            slow_request: of.duration("slow.request.log.ms", Some(1000), -1)?,
             request_memory: of.request_memory()?,
             queued_requests_max: of.number("queued.max.requests", 500, 1, i32::MAX as usize)?,
             fetch_bytes_max: of.number("fetch.max.bytes", 57_671_680, 1024, i32::MAX as u64)?,

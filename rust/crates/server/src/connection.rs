@@ -19,10 +19,13 @@ use crate::api::{Outcome, fetch, list_offsets, native_versions, offset_for_leade
 use crate::connection_quotas::Seat;
 use crate::control::{Answer, ConnectionInfo, ControlRequest};
 use crate::frame::{Frame, FrameError, FrameReader};
+use crate::lines::Level;
 use crate::memory::Charge;
+use crate::metrics::Stages;
 use crate::quotas::Meter;
 use crate::response::Response;
 use crate::shared::Shared;
+use crate::slow;
 use crate::transport::Transport;
 
 /// How long a connection keeps a large buffer while nothing comes.
@@ -55,7 +58,8 @@ pub(crate) async fn serve(
     let Some(apis) = shared.apis.get() else {
         return;
     };
-    let id = info.id.clone();
+    let about = Arc::clone(&info);
+    let id = &about.id;
     let memory = Arc::clone(&shared.memory);
     let mut connection = Connection {
         shared,
@@ -68,17 +72,25 @@ pub(crate) async fn serve(
     };
     match connection.run().await {
         End::Quiet => {}
-        End::Idle => shared.lines.info(format!(
-            "connection {id} closed: idle for connections.max.idle.ms"
-        )),
-        End::GivesWay => shared.lines.info(format!(
-            "connection {id} closed: there are more than max.connections and it was the idlest"
-        )),
+        End::Idle => shared.lines.push_with(
+            Level::Info,
+            format!("connection {id} closed: idle for connections.max.idle.ms"),
+            about.fields(),
+        ),
+        End::GivesWay => shared.lines.push_with(
+            Level::Info,
+            format!(
+                "connection {id} closed: there are more than max.connections and it was the idlest"
+            ),
+            about.fields(),
+        ),
         End::Refused(reason) => {
             shared.metrics.connections_refused.add(1);
-            shared
-                .lines
-                .warning(format!("connection {id} closed: {reason}"));
+            shared.lines.push_with(
+                Level::Warning,
+                format!("connection {id} closed: {reason}"),
+                about.fields(),
+            );
         }
     }
 }
@@ -124,6 +136,7 @@ impl<T: Transport> Connection<'_, T> {
 
     /// Answers one frame and says for how many milliseconds the next one has to wait.
     async fn serve(&mut self, frame: Frame) -> Result<u32, End> {
+        let mut stages = Stages::begin();
         let size = frame.bytes.len();
         self.shared.metrics.network_bytes_in.add(size as u64 + 4);
         self.shared.connections.used(self.seat);
@@ -141,24 +154,33 @@ impl<T: Transport> Connection<'_, T> {
             header.client_id.as_deref(),
             is_exempt,
         );
+        let work = self.answer(&header, body, frame.charge, &meter, &mut stages);
         let Answered {
             outcome,
             memory,
             charge,
-        } = self
-            .unless_closed(
-                key,
-                meter.timed(self.answer(&header, body, frame.charge, &meter)),
-            )
-            .await?;
+        } = self.unless_closed(key, meter.timed(work)).await?;
+        stages.answered();
         if let Some(memory) = memory {
             self.reader.recycle(memory, charge);
         }
-        if let Some(response) = settle(&meter, &header, size, outcome)? {
-            meter.timed(self.send(&response)).await?;
-            meter.sent();
+        let errors = outcome.errors();
+        let settled = settle(&meter, &header, size, outcome);
+        stages.throttle = Duration::from_millis(meter.throttle_ms().into());
+        slow::tell(self.shared, &info, &header, &stages);
+        let sent = match settled {
+            Ok(Some(response)) => {
+                let sent = meter.timed(self.send(&response)).await;
+                sent.inspect(|()| meter.sent())
+            }
+            Ok(None) => Ok(()),
+            Err(end) => Err(end),
+        };
+        stages.sent();
+        if stages.is_named() {
+            self.shared.metrics.apis.record(&stages, &errors);
         }
-        Ok(meter.throttle_ms())
+        sent.map(|()| meter.throttle_ms())
     }
 
     /// Does what may have to wait, as long as there is somebody to answer. What can be done at once is done, for a peer that
@@ -212,18 +234,21 @@ impl<T: Transport> Connection<'_, T> {
         body: Bytes,
         charge: Charge,
         meter: &Meter<'_>,
+        stages: &mut Stages,
     ) -> Answered {
         let (key, version) = (header.api_key, header.api_version);
         if !self.apis.serves(key, version) {
-            return self.answer_unserved(header).into();
+            return self.answer_unserved(header, &body, stages).into();
         }
         self.shared.metrics.request(key);
+        stages.name(key, version, body.len());
         let message = match decode_request(key, version, &body) {
             Ok(message) => message,
             Err(error) => return Outcome::Close(format!("malformed request: {error}")).into(),
         };
         if key == produce::KEY {
-            let (outcome, kept) = produce::handle(self.shared, header, message, body, charge).await;
+            let (outcome, kept) =
+                produce::handle(self.shared, header, message, body, charge, stages).await;
             let (memory, charge) = kept.unzip();
             return Answered {
                 outcome,
@@ -235,7 +260,7 @@ impl<T: Transport> Connection<'_, T> {
         match (key, message.as_struct()) {
             (fetch::KEY, _) => {
                 drop(charge);
-                fetch::handle(self.shared, header, message, meter).await
+                fetch::handle(self.shared, header, message, meter, stages).await
             }
             (list_offsets::KEY, Some(request)) => {
                 list_offsets::handle(self.shared, header, request)
@@ -244,15 +269,16 @@ impl<T: Transport> Connection<'_, T> {
             (offset_for_leader_epoch::KEY, Some(request)) => {
                 offset_for_leader_epoch::handle(self.shared, header, request)
             }
-            _ => self.cross(header, message, charge, meter).await,
+            _ => self.cross(header, message, charge, meter, stages).await,
         }
         .into()
     }
 
     /// Kafka answers ApiVersions of any version and closes the connection for everything else it does not serve.
-    fn answer_unserved(&self, header: &RequestHeader) -> Outcome {
+    fn answer_unserved(&self, header: &RequestHeader, body: &[u8], stages: &mut Stages) -> Outcome {
         if header.api_key == api_versions::KEY && self.apis.serves(api_versions::KEY, 0) {
             self.shared.metrics.request(header.api_key);
+            stages.name(header.api_key, header.api_version, body.len());
             return api_versions::handle_unsupported(self.apis, header);
         }
         Outcome::Close(format!(
@@ -268,6 +294,7 @@ impl<T: Transport> Connection<'_, T> {
         message: Value,
         mut charge: Charge,
         meter: &Meter<'_>,
+        stages: &mut Stages,
     ) -> Outcome {
         charge.leave_lane();
         let (key, version) = (header.api_key, header.api_version);
@@ -276,16 +303,19 @@ impl<T: Transport> Connection<'_, T> {
         if !self.shared.control.put(request).await {
             return Outcome::Close("the server stops".to_owned());
         }
-        match answer.await {
-            Ok(Answer::Frame(frame, spent)) => {
-                meter.spent(spent);
-                Outcome::Respond(Response::from_frame(frame))
-            }
-            Ok(Answer::Close) => Outcome::Close(format!(
-                "the handler of API {key} version {version} asked for it"
-            )),
-            Err(_) => Outcome::Close(format!(
+        let Ok((answer, crossing)) = answer.await else {
+            return Outcome::Close(format!(
                 "the handler of API {key} version {version} gave no answer"
+            ));
+        };
+        stages.crossed(&crossing);
+        match answer {
+            Answer::Frame(frame, errors) => {
+                meter.spent(crossing.spent);
+                Outcome::Respond(Response::from_frame(frame, errors))
+            }
+            Answer::Close => Outcome::Close(format!(
+                "the handler of API {key} version {version} asked for it"
             )),
         }
     }

@@ -103,6 +103,15 @@ impl ConnectionQuotas {
         }
     }
 
+    /// How many connections are open, by listener.
+    pub(crate) fn open(&self) -> Vec<(String, u64)> {
+        let state = self.state.lock();
+        let listeners = state.listeners.iter();
+        listeners
+            .map(|(name, listener)| (name.to_string(), listener.open as u64))
+            .collect()
+    }
+
     /// Replaces the limits. Connections that are too many now are closed, the idlest first; not those of an address that
     /// has too many.
     pub(crate) fn update(&self, limits: ConnectionLimits) {

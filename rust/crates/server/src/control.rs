@@ -13,7 +13,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use logcore_protocol::{ProtocolError, RequestHeader, Value};
 
+use crate::lines::Fields;
 use crate::memory::Charge;
+use crate::metrics::ErrorCounts;
 use crate::response;
 use crate::wake::WakeFd;
 
@@ -21,7 +23,7 @@ use crate::wake::WakeFd;
 const TAKE_MAX: usize = 256;
 
 /// JoinGroup and SyncGroup are answered when others have come: most of their handlers' time is nobody's work.
-const WAITING_APIS: [i16; 2] = [11, 14];
+pub(crate) const WAITING_APIS: [i16; 2] = [11, 14];
 
 /// Where a request came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +38,16 @@ pub struct ConnectionInfo {
     pub principal: String,
 }
 
+impl ConnectionInfo {
+    /// What a log line about it tells a machine.
+    pub(crate) fn fields(&self) -> Fields {
+        vec![
+            ("connection", self.id.clone()),
+            ("listener", self.listener.clone()),
+        ]
+    }
+}
+
 /// A decoded request that waits for its answer.
 pub struct ControlRequest {
     /// Key, version, correlation id and client id.
@@ -43,19 +55,27 @@ pub struct ControlRequest {
     /// Where it came from.
     pub connection: Arc<ConnectionInfo>,
     body: Value,
+    taken: Instant,
     /// When its handler began.
     begun: Option<Instant>,
-    answer: Option<oneshot::Sender<Answer>>,
+    answer: Option<oneshot::Sender<(Answer, Crossing)>>,
     /// The memory of its body, which the handler has until it is done.
     _charge: Charge,
 }
 
 /// What becomes of a request.
 pub(crate) enum Answer {
-    /// A whole response frame, and the time its handler took.
-    Frame(Vec<u8>, Duration),
+    /// A whole response frame, and the error codes in it.
+    Frame(Vec<u8>, ErrorCounts),
     /// The connection is to be closed.
     Close,
+}
+
+/// When a request was taken out of the queue, when it was answered, and the time its handler worked.
+pub(crate) struct Crossing {
+    pub(crate) taken: Instant,
+    pub(crate) answered: Instant,
+    pub(crate) spent: Duration,
 }
 
 impl ControlRequest {
@@ -64,7 +84,7 @@ impl ControlRequest {
         connection: Arc<ConnectionInfo>,
         body: Value,
         charge: Charge,
-    ) -> (Self, oneshot::Receiver<Answer>) {
+    ) -> (Self, oneshot::Receiver<(Answer, Crossing)>) {
         let (answer, receiver) = oneshot::channel();
         let request = Self {
             header,
@@ -72,6 +92,7 @@ impl ControlRequest {
             body,
             begun: None,
             answer: Some(answer),
+            taken: Instant::now(),
             _charge: charge,
         };
         (request, receiver)
@@ -96,7 +117,7 @@ impl ControlRequest {
     /// When the message does not fit the API's response schema; the request is then still unanswered.
     pub fn respond(&mut self, message: &Value) -> Result<(), ProtocolError> {
         let frame = response::encode(&self.header, message)?;
-        self.send(Answer::Frame(frame, self.spent()));
+        self.send(Answer::Frame(frame, ErrorCounts::of(message)));
         Ok(())
     }
 
@@ -112,8 +133,13 @@ impl ControlRequest {
 
     fn send(&mut self, answer: Answer) {
         if let Some(sender) = self.answer.take() {
+            let crossing = Crossing {
+                taken: self.taken,
+                answered: Instant::now(),
+                spent: self.spent(),
+            };
             // The connection may have ended meanwhile; then nobody waits for the answer.
-            let _ = sender.send(answer);
+            let _ = sender.send((answer, crossing));
         }
     }
 }
@@ -147,14 +173,23 @@ impl ControlQueue {
         self.wake.clear();
         let mut receiver = self.receiver.lock();
         let mut taken = Vec::new();
+        let now = Instant::now();
         while taken.len() < TAKE_MAX {
             match receiver.try_recv() {
-                Ok(request) => taken.push(request),
+                Ok(request) => taken.push(ControlRequest {
+                    taken: now,
+                    ..request
+                }),
                 Err(_) => return taken,
             }
         }
         self.wake.signal();
         taken
+    }
+
+    /// How many requests wait to be taken.
+    pub(crate) fn len(&self) -> usize {
+        self.sender.max_capacity() - self.sender.capacity()
     }
 
     /// Refuses further requests and drops those nobody took, which closes their connections.

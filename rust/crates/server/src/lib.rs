@@ -14,6 +14,7 @@
 //! | `api` | one file per API |
 //! | `registry`, `purgatory`, `fetch_session` | partitions and leaders; long polls; KIP-227 |
 //! | `control`, `lines`, `wake` | requests and log lines on their way to Python |
+//! | `metrics`, `measurements`, `slow` | what is counted, how it is read, what took long |
 //! | `logs`, `housekeeping`, `moves`, `config` | directories, their upkeep, logs on their way between them, settings |
 //! | `admin` | what operators ask of logs: records deleted, directories and producers told, logs moved |
 //!
@@ -36,6 +37,7 @@ mod housekeeping;
 mod lines;
 mod listener;
 mod logs;
+mod measurements;
 mod memory;
 mod metrics;
 mod moves;
@@ -46,6 +48,7 @@ mod replicas;
 mod response;
 mod server;
 mod shared;
+mod slow;
 mod transport;
 mod wake;
 
@@ -54,8 +57,10 @@ pub use codes::ErrorCode;
 pub use config::Properties;
 pub use control::{ConnectionInfo, ControlRequest};
 pub use error::{Result, ServerError};
-pub use lines::{Level, LogLine};
+pub use lines::{Fields, Level, LogLine};
 pub use listener::ListenerSpec;
+pub use measurements::{Measurements, PartitionMeasurements};
+pub use metrics::{ApiMeasurements, HistogramValues};
 pub use quotas::ClientQuota;
 pub use registry::TopicId;
 pub use replicas::Replica;

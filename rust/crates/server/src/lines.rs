@@ -38,7 +38,12 @@ pub struct LogLine {
     pub level: Level,
     /// What happened, to what, and what to do.
     pub message: String,
+    /// What in it a machine may look for, by name: `connection`, `client_id`, `topic` and the like.
+    pub fields: Fields,
 }
+
+/// Names and values.
+pub type Fields = Vec<(&'static str, String)>;
 
 #[derive(Default)]
 struct Queue {
@@ -69,6 +74,10 @@ impl LogLines {
     }
 
     pub(crate) fn push(&self, level: Level, message: impl Into<String>) {
+        self.push_with(level, message, Fields::new());
+    }
+
+    pub(crate) fn push_with(&self, level: Level, message: impl Into<String>, fields: Fields) {
         let mut queue = self.queue.lock();
         if queue.lines.len() >= CAPACITY {
             queue.lines.pop_front();
@@ -77,6 +86,7 @@ impl LogLines {
         queue.lines.push_back(LogLine {
             level,
             message: message.into(),
+            fields,
         });
         drop(queue);
         self.wake.signal();
@@ -97,8 +107,19 @@ impl LogLines {
     /// A line that may come often: of those with one `key` the first is said, and then one a minute with the number of
     /// those that were not.
     pub(crate) fn seldom(&self, level: Level, key: &str, message: String) {
+        self.seldom_with(level, key, message, Fields::new);
+    }
+
+    /// The same with fields, made only for a line that is said.
+    pub(crate) fn seldom_with(
+        &self,
+        level: Level,
+        key: &str,
+        message: String,
+        fields: impl FnOnce() -> Fields,
+    ) {
         if let Some(message) = self.said_now(key, message, Instant::now()) {
-            self.push(level, message);
+            self.push_with(level, message, fields());
         }
     }
 
@@ -142,6 +163,7 @@ impl LogLines {
                     "{} older log lines were dropped: they came faster than they were read",
                     queue.dropped
                 ),
+                fields: Fields::new(),
             });
         }
         lines

@@ -13,6 +13,8 @@ use parking_lot::RwLock;
 use logcore_storage::{Log, StorageError};
 
 use crate::codes::ErrorCode;
+use crate::lines::Fields;
+use crate::metrics::{TOPIC_COUNTERS, TopicCounts};
 use crate::purgatory::{HasWaitingRoom, WaitingRoom};
 use crate::replicas::{Replica, Replicas};
 
@@ -58,6 +60,8 @@ pub(crate) struct Partition {
     pub(crate) topic_id: TopicId,
     pub(crate) index: i32,
     pub(crate) log: Arc<Log>,
+    /// What goes in and out.
+    pub(crate) counts: Arc<TopicCounts>,
     pub(crate) replicas: Arc<Replicas>,
     leadership: AtomicU64,
     room: Arc<WaitingRoom>,
@@ -70,6 +74,7 @@ impl Partition {
             topic_id,
             index,
             log,
+            counts: Arc::default(),
             replicas: Arc::default(),
             leadership: AtomicU64::new(Leadership::UNKNOWN.pack()),
             room: Arc::default(),
@@ -83,10 +88,19 @@ impl Partition {
             topic_id: self.topic_id,
             index: self.index,
             log,
+            counts: Arc::clone(&self.counts),
             replicas: Arc::clone(&self.replicas),
             leadership: AtomicU64::new(self.leadership.load(Ordering::Acquire)),
             room: Arc::clone(&self.room),
         }
+    }
+
+    /// What a log line about it tells a machine.
+    pub(crate) fn fields(&self) -> Fields {
+        vec![
+            ("topic", self.topic.to_string()),
+            ("partition", self.index.to_string()),
+        ]
     }
 
     pub(crate) fn leadership(&self) -> Leadership {
@@ -160,6 +174,8 @@ struct Topic {
 struct Tables {
     topics: HashMap<Arc<str>, Topic>,
     names: HashMap<TopicId, Arc<str>>,
+    /// What the partitions counted that are gone.
+    gone: TopicCounts,
 }
 
 /// The tables.
@@ -261,7 +277,13 @@ impl Registry {
                 id: partition.topic_id,
                 partitions: BTreeMap::new(),
             });
-        topic.partitions.insert(partition.index, partition);
+        let before = topic
+            .partitions
+            .insert(partition.index, Arc::clone(&partition));
+        // One whose log was moved goes on counting where it was.
+        if let Some(before) = before.filter(|it| !Arc::ptr_eq(&it.counts, &partition.counts)) {
+            partition.counts.absorb(&before.counts);
+        }
     }
 
     /// Removes a topic and returns its partitions; long polls on them are woken.
@@ -269,6 +291,9 @@ impl Registry {
         let mut tables = self.0.write();
         let removed = tables.topics.remove(topic)?;
         tables.names.remove(&removed.id);
+        for partition in removed.partitions.values() {
+            tables.gone.absorb(&partition.counts);
+        }
         drop(tables);
         let partitions: Vec<_> = removed.partitions.into_values().collect();
         for partition in &partitions {
@@ -298,6 +323,14 @@ impl Registry {
         topics
             .flat_map(|topic| topic.partitions.values().cloned())
             .collect()
+    }
+
+    /// Every partition as above, and what those counted that are gone: together they never go back.
+    pub(crate) fn all_and_gone(&self) -> (Vec<Arc<Partition>>, [u64; TOPIC_COUNTERS]) {
+        let tables = self.0.read();
+        let topics = tables.topics.values();
+        let all = topics.flat_map(|topic| topic.partitions.values().cloned());
+        (all.collect(), tables.gone.values())
     }
 
     /// How many partitions there are.

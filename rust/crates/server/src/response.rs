@@ -13,6 +13,7 @@ use logcore_protocol::{
 };
 use logcore_storage::LogSlice;
 
+use crate::metrics::ErrorCounts;
 use crate::transport::Transport;
 
 /// The field that tells a client how long it is not heard.
@@ -24,20 +25,28 @@ pub(crate) struct Response {
     bytes: Vec<u8>,
     /// By rising position; as many as there are gaps.
     parts: Vec<(Gap, LogSlice)>,
+    /// The error codes in it.
+    errors: ErrorCounts,
 }
 
 impl Response {
     /// A response without file ranges.
     pub(crate) fn new(header: &RequestHeader, message: &Value) -> Result<Self, ProtocolError> {
-        Ok(Self::from_frame(encode(header, message)?))
+        let errors = ErrorCounts::of(message);
+        Ok(Self::from_frame(encode(header, message)?, errors))
     }
 
-    /// A frame that was encoded elsewhere.
-    pub(crate) fn from_frame(bytes: Vec<u8>) -> Self {
+    /// A frame that was encoded elsewhere, and the error codes in it.
+    pub(crate) fn from_frame(bytes: Vec<u8>, errors: ErrorCounts) -> Self {
         Self {
             bytes,
             parts: Vec::new(),
+            errors,
         }
+    }
+
+    pub(crate) fn errors(&self) -> &ErrorCounts {
+        &self.errors
     }
 
     /// A response whose `records` are gaps, one for each slice, in order.
@@ -56,6 +65,7 @@ impl Response {
         Ok(Self {
             bytes,
             parts: gaps.into_iter().zip(slices).collect(),
+            errors: ErrorCounts::of(message),
         })
     }
 
@@ -77,8 +87,8 @@ impl Response {
         }
         let bytes = Bytes::from(self.bytes);
         match with_throttle_time(header, bytes.clone(), throttle_ms) {
-            Some(bytes) => Self::from_frame(bytes),
-            None => Self::from_frame(bytes.into()),
+            Some(bytes) => Self::from_frame(bytes, self.errors),
+            None => Self::from_frame(bytes.into(), self.errors),
         }
     }
 

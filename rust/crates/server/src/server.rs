@@ -24,8 +24,9 @@ use crate::housekeeping::Housekeeping;
 use crate::lines::{LogLine, LogLines};
 use crate::listener::{self, ListenerSpec};
 use crate::logs::Logs;
+use crate::measurements::Measurements;
 use crate::memory::RequestMemory;
-use crate::metrics::Metrics;
+use crate::metrics::{Idle, Metrics};
 use crate::moves::Moves;
 use crate::purgatory::{HasWaitingRoom, Purgatory};
 use crate::quotas::{ClientQuota, ClientQuotas};
@@ -103,6 +104,7 @@ pub struct Server {
     wake: Arc<WakeFd>,
     state: Mutex<State>,
     housekeeping: Mutex<Option<Housekeeping>>,
+    idle: Idle,
     /// Topics' own settings. One change to the partitions at a time: what is on disk and what is registered change together.
     changes: Mutex<HashMap<String, Properties>>,
     pub(crate) moves: Arc<Moves>,
@@ -161,6 +163,7 @@ impl Server {
             wake,
             state: Mutex::new(State::Opened),
             housekeeping: Mutex::new(Some(housekeeping)),
+            idle: Idle::new(),
             changes: Mutex::default(),
             moves,
             owner: std::process::id(),
@@ -478,6 +481,19 @@ impl Server {
     /// How many requests of each API came, by key.
     pub fn request_counts(&self) -> Vec<(i16, u64)> {
         self.shared.metrics.requests()
+    }
+
+    /// Everything that is counted and measured. Waits for no request and keeps none waiting.
+    pub fn measurements(&self) -> Measurements {
+        let mut measurements = Measurements::read(&self.shared);
+        if let State::Running(Running { runtime, .. }) = &*self.state.lock() {
+            let threads = runtime.metrics();
+            let gauges = &mut measurements.gauges;
+            gauges.push(("network_idle", self.idle.share(&threads)));
+            gauges.push(("network_busy_seconds", Idle::busy(&threads).as_secs_f64()));
+            gauges.push(("network_threads", threads.num_workers() as f64));
+        }
+        measurements
     }
 
     fn dynamic(&self) -> Arc<DynamicConfig> {

@@ -11,6 +11,7 @@ use logcore_protocol::{Direction, RequestHeader, Struct, Value};
 use super::{Fields, Outcome, native_versions, response_message};
 use crate::codes::ErrorCode;
 use crate::error::{Result, ServerError};
+use crate::metrics::ErrorCounts;
 use crate::response::{self, Response};
 
 pub(crate) const KEY: i16 = logcore_protocol::API_VERSIONS;
@@ -76,7 +77,9 @@ pub(crate) fn handle_unsupported(table: &ApiTable, header: &RequestHeader) -> Ou
     message.set("error_code", ErrorCode::UNSUPPORTED_VERSION.0);
     add_entries(&mut message, table.entries().filter(|(key, _)| *key == KEY));
     response::encode_as(header, 0, &message.into())
-        .map(Response::from_frame)
+        .map(|frame| {
+            Response::from_frame(frame, ErrorCounts::one(ErrorCode::UNSUPPORTED_VERSION.0))
+        })
         .into()
 }
 

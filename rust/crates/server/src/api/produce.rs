@@ -9,7 +9,7 @@
 
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 
@@ -21,6 +21,7 @@ use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
 use crate::lines::Level;
 use crate::memory::Charge;
+use crate::metrics::Stages;
 use crate::purgatory::{HasWaitingRoom, Looked, NO_BYTES, Wait};
 use crate::registry::{Leadership, Partition};
 use crate::response::Response;
@@ -74,6 +75,12 @@ struct Done {
     leader: Option<Leadership>,
 }
 
+impl Done {
+    fn records(&self) -> u64 {
+        (self.last_offset - self.base_offset + 1).unsigned_abs()
+    }
+}
+
 struct Refused {
     code: ErrorCode,
     /// Which records are why.
@@ -108,6 +115,7 @@ pub(crate) async fn handle(
     message: Value,
     frame: Bytes,
     charge: Charge,
+    stages: &mut Stages,
 ) -> (Outcome, Option<(BytesMut, Charge)>) {
     let request = parse(shared, &message, &frame);
     drop(message);
@@ -119,8 +127,10 @@ pub(crate) async fn handle(
     let mut kept = Some((memory, charge));
     if request.acks == ALL && !settle(shared, &request, &mut results) {
         kept = None;
+        let began = Instant::now();
         // Rare and large: it is not a part of every connection's memory.
         Box::pin(wait_for_replicas(shared, &request, &mut results)).await;
+        stages.remote = began.elapsed();
     }
     let failed = results.iter().filter(|result| code_of(result).is_some());
     shared.metrics.failed_produces.add(failed.count() as u64);
@@ -295,6 +305,22 @@ fn append_part(
     if !(ALL..=1).contains(&acks) {
         return Err(ErrorCode::INVALID_REQUIRED_ACKS.into());
     }
+    let bytes = records.len() as u64;
+    let done = append_well_formed(shared, place, acks, is_legacy, &mut records[..size]);
+    match &done {
+        Ok(done) => place.counts.produced(done.records(), bytes),
+        Err(refused) => place.counts.produce_refused(refused.code, bytes),
+    }
+    done
+}
+
+fn append_well_formed(
+    shared: &Shared,
+    place: &Partition,
+    acks: i16,
+    is_legacy: bool,
+    records: &mut [u8],
+) -> Result<Done> {
     if INTERNAL_TOPICS.contains(&&*place.topic) {
         return Err(ErrorCode::INVALID_TOPIC_EXCEPTION.into());
     }
@@ -302,15 +328,8 @@ fn append_part(
         leader: Some(place.leadership()),
         ..code.into()
     })?;
-    append_led(
-        shared,
-        place,
-        leadership,
-        acks,
-        is_legacy,
-        &mut records[..size],
-    )
-    .map_err(|refused| with_log_start(place, refused))
+    append_led(shared, place, leadership, acks, is_legacy, records)
+        .map_err(|refused| with_log_start(place, refused))
 }
 
 fn append_led(
@@ -333,14 +352,19 @@ fn append_led(
         check_base_offsets(records)?;
         write(shared, place, leadership, records)
     }?;
-    Ok(Done {
+    let done = Done {
         base_offset: appended.first_offset,
         last_offset: appended.last_offset,
         log_append_time: appended.log_append_time,
         log_start_offset: appended.log_start_offset,
         acknowledged: None,
         leader: None,
-    })
+    };
+    if is_legacy {
+        let count = &place.counts.produce_message_conversions;
+        count.add(done.records());
+    }
+    Ok(done)
 }
 
 /// Kafka tells where the log begins, unless what went wrong is one of these (`ReplicaManager.appendToLocalLog`).
@@ -451,12 +475,16 @@ fn refuse_append(shared: &Shared, place: &Partition, error: StorageError) -> Ref
     let partition = format!("{}-{}", place.topic, place.index);
     let text = format!("Produce to {partition} refused: {error}");
     if error.is_storage_failure() {
-        shared.lines.seldom(Level::Error, &text.clone(), text);
+        shared
+            .lines
+            .seldom_with(Level::Error, &text.clone(), text, || place.fields());
         return code.into();
     }
     // The text tells positions and numbers, so it is not the key.
     let key = format!("refused {partition} {}", code.0);
-    shared.lines.seldom(Level::Warning, &key, text);
+    shared
+        .lines
+        .seldom_with(Level::Warning, &key, text, || place.fields());
     let faults = match error {
         StorageError::InvalidRecords(faults) => Some(faults),
         _ => None,

@@ -1,7 +1,7 @@
 //! Looking into the logs for a Fetch, and waiting until there is enough.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use logcore_records::Compression;
 use logcore_storage::{AbortedTxn, LogSlice, StorageError};
@@ -9,6 +9,7 @@ use logcore_storage::{AbortedTxn, LogSlice, StorageError};
 use crate::codes::ErrorCode;
 use crate::fetch_session::Wanted;
 use crate::lines::Level;
+use crate::metrics::Stages;
 use crate::purgatory::{HasWaitingRoom, Looked, Wait};
 use crate::registry::{Leadership, Partition, TopicRef};
 use crate::shared::Shared;
@@ -81,7 +82,12 @@ pub(super) type Look = Result<Found, Refused>;
 
 impl Terms {
     /// Looks at every partition; when that is too little and nothing is wrong, waits for appends and looks again.
-    pub(super) async fn look_or_wait(&self, shared: &Shared, wanted: &[Wanted]) -> Vec<Look> {
+    pub(super) async fn look_or_wait(
+        &self,
+        shared: &Shared,
+        wanted: &[Wanted],
+        stages: &mut Stages,
+    ) -> Vec<Look> {
         let looks = self.look(shared, wanted);
         self.note_fetches(shared, wanted, &looks);
         let unknown = count_unknown(&looks);
@@ -104,10 +110,13 @@ impl Terms {
             let missing = self.missing(&found, unknown);
             Looked { found, missing }
         };
-        wait.until(places.collect(), look).await
+        let began = Instant::now();
+        let looks = wait.until(places.collect(), look).await;
+        stages.remote = began.elapsed();
+        looks
     }
 
-    fn is_follower(&self) -> bool {
+    pub(super) fn is_follower(&self) -> bool {
         self.replica_id >= 0
     }
 
@@ -360,10 +369,11 @@ fn diverging(place: &Partition, wanted: &Wanted) -> Result<Option<(i32, i64)>, R
 fn failed(shared: &Shared, place: &Partition, error: &StorageError) -> Refused {
     if error.is_storage_failure() {
         let partition = format!("{}-{}", place.topic, place.index);
-        shared.lines.seldom(
+        shared.lines.seldom_with(
             Level::Error,
             &format!("fetch {partition} {:?}", std::mem::discriminant(error)),
             format!("Fetch of {partition} failed: {error}"),
+            || place.fields(),
         );
     }
     ErrorCode(error.kafka_code()).into()

@@ -19,6 +19,7 @@ use self::look::{Found, Look, Refused, Terms};
 use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
 use crate::fetch_session::{NO_SESSION, SessionRequest, Told, Wanted};
+use crate::metrics::Stages;
 use crate::quotas::Meter;
 use crate::registry::TopicRef;
 use crate::response::Response;
@@ -39,6 +40,7 @@ pub(crate) async fn handle(
     header: &RequestHeader,
     message: Value,
     meter: &Meter<'_>,
+    stages: &mut Stages,
 ) -> Outcome {
     let Some(request) = message.as_struct() else {
         unreachable!("a decoded request is a struct");
@@ -54,11 +56,14 @@ pub(crate) async fn handle(
         Ok(context) => context,
         Err(code) => return answer_error(header, code, NO_SESSION),
     };
-    let looks = terms.look_or_wait(shared, context.wanted()).await;
-    if !meter.fetched(size(&looks)) {
-        return answer_throttled(header, shared.sessions.still(&context));
+    stages.from_follower = terms.is_follower();
+    let looks = terms.look_or_wait(shared, context.wanted(), stages).await;
+    // Replicas are no clients.
+    if !is_follower && !meter.fetched(size(&looks)) {
+        let session = shared.sessions.still(&context);
+        return answer_throttled(header, session, context.session_id());
     }
-    count(shared, &looks);
+    count(shared, &terms, context.wanted(), &looks);
     let told: Vec<Told<'_>> = looks.iter().map(tell).collect();
     match shared
         .sessions
@@ -143,10 +148,23 @@ fn size(looks: &[Look]) -> u64 {
     slices.map(|slice| slice.len).sum()
 }
 
-fn count(shared: &Shared, looks: &[Look]) {
+/// Counts by topic what is answered; followers' bytes are not clients'.
+fn count(shared: &Shared, terms: &Terms, wanted: &[Wanted], looks: &[Look]) {
     shared.metrics.fetched_bytes.add(size(looks));
-    let failed = looks.iter().filter(|look| look.is_err()).count();
-    shared.metrics.failed_fetches.add(failed as u64);
+    for (wanted, look) in wanted.iter().zip(looks) {
+        match look {
+            Ok(found) => {
+                let bytes = found.slice.as_ref().map_or(0, |slice| slice.len);
+                found.place.counts.fetched(bytes, terms.is_follower());
+            }
+            Err(refused) => {
+                shared.metrics.failed_fetches.add(1);
+                if let Ok(place) = shared.registry.resolve(&wanted.topic, wanted.index) {
+                    place.counts.fetch_refused(refused.code);
+                }
+            }
+        }
+    }
 }
 
 fn tell(look: &Look) -> Told<'_> {
@@ -173,14 +191,18 @@ fn tell(look: &Look) -> Told<'_> {
 }
 
 /// A client above its quota gets an empty response and may ask again later (KIP-219).
-fn answer_throttled(header: &RequestHeader, session: Result<i32, ErrorCode>) -> Outcome {
+fn answer_throttled(
+    header: &RequestHeader,
+    session: Result<i32, ErrorCode>,
+    session_id: i32,
+) -> Outcome {
     match session {
         Ok(id) => {
             let mut message = response_message(KEY);
             message.set("session_id", id);
             Response::new(header, &message.into()).into()
         }
-        Err(code) => answer_error(header, code, NO_SESSION),
+        Err(code) => answer_error(header, code, session_id),
     }
 }
 

@@ -1,6 +1,33 @@
-//! Counters, read by Python as a dictionary. Relaxed atomics: they order nothing and cost next to nothing.
+//! What is counted while requests are served, for Python to read. Relaxed atomics: they order nothing and cost next to nothing.
+//!
+//! | room | what |
+//! |---|---|
+//! | `stages` | where one request's time goes; carried by its connection |
+//! | `api` | requests, errors and times by API |
+//! | `topic` | what goes in and out by topic; hangs on each partition |
+//! | `histogram`, `errors` | fixed buckets; the error codes in a response |
+//! | `idle` | how busy the network threads are |
+//!
+//! Source of the names and of what they mean: `RequestMetrics`, `BrokerTopicMetrics`. A crash loses it all, as a restart of
+//! Kafka does.
+
+mod api;
+mod errors;
+mod histogram;
+mod idle;
+mod stages;
+mod topic;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use self::api::ApiMeasurements;
+pub(crate) use self::api::{Apis, STAGE_NAMES};
+pub(crate) use self::errors::ErrorCounts;
+pub use self::histogram::HistogramValues;
+pub(crate) use self::histogram::{SIZE_BOUNDS, TIME_BOUNDS_MS};
+pub(crate) use self::idle::Idle;
+pub(crate) use self::stages::Stages;
+pub(crate) use self::topic::{TOPIC_COUNTER_NAMES, TOPIC_COUNTERS, TopicCounts, add};
 
 /// Keys above this are counted together; Kafka's own keys end far below.
 const API_KEYS: usize = 128;
@@ -27,6 +54,8 @@ pub(crate) struct Metrics {
     pub(crate) connections_refused: Counter,
     /// Connections open now.
     pub(crate) connections: Counter,
+    /// Requests that are over, by API.
+    pub(crate) apis: Apis,
     requests: [AtomicU64; API_KEYS],
 }
 
@@ -61,6 +90,7 @@ impl Default for Metrics {
             connections_accepted: Counter::default(),
             connections_refused: Counter::default(),
             connections: Counter::default(),
+            apis: Apis::default(),
             requests: [const { AtomicU64::new(0) }; API_KEYS],
         }
     }

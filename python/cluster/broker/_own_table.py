@@ -1,0 +1,7 @@
+"""The settings of this broker that Kafka does not have, in the form of `_broker_table`."""
+
+TABLE = """
+log.format string text text|json s
+metrics.listener string ~ - s
+slow.request.log.ms long 1000 -1.. s
+"""

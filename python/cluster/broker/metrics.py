@@ -1,0 +1,267 @@
+"""What Prometheus is told: the data plane's measurements and the cluster's state, under the names operators know.
+
+The names are those that come out of the rule files most dashboards for Kafka are built on: `example_configs/
+kafka-2_0_0.yml` of prometheus/jmx_exporter and `packaging/examples/metrics/kafka-metrics.yaml` of
+strimzi/strimzi-kafka-operator. Both make `kafka_DOMAIN_TYPE_NAME` of an MBean's name, in lower case, with its
+other keys as labels, `PerSec` meters as counters ending in `_total`, and what ends in `Percent` a share from 0 to 1.
+The times are histograms here, where those files make gauges with a `quantile`. Names that begin with `logcore_` are ours.
+
+Called on the threads of the metrics listener, never on the event loop. Reads what any thread may read and changes nothing. A part
+of the broker that has not started yet is left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, cast
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
+
+from cluster.broker.parts import Parts
+from cluster.errors import for_code
+from cluster.model import NO_LEADER, TopicInfo
+
+if TYPE_CHECKING:
+    from logcore._native import LoadProgress, Measurements
+
+_Partition = tuple[str, int, int, int, int, int, bool, bool]
+"""As `Measurements.partitions` has them."""
+
+_YIELD_EVERY = 200
+"""So many samples are written between two moments at which other threads may run: about a millisecond."""
+
+_TOPIC = "kafka_server_brokertopicmetrics"
+_REQUEST = "kafka_network_requestmetrics"
+_REPLICAS = "kafka_server_replicamanager"
+_CONTROLLER = "kafka_controller_kafkacontroller"
+_PURGATORY = "kafka_server_delayedoperationpurgatory"
+
+_GAUGES = {
+    "network_idle": (
+        "kafka_network_socketserver_networkprocessoravgidle_percent",
+        "Share of their time, 0 to 1, in which the network threads had nothing to do.",
+    ),
+    "request_queue_size": ("kafka_network_requestchannel_requestqueuesize", "Requests waiting for Python."),
+    "fetch_sessions": (
+        "kafka_server_fetchsessioncache_numincrementalfetchsessions",
+        "Incremental fetch sessions (KIP-227).",
+    ),
+    "offline_log_dirs": (
+        "kafka_log_logmanager_offlinelogdirectorycount",
+        "Log directories whose disk failed.",
+    ),
+    "network_threads": ("logcore_network_threads", "Threads that serve connections."),
+    "recovered_bytes": ("logcore_recovered_bytes", "Bytes this start checked in logs that were not closed."),
+}
+_COUNTERS = {
+    "connections_accepted": ("logcore_connections_accepted", "Connections accepted."),
+    "connections_refused": ("logcore_connections_refused", "Connections closed because of what they sent."),
+    "network_bytes_in": ("logcore_network_bytes_in", "Bytes of requests."),
+    "network_bytes_out": ("logcore_network_bytes_out", "Bytes of responses."),
+    "network_busy_seconds": ("logcore_network_busy_seconds", "Seconds the network threads worked."),
+}
+_TOPIC_HELP = {
+    "BytesIn": "Bytes of record batches taken from clients.",
+    "BytesOut": "Bytes of record batches sent to consumers.",
+    "BytesRejected": "Bytes refused as larger than max.message.bytes.",
+    "MessagesIn": "Records taken from clients.",
+    "FailedProduceRequests": "Partitions of Produce requests refused, but for reasons in the course of things.",
+    "FailedFetchRequests": "Partitions of Fetch requests refused, but for reasons in the course of things.",
+    "TotalProduceRequests": "Partitions of Produce requests.",
+    "TotalFetchRequests": "Partitions of Fetch requests.",
+    "ProduceMessageConversions": "Records converted from an older format.",
+}
+_STAGE_HELP = {
+    "RequestQueueTimeMs": "Milliseconds in the queue to Python; 0 for what is answered without it.",
+    "LocalTimeMs": "Milliseconds of the broker's own work.",
+    "RemoteTimeMs": "Milliseconds of waiting for data, replicas or members of a group.",
+    "ThrottleTimeMs": "Milliseconds the client was made to wait by a quota.",
+    "ResponseQueueTimeMs": "Milliseconds from Python's answer to the connection.",
+    "ResponseSendTimeMs": "Milliseconds of sending, which takes as long as the client takes to read.",
+    "TotalTimeMs": "Milliseconds from the whole request to the whole response.",
+}
+
+
+class BrokerCollector(Collector):
+    """Makes the metric families of one scrape."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family; long ones let other threads run in between."""
+        for metric in self._families():
+            # Only iterated over, so whatever iterates will do.
+            metric.samples = cast(list[Sample], _Considerate(metric.samples))
+            yield metric
+
+    def _families(self) -> Iterator[Metric]:
+        parts = self._parts
+        yield _gauge(
+            "kafka_server_kafkaserver_brokerstate", "Kafka's BrokerState; 3 is running.", parts.state
+        )
+        uptime = time.monotonic() - parts.began
+        yield _gauge("logcore_uptime_seconds", "Seconds since the broker's start began.", uptime)
+        if parts.loading is not None:
+            yield from _loading(parts.loading)
+        if parts.server is not None:
+            measured = parts.server.measurements()
+            yield from _requests(measured)
+            yield from _topics(measured)
+            yield from _server(measured)
+            yield from _logs(measured)
+            yield from _replicas(measured, self._topics())
+        if parts.controller is not None:
+            yield from _cluster(self._topics(), parts.controller.active)
+
+    def _topics(self) -> list[TopicInfo]:
+        return self._parts.metadata.snapshot() if self._parts.metadata is not None else []
+
+
+class _Considerate:
+    """Samples; who iterates over them gives the interpreter to threads that wait for it, now and then.
+
+    Otherwise each of the event loop's turns during a scrape would wait for the interpreter's switch interval.
+    """
+
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self._samples = samples
+
+    def __iter__(self) -> Iterator[Sample]:
+        for number, sample in enumerate(self._samples, 1):
+            yield sample
+            if number % _YIELD_EVERY == 0:
+                time.sleep(0)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _loading(loading: LoadProgress) -> Iterator[Metric]:
+    left = loading.logs_total - loading.logs_done
+    yield _gauge("kafka_log_logmanager_remaininglogstorecover", "Logs that are not loaded yet.", left)
+    yield _gauge("logcore_recovery_bytes", "Bytes that recovery has to read.", loading.bytes_total)
+    yield _gauge("logcore_recovery_checked_bytes", "Bytes that recovery has read.", loading.bytes_checked)
+
+
+def _requests(measured: Measurements) -> Iterator[Metric]:
+    requests = CounterMetricFamily(
+        f"{_REQUEST}_requests", "Requests answered.", labels=["request", "version"]
+    )
+    errors = CounterMetricFamily(f"{_REQUEST}_errors", "Error codes answered.", labels=["request", "error"])
+    sizes = HistogramMetricFamily(f"{_REQUEST}_requestbytes", "Bytes of requests.", labels=["request"])
+    stages = [
+        HistogramMetricFamily(f"{_REQUEST}_{stage.lower()}", _STAGE_HELP[stage], labels=["request"])
+        for stage in measured.stages
+    ]
+    time_bounds = [*map(floatToGoString, measured.time_bounds), "+Inf"]
+    size_bounds = [*map(floatToGoString, measured.size_bounds), "+Inf"]
+    for name, versions, codes, times, (counts, total) in measured.apis:
+        for version, count in versions:
+            requests.add_metric([name, str(version)], count)
+        for code, count in codes:
+            errors.add_metric([name, _error_name(code)], count)
+        for family, (cumulative, milliseconds) in zip(stages, times, strict=True):
+            family.add_metric([name], list(zip(time_bounds, cumulative, strict=True)), milliseconds)
+        sizes.add_metric([name], list(zip(size_bounds, counts, strict=True)), total)
+    yield from (requests, errors, sizes, *stages)
+
+
+def _error_name(code: int) -> str:
+    return for_code(code).name if code else "NONE"
+
+
+def _topics(measured: Measurements) -> Iterator[Metric]:
+    for index, name in enumerate(measured.topic_counters):
+        family = CounterMetricFamily(f"{_TOPIC}_{name.lower()}", _TOPIC_HELP[name], labels=["topic"])
+        family.add_metric([], measured.all_topics[index])
+        for topic, counts in measured.topics:
+            family.add_metric([topic], counts[index])
+        yield family
+
+
+def _server(measured: Measurements) -> Iterator[Metric]:
+    connections = GaugeMetricFamily(
+        "kafka_server_socket_server_metrics_connection_count", "Connections open.", labels=["listener"]
+    )
+    for listener, open_now in measured.connections:
+        connections.add_metric([listener], open_now)
+    yield connections
+    gauges = measured.gauges
+    for name, value in gauges.items():
+        if name in _GAUGES:
+            yield _gauge(*_GAUGES[name], value)
+        elif name in _COUNTERS:
+            metric, text = _COUNTERS[name]
+            yield CounterMetricFamily(metric, text, value=value)
+    waiting = {"Fetch": gauges["delayed_fetches"], "Produce": gauges["delayed_produces"]}
+    for metric, text in (("purgatorysize", "Requests watched"), ("numdelayedoperations", "Requests waiting")):
+        family = GaugeMetricFamily(
+            f"{_PURGATORY}_{metric}", f"{text} in the purgatory.", labels=["delayedOperation"]
+        )
+        for operation, count in waiting.items():
+            family.add_metric([operation], count)
+        yield family
+
+
+def _logs(measured: Measurements) -> Iterator[Metric]:
+    columns = (
+        ("size", "Bytes of a partition's segments."),
+        ("numlogsegments", "Segments of a partition."),
+        ("logstartoffset", "First offset of a partition that is still there."),
+        ("logendoffset", "Offset the next record of a partition gets."),
+    )
+    partitions = measured.partitions
+    for column, (name, text) in enumerate(columns, 2):
+        family = GaugeMetricFamily(f"kafka_log_log_{name}", text)
+        family.samples = cast(list[Sample], _of_partitions(family.name, partitions, column))
+        yield family
+
+
+def _of_partitions(name: str, partitions: Sequence[_Partition], column: int) -> Iterator[Sample]:
+    """Thousands, so each is made when it is written, and none is kept for the garbage collector to look at."""
+    for values in partitions:
+        labels = {"topic": values[0], "partition": str(values[1])}
+        yield Sample(name, labels, _number(values[column]))
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, int)
+    return value
+
+
+def _replicas(measured: Measurements, topics: Sequence[TopicInfo]) -> Iterator[Metric]:
+    led = {(topic, index) for topic, index, *_, leads, _ in measured.partitions if leads}
+    states = [
+        (len(state.isr), len(topic.assignment[index].replicas))
+        for topic in topics
+        for index, state in topic.partitions.items()
+        if (topic.name, index) in led
+    ]
+    offline = sum(failed for *_, failed in measured.partitions) + measured.gauges["offline_logs"]
+    for name, text, value in (
+        ("partitioncount", "Partitions with a replica here.", len(measured.partitions)),
+        ("leadercount", "Partitions this broker leads.", len(led)),
+        ("underreplicatedpartitions", "Led partitions that lack replicas.", sum(i < n for i, n in states)),
+        ("offlinereplicacount", "Replicas whose log failed.", offline),
+    ):
+        yield _gauge(f"{_REPLICAS}_{name}", text, value)
+
+
+def _cluster(topics: Sequence[TopicInfo], active: bool) -> Iterator[Metric]:
+    """Only the active controller knows; the others say 0, as Kafka's do."""
+    partitions = [state for topic in topics for state in topic.partitions.values()]
+    offline = sum(state.leader == NO_LEADER for state in partitions)
+    values: Iterable[tuple[str, str, int]] = (
+        ("activecontrollercount", "1 on the active controller.", 1),
+        ("offlinepartitionscount", "Partitions without a leader.", offline),
+        ("globaltopiccount", "Topics of the cluster.", len(topics)),
+        ("globalpartitioncount", "Partitions of the cluster.", len(partitions)),
+    )
+    for name, text, value in values:
+        yield _gauge(f"{_CONTROLLER}_{name}", text, value if active else 0)

@@ -1,0 +1,37 @@
+"""A broker as those see it who measure it: how far its start or stop is, and the parts that are there.
+
+Set by the broker on the event loop, one field after the other; read by the threads of the metrics listener.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cluster.controller import Controller, MetadataCache
+    from logcore._native import LoadProgress, Server
+
+
+class BrokerState(IntEnum):
+    """Kafka's `BrokerState`."""
+
+    NOT_RUNNING = 0
+    STARTING = 1
+    RECOVERY = 2
+    RUNNING = 3
+    SHUTTING_DOWN = 7
+
+
+@dataclass(slots=True)
+class Parts:
+    """What there is of a broker; None is not there yet."""
+
+    state: BrokerState = BrokerState.NOT_RUNNING
+    loading: LoadProgress | None = None
+    server: Server | None = None
+    metadata: MetadataCache | None = None
+    controller: Controller | None = None
+    began: float = field(default_factory=time.monotonic)

@@ -1,0 +1,264 @@
+//! Counts and times by API (`RequestMetrics`).
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use logcore_protocol::{Direction, schema};
+
+use super::errors::ErrorCounts;
+use super::histogram::{Histogram, HistogramValues};
+use super::stages::Stages;
+
+/// Keys above this are counted together; Kafka's own keys end far below.
+const API_KEYS: usize = 128;
+/// Versions above this are counted together.
+const VERSIONS: usize = 32;
+/// Codes outside -1..=158 are counted as -1; Kafka's end far below.
+const CODES: usize = 160;
+const FETCH: i16 = 1;
+
+/// The stages' names, as `RequestMetrics` has them, in the order of [`ApiMeasurements::times`].
+pub(crate) const STAGE_NAMES: [&str; 7] = [
+    "RequestQueueTimeMs",
+    "LocalTimeMs",
+    "RemoteTimeMs",
+    "ThrottleTimeMs",
+    "ResponseQueueTimeMs",
+    "ResponseSendTimeMs",
+    "TotalTimeMs",
+];
+
+/// One API's counters; about 4 KB.
+struct Api {
+    requests: [AtomicU64; VERSIONS],
+    errors: [AtomicU64; CODES],
+    /// Requests that waited for nothing: they count as zeros of the four stages of waiting, in one step.
+    plain: AtomicU64,
+    request_queue: Histogram,
+    local: Histogram,
+    remote: Histogram,
+    throttle: Histogram,
+    response_queue: Histogram,
+    send: Histogram,
+    total: Histogram,
+    request_bytes: Histogram,
+}
+
+impl Default for Api {
+    fn default() -> Self {
+        Self {
+            requests: [const { AtomicU64::new(0) }; VERSIONS],
+            errors: [const { AtomicU64::new(0) }; CODES],
+            plain: AtomicU64::default(),
+            request_queue: Histogram::default(),
+            local: Histogram::default(),
+            remote: Histogram::default(),
+            throttle: Histogram::default(),
+            response_queue: Histogram::default(),
+            send: Histogram::default(),
+            total: Histogram::default(),
+            request_bytes: Histogram::default(),
+        }
+    }
+}
+
+impl Api {
+    fn record(&self, stages: &Stages, errors: &ErrorCounts) {
+        let version = usize::try_from(stages.api_version).unwrap_or(VERSIONS - 1);
+        self.requests[version.min(VERSIONS - 1)].fetch_add(1, Ordering::Relaxed);
+        for (code, count) in errors.iter() {
+            let slot = usize::try_from(i32::from(code) + 1).unwrap_or(0);
+            let slot = if slot < CODES { slot } else { 0 };
+            self.errors[slot].fetch_add(count, Ordering::Relaxed);
+        }
+        if stages.is_plain() {
+            self.plain.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.request_queue.record_time(stages.request_queue);
+            self.remote.record_time(stages.remote);
+            self.throttle.record_time(stages.throttle);
+            self.response_queue.record_time(stages.response_queue);
+        }
+        self.local.record_time(stages.local());
+        self.send.record_time(stages.send);
+        self.total.record_time(stages.total);
+        self.request_bytes.record_size(stages.request_bytes);
+    }
+
+    fn read(&self, name: String) -> ApiMeasurements {
+        let plain = self.plain.load(Ordering::Relaxed);
+        ApiMeasurements {
+            name,
+            requests: read_nonzero(&self.requests, 0),
+            errors: read_nonzero(&self.errors, -1),
+            times: vec![
+                self.request_queue.times(plain),
+                self.local.times(0),
+                self.remote.times(plain),
+                self.throttle.times(plain),
+                self.response_queue.times(plain),
+                self.send.times(0),
+                self.total.times(0),
+            ],
+            request_bytes: self.request_bytes.sizes(),
+        }
+    }
+}
+
+/// What was counted of one API.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApiMeasurements {
+    /// As Kafka's `request` tag has it: `Produce`, and for Fetch also `FetchConsumer` and `FetchFollower`.
+    pub name: String,
+    /// Version and number of requests.
+    pub requests: Vec<(i16, u64)>,
+    /// Error code and how often it was answered.
+    pub errors: Vec<(i16, u64)>,
+    /// A histogram for each stage, in milliseconds.
+    pub times: Vec<HistogramValues>,
+    /// Sizes of the requests' bodies, in bytes.
+    pub request_bytes: HistogramValues,
+}
+
+/// All APIs; one takes memory once it is asked for.
+pub(crate) struct Apis {
+    by_key: [OnceLock<Box<Api>>; API_KEYS],
+    fetch_by_followers: OnceLock<Box<Api>>,
+}
+
+impl Default for Apis {
+    fn default() -> Self {
+        Self {
+            by_key: [const { OnceLock::new() }; API_KEYS],
+            fetch_by_followers: OnceLock::new(),
+        }
+    }
+}
+
+impl Apis {
+    /// Counts a request that is over.
+    pub(crate) fn record(&self, stages: &Stages, errors: &ErrorCounts) {
+        let slot = if stages.from_follower {
+            &self.fetch_by_followers
+        } else {
+            let key = usize::try_from(stages.api_key).unwrap_or(API_KEYS - 1);
+            &self.by_key[key.min(API_KEYS - 1)]
+        };
+        slot.get_or_init(Box::default).record(stages, errors);
+    }
+
+    /// Every API that was asked for, by rising key.
+    pub(crate) fn read(&self) -> Vec<ApiMeasurements> {
+        let mut all = Vec::new();
+        for (key, api) in self.by_key.iter().enumerate() {
+            let key = key as i16;
+            if key == FETCH {
+                all.extend(self.read_fetch());
+            } else if let Some(api) = api.get() {
+                all.push(api.read(api_name(key)));
+            }
+        }
+        all
+    }
+
+    /// Kafka shows Fetch as a whole and by who fetches.
+    fn read_fetch(&self) -> Vec<ApiMeasurements> {
+        let consumers = self.by_key[FETCH as usize].get();
+        let consumers = consumers.map(|api| api.read("FetchConsumer".to_owned()));
+        let followers = self.fetch_by_followers.get();
+        let followers = followers.map(|api| api.read("FetchFollower".to_owned()));
+        let parts: Vec<_> = consumers.into_iter().chain(followers).collect();
+        let whole = parts.iter().cloned().reduce(|sum, part| sum.plus(&part));
+        let whole = whole.map(|whole| ApiMeasurements {
+            name: api_name(FETCH),
+            ..whole
+        });
+        whole.into_iter().chain(parts).collect()
+    }
+}
+
+impl ApiMeasurements {
+    fn plus(mut self, other: &Self) -> Self {
+        add_counts(&mut self.requests, &other.requests);
+        add_counts(&mut self.errors, &other.errors);
+        for (mine, theirs) in self.times.iter_mut().zip(&other.times) {
+            mine.add(theirs);
+        }
+        self.request_bytes.add(&other.request_bytes);
+        self
+    }
+}
+
+fn add_counts(sum: &mut Vec<(i16, u64)>, more: &[(i16, u64)]) {
+    for (name, count) in more {
+        match sum.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known += count,
+            None => sum.push((*name, *count)),
+        }
+    }
+}
+
+fn api_name(key: i16) -> String {
+    match schema(key, Direction::Request) {
+        Some(schema) => schema.name.to_owned(),
+        None => format!("API {key}"),
+    }
+}
+
+/// The counters that are not zero, with their indexes counted from `first`.
+fn read_nonzero(counters: &[AtomicU64], first: i16) -> Vec<(i16, u64)> {
+    let counts = counters
+        .iter()
+        .map(|counter| counter.load(Ordering::Relaxed));
+    let numbered = (first..).zip(counts);
+    numbered.filter(|(_, count)| *count > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn request(key: i16, version: i16) -> Stages {
+        let mut stages = Stages::begin();
+        stages.name(key, version, 100);
+        stages.answered();
+        stages.sent();
+        stages
+    }
+
+    // If this failed, an operator would look at wrong numbers, or the times of waiting would lack the requests that did not.
+    #[test]
+    fn requests_errors_and_stages_are_counted_by_api() {
+        let apis = Apis::default();
+        assert!(apis.read().is_empty());
+        apis.record(&request(0, 9), &ErrorCounts::one(0));
+        apis.record(&request(0, 11), &ErrorCounts::one(87));
+        apis.record(&request(0, 11), &ErrorCounts::default());
+        let mut waited = request(1, 12);
+        waited.remote = Duration::from_millis(300);
+        apis.record(&waited, &ErrorCounts::one(-1));
+        apis.record(&request(1, 12), &ErrorCounts::one(999));
+        waited.from_follower = true;
+        apis.record(&waited, &ErrorCounts::one(0));
+        let all = apis.read();
+        let names: Vec<_> = all.iter().map(|api| &*api.name).collect();
+        assert_eq!(
+            names,
+            ["Produce", "Fetch", "FetchConsumer", "FetchFollower"]
+        );
+        assert_eq!(all[0].requests, [(9, 1), (11, 2)]);
+        assert_eq!(all[0].errors, [(0, 1), (87, 1)]);
+        assert_eq!(all[1].requests, [(12, 3)]);
+        assert_eq!(all[2].errors, [(-1, 2)]);
+        let counts = |api: usize, stage: usize| all[api].times[stage].cumulative.clone();
+        for (stage, name) in STAGE_NAMES.iter().enumerate() {
+            assert_eq!(counts(0, stage).last(), Some(&3), "{name}");
+            assert_eq!(counts(1, stage).last(), Some(&3), "{name}");
+        }
+        let remote = counts(1, 2);
+        assert_eq!((remote[0], remote[11], remote[12]), (1, 1, 3));
+        assert!((all[1].times[2].sum - 600.0).abs() < 1e-6);
+        assert_eq!(all[0].request_bytes.cumulative[..2], [0, 3]);
+    }
+}

@@ -1,0 +1,89 @@
+//! The error codes in a response, as `AbstractResponse.errorCounts` counts them: 0 (`NONE`) counts, too.
+
+use logcore_protocol::{Struct, Value};
+
+/// Codes and how often they are there. A response with one code, as nearly all have, takes no memory.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct ErrorCounts {
+    first: Option<(i16, u64)>,
+    others: Vec<(i16, u64)>,
+}
+
+impl ErrorCounts {
+    /// Of a message that is about to be encoded: each `error_code` in it, however deep.
+    pub(crate) fn of(message: &Value) -> Self {
+        let mut counts = Self::default();
+        counts.walk(message);
+        counts
+    }
+
+    /// One code.
+    pub(crate) fn one(code: i16) -> Self {
+        let mut counts = Self::default();
+        counts.add(code);
+        counts
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (i16, u64)> {
+        self.first.iter().chain(&self.others).copied()
+    }
+
+    fn walk(&mut self, value: &Value) {
+        match value {
+            Value::Struct(found) => self.walk_struct(found),
+            // Arrays are of one kind: those of numbers and texts have no codes.
+            Value::Array(values) if matches!(values.first(), Some(Value::Struct(_))) => {
+                values.iter().for_each(|value| self.walk(value));
+            }
+            _ => {}
+        }
+    }
+
+    fn walk_struct(&mut self, found: &Struct) {
+        for (field, value) in found.schema().fields.iter().zip(found.fields()) {
+            match value {
+                Value::I16(code) if field.name == "error_code" => self.add(*code),
+                value => self.walk(value),
+            }
+        }
+    }
+
+    fn add(&mut self, code: i16) {
+        let Some(first) = &mut self.first else {
+            self.first = Some((code, 1));
+            return;
+        };
+        let mut counts = std::iter::once(first).chain(&mut self.others);
+        match counts.find(|(known, _)| *known == code) {
+            Some((_, count)) => *count += 1,
+            None => self.others.push((code, 1)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use logcore_protocol::{Direction, schema};
+
+    // If this failed, refused requests would not show as errors, or each would show as several.
+    #[test]
+    fn codes_are_found_at_every_depth() {
+        let mut message = schema(3, Direction::Response).unwrap().message();
+        let mut topic = message.element("topics");
+        let partition = topic.element("partitions");
+        topic.set("error_code", 0i16);
+        for code in [0i16, 5, 5] {
+            topic.push("partitions", partition.clone().with("error_code", code));
+        }
+        message.push("topics", topic.clone());
+        topic.set("error_code", 3i16);
+        message.push("topics", topic.with("partitions", Vec::<Value>::new()));
+        let counts = ErrorCounts::of(&message.into());
+        let mut counts: Vec<_> = counts.iter().collect();
+        counts.sort_unstable();
+        // Metadata has a code of its own only since version 13; it is part of the message at every version.
+        counts.retain(|(code, _)| *code != 0);
+        assert_eq!(counts, [(3, 1), (5, 2)]);
+    }
+}
