@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import logcore
-from bench.servers import Server, apache_kafka
+from bench.servers import Server, kafka_3_9
 from tests.compat.conftest import KafkaTools
 from tests.compat.test_verify_kafka import is_registered, until
 
@@ -79,9 +79,9 @@ def check_committed(log: logcore.Log, expected: list[bytes | None]) -> None:
 
 
 def test_beside_kafka_and_in_its_place(kafka_tools: KafkaTools, tmp_path: Path) -> None:
-    path = tmp_path / "kafka-logs"
+    path = tmp_path / "kafka-3.9-logs"
     expected: list[bytes | None] = []
-    with apache_kafka(tmp_path) as kafka:
+    with kafka_3_9(tmp_path) as kafka:
         create_topic(kafka)
         with logcore.open_dir(path, readonly=True) as directory:
             log = directory["flights", 0]
@@ -162,7 +162,7 @@ def test_beside_kafka_and_in_its_place(kafka_tools: KafkaTools, tmp_path: Path) 
     assert others
     assert not re.search("mismatch|corrupt|does not match", kafka_tools.dump_log(*others), re.IGNORECASE)
 
-    with apache_kafka(tmp_path) as kafka:
+    with kafka_3_9(tmp_path) as kafka:
         assert consume(kafka, len(expected)) == expected
         produce(producer(kafka), b"kafka again")
         assert consume(kafka, len(expected) + 1)[-1] == b"kafka again"
