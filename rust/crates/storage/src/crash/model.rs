@@ -173,12 +173,13 @@ impl Model {
         self.forget_what_was_lost(start, end, found);
     }
 
-    /// A compaction leaves the last batch of each producer, if need be without records.
+    /// A compaction leaves the last batch of each producer, if need be without records. One that became the last because a
+    /// truncation took those behind it may have been compacted away before.
     fn check_last_batches(&self, certain: i64, found: &Found) {
         for producer in &self.producers {
             let last = producer.sent.last();
             let last = last.filter(|s| s.first_offset >= self.start && s.last_offset < certain);
-            if let Some(last) = last {
+            if let Some(last) = last.filter(|s| self.batches.contains_key(&s.first_offset)) {
                 let there = found.batches.get(&last.first_offset);
                 assert!(
                     there.is_some_and(|there| there.first_sequence == last.first_sequence),
@@ -210,6 +211,7 @@ impl Model {
         for (offset, record) in &found.records {
             self.check_record(self.end, *offset, record);
         }
+        self.check_last_batches(self.end, found);
         self.go_on_from(start, found);
     }
 
