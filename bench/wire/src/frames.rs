@@ -56,7 +56,7 @@ impl<R: Read> Frames<R> {
         }
     }
 
-    /// Reads once from a socket that does not block; false when nothing more is there for now.
+    /// Reads once from a socket that does not block; false when all that had arrived has been read.
     pub(crate) fn fill(&mut self) -> Result<bool, BenchError> {
         self.make_room()?;
         match self.reader.read(&mut self.buffer[self.end..]) {

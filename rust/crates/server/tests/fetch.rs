@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{Client, Fetch, TestServer, batch, fetched, int, produce, produced, records, request};
+use common::{
+    Client, Fetch, TestServer, batch, fetched, int, only_part, produce, produced, records, request,
+};
 use logcore_protocol::{Struct, Value};
 use logcore_records::{BatchBuilder, Compression, EndTxnMarker, batches, end_txn_marker};
 
@@ -340,15 +342,7 @@ fn offset_for_leader_epoch_tells_where_epochs_end() {
                 "topics",
                 topic.with("partitions", vec![Value::Struct(part)]),
             );
-            let body = client.call(23, 4, message);
-            let topic = body.get("topics").unwrap().structs().next().unwrap();
-            let part = topic
-                .get("partitions")
-                .unwrap()
-                .structs()
-                .next()
-                .unwrap()
-                .clone();
+            let part = only_part(&client.call(23, 4, message));
             (
                 int(&part, "error_code"),
                 int(&part, "leader_epoch"),

@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    Client, Fetch, TestServer, batch, fetched, int, partition, produce, produced, records,
+    Client, Fetch, TestServer, batch, current_leader, fetched, int, partition, produce, produced,
+    records,
 };
 use logcore_protocol::Struct;
 use logcore_records::{BatchBuilder, Compression};
@@ -170,16 +171,7 @@ fn only_the_leader_writes() {
     let body = client.call(0, 10, produce("t", 1, &[(0, &batch(&[b"x"]))]));
     let answer = produced(&body);
     assert_eq!(int(&answer, "error_code"), 6);
-    let leader = answer
-        .get("current_leader")
-        .unwrap()
-        .as_struct()
-        .unwrap()
-        .clone();
-    assert_eq!(
-        (int(&leader, "leader_id"), int(&leader, "leader_epoch")),
-        (2, 4)
-    );
+    assert_eq!(current_leader(&answer), (2, 4));
     assert!(server.server.append("t", 0, &batch(&[b"x"])).is_err());
 }
 

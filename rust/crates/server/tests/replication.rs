@@ -5,7 +5,8 @@
 mod common;
 
 use common::{
-    Client, Fetch, TestServer, batch, fetched, int, partition, produce, produced, records, request,
+    Client, Fetch, TestServer, batch, current_leader, fetched, int, only_part, partition, produce,
+    produced, records, request,
 };
 use logcore_protocol::Struct;
 use logcore_server::{PartitionSpec, Replica};
@@ -117,16 +118,7 @@ fn acks_all_ends_with_its_time_its_leader_and_the_server() {
     server.server.create_partition(&moved).unwrap();
     let answer = produced(&producer.receive(0, 10).1);
     assert_eq!(code_and_offset(&answer), (6, 2));
-    let leader = answer
-        .get("current_leader")
-        .unwrap()
-        .as_struct()
-        .unwrap()
-        .clone();
-    assert_eq!(
-        (int(&leader, "leader_id"), int(&leader, "leader_epoch")),
-        (2, 4)
-    );
+    assert_eq!(current_leader(&answer), (2, 4));
     let back = PartitionSpec {
         leader_epoch: 5,
         ..replicated(false)
@@ -323,20 +315,7 @@ fn list(client: &mut Client, version: i16, replica: i32, timestamp: i64) -> (i64
     topic.push("partitions", part.with("current_leader_epoch", -1));
     message.push("topics", topic);
     let body = client.call(2, version, message);
-    let topic = body
-        .get("topics")
-        .unwrap()
-        .structs()
-        .next()
-        .unwrap()
-        .clone();
-    let part = topic
-        .get("partitions")
-        .unwrap()
-        .structs()
-        .next()
-        .unwrap()
-        .clone();
+    let part = only_part(&body);
     (
         int(&part, "error_code"),
         int(&part, "offset"),

@@ -66,6 +66,26 @@ pub(crate) enum Change<'a> {
     },
 }
 
+#[cfg(test)]
+impl<'a> Change<'a> {
+    /// Of what it is a change; of a rename, the name before.
+    pub(crate) fn path(&self) -> &'a Path {
+        match self {
+            Self::Create { path }
+            | Self::Open { path }
+            | Self::Write { path, .. }
+            | Self::SetLen { path, .. }
+            | Self::Allocate { path, .. }
+            | Self::Sync { path }
+            | Self::SyncDir { path }
+            | Self::Remove { path }
+            | Self::CreateDir { path }
+            | Self::RemoveDir { path }
+            | Self::Rename { from: path, .. } => path,
+        }
+    }
+}
+
 #[cfg(not(test))]
 #[inline(always)]
 fn allow(_: Change<'_>) -> io::Result<()> {
@@ -241,19 +261,7 @@ pub(crate) mod watch {
     }
 
     pub(super) fn ask(change: Change<'_>) -> io::Result<Option<(usize, io::Error)>> {
-        let path = match change {
-            Change::Create { path }
-            | Change::Open { path }
-            | Change::Write { path, .. }
-            | Change::SetLen { path, .. }
-            | Change::Allocate { path, .. }
-            | Change::Sync { path }
-            | Change::SyncDir { path }
-            | Change::Remove { path }
-            | Change::CreateDir { path }
-            | Change::RemoveDir { path }
-            | Change::Rename { from: path, .. } => path,
-        };
+        let path = change.path();
         let found = WATCHERS
             .read()
             .iter()

@@ -56,6 +56,7 @@ mod producer_state;
 mod recompress;
 pub mod record_faults;
 pub mod repair;
+mod replay;
 mod scan;
 mod segment;
 pub mod segment_file;

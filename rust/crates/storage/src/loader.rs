@@ -11,8 +11,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use logcore_records::{Batch, BatchHeader, EndTxnMarker};
-
 use crate::config::LogConfig;
 use crate::disk;
 use crate::epoch_runs::EpochRuns;
@@ -25,9 +23,9 @@ use crate::index_file::looks_whole;
 use crate::leader_epochs::LeaderEpochs;
 use crate::producer_snapshot::{self, Latest};
 use crate::producer_state::{CompletedTxn, ProducerState};
+use crate::replay::{find_aborted, marker_of, producers_at, replay, replay_batch, replay_onto};
 use crate::scan::{Next, Scanner, StoredBatch};
 use crate::segment::{Access, IndexSettings, Segment, Torn};
-use crate::txn_index::AbortedTxn;
 use crate::{offset_index, time_index};
 
 /// How a log was left, as far as its directory's checkpoints tell.
@@ -503,118 +501,6 @@ impl Loader<'_> {
         }
         Ok(ended)
     }
-}
-
-/// The producers as they were before the batch at `offset`: the latest snapshot not after it and the batches in between,
-/// also those before the log's start. A transaction may have begun or ended there, and a start that was moved is not
-/// certain before a checkpoint has it.
-pub(crate) fn producers_at(
-    dir: &Path,
-    segments: &[Arc<Segment>],
-    offset: i64,
-) -> Result<ProducerState> {
-    let found = producer_snapshot::find_latest(dir, offset)?;
-    let (from, state) = found.unwrap_or_default();
-    replay_onto(state, segments, from, offset)
-}
-
-/// The transactions whose abort marker is in segment `number`, by its batches and the producers' state before them.
-pub(crate) fn find_aborted(
-    dir: &Path,
-    segments: &[Arc<Segment>],
-    number: usize,
-) -> Result<Vec<AbortedTxn>> {
-    let segment = &segments[number];
-    let mut state = producers_at(dir, segments, segment.base_offset)?;
-    let mut found = Vec::new();
-    replay(segment, segment.base_offset, |batch, bytes| {
-        found.extend(replay_batch(batch, bytes, &mut state));
-        Ok(())
-    })?;
-    Ok(found)
-}
-
-fn replay_onto(
-    mut state: ProducerState,
-    segments: &[Arc<Segment>],
-    from: i64,
-    end: i64,
-) -> Result<ProducerState> {
-    replay_range(&mut state, segments, from, end)?;
-    Ok(state)
-}
-
-/// Takes the batches from `from` up to `end` into a state; returns the transactions that they abort.
-pub(crate) fn replay_range(
-    state: &mut ProducerState,
-    segments: &[Arc<Segment>],
-    from: i64,
-    end: i64,
-) -> Result<Vec<AbortedTxn>> {
-    let mut aborted = Vec::new();
-    for segment in segments {
-        if segment.base_offset >= end || segment.next_offset() <= from {
-            continue;
-        }
-        replay(segment, from, |batch, bytes| {
-            if batch.base_offset < end {
-                aborted.extend(replay_batch(batch, bytes, state));
-            }
-            Ok(())
-        })?;
-    }
-    Ok(aborted)
-}
-
-/// Walks over the batches of a segment from `from` on. The bytes are there for control batches only.
-fn replay(
-    segment: &Segment,
-    from: i64,
-    mut on_batch: impl FnMut(&StoredBatch, &[u8]) -> Result<()>,
-) -> Result<()> {
-    let end = segment.size();
-    let first = if from <= segment.base_offset {
-        // Nothing has to be asked of the index, which may be about to be built.
-        0
-    } else {
-        match segment.locate(from, end)? {
-            Some(first) => first.position,
-            None => return Ok(()),
-        }
-    };
-    let file = segment.file().clone();
-    let mut scan = Scanner::all_headers(&file, first, end);
-    loop {
-        match scan
-            .next()
-            .map_err(StorageError::io("read", segment.path()))?
-        {
-            Next::Batch(batch) if batch.header.as_ref().is_some_and(|h| h.is_control()) => {
-                on_batch(&batch, &segment.batch_bytes(&batch)?)?;
-            }
-            Next::Batch(batch) => on_batch(&batch, &[])?,
-            Next::End => return Ok(()),
-            Next::Torn(reason) => return Err(segment.corrupt(scan.position(), reason)),
-        }
-    }
-}
-
-/// Takes a batch into the state of its producer; returns the transaction it aborts.
-pub(crate) fn replay_batch(
-    batch: &StoredBatch,
-    bytes: &[u8],
-    state: &mut ProducerState,
-) -> Option<AbortedTxn> {
-    let header = batch.header.as_ref().filter(|h| h.has_producer_id())?;
-    state.replay(header, marker_of(header, bytes))
-}
-
-/// What a control batch says. One that no coordinator could have written says nothing.
-pub(crate) fn marker_of(header: &BatchHeader, bytes: &[u8]) -> Option<EndTxnMarker> {
-    if !header.is_control() {
-        return None;
-    }
-    EndTxnMarker::of(&Batch::parse(bytes).ok()?).ok()?
 }
 
 /// Removes all files of a segment.

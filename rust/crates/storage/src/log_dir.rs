@@ -12,13 +12,13 @@
 //! readable, nothing is written any more.
 
 mod deletions;
+mod found;
 mod futures;
 mod loading;
 mod moves;
 mod names;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,12 +35,14 @@ use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files;
 use crate::loader::LastKnown;
-use crate::lock::{self, DirLock};
+use crate::lock::DirLock;
 use crate::log::{Log, Surroundings};
 use crate::metadata::{self, META_PROPERTIES_FILE, MetaProperties};
-use crate::standalone::{forget_own_start, own_log_start};
+use crate::standalone::forget_own_start;
 use crate::uuid::{self, TopicId};
 
+pub use found::check_duplicates;
+use found::{Found, leave_strangers, lock_members, partition_dirs, take_own_starts};
 pub use loading::{Opening, Progress};
 pub use moves::{Move, Moved, finish_moves};
 use names::Kind;
@@ -62,13 +64,6 @@ type Key = (String, i32);
 /// A partition and where it is about to be cut.
 type Cut<'a> = (&'a str, i32, i64);
 type Logs = BTreeMap<Key, Arc<Partition>>;
-
-/// A partition's directory.
-struct Found {
-    key: Key,
-    kind: Kind,
-    dir: PathBuf,
-}
 
 /// A log directory (one of `log.dirs`), locked.
 #[derive(Debug)]
@@ -578,98 +573,6 @@ fn claim(path: &Path, broker_id: i32, cluster_id: Option<&str>) -> Result<String
         meta.write(path)?;
     }
     Ok(cluster_id)
-}
-
-/// The partitions' directories, also those that links lead to, as for Kafka.
-fn partition_dirs(path: &Path) -> Result<Vec<Found>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(path).map_err(StorageError::io("list", path))? {
-        let entry = entry.map_err(StorageError::io("list", path))?;
-        let name = entry.file_name();
-        if let Some((key, kind)) = name.to_str().and_then(names::parse)
-            && files::is_dir(&entry)
-        {
-            let dir = entry.path();
-            found.push(Found { key, kind, dir });
-        }
-    }
-    found.sort_by(|one, other| (&one.key, &one.dir).cmp(&(&other.key, &other.dir)));
-    Ok(found)
-}
-
-/// Makes sure that nobody has one of the partitions open by itself, and keeps it so where the lock on the log directory does
-/// not: a link leads to a directory that can be reached by another path.
-///
-/// Errors: [`StorageError::Locked`].
-fn lock_members(found: &[Found]) -> Result<Vec<DirLock>> {
-    let mut locks = Vec::new();
-    for Found { dir, .. } in found {
-        if lock::is_held(dir) {
-            return Err(StorageError::Locked { dir: dir.clone() });
-        }
-        if dir.is_symlink() {
-            locks.push(DirLock::acquire(dir)?);
-        }
-    }
-    Ok(locks)
-}
-
-/// Adds where logs begin that were used by themselves before they came here; returns their directories.
-fn take_own_starts(found: &[Found], log_starts: &mut Offsets) -> Vec<PathBuf> {
-    let mut newcomers = Vec::new();
-    for Found { key, dir, .. } in found {
-        if let Some(start) = own_log_start(dir) {
-            let known = log_starts.entry(key.clone()).or_insert(start);
-            *known = start.max(*known);
-            newcomers.push(dir.clone());
-        }
-    }
-    newcomers
-}
-
-/// Takes directories out that are somebody else's, whatever their names.
-fn leave_strangers(found: &mut Vec<Found>, warnings: &mut Vec<String>) {
-    found.retain(|one| {
-        // One that cannot be listed is told of when it is loaded.
-        let strangers = files::is_strangers(&one.dir).unwrap_or(false);
-        if strangers {
-            warnings.push(format!(
-                "{} has the name of a partition and no file of one: it is left alone",
-                one.dir.display()
-            ));
-        }
-        !strangers
-    });
-}
-
-/// Makes sure that no partition is in two of a broker's log directories, before any of them is opened. One that cannot be listed is
-/// passed over: opening it tells why.
-///
-/// Errors: [`StorageError::Duplicate`].
-pub fn check_duplicates(paths: &[PathBuf]) -> Result<()> {
-    let mut seen: BTreeMap<(Key, bool), PathBuf> = BTreeMap::new();
-    for path in paths.iter().filter_map(|path| path.canonicalize().ok()) {
-        for Found { key, kind, dir } in partition_dirs(&path).unwrap_or_default() {
-            let future = match kind {
-                Kind::Current => false,
-                Kind::Future => true,
-                Kind::Deleted | Kind::Stray => continue,
-            };
-            match seen.insert((key.clone(), future), dir.clone()) {
-                // Two in one directory are told apart when that is loaded; a directory named twice is found locked.
-                Some(one) if one.parent() != dir.parent() => {
-                    return Err(StorageError::Duplicate {
-                        topic: key.0,
-                        partition: key.1,
-                        one,
-                        other: dir,
-                    });
-                }
-                Some(_) | None => {}
-            }
-        }
-    }
-    Ok(())
 }
 
 /// A checkpoint's entries. One that is damaged counts as empty, as for Kafka: more is recovered then than had to be.

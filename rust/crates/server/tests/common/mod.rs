@@ -349,6 +349,19 @@ pub(crate) fn fetched(body: &Value) -> Vec<Struct> {
     partitions.cloned().collect()
 }
 
+/// The only partition of a response's only topic.
+pub(crate) fn only_part(body: &Value) -> Struct {
+    let topic = body.get("topics").unwrap().structs().next().unwrap();
+    let mut parts = topic.get("partitions").unwrap().structs();
+    parts.next().unwrap().clone()
+}
+
+/// Who leads now, as an answer to a Produce request that came to another tells: id and epoch.
+pub(crate) fn current_leader(answer: &Struct) -> (i64, i64) {
+    let leader = answer.get("current_leader").unwrap().as_struct().unwrap();
+    (int(leader, "leader_id"), int(leader, "leader_epoch"))
+}
+
 pub(crate) fn int(message: &Struct, name: &str) -> i64 {
     match message.get(name) {
         Some(Value::I16(number)) => i64::from(*number),

@@ -11,8 +11,8 @@ use super::append::{Coming, Written};
 use super::{Log, Now, Writer};
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
-use crate::loader;
 use crate::producer_state::{Origin, Staged};
+use crate::replay::marker_of;
 use crate::scan::StoredBatch;
 use crate::segment::Placed;
 use crate::slice::Appended;
@@ -129,8 +129,7 @@ impl Log {
             let Some(header) = &batch.header else {
                 continue;
             };
-            let marker =
-                loader::marker_of(header, &all[batch.position as usize..batch.end() as usize]);
+            let marker = marker_of(header, &all[batch.position as usize..batch.end() as usize]);
             writer
                 .producers
                 .stage(&mut staged, header, marker, Origin::Replication)?;

@@ -10,7 +10,7 @@ use logcore_records::{Batch, RecordError, legacy};
 
 use super::Log;
 use crate::error::{Result, StorageError};
-use crate::loader::find_aborted;
+use crate::replay::find_aborted;
 use crate::scan::StoredBatch;
 use crate::segment::{Access, Segment};
 use crate::slice::{LogSlice, TimestampOffset};

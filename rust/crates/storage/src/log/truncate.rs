@@ -19,6 +19,7 @@ use crate::files::{self, SNAPSHOT_SUFFIX, segment_file};
 use crate::loader;
 use crate::producer_snapshot;
 use crate::producer_state::ProducerState;
+use crate::replay::producers_at;
 use crate::scan::StoredBatch;
 use crate::segment::Segment;
 
@@ -174,7 +175,7 @@ impl Log {
         active.truncate(size, end)?;
         // After the records: those that a crash leaves keep their epochs, and opening cuts the epochs to the log's end.
         self.forget_epochs(end)?;
-        let producers = loader::producers_at(&self.dir, &segments[..=last], end)?;
+        let producers = producers_at(&self.dir, &segments[..=last], end)?;
         self.restart_producers(writer, producers)
     }
 

@@ -7,6 +7,8 @@ mod moves;
 mod replicas;
 mod standalone;
 
+use std::fs;
+
 use super::*;
 use crate::testing::batch_of;
 

@@ -344,20 +344,7 @@ struct Step {
 
 impl Watcher for Step {
     fn before(&self, change: Change<'_>) -> io::Result<Option<(usize, io::Error)>> {
-        let path = match change {
-            Change::Create { path }
-            | Change::Open { path }
-            | Change::Write { path, .. }
-            | Change::SetLen { path, .. }
-            | Change::Allocate { path, .. }
-            | Change::Sync { path }
-            | Change::SyncDir { path }
-            | Change::Remove { path }
-            | Change::CreateDir { path }
-            | Change::RemoveDir { path }
-            | Change::Rename { from: path, .. } => path,
-        };
-        if !path.starts_with(&self.below) {
+        if !change.path().starts_with(&self.below) {
             return Ok(None);
         }
         let seen = self.seen.fetch_add(1, Order::SeqCst);

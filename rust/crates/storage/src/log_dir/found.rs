@@ -1,0 +1,116 @@
+//! The partitions' directories in a log directory, before any log of them is opened: which there are, whose they are, and what
+//! they say themselves.
+//!
+//! Called by the opening of a log directory, with its lock.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::checkpoints::Offsets;
+use crate::error::{Result, StorageError};
+use crate::files;
+use crate::lock::{self, DirLock};
+use crate::standalone::own_log_start;
+
+use super::Key;
+use super::names::{self, Kind};
+
+/// A partition's directory.
+pub(super) struct Found {
+    pub(super) key: Key,
+    pub(super) kind: Kind,
+    pub(super) dir: PathBuf,
+}
+
+/// The partitions' directories, also those that links lead to, as for Kafka.
+pub(super) fn partition_dirs(path: &Path) -> Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path).map_err(StorageError::io("list", path))? {
+        let entry = entry.map_err(StorageError::io("list", path))?;
+        let name = entry.file_name();
+        if let Some((key, kind)) = name.to_str().and_then(names::parse)
+            && files::is_dir(&entry)
+        {
+            let dir = entry.path();
+            found.push(Found { key, kind, dir });
+        }
+    }
+    found.sort_by(|one, other| (&one.key, &one.dir).cmp(&(&other.key, &other.dir)));
+    Ok(found)
+}
+
+/// Makes sure that nobody has one of the partitions open by itself, and keeps it so where the lock on the log directory does
+/// not: a link leads to a directory that can be reached by another path.
+///
+/// Errors: [`StorageError::Locked`].
+pub(super) fn lock_members(found: &[Found]) -> Result<Vec<DirLock>> {
+    let mut locks = Vec::new();
+    for Found { dir, .. } in found {
+        if lock::is_held(dir) {
+            return Err(StorageError::Locked { dir: dir.clone() });
+        }
+        if dir.is_symlink() {
+            locks.push(DirLock::acquire(dir)?);
+        }
+    }
+    Ok(locks)
+}
+
+/// Adds where logs begin that were used by themselves before they came here; returns their directories.
+pub(super) fn take_own_starts(found: &[Found], log_starts: &mut Offsets) -> Vec<PathBuf> {
+    let mut newcomers = Vec::new();
+    for Found { key, dir, .. } in found {
+        if let Some(start) = own_log_start(dir) {
+            let known = log_starts.entry(key.clone()).or_insert(start);
+            *known = start.max(*known);
+            newcomers.push(dir.clone());
+        }
+    }
+    newcomers
+}
+
+/// Takes directories out that are somebody else's, whatever their names.
+pub(super) fn leave_strangers(found: &mut Vec<Found>, warnings: &mut Vec<String>) {
+    found.retain(|one| {
+        // One that cannot be listed is told of when it is loaded.
+        let strangers = files::is_strangers(&one.dir).unwrap_or(false);
+        if strangers {
+            warnings.push(format!(
+                "{} has the name of a partition and no file of one: it is left alone",
+                one.dir.display()
+            ));
+        }
+        !strangers
+    });
+}
+
+/// Makes sure that no partition is in two of a broker's log directories, before any of them is opened. One that cannot be listed is
+/// passed over: opening it tells why.
+///
+/// Errors: [`StorageError::Duplicate`].
+pub fn check_duplicates(paths: &[PathBuf]) -> Result<()> {
+    let mut seen: BTreeMap<(Key, bool), PathBuf> = BTreeMap::new();
+    for path in paths.iter().filter_map(|path| path.canonicalize().ok()) {
+        for Found { key, kind, dir } in partition_dirs(&path).unwrap_or_default() {
+            let future = match kind {
+                Kind::Current => false,
+                Kind::Future => true,
+                Kind::Deleted | Kind::Stray => continue,
+            };
+            match seen.insert((key.clone(), future), dir.clone()) {
+                // Two in one directory are told apart when that is loaded; a directory named twice is found locked.
+                Some(one) if one.parent() != dir.parent() => {
+                    return Err(StorageError::Duplicate {
+                        topic: key.0,
+                        partition: key.1,
+                        one,
+                        other: dir,
+                    });
+                }
+                Some(_) | None => {}
+            }
+        }
+    }
+    Ok(())
+}
