@@ -112,10 +112,13 @@ impl<T: Transport> Connection<'_, T> {
                 Ok(frame) => self.serve(frame).await,
                 Err(end) => return end,
             };
-            match served {
-                Ok(0) => {}
+            let muted = match served {
+                Ok(0) => continue,
                 Ok(throttle_ms) => self.mute(throttle_ms).await,
-                Err(end) => return end,
+                Err(end) => Err(end),
+            };
+            if let Err(end) = muted {
+                return end;
             }
         }
     }
@@ -200,10 +203,11 @@ impl<T: Transport> Connection<'_, T> {
     }
 
     /// Does not read for a while, not even the end: what came before it would be served too early.
-    async fn mute(&mut self, throttle_ms: u32) {
+    async fn mute(&mut self, throttle_ms: u32) -> Result<(), End> {
         tokio::select! {
-            () = sleep(Duration::from_millis(throttle_ms.into())) => {}
-            _ = self.stopping.changed() => {}
+            () = sleep(Duration::from_millis(throttle_ms.into())) => Ok(()),
+            _ = self.stopping.changed() => Ok(()),
+            () = self.seat.wanted() => Err(End::GivesWay),
         }
     }
 

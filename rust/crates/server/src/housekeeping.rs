@@ -56,7 +56,9 @@ impl Housekeeping {
             "logcore-housekeeping",
             "start the housekeeping thread",
             move || run(&shared, &seen),
-        )?;
+        )
+        // Nobody is left to stop the other.
+        .inspect_err(|_| moves.stop())?;
         Ok(Self {
             stop,
             thread,
@@ -78,8 +80,13 @@ impl Housekeeping {
             return Ok(());
         }
         self.cleaner.stop();
-        self.cleaner = start_cleaner(shared, &config)?;
-        self.cleaner_config = config;
+        match start_cleaner(shared, &config) {
+            Ok(cleaner) => (self.cleaner, self.cleaner_config) = (cleaner, config),
+            Err(error) => {
+                self.cleaner = start_cleaner(shared, &self.cleaner_config)?;
+                return Err(error);
+            }
+        }
         Ok(())
     }
 

@@ -63,7 +63,7 @@ pub(crate) struct Partition {
     /// What goes in and out.
     pub(crate) counts: Arc<TopicCounts>,
     pub(crate) replicas: Arc<Replicas>,
-    leadership: AtomicU64,
+    leadership: Arc<AtomicU64>,
     room: Arc<WaitingRoom>,
 }
 
@@ -76,7 +76,7 @@ impl Partition {
             log,
             counts: Arc::default(),
             replicas: Arc::default(),
-            leadership: AtomicU64::new(Leadership::UNKNOWN.pack()),
+            leadership: Arc::new(AtomicU64::new(Leadership::UNKNOWN.pack())),
             room: Arc::default(),
         }
     }
@@ -90,7 +90,7 @@ impl Partition {
             log,
             counts: Arc::clone(&self.counts),
             replicas: Arc::clone(&self.replicas),
-            leadership: AtomicU64::new(self.leadership.load(Ordering::Acquire)),
+            leadership: Arc::clone(&self.leadership),
             room: Arc::clone(&self.room),
         }
     }

@@ -361,9 +361,13 @@ impl Server {
         if let Some(housekeeping) = &mut *self.housekeeping.lock() {
             housekeeping.update_cleaner(&self.shared, &dynamic.cleaner)?;
         }
+        // No log goes to another directory with the settings it had.
+        let moves = self.moves.hold();
         for (partition, config) in of_topics {
-            partition.log.update_config(config);
+            let moved = self.shared.registry.moved(&partition);
+            moved.unwrap_or(partition).log.update_config(config);
         }
+        drop(moves);
         self.shared.connections.update(dynamic.connections.clone());
         *self.shared.dynamic.write() = dynamic;
         Ok(())
@@ -386,8 +390,9 @@ impl Server {
     /// Replaces all client quotas.
     ///
     /// # Errors
-    /// For a quota that does not exist or is no number from 0, in which case nothing changes.
+    /// For a quota that does not exist or is no number from 0, in which case nothing changes; [`ServerError::Forked`].
     pub fn set_client_quotas(&self, quotas: &[ClientQuota]) -> Result<()> {
+        self.check_process()?;
         self.shared.quotas.replace(quotas)
     }
 
@@ -395,8 +400,10 @@ impl Server {
     /// their own.
     ///
     /// # Errors
-    /// For an address that is none and a rate that is no number from 0, in which case nothing changes.
+    /// For an address that is none and a rate that is no number from 0, in which case nothing changes;
+    /// [`ServerError::Forked`].
     pub fn set_ip_quotas(&self, quotas: &[(Option<String>, f64)]) -> Result<()> {
+        self.check_process()?;
         self.shared.connections.update_ip_rates(quotas)
     }
 

@@ -221,12 +221,14 @@ fn check_available(
 }
 
 fn failed(shared: &Shared, place: &Partition, error: &StorageError) -> ErrorCode {
-    let partition = format!("{}-{}", place.topic, place.index);
-    shared.lines.seldom_with(
-        Level::Error,
-        &format!("list {partition} {:?}", std::mem::discriminant(error)),
-        format!("ListOffsets of {partition}: {error}"),
-        || place.fields(),
-    );
+    if error.is_storage_failure() {
+        let partition = format!("{}-{}", place.topic, place.index);
+        shared.lines.seldom_with(
+            Level::Error,
+            &format!("list {partition} {:?}", std::mem::discriminant(error)),
+            format!("ListOffsets of {partition}: {error}"),
+            || place.fields(),
+        );
+    }
     ErrorCode(error.kafka_code())
 }

@@ -195,7 +195,9 @@ fn acknowledgement(
         return Some(Err(code));
     }
     if place.log.high_watermark() <= done.last_offset {
-        return None;
+        // Its log may have gone to another directory meanwhile.
+        let moved = shared.registry.moved(place)?;
+        return acknowledgement(shared, &moved, done);
     }
     Some(if place.replicas.has_min_in_sync(&place.log) {
         Ok(())
@@ -452,9 +454,10 @@ fn write(
             log.append_as_leader(records, leadership.epoch, now_ms())
         })
     };
-    // A write goes to the page cache; one that is synced at once waits for the disk, and others must not wait with it.
-    let syncs = place.log.config().flush_messages != i64::MAX;
-    let appended = if syncs {
+    // A write goes to the page cache; one that is synced at once waits for the disk, one to a topic with a codec of its own
+    // for the compression, and others must not wait with it.
+    let config = place.log.config();
+    let appended = if config.flush_messages != i64::MAX || config.compression.is_some() {
         tokio::task::block_in_place(append)
     } else {
         append()

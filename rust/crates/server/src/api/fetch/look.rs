@@ -182,11 +182,11 @@ impl Terms {
     fn look_at(&self, shared: &Shared, wanted: &Wanted, left: u64, min_one: bool) -> Look {
         let place = resolve(shared, wanted)?;
         let look = self.look_into(shared, &place, wanted, left, min_one);
-        match (look, shared.registry.moved(&place)) {
+        look.or_else(|refused| match shared.registry.moved(&place) {
             // Its log went to another directory in between.
-            (Err(_), Some(moved)) => self.look_into(shared, &moved, wanted, left, min_one),
-            (look, _) => look,
-        }
+            Some(moved) => self.look_into(shared, &moved, wanted, left, min_one),
+            None => Err(refused),
+        })
     }
 
     fn look_into(
