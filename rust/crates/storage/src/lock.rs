@@ -9,7 +9,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::error::{Result, StorageError};
 use crate::process;
@@ -61,16 +61,10 @@ impl Drop for DirLock {
 
 /// True when somebody holds the lock of a directory: this process, or another. Takes and creates nothing.
 pub fn is_held(dir: &Path) -> bool {
-    lock_file(dir)
-        .and_then(|path| File::open(path).ok())
+    File::open(dir.join(LOCK_FILE))
+        .ok()
         .and_then(|file| ask(&file, libc::F_OFD_GETLK, libc::F_WRLCK).ok())
         .is_some_and(|found| found != libc::F_UNLCK)
-}
-
-/// The lock's file, if somebody ever took the lock.
-fn lock_file(dir: &Path) -> Option<PathBuf> {
-    let path = dir.join(LOCK_FILE);
-    path.exists().then_some(path)
 }
 
 /// Asks the kernel for a lock of the whole file or about one; what it says there is.

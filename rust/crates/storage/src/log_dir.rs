@@ -44,6 +44,7 @@ use crate::uuid::{self, TopicId};
 pub use found::check_duplicates;
 use found::{Found, leave_strangers, lock_members, partition_dirs, take_own_starts};
 pub use loading::{Opening, Progress};
+pub(crate) use moves::check_not_moved;
 pub use moves::{Move, Moved, finish_moves};
 use names::Kind;
 pub use names::{future_dir_name_len, parse_partition_dir};

@@ -30,7 +30,7 @@ use crate::files::{self, LOG_SUFFIX, offset_of};
 use crate::loader::LastKnown;
 use crate::lock::DirLock;
 use crate::log::{Log, system_now_ms};
-use crate::log_dir::parse_partition_dir;
+use crate::log_dir::{check_not_moved, parse_partition_dir};
 use crate::metadata::{self, META_PROPERTIES_FILE};
 use crate::process;
 use crate::slice::Appended;
@@ -90,6 +90,7 @@ impl StandaloneLog {
             // Somebody opens the directory around it. They look for this lock after they have said so.
             return Err(StorageError::Locked { dir });
         }
+        check_not_moved(&dir)?;
         let broker_dir = place.broker_dir.as_deref();
         let first_dirty = first_dirty(&dir);
         let (known, mark_clean) = match broker_dir {

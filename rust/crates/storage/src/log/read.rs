@@ -197,7 +197,15 @@ impl Log {
         let segments = self.segments();
         let after = segments.partition_point(|segment| segment.base_offset <= from);
         let mut found = Vec::new();
-        for number in after.saturating_sub(1)..segments.len() {
+        let first = after.saturating_sub(1);
+        for number in first..segments.len() {
+            // Before any batch is read for an index that may have been lost.
+            if segments[number].base_offset >= upper_bound
+                && self.may_lack_aborted(&segments, number)?
+                && segments[number].ends_none_begun_before(upper_bound)?
+            {
+                break;
+            }
             let index = self.txn_index(&segments, number)?;
             if index.collect(from, upper_bound, &mut found) {
                 break;
@@ -228,19 +236,26 @@ impl Log {
         number: usize,
     ) -> Result<Arc<TxnIndex>> {
         let segment = &segments[number];
-        let is_newest = number + 1 == segments.len();
-        let is_followed = is_newest && self.access == Access::Foreign;
-        // The loader has looked at that of a log's own active segment.
-        let is_known = is_newest && self.access == Access::Owned;
-        if !is_known && segment.may_lack_aborted(is_followed)? {
+        if self.may_lack_aborted(segments, number)? {
             let found = find_aborted(&self.dir, segments, number)?;
-            // Whoever truncates the log has this lock.
+            // Whoever truncates the log has this lock, and whoever deletes segments.
             let _writer = self.writer.lock();
-            if segment.may_lack_aborted(is_followed)? {
+            let is_there = self.segments().iter().any(|one| Arc::ptr_eq(one, segment));
+            if is_there && self.may_lack_aborted(segments, number)? {
                 segment.replace_aborted(&found)?;
             }
         }
         segment.txn_index()
+    }
+
+    /// [`Segment::may_lack_aborted`]. The loader has looked at the index of a log's own active segment.
+    fn may_lack_aborted(&self, segments: &[Arc<Segment>], number: usize) -> Result<bool> {
+        let is_newest = number + 1 == segments.len();
+        match self.access {
+            Access::Owned if is_newest => Ok(false),
+            Access::Owned => segments[number].may_lack_aborted(false),
+            Access::Foreign => segments[number].may_lack_aborted(is_newest),
+        }
     }
 
     /// Takes the log offline if `error` says that what is on disk is damaged.

@@ -73,6 +73,11 @@ impl Log {
         self.high_watermark.load(Ordering::Acquire)
     }
 
+    /// Whether the high watermark is told by others, and does not follow the log's end.
+    pub(crate) fn is_replicated(&self) -> bool {
+        self.unstable.lock().replicated
+    }
+
     /// The offset before which every transaction is decided, at most the high watermark.
     pub fn last_stable_offset(&self) -> i64 {
         // In this order: an append lowers what is stable before it raises the high watermark, and raises it after.

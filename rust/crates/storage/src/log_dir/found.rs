@@ -14,6 +14,7 @@ use crate::lock::{self, DirLock};
 use crate::standalone::own_log_start;
 
 use super::Key;
+use super::moves::check_not_moved;
 use super::names::{self, Kind};
 
 /// A partition's directory.
@@ -94,6 +95,8 @@ pub fn check_duplicates(paths: &[PathBuf]) -> Result<()> {
     for path in paths.iter().filter_map(|path| path.canonicalize().ok()) {
         for Found { key, kind, dir } in partition_dirs(&path).unwrap_or_default() {
             let future = match kind {
+                // Left by a move: it is not opened.
+                Kind::Current if check_not_moved(&dir).is_err() => continue,
                 Kind::Current => false,
                 Kind::Future => true,
                 Kind::Deleted | Kind::Stray => continue,

@@ -62,10 +62,11 @@ impl LogDir {
         self.remove(&removed)
     }
 
-    /// Makes a future log that was closed the partition's log. What the directory's checkpoints say of it is on disk already.
+    /// Makes a future log that was closed the partition's log, in place of `current`. What the directory's checkpoints say of
+    /// it is on disk already.
     ///
     /// Errors: the disk's, after which it is a future log again as far as that can be.
-    pub(super) fn promote(&self, future: &Partition, config: LogConfig) -> Result<Arc<Partition>> {
+    pub(super) fn promote(&self, future: &Partition, current: &Log) -> Result<Arc<Partition>> {
         let key = (future.topic.clone(), future.partition);
         self.check_absent(&key)?;
         // Its files know where they are, so it is opened again under its new name.
@@ -74,8 +75,9 @@ impl LogDir {
             clean_shutdown: true,
             recovery_point: future.log.recovery_point(),
             log_start_offset: future.log.log_start_offset(),
-            high_watermark: self.replicated.then(|| future.log.high_watermark()),
+            high_watermark: current.is_replicated().then(|| current.high_watermark()),
         };
+        let config = current.config();
         let log = disk::rename(&from, &to)
             .map_err(StorageError::io("rename", &from))
             .and_then(|()| files::sync_dir(&self.path))

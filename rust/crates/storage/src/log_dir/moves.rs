@@ -228,7 +228,7 @@ impl Move {
         let dir = current.dir();
         let promoted = self
             .mark()
-            .and_then(|()| self.to.promote(&self.future, current.config()))
+            .and_then(|()| self.to.promote(&self.future, current))
             .inspect_err(|_| {
                 // Before anybody appends here again. If that cannot be, nobody does.
                 if let Err(error) = unmark(&dir) {
@@ -236,6 +236,10 @@ impl Move {
                 }
             })?;
         promoted.log.cleaning().take_over(current.cleaning());
+        if let Some(epoch) = current.latest_epoch() {
+            // It may have begun without a record.
+            promoted.log.begin_epoch(epoch);
+        }
         Ok(promoted)
     }
 
@@ -312,7 +316,7 @@ fn unmark(dir: &Path) -> Result<()> {
 }
 
 /// Errors: [`StorageError::WrongDirectory`] for a log that was moved to a directory which is not there.
-pub(super) fn check_not_moved(dir: &Path) -> Result<()> {
+pub(crate) fn check_not_moved(dir: &Path) -> Result<()> {
     if !dir.join(MOVED_FILE).exists() {
         return Ok(());
     }
@@ -343,19 +347,19 @@ pub fn finish_moves(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
                 && !is_moved(one)
         });
         if let Some(new) = new {
-            finished.push(finish_one(old, new)?);
+            match finish_one(old, new) {
+                // Opening that directory tells why, and the other goes on; the mark keeps the old log out.
+                Err(error) if error.is_directory_failure() || error.is_disk_full() => {}
+                done => finished.push(done?),
+            }
         }
     }
     Ok(finished)
 }
 
 fn finish_one(old: &Found, new: &Found) -> Result<PathBuf> {
-    let _locks = [root(&old.dir), root(&new.dir)].map(DirLock::acquire);
-    for lock in &_locks {
-        if let Err(StorageError::Locked { dir }) = lock {
-            return Err(StorageError::Locked { dir: dir.clone() });
-        }
-    }
+    let _from = DirLock::acquire(root(&old.dir))?;
+    let _to = DirLock::acquire(root(&new.dir))?;
     let dir = partition_path(root(&new.dir), &new.key);
     if new.kind == Kind::Future {
         disk::rename(&new.dir, &dir).map_err(StorageError::io("rename", &new.dir))?;

@@ -53,12 +53,15 @@ impl Segment {
         Ok(index)
     }
 
-    /// Whether the index of a segment that was there at the opening may have been lost: there is no file, nobody has looked yet, and the producers at
-    /// the segment's end have ended transactions, which may have been aborted here. Nobody may know of those producers: then it
-    /// is so, unless somebody else fills the segment now (`is_followed`), whose batches are looked at anyway.
+    /// Whether the index of a segment that was there at the opening may have been lost: there is no file, nobody has looked
+    /// yet, and the producers at the segment's end have ended transactions, which may have been aborted here. Nobody may know
+    /// of those producers: then it is so, unless somebody else fills the segment now (`is_followed`), whose batches are
+    /// looked at anyway.
     pub(crate) fn may_lack_aborted(&self, is_followed: bool) -> Result<bool> {
-        let path = segment_file(&self.dir, self.base_offset, TXN_INDEX_SUFFIX);
-        if self.transactions.read().is_some() || path.exists() {
+        if self.transactions.read().is_some() {
+            return Ok(false);
+        }
+        if segment_file(&self.dir, self.base_offset, TXN_INDEX_SUFFIX).exists() {
             return Ok(false);
         }
         let end = self.next_offset();
@@ -66,6 +69,16 @@ impl Segment {
             Some((offset, state)) if offset == end => state.has_ended_transactions(),
             Some(_) | None => !is_followed,
         })
+    }
+
+    /// Whether it is certain that no transaction begun before `offset`, which is not after the segment's first, was still open
+    /// when the segment began: then none is ended in it or in a later one.
+    pub(crate) fn ends_none_begun_before(&self, offset: i64) -> Result<bool> {
+        let found = producer_snapshot::find_latest(&self.dir, self.base_offset)?;
+        Ok(found.is_some_and(|(at, state)| {
+            let undecided = state.first_undecided_offset();
+            at == self.base_offset && undecided.is_none_or(|first| first >= offset)
+        }))
     }
 
     /// Begins the index anew with these entries; one of somebody else's segment is kept in memory.
