@@ -1,27 +1,28 @@
 //! One connection: read a frame, answer it, read the next.
 //!
 //! One task per connection, so responses keep the order of the requests by themselves; requests sent ahead wait in the
-//! kernel's buffers. Whatever a peer sends costs its own connection at most, and one log line that says why. A client above
+//! kernel's buffers, but for those that one read brought: their answers are sent together. Whatever a peer sends costs its own connection at most, and one log line that says why. A client above
 //! its quota is answered at once and then not read for a while (KIP-219). A peer that goes away while its request waits
 //! takes the request with it: the wait is dropped, and all it held.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use logcore_protocol::{RequestHeader, Str, Value, decode_request};
+use logcore_protocol::{RequestHeader, Str};
 
-use crate::api::api_versions::{self, ApiTable};
-use crate::api::{Outcome, fetch, list_offsets, native_versions, offset_for_leader_epoch, produce};
+use crate::api::{Outcome, native_versions, produce};
 use crate::connection_quotas::Seat;
-use crate::control::{Answer, ConnectionInfo, ControlRequest};
+use crate::control::ConnectionInfo;
+use crate::dispatch::{Answered, Dispatch};
 use crate::frame::{Frame, FrameError, FrameReader};
 use crate::lines::Level;
-use crate::memory::Charge;
-use crate::metrics::Stages;
+use crate::metrics::{ErrorCounts, Stages};
+use crate::outgoing::{Outgoing, Unsent};
 use crate::quotas::Meter;
 use crate::response::Response;
 use crate::shared::Shared;
@@ -63,11 +64,11 @@ pub(crate) async fn serve(
     let memory = Arc::clone(&shared.memory);
     let mut connection = Connection {
         shared,
-        apis,
         transport,
-        info,
+        dispatch: Dispatch { shared, apis, info },
         seat,
         reader: FrameReader::new(shared.config.request_bytes_max, memory),
+        outgoing: Outgoing::default(),
         stopping: shared.stopping.subscribe(),
     };
     match connection.run().await {
@@ -97,16 +98,26 @@ pub(crate) async fn serve(
 
 struct Connection<'a, T> {
     shared: &'a Shared,
-    apis: &'a ApiTable,
     transport: T,
-    info: Arc<ConnectionInfo>,
+    dispatch: Dispatch<'a>,
     seat: &'a Seat,
     reader: FrameReader,
+    outgoing: Outgoing,
     stopping: watch::Receiver<bool>,
 }
 
 impl<T: Transport> Connection<'_, T> {
     async fn run(&mut self) -> End {
+        let end = self.serve_all().await;
+        // What was answered is sent, whatever came after it.
+        let sent = self.outgoing.flush(self.shared, &mut self.transport).await;
+        match (end, sent) {
+            (End::Quiet, Err(unsent)) => unsent.into(),
+            (end, _) => end,
+        }
+    }
+
+    async fn serve_all(&mut self) -> End {
         loop {
             let served = match self.next_frame().await {
                 Ok(frame) => self.serve(frame).await,
@@ -128,7 +139,8 @@ impl<T: Transport> Connection<'_, T> {
             return Err(End::Quiet);
         }
         let patience = self.shared.config.connection_idle_max;
-        let read = read(&mut self.reader, &mut self.transport, patience);
+        let buffers = (&mut self.reader, &mut self.outgoing);
+        let read = read(buffers, &mut self.transport, patience);
         tokio::select! {
             biased;
             frame = read => frame,
@@ -150,56 +162,62 @@ impl<T: Transport> Connection<'_, T> {
         header.client_id = header.client_id.map(|id| Str::from(id.as_str()));
         let key = header.api_key;
         let is_exempt = EXEMPT_APIS.contains(&key);
-        let info = Arc::clone(&self.info);
-        let meter = Meter::new(
-            &self.shared.quotas,
-            &info.principal,
-            header.client_id.as_deref(),
-            is_exempt,
-        );
-        let work = self.answer(&header, body, frame.charge, &meter, &mut stages);
+        let info = Arc::clone(&self.dispatch.info);
+        let client_id = header.client_id.as_deref();
+        let quotas = &self.shared.quotas;
+        let meter = Meter::new(quotas, &info.principal, client_id, is_exempt);
         let Answered {
             outcome,
             memory,
             charge,
-        } = self.unless_closed(key, meter.timed(work)).await?;
+        } = {
+            let dispatch = &self.dispatch;
+            let work = dispatch.answer(&header, body, frame.charge, &meter, &mut stages);
+            let mut work = std::pin::pin!(meter.timed(work));
+            match at_once(work.as_mut()).await {
+                Some(answered) => answered,
+                None => {
+                    let transport = &mut self.transport;
+                    self.outgoing.flush(self.shared, transport).await?;
+                    unless_closed(&self.transport, key, work).await?
+                }
+            }
+        };
         stages.answered();
         if let Some(memory) = memory {
             self.reader.recycle(memory, charge);
         }
-        let errors = outcome.errors();
         let settled = settle(&meter, &header, size, outcome);
-        stages.throttle = Duration::from_millis(meter.throttle_ms().into());
+        let throttle_ms = meter.throttle_ms();
+        stages.throttle = Duration::from_millis(throttle_ms.into());
         slow::tell(self.shared, &info, &header, &stages);
-        let sent = match settled {
-            Ok(Some(response)) => {
-                let sent = meter.timed(self.send(&response)).await;
-                sent.inspect(|()| meter.sent())
-            }
-            Ok(None) => Ok(()),
-            Err(end) => Err(end),
-        };
-        stages.sent();
-        if stages.is_named() {
-            self.shared.metrics.apis.record(&stages, &errors);
-        }
-        sent.map(|()| meter.throttle_ms())
+        let is_last = throttle_ms > 0 || meter.counts_time() || !self.reader.has_frame();
+        let sent = meter.timed(self.send(settled, stages, is_last)).await;
+        sent.inspect(|()| meter.sent()).map(|()| throttle_ms)
     }
 
-    /// Does what may have to wait, as long as there is somebody to answer. What can be done at once is done, for a peer that
-    /// has closed its side may still read.
-    async fn unless_closed<R>(&self, key: i16, work: impl Future<Output = R>) -> Result<R, End> {
-        let mut work = std::pin::pin!(work);
-        tokio::select! {
-            biased;
-            done = &mut work => return Ok(done),
-            () = self.transport.closed() => {}
+    /// Sends the response to a request, if it has one; unless it is the last of those that were read, it may wait for the
+    /// others.
+    async fn send(
+        &mut self,
+        settled: Result<Option<Response>, End>,
+        mut stages: Stages,
+        is_last: bool,
+    ) -> Result<(), End> {
+        let transport = &mut self.transport;
+        if let Ok(Some(response)) = &settled {
+            self.outgoing
+                .put(self.shared, transport, response, stages)
+                .await?;
+        } else {
+            stages.sent();
+            let errors = ErrorCounts::default();
+            self.shared.metrics.apis.record(&stages, &errors);
         }
-        let patience = match native_versions(key) {
-            Some(_) => Duration::ZERO,
-            None => HALF_CLOSED_PATIENCE,
-        };
-        timeout(patience, work).await.map_err(|_| End::Quiet)
+        if is_last {
+            self.outgoing.flush(self.shared, transport).await?;
+        }
+        settled.map(|_| ())
     }
 
     /// Does not read for a while, not even the end: what came before it would be served too early.
@@ -210,119 +228,35 @@ impl<T: Transport> Connection<'_, T> {
             () = self.seat.wanted() => Err(End::GivesWay),
         }
     }
+}
 
-    async fn send(&mut self, response: &Response) -> Result<(), End> {
-        self.shared
-            .metrics
-            .network_bytes_out
-            .add(response.wire_size());
-        let sending = response.send(&mut self.transport);
-        let sent = match self.shared.config.connection_idle_max {
-            Some(patience) => timeout(patience, sending).await,
-            None => Ok(sending.await),
-        };
-        match sent {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) if is_gone(&error) => Err(End::Quiet),
-            Ok(Err(error)) => Err(End::Refused(format!("cannot send a response: {error}"))),
-            Err(_) => Err(End::Refused(
-                "the peer did not read its response within connections.max.idle.ms".to_owned(),
-            )),
-        }
-    }
+/// What can be had without waiting.
+async fn at_once<R>(mut work: Pin<&mut impl Future<Output = R>>) -> Option<R> {
+    std::future::poll_fn(|context| {
+        Poll::Ready(match work.as_mut().poll(context) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}
 
-    /// Answers one request; large frames' memory comes back when the handler is done with it.
-    async fn answer(
-        &self,
-        header: &RequestHeader,
-        body: Bytes,
-        charge: Charge,
-        meter: &Meter<'_>,
-        stages: &mut Stages,
-    ) -> Answered {
-        let (key, version) = (header.api_key, header.api_version);
-        if !self.apis.serves(key, version) {
-            return self.answer_unserved(header, &body, stages).into();
-        }
-        self.shared.metrics.request(key);
-        stages.name(key, version, body.len());
-        let message = match decode_request(key, version, &body) {
-            Ok(message) => message,
-            Err(error) => return Outcome::Close(format!("malformed request: {error}")).into(),
-        };
-        if key == produce::KEY {
-            let (outcome, kept) =
-                produce::handle(self.shared, header, message, body, charge, stages).await;
-            let (memory, charge) = kept.unzip();
-            return Answered {
-                outcome,
-                memory,
-                charge: charge.unwrap_or_default(),
-            };
-        }
-        drop(body);
-        match (key, message.as_struct()) {
-            (fetch::KEY, _) => {
-                drop(charge);
-                fetch::handle(self.shared, header, message, meter, stages).await
-            }
-            (list_offsets::KEY, Some(request)) => {
-                list_offsets::handle(self.shared, header, request)
-            }
-            (api_versions::KEY, Some(request)) => api_versions::handle(self.apis, header, request),
-            (offset_for_leader_epoch::KEY, Some(request)) => {
-                offset_for_leader_epoch::handle(self.shared, header, request)
-            }
-            _ => self.cross(header, message, charge, meter, stages).await,
-        }
-        .into()
+/// Does what has to wait, as long as there is somebody to answer.
+async fn unless_closed<R>(
+    transport: &impl Transport,
+    key: i16,
+    mut work: Pin<&mut impl Future<Output = R>>,
+) -> Result<R, End> {
+    tokio::select! {
+        biased;
+        done = &mut work => return Ok(done),
+        () = transport.closed() => {}
     }
-
-    /// Kafka answers ApiVersions of any version and closes the connection for everything else it does not serve.
-    fn answer_unserved(&self, header: &RequestHeader, body: &[u8], stages: &mut Stages) -> Outcome {
-        if header.api_key == api_versions::KEY && self.apis.serves(api_versions::KEY, 0) {
-            self.shared.metrics.request(header.api_key);
-            stages.name(header.api_key, header.api_version, body.len());
-            return api_versions::handle_unsupported(self.apis, header);
-        }
-        Outcome::Close(format!(
-            "request for API {} version {}, which is not served here",
-            header.api_key, header.api_version
-        ))
-    }
-
-    /// Hands the request to Python and waits for its answer.
-    async fn cross(
-        &self,
-        header: &RequestHeader,
-        message: Value,
-        mut charge: Charge,
-        meter: &Meter<'_>,
-        stages: &mut Stages,
-    ) -> Outcome {
-        charge.leave_lane();
-        let (key, version) = (header.api_key, header.api_version);
-        let info = Arc::clone(&self.info);
-        let (request, answer) = ControlRequest::new(header.clone(), info, message, charge);
-        if !self.shared.control.put(request).await {
-            return Outcome::Close("the server stops".to_owned());
-        }
-        let Ok((answer, crossing)) = answer.await else {
-            return Outcome::Close(format!(
-                "the handler of API {key} version {version} gave no answer"
-            ));
-        };
-        stages.crossed(&crossing);
-        match answer {
-            Answer::Frame(frame, errors) => {
-                meter.spent(crossing.spent);
-                Outcome::Respond(Response::from_frame(frame, errors))
-            }
-            Answer::Close => Outcome::Close(format!(
-                "the handler of API {key} version {version} asked for it"
-            )),
-        }
-    }
+    let patience = match native_versions(key) {
+        Some(_) => Duration::ZERO,
+        None => HALF_CLOSED_PATIENCE,
+    };
+    timeout(patience, work).await.map_err(|_| End::Quiet)
 }
 
 /// Accounts for a request, whose frame had so many bytes, and has its response tell for how long its client is not heard.
@@ -348,26 +282,9 @@ fn settle(
     })
 }
 
-/// What became of a request, and the memory it was read into, if it is wanted back.
-struct Answered {
-    outcome: Outcome,
-    memory: Option<BytesMut>,
-    charge: Charge,
-}
-
-impl From<Outcome> for Answered {
-    fn from(outcome: Outcome) -> Self {
-        Self {
-            outcome,
-            memory: None,
-            charge: Charge::default(),
-        }
-    }
-}
-
 /// The next frame, or the end of patience: a peer may be silent for the time the configuration grants.
 async fn read(
-    reader: &mut FrameReader,
+    (reader, outgoing): (&mut FrameReader, &mut Outgoing),
     transport: &mut impl Transport,
     patience: Option<Duration>,
 ) -> Result<Frame, End> {
@@ -376,6 +293,7 @@ async fn read(
     let mut frame = timeout(keep, reader.next(transport)).await;
     if frame.is_err() && keep < patience {
         reader.shrink();
+        outgoing.shrink();
         frame = timeout(patience - keep, reader.next(transport)).await;
     }
     match frame {
@@ -384,6 +302,18 @@ async fn read(
             "a frame was begun but did not arrive within connections.max.idle.ms".to_owned(),
         )),
         Err(_) => Err(End::Idle),
+    }
+}
+
+impl From<Unsent> for End {
+    fn from(unsent: Unsent) -> Self {
+        match unsent {
+            Unsent::Io(error) if is_gone(&error) => Self::Quiet,
+            Unsent::Io(error) => Self::Refused(format!("cannot send a response: {error}")),
+            Unsent::NotRead => Self::Refused(
+                "the peer did not read its response within connections.max.idle.ms".to_owned(),
+            ),
+        }
     }
 }
 

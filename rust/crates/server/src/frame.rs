@@ -5,8 +5,10 @@
 //! a peer that announces 100 MB and sends nothing holds one small buffer, and one that sends nothing at all holds none. What
 //! is more than a small buffer is counted ([`crate::memory`]).
 //!
-//! A small frame is copied out, so that one `read` may bring several requests. A large one is given away with the buffer it
-//! was read into: nothing is copied, and whoever is done with it hands the memory back with [`FrameReader::recycle`].
+//! One `read` may bring several requests: of a peer that sends ahead more is read at once, as long as its frames are short and
+//! memory is not. A frame is copied out if it is small or more was read behind it than is in it. Any other is given away with
+//! the buffer it was read into: only what is behind it is copied, and whoever is done with it hands the memory back with
+//! [`FrameReader::recycle`].
 
 use std::sync::Arc;
 
@@ -18,6 +20,12 @@ use crate::memory::{Charge, FREE, Progress, RequestMemory, STALL};
 
 /// What one read may bring while no large frame is on its way.
 const READ_CHUNK: usize = FREE;
+/// The same of a peer that sends ahead.
+const READ_AHEAD: usize = 128 * 1024;
+/// Peers with longer frames are not read ahead of: less is copied so.
+const SHORT_FRAME: usize = 32 * 1024;
+/// The longest frame that is copied out because more was read behind it.
+const COPIED_FRAME: usize = READ_AHEAD / 2;
 /// The buffer of a connection that has no large frames.
 const SMALL_BUFFER: usize = 8 * 1024;
 /// What the first read of a connection without a buffer may bring.
@@ -71,6 +79,8 @@ pub(crate) struct FrameReader {
     charge: Charge,
     /// Of the frame that is on its way, if it is counted.
     progress: Option<Progress>,
+    /// What the next read may bring before it is known how long the frame is.
+    ahead: usize,
     limit: usize,
     memory: Arc<RequestMemory>,
 }
@@ -82,6 +92,7 @@ impl FrameReader {
             buffer: BytesMut::new(),
             charge: Charge::default(),
             progress: None,
+            ahead: READ_CHUNK,
             limit,
             memory,
         }
@@ -106,9 +117,18 @@ impl FrameReader {
         let end = SIZE_PREFIX + length;
         while self.buffer.len() < end {
             let missing = end - self.buffer.len();
-            self.reserve(missing.min(self.step())).await;
-            if self.fill(stream, missing).await? == 0 {
+            let most = if length <= SHORT_FRAME && self.has_room_ahead() {
+                self.room_ahead()
+            } else {
+                self.reserve(missing.min(self.step())).await;
+                missing
+            };
+            let read = self.fill(stream, missing, most).await?;
+            if read == 0 {
                 return Err(FrameError::Truncated { missing });
+            }
+            if most > missing {
+                self.learn(read, most);
             }
         }
         Ok(self.take(length))
@@ -126,10 +146,49 @@ impl FrameReader {
             self.buffer.extend_from_slice(&first[..read]);
             return Ok(read);
         }
-        self.buffer.reserve(SMALL_BUFFER - self.buffer.len());
+        if !self.has_room_ahead() {
+            self.buffer.reserve(SMALL_BUFFER - self.buffer.len());
+        }
         // A recycled buffer has more room than that: what is read beyond a large frame has to be copied.
-        let mut chunk = (&mut self.buffer).limit(READ_CHUNK);
-        Ok(stream.read_buf(&mut chunk).await?)
+        let most = self.room_ahead();
+        let mut chunk = (&mut self.buffer).limit(most);
+        let read = stream.read_buf(&mut chunk).await?;
+        self.learn(read, most);
+        Ok(read)
+    }
+
+    /// A read that brought all it could is taken to have left more: the next one may bring twice as much.
+    fn learn(&mut self, read: usize, most: usize) {
+        if read == most {
+            self.ahead = self.ahead.max(2 * read).min(READ_AHEAD);
+        }
+    }
+
+    /// What one read may bring.
+    fn room_ahead(&self) -> usize {
+        let room = self.buffer.capacity() - self.buffer.len();
+        room.min(self.ahead)
+    }
+
+    /// Whether more than a small buffer is read at once: as long as there is memory for everybody, for the buffer and for a
+    /// frame that is copied out of it.
+    fn has_room_ahead(&mut self) -> bool {
+        let room = self.ahead.saturating_sub(self.buffer.len());
+        if self.ahead == READ_CHUNK || room == 0 {
+            return false;
+        }
+        if self.buffer.try_reclaim(room) {
+            return true;
+        }
+        let may = self
+            .memory
+            .try_grow(&mut self.charge, self.ahead + COPIED_FRAME);
+        if may {
+            self.grow(self.ahead);
+        } else {
+            self.ahead = READ_CHUNK;
+        }
+        may
     }
 
     /// By how much the buffer may grow at once: a frame that has begun to come is let in whole unless it is very large, so
@@ -141,15 +200,17 @@ impl FrameReader {
         }
     }
 
-    /// Reads some of the missing bytes into the room there is. A peer that keeps others waiting for memory must send.
+    /// Reads some of the missing bytes, and what is behind them, into the room there is. A peer that keeps others waiting for
+    /// memory must send.
     async fn fill(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
         missing: usize,
+        most: usize,
     ) -> Result<usize, FrameError> {
         loop {
-            let mut exact = (&mut self.buffer).limit(missing);
-            let read = stream.read_buf(&mut exact);
+            let mut chunk = (&mut self.buffer).limit(most);
+            let read = stream.read_buf(&mut chunk);
             if self.charge.is_free() {
                 return Ok(read.await?);
             }
@@ -179,9 +240,19 @@ impl FrameReader {
             // Meanwhile it was not the peer that was slow.
             self.progress = None;
         }
+        self.grow(capacity);
+    }
+
+    fn grow(&mut self, capacity: usize) {
         let mut grown = BytesMut::with_capacity(capacity);
         grown.extend_from_slice(&self.buffer);
         self.buffer = grown;
+    }
+
+    /// Whether the next frame has been read already, or what is wrong with it.
+    pub(crate) fn has_frame(&self) -> bool {
+        let length = self.buffer.len().checked_sub(SIZE_PREFIX);
+        length.is_some_and(|read| self.length().map_or(true, |length| length <= read))
     }
 
     /// Whether a frame, or a part of one, has been read already.
@@ -229,8 +300,12 @@ impl FrameReader {
 
     fn take(&mut self, length: usize) -> Frame {
         self.progress = None;
+        if length > SHORT_FRAME {
+            self.ahead = READ_CHUNK;
+        }
         let end = SIZE_PREFIX + length;
-        if length <= SMALL_FRAME {
+        let behind = self.buffer.len() - end;
+        if length <= SMALL_FRAME.max(behind) {
             let bytes = Bytes::copy_from_slice(&self.buffer[SIZE_PREFIX..end]);
             self.buffer.advance(end);
             return Frame {
@@ -238,20 +313,26 @@ impl FrameReader {
                 charge: Charge::default(),
             };
         }
-        // What was read beyond the frame is at most one chunk; copying it leaves the frame the sole owner of its memory.
+        // Copying what was read beyond the frame leaves the frame the sole owner of its memory.
         let rest = BytesMut::from(&self.buffer[end..]);
+        let rest_charge = self.charge.split(behind.saturating_sub(FREE));
         let mut frame = std::mem::replace(&mut self.buffer, rest);
         frame.truncate(end);
         frame.advance(SIZE_PREFIX);
         Frame {
             bytes: frame.freeze(),
-            charge: std::mem::take(&mut self.charge),
+            charge: std::mem::replace(&mut self.charge, rest_charge),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use tokio::io::ReadBuf;
+
     use super::*;
 
     fn framed(payload: &[u8]) -> Vec<u8> {
@@ -369,6 +450,74 @@ mod tests {
             assert!(memory.used() >= 100_000 - FREE);
             reader.shrink();
             assert_eq!(memory.used(), 0);
+        });
+    }
+
+    /// Gives what it has in pieces as large as they are asked for, and counts those.
+    struct Counted<'a> {
+        wire: &'a [u8],
+        reads: usize,
+    }
+
+    impl AsyncRead for Counted<'_> {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<std::io::Result<()>> {
+            self.reads += 1;
+            Pin::new(&mut self.wire).poll_read(context, buffer)
+        }
+    }
+
+    // If this failed, every request of a producer that sends ahead would be read in two pieces of its own, or what is read
+    // ahead would be nobody's memory.
+    #[test]
+    fn what_is_sent_ahead_is_read_together_and_counted() {
+        block_on(async {
+            let memory = Arc::new(RequestMemory::new(Some(4 << 20), 1 << 20));
+            let mut reader = FrameReader::new(1 << 20, Arc::clone(&memory));
+            let frames = 200;
+            let wire = framed(&[7; 16_500]).repeat(frames);
+            let mut stream = Counted {
+                wire: &wire,
+                reads: 0,
+            };
+            let mut together = 0;
+            for _ in 0..frames {
+                let frame = reader.next(&mut stream).await.unwrap();
+                assert!(frame.bytes.len() == 16_500 && frame.bytes.iter().all(|byte| *byte == 7));
+                together += usize::from(reader.has_frame());
+                let had = memory.used() + FREE;
+                assert!(reader.buffer.capacity() <= had && had <= 2 * READ_AHEAD + FREE);
+                if let Ok(memory) = frame.bytes.try_into_mut() {
+                    reader.recycle(memory, frame.charge);
+                }
+            }
+            assert!(stream.reads < frames / 4, "{} reads", stream.reads);
+            assert!(together > frames / 2);
+            reader.shrink();
+            assert_eq!(memory.used(), 0);
+        });
+    }
+
+    // If this failed, peers that send ahead would take the memory that others' requests need.
+    #[test]
+    fn nothing_is_read_ahead_while_memory_is_short() {
+        block_on(async {
+            let memory = Arc::new(RequestMemory::new(Some(400_000), 100_000));
+            let mut other = Charge::default();
+            memory.grow(&mut other, 100_000).await;
+            let mut reader = FrameReader::new(100_000, Arc::clone(&memory));
+            let wire = framed(&[7; 16_500]).repeat(50);
+            let mut stream = &wire[..];
+            for _ in 0..50 {
+                let frame = reader.next(&mut stream).await.unwrap();
+                assert!(reader.buffer.capacity() <= 2 * READ_CHUNK);
+                if let Ok(memory) = frame.bytes.try_into_mut() {
+                    reader.recycle(memory, frame.charge);
+                }
+            }
         });
     }
 }

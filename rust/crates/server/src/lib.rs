@@ -9,7 +9,8 @@
 //! | `server`, `shared` | the owner's view; what every part reaches |
 //! | `listener`, `connection`, `descriptors` | accepting within limits; one task per connection |
 //! | `connection_quotas`, `quotas` | how many connections and how fast; how much clients may use |
-//! | `frame`, `memory`, `response` | bytes in, within what requests may have; bytes out |
+//! | `frame`, `memory`, `dispatch` | bytes in, within what requests may have; who answers |
+//! | `response`, `outgoing` | bytes out, answers to what came together in one piece |
 //! | `transport` | what a connection needs of its socket: plain TCP with `sendfile` |
 //! | `api` | one file per API |
 //! | `registry`, `purgatory`, `fetch_session` | partitions and leaders; long polls; KIP-227 |
@@ -30,6 +31,7 @@ mod connection;
 mod connection_quotas;
 mod control;
 mod descriptors;
+mod dispatch;
 mod error;
 mod fetch_session;
 mod frame;
@@ -41,6 +43,7 @@ mod measurements;
 mod memory;
 mod metrics;
 mod moves;
+mod outgoing;
 mod purgatory;
 mod quotas;
 mod registry;

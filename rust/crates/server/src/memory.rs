@@ -50,6 +50,16 @@ impl Charge {
         self.lane = None;
     }
 
+    /// What is given to somebody else of it; less, if it does not have as much.
+    pub(crate) fn split(&mut self, bytes: usize) -> Self {
+        let bytes = bytes.min(self.bytes());
+        let permit = self.permit.as_mut();
+        Self {
+            permit: permit.and_then(|permit| permit.split(bytes)),
+            lane: None,
+        }
+    }
+
     fn bytes(&self) -> usize {
         let permits = self.permit.as_ref();
         permits.map_or(0, OwnedSemaphorePermit::num_permits)
@@ -118,6 +128,32 @@ impl RequestMemory {
         true
     }
 
+    /// The same without waiting, for what a connection would like to have but does not need: false when it may not. It leaves
+    /// most of the memory to those who need it.
+    pub(crate) fn try_grow(&self, charge: &mut Charge, capacity: usize) -> bool {
+        let missing = capacity.saturating_sub(FREE + charge.bytes());
+        if missing == 0 || charge.lane.is_some() {
+            return true;
+        }
+        let available = self.shared.available_permits();
+        let Ok(wanted) = u32::try_from(missing) else {
+            return false;
+        };
+        if available.saturating_sub(missing) < self.mostly() {
+            return false;
+        }
+        match Arc::clone(&self.shared).try_acquire_many_owned(wanted) {
+            Ok(permit) => add(charge, permit),
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// So much is left to those who need it.
+    fn mostly(&self) -> usize {
+        self.whole / 4 * 3
+    }
+
     /// Whether somebody waits.
     pub(crate) fn is_short(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
@@ -125,7 +161,7 @@ impl RequestMemory {
 
     /// Whether a connection may keep its buffer for the next frame: not while others could need it.
     pub(crate) fn may_keep(&self, charge: &Charge) -> bool {
-        charge.lane.is_none() && self.shared.available_permits() >= self.whole / 4 * 3
+        charge.lane.is_none() && self.shared.available_permits() >= self.mostly()
     }
 }
 

@@ -423,6 +423,11 @@ impl<'a> Meter<'a> {
         .await
     }
 
+    /// Whether somebody pays for the request's time.
+    pub(crate) fn counts_time(&self) -> bool {
+        self.counts_time
+    }
+
     fn now(&self) -> u64 {
         self.quotas.opened.elapsed().as_nanos() as u64
     }

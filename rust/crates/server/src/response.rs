@@ -69,6 +69,11 @@ impl Response {
         })
     }
 
+    /// All of it, if no file ranges belong between its bytes.
+    pub(crate) fn whole(&self) -> Option<&[u8]> {
+        self.parts.is_empty().then_some(&*self.bytes)
+    }
+
     /// Bytes on the wire, size prefix included.
     pub(crate) fn wire_size(&self) -> u64 {
         let outside: u64 = self

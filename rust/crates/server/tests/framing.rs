@@ -175,3 +175,72 @@ fn a_peer_that_does_not_read_is_closed() {
     server.wait_for_line("did not read its response");
     server.client().call(18, 0, request(18));
 }
+
+// If this failed, the answer to a request would wait for what another one sent with it waits for, or for more requests.
+#[test]
+fn what_was_answered_is_sent_before_a_wait() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let value = vec![b'x'; 16_000];
+    let poll = Fetch {
+        offset: 6,
+        wait_ms: 600_000,
+        ..Fetch::default()
+    };
+    // A part of one more request comes with them, or one that has to wait.
+    for round in 0..2 {
+        let mut together = Vec::new();
+        for _ in 0..3 {
+            together.extend(client.frame(0, 9, produce("t", 1, &[(0, &batch(&[&value]))])));
+        }
+        let last = if round == 0 {
+            client.frame(0, 9, produce("t", 1, &[(1, &batch(&[b"x"]))]))
+        } else {
+            client.frame(1, 12, poll.message())
+        };
+        let half = if round == 0 {
+            last.len() / 2
+        } else {
+            last.len()
+        };
+        together.extend(&last[..half]);
+        client.send_raw(&together);
+        for number in 0..3 {
+            let (_, body) = client.receive(0, 9);
+            assert_eq!(int(&produced(&body), "base_offset"), 3 * round + number);
+        }
+        client.send_raw(&last[half..]);
+        if round == 0 {
+            client.receive(0, 9);
+        }
+    }
+    server.wait_for_requests(1, 1);
+    let more = client.frame(0, 9, produce("t", 1, &[(1, &batch(&[b"x"]))]));
+    client.send_raw(&more);
+    server
+        .client()
+        .call(0, 9, produce("t", 1, &[(0, &batch(&[b"end"]))]));
+    let (_, body) = client.receive(1, 12);
+    assert_eq!(int(&fetched(&body)[0], "high_watermark"), 7);
+    let (_, body) = client.receive(0, 9);
+    assert_eq!(int(&produced(&body), "base_offset"), 1);
+}
+
+// If this failed, a bad frame would take the answers to those before it along.
+#[test]
+fn what_was_answered_is_sent_before_the_connection_closes() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let mut together = Vec::new();
+    for _ in 0..3 {
+        together.extend(client.frame(0, 9, produce("t", 1, &[(0, &batch(&[b"good"]))])));
+    }
+    together.extend((-1i32).to_be_bytes());
+    client.send_raw(&together);
+    for number in 0..3 {
+        let (_, body) = client.receive(0, 9);
+        assert_eq!(int(&produced(&body), "base_offset"), number);
+    }
+    assert!(client.is_closed());
+    server.wait_for_line("is negative");
+}

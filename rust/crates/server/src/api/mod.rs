@@ -10,7 +10,6 @@ use std::ops::RangeInclusive;
 
 use logcore_protocol::{Direction, ProtocolError, Schema, Struct, Value};
 
-use crate::metrics::ErrorCounts;
 use crate::response::Response;
 
 /// What becomes of a request.
@@ -20,16 +19,6 @@ pub(crate) enum Outcome {
     Silent,
     /// The connection is closed, and why.
     Close(String),
-}
-
-impl Outcome {
-    /// The error codes in the response, if there is one.
-    pub(crate) fn errors(&self) -> ErrorCounts {
-        match self {
-            Self::Respond(response) => response.errors().clone(),
-            Self::Silent | Self::Close(_) => ErrorCounts::default(),
-        }
-    }
 }
 
 impl From<Result<Response, ProtocolError>> for Outcome {

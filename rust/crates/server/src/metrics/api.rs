@@ -136,8 +136,11 @@ impl Default for Apis {
 }
 
 impl Apis {
-    /// Counts a request that is over.
+    /// Counts a request that is over, if it is one of an API.
     pub(crate) fn record(&self, stages: &Stages, errors: &ErrorCounts) {
+        if !stages.is_named() {
+            return;
+        }
         let slot = if stages.from_follower {
             &self.fetch_by_followers
         } else {

@@ -80,6 +80,11 @@ impl Stages {
         self.answered = Instant::now();
     }
 
+    /// How long after another this one was answered.
+    pub(crate) fn after(&self, other: &Self) -> Duration {
+        self.answered.saturating_duration_since(other.answered)
+    }
+
     /// The answer is sent, or there is none.
     pub(crate) fn sent(&mut self) {
         let now = Instant::now();

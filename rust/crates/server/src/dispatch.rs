@@ -1,0 +1,137 @@
+//! Who answers a request: Rust what is on the data path, Python everything else.
+//!
+//! Owned by a connection, which has one request answered at a time.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use logcore_protocol::{RequestHeader, Value, decode_request};
+
+use crate::api::api_versions::{self, ApiTable};
+use crate::api::{Outcome, fetch, list_offsets, offset_for_leader_epoch, produce};
+use crate::control::{Answer, ConnectionInfo, ControlRequest};
+use crate::memory::Charge;
+use crate::metrics::Stages;
+use crate::quotas::Meter;
+use crate::response::Response;
+use crate::shared::Shared;
+
+/// What a connection's requests are answered with.
+pub(crate) struct Dispatch<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) apis: &'a ApiTable,
+    pub(crate) info: Arc<ConnectionInfo>,
+}
+
+/// What became of a request, and the memory it was read into, if it is wanted back.
+pub(crate) struct Answered {
+    pub(crate) outcome: Outcome,
+    pub(crate) memory: Option<BytesMut>,
+    pub(crate) charge: Charge,
+}
+
+impl From<Outcome> for Answered {
+    fn from(outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            memory: None,
+            charge: Charge::default(),
+        }
+    }
+}
+
+impl Dispatch<'_> {
+    /// Answers one request; large frames' memory comes back when the handler is done with it.
+    pub(crate) async fn answer(
+        &self,
+        header: &RequestHeader,
+        body: Bytes,
+        charge: Charge,
+        meter: &Meter<'_>,
+        stages: &mut Stages,
+    ) -> Answered {
+        let (key, version) = (header.api_key, header.api_version);
+        if !self.apis.serves(key, version) {
+            return self.answer_unserved(header, &body, stages).into();
+        }
+        self.shared.metrics.request(key);
+        stages.name(key, version, body.len());
+        let message = match decode_request(key, version, &body) {
+            Ok(message) => message,
+            Err(error) => return Outcome::Close(format!("malformed request: {error}")).into(),
+        };
+        if key == produce::KEY {
+            let (outcome, kept) =
+                produce::handle(self.shared, header, message, body, charge, stages).await;
+            let (memory, charge) = kept.unzip();
+            return Answered {
+                outcome,
+                memory,
+                charge: charge.unwrap_or_default(),
+            };
+        }
+        drop(body);
+        match (key, message.as_struct()) {
+            (fetch::KEY, _) => {
+                drop(charge);
+                fetch::handle(self.shared, header, message, meter, stages).await
+            }
+            (list_offsets::KEY, Some(request)) => {
+                list_offsets::handle(self.shared, header, request)
+            }
+            (api_versions::KEY, Some(request)) => api_versions::handle(self.apis, header, request),
+            (offset_for_leader_epoch::KEY, Some(request)) => {
+                offset_for_leader_epoch::handle(self.shared, header, request)
+            }
+            _ => self.cross(header, message, charge, meter, stages).await,
+        }
+        .into()
+    }
+
+    /// Kafka answers ApiVersions of any version and closes the connection for everything else it does not serve.
+    fn answer_unserved(&self, header: &RequestHeader, body: &[u8], stages: &mut Stages) -> Outcome {
+        if header.api_key == api_versions::KEY && self.apis.serves(api_versions::KEY, 0) {
+            self.shared.metrics.request(header.api_key);
+            stages.name(header.api_key, header.api_version, body.len());
+            return api_versions::handle_unsupported(self.apis, header);
+        }
+        Outcome::Close(format!(
+            "request for API {} version {}, which is not served here",
+            header.api_key, header.api_version
+        ))
+    }
+
+    /// Hands the request to Python and waits for its answer.
+    async fn cross(
+        &self,
+        header: &RequestHeader,
+        message: Value,
+        mut charge: Charge,
+        meter: &Meter<'_>,
+        stages: &mut Stages,
+    ) -> Outcome {
+        charge.leave_lane();
+        let (key, version) = (header.api_key, header.api_version);
+        let info = Arc::clone(&self.info);
+        let (request, answer) = ControlRequest::new(header.clone(), info, message, charge);
+        if !self.shared.control.put(request).await {
+            return Outcome::Close("the server stops".to_owned());
+        }
+        let Ok((answer, crossing)) = answer.await else {
+            return Outcome::Close(format!(
+                "the handler of API {key} version {version} gave no answer"
+            ));
+        };
+        stages.crossed(&crossing);
+        match answer {
+            Answer::Frame(frame, errors) => {
+                meter.spent(crossing.spent);
+                Outcome::Respond(Response::from_frame(frame, errors))
+            }
+            Answer::Close => Outcome::Close(format!(
+                "the handler of API {key} version {version} asked for it"
+            )),
+        }
+    }
+}
