@@ -203,7 +203,7 @@ UNTHROTTLED = {"throttle_time_ms": 0}
 OTHERWISE_HERE = {"listeners", "log.dirs", "zookeeper.connect", "advertised.listeners"}
 """Settings with a value of their own in each of the two brokers."""
 
-ONLY_HERE = {"log.format", "metrics.listener", "slow.request.log.ms"}
+ONLY_HERE = {"log.format", "metrics.listener", "slow.request.log.ms", "socket.busy.poll.us"}
 """Settings of a broker that Kafka does not have."""
 
 

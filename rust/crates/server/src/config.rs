@@ -30,6 +30,8 @@ pub(crate) struct ServerConfig {
     pub(crate) receive_buffer_bytes: Option<usize>,
     /// `connections.max.idle.ms`; `None` is never.
     pub(crate) connection_idle_max: Option<Duration>,
+    /// `socket.busy.poll.us`, ours: how long a thread looks for a quick client's next request before it sleeps.
+    pub(crate) busy_poll: Duration,
     /// `slow.request.log.ms`, ours; `None` is never.
     pub(crate) slow_request: Option<Duration>,
     /// `queued.max.request.bytes`; `None` is no limit. Apache Kafka has none unless it is set; here a client that needs more
@@ -190,6 +192,7 @@ impl ServerConfig {
             send_buffer_bytes: of.buffer("socket.send.buffer.bytes")?,
             receive_buffer_bytes: of.buffer("socket.receive.buffer.bytes")?,
             connection_idle_max: of.duration("connections.max.idle.ms", Some(600_000), -1)?,
+            busy_poll: Duration::from_micros(of.number("socket.busy.poll.us", 100, 0, 10_000)?),
             // Kafka's request log is off because it tells of every request. Ours tells of what no broker in order does.
             slow_request: of.duration("slow.request.log.ms", Some(1000), -1)?,
             request_memory: of.request_memory()?,

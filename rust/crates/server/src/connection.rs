@@ -7,7 +7,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -28,6 +27,7 @@ use crate::response::Response;
 use crate::shared::Shared;
 use crate::slow;
 use crate::transport::Transport;
+use crate::vigil::{Pace, at_once};
 
 /// How long a connection keeps a large buffer while nothing comes.
 const KEEP_BUFFER: Duration = Duration::from_secs(10);
@@ -69,6 +69,7 @@ pub(crate) async fn serve(
         seat,
         reader: FrameReader::new(shared.config.request_bytes_max, memory),
         outgoing: Outgoing::default(),
+        pace: Pace::default(),
         stopping: shared.stopping.subscribe(),
     };
     match connection.run().await {
@@ -103,6 +104,7 @@ struct Connection<'a, T> {
     seat: &'a Seat,
     reader: FrameReader,
     outgoing: Outgoing,
+    pace: Pace,
     stopping: watch::Receiver<bool>,
 }
 
@@ -138,9 +140,17 @@ impl<T: Transport> Connection<'_, T> {
         if *self.stopping.borrow_and_update() {
             return Err(End::Quiet);
         }
-        let patience = self.shared.config.connection_idle_max;
+        let config = &self.shared.config;
+        let next = self.reader.next(&mut self.transport);
+        let soon = self
+            .shared
+            .vigil
+            .await_soon(&self.pace, config.busy_poll, next);
+        if let Some(frame) = soon.await {
+            return frame.map_err(ended);
+        }
         let buffers = (&mut self.reader, &mut self.outgoing);
-        let read = read(buffers, &mut self.transport, patience);
+        let read = read(buffers, &mut self.transport, config.connection_idle_max);
         tokio::select! {
             biased;
             frame = read => frame,
@@ -152,6 +162,7 @@ impl<T: Transport> Connection<'_, T> {
     /// Answers one frame and says for how many milliseconds the next one has to wait.
     async fn serve(&mut self, frame: Frame) -> Result<u32, End> {
         let mut stages = Stages::begin();
+        self.pace.asked(self.shared.config.busy_poll);
         let size = frame.bytes.len();
         self.shared.metrics.network_bytes_in.add(size as u64 + 4);
         self.shared.connections.used(self.seat);
@@ -216,6 +227,7 @@ impl<T: Transport> Connection<'_, T> {
         }
         if is_last {
             self.outgoing.flush(self.shared, transport).await?;
+            self.pace.answered();
         }
         settled.map(|_| ())
     }
@@ -228,17 +240,6 @@ impl<T: Transport> Connection<'_, T> {
             () = self.seat.wanted() => Err(End::GivesWay),
         }
     }
-}
-
-/// What can be had without waiting.
-async fn at_once<R>(mut work: Pin<&mut impl Future<Output = R>>) -> Option<R> {
-    std::future::poll_fn(|context| {
-        Poll::Ready(match work.as_mut().poll(context) {
-            Poll::Ready(done) => Some(done),
-            Poll::Pending => None,
-        })
-    })
-    .await
 }
 
 /// Does what has to wait, as long as there is somebody to answer.

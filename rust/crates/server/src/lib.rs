@@ -11,6 +11,7 @@
 //! | `connection_quotas`, `quotas` | how many connections and how fast; how much clients may use |
 //! | `frame`, `memory`, `dispatch` | bytes in, within what requests may have; who answers |
 //! | `response`, `outgoing` | bytes out, answers to what came together in one piece |
+//! | `vigil` | staying awake for a quick client's next request |
 //! | `transport` | what a connection needs of its socket: plain TCP with `sendfile` |
 //! | `api` | one file per API |
 //! | `registry`, `purgatory`, `fetch_session` | partitions and leaders; long polls; KIP-227 |
@@ -53,6 +54,7 @@ mod server;
 mod shared;
 mod slow;
 mod transport;
+mod vigil;
 mod wake;
 
 pub use admin::{LogDirDescription, LogDirMove, RecordsDeleted, ReplicaDescription, Space};

@@ -33,6 +33,7 @@ use crate::quotas::{ClientQuota, ClientQuotas};
 use crate::registry::{Leadership, Partition, Registry, TopicId};
 use crate::replicas::Replica;
 use crate::shared::{Shared, now_ms};
+use crate::vigil::Vigil;
 use crate::wake::WakeFd;
 
 /// How long threads that run the connections may take to end.
@@ -146,6 +147,7 @@ impl Server {
             control: ControlQueue::new(config.queued_requests_max, Arc::clone(&wake)),
             sessions: FetchSessions::new(config.fetch_sessions_max),
             lines,
+            vigil: Vigil::default(),
             metrics: Metrics::default(),
             purgatory: Purgatory::default(),
             apis: OnceLock::new(),

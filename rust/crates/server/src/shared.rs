@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::purgatory::Purgatory;
 use crate::quotas::ClientQuotas;
 use crate::registry::Registry;
+use crate::vigil::Vigil;
 
 pub(crate) struct Shared {
     pub(crate) node_id: i32,
@@ -31,6 +32,7 @@ pub(crate) struct Shared {
     pub(crate) memory: Arc<RequestMemory>,
     pub(crate) control: ControlQueue,
     pub(crate) sessions: FetchSessions,
+    pub(crate) vigil: Vigil,
     pub(crate) lines: Arc<LogLines>,
     pub(crate) metrics: Metrics,
     pub(crate) purgatory: Purgatory,

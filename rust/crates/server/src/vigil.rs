@@ -1,0 +1,156 @@
+//! Staying awake for a request that is likely to come at once.
+//!
+//! A thread that sleeps is woken tens of microseconds after its socket has bytes, longer than a small request takes; on a
+//! virtual machine the processor itself has to be woken. A client that sends its next request as soon as it has an answer is
+//! worth staying awake for: its connection looks again and again for up to `socket.busy.poll.us`, as long as the client is
+//! that quick. One connection at a time does so, and the thread's other connections move in between, so it costs at most the
+//! time of one processor, and none on a broker whose clients take their time. The same for network cards is Linux's
+//! `net.core.busy_poll`.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tokio::task::yield_now;
+
+/// Who stays awake: one at a time.
+#[derive(Default)]
+pub(crate) struct Vigil(AtomicBool);
+
+/// What a connection knows of how quick its client is.
+#[derive(Default)]
+pub(crate) struct Pace {
+    /// When it was answered last.
+    answered: Option<Instant>,
+    is_quick: bool,
+}
+
+impl Pace {
+    /// What was answered has been sent.
+    pub(crate) fn answered(&mut self) {
+        self.answered = Some(Instant::now());
+    }
+
+    /// A request has come.
+    pub(crate) fn asked(&mut self, limit: Duration) {
+        let answered = self.answered.take();
+        self.is_quick = answered.is_some_and(|answered| answered.elapsed() <= limit);
+    }
+}
+
+impl Vigil {
+    /// What comes within `limit`, if the client is known to be quick and nobody else is waited for.
+    pub(crate) async fn await_soon<R>(
+        &self,
+        pace: &Pace,
+        limit: Duration,
+        work: impl Future<Output = R>,
+    ) -> Option<R> {
+        if !pace.is_quick || self.0.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        let _end = End(self);
+        let mut work = std::pin::pin!(work);
+        let begun = Instant::now();
+        loop {
+            if let Some(done) = at_once(work.as_mut()).await {
+                return Some(done);
+            }
+            if begun.elapsed() >= limit {
+                return None;
+            }
+            // The thread's other connections move, and it looks what has come without sleeping.
+            yield_now().await;
+        }
+    }
+}
+
+/// What can be had without waiting.
+pub(crate) async fn at_once<R>(mut work: Pin<&mut impl Future<Output = R>>) -> Option<R> {
+    std::future::poll_fn(|context| {
+        Poll::Ready(match work.as_mut().poll(context) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+/// The end of somebody's vigil, in whatever way.
+struct End<'a>(&'a Vigil);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.0.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    fn quick() -> Pace {
+        let mut pace = Pace::default();
+        pace.answered();
+        pace.asked(LONG);
+        pace
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(future)
+    }
+
+    /// Pending so often, then done.
+    fn after(polls: usize) -> impl Future<Output = usize> {
+        let mut polled = 0;
+        std::future::poll_fn(move |_| {
+            polled += 1;
+            if polled > polls {
+                Poll::Ready(polled)
+            } else {
+                Poll::Pending
+            }
+        })
+    }
+
+    // If this failed, threads would stay awake for clients that take their time, or sleep while a quick one asks.
+    #[test]
+    fn only_the_quick_are_waited_for() {
+        let vigil = Vigil::default();
+        let mut slow = quick();
+        slow.answered();
+        slow.asked(Duration::ZERO);
+        let mut silent = quick();
+        silent.asked(LONG);
+        for (pace, expected) in [
+            (quick(), Some(101)),
+            (slow, None),
+            (silent, None),
+            (Pace::default(), None),
+        ] {
+            let found = block_on(vigil.await_soon(&pace, LONG, after(100)));
+            assert_eq!(found, expected);
+        }
+    }
+
+    // If this failed, every thread could be awake for nothing, or nobody would be waited for again.
+    #[test]
+    fn one_at_a_time_and_not_for_ever() {
+        let vigil = Vigil::default();
+        block_on(async {
+            let pace = quick();
+            {
+                let mut first = std::pin::pin!(vigil.await_soon(&pace, LONG, after(100)));
+                assert_eq!(at_once(first.as_mut()).await, None);
+                assert_eq!(vigil.await_soon(&pace, LONG, after(1)).await, None);
+            }
+            let never = std::future::pending::<()>();
+            assert_eq!(vigil.await_soon(&pace, Duration::ZERO, never).await, None);
+            assert_eq!(vigil.await_soon(&pace, LONG, after(1)).await, Some(2));
+        });
+    }
+}
