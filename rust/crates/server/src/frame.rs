@@ -88,6 +88,7 @@ pub(crate) struct FrameReader {
 impl FrameReader {
     /// `limit` is the longest frame, in bytes, without its prefix.
     pub(crate) fn new(limit: usize, memory: Arc<RequestMemory>) -> Self {
+        memory.enter();
         Self {
             buffer: BytesMut::new(),
             charge: Charge::default(),
@@ -103,6 +104,9 @@ impl FrameReader {
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
     ) -> Result<Frame, FrameError> {
+        if !self.memory.may_keep(&self.charge) {
+            self.shrink();
+        }
         while self.buffer.len() < SIZE_PREFIX {
             if self.read_ahead(stream).await? == 0 {
                 return Err(match self.buffer.len() {
@@ -326,6 +330,12 @@ impl FrameReader {
     }
 }
 
+impl Drop for FrameReader {
+    fn drop(&mut self) {
+        self.memory.leave();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::pin::Pin;
@@ -498,6 +508,37 @@ mod tests {
             assert!(together > frames / 2);
             reader.shrink();
             assert_eq!(memory.used(), 0);
+        });
+    }
+
+    // If this failed, thousands of connections would each keep a buffer that is empty at nearly all times.
+    #[test]
+    fn a_crowd_keeps_no_buffers() {
+        block_on(async {
+            let memory = Arc::new(RequestMemory::new(None, 1 << 20));
+            let mut reader = FrameReader::new(1 << 20, Arc::clone(&memory));
+            let wire = [framed(&[7; 100]), framed(&[8; 40_000])].concat().repeat(2);
+            let (mut stream, mut kept) = (&wire[..], Vec::new());
+            let mut crowd = Vec::new();
+            for size in [100, 40_000, 100, 40_000] {
+                let frame = reader.next(&mut stream).await.unwrap();
+                assert_eq!(frame.bytes.len(), size);
+                if let Ok(memory) = frame.bytes.try_into_mut() {
+                    reader.recycle(memory, frame.charge);
+                }
+                if size == 40_000 {
+                    // Nothing more has come.
+                    let mut silent = tokio::io::empty();
+                    let end = reader.next(&mut silent).await;
+                    assert!(matches!(end, Err(FrameError::Closed)));
+                    kept.push(reader.buffer.capacity() > READ_CHUNK);
+                    let join = || FrameReader::new(100, Arc::clone(&memory));
+                    crowd.extend((0..5000).map(|_| join()));
+                }
+            }
+            assert_eq!(kept, [true, false]);
+            drop(crowd);
+            assert!(memory.may_keep(&Charge::default()));
         });
     }
 

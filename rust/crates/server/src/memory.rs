@@ -18,6 +18,9 @@ use tokio::time::Instant;
 
 /// What each connection may have without asking.
 pub(crate) const FREE: usize = 16 * 1024;
+/// So many connections keep a buffer between two requests. Where there are more it is had anew for each: most of them are idle
+/// at any time, and each has one read more then.
+const KEEPERS: usize = 1000;
 /// How long a peer may send nothing of a frame while others wait for memory.
 pub(crate) const STALL: Duration = Duration::from_secs(5);
 /// What it must send in a second then, seen from the frame's beginning.
@@ -30,6 +33,8 @@ pub(crate) struct RequestMemory {
     whole: usize,
     lane: Arc<Mutex<()>>,
     waiting: AtomicUsize,
+    /// Connections that read.
+    readers: AtomicUsize,
 }
 
 /// What one request has of it; given back when it is dropped.
@@ -104,7 +109,18 @@ impl RequestMemory {
             whole,
             lane: Arc::default(),
             waiting: AtomicUsize::new(0),
+            readers: AtomicUsize::new(0),
         }
+    }
+
+    /// A connection comes that reads frames.
+    pub(crate) fn enter(&self) {
+        self.readers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It is gone.
+    pub(crate) fn leave(&self) {
+        self.readers.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Waits until a connection may have a buffer of so many bytes, the free ones included. True: it had to wait.
@@ -159,9 +175,12 @@ impl RequestMemory {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether a connection may keep its buffer for the next frame: not while others could need it.
+    /// Whether a connection may keep its buffer for the next frame: not while others could need it, or are too many to keep
+    /// theirs.
     pub(crate) fn may_keep(&self, charge: &Charge) -> bool {
-        charge.lane.is_none() && self.shared.available_permits() >= self.mostly()
+        charge.lane.is_none()
+            && self.readers.load(Ordering::Relaxed) <= KEEPERS
+            && self.shared.available_permits() >= self.mostly()
     }
 }
 
