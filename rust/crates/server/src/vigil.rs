@@ -4,19 +4,37 @@
 //! virtual machine the processor itself has to be woken. A client that sends its next request as soon as it has an answer is
 //! worth staying awake for: its connection looks again and again for up to `socket.busy.poll.us`, as long as the client is
 //! that quick. One connection at a time does so, and the thread's other connections move in between, so it costs at most the
-//! time of one processor, and none on a broker whose clients take their time. The same for network cards is Linux's
+//! time of one processor, and none on a broker whose clients take their time. Where processors are short nobody stays awake:
+//! it would use up the thread's turn, and others have better use for it. The same for network cards is Linux's
 //! `net.core.busy_poll`.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::task::yield_now;
 
+/// Between two looks there are a few microseconds. What takes so much longer is somebody else's turn on the processor, or a
+/// connection of this thread that has much to do.
+const INTERRUPTED: Duration = Duration::from_micros(50);
+/// For how long nobody stays awake after that.
+const REST: Duration = Duration::from_secs(1);
+
 /// Who stays awake: one at a time.
-#[derive(Default)]
-pub(crate) struct Vigil(AtomicBool);
+pub(crate) struct Vigil {
+    opened: Instant,
+    interrupted: Duration,
+    is_kept: AtomicBool,
+    /// Nanoseconds since it was opened.
+    rests_until: AtomicU64,
+}
+
+impl Default for Vigil {
+    fn default() -> Self {
+        Self::new(INTERRUPTED)
+    }
+}
 
 /// What a connection knows of how quick its client is.
 #[derive(Default)]
@@ -40,6 +58,16 @@ impl Pace {
 }
 
 impl Vigil {
+    /// `interrupted` is what is taken for an interruption between two looks.
+    fn new(interrupted: Duration) -> Self {
+        Self {
+            opened: Instant::now(),
+            interrupted,
+            is_kept: AtomicBool::new(false),
+            rests_until: AtomicU64::new(0),
+        }
+    }
+
     /// What comes within `limit`, if the client is known to be quick and nobody else is waited for.
     pub(crate) async fn await_soon<R>(
         &self,
@@ -47,22 +75,40 @@ impl Vigil {
         limit: Duration,
         work: impl Future<Output = R>,
     ) -> Option<R> {
-        if !pace.is_quick || self.0.swap(true, Ordering::Relaxed) {
+        if !pace.is_quick || self.rests() || self.is_kept.swap(true, Ordering::Relaxed) {
             return None;
         }
         let _end = End(self);
         let mut work = std::pin::pin!(work);
         let begun = Instant::now();
+        let mut looked = begun;
         loop {
             if let Some(done) = at_once(work.as_mut()).await {
                 return Some(done);
             }
-            if begun.elapsed() >= limit {
+            let now = Instant::now();
+            if now - looked >= self.interrupted {
+                self.rest();
                 return None;
             }
+            if now - begun >= limit {
+                return None;
+            }
+            looked = now;
             // The thread's other connections move, and it looks what has come without sleeping.
             yield_now().await;
         }
+    }
+
+    fn rest(&self) {
+        let until = self.opened.elapsed() + REST;
+        self.rests_until
+            .store(until.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    fn rests(&self) -> bool {
+        let until = self.rests_until.load(Ordering::Relaxed);
+        until > 0 && (self.opened.elapsed().as_nanos() as u64) < until
     }
 }
 
@@ -82,7 +128,7 @@ struct End<'a>(&'a Vigil);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        self.0.0.store(false, Ordering::Relaxed);
+        self.0.is_kept.store(false, Ordering::Relaxed);
     }
 }
 
@@ -120,7 +166,7 @@ mod tests {
     // If this failed, threads would stay awake for clients that take their time, or sleep while a quick one asks.
     #[test]
     fn only_the_quick_are_waited_for() {
-        let vigil = Vigil::default();
+        let vigil = Vigil::new(LONG);
         let mut slow = quick();
         slow.answered();
         slow.asked(Duration::ZERO);
@@ -140,7 +186,7 @@ mod tests {
     // If this failed, every thread could be awake for nothing, or nobody would be waited for again.
     #[test]
     fn one_at_a_time_and_not_for_ever() {
-        let vigil = Vigil::default();
+        let vigil = Vigil::new(LONG);
         block_on(async {
             let pace = quick();
             {
@@ -151,6 +197,18 @@ mod tests {
             let never = std::future::pending::<()>();
             assert_eq!(vigil.await_soon(&pace, Duration::ZERO, never).await, None);
             assert_eq!(vigil.await_soon(&pace, LONG, after(1)).await, Some(2));
+        });
+    }
+
+    // If this failed, a thread would stay awake where others need the processor, and be put to sleep when it is asked.
+    #[test]
+    fn nobody_stays_awake_after_an_interruption() {
+        let vigil = Vigil::new(Duration::ZERO);
+        block_on(async {
+            assert_eq!(vigil.await_soon(&quick(), LONG, after(0)).await, Some(1));
+            assert_eq!(vigil.await_soon(&quick(), LONG, after(1)).await, None);
+            assert!(vigil.rests());
+            assert_eq!(vigil.await_soon(&quick(), LONG, after(0)).await, None);
         });
     }
 }
