@@ -1,0 +1,126 @@
+"""The ordinary programs of librdkafka, kafka-python, aiokafka, franz-go and the Java client, unmodified, against one broker: every
+compression, every acks, each record compared by the same client and by another.
+
+If these failed, a program that runs against Apache Kafka would lose, repeat, change or reorder its records here.
+
+A slice of the matrix has few records a cell. `make clients` sets LOGCORE_CLIENTS_RECORDS, and every cell has so many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import confluent_kafka as confluent
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.compat.programs.client import Client
+from tests.compat.programs.piped import franz_go, java
+from tests.compat.programs.python import Aiokafka, KafkaPython, Librdkafka
+from tests.compat.programs.records import Ledger
+from tests.conftest import BrokerProcess
+
+pytestmark = [
+    pytest.mark.compat,
+    # Go's compiler has nothing built yet on a new machine.
+    pytest.mark.timeout(300),
+    # kafka-python leaves sockets to the garbage collector when it closes.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
+]
+
+CLIENTS: dict[str, Callable[[], AbstractContextManager[Client]]] = {
+    "librdkafka": lambda: nullcontext(Librdkafka()),
+    "kafka-python": lambda: nullcontext(KafkaPython()),
+    "aiokafka": lambda: nullcontext(Aiokafka()),
+    "franz-go": franz_go,
+    "java-3.9.1": lambda: java("kafka-3.9.1"),
+    "java-4.1.0": lambda: java("kafka-4.1.0"),
+}
+NAMES = list(CLIENTS)
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+"""By their number in a batch's attributes."""
+ACKS = ["0", "1", "all"]
+PARTITIONS = 3
+ALL, FEW = 100_000, 2_000
+ADMIN_TIMEOUT = 30.0
+BATCH_HEADER = struct.Struct(">qi4x1x4xh")
+"""Of a batch v2 its base offset, its length after these two, and its attributes; leader epoch, magic and CRC are passed over."""
+
+
+@pytest.fixture(scope="module")
+def client_of() -> Iterator[Callable[[str], Client]]:
+    """Each client by its name, built and started when it is first asked for."""
+    with contextlib.ExitStack() as running:
+        yield functools.cache(lambda name: running.enter_context(CLIENTS[name]()))
+
+
+def records_of(client: str, codec: str, acks: str) -> int:
+    """How many records the cell has: all of them in one cell of each client, unless the environment says it for every cell."""
+    if "LOGCORE_CLIENTS_RECORDS" in os.environ:
+        return int(os.environ["LOGCORE_CLIENTS_RECORDS"])
+    turn = NAMES.index(client)
+    return ALL if (codec, acks) == (CODECS[turn % len(CODECS)], ACKS[turn % len(ACKS)]) else FEW
+
+
+def create(server: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": server})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(ADMIN_TIMEOUT)
+
+
+def ends(server: str, topic: str) -> dict[int, int]:
+    """The end offset of each partition that is not empty."""
+    consumer = confluent.Consumer({"bootstrap.servers": server, "group.id": "ends"})
+    found = {
+        partition: consumer.get_watermark_offsets(confluent.TopicPartition(topic, partition), ADMIN_TIMEOUT)[
+            1
+        ]
+        for partition in range(PARTITIONS)
+    }
+    consumer.close()
+    return {partition: end for partition, end in found.items() if end}
+
+
+def codecs_in(logs: Path, topic: str) -> set[str]:
+    """The codecs of the batches that lie in the topic's segments."""
+    found = set()
+    for segment in logs.glob(f"{topic}-*/*.log"):
+        data = segment.read_bytes()
+        place = 0
+        while place < len(data):
+            _, length, attributes = BATCH_HEADER.unpack_from(data, place)
+            found.add(CODECS[attributes & 7])
+            place += 12 + length
+    return found
+
+
+def reader_beside(client: str) -> str:
+    return NAMES[(NAMES.index(client) + 1) % len(NAMES)]
+
+
+@pytest.mark.parametrize("acks", ACKS)
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("client", NAMES)
+def test_what_a_program_sent_is_what_programs_read(
+    broker: BrokerProcess, client_of: Callable[[str], Client], client: str, codec: str, acks: str
+) -> None:
+    """Each key, value and header, once, in order within its partition; and the log holds nothing else."""
+    topic = f"{client}-{codec}-{acks}"
+    count = records_of(client, codec, acks)
+    create(broker.bootstrap, topic)
+    client_of(client).produce(broker.bootstrap, topic, codec, acks, count)
+    for reader in (client, reader_beside(client)):
+        ledger = Ledger(count)
+        for found in client_of(reader).consume(broker.bootstrap, topic, f"{topic}-{reader}", count):
+            ledger.take(found)
+        ledger.close()
+        assert ledger.ends == ends(broker.bootstrap, topic), f"read by {reader}"
+    codecs = codecs_in(broker.data_dir / "kafka-logs", topic)
+    assert codec in codecs
+    # A client leaves a batch uncompressed that compression would make larger.
+    assert codecs <= {codec, "none"}
