@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.compat.programs.client import Client
 from tests.compat.programs.piped import franz_go, java
 from tests.compat.programs.python import Aiokafka, KafkaPython, Librdkafka
-from tests.compat.programs.records import Ledger
+from tests.compat.programs.records import Found, Ledger, Record, record
 from tests.conftest import BrokerProcess
 
 pytestmark = [
@@ -124,3 +124,61 @@ def test_what_a_program_sent_is_what_programs_read(
     assert codec in codecs
     # A client leaves a batch uncompressed that compression would make larger.
     assert codecs <= {codec, "none"}
+
+
+def found_whole() -> list[Found]:
+    """Twenty records in two partitions, as they were sent."""
+    return [Found(index % 2, index // 2, record(index)) for index in range(20)]
+
+
+def damaged(how: str) -> list[Found]:
+    found = found_whole()
+    last = found[-1]
+    match how:
+        case "lost":
+            found.pop()
+        case "repeated":
+            found.append(last._replace(offset=last.offset + 1))
+        case "changed":
+            found[-1] = last._replace(record=last.record._replace(value=b"other"))
+        case "without headers":
+            found[-1] = last._replace(record=Record(last.record.key, last.record.value, ()))
+        case "reordered":
+            found[-3], found[-1] = (
+                found[-3]._replace(record=last.record),
+                last._replace(record=found[-3].record),
+            )
+        case "offset left out":
+            found[-1] = last._replace(offset=last.offset + 1)
+        case "never sent":
+            found.append(Found(0, 10, record(20)))
+    return found
+
+
+def enter(found: list[Found]) -> None:
+    ledger = Ledger(20)
+    for each in found:
+        ledger.take(each)
+    ledger.close()
+
+
+def test_the_ledger_takes_what_was_sent() -> None:
+    enter(found_whole())
+
+
+REFUSALS = {
+    "lost": "1 of 20 records are missing, the first is 19",
+    "repeated": "record 19 once more",
+    "changed": "record 19 is not as it was sent",
+    "without headers": "no such record was sent",
+    "reordered": "record 17 comes after a later one",
+    "offset left out": "9 was next",
+    "never sent": "record 20 was never sent",
+}
+
+
+@pytest.mark.parametrize("how", REFUSALS)
+def test_the_ledger_refuses(how: str) -> None:
+    """Were one of these taken, the matrix would show nothing."""
+    with pytest.raises(AssertionError, match=REFUSALS[how]):
+        enter(damaged(how))

@@ -141,7 +141,7 @@ def _go_minor() -> int:
     if shutil.which("go") is None:
         return -1
     said = subprocess.run(
-        ["go", "env", "GOVERSION"], capture_output=True, text=True, timeout=STOP_TIMEOUT, cwd="/"
+        ["go", "env", "GOVERSION"], capture_output=True, text=True, timeout=STOP_TIMEOUT
     ).stdout
     version = re.match(r"go1\.(\d+)", said)
     return int(version[1]) if version else -1

@@ -46,7 +46,7 @@ class Librdkafka:
         consumer.subscribe([topic])
         read = 0
         while read < count:
-            messages = consumer.consume(1000 if count - read > 1000 else count - read, SILENCE_MAX)
+            messages = consumer.consume(min(1000, count - read), SILENCE_MAX)
             assert messages, f"no record came after {read}"
             for message in messages:
                 assert message.error() is None, message.error()
