@@ -50,7 +50,7 @@ test-rust: $(VENV)/.demo  ## the pure crates' tests
 test-python: $(VENV)/.dev $(VENV)/.built peers  ## Python's tests, with real clients and Apache Kafka as peers
 	@$(PY) -m pytest -q tests
 
-clients: $(VENV)/.dev $(VENV)/.built peers  ## every client, compression and acks with 100,000 records each (MINS minutes)
+clients: $(VENV)/.dev $(VENV)/.built peers  ## every client, compression and acks with 100,000 records each (10 minutes)
 	@LOGCORE_CLIENTS_RECORDS=100000 $(PY) -m pytest -q tests/compat/test_programs.py
 
 lint: $(VENV)/.dev $(VENV)/.built  ## formatting, clippy, ruff, mypy, stubs, layering
