@@ -68,9 +68,13 @@ def records_of(client: str, codec: str, acks: str) -> int:
     return ALL if (codec, acks) == (CODECS[turn % len(CODECS)], ACKS[turn % len(ACKS)]) else FEW
 
 
-def create(server: str, topic: str) -> None:
+@contextlib.contextmanager
+def passing(server: str, topic: str) -> Iterator[None]:
+    """The topic, until the block ends well: the broker would sync hundreds of logs as it stops."""
     admin = AdminClient({"bootstrap.servers": server})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(ADMIN_TIMEOUT)
+    yield
+    admin.delete_topics([topic])[topic].result(ADMIN_TIMEOUT)
 
 
 def ends(server: str, topic: str) -> dict[int, int]:
@@ -112,18 +116,18 @@ def test_what_a_program_sent_is_what_programs_read(
     """Each key, value and header, once, in order within its partition; and the log holds nothing else."""
     topic = f"{client}-{codec}-{acks}"
     count = records_of(client, codec, acks)
-    create(broker.bootstrap, topic)
-    client_of(client).produce(broker.bootstrap, topic, codec, acks, count)
-    for reader in (client, reader_beside(client)):
-        ledger = Ledger(count)
-        for found in client_of(reader).consume(broker.bootstrap, topic, f"{topic}-{reader}", count):
-            ledger.take(found)
-        ledger.close()
-        assert ledger.ends == ends(broker.bootstrap, topic), f"read by {reader}"
-    codecs = codecs_in(broker.data_dir / "kafka-logs", topic)
-    assert codec in codecs
-    # A client leaves a batch uncompressed that compression would make larger.
-    assert codecs <= {codec, "none"}
+    with passing(broker.bootstrap, topic):
+        client_of(client).produce(broker.bootstrap, topic, codec, acks, count)
+        for reader in (client, reader_beside(client)):
+            ledger = Ledger(count)
+            for found in client_of(reader).consume(broker.bootstrap, topic, f"{topic}-{reader}", count):
+                ledger.take(found)
+            ledger.close()
+            assert ledger.ends == ends(broker.bootstrap, topic), f"read by {reader}"
+        codecs = codecs_in(broker.data_dir / "kafka-logs", topic)
+        assert codec in codecs
+        # A client leaves a batch uncompressed that compression would make larger.
+        assert codecs <= {codec, "none"}
 
 
 def found_whole() -> list[Found]:
