@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name '*.toml' -o -name '*.table' 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help demo test test-rust test-python lint fmt bench bench-broker fuzz wheel peers clean
+.PHONY: help demo test test-rust test-python clients lint fmt bench bench-broker fuzz wheel peers clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -49,6 +49,9 @@ test-rust: $(VENV)/.demo  ## the pure crates' tests
 
 test-python: $(VENV)/.dev $(VENV)/.built peers  ## Python's tests, with real clients and Apache Kafka as peers
 	@$(PY) -m pytest -q tests
+
+clients: $(VENV)/.dev $(VENV)/.built peers  ## every client, compression and acks with 100,000 records each (10 minutes)
+	@LOGCORE_CLIENTS_RECORDS=100000 $(PY) -m pytest -q tests/compat/test_programs.py
 
 lint: $(VENV)/.dev $(VENV)/.built  ## formatting, clippy, ruff, mypy, stubs, layering
 	@cargo fmt --all --check
@@ -92,7 +95,7 @@ wheel: $(VENV)/.demo  ## the wheel, into dist/
 	@$(VENV)/bin/maturin build --release --locked --out dist -q
 
 peers:
-	@tools/toolchain.sh java javac maven || true
+	@tools/toolchain.sh java javac maven go || true
 	tools/peers.sh
 
 clean:  ## removes what was built (not the virtual environment)

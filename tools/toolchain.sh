@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks for what the build needs: Python 3.11+, a Rust toolchain and, when asked for, a Java runtime. Installs what is
-# missing where the user may (root, with apt-get); elsewhere says which command to run. usage: toolchain.sh [java] [javac] [maven]
+# Checks for what the build needs: Python 3.11+, a Rust toolchain and, when asked for, Java and Go. Installs what is
+# missing where the user may (root, with apt-get); elsewhere says which command to run. usage: toolchain.sh [java] [javac] [maven] [go]
 set -uo pipefail
 missing=0
 
@@ -73,6 +73,15 @@ for extra in "$@"; do
             ;;
         javac) need "a Java compiler (for the tests' programs beside Apache's classes)" javac openjdk-17-jdk-headless ;;
         maven) need "Maven (it brings Apache Kafka's jars for the tests)" mvn maven ;;
+        go)
+            need "Go (for the tests' program on franz-go)" go golang-go
+            # "go1.26.8"; from 1.21 on Go brings the version that a go.mod names by itself.
+            minor=$(go env GOVERSION 2>/dev/null | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
+            if [ -n "$minor" ] && [ "$minor" -lt 21 ]; then
+                echo "toolchain: Go 1.$minor is too old, 1.21 or newer is needed. Install one from https://go.dev/dl    (or your system's newer package)" >&2
+                missing=1
+            fi
+            ;;
     esac
 done
 exit $missing

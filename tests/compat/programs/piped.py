@@ -1,0 +1,159 @@
+"""The ordinary programs of clients in other languages, behind a pipe: `Programs.java` and `franz-go/main.go`.
+
+A command is a line, its words apart by spaces:
+
+    produce BOOTSTRAP TOPIC CODEC ACKS COUNT
+    consume BOOTSTRAP TOPIC GROUP COUNT
+
+The answer to either ends with an int32 0, and is written once the producer or the consumer is closed. Before it comes what was
+consumed, each record behind its size in bytes (int32): partition (int32), offset (int64), key, value, the number of headers (int32),
+and of each header its name and its value. Keys, names and values are an int32 length, -1 for none, and that many bytes. All
+numbers are big-endian. A program that fails says why on its standard error and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from tests.compat.conftest import ROOT, missing
+from tests.compat.programs.records import Found, Record
+
+JAVA_SOURCE = Path(__file__).with_name("Programs.java")
+GO_MODULE = ROOT / "tests" / "compat" / "franz-go"
+GO_MINOR_MIN = 21
+"""From 1.21 on Go brings the version that a go.mod names by itself."""
+BUILD_TIMEOUT = 280.0
+STOP_TIMEOUT = 20.0
+
+
+class Piped:
+    """One running program. Commands are carried out one after the other."""
+
+    def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+        self._process = process
+        self._errors = errors
+
+    def produce(self, server: str, topic: str, codec: str, acks: str, count: int) -> None:
+        assert list(self._ask("produce", server, topic, codec, acks, str(count))) == []
+
+    def consume(self, server: str, topic: str, group: str, count: int) -> Iterator[Found]:
+        return map(_found, self._ask("consume", server, topic, group, str(count)))
+
+    def _ask(self, *words: str) -> Iterator[bytes]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(" ".join(words).encode() + b"\n")
+        self._process.stdin.flush()
+        while size := int.from_bytes(self._read(4)):
+            yield self._read(size)
+
+    def _read(self, size: int) -> bytes:
+        assert self._process.stdout is not None
+        data = self._process.stdout.read(size)
+        assert len(data) == size, f"the program ended; it said:\n{self._said()}"
+        return data
+
+    def _said(self) -> str:
+        self._process.wait(STOP_TIMEOUT)
+        self._errors.seek(0)
+        return self._errors.read().decode()
+
+
+def _found(frame: bytes) -> Found:
+    partition, offset = struct.unpack_from(">iq", frame)
+    key, place = _bytes(frame, 12)
+    value, place = _bytes(frame, place)
+    (count,) = struct.unpack_from(">i", frame, place)
+    place += 4
+    headers = []
+    for _ in range(count):
+        name, place = _bytes(frame, place)
+        content, place = _bytes(frame, place)
+        headers.append(((name or b"").decode(), content))
+    assert place == len(frame)
+    return Found(partition, offset, Record(key, value, tuple(headers)))
+
+
+def _bytes(frame: bytes, place: int) -> tuple[bytes | None, int]:
+    (length,) = struct.unpack_from(">i", frame, place)
+    start = place + 4
+    if length < 0:
+        return None, start
+    assert start + length <= len(frame)
+    return frame[start : start + length], start + length
+
+
+@contextlib.contextmanager
+def _piped(command: Sequence[str]) -> Iterator[Piped]:
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+        piped = Piped(process, errors)
+        try:
+            yield piped
+            process.communicate(timeout=STOP_TIMEOUT)
+            assert process.returncode == 0, f"{command[0]} ended with {process.returncode}:\n{piped._said()}"
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@contextlib.contextmanager
+def java(peer: str) -> Iterator[Piped]:
+    """The Java client out of the jars in build/peers."""
+    if shutil.which("javac") is None:
+        missing("java's compiler", "apt-get install openjdk-17-jdk-headless")
+    libs = ROOT / "build" / "peers" / peer
+    if not (libs / ".complete").exists():
+        missing(f"Apache's jars, {peer}", "make peers, which needs mvn")
+    with tempfile.TemporaryDirectory() as classes:
+        _build(["javac", "-d", classes, "-cp", f"{libs}/*", str(JAVA_SOURCE)])
+        with _piped(
+            ["java", "-Xmx384m", "-XX:+UseSerialGC", "-cp", f"{classes}:{libs}/*", "Programs"]
+        ) as piped:
+            yield piped
+
+
+@contextlib.contextmanager
+def franz_go() -> Iterator[Piped]:
+    """franz-go, in the version that its go.mod pins."""
+    if _go_minor() < GO_MINOR_MIN:
+        missing(
+            f"Go 1.{GO_MINOR_MIN} or newer",
+            "apt-get install golang-go, or https://go.dev/dl where that is older",
+        )
+    with tempfile.TemporaryDirectory() as directory:
+        program = Path(directory) / "franz-go"
+        _build(["go", "build", "-buildvcs=false", "-o", str(program), "."], GO_MODULE)
+        with _piped([str(program)]) as piped:
+            yield piped
+
+
+def _go_minor() -> int:
+    """21 of Go 1.21.3; -1 without Go."""
+    if shutil.which("go") is None:
+        return -1
+    said = subprocess.run(
+        ["go", "env", "GOVERSION"], capture_output=True, text=True, timeout=STOP_TIMEOUT
+    ).stdout
+    version = re.match(r"go1\.(\d+)", said)
+    return int(version[1]) if version else -1
+
+
+def _build(command: list[str], directory: Path = ROOT) -> None:
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env={**os.environ, "GOTOOLCHAIN": "auto"},
+        capture_output=True,
+        text=True,
+        timeout=BUILD_TIMEOUT,
+    )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
