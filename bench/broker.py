@@ -90,13 +90,18 @@ def revision() -> str:
 
 
 def head(options: argparse.Namespace) -> list[str]:
+    kafka = (
+        "the better of the Kafkas in that round"
+        if len(options.kafka) > 1
+        else f"Apache Kafka {options.kafka[0]}"
+    )
     return [
         "# The broker beside Apache Kafka",
         "",
         f"`bench/broker.py` on {datetime.now(UTC):%Y-%m-%d} at {revision()}: {machine()}; load generator and servers share "
         f"them, all servers run, one at a time has work. Median (minimum–maximum) of the rounds, {options.seconds:g} s each (half of it along connections, partitions and batch sizes), after "
-        f"{options.warm_ups} rounds to warm up and {options.uncounted} more of each scenario; a ratio is taken round by round, to the better of the "
-        "two Kafkas in that round. All writes are with acks=1. The bare loop of a produce reads, checks CRC-32C, writes once and "
+        f"{options.warm_ups} rounds to warm up and {options.uncounted} more of each scenario; a ratio is taken round by round, to {kafka}. "
+        "All writes are with acks=1. The bare loop of a produce reads, checks CRC-32C, writes once and "
         "sends a canned answer; that of a fetch is `sendfile` from a file of ours. The order of the servers turns round with each "
         "round, and before each produce the memory it will fill is touched (`touch_memory` in bench/loads.py); on disk, what "
         "is left to write is written first. Memory and CPU are those of a server's processes, of ZooKeeper too, and of our "
