@@ -17,6 +17,8 @@ from servers import BARE, Server, bare
 
 TWICE, THRICE = Goal(2, BETTER_KAFKA), Goal(3, BETTER_KAFKA)
 OF_BARE = Goal(0.6, BARE)
+# The number of a round whose figures nobody keeps: what comes before and after the rounds that count.
+NOT_COUNTED = -1
 QUANTILES = {"p50": "p50", "p99": "p99", "p999": "p99.9"}
 HALF = Goal(0.5, BETTER_KAFKA)
 
@@ -148,7 +150,7 @@ def fetch_scenario(run: Run) -> None:
     cpu = run.board.figure(cpu_figure("fetch"))
     wanted = {"gb_per_s": speed, "cpu_s_per_gb": cpu}
     for server in run.brokers():
-        run.measure(server, -1, wanted, fill, FETCHED, seconds=min(run.seconds, 1))
+        run.measure(server, NOT_COUNTED, wanted=wanted, load=fill, topic=FETCHED, seconds=min(run.seconds, 1))
     with ExitStack() as stack:
         servers = run.brokers()
         segments = sorted((run.ground.directory / "ours").rglob(f"{FETCHED}-0/*.log"))
@@ -161,7 +163,7 @@ def fetch_scenario(run: Run) -> None:
             for server in servers:
                 run.measure(server, number, wanted, fetch, FETCHED)
     for server in run.brokers():
-        run.measure(server, -1, wanted, drop, FETCHED)
+        run.measure(server, NOT_COUNTED, wanted=wanted, load=drop, topic=FETCHED)
 
 
 def perf_scenario(run: Run) -> None:

@@ -101,7 +101,7 @@ class Server:
         self._log = log
         try:
             self.seconds_to_answer = self._wait(kafka)
-        except RuntimeError:
+        except BaseException:  # whoever ends the run now finds no server left behind
             self.stop()
             raise
 
