@@ -417,6 +417,8 @@ class Server:
         """Replaces what the server was opened with, for all settings that can change while it runs; others keep their values.
 
         `properties` are all of the broker's: what is not among them has its default. Logs of topics that do not override
+    def check_config(self, properties: dict[str, str]) -> None:
+        """Raises what `update_config` would raise for these settings; nothing changes."""
         them take the new values. Raises ServerConfigError that names setting and value, and then nothing changes.
         """
     def set_client_quotas(self, quotas: list[tuple[str | None, str | None, dict[str, float]]]) -> None:

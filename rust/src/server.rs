@@ -285,6 +285,11 @@ impl PyServer {
         detached(py, || self.0.update_topic_config(topic, &properties))
     }
 
+    fn check_config(&self, py: Python<'_>, properties: &Bound<'_, PyDict>) -> PyResult<()> {
+        let properties = self::properties(properties)?;
+        detached(py, || self.0.check_config(&properties))
+    }
+
     fn update_config(&self, py: Python<'_>, properties: &Bound<'_, PyDict>) -> PyResult<()> {
         let properties = self::properties(properties)?;
         detached(py, || self.0.update_config(&properties))

@@ -285,6 +285,29 @@ def test_what_another_program_writes_is_taken_in(tmp_path: Path, caplog: pytest.
             await write(zk, "brokers/<default>", dynamic)
             await write(zk, "brokers/0", {"listeners": "PLAINTEXT://127.0.0.1:1"})
             await zk.create("/config/clients/c", b"not json")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max.connections.per.ip.overrides", "127.0.0.1"),
+        ("max.connections.per.ip", "0"),
+        ("log.cleaner.dedupe.buffer.size", "1"),
+    ],
+)
+def test_what_the_data_plane_refuses_is_not_stored(tmp_path: Path, name: str, value: str) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            for broker, check in (("", True), ("", False), ("0", False)):
+                said = await alter(wire, BROKER, broker, (name, SET, value), check=check)
+                assert said.startswith(f"INVALID_CONFIG: {name}={value} "), said
+            assert await stored(zk, "brokers/<default>") == await stored(zk, "brokers/0") == {}
+            assert await notices(zk) == []
+            # Nothing is in the way of the next change.
+            assert await alter(wire, BROKER, "", ("message.max.bytes", SET, "1000")) == "ok"
+            assert await described(wire, TOPIC, "t", "max.message.bytes") == ("1000", 3)
+
+    run(work)
+
+
             await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("clients/c"))
             await write(zk, "users/u", {"producer_byte_rate": "11"})
             while not (await quotas(wire)):

@@ -20,11 +20,11 @@ from cluster.broker.config import BrokerConfig
 from cluster.broker.dynamic import broker_rules, quotas
 from cluster.broker.dynamic.alteration import Alteration
 from cluster.broker.dynamic.live import LiveConfig
-from cluster.broker.dynamic.store import ConfigStore, notice_number
+from cluster.broker.dynamic.store import Check, ConfigStore, notice_number
 from cluster.broker.settings import ConfigError
 from cluster.broker.topic_policy import check_topic_config
 from cluster.controller import ZooKeeper, znodes
-from cluster.errors import InvalidRequest, RequestTimedOut
+from cluster.errors import InvalidConfig, InvalidRequest, RequestTimedOut
 from cluster.model import BrokerId
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,9 @@ CLUSTER_ENTITY = f"brokers/{znodes.DEFAULT_ENTITY}"
 
 class DataPlane(Protocol):
     """The part of `logcore._native.Server` that settings go to; its methods may block and run in threads."""
+
+    def check_config(self, properties: dict[str, str]) -> None:
+        """Raises what `update_config` would raise for these settings."""
 
     def update_config(self, properties: dict[str, str]) -> None:
         """Replaces the broker's settings; ServerError names one that cannot be, and then nothing changes."""
@@ -235,7 +238,27 @@ class DynamicConfigs:
     async def alter_broker(self, alter: Alteration, own: bool, validate_only: bool) -> None:
         """Changes the dynamic settings of this broker (`own`) or the defaults of all."""
         checked = broker_rules.checked(alter, self.live, own)
-        await self._change(self._own_entity if own else CLUSTER_ENTITY, checked, validate_only)
+
+        async def taken(config: Mapping[str, str]) -> None:
+            await self._check_taken(config, own)
+
+        await self._change(self._own_entity if own else CLUSTER_ENTITY, checked, validate_only, taken)
+
+    async def _check_taken(self, config: Mapping[str, str], own: bool) -> None:
+        """Refuses settings of a broker's znode that the data plane would not take: stored, they would keep it from
+        every later change.
+        """
+        from logcore._native import ServerConfigError
+
+        assert self._data_plane is not None
+        ignored = broker_rules.unreadable(config, own)
+        layer = {name: text for name, text in config.items() if name not in ignored}
+        layers = (self.live.cluster, layer) if own else (layer, self.live.own)
+        after = self.live.effective(*layers)
+        try:
+            await asyncio.to_thread(self._data_plane.check_config, after.server_settings())
+        except ServerConfigError as error:
+            raise InvalidConfig(str(error)) from None
 
     async def alter_quotas(
         self, entity: quotas.Entity, ops: list[quotas.QuotaOp], validate_only: bool
@@ -249,10 +272,14 @@ class DynamicConfigs:
         await self._change(path, alter, validate_only)
 
     async def _change(
-        self, entity: str, alter: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
+        self,
+        entity: str,
+        alter: Callable[[Mapping[str, str]], dict[str, str]],
+        validate_only: bool,
+        check: Check | None = None,
     ) -> None:
         try:
-            await self._store.change(entity, alter, validate_only)
+            await self._store.change(entity, alter, validate_only, check)
             if not validate_only:
                 await self._apply(entity)
         except _connection_errors():

@@ -7,7 +7,7 @@ event loop. Source: kafka.zk.AdminZkClient, kafka.common.ZkNodeChangeNotificatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from cluster.controller import ZooKeeper, znodes
 from cluster.controller.zookeeper import Create, Delete, Operation, SetData, Stat
@@ -21,6 +21,10 @@ _ATTEMPTS = 10
 
 _QUOTAS = ("users/", "clients/", "ips/")
 """Entities whose znode goes when nothing is left in it."""
+
+
+Check = Callable[[Mapping[str, str]], Awaitable[None]]
+"""Raises for settings that must not be written."""
 
 
 class ConfigStore:
@@ -51,14 +55,19 @@ class ConfigStore:
         entity: str,
         alter: Callable[[Mapping[str, str]], Mapping[str, str]],
         validate_only: bool = False,
+        check: Check | None = None,
     ) -> None:
-        """Writes what `alter` makes of an entity's settings, and a notice; nothing if it raises or `validate_only`."""
+        """Writes what `alter` makes of an entity's settings, and a notice; nothing if it or `check` raises, or
+        `validate_only`.
+        """
         from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
         path = znodes.config_path(entity)
         for _ in range(_ATTEMPTS):
             found = await self._zk.find(path)
             config = alter(znodes.decode_config(path, found[0] if found else None))
+            if check is not None:
+                await check(config)
             if validate_only:
                 return
             try:

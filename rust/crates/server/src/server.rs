@@ -349,6 +349,17 @@ impl Server {
         Ok(())
     }
 
+    /// Whether [`Server::update_config`] would take these settings; nothing changes.
+    ///
+    /// # Errors
+    /// For the first value that cannot be, alone or with what a topic has of its own; [`ServerError::Forked`].
+    pub fn check_config(&self, properties: &Properties) -> Result<()> {
+        self.check_process()?;
+        let dynamic = DynamicConfig::new(properties)?;
+        self.configs_by_topic(&dynamic, &self.changes.lock())?;
+        Ok(())
+    }
+
     /// Replaces the settings that can change while the server runs: limits on connections, the cleaner's, and what topics
     /// have that override nothing. All others keep the values the server was opened with. Waits for a compaction to pause if
     /// the cleaner's settings change.

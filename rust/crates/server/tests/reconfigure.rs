@@ -45,12 +45,22 @@ fn logs_take_the_brokers_new_defaults_and_keep_the_topics_own() {
 fn a_bad_setting_is_named_and_changes_nothing() {
     let server = TestServer::start(&[("message.max.bytes", "1000")]);
     let bad = properties(&[("message.max.bytes", "3000"), ("max.connections", "many")]);
-    let error = server.server.update_config(&bad).unwrap_err();
-    assert!(matches!(&error, ServerError::InvalidConfig { name, .. } if name == "max.connections"));
-    assert!(
-        error.to_string().starts_with("max.connections=many "),
-        "{error}"
-    );
+    for refused in [
+        server.server.check_config(&bad),
+        server.server.update_config(&bad),
+    ] {
+        let error = refused.unwrap_err();
+        let named =
+            matches!(&error, ServerError::InvalidConfig { name, .. } if name == "max.connections");
+        assert!(named, "{error}");
+        assert!(
+            error.to_string().starts_with("max.connections=many "),
+            "{error}"
+        );
+    }
+    // Asking changes nothing either.
+    let good = properties(&[("message.max.bytes", "3000")]);
+    server.server.check_config(&good).unwrap();
     assert_eq!(produce_code(&server, "t", 2000), MESSAGE_TOO_LARGE);
     server.client().call(18, 0, request(18));
 }
