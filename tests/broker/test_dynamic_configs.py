@@ -16,13 +16,16 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
 
-from cluster.broker import Broker, start_embedded
+from cluster.broker import Broker, registration, start_embedded
+from cluster.broker.dynamic import driver
 from cluster.broker.dynamic.store import NOTICES_KEPT_MS, ConfigStore
 from cluster.client import KafkaError, Producer
 from cluster.controller import ZooKeeper, znodes
 from cluster.errors import DuplicateResource, ResourceNotFound, for_code
-from cluster.model import Milliseconds
+from cluster.model import BrokerId, BrokerInfo, Milliseconds
+from logcore._native import Server
 
 from .wire import Wire
 
@@ -364,6 +367,82 @@ async def quotas(wire: Wire, *components: tuple[str, int, str | None], strict: b
 
 
 async def limit(
+def test_other_endpoints_are_advertised_although_the_coordinator_was_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advertise, failing = registration.advertise, [ConnectionLoss(), ConnectionLoss()]
+
+    async def interrupted(zk: ZooKeeper, broker: BrokerInfo) -> None:
+        if failing:
+            raise failing.pop()
+        await advertise(zk, broker)
+
+    async def endpoint(wire: Wire) -> tuple[str, int]:
+        [broker] = (await wire.ask("DescribeCluster", 0))["brokers"]
+        return broker["host"], broker["port"]
+
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            monkeypatch.setattr(registration, "advertise", interrupted)
+            change = ("advertised.listeners", SET, "PLAINTEXT://elsewhere:7")
+            assert (await alter(wire, BROKER, "0", change)).startswith("REQUEST_TIMED_OUT")
+            while await endpoint(wire) != ("elsewhere", 7):
+                pass
+            assert json.loads((await zk.get(znodes.broker_path(BrokerId(0))))[0])["host"] == "elsewhere"
+            assert not failing
+
+    run(work)
+
+
+def test_endpoints_changed_between_two_sessions_come_with_the_second(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
+            assert broker._zk is not None
+            path = znodes.broker_path(BrokerId(0))
+            await broker._zk.delete(path)
+            change = ("advertised.listeners", SET, "PLAINTEXT://elsewhere:7")
+            assert await alter(wire, BROKER, "0", change) == "ok"
+            broker._session_renewed()
+            while (found := await broker._zk.find(path)) is None:
+                pass
+            assert json.loads(found[0])["host"] == "elsewhere"
+
+    run(work)
+
+
+def test_a_change_taken_back_while_the_coordinator_was_away_is_taken_back_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
+            dynamic, told = broker._dynamic, []
+            assert dynamic is not None
+            assert broker._server is not None
+            before, update = dynamic.live.current, broker._server.update_config
+
+            class Watched:
+                def update_config(self, properties: dict[str, str]) -> None:
+                    told.append(properties.get("message.max.bytes"))
+                    update(properties)
+
+            async def interrupted(_before: object, _after: object) -> None:
+                raise ConnectionLoss
+
+            changed = dynamic._broker_changed
+            monkeypatch.setattr(dynamic, "_data_plane", Watched())
+            monkeypatch.setattr(dynamic, "_broker_changed", interrupted)
+            other = dynamic.live.effective({"message.max.bytes": "1000"}, {})
+            with pytest.raises(ConnectionLoss):
+                await dynamic._take_broker_config(other)
+            assert dynamic.live.current is before
+            monkeypatch.setattr(dynamic, "_broker_changed", changed)
+            await dynamic._reload_broker()
+            assert told == ["1000", None]
+            assert await described(wire, BROKER, "0", "message.max.bytes") == ("1048588", 5)
+
+    run(work)
+
+
     wire: Wire, entity: dict[str, str | None], check: bool = False, **values: float | None
 ) -> str:
     parts = [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()]

@@ -61,6 +61,7 @@ class Broker:
         self._info: BrokerInfo | None = None
         self._bound: dict[str, int] = {}
         self._renewal: asyncio.Task[None] | None = None
+        self._registering = asyncio.Lock()
         self._parts = Parts()
         self._metrics: MetricsListener | None = None
 
@@ -221,14 +222,16 @@ class Broker:
         assert self._controller is not None
         assert self._info is not None
         assert self._zk is not None
+        info = replace(self._info, endpoints=self._advertised(after))
+        if info != self._info:
+            # First, for it may fail: the change is then carried again, to everybody.
+            async with self._registering:
+                await registration.advertise(self._zk, info)
+                self._info = info
+            self._controller.brokers_changed()
         unclean = after.flag("unclean.leader.election.enable")
         if unclean != before.flag("unclean.leader.election.enable"):
             self._controller.unclean_election_changed(unclean)
-        info = replace(self._info, endpoints=self._advertised(after))
-        if info != self._info:
-            self._info = info
-            await registration.advertise(self._zk, info)
-            self._controller.brokers_changed()
 
     def _compose(
         self, zk: ZooKeeper, server: Server, metadata: MetadataCache, dynamic: DynamicConfigs
@@ -306,7 +309,8 @@ class Broker:
         assert self._controller is not None
         while True:
             try:
-                await registration.register(self._zk, self._info, self.config.log_dirs[0])
+                async with self._registering:
+                    await registration.register(self._zk, self._info, self.config.log_dirs[0])
                 break
             except (KazooException, BrokerStartError) as error:
                 log.warning("registering again with the coordinator failed and is tried again: %r", error)

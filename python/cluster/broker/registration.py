@@ -103,8 +103,15 @@ async def register(zk: ZooKeeper, broker: BrokerInfo, log_dir: str) -> None:
 
 
 async def advertise(zk: ZooKeeper, broker: BrokerInfo) -> None:
-    """Gives the registration other endpoints (`KafkaController.updateBrokerInfo`)."""
-    await zk.set(znodes.broker_path(broker.id), znodes.encode_broker(broker, int(time.time() * 1000)))
+    """Gives the registration other endpoints (`KafkaController.updateBrokerInfo`). One that went with its session has
+    them when it is made again.
+    """
+    from kazoo.exceptions import NoNodeError
+
+    try:
+        await zk.set(znodes.broker_path(broker.id), znodes.encode_broker(broker, int(time.time() * 1000)))
+    except NoNodeError:
+        log.info("broker %d is not registered; its endpoints wait for the next session", broker.id)
 
 
 async def _remove_own(zk: ZooKeeper, path: str, broker: BrokerId, note: Path) -> None:

@@ -77,6 +77,8 @@ class DynamicConfigs:
         self._seen = -1
         self._task: asyncio.Task[None] | None = None
 
+        self._half_taken = False
+        """The data plane has settings that the coordinator could not be told of: they do not hold until it was."""
     # ---- start and stop ----
 
     async def load(self) -> None:
@@ -176,7 +178,7 @@ class DynamicConfigs:
         except ConfigError as error:
             log.error("dynamic settings of the broker are not applied: %s", error)
             return
-        if config.given == self.live.current.given:
+        if config.given == self.live.current.given and not self._half_taken:
             return
         for warning in set(config.warnings) - set(self.live.current.warnings):
             log.warning("dynamic settings: %s", warning)
@@ -185,16 +187,17 @@ class DynamicConfigs:
     async def _take_broker_config(self, config: BrokerConfig) -> None:
         from logcore._native import ServerError
 
-        before = self.live.current
         if self._data_plane is not None:
             try:
                 await asyncio.to_thread(self._data_plane.update_config, config.server_settings())
             except ServerError as error:
                 log.error("dynamic settings of the broker are not applied: %s", error)
                 return
-        self.live.current = config
+        self._half_taken = True
         if self._broker_changed is not None:
-            await self._broker_changed(before, config)
+            await self._broker_changed(self.live.current, config)
+        self.live.current = config
+        self._half_taken = False
 
     # ---- quotas ----
 
