@@ -500,6 +500,90 @@ def test_quotas_outlive_a_restart(tmp_path: Path) -> None:
             ]
 
     run(first)
+class Counting:
+    """A data plane that counts what it is told."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.told: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.told.append(name)
+        return getattr(self._server, name)
+
+
+def test_a_quota_goes_to_the_data_plane_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
+            assert broker._dynamic is not None
+            assert broker._server is not None
+            assert broker._zk is not None
+            counting = Counting(broker._server)
+            monkeypatch.setattr(broker._dynamic, "_data_plane", counting)
+            assert await limit(wire, {"client-id": "c"}, producer_byte_rate=5.0) == "ok"
+            assert await limit(wire, {"ip": "127.0.0.9"}, connection_creation_rate=1.0) == "ok"
+            # A notice from elsewhere: once it was taken, those of the changes above were.
+            await broker._zk.create("/config/users/u", znodes.encode_config({"producer_byte_rate": "5"}))
+            await broker._zk.create_sequential(
+                znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("users/u")
+            )
+            while len(await quotas(wire)) < 3 or broker._dynamic._seen < 2:
+                pass
+            assert counting.told == ["set_client_quotas", "set_ip_quotas", "set_client_quotas"]
+
+    run(work)
+
+
+def test_a_slow_name_server_holds_up_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        asked, answered = asyncio.Event(), asyncio.Event()
+
+        async def slow(host: str) -> str:
+            asked.set()
+            await answered.wait()
+            return "127.0.0.9"
+
+        async with served(tmp_path) as (wire, zk):
+            monkeypatch.setattr(driver, "_address", slow)
+            path = znodes.config_path("ips/slow.example")
+            await zk.create(path, znodes.encode_config({"connection_creation_rate": "3"}))
+            await zk.create_sequential(
+                znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("ips/slow.example")
+            )
+            await asked.wait()
+            assert await alter(wire, TOPIC, "t", ("retention.ms", SET, "5")) == "ok"
+            assert await quotas(wire) == []
+            answered.set()
+            while await quotas(wire) != ["ip=slow.example connection_creation_rate:3"]:
+                pass
+
+    run(work)
+
+
+def test_hosts_are_looked_up_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = [f"host{number}.example" for number in range(4)]
+
+    async def first() -> None:
+        async with served(tmp_path) as (_wire, zk):
+            for host in hosts:
+                path = znodes.config_path(f"ips/{host}")
+                await zk.create(path, znodes.encode_config({"connection_creation_rate": "3"}))
+
+    async def second() -> None:
+        all_asked = asyncio.Barrier(len(hosts))
+
+        async def together(host: str) -> str:
+            await all_asked.wait()
+            return f"127.0.0.{hosts.index(host) + 2}"
+
+        monkeypatch.setattr(driver, "_address", together)
+        async with served(tmp_path) as (wire, _zk):
+            assert len(await quotas(wire)) == len(hosts)
+
+    run(first)
+    run(second)
+
+
     run(second)
 
 

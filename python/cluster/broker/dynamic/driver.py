@@ -13,7 +13,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 from cluster.broker.config import BrokerConfig
@@ -65,6 +65,11 @@ class DynamicConfigs:
         self.live = live
         self.quotas: dict[str, dict[str, str]] = {}
         """The settings in the znode of each user, client and address."""
+        self._client_quotas: list[quotas.ClientQuota] | None = None
+        self._ip_quotas: list[tuple[str | None, float]] | None = None
+        """What the data plane was told last."""
+        self._addresses: dict[str, str] = {}
+        """Of the hosts that have quotas."""
         self._zk = zk
         self._store = ConfigStore(zk)
         self._broker = broker
@@ -72,13 +77,13 @@ class DynamicConfigs:
         self._data_plane: DataPlane | None = None
         self._topic_changed: TopicChanged | None = None
         self._broker_changed: BrokerChanged | None = None
+        self._half_taken = False
+        """The data plane has settings that the coordinator could not be told of: they do not hold until it was."""
         self._applying = asyncio.Lock()
         self._woken = asyncio.Event()
         self._seen = -1
         self._task: asyncio.Task[None] | None = None
 
-        self._half_taken = False
-        """The data plane has settings that the coordinator could not be told of: they do not hold until it was."""
     # ---- start and stop ----
 
     async def load(self) -> None:
@@ -96,7 +101,8 @@ class DynamicConfigs:
         loaded, self.live.current = self.live.current, self.live.static
         if loaded is not self.live.static:
             await self._take_broker_config(loaded)
-        await self._take_quotas(clients=True, addresses=True)
+        await self._find_addresses(quotas.ip_rates(self.quotas))
+        await self._take_quotas()
         self._task = asyncio.create_task(self._run(), name="dynamic settings")
 
     async def stop(self) -> None:
@@ -145,6 +151,10 @@ class DynamicConfigs:
     async def _apply(self, entity: str) -> None:
         """Has the settings of an entity, as they are now, take effect."""
         kind, _, name = entity.partition("/")
+        if kind == "ips":
+            # Not in the lock: a name server that is slow holds up nobody else's settings.
+            host = _host_of(entity)
+            await self._find_addresses([*quotas.ip_rates(self.quotas), *host], anew=host)
         async with self._applying:
             if kind == "topics" and self._topic_changed is not None:
                 await self._topic_changed(name)
@@ -207,24 +217,40 @@ class DynamicConfigs:
             self.quotas[entity] = config
         else:
             self.quotas.pop(entity, None)
-        of_address = entity.startswith("ips/")
-        await self._take_quotas(clients=not of_address, addresses=of_address)
+        await self._take_quotas()
 
-    async def _take_quotas(self, *, clients: bool, addresses: bool) -> None:
+    async def _take_quotas(self) -> None:
+        """Tells the data plane what it was not told yet."""
         if self._data_plane is None:
             return
-        if clients:
-            found = quotas.client_quotas(self.quotas)
-            await asyncio.to_thread(self._data_plane.set_client_quotas, found)
-        if addresses:
-            rates: list[tuple[str | None, float]] = []
-            for host, rate in quotas.ip_rates(self.quotas).items():
-                address = await _address(host)
-                if address == "":
-                    log.error("the connection rate of %s is ignored: its address cannot be found", host)
-                else:
-                    rates.append((address, rate))
+        clients = quotas.client_quotas(self.quotas)
+        if clients != self._client_quotas:
+            await asyncio.to_thread(self._data_plane.set_client_quotas, clients)
+            self._client_quotas = clients
+        rates = self._rates_by_address()
+        if rates != self._ip_quotas:
             await asyncio.to_thread(self._data_plane.set_ip_quotas, rates)
+            self._ip_quotas = rates
+
+    def _rates_by_address(self) -> list[tuple[str | None, float]]:
+        rates: list[tuple[str | None, float]] = []
+        for host, rate in quotas.ip_rates(self.quotas).items():
+            address = None if host is None else self._addresses.get(host)
+            if host is not None and address is None:
+                log.error("the connection rate of %s is ignored: its address cannot be found", host)
+            else:
+                rates.append((address, rate))
+        return rates
+
+    async def _find_addresses(self, hosts: Iterable[str | None], anew: Iterable[str] = ()) -> None:
+        """Looks up those hosts that have no address yet or are to be looked up `anew`, all at the same time."""
+        wanted = {
+            host for host in hosts if host is not None and (host in anew or host not in self._addresses)
+        }
+        found = await asyncio.gather(*map(_address, wanted))
+        for host, address in zip(wanted, found, strict=True):
+            if address is not None:
+                self._addresses[host] = address
 
     # ---- commands of the handlers ----
 
@@ -269,8 +295,9 @@ class DynamicConfigs:
         """Changes the quotas of an entity."""
         path = quotas.entity_path(entity)
         alter = quotas.alteration(entity, ops)
+        # As Kafka does, the sanitized name: an IPv6 address has none.
         name = path.removeprefix("ips/")
-        if name not in (path, znodes.DEFAULT_ENTITY) and not await _address(name):
+        if name not in (path, znodes.DEFAULT_ENTITY) and await _address(name) is None:
             raise InvalidRequest(f"{name} is not a valid IP or resolvable host.")
         await self._change(path, alter, validate_only)
 
@@ -309,12 +336,16 @@ def _readable(entity: str, config: Mapping[str, str], own: bool) -> dict[str, st
     return {name: text for name, text in config.items() if name not in reasons}
 
 
-async def _address(host: str | None) -> str | None:
-    """The first address of a host, "" when it has none; None, the default of all, stays None."""
-    if host is None:
-        return None
+def _host_of(entity: str) -> list[str]:
+    """The address or host whose quotas an entity has, if it is one's."""
+    host = (quotas.entity_of(entity) or {}).get(quotas.IP)
+    return [] if host is None else [host]
+
+
+async def _address(host: str) -> str | None:
+    """The first address of a host; None when it has none."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        return ""
+        return None
     return str(found[0][4][0])
