@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from cluster.broker import Broker, BrokerConfig
 from cluster.client import Producer
+from cluster.controller import MetadataCache
 from cluster.errors import (
     NONE,
     InvalidTopicException,
@@ -24,11 +26,23 @@ from cluster.errors import (
     PolicyViolation,
     UnknownTopicOrPartition,
 )
+from cluster.model import TopicInfo
 
 from .test_jbod import settings
 from .wire import Wire
 
 MOVED_SECONDS = 30.0
+
+
+def only_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the metadata answer this thread only."""
+    owner, topic = threading.get_ident(), MetadataCache.topic
+
+    def asked(metadata: MetadataCache, name: str) -> TopicInfo | None:
+        assert threading.get_ident() == owner
+        return topic(metadata, name)
+
+    monkeypatch.setattr(MetadataCache, "topic", asked)
 
 
 async def started(stack: AsyncExitStack, directory: Path) -> tuple[Broker, Wire]:
@@ -113,7 +127,7 @@ def test_records_are_deleted(tmp_path: Path) -> None:
 
 
 def test_a_partition_moves_and_directories_are_described(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
         async with AsyncExitStack() as stack:
@@ -151,6 +165,7 @@ def test_a_partition_moves_and_directories_are_described(
                 ("two", []),
             ]
             topics = [{"name": "t", "partition_indexes": [0, 1]}]
+            only_on_the_loop(monkeypatch)
             answer = await wire.ask("DescribeProducers", 0, topics=topics)
             parts = by_partition(answer["topics"])
             [producer] = parts["t", 0]["active_producers"]

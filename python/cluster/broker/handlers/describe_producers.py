@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 
-from cluster.broker.context import Body, Context, Request
+from cluster.broker.context import Body, Context, ReplicaLogs, Request
 from cluster.errors import NotLeaderOrFollower, UnknownTopicOrPartition
 
 API_KEY = 61
@@ -24,27 +24,32 @@ _FIELDS = (
 
 async def handle(context: Context, request: Request) -> Body:
     """Describes each partition by itself."""
-    return await asyncio.to_thread(_describe, context, request)
+    topics = request.body["topics"]
+    asked = {(topic["name"], partition) for topic in topics for partition in topic["partition_indexes"]}
+    # The metadata are the event loop's; the logs may block.
+    known = {partition for partition in asked if context.has_partition(*partition)}
+    return await asyncio.to_thread(_describe, context.logs, topics, known)
 
 
-def _describe(context: Context, request: Request) -> Body:
+def _describe(logs: ReplicaLogs, topics: list[Body], known: set[tuple[str, int]]) -> Body:
     return {
         "topics": [
             {
                 "name": topic["name"],
                 "partitions": [
-                    _partition(context, topic["name"], partition) for partition in topic["partition_indexes"]
+                    _partition(logs, topic["name"], partition)
+                    if (topic["name"], partition) in known
+                    else _entry(partition, UnknownTopicOrPartition.code)
+                    for partition in topic["partition_indexes"]
                 ],
             }
-            for topic in request.body["topics"]
+            for topic in topics
         ]
     }
 
 
-def _partition(context: Context, topic: str, partition: int) -> Body:
-    if not context.has_partition(topic, partition):
-        return _entry(partition, UnknownTopicOrPartition.code)
-    code, producers = context.logs.describe_producers(topic, partition)
+def _partition(logs: ReplicaLogs, topic: str, partition: int) -> Body:
+    code, producers = logs.describe_producers(topic, partition)
     if code == UnknownTopicOrPartition.code:
         # The cluster has it, so it is another broker's.
         code = NotLeaderOrFollower.code
