@@ -177,6 +177,20 @@ def test_a_topics_settings_are_changed_one_by_one_and_all_at_once(tmp_path: Path
             [("log.segment.bytes", SET, "2048")],
             "INVALID_REQUEST: Node id must be an integer, but it is: me",
         ),
+        # As Java reads a number: of 32 bits, whatever its length.
+        (
+            BROKER,
+            "+" + "0" * 5000 + "1",
+            [],
+            "INVALID_REQUEST: Unexpected broker id, expected 0, but received +00",
+        ),
+        (
+            BROKER,
+            "2147483648",
+            [],
+            "INVALID_REQUEST: Node id must be an integer, but it is: 2147483648",
+        ),
+        (LOGGER, "7" * 5000, [], "INVALID_REQUEST: Node id must be an integer, but it is: 777"),
         (LOGGER, "0", [("nobody", SET, "INFO")], "INVALID_CONFIG: Logger nobody does not exist!"),
         (METRICS, "m", [], "INVALID_REQUEST: AlterConfigs is only supported for topics and brokers"),
         (32, "g", [], "INVALID_REQUEST: Unknown resource type 32"),
@@ -271,23 +285,6 @@ def test_a_new_limit_holds_for_the_logs_that_are_open(tmp_path: Path) -> None:
     run(work)
 
 
-def test_what_another_program_writes_is_taken_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def write(zk: ZooKeeper, entity: str, config: dict[str, str]) -> None:
-        path = znodes.config_path(entity)
-        await zk.ensure([path])
-        await zk.set(path, znodes.encode_config(config))
-        await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change(entity))
-
-    async def work() -> None:
-        async with served(tmp_path) as (wire, zk):
-            # Two that nobody can read must not keep those after them.
-            await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, b"not json")
-            await write(zk, "nobodys/x", {"a": "b"})
-            await write(zk, "topics/t", {"retention.ms": "9"})
-            dynamic = {"log.segment.bytes": "3000", "log.dirs": "/x", "num.io.threads": "many"}
-            await write(zk, "brokers/<default>", dynamic)
-            await write(zk, "brokers/0", {"listeners": "PLAINTEXT://127.0.0.1:1"})
-            await zk.create("/config/clients/c", b"not json")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -311,6 +308,23 @@ def test_what_the_data_plane_refuses_is_not_stored(tmp_path: Path, name: str, va
     run(work)
 
 
+def test_what_another_program_writes_is_taken_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def write(zk: ZooKeeper, entity: str, config: dict[str, str]) -> None:
+        path = znodes.config_path(entity)
+        await zk.ensure([path])
+        await zk.set(path, znodes.encode_config(config))
+        await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change(entity))
+
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            # Two that nobody can read must not keep those after them.
+            await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, b"not json")
+            await write(zk, "nobodys/x", {"a": "b"})
+            await write(zk, "topics/t", {"retention.ms": "9"})
+            dynamic = {"log.segment.bytes": "3000", "log.dirs": "/x", "num.io.threads": "many"}
+            await write(zk, "brokers/<default>", dynamic)
+            await write(zk, "brokers/0", {"listeners": "PLAINTEXT://127.0.0.1:1"})
+            await zk.create("/config/clients/c", b"not json")
             await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("clients/c"))
             await write(zk, "users/u", {"producer_byte_rate": "11"})
             while not (await quotas(wire)):
@@ -353,20 +367,6 @@ def test_changes_are_taken_in_after_the_session_was_lost(tmp_path: Path) -> None
     run(work)
 
 
-async def quotas(wire: Wire, *components: tuple[str, int, str | None], strict: bool = False) -> list[str]:
-    parts = [{"entity_type": kind, "match_type": how, "match": name} for kind, how, name in components]
-    answer = await wire.ask("DescribeClientQuotas", 0, components=parts, strict=strict)
-    assert outcome(answer) == "ok"
-    return sorted(
-        " ".join(
-            [f"{part['entity_type']}={part['entity_name']}" for part in entry["entity"]]
-            + [f"{value['key']}:{value['value']:g}" for value in entry["values"]]
-        )
-        for entry in answer["entries"]
-    )
-
-
-async def limit(
 def test_other_endpoints_are_advertised_although_the_coordinator_was_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -443,6 +443,20 @@ def test_a_change_taken_back_while_the_coordinator_was_away_is_taken_back_everyw
     run(work)
 
 
+async def quotas(wire: Wire, *components: tuple[str, int, str | None], strict: bool = False) -> list[str]:
+    parts = [{"entity_type": kind, "match_type": how, "match": name} for kind, how, name in components]
+    answer = await wire.ask("DescribeClientQuotas", 0, components=parts, strict=strict)
+    assert outcome(answer) == "ok"
+    return sorted(
+        " ".join(
+            [f"{part['entity_type']}={part['entity_name']}" for part in entry["entity"]]
+            + [f"{value['key']}:{value['value']:g}" for value in entry["values"]]
+        )
+        for entry in answer["entries"]
+    )
+
+
+async def limit(
     wire: Wire, entity: dict[str, str | None], check: bool = False, **values: float | None
 ) -> str:
     parts = [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()]
@@ -486,20 +500,6 @@ def test_quotas_are_set_found_and_removed_with_their_znodes(tmp_path: Path) -> N
     run(work)
 
 
-def test_quotas_outlive_a_restart(tmp_path: Path) -> None:
-    async def first() -> None:
-        async with served(tmp_path) as (wire, _zk):
-            assert await limit(wire, {"user": "u"}, producer_byte_rate=5.0) == "ok"
-            assert await limit(wire, {"user": "u", "client-id": "c"}, producer_byte_rate=6.0) == "ok"
-
-    async def second() -> None:
-        async with served(tmp_path) as (wire, _zk):
-            assert await quotas(wire) == [
-                "user=u client-id=c producer_byte_rate:6",
-                "user=u producer_byte_rate:5",
-            ]
-
-    run(first)
 class Counting:
     """A data plane that counts what it is told."""
 
@@ -584,6 +584,20 @@ def test_hosts_are_looked_up_at_the_same_time(tmp_path: Path, monkeypatch: pytes
     run(second)
 
 
+def test_quotas_outlive_a_restart(tmp_path: Path) -> None:
+    async def first() -> None:
+        async with served(tmp_path) as (wire, _zk):
+            assert await limit(wire, {"user": "u"}, producer_byte_rate=5.0) == "ok"
+            assert await limit(wire, {"user": "u", "client-id": "c"}, producer_byte_rate=6.0) == "ok"
+
+    async def second() -> None:
+        async with served(tmp_path) as (wire, _zk):
+            assert await quotas(wire) == [
+                "user=u client-id=c producer_byte_rate:6",
+                "user=u producer_byte_rate:5",
+            ]
+
+    run(first)
     run(second)
 
 
@@ -733,6 +747,11 @@ def test_a_kind_of_resource_there_is_not_fails_a_description_as_a_whole(tmp_path
             assert [for_code(item["error_code"]).name for item in answer["results"]] == [
                 "INVALID_REQUEST"
             ] * 2
+            long = {"resource_type": BROKER, "resource_name": "7" * 5000, "configuration_keys": []}
+            answer = await wire.ask("DescribeConfigs", 3, resources=[long])
+            assert outcome(answer["results"][0]).startswith(
+                "INVALID_REQUEST: Broker id must be an integer, but it is: 777"
+            )
             gone = {"resource_type": TOPIC, "resource_name": "gone", "configuration_keys": []}
             metrics = {"resource_type": METRICS, "resource_name": "m", "configuration_keys": []}
             answer = await wire.ask("DescribeConfigs", 3, resources=[gone, metrics])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from cluster.broker.context import Body, Context, Request, told
 from cluster.broker.dynamic.alteration import BROKER, CLIENT_METRICS, TOPIC, Alteration
+from cluster.broker.handlers._own_id import require_own_id
 from cluster.controller.names import validate_topic_name
 from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, UnknownTopicOrPartition
-
-_INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 async def alter_each(request: Request, alter: Callable[[Body], Awaitable[None]]) -> Body:
@@ -65,14 +63,6 @@ def _require_topic(context: Context, name: str) -> None:
     if context.metadata.topic(name) is None:
         raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
     validate_topic_name(name)
-
-
-def require_own_id(context: Context, name: str) -> None:
-    """Refuses the name of a resource that is not this broker."""
-    if not _INTEGER.fullmatch(name):
-        raise InvalidRequest(f"Node id must be an integer, but it is: {name}")
-    if int(name) != context.broker_id:
-        raise InvalidRequest(f"Unexpected broker id, expected {context.broker_id}, but received {name}")
 
 
 def failure(request: Request, code: int) -> Body:

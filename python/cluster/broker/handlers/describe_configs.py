@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from cluster.broker.context import Body, Context, Request, told
 from cluster.broker.dynamic import loggers
 from cluster.broker.dynamic.alteration import BROKER, BROKER_LOGGER, CLIENT_METRICS, TOPIC
@@ -15,13 +13,12 @@ from cluster.broker.dynamic.description import (
     logger_entries,
     topic_entries,
 )
+from cluster.broker.handlers._own_id import require_own_id
 from cluster.controller.names import validate_topic_name
 from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, UnknownTopicOrPartition
 
 API_KEY = 32
 VERSIONS = (0, 4)
-
-_INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 async def handle(context: Context, request: Request) -> Body:
@@ -60,14 +57,14 @@ def _topic(context: Context, name: str) -> list[Entry]:
 def _broker(context: Context, name: str) -> list[Entry]:
     if not name:
         return cluster_entries(context.dynamic.live)
-    _require_own_id(context, name, "expected {own} or empty string, but received {name}")
+    require_own_id(context, name, "Broker", "expected {own} or empty string, but received {name}")
     return broker_entries(context.broker_id, context.dynamic.live)
 
 
 def _loggers(context: Context, name: str) -> list[Entry]:
     if not name:
         raise InvalidRequest("Broker id must not be empty")
-    _require_own_id(context, name, "expected {own} but received {name}")
+    require_own_id(context, name, "Broker", "expected {own} but received {name}")
     return logger_entries(loggers.levels())
 
 
@@ -78,13 +75,6 @@ def _client_metrics(_context: Context, name: str) -> list[Entry]:
 
 
 _DESCRIBERS = {TOPIC: _topic, BROKER: _broker, BROKER_LOGGER: _loggers, CLIENT_METRICS: _client_metrics}
-
-
-def _require_own_id(context: Context, name: str, otherwise: str) -> None:
-    if not _INTEGER.fullmatch(name):
-        raise InvalidRequest(f"Broker id must be an integer, but it is: {name}")
-    if int(name) != context.broker_id:
-        raise InvalidRequest(f"Unexpected broker id, {otherwise.format(own=context.broker_id, name=name)}")
 
 
 def _shown(request: Request, entry: Entry) -> Body:

@@ -6,7 +6,8 @@ from cluster.broker.context import Body, Context, Request
 from cluster.broker.dynamic import loggers
 from cluster.broker.dynamic.alteration import BROKER_LOGGER, TOPIC, Change, check_changes, increments
 from cluster.broker.dynamic.broker_rules import described_settings
-from cluster.broker.handlers._alter import alter_each, alter_stored, failure, require_own_id
+from cluster.broker.handlers._alter import alter_each, alter_stored, failure
+from cluster.broker.handlers._own_id import require_own_id
 from cluster.broker.settings import topic_settings
 
 __all__ = ["API_KEY", "VERSIONS", "failure", "handle"]
