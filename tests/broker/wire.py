@@ -7,30 +7,15 @@ import struct
 from types import TracebackType
 from typing import Any, Self
 
-from logcore._native import api_keys, decode_response, encode_request
+from logcore._native import (
+    api_keys,
+    decode_response,
+    decode_response_header,
+    encode_request,
+    encode_request_header,
+)
 
 KEYS = api_keys()
-# The first versions whose headers have tagged fields.
-FLEXIBLE_FROM = {
-    "Metadata": 9,
-    "CreateTopics": 5,
-    "DeleteTopics": 4,
-    "JoinGroup": 6,
-    "SyncGroup": 4,
-    "OffsetFetch": 6,
-    "DescribeConfigs": 4,
-    "AlterConfigs": 2,
-    "IncrementalAlterConfigs": 1,
-    "DescribeClientQuotas": 1,
-    "AlterClientQuotas": 1,
-    "DescribeUserScramCredentials": 0,
-    "DescribeCluster": 0,
-    "DeleteRecords": 2,
-    "DescribeLogDirs": 2,
-    "AlterReplicaLogDirs": 2,
-    "DescribeProducers": 0,
-}
-"""The first version whose headers have tagged fields."""
 
 
 class Wire:
@@ -53,12 +38,13 @@ class Wire:
 
     async def ask(self, name: str, version: int, **message: Any) -> dict[str, Any]:
         """Sends a request and returns the response."""
-        tags = b"\0" if version >= FLEXIBLE_FROM.get(name, 99) else b""
+        key = KEYS[name]
         self._correlation += 1
-        head = struct.pack(">hhih", KEYS[name], version, self._correlation, 4) + b"test" + tags
-        frame = head + encode_request(KEYS[name], version, message)
+        frame = encode_request_header(key, version, self._correlation, "test")
+        frame += encode_request(key, version, message)
         self._writer.write(struct.pack(">i", len(frame)) + frame)
         [length] = struct.unpack(">i", await self._reader.readexactly(4))
         answer = await self._reader.readexactly(length)
-        assert struct.unpack_from(">i", answer) == (self._correlation,)
-        return decode_response(KEYS[name], version, answer[4 + len(tags) :])
+        correlation, position = decode_response_header(key, version, answer)
+        assert correlation == self._correlation
+        return decode_response(key, version, answer[position:])

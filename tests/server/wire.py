@@ -11,15 +11,6 @@ from typing import Any, Self
 from logcore import _native
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, OFFSET_FOR_LEADER_EPOCH = 0, 1, 2, 3, 18, 23
-# The first version of each API whose headers have tagged fields.
-FLEXIBLE_SINCE = {
-    PRODUCE: 9,
-    FETCH: 12,
-    LIST_OFFSETS: 6,
-    METADATA: 9,
-    API_VERSIONS: 3,
-    OFFSET_FOR_LEADER_EPOCH: 4,
-}
 APIS = [(PRODUCE, 0, 11), (FETCH, 4, 17), (LIST_OFFSETS, 1, 9), (METADATA, 0, 12), (API_VERSIONS, 0, 4)]
 PATIENCE = 20.0
 
@@ -99,10 +90,8 @@ class Client:
     def send(self, key: int, version: int, body: dict[str, Any]) -> int:
         """Sends a request and returns its correlation id."""
         self._next_id += 1
-        header = struct.pack(">hhih", key, version, self._next_id, 4) + b"test"
-        if version >= FLEXIBLE_SINCE[key]:
-            header += b"\0"
-        frame = header + _native.encode_request(key, version, body)
+        frame = _native.encode_request_header(key, version, self._next_id, "test")
+        frame += _native.encode_request(key, version, body)
         self.socket.sendall(struct.pack(">i", len(frame)) + frame)
         return self._next_id
 
@@ -110,9 +99,8 @@ class Client:
         """The next response, whoever it is for: its correlation id and body."""
         (size,) = struct.unpack(">i", self._exactly(4))
         frame = self._exactly(size)
-        (correlation_id,) = struct.unpack(">i", frame[:4])
-        start = 5 if version >= FLEXIBLE_SINCE[key] and key != API_VERSIONS else 4
-        return correlation_id, _native.decode_response(key, version, frame[start:])
+        correlation_id, position = _native.decode_response_header(key, version, frame)
+        return correlation_id, _native.decode_response(key, version, frame[position:])
 
     def call(self, key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
         sent = self.send(key, version, body)
