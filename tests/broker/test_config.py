@@ -12,7 +12,7 @@ from cluster.broker.dynamic.description import (
     SOURCE_BROKER_FILE,
     SOURCE_DEFAULT,
     SOURCE_TOPIC,
-    topic_source,
+    topic_entries,
     topic_synonyms,
     topic_value,
 )
@@ -165,8 +165,9 @@ def test_where_a_topics_value_comes_from() -> None:
     config = LiveConfig(parse(log_retention_hours="2", log_segment_bytes="2048"))
     assert topic_value(retention, {}, config) == "7200000"
     # Kafka shows only what leads up to log.retention.ms, which was not set.
-    assert topic_source(retention, {}, config) == SOURCE_DEFAULT
-    assert topic_source(segment, {}, config) == SOURCE_BROKER_FILE
+    sources = {entry.name: entry.source for entry in topic_entries({}, config)}
+    assert sources["retention.ms"] == SOURCE_DEFAULT
+    assert sources["segment.bytes"] == SOURCE_BROKER_FILE
     assert topic_synonyms(segment, {"segment.bytes": "4096"}, config) == (
         ("segment.bytes", "4096", SOURCE_TOPIC),
         ("log.segment.bytes", "2048", SOURCE_BROKER_FILE),

@@ -129,11 +129,6 @@ class BrokerConfig:
         # Any negative time means for ever, which a topic writes as -1.
         return -1 if value < 0 and setting.name == "retention.ms" else value * factor
 
-    @staticmethod
-    def defaults_text(name: str) -> str | None:
-        """The default of a broker setting, as text."""
-        return broker_settings()[name].default
-
 
 def _text(value: Value) -> str:
     return value if isinstance(value, str) else ""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from cluster.errors import NONE, for_code
 
 if TYPE_CHECKING:
+    from cluster.broker import Broker
     from cluster.client import ClusterMetadata, KafkaError
 
 CONNECT_TIMEOUT = 10.0
@@ -131,6 +132,11 @@ def connect(client: Client, topic: str | None = None, timeout: float = CONNECT_T
             raise
         reason = f"no answer within {timeout:g} s; check that a Kafka broker listens there and is well"
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason)) from None
+
+
+def metrics_line(broker: Broker) -> str:
+    """Where the metrics of a broker that is ready are; nothing when it serves none."""
+    return f"  metrics {broker.metrics_address}\n" if broker.metrics_address else ""
 
 
 def told(error: KafkaError) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from cluster.cli._common import CommandError, Parser, pairs
+from cluster.cli._common import CommandError, Parser, metrics_line, pairs
 
 
 def parser() -> Parser:
@@ -30,8 +30,10 @@ def run(arguments: list[str]) -> int:
     from cluster.broker import Broker, BrokerStartError, BrokerStopError, run_properties
 
     def ready(broker: Broker) -> None:
-        metrics = f"  metrics {broker.metrics_address}\n" if broker.metrics_address else ""
-        print(f"logcore is ready\n  broker  {broker.bootstrap}\n{metrics}Ctrl-C stops it.", flush=True)
+        print(
+            f"logcore is ready\n  broker  {broker.bootstrap}\n{metrics_line(broker)}Ctrl-C stops it.",
+            flush=True,
+        )
 
     try:
         asyncio.run(run_properties(options.properties, overrides=overrides, ready=ready))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from cluster.cli._common import CommandError, Parser, pairs
+from cluster.cli._common import CommandError, Parser, metrics_line, pairs
 
 DEFAULT_PORT = 9092
 DEFAULT_DATA_DIR = "logcore-data"
@@ -50,12 +50,11 @@ def run(arguments: list[str]) -> int:
 
     def ready(broker: Broker) -> None:
         address = broker.bootstrap
-        metrics = f"  metrics {broker.metrics_address}\n" if broker.metrics_address else ""
         print(
             f"logcore is ready\n"
             f"  broker  {address}\n"
             f"  data    {options.data_dir.resolve()}\n"
-            f"{metrics}"
+            f"{metrics_line(broker)}"
             f"  next    logcore topics --create --topic hello --bootstrap-server {address}\n"
             f"          logcore console-producer --topic hello --bootstrap-server {address}\n"
             f"          logcore console-consumer --topic hello --from-beginning --bootstrap-server {address}\n"

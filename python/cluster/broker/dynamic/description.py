@@ -85,11 +85,6 @@ def topic_synonyms(setting: Setting, own: Mapping[str, str], live: LiveConfig) -
     return (Synonym(setting.name, topic_value(setting, own, live), SOURCE_TOPIC), *lower)
 
 
-def topic_source(setting: Setting, own: Mapping[str, str], live: LiveConfig) -> int:
-    """Where a topic's value of a setting is from."""
-    return _first_source(topic_synonyms(setting, own, live))
-
-
 def topic_value(setting: Setting, own: Mapping[str, str], live: LiveConfig) -> str | None:
     """A topic's value of a setting, None when it is not to be shown."""
     if setting.sensitive:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from cluster.broker.context import Body, Context, Request
-from cluster.broker.dynamic.description import topic_source, topic_value
-from cluster.broker.settings import topic_settings
+from cluster.broker.dynamic.description import topic_entries
 from cluster.controller import NewTopic, outcome_of
 from cluster.errors import (
     NONE,
@@ -84,13 +83,13 @@ def _created(context: Context, topic: TopicInfo, validate_only: bool) -> Body:
         "replication_factor": len(topic.assignment[0].replicas),
         "configs": [
             {
-                "name": setting.name,
-                "value": topic_value(setting, topic.config, context.dynamic.live),
-                "read_only": False,
-                "config_source": topic_source(setting, topic.config, context.dynamic.live),
-                "is_sensitive": setting.sensitive,
+                "name": entry.name,
+                "value": entry.value,
+                "read_only": entry.read_only,
+                "config_source": entry.source,
+                "is_sensitive": entry.sensitive,
             }
-            for setting in topic_settings().values()
+            for entry in topic_entries(topic.config, context.dynamic.live)
         ],
     }
 
