@@ -329,6 +329,9 @@ class Request:
     def listener(self) -> str:
         """The name of the listener it came in on."""
     @property
+    def principal(self) -> str:
+        """The name of the client's KafkaPrincipal."""
+    @property
     def body(self) -> dict[str, Any]:
         """The decoded request; the same dict at each access."""
     @property
@@ -337,7 +340,8 @@ class Request:
     def respond(self, body: dict[str, Any]) -> None:
         """Sends the response; raises ProtocolError when it does not fit the API's schema, and may then be called again.
 
-        A second answer is ignored, and so is one to a peer that is gone.
+        The connection is not read for the `throttle_time_ms` in it. A second answer is ignored, and so is one to a peer
+        that is gone.
         """
     def close(self) -> None:
         """Closes the connection without an answer."""
@@ -413,12 +417,12 @@ class Server:
     def delete_topic(self, topic: str) -> None: ...
     def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
         """Replaces the topic's own settings."""
+    def check_config(self, properties: dict[str, str]) -> None:
+        """Raises what `update_config` would raise for these settings; nothing changes."""
     def update_config(self, properties: dict[str, str]) -> None:
         """Replaces what the server was opened with, for all settings that can change while it runs; others keep their values.
 
         `properties` are all of the broker's: what is not among them has its default. Logs of topics that do not override
-    def check_config(self, properties: dict[str, str]) -> None:
-        """Raises what `update_config` would raise for these settings; nothing changes."""
         them take the new values. Raises ServerConfigError that names setting and value, and then nothing changes.
         """
     def set_client_quotas(self, quotas: list[tuple[str | None, str | None, dict[str, float]]]) -> None:

@@ -462,6 +462,11 @@ impl PyRequest {
     }
 
     #[getter]
+    fn principal(&self) -> String {
+        self.request.lock().connection.principal.clone()
+    }
+
+    #[getter]
     fn answered(&self) -> bool {
         self.request.lock().is_answered()
     }

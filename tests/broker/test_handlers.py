@@ -64,6 +64,7 @@ class FakeRequest:
     body: dict[str, Any]
     client_id: str | None = None
     connection_id: str = "c"
+    principal: str = "ANONYMOUS"
     client_host: str = "127.0.0.1"
     listener: str = "PLAINTEXT"
     answers: list[dict[str, Any]] = field(default_factory=list)

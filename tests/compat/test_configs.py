@@ -344,6 +344,43 @@ def alteration(entity: dict[str, str | None], **values: float | None) -> dict[st
     }
 
 
+def test_changes_of_topics_above_the_quota_are_answered_the_same(both: tuple[str, str]) -> None:
+    """KIP-599: newer versions are refused, older ones served, and both have to wait."""
+
+    def limited(rate: float | None) -> None:
+        entry = alteration({"client-id": "test"}, controller_mutation_rate=rate)
+        for answer in ask_each(both, "AlterClientQuotas", 0, entries=[entry], validate_only=False):
+            assert answer["entries"][0]["error_code"] == 0
+
+    def same(waits: bool, name: str, version: int, **message: Any) -> None:
+        answers = ask_each(both, name, version, timeout_ms=30_000, **message)
+        assert [answer.pop("throttle_time_ms") > 0 for answer in answers] == [waits] * 2
+        theirs, ours = map(without_texts, answers)
+        assert ours == theirs
+
+    def created(name: str, count: int) -> dict[str, Any]:
+        return {"name": name, "num_partitions": count, "replication_factor": 1}
+
+    # Eleven seconds of it: a hundredth of a second makes no difference.
+    limited(0.5)
+    try:
+        same(False, "CreateTopics", 6, topics=[created("mutated", 9)])
+        same(False, "CreateTopics", 6, topics=[created("more", 1), created("mutated", 1)], validate_only=True)
+        same(True, "CreateTopics", 6, topics=[created("more", 1), created("mutated", 1)])
+        same(True, "CreatePartitions", 3, topics=[{"name": "mutated", "count": 10, "assignments": None}])
+        same(True, "DeleteTopics", 5, topic_names=["mutated", "nowhere"])
+        same(True, "CreateTopics", 5, topics=[created("more", 1)])
+        same(True, "CreatePartitions", 2, topics=[{"name": "more", "count": 2, "assignments": None}])
+        same(True, "DeleteTopics", 4, topic_names=["mutated", "more"])
+    finally:
+        limited(None)
+
+
+def without_texts(answer: dict[str, Any]) -> list[tuple[str, int]]:
+    [results] = [value for value in answer.values() if isinstance(value, list)]
+    return sorted((result["name"], result["error_code"]) for result in results)
+
+
 def test_quotas_are_answered_and_found_the_same(both: tuple[str, str]) -> None:
     refused = [
         alteration({}, producer_byte_rate=1.0),

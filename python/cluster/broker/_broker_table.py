@@ -45,8 +45,8 @@ controller.quorum.fetch.timeout.ms int 2000 - -
 controller.quorum.request.timeout.ms int 2000 - -
 controller.quorum.retry.backoff.ms int 20 - -
 controller.quorum.voters list "" - -
-controller.quota.window.num int 11 1.. -
-controller.quota.window.size.seconds int 1 1.. -
+controller.quota.window.num int 11 1.. s
+controller.quota.window.size.seconds int 1 1.. s
 controller.socket.timeout.ms int 30000 - -
 create.topic.policy.class.name class ~ - -
 default.replication.factor int 1 - s

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from cluster.broker.config import BrokerConfig
 from cluster.broker.dynamic.driver import DynamicConfigs
+from cluster.broker.dynamic.mutations import MutationQuota
 from cluster.broker.producer_ids import ProducerIds
 from cluster.controller import Controller, MetadataCache
 from cluster.errors import KafkaProtocolError
@@ -36,6 +37,10 @@ class Request(Protocol):
     @property
     def connection_id(self) -> str:
         """The connection it came on."""
+
+    @property
+    def principal(self) -> str:
+        """Who the client is."""
 
     @property
     def client_host(self) -> str:
@@ -112,6 +117,12 @@ OPERATIONS_NOT_ASKED = -(2**31)
 """Bit fields of all operations there are on a topic, a group, a cluster (AclEntry.supportedOperations):
 without an authorizer everybody may do everything.
 """
+
+
+def mutation_quota(context: Context, request: Request, strict_since: int) -> MutationQuota:
+    """What the client may create and delete; from version `strict_since` on it is refused what is above."""
+    strict = request.api_version >= strict_since
+    return context.dynamic.mutations.of(request.principal, request.client_id or "", strict)
 
 
 def told(error: KafkaProtocolError) -> str | None:

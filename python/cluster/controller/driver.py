@@ -15,7 +15,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -60,6 +60,14 @@ _READS_AT_ONCE = 256
 """How many topics are read at the same time at start: enough to hide the round trips, few enough for the
 memory.
 """
+
+
+Permit = Callable[[int], None]
+"""Called with the number of partitions before they are created or deleted; raises when they must not be."""
+
+
+def _permitted(_partitions: int) -> None:
+    """The broker's own changes have no quota."""
 
 
 class Controller:
@@ -369,13 +377,13 @@ class Controller:
         return made
 
     async def create_topics(
-        self, news: Sequence[NewTopic], validate_only: bool = False
+        self, news: Sequence[NewTopic], validate_only: bool = False, permit: Permit = _permitted
     ) -> list[TopicInfo | KafkaProtocolError]:
         """Creates topics, or only checks them: each one published, or the reason why there is none."""
-        return await self._command(lambda: self._create_topics(news, validate_only))
+        return await self._command(lambda: self._create_topics(news, validate_only, permit))
 
     async def _create_topics(
-        self, news: Sequence[NewTopic], validate_only: bool
+        self, news: Sequence[NewTopic], validate_only: bool, permit: Permit
     ) -> list[TopicInfo | KafkaProtocolError]:
         self._require_active()
         names = set(self._state.topics)
@@ -389,7 +397,7 @@ class Controller:
         if validate_only:
             return planned
         # Topics have nothing to do with each other: their writes and openings need not wait for one another.
-        return await asyncio.gather(*(self._create(topic) for topic in planned))
+        return await asyncio.gather(*(self._create(topic) for topic in _permit_each(planned, permit)))
 
     def _own(self, assignment: Mapping[int, Replicas]) -> int:
         """How many partitions have a replica, and so a log, on this broker."""
@@ -450,11 +458,13 @@ class Controller:
             # Settings may be left of an earlier topic; a topic of this name may not.
             await self._zk.transaction([self._executor.guard, SetData(path, config), create])
 
-    async def create_partitions(self, new: NewPartitions, validate_only: bool = False) -> None:
+    async def create_partitions(
+        self, new: NewPartitions, validate_only: bool = False, permit: Permit = _permitted
+    ) -> None:
         """Adds partitions to a topic, or only checks it; they are published on return."""
-        await self._command(lambda: self._create_partitions(new, validate_only))
+        await self._command(lambda: self._create_partitions(new, validate_only, permit))
 
-    async def _create_partitions(self, new: NewPartitions, validate_only: bool) -> None:
+    async def _create_partitions(self, new: NewPartitions, validate_only: bool, permit: Permit) -> None:
         self._require_active()
         topic = self._state.topics.get(new.name)
         if topic is None:
@@ -464,6 +474,7 @@ class Controller:
         self._refuse_without_room(grown, self._own(added), self._logs.partition_room())
         if validate_only:
             return
+        permit(len(added))
         await self._zk.set(znodes.topic_path(new.name), znodes.encode_topic(topic.id, grown.assignment))
         await self._carry_out(
             self._state.topic_loaded(
@@ -471,11 +482,11 @@ class Controller:
             )
         )
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, permit: Permit = _permitted) -> None:
         """Deletes a topic with its records; returns when its logs are out of the way and its znodes gone."""
-        await self._command(lambda: self._delete_topic(name))
+        await self._command(lambda: self._delete_topic(name, permit))
 
-    async def _delete_topic(self, name: str) -> None:
+    async def _delete_topic(self, name: str, permit: Permit) -> None:
         from kazoo.exceptions import NodeExistsError
 
         self._require_active()
@@ -483,11 +494,27 @@ class Controller:
             raise TopicDeletionDisabled
         if name not in self._state.topics:
             raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
+        permit(len(self._state.topics[name].assignment))
         try:
             await self._zk.create(znodes.delete_topic_path(name))
         except NodeExistsError:
             log.info("somebody else asked for the deletion of %s too", name)
         await self._delete(name, True)
+
+
+def _permit_each(
+    topics: Iterable[TopicInfo | KafkaProtocolError], permit: Permit
+) -> list[TopicInfo | KafkaProtocolError]:
+    """The topics, and instead of those that may not be created now the reason."""
+    permitted: list[TopicInfo | KafkaProtocolError] = []
+    for topic in topics:
+        try:
+            if isinstance(topic, TopicInfo):
+                permit(len(topic.assignment))
+            permitted.append(topic)
+        except KafkaProtocolError as error:
+            permitted.append(error)
+    return permitted
 
 
 async def outcome_of(work: Awaitable[object], timeout_ms: int) -> KafkaProtocolError | None:

@@ -20,6 +20,7 @@ from cluster.broker.config import BrokerConfig
 from cluster.broker.dynamic import broker_rules, quotas
 from cluster.broker.dynamic.alteration import Alteration
 from cluster.broker.dynamic.live import LiveConfig
+from cluster.broker.dynamic.mutations import MutationQuotas
 from cluster.broker.dynamic.store import Check, ConfigStore, notice_number
 from cluster.broker.settings import ConfigError
 from cluster.broker.topic_policy import check_topic_config
@@ -65,6 +66,7 @@ class DynamicConfigs:
         self.live = live
         self.quotas: dict[str, dict[str, str]] = {}
         """The settings in the znode of each user, client and address."""
+        self.mutations = MutationQuotas(_mutation_window(live.static), time.monotonic)
         self._client_quotas: list[quotas.ClientQuota] | None = None
         self._ip_quotas: list[tuple[str | None, float]] | None = None
         """What the data plane was told last."""
@@ -226,6 +228,7 @@ class DynamicConfigs:
         clients = quotas.client_quotas(self.quotas)
         if clients != self._client_quotas:
             await asyncio.to_thread(self._data_plane.set_client_quotas, clients)
+            self.mutations.replace(clients)
             self._client_quotas = clients
         rates = self._rates_by_address()
         if rates != self._ip_quotas:
@@ -321,6 +324,13 @@ def _connection_errors() -> tuple[type[Exception], ...]:
     from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
 
     return (ConnectionLoss, OperationTimeoutError, SessionExpiredError)
+
+
+def _mutation_window(config: BrokerConfig) -> int:
+    """Seconds."""
+    return config.number("controller.quota.window.num") * config.number(
+        "controller.quota.window.size.seconds"
+    )
 
 
 def _number(name: str) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from cluster.broker.context import Body, Context, Request
+from cluster.broker.context import Body, Context, Request, mutation_quota
 from cluster.broker.dynamic.description import topic_entries
+from cluster.broker.dynamic.mutations import MutationQuota
 from cluster.controller import NewTopic, outcome_of
 from cluster.errors import (
     NONE,
@@ -19,6 +20,9 @@ from cluster.model import NO_TOPIC_ID, TopicInfo
 
 API_KEY = 19
 VERSIONS = (0, 7)
+
+_STRICT = 6
+"""From this version on a client is refused what is above its quota (KIP-599)."""
 
 
 async def handle(context: Context, request: Request) -> Body:
@@ -40,7 +44,9 @@ async def handle(context: Context, request: Request) -> Body:
             results.append(_failed(item["name"], InvalidReplicaAssignment("A partition is assigned twice.")))
         else:
             news.append(_new(item))
-    return {"topics": results + await _create(context, request, news)}
+    quota = mutation_quota(context, request, _STRICT)
+    results += await _create(context, request, news, quota)
+    return {"topics": results, "throttle_time_ms": quota.throttle_ms()}
 
 
 def _new(item: Body) -> NewTopic:
@@ -53,12 +59,14 @@ def _new(item: Body) -> NewTopic:
     )
 
 
-async def _create(context: Context, request: Request, news: list[NewTopic]) -> list[Body]:
+async def _create(
+    context: Context, request: Request, news: list[NewTopic], quota: MutationQuota
+) -> list[Body]:
     timeout, only_check = request.body["timeout_ms"], request.body["validate_only"]
     made: list[TopicInfo | KafkaProtocolError] = []
 
     async def work() -> None:
-        made.extend(await context.controller.create_topics(news, only_check))
+        made.extend(await context.controller.create_topics(news, only_check, quota.record))
 
     error = await outcome_of(work(), timeout)
     if error is None and timeout <= 0 and not only_check:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from cluster.broker.context import Body, Context, Request
+from cluster.broker.context import Body, Context, Request, mutation_quota
+from cluster.broker.dynamic.mutations import MutationQuota
 from cluster.controller import outcome_of
 from cluster.errors import (
     NONE,
@@ -22,6 +23,8 @@ VERSIONS = (0, 6)
 
 _STRUCTS = 6
 _DISABLED_CODE = 3
+_STRICT = 5
+"""From this version on a client is refused what is above its quota (KIP-599)."""
 
 
 async def handle(context: Context, request: Request) -> Body:
@@ -31,11 +34,9 @@ async def handle(context: Context, request: Request) -> Body:
     if not context.config.flag("delete.topic.enable"):
         new = request.api_version >= _DISABLED_CODE
         return failure(request, TopicDeletionDisabled.code if new else InvalidRequest.code)
-    return {
-        "responses": list(
-            await asyncio.gather(*(_delete(context, request, *item) for item in _asked(request)))
-        )
-    }
+    quota = mutation_quota(context, request, _STRICT)
+    deletions = [_delete(context, request, *item, quota) for item in _asked(request)]
+    return {"responses": list(await asyncio.gather(*deletions)), "throttle_time_ms": quota.throttle_ms()}
 
 
 def _asked(request: Request) -> list[tuple[str | None, TopicId]]:
@@ -44,7 +45,9 @@ def _asked(request: Request) -> list[tuple[str | None, TopicId]]:
     return list(dict.fromkeys((item["name"], TopicId(item["topic_id"])) for item in request.body["topics"]))
 
 
-async def _delete(context: Context, request: Request, name: str | None, topic_id: TopicId) -> Body:
+async def _delete(
+    context: Context, request: Request, name: str | None, topic_id: TopicId, quota: MutationQuota
+) -> Body:
     if (name is None) == (topic_id == NO_TOPIC_ID):
         return _result(name, topic_id, InvalidRequest("A topic's name or its id is needed, and not both."))
     if name is None:
@@ -53,7 +56,7 @@ async def _delete(context: Context, request: Request, name: str | None, topic_id
             return _result(None, topic_id, UnknownTopicId())
     topic = context.metadata.topic(name)
     timeout = request.body["timeout_ms"]
-    error = await outcome_of(context.controller.delete_topic(name), timeout)
+    error = await outcome_of(context.controller.delete_topic(name, quota.record), timeout)
     if error is None and timeout <= 0:
         error = RequestTimedOut()
     return _result(name, topic.id if topic is not None else topic_id, error)

@@ -16,11 +16,15 @@ use logcore_protocol::{ProtocolError, RequestHeader, Value};
 use crate::lines::Fields;
 use crate::memory::Charge;
 use crate::metrics::ErrorCounts;
+use crate::quotas::Spent;
 use crate::response;
 use crate::wake::WakeFd;
 
 /// How many requests one [`ControlQueue::take`] returns at most, so that the event loop gets to do other things in between.
 const TAKE_MAX: usize = 256;
+
+/// The field of a response that says how long its client has to wait (KIP-219).
+const THROTTLE_TIME: &str = "throttle_time_ms";
 
 /// JoinGroup and SyncGroup are answered when others have come: most of their handlers' time is nobody's work.
 pub(crate) const WAITING_APIS: [i16; 2] = [11, 14];
@@ -71,11 +75,11 @@ pub(crate) enum Answer {
     Close,
 }
 
-/// When a request was taken out of the queue, when it was answered, and the time its handler worked.
+/// When a request was taken out of the queue, when it was answered, and what its handler spent.
 pub(crate) struct Crossing {
     pub(crate) taken: Instant,
     pub(crate) answered: Instant,
-    pub(crate) spent: Duration,
+    pub(crate) spent: Spent,
 }
 
 impl ControlRequest {
@@ -105,25 +109,29 @@ impl ControlRequest {
     }
 
     /// The time its handler took, if that was not a wait for other members of a group.
-    fn spent(&self) -> Duration {
+    fn time_spent(&self) -> Duration {
         let waits = WAITING_APIS.contains(&self.header.api_key);
         let begun = self.begun.filter(|_| !waits);
         begun.map_or(Duration::ZERO, |begun| begun.elapsed())
     }
 
-    /// Encodes and sends the response. A peer that is gone is not an error; a second answer is ignored.
+    /// Encodes and sends the response. The throttle time in it, if any, is kept: the connection does not read for so long,
+    /// or longer if another quota asks for it. A peer that is gone is not an error; a second answer is ignored.
     ///
     /// # Errors
     /// When the message does not fit the API's response schema; the request is then still unanswered.
     pub fn respond(&mut self, message: &Value) -> Result<(), ProtocolError> {
         let frame = response::encode(&self.header, message)?;
-        self.send(Answer::Frame(frame, ErrorCounts::of(message)));
+        let throttle_ms = message.get(THROTTLE_TIME).and_then(Value::as_i32);
+        let throttle_ms = throttle_ms.and_then(|ms| u64::try_from(ms).ok());
+        let answer = Answer::Frame(frame, ErrorCounts::of(message));
+        self.send(answer, throttle_ms.unwrap_or_default());
         Ok(())
     }
 
     /// Closes the connection the request came on, without an answer.
     pub fn close(&mut self) {
-        self.send(Answer::Close);
+        self.send(Answer::Close, 0);
     }
 
     /// Whether it was answered or closed.
@@ -131,12 +139,15 @@ impl ControlRequest {
         self.answer.is_none()
     }
 
-    fn send(&mut self, answer: Answer) {
+    fn send(&mut self, answer: Answer, throttle_ms: u64) {
         if let Some(sender) = self.answer.take() {
             let crossing = Crossing {
                 taken: self.taken,
                 answered: Instant::now(),
-                spent: self.spent(),
+                spent: Spent {
+                    time: self.time_spent(),
+                    throttle_ms,
+                },
             };
             // The connection may have ended meanwhile; then nobody waits for the answer.
             let _ = sender.send((answer, crossing));

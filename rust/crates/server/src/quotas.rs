@@ -303,7 +303,7 @@ pub(crate) struct ClientQuotas {
 const PRODUCER_BYTE_RATE: &str = "producer_byte_rate";
 const CONSUMER_BYTE_RATE: &str = "consumer_byte_rate";
 const REQUEST_PERCENTAGE: &str = "request_percentage";
-/// Enforced where topics are created and deleted, which is not here.
+/// Kept where topics are created and deleted, in Python, which says how long a client has to wait ([`Spent`]).
 const CONTROLLER_MUTATION_RATE: &str = "controller_mutation_rate";
 
 impl ClientQuotas {
@@ -367,6 +367,15 @@ fn check(name: &str, value: f64) -> Result<()> {
         value: value.to_string(),
         reason,
     })
+}
+
+/// What the handling of a request elsewhere adds to its account.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Spent {
+    /// Threads' time.
+    pub(crate) time: Duration,
+    /// How long its handler has the client wait, for a quota that is kept there.
+    pub(crate) throttle_ms: u64,
 }
 
 /// The account of one request: what it used, and how long its client has to wait for that.
@@ -487,10 +496,11 @@ impl<'a> Meter<'a> {
             .map_or(u64::MAX, |bound| (bound * whole) as u64)
     }
 
-    /// Adds time that others spent on the request.
-    pub(crate) fn spent(&self, spent: Duration) {
+    /// Adds what others spent on the request.
+    pub(crate) fn spent(&self, spent: Spent) {
         self.spent
-            .fetch_add(spent.as_nanos() as u64, Ordering::Relaxed);
+            .fetch_add(spent.time.as_nanos() as u64, Ordering::Relaxed);
+        self.wait(spent.throttle_ms);
     }
 
     /// Accounts for the time spent so far, unless that was done.
@@ -631,6 +641,10 @@ mod tests {
     // If this failed, the largest of several waits would not be the one a client is told, or time would not count.
     #[test]
     fn a_meter_tells_the_longest_wait() {
+        let a_second = Spent {
+            time: Duration::from_secs(1),
+            throttle_ms: 0,
+        };
         let quotas = ClientQuotas::new(WINDOW);
         let mut all = quota(Some(ANONYMOUS), None, 10.0);
         let silent = Meter::new(&quotas, ANONYMOUS, None, false);
@@ -640,11 +654,11 @@ mod tests {
         all.values.insert(CONSUMER_BYTE_RATE.to_owned(), 10.0);
         quotas.replace(&[all]).unwrap();
         let exempt = Meter::new(&quotas, ANONYMOUS, None, true);
-        exempt.spent(Duration::from_secs(1));
+        exempt.spent(a_second);
         exempt.requested();
         assert_eq!(exempt.throttle_ms(), 0);
         let slow = Meter::new(&quotas, ANONYMOUS, Some("a"), false);
-        slow.spent(Duration::from_secs(1));
+        slow.spent(a_second);
         slow.requested();
         // At most one sample long.
         assert_eq!(slow.throttle_ms(), 1000);

@@ -156,6 +156,33 @@ fn time_is_a_quota_too() {
     assert_eq!(int(body.as_struct().unwrap(), "controller_id"), 1);
 }
 
+// If this failed, a client above a quota that is kept in Python would only be asked to wait.
+#[test]
+fn the_time_a_handler_tells_is_waited() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    client.send(3, 9, request(3));
+    let mut taken = Vec::new();
+    while taken.is_empty() {
+        taken = server.server.take_requests();
+        std::thread::yield_now();
+    }
+    let mut answer = logcore_protocol::schema(3, logcore_protocol::Direction::Response)
+        .unwrap()
+        .message();
+    answer.set("throttle_time_ms", 300);
+    let began = Instant::now();
+    taken[0].respond(&answer.into()).unwrap();
+    let (_, body) = client.receive(3, 9);
+    assert_eq!(throttle_ms(&body), 300);
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "it is answered at once"
+    );
+    client.call(18, 2, request(18));
+    assert!(began.elapsed() >= Duration::from_millis(300));
+}
+
 // If this failed, connections above the limit would be served, or those that wait would never be.
 #[test]
 fn newcomers_wait_until_there_is_room() {

@@ -124,6 +124,7 @@ impl Stages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quotas::Spent;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -151,7 +152,7 @@ mod tests {
             let crossing = Crossing {
                 taken: stages.received + 30 * MS,
                 answered: stages.received + 100 * MS,
-                spent: Duration::ZERO,
+                spent: Spent::default(),
             };
             stages.crossed_at(&crossing, crossing.answered);
             assert_eq!(stages.request_queue, 30 * MS);
