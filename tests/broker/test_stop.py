@@ -23,9 +23,9 @@ def limit_files(broker: BrokerProcess, size: int) -> None:
     resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (size, size))
 
 
-def create(broker: BrokerProcess, *topics: str) -> None:
+def create(broker: BrokerProcess, *topics: str, partitions: int = 1) -> None:
     admin = cluster.AdminClient({"bootstrap.servers": broker.bootstrap})
-    for future in admin.create_topics([cluster.NewTopic(topic, 1, 1) for topic in topics]).values():
+    for future in admin.create_topics([cluster.NewTopic(topic, partitions, 1) for topic in topics]).values():
         future.result(20)
 
 

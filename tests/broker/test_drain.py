@@ -1,0 +1,217 @@
+"""What a broker does between SIGTERM and its end, and what its next start reads of the logs.
+
+If one failed, a restart would leave clients without the answers to requests that were carried out, or lose records it had
+acknowledged, or every start would read all logs again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from logcore._native import (
+    build_batch,
+    decode_response,
+    decode_response_header,
+    encode_request,
+    encode_request_header,
+    parse_batches,
+)
+
+from ..conftest import BrokerProcess, StartBroker
+from ..server.wire import FETCH, LIST_OFFSETS, PRODUCE, Client, fetch, produce
+from .test_metrics import scrape
+from .test_stop import create
+
+METRICS = ("--override", "metrics.listener=http://127.0.0.1:0")
+PRODUCERS = FETCHERS = 24
+IN_FLIGHT = 5
+"""On each connection, as Kafka's producers have it (`max.in.flight.requests.per.connection`)."""
+ANSWERS_BEFORE_THE_SIGNAL = 20
+PATIENCE = 60.0
+LARGE = 1_000_000
+LARGE_BATCHES = 320
+READ_AT_START_MAX = 1 << 20
+"""What a start may read beyond one that finds nothing: indexes and checkpoints, and the coordinator's log."""
+
+
+def sent(key: int, version: int, correlation: int, body: dict[str, Any]) -> bytes:
+    frame = encode_request_header(key, version, correlation, "drain") + encode_request(key, version, body)
+    return struct.pack(">i", len(frame)) + frame
+
+
+class Answers:
+    """What comes back on a connection, up to its end."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._stream = connection.makefile("rb")
+
+    def next(self, key: int, version: int) -> tuple[int, dict[str, Any]] | None:
+        """Correlation id and body of the next answer; None at the end of the connection, which is not within one."""
+        size = self._exactly(4)
+        if size is None:
+            return None
+        answer = self._exactly(struct.unpack(">i", size)[0])
+        assert answer is not None, "the connection ended within an answer"
+        correlation, position = decode_response_header(key, version, answer)
+        return correlation, decode_response(key, version, answer[position:])
+
+    def _exactly(self, size: int) -> bytes | None:
+        data = b""
+        # A broker that closes a connection with requests it has not read resets it, behind the last answer.
+        with contextlib.suppress(ConnectionResetError):
+            data = self._stream.read(size)
+        assert len(data) in (0, size), "the connection ended within an answer"
+        return data or None
+
+
+class Load:
+    """Connections that keep a broker busy, and what it answered them."""
+
+    def __init__(self, port: int) -> None:
+        self.acknowledged: list[bytes] = []
+        self.flowing = threading.Semaphore(0)
+        """Has one for each producer that had some answers."""
+        self._port = port
+
+    def _connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self._port), timeout=PATIENCE)
+
+    def produce(self, name: int) -> None:
+        """Keeps some requests in flight up to the end of the connection."""
+        values: list[bytes] = []
+        with self._connect() as connection:
+            answers, count = Answers(connection), 0
+            for _ in range(IN_FLIGHT):
+                self._send(connection, name, values)
+            while (answer := answers.next(PRODUCE, 9)) is not None:
+                correlation, body = answer
+                assert correlation == count, "the answers are not in the order of their requests"
+                [part] = body["responses"][0]["partition_responses"]
+                assert part["error_code"] == 0
+                self.acknowledged.append(values[correlation])
+                count += 1
+                self._send(connection, name, values)
+                if count == ANSWERS_BEFORE_THE_SIGNAL:
+                    self.flowing.release()
+
+    @staticmethod
+    def _send(connection: socket.socket, name: int, values: list[bytes]) -> None:
+        value = f"{name} {len(values)}".encode()
+        values.append(value)
+        body = produce("small", name % 4, build_batch([(None, value)]), acks=-1)
+        # The answers to what was sent before are read to their end, whether the broker still listens or not.
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(sent(PRODUCE, 9, len(values) - 1, body))
+
+    def poll(self) -> None:
+        """Waits for records that do not come."""
+        with self._connect() as connection:
+            connection.sendall(sent(FETCH, 12, 7, fetch("silent", 0, 0, wait_ms=600_000)))
+            answers = Answers(connection)
+            answer = answers.next(FETCH, 12)
+            assert answer is not None, "a waiting fetch was not answered"
+            assert answer[0] == 7
+            [part] = answer[1]["responses"][0]["partitions"]
+            assert (part["error_code"], part["records"] or b"") == (0, b"")
+            assert answers.next(FETCH, 12) is None
+
+
+def stopped_under_load(broker: BrokerProcess) -> tuple[Load, int]:
+    """What a load was answered by a broker that was told to stop in its midst; the broker's exit status."""
+    load, metrics = Load(broker.port), broker.wait_output(r"^\s+metrics\s").split()[1]
+    waiting = (
+        "kafka_server_delayedoperationpurgatory_numdelayedoperations",
+        (("delayedOperation", "Fetch"),),
+    )
+    with ThreadPoolExecutor(PRODUCERS + FETCHERS) as threads:
+        polls = [threads.submit(load.poll) for _ in range(FETCHERS)]
+        while scrape(metrics)[waiting] < FETCHERS:
+            pass
+        producers = [threads.submit(load.produce, name) for name in range(PRODUCERS)]
+        for _ in producers:
+            assert load.flowing.acquire(timeout=PATIENCE)
+        status = broker.stop()
+        for ended in [*polls, *producers]:
+            ended.result(PATIENCE)
+    return load, status
+
+
+def fill(broker: BrokerProcess) -> None:
+    with Client(broker.port) as client:
+        batch = build_batch([(None, bytes(LARGE))])
+        for number in range(LARGE_BATCHES):
+            assert client.produce("large", number % 4, batch)["error_code"] == 0
+
+
+def stored(broker: BrokerProcess, topic: str, partition: int) -> list[bytes]:
+    """The values of all records."""
+    values: list[bytes] = []
+    with Client(broker.port) as client:
+        while batches := client.fetch(topic, partition, len(values))["records"]:
+            values += [record.value or b"" for record in parse_batches(batches, len(values))]
+    return values
+
+
+def ends(broker: BrokerProcess, topic: str) -> list[int]:
+    """The ends of a topic's four logs."""
+    wanted = [{"partition_index": index, "timestamp": -1} for index in range(4)]
+    with Client(broker.port) as client:
+        body = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": wanted}]}
+        [found] = client.call(LIST_OFFSETS, 6, body)["topics"]
+        return [part["offset"] for part in found["partitions"]]
+
+
+def bytes_read(broker: BrokerProcess) -> int:
+    """How much the process has read so far, from the page cache too."""
+    fields = dict(
+        line.split(": ") for line in Path(f"/proc/{broker.process.pid}/io").read_text().splitlines()
+    )
+    return int(fields["rchar"])
+
+
+def test_requests_in_flight_are_answered_and_their_records_are_there(start_broker: StartBroker) -> None:
+    broker = start_broker(None, 0, *METRICS)
+    create(broker, "small", partitions=4)
+    create(broker, "silent")
+    load, status = stopped_under_load(broker)
+    assert status == 0, broker.output()
+    assert "unanswered" not in broker.output()
+    assert (broker.data_dir / "kafka-logs" / ".kafka_cleanshutdown").exists()
+    again = start_broker()
+    found = [value for partition in range(4) for value in stored(again, "small", partition)]
+    # As many: what was carried out was answered too.
+    assert sorted(found) == sorted(load.acknowledged)
+    assert again.stop() == 0
+
+
+def test_the_start_after_a_clean_stop_reads_no_data(start_broker: StartBroker, tmp_path: Path) -> None:
+    empty = start_broker(tmp_path / "empty")
+    create(empty, "large", partitions=4)
+    assert empty.stop() == 0
+    empty = start_broker(tmp_path / "empty")
+    assert ends(empty, "large") == [0] * 4
+    without_data = bytes_read(empty)
+    assert empty.stop() == 0
+    full = start_broker()
+    create(full, "large", partitions=4)
+    fill(full)
+    assert full.stop() == 0
+    again = start_broker()
+    assert ends(again, "large") == [LARGE_BATCHES // 4] * 4
+    assert bytes_read(again) - without_data < READ_AT_START_MAX
+    assert again.stop() == 0
+    # That a start which reads the logs is seen: after a crash it has to.
+    (again.data_dir / "kafka-logs" / ".kafka_cleanshutdown").unlink()
+    for checkpoint in (again.data_dir / "kafka-logs").glob("recovery-point-offset-checkpoint"):
+        checkpoint.unlink()
+    recovered = start_broker()
+    assert ends(recovered, "large") == [LARGE_BATCHES // 4] * 4
+    assert bytes_read(recovered) - without_data > LARGE * LARGE_BATCHES
+    assert recovered.stop() == 0
