@@ -33,6 +33,8 @@ use crate::vigil::{Pace, at_once};
 const KEEP_BUFFER: Duration = Duration::from_secs(10);
 /// How long a peer that will send nothing more is still waited for by what Python does: it may want to read the answer.
 const HALF_CLOSED_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a stopping server waits for a client to take the answers it was just sent.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Requests among brokers, whose time no client pays for (`sendResponseExemptThrottle`): LeaderAndIsr, StopReplica,
 /// UpdateMetadata, ControlledShutdown, WriteTxnMarkers, AlterPartition.
 const EXEMPT_APIS: [i16; 6] = [4, 5, 6, 7, 27, 56];
@@ -115,7 +117,18 @@ impl<T: Transport> Connection<'_, T> {
         let sent = self.outgoing.flush(self.shared, &mut self.transport).await;
         match (end, sent) {
             (End::Quiet, Err(unsent)) => unsent.into(),
+            (End::Quiet, Ok(())) if self.pace.answered_within(FAREWELL) => {
+                self.take_leave().await;
+                End::Quiet
+            }
             (end, _) => end,
+        }
+    }
+
+    /// Lets the client of a server that stops have all its answers, whatever else it has sent meanwhile.
+    async fn take_leave(&mut self) {
+        if *self.stopping.borrow() {
+            let _gone = timeout(FAREWELL, self.transport.finish()).await;
         }
     }
 
@@ -137,7 +150,8 @@ impl<T: Transport> Connection<'_, T> {
     }
 
     async fn next_frame(&mut self) -> Result<Frame, End> {
-        if *self.stopping.borrow_and_update() {
+        // What has been read is answered.
+        if *self.stopping.borrow_and_update() && !self.reader.has_frame() {
             return Err(End::Quiet);
         }
         let config = &self.shared.config;

@@ -7,12 +7,14 @@
 
 use std::future::Future;
 use std::io;
+use std::net::Shutdown;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::net::SendFlags;
-use tokio::io::{AsyncRead, Interest, ReadBuf};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncReadExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::block_in_place;
 
@@ -39,6 +41,10 @@ pub(crate) trait Transport: AsyncRead + Unpin + Send + Sync {
     fn write_slice(&mut self, slice: &LogSlice) -> impl Future<Output = io::Result<()>> + Send {
         copy_slice(self, slice)
     }
+
+    /// Says that nothing more is written, and returns once the peer has closed its side; what it still sends is thrown away.
+    /// A socket that is closed with bytes unread takes those that are on their way to the peer along (RFC 9293, 3.10.4).
+    fn finish(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 
     /// Returns once the peer has closed its side, whether or not everything it sent was read.
     fn closed(&self) -> impl Future<Output = ()> + Send;
@@ -141,6 +147,13 @@ impl Transport for Plain {
         Ok(())
     }
 
+    async fn finish(&mut self) -> io::Result<()> {
+        SockRef::from(&self.0).shutdown(Shutdown::Write)?;
+        let mut thrown_away = vec![0; COPY_CHUNK as usize];
+        while self.0.read(&mut thrown_away).await? > 0 {}
+        Ok(())
+    }
+
     async fn closed(&self) {
         // This interest is woken by the peer's end and not by its bytes; nothing here asks for urgent data.
         while let Ok(ready) = self.0.ready(Interest::PRIORITY).await
@@ -198,6 +211,10 @@ mod tests {
         async fn write(&mut self, bytes: &[u8], _more: bool) -> io::Result<()> {
             self.largest_write = self.largest_write.max(bytes.len());
             self.stream.write_all(bytes).await
+        }
+
+        async fn finish(&mut self) -> io::Result<()> {
+            self.stream.shutdown().await
         }
 
         async fn closed(&self) {

@@ -50,6 +50,12 @@ impl Pace {
         self.answered = Some(Instant::now());
     }
 
+    /// Whether the last answer was sent within this time.
+    pub(crate) fn answered_within(&self, time: Duration) -> bool {
+        self.answered
+            .is_some_and(|answered| answered.elapsed() <= time)
+    }
+
     /// A request has come.
     pub(crate) fn asked(&mut self, limit: Duration) {
         let answered = self.answered.take();

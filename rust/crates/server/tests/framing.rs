@@ -3,7 +3,13 @@
 
 mod common;
 
+use std::io::Write;
+use std::net::Shutdown;
+use std::time::Duration;
+
 use common::{Fetch, TestServer, batch, fetched, int, produce, produced, request};
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 // If this failed, anybody who reaches the port could disturb or stop the broker.
 #[test]
@@ -243,4 +249,31 @@ fn what_was_answered_is_sent_before_the_connection_closes() {
     }
     assert!(client.is_closed());
     server.wait_for_line("is negative");
+}
+
+// If this failed, a client of a server that stops would not learn what became of requests that were carried out.
+#[test]
+fn a_stop_answers_whatever_was_carried_out() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let mut sender = client.stream.try_clone().unwrap();
+    let frame = client.frame(0, 9, produce("t", 1, &[(0, &batch(&[b"more"]))]));
+    let answered = std::thread::scope(|scope| {
+        // Far more is sent ahead than is ever read.
+        scope.spawn(move || while sender.write_all(&frame).is_ok() {});
+        while server.server.offsets("t", 0).unwrap().log_end < 100 {
+            std::thread::yield_now();
+        }
+        scope.spawn(|| server.server.stop(PATIENCE).unwrap());
+        let mut answered = 0;
+        while client.stream.peek(&mut [0]).unwrap() > 0 {
+            let (_, body) = client.receive(0, 9);
+            assert_eq!(int(&produced(&body), "base_offset"), answered);
+            answered += 1;
+        }
+        client.stream.shutdown(Shutdown::Both).unwrap();
+        answered
+    });
+    let again = TestServer::start_in(server.stop(), &[]);
+    assert_eq!(again.server.offsets("t", 0).unwrap().log_end, answered);
 }
