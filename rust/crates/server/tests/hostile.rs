@@ -6,26 +6,9 @@ mod common;
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
 
-use common::{Client, Fetch, TestServer, batch, fetched, int, produce, records};
+use common::{Client, Fetch, TestServer, batch, check_log, fetched, int, produce, records};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-
-/// Everything stored in partition 0, checked batch by batch; returns how many records there are.
-fn check_log(server: &TestServer) -> i64 {
-    let end = server.server.offsets("t", 0).unwrap().log_end;
-    let mut offset = 0;
-    while offset < end {
-        let stored = server.server.read("t", 0, offset, 1 << 20).unwrap();
-        for batch in logcore_records::batches(&stored) {
-            let batch = batch.unwrap();
-            assert_eq!(batch.header.base_offset, offset);
-            batch.verify_crc().unwrap();
-            batch.validate().unwrap();
-            offset = batch.header.last_offset() + 1;
-        }
-    }
-    offset
-}
 
 /// Reads to the end of the connection: an answer may come or not, but the end has to.
 fn drain(mut client: Client) {
@@ -43,7 +26,7 @@ fn check_alive(server: &TestServer) {
     let response = Fetch::default().call(&mut server.client());
     let part = &fetched(&response)[0];
     assert_eq!(int(part, "error_code"), 0);
-    assert_eq!(int(part, "high_watermark"), check_log(server));
+    assert_eq!(int(part, "high_watermark"), check_log(server, "t", 0));
     let _ = records(part);
     let defects = server.server.take_log_lines();
     assert!(

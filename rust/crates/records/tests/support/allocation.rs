@@ -1,9 +1,10 @@
-//! Counts what each thread has allocated, so that a test can say how much a call took at most.
+//! Counts what each thread has allocated, and all of them together, so that a test can say how much a call took at most.
 //!
 //! What C code allocates for itself (zstd's contexts) is not seen.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicIsize, Ordering};
 
 struct Counting;
 
@@ -15,7 +16,12 @@ thread_local! {
     static MOST: Cell<isize> = const { Cell::new(0) };
 }
 
+static ALL_NOW: AtomicIsize = AtomicIsize::new(0);
+static ALL_MOST: AtomicIsize = AtomicIsize::new(0);
+
 fn count(change: isize) {
+    let all = ALL_NOW.fetch_add(change, Ordering::Relaxed) + change;
+    ALL_MOST.fetch_max(all, Ordering::Relaxed);
     // A thread that is ending has no counters any more; it measures nothing either.
     let _ended = NOW.try_with(|now| {
         now.set(now.get() + change);
@@ -59,6 +65,15 @@ pub(crate) fn most_during<T>(call: impl FnOnce() -> T) -> (usize, T) {
     (most as usize, result)
 }
 
+/// The same of all threads together.
+pub(crate) fn most_of_all_threads_during<T>(call: impl FnOnce() -> T) -> (usize, T) {
+    let before = ALL_NOW.load(Ordering::Relaxed);
+    ALL_MOST.store(before, Ordering::Relaxed);
+    let result = call();
+    let most = ALL_MOST.load(Ordering::Relaxed) - before;
+    (most as usize, result)
+}
+
 // Broken if it failed: the limits of memory in the other tests would be none.
 #[test]
 fn allocations_are_counted() {
@@ -71,4 +86,9 @@ fn allocations_are_counted() {
     assert!((100_000..110_000).contains(&most), "{most}");
     let (most, ()) = most_during(|| drop(kept));
     assert_eq!(most, 0);
+    let elsewhere = || drop(std::thread::spawn(|| drop(vec![1u8; 10_000_000])).join());
+    let (most, ()) = most_of_all_threads_during(elsewhere);
+    assert!(most >= 10_000_000, "{most}");
+    let (most, ()) = most_during(elsewhere);
+    assert!(most < 1_000_000, "{most}");
 }

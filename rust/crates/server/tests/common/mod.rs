@@ -39,11 +39,15 @@ pub(crate) fn properties(pairs: &[(&str, &str)]) -> Properties {
     owned.collect()
 }
 
+/// Every topic has an id of its own; that of `t` is in requests.
+fn topic_id(topic: &str) -> [u8; 16] {
+    if topic == "t" { TOPIC_ID } else { [8; 16] }
+}
+
 pub(crate) fn partition(topic: &str, index: i32) -> PartitionSpec {
     PartitionSpec {
         topic: topic.to_owned(),
-        // Every topic has an id of its own; that of `t` is in requests.
-        topic_id: if topic == "t" { TOPIC_ID } else { [8; 16] },
+        topic_id: topic_id(topic),
         partition: index,
         leader_epoch: 3,
         leader_id: 1,
@@ -70,6 +74,16 @@ impl TestServer {
         log_dirs: &[&str],
         config: &[(&str, &str)],
     ) -> Self {
+        Self::start_serving(dir, log_dirs, config, APIS)
+    }
+
+    /// Other requests too.
+    pub(crate) fn start_serving(
+        dir: tempfile::TempDir,
+        log_dirs: &[&str],
+        config: &[(&str, &str)],
+        apis: &[(i16, i16, i16)],
+    ) -> Self {
         let path = |name: &&str| dir.path().join(name).to_string_lossy().into_owned();
         let server = Server::open(&ServerOptions {
             node_id: 1,
@@ -86,7 +100,7 @@ impl TestServer {
             host: "127.0.0.1".to_owned(),
             port: 0,
         };
-        let port = server.start(&[listener], APIS).unwrap()[0];
+        let port = server.start(&[listener], apis).unwrap()[0];
         Self {
             server,
             port,
@@ -153,7 +167,7 @@ impl TestServer {
 }
 
 /// Waits until the descriptor is readable; false when it takes too long.
-fn is_readable(fd: i32) -> bool {
+pub(crate) fn is_readable(fd: i32) -> bool {
     // SAFETY: the server owns the descriptor and outlives the call.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
     let mut fds = [rustix::event::PollFd::new(
@@ -165,6 +179,13 @@ fn is_readable(fd: i32) -> bool {
         tv_nsec: 0,
     };
     rustix::event::poll(&mut fds, Some(&patience)).unwrap() > 0
+}
+
+/// Makes the server's descriptor readable, as if something waited.
+pub(crate) fn wake(fd: i32) {
+    // SAFETY: the server owns the descriptor and outlives the call.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    rustix::io::write(fd, &1u64.to_ne_bytes()).unwrap();
 }
 
 pub(crate) struct Client {
@@ -267,6 +288,7 @@ pub(crate) fn produced(body: &Value) -> Struct {
 
 pub(crate) struct Fetch {
     pub(crate) version: i16,
+    pub(crate) topic: &'static str,
     pub(crate) offset: i64,
     pub(crate) wait_ms: i32,
     pub(crate) bytes_min: i32,
@@ -284,6 +306,7 @@ impl Default for Fetch {
     fn default() -> Self {
         Self {
             version: 12,
+            topic: "t",
             offset: 0,
             wait_ms: 0,
             bytes_min: 1,
@@ -318,9 +341,9 @@ impl Fetch {
         }
         let mut topic = message.element("topics");
         if self.version >= 13 {
-            topic.set("topic_id", TOPIC_ID);
+            topic.set("topic_id", topic_id(self.topic));
         } else {
-            topic.set("topic", "t");
+            topic.set("topic", self.topic);
         }
         for index in &self.partitions {
             let part = topic
@@ -377,4 +400,21 @@ pub(crate) fn records(partition: &Struct) -> Bytes {
         .and_then(Value::as_bytes)
         .cloned()
         .unwrap_or_default()
+}
+
+/// Everything stored in a partition, checked batch by batch; returns how many records there are.
+pub(crate) fn check_log(server: &TestServer, topic: &str, index: i32) -> i64 {
+    let end = server.server.offsets(topic, index).unwrap().log_end;
+    let mut offset = 0;
+    while offset < end {
+        let stored = server.server.read(topic, index, offset, 1 << 20).unwrap();
+        for batch in logcore_records::batches(&stored) {
+            let batch = batch.unwrap();
+            assert_eq!(batch.header.base_offset, offset);
+            batch.verify_crc().unwrap();
+            batch.validate().unwrap();
+            offset = batch.header.last_offset() + 1;
+        }
+    }
+    offset
 }

@@ -1,0 +1,170 @@
+//! What a stream of bytes must be answered with, worked out from the bytes alone.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use logcore_protocol::{
+    Direction, RequestHeader, Value, decode_request, decode_response, decode_response_header,
+    schemas,
+};
+
+use crate::FRAME_MAX;
+
+const PRODUCE: i16 = 0;
+const FETCH: i16 = 1;
+const API_VERSIONS: i16 = 18;
+
+/// The APIs that are answered in Rust, and their versions.
+const NATIVE: [(i16, i16, i16); 5] = [
+    (PRODUCE, 0, 11),
+    (FETCH, 4, 17),
+    (2, 1, 9),
+    (API_VERSIONS, 0, 4),
+    (23, 0, 4),
+];
+
+/// Whether a request that crosses to Python is dropped there, which closes its connection.
+pub(crate) fn is_dropped(correlation_id: i32) -> bool {
+    correlation_id.rem_euclid(16) == 0
+}
+
+pub(crate) fn is_native(key: i16) -> bool {
+    NATIVE.iter().any(|(native, _, _)| *native == key)
+}
+
+/// Each key's first and last version: all there are.
+pub(crate) struct Served(BTreeMap<i16, (i16, i16)>);
+
+impl Served {
+    pub(crate) fn new() -> Self {
+        let requests = schemas().filter(|schema| schema.direction == Some(Direction::Request));
+        let mut served: BTreeMap<_, _> = requests
+            .filter(|schema| !schema.valid_versions().is_empty())
+            .map(|schema| {
+                let versions = schema.valid_versions();
+                (schema.api_key.unwrap(), (versions.first, versions.last))
+            })
+            .collect();
+        served.extend(NATIVE.map(|(key, first, last)| (key, (first, last))));
+        Self(served)
+    }
+
+    pub(crate) fn ranges(&self) -> Vec<(i16, i16, i16)> {
+        let ranges = self.0.iter();
+        ranges
+            .map(|(key, (first, last))| (*key, *first, *last))
+            .collect()
+    }
+
+    fn has(&self, key: i16, version: i16) -> bool {
+        let range = self.0.get(&key);
+        range.is_some_and(|(first, last)| (*first..=*last).contains(&version))
+    }
+}
+
+/// A response that must come: to which key and version, with which correlation id.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Answer {
+    key: i16,
+    version: i16,
+    correlation_id: i32,
+}
+
+impl Answer {
+    /// Panics unless `frame` is this answer.
+    pub(crate) fn check(self, mut frame: Bytes) {
+        let Self { key, version, .. } = self;
+        let id = decode_response_header(key, version, &mut frame)
+            .unwrap_or_else(|error| panic!("{self:?}: {error}"));
+        assert_eq!(id, self.correlation_id, "{self:?}");
+        decode_response(key, version, &frame).unwrap_or_else(|error| panic!("{self:?}: {error}"));
+    }
+}
+
+/// What comes back for a stream.
+#[derive(Debug, Default)]
+pub(crate) struct Expected {
+    /// In this order.
+    pub(crate) answers: Vec<Answer>,
+    /// Something in it costs the connection, after those answers.
+    pub(crate) is_refused: bool,
+    /// Something in it may wait for longer than the test does, or may close the connection: not all the answers need come.
+    pub(crate) is_uncertain: bool,
+}
+
+enum Verdict {
+    Answered(Answer),
+    Refused,
+    /// Produce with acks=0, which has no answer, and closes the connection when it fails.
+    Silent,
+    /// A long poll.
+    Waits(Answer),
+}
+
+impl Expected {
+    pub(crate) fn of(mut stream: &[u8], served: &Served) -> Self {
+        let mut expected = Self::default();
+        while let Some((size, rest)) = stream.split_first_chunk() {
+            let size = i32::from_be_bytes(*size);
+            if !(0..=FRAME_MAX as i32).contains(&size) {
+                expected.is_refused = true;
+                break;
+            }
+            let Some((frame, rest)) = rest.split_at_checked(size as usize) else {
+                break;
+            };
+            expected.add(verdict(frame, served));
+            if expected.is_refused {
+                break;
+            }
+            stream = rest;
+        }
+        expected
+    }
+
+    fn add(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::Answered(answer) => self.answers.push(answer),
+            Verdict::Refused => self.is_refused = true,
+            Verdict::Silent => self.is_uncertain = true,
+            Verdict::Waits(answer) => {
+                self.answers.push(answer);
+                self.is_uncertain = true;
+            }
+        }
+    }
+}
+
+fn verdict(frame: &[u8], served: &Served) -> Verdict {
+    let mut body = Bytes::copy_from_slice(frame);
+    let Ok(header) = RequestHeader::decode(&mut body) else {
+        return Verdict::Refused;
+    };
+    let mut answer = Answer {
+        key: header.api_key,
+        version: header.api_version,
+        correlation_id: header.correlation_id,
+    };
+    if !served.has(answer.key, answer.version) {
+        if answer.key != API_VERSIONS {
+            return Verdict::Refused;
+        }
+        answer.version = 0;
+        return Verdict::Answered(answer);
+    }
+    let Ok(message) = decode_request(answer.key, answer.version, &body) else {
+        return Verdict::Refused;
+    };
+    let number = |name| message.get(name);
+    match answer.key {
+        PRODUCE if number("acks") == Some(&Value::I16(0)) => Verdict::Silent,
+        FETCH if may_wait(&message) => Verdict::Waits(answer),
+        key if !is_native(key) && is_dropped(answer.correlation_id) => Verdict::Refused,
+        _ => Verdict::Answered(answer),
+    }
+}
+
+fn may_wait(fetch: &Value) -> bool {
+    let number = |name| fetch.get(name).and_then(Value::as_i32).unwrap_or_default();
+    number("max_wait_ms") > 0 && number("min_bytes") > 0
+}
