@@ -161,7 +161,9 @@ fn a_long_poll_waits_in_the_purgatory() {
         ..Fetch::default()
     };
     poller.send(1, 12, poll.message());
-    while gauge(&measured(&server, &mut producer), "delayed_fetches") < 1.0 {}
+    server.wait_until("a delayed fetch", || {
+        gauge(&server.server.measurements(), "delayed_fetches") == 1.0
+    });
     producer.call(0, 9, produce("t", 1, &[(0, &batch(&[b"a"]))]));
     poller.receive(1, 12);
     let seen = measured(&server, &mut poller);
@@ -184,17 +186,18 @@ fn a_long_poll_waits_in_the_purgatory() {
 #[test]
 fn requests_that_cross_to_python_are_counted() {
     let server = TestServer::start(&[("slow.request.log.ms", "0")]);
-    let (mut client, mut other) = (server.client(), server.client());
+    let mut client = server.client();
     client.send(METADATA, 8, request(METADATA));
-    while gauge(&measured(&server, &mut other), "request_queue_size") < 1.0 {}
-    let mut taken = server.server.take_requests();
-    assert_eq!(taken.len(), 1);
+    server.wait_until("a request in the queue", || {
+        gauge(&server.server.measurements(), "request_queue_size") == 1.0
+    });
+    let mut taken = server.take_request();
     let mut answer = schema(METADATA, Direction::Response).unwrap().message();
     for code in [3i16, 0, 3] {
         let topic = answer.element("topics").with("error_code", code);
         answer.push("topics", topic.with("name", "x"));
     }
-    taken[0].respond(&Value::Struct(answer)).unwrap();
+    taken.respond(&Value::Struct(answer)).unwrap();
     client.receive(METADATA, 8);
     let seen = measured(&server, &mut client);
     assert_eq!(gauge(&seen, "request_queue_size"), 0.0);

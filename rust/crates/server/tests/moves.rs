@@ -6,8 +6,11 @@ mod common;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{TestServer, batch, partition, properties, request};
-use logcore_protocol::{Struct, Value};
+use common::{
+    Fetch, TestServer, batch, fetched, int, partition, produce, produced, properties, records,
+    replica,
+};
+use logcore_protocol::Value;
 use logcore_server::{ErrorCode, LogDirMove, PartitionSpec, ReplicaDescription, Server};
 
 /// A server with `t-0` and `t-1`, on two disks.
@@ -40,30 +43,13 @@ fn move_to(server: &Server, topic: &str, index: i32, destination: &str) -> Error
     server.alter_replica_log_dirs(&[wanted]).unwrap()[0]
 }
 
-/// A Fetch of `t-0` from `offset` on that waits for as long as the test does.
-fn fetch(offset: i64) -> Struct {
-    let mut message = request(1);
-    message.set("max_wait_ms", 600_000).set("min_bytes", 1);
-    let mut topic = message.element("topics").with("topic", "t");
-    let part = topic
-        .element("partitions")
-        .with("partition", 0)
-        .with("current_leader_epoch", -1)
-        .with("fetch_offset", offset)
-        .with("partition_max_bytes", 1 << 20);
-    topic.set("partitions", vec![Value::Struct(part)]);
-    message.set("topics", vec![Value::Struct(topic)]);
-    message
-}
-
-fn fetched(answer: &Value) -> (i16, usize) {
-    let topics = answer.get("responses").unwrap().as_array().unwrap();
-    let parts = topics[0].get("partitions").unwrap().as_array().unwrap();
-    let records = parts[0].get("records").and_then(Value::as_bytes);
-    (
-        parts[0].get("error_code").unwrap().as_i16().unwrap(),
-        records.map_or(0, |records| records.len()),
-    )
+/// A Fetch of `t-0` that waits at `offset` for as long as the test does.
+fn poll(offset: i64) -> Fetch {
+    Fetch {
+        offset,
+        wait_ms: 600_000,
+        ..Fetch::default()
+    }
 }
 
 // Broken if it failed: a partition that moves would refuse or lose what is written meanwhile, or give readers something else.
@@ -137,7 +123,7 @@ fn long_polls_survive_a_move() {
         panic!("it is not in one directory");
     };
     let mut client = server.client();
-    client.send(1, 4, fetch(0));
+    client.send(1, 12, poll(0).message());
     server.wait_for_requests(1, 1);
     let destination = dir_path(&server.server, 1 - from);
     assert_eq!(
@@ -146,9 +132,61 @@ fn long_polls_survive_a_move() {
     );
     server.wait_for_line("t-0 was moved to");
     server.server.append("t", 0, &batch(&[b"after"])).unwrap();
-    let (code, bytes) = fetched(&client.receive(1, 4).1);
-    assert_eq!(code, 0);
-    assert!(bytes > 0);
+    let part = &fetched(&client.receive(1, 12).1)[0];
+    assert_eq!(int(part, "error_code"), 0);
+    assert!(!records(part).is_empty());
+}
+
+// Broken if it failed: a move would show consumers, and acknowledge with acks=all, what one disk alone has.
+#[test]
+fn a_move_keeps_the_high_watermark_where_the_replicas_have_it() {
+    let server = two_disks(&[]);
+    let replicated = PartitionSpec {
+        replicas: vec![replica(1, true), replica(2, true)],
+        ..partition("t", 0)
+    };
+    server.server.create_partition(&replicated).unwrap();
+    let follow = |offset| Fetch {
+        replica: 2,
+        offset,
+        leader_epoch: 3,
+        version: 17,
+        ..Fetch::default()
+    };
+    let (mut producer, mut follower) = (server.client(), server.client());
+    producer.call(0, 9, produce("t", 1, &[(0, &batch(&[b"a", b"b"]))]));
+    follow(2).call(&mut follower);
+    let mut wanting_all = produce("t", -1, &[(0, &batch(&[b"c"]))]);
+    wanting_all.set("timeout_ms", 600_000);
+    producer.send(0, 9, wanting_all);
+    server.wait_for_metric("delayed_produces", 1);
+    let watermark = || server.server.offsets("t", 0).unwrap().high_watermark;
+    assert_eq!(watermark(), 2);
+    let [(from, false)] = places(&server.server, "t", 0)[..] else {
+        panic!("it is not in one directory");
+    };
+    let destination = dir_path(&server.server, 1 - from);
+    assert_eq!(
+        move_to(&server.server, "t", 0, &destination),
+        ErrorCode::NONE
+    );
+    server.wait_for_line("t-0 was moved to");
+    assert_eq!(watermark(), 2);
+    server.wait_for_metric("delayed_produces", 1);
+    let seen = Fetch::default().call(&mut server.client());
+    let seen = records(&fetched(&seen)[0]);
+    assert_eq!(seen.len(), batch(&[b"a", b"b"]).len());
+    // The follower has not got it: as long as that is so, it waits.
+    follow(2).call(&mut follower);
+    assert_eq!(watermark(), 2);
+    server.wait_for_metric("delayed_produces", 1);
+    follow(3).call(&mut follower);
+    let answer = produced(&producer.receive(0, 9).1);
+    assert_eq!(
+        (int(&answer, "error_code"), int(&answer, "base_offset")),
+        (0, 2)
+    );
+    assert_eq!(watermark(), 3);
 }
 
 // Broken if it failed: a mistyped directory would be created, or an operator not be told why nothing moves.
@@ -288,14 +326,15 @@ fn records_are_deleted() {
     );
     // At the end, which is then behind the start: the poll has to look again, and waits on.
     let mut client = server.client();
-    client.send(1, 4, fetch(5));
+    client.send(1, 12, poll(5).message());
     server.wait_for_requests(1, 1);
     assert_eq!(delete(&[("t", 0, -1)]), [Ok(5)]);
     server.server.append("t", 0, &batch(&[b"w"])).unwrap();
-    assert_eq!(fetched(&client.receive(1, 4).1).0, 0);
+    let code = |answer: &Value| int(&fetched(answer)[0], "error_code");
+    assert_eq!(code(&client.receive(1, 12).1), 0);
     assert_eq!(
-        fetched(&server.client().call(1, 4, fetch(4))).0,
-        ErrorCode::OFFSET_OUT_OF_RANGE.0
+        code(&poll(4).call(&mut server.client())),
+        i64::from(ErrorCode::OFFSET_OUT_OF_RANGE.0)
     );
     // As after a crash: nothing is closed.
     let file = PathBuf::from(dir_path(

@@ -28,6 +28,11 @@ fn throttle_ms(body: &Value) -> i64 {
     int(body.as_struct().unwrap(), "throttle_time_ms")
 }
 
+fn metric(server: &TestServer, name: &str) -> u64 {
+    let all = server.server.metrics();
+    all.iter().find(|(found, _)| *found == name).unwrap().1
+}
+
 fn batch_of(size: usize) -> Vec<u8> {
     batch(&[&vec![b'x'; size]])
 }
@@ -140,17 +145,13 @@ fn time_is_a_quota_too() {
     assert_eq!(waits(0, 9, produce("t", 1, &[(0, &batch_of(1))])), 1000);
     assert_eq!(waits(1, 12, Fetch::default().message()), 1000);
     client.send(3, 9, request(3));
-    let mut taken = Vec::new();
-    while taken.is_empty() {
-        taken = server.server.take_requests();
-        std::thread::yield_now();
-    }
+    let mut taken = server.take_request();
     let mut answer = logcore_protocol::schema(3, logcore_protocol::Direction::Response)
         .unwrap()
         .message();
     answer.set("controller_id", 1);
-    let _ = taken[0].body();
-    taken[0].respond(&answer.into()).unwrap();
+    let _ = taken.body();
+    taken.respond(&answer.into()).unwrap();
     let (_, body) = client.receive(3, 9);
     assert_eq!(throttle_ms(&body), 1000);
     assert_eq!(int(body.as_struct().unwrap(), "controller_id"), 1);
@@ -194,18 +195,15 @@ fn newcomers_wait_until_there_is_room() {
     let mut newcomer = server.client();
     newcomer.send(18, 0, request(18));
     let [first, mut second] = open;
-    second.call(18, 0, request(18));
-    // Nothing comes to the third as long as two are served.
-    newcomer
-        .stream
-        .set_read_timeout(Some(Duration::from_millis(200)))
-        .unwrap();
+    // Whatever the others have answered meanwhile, the third is not let in as long as two are served.
+    for _ in 0..100 {
+        second.call(18, 0, request(18));
+    }
+    assert_eq!(metric(&server, "connections_accepted"), 2);
+    newcomer.stream.set_nonblocking(true).unwrap();
     let unread = newcomer.stream.read(&mut [0; 1]).unwrap_err();
     assert_eq!(unread.kind(), std::io::ErrorKind::WouldBlock);
-    newcomer
-        .stream
-        .set_read_timeout(Some(Duration::from_secs(20)))
-        .unwrap();
+    newcomer.stream.set_nonblocking(false).unwrap();
     drop(first);
     newcomer.receive(18, 0);
     // A limit that is raised holds at once, and so does one that is lowered: the idlest must go.
@@ -253,18 +251,8 @@ fn a_request_ends_with_its_connection() {
     asking.send(3, 9, request(3));
     server.wait_for_requests(3, 1);
     drop((polling, asking));
-    let connections = || {
-        let all = server.server.metrics();
-        all.iter()
-            .find(|(name, _)| *name == "connections")
-            .unwrap()
-            .1
-    };
-    let patience = Instant::now() + Duration::from_secs(20);
-    while connections() > 0 {
-        assert!(Instant::now() < patience, "{} are left", connections());
-        std::thread::yield_now();
-    }
+    // The one that is left asks.
+    server.wait_for_metric("connections", 1);
     // Nobody waits for the answer any more.
     assert_eq!(server.server.take_requests().len(), 1);
 }

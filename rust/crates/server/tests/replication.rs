@@ -6,18 +6,10 @@ mod common;
 
 use common::{
     Client, Fetch, TestServer, batch, current_leader, fetched, int, only_part, partition, produce,
-    produced, records, request,
+    produced, records, replica, request,
 };
 use logcore_protocol::Struct;
-use logcore_server::{PartitionSpec, Replica};
-
-fn replica(id: i32, in_sync: bool) -> Replica {
-    Replica {
-        id,
-        rack: Some(format!("rack{id}")),
-        in_sync,
-    }
-}
+use logcore_server::PartitionSpec;
 
 /// Partition 0 of `t`, led in epoch 3 by 1, which is the server; 2 is in sync, 3 is if it is said so.
 fn replicated(third: bool) -> PartitionSpec {

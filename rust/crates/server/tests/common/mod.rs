@@ -13,7 +13,9 @@ use logcore_protocol::{
     encode_request, schema,
 };
 use logcore_records::{BatchBuilder, Compression};
-use logcore_server::{ListenerSpec, PartitionSpec, Properties, Server, ServerOptions};
+use logcore_server::{
+    ControlRequest, ListenerSpec, PartitionSpec, Properties, Replica, Server, ServerOptions,
+};
 
 pub(crate) const TOPIC_ID: [u8; 16] = [7; 16];
 pub(crate) const APIS: &[(i16, i16, i16)] = &[
@@ -54,6 +56,14 @@ pub(crate) fn partition(topic: &str, index: i32) -> PartitionSpec {
         replicas: Vec::new(),
         config: Properties::new(),
         new: true,
+    }
+}
+
+pub(crate) fn replica(id: i32, in_sync: bool) -> Replica {
+    Replica {
+        id,
+        rack: Some(format!("rack{id}")),
+        in_sync,
     }
 }
 
@@ -124,27 +134,41 @@ impl TestServer {
         }
     }
 
-    /// Returns once the server has begun to serve so many requests of an API.
-    pub(crate) fn wait_for_requests(&self, key: i16, count: u64) {
-        let seen = || {
-            self.server
-                .request_counts()
-                .into_iter()
-                .find(|(found, _)| *found == key)
-        };
-        while seen().is_none_or(|(_, seen)| seen < count) {
-            // A round trip gives the server the time to get there.
-            self.client().call(18, 0, request(18));
+    /// Returns once it is so, with round trips to give the server the time to get there.
+    pub(crate) fn wait_until(&self, what: &str, is_so: impl Fn() -> bool) {
+        let mut client = self.client();
+        let begun = std::time::Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < PATIENCE, "it does not come to {what}");
+            client.call(18, 0, request(18));
         }
     }
 
-    /// Returns once a metric has the value, with round trips to give the server the time to get there.
+    /// Returns once the server has begun to serve so many requests of an API.
+    pub(crate) fn wait_for_requests(&self, key: i16, count: u64) {
+        self.wait_until(&format!("{count} requests of API {key}"), || {
+            let counts = self.server.request_counts();
+            let seen = counts.into_iter().find(|(found, _)| *found == key);
+            seen.is_some_and(|(_, seen)| seen >= count)
+        });
+    }
+
+    /// Returns once a metric has the value.
     pub(crate) fn wait_for_metric(&self, name: &str, value: u64) {
-        let mut client = self.client();
-        let begun = std::time::Instant::now();
-        while !self.server.metrics().contains(&(name, value)) {
-            assert!(begun.elapsed() < PATIENCE, "{:?}", self.server.metrics());
-            client.call(18, 0, request(18));
+        self.wait_until(&format!("{name} = {value}"), || {
+            self.server.metrics().contains(&(name, value))
+        });
+    }
+
+    /// The next request that crosses to Python.
+    pub(crate) fn take_request(&self) -> ControlRequest {
+        loop {
+            assert!(is_readable(self.server.wake_fd()), "nothing crosses");
+            let mut taken = self.server.take_requests();
+            assert!(taken.len() <= 1, "more than one request crossed");
+            if let Some(request) = taken.pop() {
+                return request;
+            }
         }
     }
 
