@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 
@@ -25,6 +25,9 @@ use crate::transport::{Plain, Transport};
 
 /// How long accepting pauses when the process is out of file descriptors.
 const OUT_OF_RESOURCES_PAUSE: Duration = Duration::from_millis(100);
+
+/// The system's default, which `connections.max.idle.ms` only shortens (tcp(7), `tcp_keepalive_time`).
+const KEEPALIVE_MAX: Duration = Duration::from_secs(7200);
 
 /// Where to listen.
 #[derive(Debug, Clone)]
@@ -212,6 +215,9 @@ fn tune(shared: &Shared, stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
     socket.set_keepalive(true)?;
+    if let Some(idle) = shared.config.connection_idle_max {
+        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(keepalive_time(idle)))?;
+    }
     if let Some(size) = shared.config.send_buffer_bytes {
         socket.set_send_buffer_size(size)?;
     }
@@ -219,6 +225,12 @@ fn tune(shared: &Shared, stream: &TcpStream) -> io::Result<()> {
         socket.set_recv_buffer_size(size)?;
     }
     Ok(())
+}
+
+/// When the kernel begins to ask whether a silent peer is still there: one that waits for an answer is not closed for being
+/// idle, and one that vanished while it did would never be missed. The system's own default is two hours.
+fn keepalive_time(idle: Duration) -> Duration {
+    idle.clamp(Duration::from_secs(1), KEEPALIVE_MAX)
 }
 
 fn describe(
