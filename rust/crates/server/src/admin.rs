@@ -11,7 +11,6 @@ use logcore_storage::{ActiveProducer, Log, LogDir, StorageError, future_dir_name
 
 use crate::codes::ErrorCode;
 use crate::error::Result;
-use crate::lines::Level;
 use crate::purgatory::HasWaitingRoom;
 use crate::registry::Partition;
 use crate::server::Server;
@@ -235,13 +234,9 @@ impl Server {
         }
     }
 
-    /// The code for an error; a disk's fault is told to the operator as well.
     fn told(&self, request: &str, error: &StorageError) -> ErrorCode {
-        if error.is_storage_failure() {
-            let text = format!("{request} failed: {error}");
-            self.shared.lines.seldom(Level::Error, &text.clone(), text);
-        }
-        ErrorCode(error.kafka_code())
+        let what = format_args!("{request} failed");
+        self.shared.storage_error(what, None, error)
     }
 }
 

@@ -115,7 +115,8 @@ impl ConnectionLimits {
     }
 }
 
-/// What requests may have of memory unless it is set; only few servers ever have so much on its way.
+/// What requests may have of memory unless it is set, or twice the longest one if that is more: the half is for all the others.
+/// Only few servers ever have so much on its way.
 const REQUEST_MEMORY: usize = 256 << 20;
 
 const CONNECTIONS_MAX: &str = "max.connections";
@@ -324,7 +325,7 @@ impl Source<'_> {
         let (name, least) = ("queued.max.request.bytes", self.request_bytes_max()?);
         let bytes = self.number(name, 0, i64::MIN, i64::MAX)?;
         match (self.0.get(name), usize::try_from(bytes)) {
-            (None, _) => Ok(Some(least.max(REQUEST_MEMORY))),
+            (None, _) => Ok(Some(REQUEST_MEMORY.max(2 * least))),
             (Some(_), Err(_) | Ok(0)) => Ok(None),
             (Some(_), Ok(bytes)) if bytes >= least => Ok(Some(bytes)),
             (Some(text), Ok(_)) => Err(invalid(
@@ -597,6 +598,20 @@ mod tests {
         for (ip, expected) in [("127.0.0.1", 5), ("127.0.0.2", 9), ("::1", 8), ("::2", 7)] {
             assert_eq!(limits.per_ip(ip.parse().unwrap()), expected, "{ip}");
         }
+    }
+
+    // If this failed, requests would wait for each other one by one where the longest of them may be very long.
+    #[test]
+    fn half_of_the_memory_is_for_others_than_the_longest() {
+        let memory = |pairs: &[(&str, &str)]| {
+            let config = ServerConfig::new(&properties(pairs)).unwrap();
+            config.request_memory
+        };
+        assert_eq!(memory(&[]), Some(256 << 20));
+        let longest = ("socket.request.max.bytes", "314572800");
+        assert_eq!(memory(&[longest]), Some(600 << 20));
+        let own = ("queued.max.request.bytes", "314572800");
+        assert_eq!(memory(&[longest, own]), Some(300 << 20));
     }
 
     // If this failed, a mistyped limit would silently become the default.

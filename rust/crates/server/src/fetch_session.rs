@@ -67,8 +67,6 @@ pub(crate) struct SessionRequest {
     pub(crate) id: i32,
     pub(crate) epoch: i32,
     pub(crate) uses_topic_ids: bool,
-    /// A broker asks, whose sessions are worth more than consumers'.
-    pub(crate) is_follower: bool,
     pub(crate) wanted: Vec<Wanted>,
     pub(crate) forgotten: Vec<(TopicRef, i32)>,
 }

@@ -18,7 +18,6 @@ fn request(id: i32, epoch: i32, wanted: Vec<Wanted>) -> SessionRequest {
         id,
         epoch,
         uses_topic_ids: false,
-        is_follower: false,
         wanted,
         forgotten: Vec::new(),
     }

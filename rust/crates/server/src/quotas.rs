@@ -384,7 +384,7 @@ pub(crate) struct Spent {
 pub(crate) struct Meter<'a> {
     quotas: &'a ClientQuotas,
     client: Client<'a>,
-    counts_time: bool,
+    counts_time: AtomicBool,
     /// Nanoseconds of threads' time before the poll that runs now.
     spent: AtomicU64,
     /// When that poll began, in nanoseconds since the quotas' clock began.
@@ -408,7 +408,7 @@ impl<'a> Meter<'a> {
                 user,
                 id: client_id.unwrap_or_default(),
             },
-            counts_time: quotas.counts_time() && !is_exempt,
+            counts_time: AtomicBool::new(quotas.counts_time() && !is_exempt),
             spent: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
             throttle_ms: AtomicU32::new(0),
@@ -420,7 +420,7 @@ impl<'a> Meter<'a> {
     pub(crate) async fn timed<F: Future>(&self, work: F) -> F::Output {
         let mut work = std::pin::pin!(work);
         std::future::poll_fn(|context| {
-            if !self.counts_time {
+            if !self.counts_time() {
                 return work.as_mut().poll(context);
             }
             self.resumed.store(self.now(), Ordering::Relaxed);
@@ -434,7 +434,12 @@ impl<'a> Meter<'a> {
 
     /// Whether somebody pays for the request's time.
     pub(crate) fn counts_time(&self) -> bool {
-        self.counts_time
+        self.counts_time.load(Ordering::Relaxed)
+    }
+
+    /// Nobody pays for the request's time: a replica sent it.
+    pub(crate) fn exempt(&self) {
+        self.counts_time.store(false, Ordering::Relaxed);
     }
 
     fn now(&self) -> u64 {
@@ -505,7 +510,7 @@ impl<'a> Meter<'a> {
 
     /// Accounts for the time spent so far, unless that was done.
     pub(crate) fn requested(&self) {
-        if self.settled.swap(true, Ordering::Relaxed) || !self.counts_time {
+        if self.settled.swap(true, Ordering::Relaxed) || !self.counts_time() {
             return;
         }
         let spent = self.spent.swap(0, Ordering::Relaxed) + self.running();
@@ -517,7 +522,7 @@ impl<'a> Meter<'a> {
     /// Accounts for what was spent on sending the response; it is held against the next request.
     pub(crate) fn sent(&self) {
         let spent = self.spent.swap(0, Ordering::Relaxed);
-        if spent > 0 {
+        if spent > 0 && self.counts_time() {
             let spent = Duration::from_nanos(spent);
             self.quotas.record_time(self.client, spent);
         }

@@ -5,6 +5,7 @@
 //! after a crash the loader finds the logs and Python registers the leaders again.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -84,10 +85,26 @@ impl Partition {
     /// The same partition with another log: the one it had was moved to another directory. Who waits for it goes on waiting.
     pub(crate) fn with_log(&self, log: Arc<Log>) -> Self {
         Self {
+            log,
+            ..self.again()
+        }
+    }
+
+    /// The same partition, which had no id yet.
+    pub(crate) fn with_id(&self, topic_id: TopicId) -> Self {
+        Self {
+            topic_id,
+            ..self.again()
+        }
+    }
+
+    /// Shares everything.
+    fn again(&self) -> Self {
+        Self {
             topic: Arc::clone(&self.topic),
             topic_id: self.topic_id,
             index: self.index,
-            log,
+            log: Arc::clone(&self.log),
             counts: Arc::clone(&self.counts),
             replicas: Arc::clone(&self.replicas),
             leadership: Arc::clone(&self.leadership),
@@ -156,6 +173,13 @@ impl Partition {
         } else {
             Ok(leadership)
         }
+    }
+}
+
+/// As in a directory's name and in log lines.
+impl fmt::Display for Partition {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}-{}", self.topic, self.index)
     }
 }
 
@@ -277,6 +301,10 @@ impl Registry {
                 id: partition.topic_id,
                 partitions: BTreeMap::new(),
             });
+        // It had none while its directories were those of an older Kafka.
+        if topic.id == TopicId::default() {
+            topic.id = partition.topic_id;
+        }
         let before = topic
             .partitions
             .insert(partition.index, Arc::clone(&partition));

@@ -278,7 +278,11 @@ impl Server {
         let partition = match registered {
             Some(partition) => {
                 partition.log.update_config(config);
-                self.with_id(partition, spec.topic_id)
+                if partition.topic_id == spec.topic_id {
+                    partition
+                } else {
+                    Arc::new(partition.with_id(spec.topic_id))
+                }
             }
             None => {
                 if self.partition_room() == 0 {
@@ -549,14 +553,6 @@ impl Server {
             }
             _ => Ok(()),
         }
-    }
-
-    fn with_id(&self, partition: Arc<Partition>, id: TopicId) -> Arc<Partition> {
-        if partition.topic_id == id {
-            return partition;
-        }
-        let (topic, log) = (Arc::clone(&partition.topic), Arc::clone(&partition.log));
-        Arc::new(Partition::new(topic, id, partition.index, log))
     }
 }
 

@@ -1,23 +1,26 @@
 //! What every part of a running server reaches: one value behind an `Arc`, read from every thread.
 
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use logcore_storage::StorageError;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
 use crate::api::api_versions::ApiTable;
+use crate::codes::ErrorCode;
 use crate::config::{DynamicConfig, ServerConfig};
 use crate::connection_quotas::ConnectionQuotas;
 use crate::control::ControlQueue;
 use crate::fetch_session::FetchSessions;
-use crate::lines::LogLines;
+use crate::lines::{Level, LogLines};
 use crate::logs::Logs;
 use crate::memory::RequestMemory;
 use crate::metrics::Metrics;
 use crate::purgatory::Purgatory;
 use crate::quotas::ClientQuotas;
-use crate::registry::Registry;
+use crate::registry::{Partition, Registry};
 use crate::vigil::Vigil;
 
 pub(crate) struct Shared {
@@ -40,6 +43,24 @@ pub(crate) struct Shared {
     pub(crate) apis: OnceLock<ApiTable>,
     /// Becomes true once, when the server stops.
     pub(crate) stopping: watch::Sender<bool>,
+}
+
+impl Shared {
+    /// The code for an error of a log or its directory; a disk's fault is told to the operator as well, now and then.
+    pub(crate) fn storage_error(
+        &self,
+        what: fmt::Arguments<'_>,
+        place: Option<&Partition>,
+        error: &StorageError,
+    ) -> ErrorCode {
+        if error.is_storage_failure() {
+            let key = format!("{what} {:?}", std::mem::discriminant(error));
+            let fields = || place.map(Partition::fields).unwrap_or_default();
+            let text = format!("{what}: {error}");
+            self.lines.seldom_with(Level::Error, &key, text, fields);
+        }
+        ErrorCode(error.kafka_code())
+    }
 }
 
 /// Milliseconds since the epoch by the system's clock.

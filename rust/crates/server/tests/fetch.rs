@@ -4,10 +4,12 @@
 mod common;
 
 use common::{
-    Client, Fetch, TestServer, batch, fetched, int, only_part, produce, produced, records, request,
+    Client, Fetch, TestServer, batch, fetched, int, only_part, partition, produce, produced,
+    records, request,
 };
 use logcore_protocol::{Struct, Value};
 use logcore_records::{BatchBuilder, Compression, EndTxnMarker, batches, end_txn_marker};
+use logcore_server::PartitionSpec;
 
 fn write(client: &mut Client, index: i32, value: &[u8]) -> Vec<u8> {
     let sent = batch(&[value]);
@@ -503,4 +505,39 @@ fn a_session_is_not_carried_over_to_a_topic_of_the_same_name() {
     anew.topic_id = [5; 16];
     server.server.create_partition(&anew).unwrap();
     assert_eq!(next(2), 103);
+}
+
+// If this failed, who waits on a log of an older Kafka would wait on when its topic is given an id, or the topic keep the name
+// of its id after it is gone.
+#[test]
+fn a_topic_is_given_an_id() {
+    let server = TestServer::start(&[]);
+    let with_id = |topic_id| PartitionSpec {
+        topic_id,
+        ..partition("old", 0)
+    };
+    server.server.create_partition(&with_id([0; 16])).unwrap();
+    let mut client = server.client();
+    let poll = Fetch {
+        topic: "old",
+        wait_ms: 600_000,
+        ..Fetch::default()
+    };
+    client.send(1, poll.version, poll.message());
+    server.wait_for_metric("delayed_fetches", 1);
+    server.server.create_partition(&with_id([8; 16])).unwrap();
+    let stored = produce("old", 1, &[(0, &batch(&[b"a"]))]);
+    server.client().call(0, 9, stored);
+    let (_, body) = client.receive(1, poll.version);
+    assert_eq!(int(&fetched(&body)[0], "high_watermark"), 1);
+    assert!(server.server.create_partition(&with_id([9; 16])).is_err());
+    server.server.delete_topic("old").unwrap();
+    let by_id = Fetch {
+        version: 13,
+        topic: "old",
+        ..Fetch::default()
+    };
+    let body = by_id.call(&mut client);
+    let unknown_topic_id = 100;
+    assert_eq!(int(&fetched(&body)[0], "error_code"), unknown_topic_id);
 }

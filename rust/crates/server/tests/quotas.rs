@@ -7,9 +7,11 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use common::{Fetch, TestServer, batch, fetched, int, produce, records, request};
+use common::{
+    Fetch, TestServer, batch, fetched, int, partition, produce, records, replica, request,
+};
 use logcore_protocol::Value;
-use logcore_server::ClientQuota;
+use logcore_server::{ClientQuota, PartitionSpec};
 
 /// For every client id, or for one.
 fn set(server: &TestServer, client_id: &str, values: &[(&str, f64)]) {
@@ -128,6 +130,42 @@ fn a_consumer_above_its_quota_gets_nothing_at_once_and_the_same_later() {
     assert!(silent.as_millis() as i64 >= waits, "{silent:?} {waits}");
     let part = &fetched(&later)[0];
     assert!(!records(part).is_empty(), "{part:?}");
+}
+
+// If this failed, replicas would fall behind because clients are held back, or be held back for the same client id's sake.
+#[test]
+fn replicas_are_no_clients() {
+    let server = TestServer::start(&[]);
+    let replicated = PartitionSpec {
+        replicas: vec![replica(1, true), replica(2, true)],
+        ..partition("t", 0)
+    };
+    server.server.create_partition(&replicated).unwrap();
+    for _ in 0..2 {
+        let stored = produce("t", 1, &[(0, &batch_of(57_000))]);
+        server.client().call(0, 9, stored);
+    }
+    let quotas = [
+        ("consumer_byte_rate", 1000.0),
+        ("request_percentage", 0.000_000_1),
+    ];
+    set(&server, "", &quotas);
+    let mut follower = server.client();
+    let fetch = Fetch {
+        version: 17,
+        replica: 2,
+        leader_epoch: 3,
+        ..Fetch::default()
+    };
+    for _ in 0..3 {
+        let answer = fetch.call(&mut follower);
+        assert_eq!(throttle_ms(&answer), 0);
+        let bytes = records(&fetched(&answer)[0]).len();
+        assert!(bytes > 2 * 57_000, "{bytes}");
+    }
+    // Nothing is on the client id's account either, but now its own time is.
+    let versions = follower.call(18, 2, request(18));
+    assert_eq!(throttle_ms(&versions), 1000);
 }
 
 // If this failed, a client could take all of the threads' time, in Rust or in Python.

@@ -8,7 +8,6 @@ use logcore_storage::StorageError;
 
 use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
-use crate::lines::Level;
 use crate::registry::{Leadership, Partition};
 use crate::response::Response;
 use crate::shared::Shared;
@@ -221,14 +220,6 @@ fn check_available(
 }
 
 fn failed(shared: &Shared, place: &Partition, error: &StorageError) -> ErrorCode {
-    if error.is_storage_failure() {
-        let partition = format!("{}-{}", place.topic, place.index);
-        shared.lines.seldom_with(
-            Level::Error,
-            &format!("list {partition} {:?}", std::mem::discriminant(error)),
-            format!("ListOffsets of {partition}: {error}"),
-            || place.fields(),
-        );
-    }
-    ErrorCode(error.kafka_code())
+    let what = format_args!("ListOffsets of {place} failed");
+    shared.storage_error(what, Some(place), error)
 }

@@ -474,17 +474,14 @@ fn write(
 
 /// The producer is told what Kafka tells it, which is little more than a code; the operator is told why.
 fn refuse_append(shared: &Shared, place: &Partition, error: StorageError) -> Refused {
-    let code = ErrorCode(error.kafka_code());
-    let partition = format!("{}-{}", place.topic, place.index);
-    let text = format!("Produce to {partition} refused: {error}");
+    let what = format_args!("Produce to {place} refused");
+    let code = shared.storage_error(what, Some(place), &error);
     if error.is_storage_failure() {
-        shared
-            .lines
-            .seldom_with(Level::Error, &text.clone(), text, || place.fields());
         return code.into();
     }
     // The text tells positions and numbers, so it is not the key.
-    let key = format!("refused {partition} {}", code.0);
+    let key = format!("refused {place} {}", code.0);
+    let text = format!("{what}: {error}");
     shared
         .lines
         .seldom_with(Level::Warning, &key, text, || place.fields());

@@ -8,7 +8,6 @@ use logcore_storage::{AbortedTxn, LogSlice, StorageError};
 
 use crate::codes::ErrorCode;
 use crate::fetch_session::Wanted;
-use crate::lines::Level;
 use crate::metrics::Stages;
 use crate::purgatory::{HasWaitingRoom, Looked, Wait};
 use crate::registry::{Leadership, Partition, TopicRef};
@@ -81,6 +80,12 @@ impl From<ErrorCode> for Refused {
 pub(super) type Look = Result<Found, Refused>;
 
 impl Terms {
+    /// No more than this is read, and no more than that is waited for.
+    pub(super) fn limit(&mut self, bytes_max: u64) {
+        self.bytes_max = self.bytes_max.min(bytes_max);
+        self.bytes_min = self.bytes_min.min(self.bytes_max);
+    }
+
     /// Looks at every partition; when that is too little and nothing is wrong, waits for appends and looks again.
     pub(super) async fn look_or_wait(
         &self,
@@ -89,7 +94,7 @@ impl Terms {
         stages: &mut Stages,
     ) -> Vec<Look> {
         let looks = self.look(shared, wanted);
-        self.note_fetches(shared, wanted, &looks);
+        self.note_fetches(wanted, &looks);
         let unknown = count_unknown(&looks);
         if self.wait.is_zero() || unknown == wanted.len() || self.missing(&looks, unknown).is_none()
         {
@@ -121,18 +126,23 @@ impl Terms {
     }
 
     /// What a follower asks for tells what it has: its leader's high watermark may rise by it.
-    fn note_fetches(&self, shared: &Shared, wanted: &[Wanted], looks: &[Look]) {
+    fn note_fetches(&self, wanted: &[Wanted], looks: &[Look]) {
         if !self.is_follower() {
             return;
         }
         for (wanted, look) in wanted.iter().zip(looks) {
-            let is_sound = look.as_ref().is_ok_and(|found| found.diverging.is_none());
-            if is_sound && let Ok(place) = shared.registry.resolve(&wanted.topic, wanted.index) {
-                let (offset, start) = (wanted.offset, wanted.log_start_offset);
-                let replicas = &place.replicas;
-                if replicas.note_fetch(self.replica_id, offset, start, &place.log) {
-                    place.waiting_room().wake_all();
-                }
+            let Ok(Found {
+                diverging: None,
+                place,
+                ..
+            }) = look
+            else {
+                continue;
+            };
+            let (offset, start) = (wanted.offset, wanted.log_start_offset);
+            let replicas = &place.replicas;
+            if replicas.note_fetch(self.replica_id, offset, start, &place.log) {
+                place.waiting_room().wake_all();
             }
         }
     }
@@ -367,14 +377,6 @@ fn diverging(place: &Partition, wanted: &Wanted) -> Result<Option<(i32, i64)>, R
 }
 
 fn failed(shared: &Shared, place: &Partition, error: &StorageError) -> Refused {
-    if error.is_storage_failure() {
-        let partition = format!("{}-{}", place.topic, place.index);
-        shared.lines.seldom_with(
-            Level::Error,
-            &format!("fetch {partition} {:?}", std::mem::discriminant(error)),
-            format!("Fetch of {partition} failed: {error}"),
-            || place.fields(),
-        );
-    }
-    ErrorCode(error.kafka_code()).into()
+    let what = format_args!("Fetch of {place} failed");
+    shared.storage_error(what, Some(place), error).into()
 }

@@ -45,20 +45,25 @@ pub(crate) async fn handle(
     let Some(request) = message.as_struct() else {
         unreachable!("a decoded request is a struct");
     };
-    let bytes_max = shared.config.fetch_bytes_max.min(meter.fetch_bytes_max());
-    let terms = parse_terms(header.api_version, bytes_max, request);
-    let session = parse_session(header.api_version, request, terms.replica_id >= 0);
+    let mut terms = parse_terms(header.api_version, request);
+    terms.limit(shared.config.fetch_bytes_max);
+    let is_follower = terms.is_follower();
+    // Replicas are no clients.
+    if is_follower {
+        meter.exempt();
+    } else {
+        terms.limit(meter.fetch_bytes_max());
+    }
+    let session = parse_session(header.api_version, request);
     // A long poll may wait for minutes: it keeps nothing of the frame.
     drop(message);
     let uses_topic_ids = session.uses_topic_ids;
-    let is_follower = session.is_follower;
     let context = match shared.sessions.begin(session) {
         Ok(context) => context,
         Err(code) => return answer_error(header, code, NO_SESSION),
     };
-    stages.from_follower = terms.is_follower();
+    stages.from_follower = is_follower;
     let looks = terms.look_or_wait(shared, context.wanted(), stages).await;
-    // Replicas are no clients.
     if !is_follower && !meter.fetched(size(&looks)) {
         let session = shared.sessions.still(&context);
         return answer_throttled(header, session, context.session_id());
@@ -74,26 +79,25 @@ pub(crate) async fn handle(
     }
 }
 
-fn parse_terms(version: i16, bytes_max: u64, request: &Struct) -> Terms {
+fn parse_terms(version: i16, request: &Struct) -> Terms {
     let replica_id = if version >= REPLICA_STATE_SINCE {
         let state = request.get("replica_state").and_then(Value::as_struct);
         state.map_or(look::CONSUMER, |state| state.int32("replica_id"))
     } else {
         request.int32("replica_id")
     };
-    let bytes_max = unsigned(request.int32("max_bytes")).min(bytes_max);
     Terms {
         version,
         replica_id,
         rack: request.text("rack_id").to_owned(),
         wait: Duration::from_millis(unsigned(request.int32("max_wait_ms"))),
-        bytes_min: unsigned(request.int32("min_bytes")).min(bytes_max),
-        bytes_max,
+        bytes_min: unsigned(request.int32("min_bytes")),
+        bytes_max: unsigned(request.int32("max_bytes")),
         committed: request.int8("isolation_level") == 1,
     }
 }
 
-fn parse_session(version: i16, request: &Struct, is_follower: bool) -> SessionRequest {
+fn parse_session(version: i16, request: &Struct) -> SessionRequest {
     let uses_topic_ids = version >= TOPIC_IDS_SINCE;
     let topic_ref = |topic: &Struct| {
         if uses_topic_ids {
@@ -130,7 +134,6 @@ fn parse_session(version: i16, request: &Struct, is_follower: bool) -> SessionRe
         id: request.int32("session_id"),
         epoch: request.int32("session_epoch"),
         uses_topic_ids,
-        is_follower,
         wanted,
         forgotten,
     }
