@@ -69,6 +69,8 @@ fn start(random: &mut Random, served: &Served) -> TestServer {
         ("socket.request.max.bytes", &*limit),
         ("queued.max.request.bytes", memory),
         ("queued.max.requests", queue),
+        // The records' times are old, and a disk may be slow.
+        ("log.retention.ms", "-1"),
     ];
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start_serving(dir, &["logs"], &config, &served.ranges());
