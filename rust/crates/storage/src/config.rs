@@ -137,14 +137,16 @@ impl LogConfig {
             }
             "compression.type" => self.compression = codec(value)?,
             "compression.gzip.level" => {
-                self.compression_gzip_level = gzip_level(value)?;
+                self.compression_gzip_level =
+                    level("compression.gzip.level", value, Compression::Gzip)?;
             }
             "compression.lz4.level" => {
-                self.compression_lz4_level = number("compression.lz4.level", value, 1, 17)? as i32;
+                self.compression_lz4_level =
+                    level("compression.lz4.level", value, Compression::Lz4)?;
             }
             "compression.zstd.level" => {
                 self.compression_zstd_level =
-                    number("compression.zstd.level", value, -131_072, 22)? as i32;
+                    level("compression.zstd.level", value, Compression::Zstd)?;
             }
             "message.timestamp.type" => {
                 self.timestamp_type = match value {
@@ -272,15 +274,13 @@ fn codec(value: &str) -> Result<Option<Compression>> {
     }
 }
 
-fn gzip_level(value: &str) -> Result<i32> {
-    match number("compression.gzip.level", value, -1, 9)? {
-        0 => Err(StorageError::InvalidConfig {
-            name: "compression.gzip.level",
-            value: value.to_owned(),
-            reason: "1 to 9, or -1, is needed",
-        }),
-        level => Ok(level as i32),
+/// One of the codec's levels; gzip's default is a number that is none of them.
+fn level(name: &'static str, value: &str, codec: Compression) -> Result<i32> {
+    if codec == Compression::Gzip && value.trim() == "-1" {
+        return Ok(-1);
     }
+    let (least, most) = codec.levels().unwrap_or(0..=0).into_inner();
+    number(name, value, least.into(), most.into()).map(|level| level as i32)
 }
 
 fn ratio(name: &'static str, value: &str) -> Result<f64> {

@@ -121,7 +121,9 @@ impl Log {
     pub fn check_append(&self, batches: &[u8]) -> Result<()> {
         self.check_writable()?;
         let config = self.config();
-        let checked = validator::check(batches, &config, Origin::Client, Now::System)?;
+        let mut checked = validator::check(batches, &config, Origin::Client, Now::System)?;
+        // With the topic's own codec a batch may be too large that was not.
+        recompress::recompress(batches, &mut checked, &config)?;
         checked
             .headers
             .iter()

@@ -197,10 +197,15 @@ fn levels_and_limits_hold_for_what_is_recompressed() {
     );
     let mut builder = BatchBuilder::new(Compression::Zstd, None);
     builder.append(1, None, Some(&[0; 1000]), &[]).unwrap();
-    let error = log
-        .append_as_leader(&mut builder.build().unwrap(), 0, 1)
-        .unwrap_err();
+    let mut batch = builder.build().unwrap();
+    let told = log.check_append(&batch).unwrap_err();
+    let error = log.append_as_leader(&mut batch, 0, 1).unwrap_err();
     assert_eq!((error.kafka_code(), log.log_end_offset()), (10, 0));
+    assert_eq!(
+        told.kafka_code(),
+        10,
+        "whoever appends in pieces hears of it before the first"
+    );
 }
 
 // Broken if it failed: a consumer would not learn that an empty partition has a leader, and of which epoch.
