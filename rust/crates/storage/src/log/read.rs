@@ -191,6 +191,15 @@ impl Log {
         .map_err(|e| self.damaged(e))
     }
 
+    /// Whether [`Log::aborted_in`] finds all it looks at in memory. Otherwise it opens indexes, and reads batches for those that
+    /// were lost.
+    pub fn has_aborted_at_hand(&self, offset: i64) -> bool {
+        let segments = self.segments();
+        let after = segments.partition_point(|segment| segment.base_offset <= offset);
+        let mut read = segments[after.saturating_sub(1)..].iter();
+        read.all(|segment| segment.has_open_txn_index())
+    }
+
     fn find_aborted(&self, from: i64, upper_bound: i64) -> Result<Vec<AbortedTxn>> {
         // Looked at before the segments: what is forgotten here stands in the index of one of those.
         let newest = self.foreign_aborted()?;

@@ -45,6 +45,11 @@ impl Segment {
         Ok(index)
     }
 
+    /// Whether the index was opened, or found to have no file.
+    pub(crate) fn has_open_txn_index(&self) -> bool {
+        self.transactions.read().is_some()
+    }
+
     /// Begins the index anew, without entries.
     pub(crate) fn reset_txn_index(&self) -> Result<Arc<TxnIndex>> {
         let path = segment_file(&self.dir, self.base_offset, TXN_INDEX_SUFFIX);
@@ -58,7 +63,7 @@ impl Segment {
     /// of those producers: then it is so, unless somebody else fills the segment now (`is_followed`), whose batches are
     /// looked at anyway.
     pub(crate) fn may_lack_aborted(&self, is_followed: bool) -> Result<bool> {
-        if self.transactions.read().is_some() {
+        if self.has_open_txn_index() {
             return Ok(false);
         }
         if segment_file(&self.dir, self.base_offset, TXN_INDEX_SUFFIX).exists() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use logcore_records::Compression;
-use logcore_storage::{AbortedTxn, LogSlice, StorageError};
+use logcore_storage::{AbortedTxn, Log, LogSlice, StorageError};
 
 use crate::codes::ErrorCode;
 use crate::fetch_session::Wanted;
@@ -295,7 +295,7 @@ impl Terms {
         let committed = self.committed && self.replica_id == CONSUMER;
         let aborted = match &slice {
             Some(slice) if committed => {
-                let aborted = log.aborted_in(wanted.offset, slice);
+                let aborted = aborted_in(log, wanted.offset, slice);
                 Some(aborted.map_err(|error| failed(shared, &place, &error))?)
             }
             _ => committed.then(Vec::new),
@@ -313,6 +313,16 @@ impl Terms {
             aborted,
             place,
         })
+    }
+}
+
+/// What may have to be read for it is the thread's alone; others must not wait with it.
+fn aborted_in(log: &Log, offset: i64, slice: &LogSlice) -> Result<Vec<AbortedTxn>, StorageError> {
+    let aborted = || log.aborted_in(offset, slice);
+    if log.has_aborted_at_hand(offset) {
+        aborted()
+    } else {
+        tokio::task::block_in_place(aborted)
     }
 }
 

@@ -173,6 +173,23 @@ fn write_some(dir: &Path) -> (Log, Vec<AbortedTxn>) {
     (log, found)
 }
 
+// Broken if it failed: a consumer of committed records would keep a server's thread with the disk, or give it up for nothing.
+#[test]
+fn what_was_aborted_is_at_hand_once_it_was_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, found) = write_some(dir.path());
+    let end = log.log_end_offset();
+    assert!(log.has_aborted_at_hand(0));
+    log.flush().unwrap();
+    drop(log);
+    let lost = segment_file(dir.path(), 0, TXN_INDEX_SUFFIX);
+    std::fs::remove_file(lost).unwrap();
+    let log = Log::open(dir.path(), keeps_producers(), true, end).unwrap();
+    assert!(!log.has_aborted_at_hand(0));
+    assert_eq!(log.aborted_transactions(0, end).unwrap(), found);
+    assert!(log.has_aborted_at_hand(0));
+}
+
 fn bases(dir: &Path) -> Vec<i64> {
     names(dir)
         .iter()
