@@ -279,7 +279,8 @@ impl ConnectionQuotas {
             .values()
             .filter(|seat| !self.is_protected(state, &seat.listener))
             .collect();
-        others.sort_by_key(|seat| seat.used_ms.load(Ordering::Relaxed));
+        // Of those used in one millisecond the oldest goes.
+        others.sort_by_key(|seat| (seat.used_ms.load(Ordering::Relaxed), seat.number));
         for seat in others.into_iter().take(excess) {
             seat.give_way.notify_one();
         }
