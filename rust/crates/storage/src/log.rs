@@ -302,6 +302,11 @@ impl Log {
         self.epochs.read().latest()
     }
 
+    /// Whether the latest epoch is this one and on disk. Otherwise the next append brings it there first.
+    pub fn has_saved_epoch(&self, epoch: i32) -> bool {
+        self.epochs.saved_latest() == Some(epoch)
+    }
+
     /// The epoch of the leader that wrote `offset`, when known.
     pub fn epoch_of(&self, offset: i64) -> Option<i32> {
         self.epochs.read().epoch_of(offset)

@@ -454,10 +454,13 @@ fn write(
             log.append_as_leader(records, leadership.epoch, now_ms())
         })
     };
-    // A write goes to the page cache; one that is synced at once waits for the disk, one to a topic with a codec of its own
-    // for the compression, and others must not wait with it.
+    // A write goes to the page cache; one that is synced at once waits for the disk, as does an epoch's first, and one to a topic
+    // with a codec of its own for the compression: others must not wait with it.
     let config = place.log.config();
-    let appended = if config.flush_messages != i64::MAX || config.compression.is_some() {
+    let waits = config.flush_messages != i64::MAX
+        || config.compression.is_some()
+        || !place.log.has_saved_epoch(leadership.epoch);
+    let appended = if waits {
         tokio::task::block_in_place(append)
     } else {
         append()

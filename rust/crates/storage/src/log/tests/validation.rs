@@ -217,9 +217,12 @@ fn an_epoch_begins_with_its_leader() {
     log.begin_epoch(4);
     assert_eq!(log.epoch_end_offset(4), Some((4, 0)));
     assert_eq!((log.epoch_start(4), log.epoch_start(3)), (Some(0), None));
+    assert!(!log.has_saved_epoch(4));
     log.append_as_leader(&mut batch_at(1, &[b"a"]), 4, 1)
         .unwrap();
+    assert!(log.has_saved_epoch(4) && !log.has_saved_epoch(6));
     log.begin_epoch(6);
+    assert!(!log.has_saved_epoch(4) && !log.has_saved_epoch(6));
     log.begin_epoch(5);
     assert_eq!((log.latest_epoch(), log.epoch_start(6)), (Some(6), Some(1)));
     assert_eq!(log.epoch_end_offset(4), Some((4, 1)));
