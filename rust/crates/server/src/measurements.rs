@@ -87,7 +87,9 @@ impl Measurements {
             all_topics: all_topics.to_vec(),
             partitions: measured,
             connections: shared.connections.open(),
-            gauges: gauges(shared),
+            gauges: figures(shared)
+                .map(|(name, number)| (name, number as f64))
+                .collect(),
         }
     }
 }
@@ -108,9 +110,10 @@ impl PartitionMeasurements {
     }
 }
 
-fn gauges(shared: &Shared) -> Vec<(&'static str, f64)> {
+/// What is measured of the server as a whole.
+pub(crate) fn figures(shared: &Shared) -> impl Iterator<Item = (&'static str, u64)> {
     let metrics = &shared.metrics;
-    let numbers = [
+    let figures = [
         ("connections", metrics.connections.get()),
         ("connections_accepted", metrics.connections_accepted.get()),
         ("connections_refused", metrics.connections_refused.get()),
@@ -124,6 +127,5 @@ fn gauges(shared: &Shared) -> Vec<(&'static str, f64)> {
         ("offline_log_dirs", shared.logs.offline_dirs_count() as u64),
         ("recovered_bytes", shared.logs.bytes_checked()),
     ];
-    let numbers = numbers.map(|(name, number)| (name, number as f64));
-    numbers.to_vec()
+    figures.into_iter()
 }

@@ -24,7 +24,7 @@ use crate::housekeeping::Housekeeping;
 use crate::lines::{LogLine, LogLines};
 use crate::listener::{self, ListenerSpec};
 use crate::logs::Logs;
-use crate::measurements::Measurements;
+use crate::measurements::{self, Measurements};
 use crate::memory::RequestMemory;
 use crate::metrics::{Idle, Metrics};
 use crate::moves::Moves;
@@ -489,17 +489,10 @@ impl Server {
 
     /// Counters by name.
     pub fn metrics(&self) -> Vec<(&'static str, u64)> {
-        let mut totals = self.shared.metrics.totals();
-        totals.push(("offline_logs", self.shared.logs.offline_count() as u64));
-        let offline_dirs = self.shared.logs.offline_dirs_count() as u64;
-        totals.push(("offline_log_dirs", offline_dirs));
-        totals.push(("recovered_bytes", self.shared.logs.bytes_checked()));
-        totals.push(("partitions", self.shared.registry.len() as u64));
-        totals.push(("fetch_sessions", self.shared.sessions.len() as u64));
-        let purgatory = &self.shared.purgatory;
-        totals.push(("delayed_produces", purgatory.produce.len()));
-        totals.push(("delayed_fetches", purgatory.fetch.len()));
-        totals
+        let partitions = ("partitions", self.shared.registry.len() as u64);
+        let figures = measurements::figures(&self.shared);
+        let totals = self.shared.metrics.totals().into_iter();
+        figures.chain(totals).chain([partitions]).collect()
     }
 
     /// How many requests of each API came, by key.

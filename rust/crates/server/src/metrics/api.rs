@@ -10,7 +10,7 @@ use super::histogram::{Histogram, HistogramValues};
 use super::stages::Stages;
 
 /// Keys above this are counted together; Kafka's own keys end far below.
-const API_KEYS: usize = 128;
+pub(super) const API_KEYS: usize = 128;
 /// Versions above this are counted together.
 const VERSIONS: usize = 32;
 /// Codes outside -1..=158 are counted as -1; Kafka's end far below.
@@ -120,6 +120,11 @@ pub struct ApiMeasurements {
     pub request_bytes: HistogramValues,
 }
 
+/// Where a key is counted.
+pub(super) fn slot(api_key: i16) -> usize {
+    usize::try_from(api_key).map_or(API_KEYS - 1, |key| key.min(API_KEYS - 1))
+}
+
 /// All APIs; one takes memory once it is asked for.
 pub(crate) struct Apis {
     by_key: [OnceLock<Box<Api>>; API_KEYS],
@@ -144,8 +149,7 @@ impl Apis {
         let slot = if stages.from_follower {
             &self.fetch_by_followers
         } else {
-            let key = usize::try_from(stages.api_key).unwrap_or(API_KEYS - 1);
-            &self.by_key[key.min(API_KEYS - 1)]
+            &self.by_key[slot(stages.api_key)]
         };
         slot.get_or_init(Box::default).record(stages, errors);
     }

@@ -21,6 +21,7 @@ mod topic;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use self::api::ApiMeasurements;
+use self::api::{API_KEYS, slot};
 pub(crate) use self::api::{Apis, STAGE_NAMES};
 pub(crate) use self::errors::ErrorCounts;
 pub use self::histogram::HistogramValues;
@@ -28,9 +29,6 @@ pub(crate) use self::histogram::{SIZE_BOUNDS, TIME_BOUNDS_MS};
 pub(crate) use self::idle::Idle;
 pub(crate) use self::stages::Stages;
 pub(crate) use self::topic::{TOPIC_COUNTER_NAMES, TOPIC_COUNTERS, TopicCounts, add};
-
-/// Keys above this are counted together; Kafka's own keys end far below.
-const API_KEYS: usize = 128;
 
 /// Totals since the server was opened.
 pub(crate) struct Metrics {
@@ -99,23 +97,17 @@ impl Default for Metrics {
 impl Metrics {
     /// Counts a request by its API.
     pub(crate) fn request(&self, api_key: i16) {
-        let slot = usize::try_from(api_key).map_or(API_KEYS - 1, |key| key.min(API_KEYS - 1));
-        self.requests[slot].fetch_add(1, Ordering::Relaxed);
+        self.requests[slot(api_key)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Every counter by name.
-    pub(crate) fn totals(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("network_bytes_in", self.network_bytes_in.get()),
-            ("network_bytes_out", self.network_bytes_out.get()),
+    /// What was produced and fetched, whatever of it is counted by topic as well.
+    pub(crate) fn totals(&self) -> [(&'static str, u64); 5] {
+        [
             ("produced_bytes", self.produced_bytes.get()),
             ("produced_records", self.produced_records.get()),
             ("fetched_bytes", self.fetched_bytes.get()),
             ("failed_produces", self.failed_produces.get()),
             ("failed_fetches", self.failed_fetches.get()),
-            ("connections_accepted", self.connections_accepted.get()),
-            ("connections_refused", self.connections_refused.get()),
-            ("connections", self.connections.get()),
         ]
     }
 
