@@ -198,6 +198,9 @@ fn round(random: &mut Random, requests: &Requests) -> i64 {
 #[test]
 fn whatever_arrives_harms_nobody() {
     record_panics();
+    let elsewhere = || std::thread::spawn(|| drop(vec![1u8; 2 * MEMORY])).join();
+    let (most, _) = most_of_all_threads_during(elsewhere);
+    assert!(most > MEMORY, "other threads' memory is not seen: {most}");
     let requests = Requests::new();
     let (mut seeds, mut stored) = (0, 0);
     for_each_seed(SEEDS, |random| {
