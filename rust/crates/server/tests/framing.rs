@@ -146,11 +146,14 @@ fn connections_per_ip_are_limited() {
     first.call(18, 0, request(18));
     drop(first);
     // The place is free again once the server saw the end of the first connection.
+    let begun = std::time::Instant::now();
     while {
         let mut next = server.client();
         next.send(18, 0, request(18));
         next.is_closed()
-    } {}
+    } {
+        assert!(begun.elapsed() < common::PATIENCE, "the place is not free");
+    }
 }
 
 // If this failed, forgotten connections would add up until none is left.

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{
-    Fetch, TestServer, batch, fetched, int, partition, produce, produced, properties, records,
-    replica,
+    Fetch, Over, TestServer, batch, fetched, int, partition, produce, produced, properties,
+    records, replica,
 };
 use logcore_protocol::Value;
 use logcore_server::{ErrorCode, LogDirMove, PartitionSpec, ReplicaDescription, Server};
@@ -88,6 +88,7 @@ fn a_partition_moves_under_writers_and_readers() {
                 assert!(!last.is_empty(), "nothing before {end}");
             }
         });
+        let ending = Over(&over);
         for round in 0..3 {
             let to = if round % 2 == 0 { 1 - from } else { from };
             let destination = dir_path(&server.server, to);
@@ -98,7 +99,7 @@ fn a_partition_moves_under_writers_and_readers() {
             server.wait_for_line("t-0 was moved to");
             assert_eq!(places(&server.server, "t", 0), [(to, false)]);
         }
-        over.store(true, Ordering::SeqCst);
+        drop(ending);
         reader.join().unwrap();
         let end = writer.join().unwrap();
         assert_eq!(server.server.offsets("t", 0).unwrap().log_end, end);

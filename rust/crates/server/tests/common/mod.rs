@@ -5,6 +5,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,7 +27,7 @@ pub(crate) const APIS: &[(i16, i16, i16)] = &[
     (18, 0, 4),
     (23, 0, 4),
 ];
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct TestServer {
     pub(crate) server: Server,
@@ -187,6 +188,15 @@ impl TestServer {
             }
         }
         all
+    }
+}
+
+/// Tells other threads that it is over, also when the test fails.
+pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 

@@ -19,7 +19,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Fetch, TestServer, batch, check_log, fetched, int, partition};
+use common::{Fetch, Over, TestServer, batch, check_log, fetched, int, partition};
 use common::{produce, produced, records};
 use expected::Served;
 use logcore_protocol::{Direction, schema};
@@ -32,7 +32,7 @@ use support::for_each_seed;
 use support::random::Random;
 
 /// Seeds of a normal run.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 100;
 /// How long anything may take that should not wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What both ends may have at once; a length that is believed asks for more.
@@ -126,13 +126,12 @@ fn answer_control(server: &TestServer, mut rng: TestRng, over: &AtomicBool) -> V
     lines
 }
 
-/// Tells a thread that it is over, also when the round fails, and wakes the one in Python's place.
-struct Over<'a>(&'a AtomicBool, &'a TestServer);
+/// Wakes the thread in Python's place, which then looks whether it is over.
+struct Wakes<'a>(&'a TestServer);
 
-impl Drop for Over<'_> {
+impl Drop for Wakes<'_> {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-        common::wake(self.1.server.wake_fd());
+        common::wake(self.0.server.wake_fd());
     }
 }
 
@@ -174,9 +173,10 @@ fn round(random: &mut Random, requests: &Requests) -> i64 {
     let (over, stopped) = (&AtomicBool::new(false), &AtomicBool::new(false));
     let rng = messages_of(random);
     std::thread::scope(|scope| {
-        let stopping = Over(stopped, server);
+        // Dropped from the left.
+        let stopping = (Over(stopped), Wakes(server));
         let control = scope.spawn(|| answer_control(server, rng, stopped));
-        let ending = Over(over, server);
+        let ending = Over(over);
         let neighbour = scope.spawn(|| behave(server, over));
         let peers = play(server.port, random, requests);
         drop(ending);
