@@ -16,10 +16,9 @@ use std::time::{Duration, Instant};
 use tokio::task::yield_now;
 
 /// Between two looks there are a few microseconds. What takes so much longer is somebody else's turn on the processor, or a
-/// connection of this thread that has much to do.
-const INTERRUPTED: Duration = Duration::from_micros(50);
-/// For so many times as long nobody stays awake after that: what others have need of is not used up, and a short
-/// interruption, as a virtual machine has many, does not matter.
+/// connection of this thread that has much to do; a virtual machine is interrupted often, but for less.
+const INTERRUPTED: Duration = Duration::from_micros(500);
+/// For so many times as long nobody stays awake after that.
 const REST: u32 = 20;
 
 /// Who stays awake: one at a time.
