@@ -20,6 +20,7 @@ mod names;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,6 +85,8 @@ pub struct LogDir {
     /// Directories of deleted logs, and when they go.
     deletions: Mutex<Vec<(i64, PathBuf)>>,
     surroundings: Surroundings,
+    /// That load the logs and close them.
+    threads: Option<NonZeroUsize>,
     /// One change of the set of partitions, or of the checkpoint files, at a time.
     changing: Mutex<()>,
     /// Of the directory, and of partitions that are elsewhere and have only a link here.
@@ -179,6 +182,7 @@ impl LogDir {
             bytes_checked: loaded.bytes_checked,
             deletions: Mutex::new(deletions),
             surroundings,
+            threads: opening.threads,
             checkpoints_stale: AtomicBool::new(checkpoints_stale),
             changing: Mutex::new(()),
             locks: Mutex::new(Some(locks)),
@@ -470,10 +474,14 @@ impl LogDir {
         let Some(locks) = self.locks.lock().take() else {
             return Ok(());
         };
-        let mut result = Ok(());
-        for partition in self.all() {
-            result = result.and(partition.log.close());
-        }
+        // Each waits for the disk.
+        let first = Mutex::new(None);
+        loading::for_each(&self.all(), self.threads, |partition| {
+            if let Err(error) = partition.log.close() {
+                first.lock().get_or_insert(error);
+            }
+        });
+        let mut result = first.into_inner().map_or(Ok(()), Err);
         // What cannot be removed now is at the next opening.
         let _left = self.remove_deleted(i64::MAX);
         result = result.and(self.write_checkpoints(None));

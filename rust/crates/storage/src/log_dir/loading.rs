@@ -18,8 +18,9 @@ use crate::loader::{LastKnown, LoadProgress, Recovery, bytes_to_check};
 use crate::log::{Log, Surroundings};
 use crate::metadata;
 
-/// Threads that load logs unless [`Opening::threads`] says how many; loading waits for the disk more than it computes.
-const LOADERS_MAX: usize = 8;
+/// Threads that load logs, or close them, unless [`Opening::threads`] says how many; both wait for the disk more than they
+/// compute.
+const THREADS_MAX: usize = 8;
 
 /// How a directory is opened.
 pub struct Opening<'a> {
@@ -82,6 +83,33 @@ pub(super) struct Loaded {
     pub(super) bytes_checked: u64,
 }
 
+/// Does something for each, in several threads.
+pub(super) fn for_each<'a, T: Sync>(
+    all: &'a [T],
+    threads: Option<NonZeroUsize>,
+    work: impl Fn(&'a T) + Sync,
+) {
+    let next = AtomicUsize::new(0);
+    let some = || {
+        while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            work(one);
+        }
+    };
+    let threads = match threads {
+        Some(threads) => threads.get(),
+        None => {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            THREADS_MAX.min(cores * 2)
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(all.len()) {
+            scope.spawn(some);
+        }
+        some();
+    });
+}
+
 pub(super) fn load_all(
     found: Vec<Found>,
     known: &(dyn Fn(&Key) -> LastKnown + Sync),
@@ -94,38 +122,22 @@ pub(super) fn load_all(
     };
     let bytes = found.iter().map(to_check).sum();
     opening.progress.expect(found.len() as u64, bytes);
-    let (next, done, checked) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicU64::new(0));
+    let (done, checked) = (AtomicUsize::new(0), AtomicU64::new(0));
     let results = Mutex::new(Vec::with_capacity(found.len()));
-    let load = || {
-        while let Some(one) = found.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let config = (opening.config_for)(&one.key.0);
-            let result = load_one(one, known(&one.key), config, surroundings);
-            opening.progress.finish_log();
-            let outcome = result.as_ref().map(|partition| partition.log.recovery());
-            let bytes = outcome.map_or(0, |recovery| recovery.bytes_checked);
-            (opening.on_log)(&Progress {
-                dir: &one.dir,
-                outcome,
-                logs_done: done.fetch_add(1, Ordering::AcqRel) + 1,
-                logs_total: found.len(),
-                bytes_checked: checked.fetch_add(bytes, Ordering::AcqRel) + bytes,
-            });
-            results.lock().push((one, result));
-        }
-    };
-    let threads = match opening.threads {
-        Some(threads) => threads.get(),
-        None => {
-            let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            LOADERS_MAX.min(cores * 2)
-        }
-    };
-    let threads = threads.min(found.len());
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(load);
-        }
-        load();
+    for_each(&found, opening.threads, |one| {
+        let config = (opening.config_for)(&one.key.0);
+        let result = load_one(one, known(&one.key), config, surroundings);
+        opening.progress.finish_log();
+        let outcome = result.as_ref().map(|partition| partition.log.recovery());
+        let bytes = outcome.map_or(0, |recovery| recovery.bytes_checked);
+        (opening.on_log)(&Progress {
+            dir: &one.dir,
+            outcome,
+            logs_done: done.fetch_add(1, Ordering::AcqRel) + 1,
+            logs_total: found.len(),
+            bytes_checked: checked.fetch_add(bytes, Ordering::AcqRel) + bytes,
+        });
+        results.lock().push((one, result));
     });
     let mut loaded = Loaded {
         partitions: Logs::new(),
