@@ -24,7 +24,8 @@ pub(crate) struct ServerConfig {
     pub(crate) request_bytes_max: usize,
     /// `socket.listen.backlog.size`
     pub(crate) listen_backlog: i32,
-    /// `socket.send.buffer.bytes`; unless it is set, the operating system tunes the buffer by itself.
+    /// `socket.send.buffer.bytes`; `None`, -1, is the operating system's tuning. Kafka's 100 KiB keep what a consumer is sent in
+    /// the processor's cache until it reads it.
     pub(crate) send_buffer_bytes: Option<usize>,
     /// `socket.receive.buffer.bytes`; unless it is set, the operating system tunes the buffer by itself.
     pub(crate) receive_buffer_bytes: Option<usize>,
@@ -190,8 +191,8 @@ impl ServerConfig {
         Ok(Self {
             request_bytes_max: of.request_bytes_max()?,
             listen_backlog: of.number("socket.listen.backlog.size", 50, 1, i32::MAX)?,
-            send_buffer_bytes: of.buffer("socket.send.buffer.bytes")?,
-            receive_buffer_bytes: of.buffer("socket.receive.buffer.bytes")?,
+            send_buffer_bytes: of.buffer("socket.send.buffer.bytes", 102_400)?,
+            receive_buffer_bytes: of.buffer("socket.receive.buffer.bytes", -1)?,
             connection_idle_max: of.duration("connections.max.idle.ms", Some(600_000), -1)?,
             busy_poll: Duration::from_micros(of.number("socket.busy.poll.us", 100, 0, 10_000)?),
             // Kafka's request log is off because it tells of every request. Ours tells of what no broker in order does.
@@ -285,8 +286,8 @@ impl Source<'_> {
     }
 
     /// `None` and -1 leave the choice to the operating system.
-    fn buffer(&self, name: &str) -> Result<Option<usize>> {
-        Ok(usize::try_from(self.number(name, -1, -1, i32::MAX)?).ok())
+    fn buffer(&self, name: &str, default: i32) -> Result<Option<usize>> {
+        Ok(usize::try_from(self.number(name, default, -1, i32::MAX)?).ok())
     }
 
     /// Negative and the largest number mean never.
