@@ -7,6 +7,7 @@ Kafka and not described.
 Three defaults are not acted on. While `num.recovery.threads.per.data.dir` is not set, logs are loaded by two threads
 a core, at most 8, because one thread leaves the disk idle. While `queued.max.request.bytes` is not set, large
 requests share 256 MiB (or twice `socket.request.max.bytes`), because slow clients could have all of the memory else.
+While `socket.receive.buffer.bytes` is not set, the operating system tunes it.
 """
 
 TABLE = """
