@@ -248,6 +248,10 @@ impl<T: Transport> Connection<'_, T> {
 
     /// Does not read for a while, not even the end: what came before it would be served too early.
     async fn mute(&mut self, throttle_ms: u32) -> Result<(), End> {
+        // It may have been told of that already.
+        if *self.stopping.borrow_and_update() {
+            return Ok(());
+        }
         tokio::select! {
             () = sleep(Duration::from_millis(throttle_ms.into())) => Ok(()),
             _ = self.stopping.changed() => Ok(()),

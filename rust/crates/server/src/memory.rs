@@ -58,7 +58,7 @@ impl Charge {
     /// What is given to somebody else of it; less, if it does not have as much.
     pub(crate) fn split(&mut self, bytes: usize) -> Self {
         let bytes = bytes.min(self.bytes());
-        let permit = self.permit.as_mut();
+        let permit = self.permit.as_mut().filter(|_| bytes > 0);
         Self {
             permit: permit.and_then(|permit| permit.split(bytes)),
             lane: None,
@@ -148,7 +148,7 @@ impl RequestMemory {
     /// most of the memory to those who need it.
     pub(crate) fn try_grow(&self, charge: &mut Charge, capacity: usize) -> bool {
         let missing = capacity.saturating_sub(FREE + charge.bytes());
-        if missing == 0 || charge.lane.is_some() {
+        if missing == 0 {
             return true;
         }
         let available = self.shared.available_permits();

@@ -18,8 +18,9 @@ use tokio::task::yield_now;
 /// Between two looks there are a few microseconds. What takes so much longer is somebody else's turn on the processor, or a
 /// connection of this thread that has much to do; a virtual machine is interrupted often, but for less.
 const INTERRUPTED: Duration = Duration::from_micros(500);
-/// For so many times as long nobody stays awake after that.
+/// For so many times as long nobody stays awake after that, but no longer than [`REST_MAX`].
 const REST: u32 = 20;
+const REST_MAX: Duration = Duration::from_secs(1);
 
 /// Who stays awake: one at a time.
 pub(crate) struct Vigil {
@@ -107,7 +108,7 @@ impl Vigil {
     }
 
     fn rest(&self, interruption: Duration) {
-        let until = self.opened.elapsed() + interruption * REST;
+        let until = self.opened.elapsed() + interruption.saturating_mul(REST).min(REST_MAX);
         self.rests_until
             .store(until.as_nanos() as u64, Ordering::Relaxed);
     }
