@@ -65,6 +65,31 @@ fn a_producer_above_its_quota_is_answered_at_once_and_not_heard_for_a_while() {
     assert_eq!(call(200_000), 0, "there is no quota any more");
 }
 
+// If this failed, a stop would take as long as a throttled client has to wait, for each of its requests that were read.
+#[test]
+fn a_stop_waits_for_no_quota() {
+    let server = TestServer::start(&[]);
+    set(&server, "", &[("producer_byte_rate", 1.0)]);
+    let mut client = server.client();
+    // The first read of a connection brings little.
+    client.call(18, 0, request(18));
+    let message = || produce("t", 1, &[(0, &batch_of(1000))]);
+    let together: Vec<u8> = (0..3).flat_map(|_| client.frame(0, 9, message())).collect();
+    client.send_raw(&together);
+    let (_, body) = client.receive(0, 9);
+    assert!(throttle_ms(&body) > 60_000);
+    let grace = Duration::from_secs(50);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.server.stop(grace).unwrap());
+        for _ in 0..2 {
+            client.receive(0, 9);
+        }
+        drop(client);
+    });
+    assert!(began.elapsed() < grace);
+}
+
 // If this failed, a throttled producer could not tell why it is not heard: every version has its answer encoded anew.
 #[test]
 fn every_version_tells_its_throttle_time() {
