@@ -1,15 +1,17 @@
 //! One connection: read a frame, answer it, read the next.
 //!
 //! One task per connection, so responses keep the order of the requests by themselves; requests sent ahead wait in the
-//! kernel's buffers, but for those that one read brought: their answers are sent together. Whatever a peer sends costs its own connection at most, and one log line that says why. A client above
-//! its quota is answered at once and then not read for a while (KIP-219). A peer that goes away while its request waits
-//! takes the request with it: the wait is dropped, and all it held.
+//! kernel's buffers, but for those that one read brought: their answers are sent together. Whatever a peer sends costs its
+//! own connection at most, and one log line that says why. A client above its quota is answered at once and then not read
+//! for a while (KIP-219). A peer that goes away while its request waits takes the request with it: the wait is dropped, and
+//! all it held.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::coop::consume_budget;
 use tokio::time::{sleep, timeout};
 
 use logcore_protocol::{RequestHeader, Str};
@@ -134,6 +136,8 @@ impl<T: Transport> Connection<'_, T> {
 
     async fn serve_all(&mut self) -> End {
         loop {
+            // However much one has sent ahead, the thread's other connections have their turn.
+            consume_budget().await;
             let served = match self.next_frame().await {
                 Ok(frame) => self.serve(frame).await,
                 Err(end) => return end,
@@ -197,18 +201,32 @@ impl<T: Transport> Connection<'_, T> {
             charge,
         } = {
             let dispatch = &self.dispatch;
-            let work = dispatch.answer(&header, body, frame.charge, &meter, &mut stages);
+            let work = async {
+                let answered = dispatch.answer(&header, body, frame.charge, &meter, &mut stages);
+                let answered = answered.await;
+                stages.answered();
+                answered
+            };
             let mut work = std::pin::pin!(meter.timed(work));
-            match at_once(work.as_mut()).await {
-                Some(answered) => answered,
-                None => {
-                    let transport = &mut self.transport;
-                    self.outgoing.flush(self.shared, transport).await?;
-                    unless_closed(&self.transport, key, work).await?
+            let mut done = at_once(work.as_mut()).await;
+            if done.is_none() {
+                // What waits is sent, while this goes on: it may hold a place that others wait for.
+                let transport = &mut self.transport;
+                let mut flush = std::pin::pin!(self.outgoing.flush(self.shared, transport));
+                tokio::select! {
+                    biased;
+                    sent = flush.as_mut() => sent?,
+                    answered = work.as_mut() => {
+                        done = Some(answered);
+                        flush.await?;
+                    }
                 }
             }
+            match done {
+                Some(answered) => answered,
+                None => unless_closed(&self.transport, key, work).await?,
+            }
         };
-        stages.answered();
         if let Some(memory) = memory {
             self.reader.recycle(memory, charge);
         }
@@ -230,6 +248,7 @@ impl<T: Transport> Connection<'_, T> {
         is_last: bool,
     ) -> Result<(), End> {
         let transport = &mut self.transport;
+        let is_due = self.outgoing.is_due(&stages);
         if let Ok(Some(response)) = &settled {
             self.outgoing
                 .put(self.shared, transport, response, stages)
@@ -239,7 +258,7 @@ impl<T: Transport> Connection<'_, T> {
             let errors = ErrorCounts::default();
             self.shared.metrics.apis.record(&stages, &errors);
         }
-        if is_last {
+        if is_last || is_due {
             self.outgoing.flush(self.shared, transport).await?;
             self.pace.answered();
         }

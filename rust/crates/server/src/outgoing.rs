@@ -2,8 +2,8 @@
 //!
 //! Small ones wait for those of the requests that were read together with their own, and are sent with them in one piece: a
 //! peer that sends ahead costs one `send` for what one `recv` brought. The connection has everything sent before it waits
-//! for anything, so nothing is answered later than the work on the next requests takes, of which there is at most
-//! [`LONGEST`]. Owned by the connection's task.
+//! for anything, and once the first has been here for [`LONGEST`]: nothing waits longer but by the work on one request more.
+//! Owned by the connection's task.
 
 use std::io;
 use std::time::Duration;
@@ -19,8 +19,12 @@ use crate::transport::Transport;
 const MOST: usize = 16 * 1024;
 /// So many responses.
 const MOST_RESPONSES: usize = 64;
-/// So long does the first of them wait until no other is awaited.
+/// So long after the first request came, no other is waited for.
 const LONGEST: Duration = Duration::from_millis(1);
+
+/// What is kept for the next responses.
+const KEPT: usize = 1024;
+const KEPT_RESPONSES: usize = 8;
 
 /// Why something was not sent.
 #[derive(Debug)]
@@ -39,8 +43,7 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Takes the response to a request whose stages so far are these, and sends it with what waits if it is large, or if that
-    /// has waited enough.
+    /// Takes the response to a request whose stages so far are these, and sends it with what waits if that is much together.
     pub(crate) async fn put(
         &mut self,
         shared: &Shared,
@@ -50,11 +53,11 @@ impl Outgoing {
     ) -> Result<(), Unsent> {
         self.requests.push((stages, response.errors().clone()));
         match response.whole() {
-            Some(bytes) if self.bytes.len() + bytes.len() <= MOST => {
+            Some(bytes)
+                if self.bytes.len() + bytes.len() <= MOST
+                    && self.requests.len() < MOST_RESPONSES =>
+            {
                 self.bytes.extend_from_slice(bytes);
-                if self.is_due(&stages) {
-                    self.send(shared, transport, None).await?;
-                }
                 Ok(())
             }
             _ => self.send(shared, transport, Some(response)).await,
@@ -79,10 +82,10 @@ impl Outgoing {
         self.requests.shrink_to_fit();
     }
 
-    fn is_due(&self, newest: &Stages) -> bool {
-        let first = self.requests.first();
-        self.requests.len() >= MOST_RESPONSES
-            || first.is_some_and(|(first, _)| newest.after(first) >= LONGEST)
+    /// Whether what waits, or is to wait now that the request with these stages is answered, has been here long enough.
+    pub(crate) fn is_due(&self, newest: &Stages) -> bool {
+        let first = self.requests.first().map_or(newest, |(first, _)| first);
+        newest.since(first) >= LONGEST
     }
 
     async fn send(
@@ -111,6 +114,8 @@ impl Outgoing {
         }
         self.bytes = bytes;
         self.bytes.clear();
+        self.bytes.shrink_to(KEPT);
+        self.requests.shrink_to(KEPT_RESPONSES);
         sent.map_err(|_| Unsent::NotRead)?.map_err(Unsent::Io)
     }
 }

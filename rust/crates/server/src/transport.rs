@@ -26,6 +26,8 @@ use crate::quotas::ANONYMOUS;
 const SENDFILE_CHUNK: u64 = 1 << 20;
 /// The buffer through which a file's bytes pass when they cannot be sent from the page cache.
 const COPY_CHUNK: u64 = 256 * 1024;
+/// What a peer still sends when everything was said is thrown away in chunks of this.
+const FAREWELL_CHUNK: usize = 8 * 1024;
 
 /// A connection's way to its peer.
 pub(crate) trait Transport: AsyncRead + Unpin + Send + Sync {
@@ -149,7 +151,7 @@ impl Transport for Plain {
 
     async fn finish(&mut self) -> io::Result<()> {
         SockRef::from(&self.0).shutdown(Shutdown::Write)?;
-        let mut thrown_away = vec![0; COPY_CHUNK as usize];
+        let mut thrown_away = vec![0; FAREWELL_CHUNK];
         while self.0.read(&mut thrown_away).await? > 0 {}
         Ok(())
     }

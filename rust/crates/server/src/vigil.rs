@@ -110,7 +110,7 @@ impl Vigil {
     fn rest(&self, interruption: Duration) {
         let until = self.opened.elapsed() + interruption.saturating_mul(REST).min(REST_MAX);
         self.rests_until
-            .store(until.as_nanos() as u64, Ordering::Relaxed);
+            .fetch_max(until.as_nanos() as u64, Ordering::Relaxed);
     }
 
     fn rests(&self) -> bool {

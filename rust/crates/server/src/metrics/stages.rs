@@ -80,9 +80,9 @@ impl Stages {
         self.answered = Instant::now();
     }
 
-    /// How long after another this one was answered.
-    pub(crate) fn after(&self, other: &Self) -> Duration {
-        self.answered.saturating_duration_since(other.answered)
+    /// From when another came until this one was answered.
+    pub(crate) fn since(&self, other: &Self) -> Duration {
+        self.answered.saturating_duration_since(other.received)
     }
 
     /// The answer is sent, or there is none.

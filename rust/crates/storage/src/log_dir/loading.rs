@@ -83,7 +83,7 @@ pub(super) struct Loaded {
     pub(super) bytes_checked: u64,
 }
 
-/// Does something for each, in several threads.
+/// Does something for each, in several threads, or in as many as the machine gives.
 pub(super) fn for_each<'a, T: Sync>(
     all: &'a [T],
     threads: Option<NonZeroUsize>,
@@ -104,7 +104,10 @@ pub(super) fn for_each<'a, T: Sync>(
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.min(all.len()) {
-            scope.spawn(some);
+            let thread = std::thread::Builder::new().name("logcore-logs".to_owned());
+            if thread.spawn_scoped(scope, some).is_err() {
+                break;
+            }
         }
         some();
     });

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::{Finding, Kind, Report, Severity, VerifyOptions, verify};
 use crate::config::LogConfig;
+use crate::files::{SNAPSHOT_SUFFIX, segment_file};
 use crate::log_dir::LogDir;
 use crate::metadata::MetaProperties;
 use crate::producer_snapshot;
@@ -199,6 +200,28 @@ fn the_tail_of_a_live_log_is_no_fault() {
     // The same bytes with nobody there are a torn tail.
     fs::write(&path, &bytes).unwrap();
     only(&check(&dir), Kind::TornTail);
+}
+
+// Broken if it failed: the snapshot that the broker beside us is writing would be called wrong, or an older one that is
+// wrong would be taken for it.
+#[test]
+fn the_newest_snapshot_of_a_live_log_may_be_half_written() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("ours-0");
+    let log = StandaloneLog::open(&dir, true, LogConfig::default()).unwrap();
+    log.append(&mut batch(0..10)).unwrap();
+    let newest = segment_file(&dir, 10, SNAPSHOT_SUFFIX);
+    for half in [&b""[..], &[0, 1, 7, 7, 7, 7, 0, 0, 0, 0]] {
+        fs::write(&newest, half).unwrap();
+        assert_eq!(check(&dir).findings, []);
+    }
+    let older = segment_file(&dir, 5, SNAPSHOT_SUFFIX);
+    fs::write(&older, b"").unwrap();
+    assert_eq!(only(&check(&dir), Kind::ProducerSnapshot).path, older);
+    fs::remove_file(&older).unwrap();
+    log.close().unwrap();
+    fs::write(&newest, b"").unwrap();
+    only(&check(&dir), Kind::ProducerSnapshot);
 }
 
 // Broken if it failed: an index that leads astray would go unseen.
