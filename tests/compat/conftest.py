@@ -22,6 +22,17 @@ def missing(peer: str, how: str) -> None:
     pytest.skip(message)
 
 
+def peer_jars(peer: str, tool: str = "java") -> Path:
+    """The folder with the jars of build/peers/`peer`; `tool` is the program of Java's that they are needed for."""
+    if shutil.which(tool) is None:
+        package = "openjdk-17-jre-headless" if tool == "java" else "openjdk-17-jdk-headless"
+        missing(tool, f"apt-get install {package}")
+    jars = ROOT / "build" / "peers" / peer
+    if not (jars / ".complete").exists():
+        missing(f"Apache's jars, {peer}", "make peers, which needs mvn")
+    return jars
+
+
 class KafkaTools:
     """Runs a main class out of Apache Kafka 3.9.1's jars in a small JVM."""
 
@@ -74,10 +85,7 @@ class KafkaTools:
 
 @pytest.fixture(scope="session")
 def kafka_tools() -> KafkaTools:
-    if shutil.which("java") is None:
-        missing("java", "apt-get install openjdk-17-jre-headless")
-    if not (KAFKA_LIBS / ".complete").exists():
-        missing("Apache Kafka 3.9.1's jars", "make peers, which needs mvn")
+    peer_jars(KAFKA_LIBS.name)
     return KafkaTools()
 
 

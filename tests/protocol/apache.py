@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import struct
 import subprocess
 import tempfile
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.compat.conftest import ROOT, missing
+from tests.compat.conftest import peer_jars
 
 PEERS = ("kafka-3.9.1", "kafka-4.1.0", "kafka-clients-4.2.0")
 """Directories of jars under build/peers, oldest first: what 4.x dropped 3.9.1 has, and what is new has the last."""
@@ -127,11 +126,7 @@ class Apache:
 @contextlib.contextmanager
 def apache(peer: str) -> Iterator[Apache]:
     """The program, on this peer's jars."""
-    if shutil.which("javac") is None:
-        missing("java's compiler", "apt-get install openjdk-17-jdk-headless")
-    libs = ROOT / "build" / "peers" / peer
-    if not (libs / ".complete").exists():
-        missing(f"Apache's jars, {peer}", "make peers, which needs mvn")
+    libs = peer_jars(peer, "javac")
     command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{libs}/*"]
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.compat.conftest import ROOT, missing
+from tests.compat.conftest import ROOT, peer_jars
 
 CRATE = ROOT / "rust/crates/protocol"
 JARS = {
@@ -42,10 +42,7 @@ make_table = load()
 @pytest.mark.compat
 @pytest.mark.parametrize("name", JARS)
 def test_the_table_is_made_from_the_jars(name: str) -> None:
-    jars = [ROOT / "build/peers" / jar for jar in JARS[name]]
-    for jar in jars:
-        if not jar.exists():
-            missing(f"Apache's jars, {jar.name}", "make peers, which needs mvn")
+    jars = [peer_jars(peer) / jar for peer, jar in (path.split("/") for path in JARS[name])]
     made = make_table.table([str(jar) for jar in jars])
     assert (CRATE / "src" / name).read_text().splitlines() == made
 

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from tests.compat.conftest import ROOT, missing
+from tests.compat.conftest import ROOT, missing, peer_jars
 from tests.compat.programs.records import Found, Record
 
 JAVA_SOURCE = Path(__file__).with_name("Programs.java")
@@ -108,11 +108,7 @@ def _piped(command: Sequence[str]) -> Iterator[Piped]:
 @contextlib.contextmanager
 def java(peer: str) -> Iterator[Piped]:
     """The Java client out of the jars in build/peers."""
-    if shutil.which("javac") is None:
-        missing("java's compiler", "apt-get install openjdk-17-jdk-headless")
-    libs = ROOT / "build" / "peers" / peer
-    if not (libs / ".complete").exists():
-        missing(f"Apache's jars, {peer}", "make peers, which needs mvn")
+    libs = peer_jars(peer, "javac")
     with tempfile.TemporaryDirectory() as classes:
         _build(["javac", "-d", classes, "-cp", f"{libs}/*", str(JAVA_SOURCE)])
         with _piped(

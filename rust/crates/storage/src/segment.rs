@@ -18,8 +18,8 @@ pub(crate) use repair::Torn;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use parking_lot::{Mutex, RwLock};
@@ -174,6 +174,9 @@ pub(crate) struct Segment {
     tail: Mutex<Tail>,
     indexes: RwLock<Option<Arc<Indexes>>>,
     transactions: RwLock<Option<Arc<TxnIndex>>>,
+    /// The first offset of the transactions that were open when the segment began, once it was looked up and found. No
+    /// change of the segment changes it.
+    undecided_before: OnceLock<Option<i64>>,
     sealed: AtomicBool,
     /// The indexes have entries, or a size, that may not be on disk.
     unsynced_indexes: AtomicBool,
@@ -256,6 +259,7 @@ impl Segment {
             }),
             indexes: RwLock::new(None),
             transactions: RwLock::new(None),
+            undecided_before: OnceLock::new(),
             sealed: AtomicBool::new(true),
             unsynced_indexes: AtomicBool::new(false),
             retired: AtomicBool::new(false),

@@ -177,15 +177,7 @@ impl Log {
     pub fn aborted_in(&self, offset: i64, slice: &LogSlice) -> Result<Vec<AbortedTxn>> {
         self.check_open()?;
         self.undisturbed(|| {
-            let segments = self.segments();
-            let after = segments.partition_point(|s| s.base_offset <= slice.base_offset);
-            let end = slice.position + slice.len;
-            let within = match after.checked_sub(1) {
-                Some(index) => segments[index].indexes()?.offset.upper_bound(end),
-                None => None,
-            };
-            let next = segments.get(after).map(|next| next.base_offset);
-            let upper_bound = within.or(next).unwrap_or_else(|| self.log_end_offset());
+            let upper_bound = self.end_of(&self.segments(), slice)?;
             self.find_aborted(offset, upper_bound)
         })
         .map_err(|e| self.damaged(e))
@@ -193,11 +185,30 @@ impl Log {
 
     /// Whether [`Log::aborted_in`] finds all it looks at in memory. Otherwise it opens indexes, and reads batches for those that
     /// were lost.
-    pub fn has_aborted_at_hand(&self, offset: i64) -> bool {
+    pub fn has_aborted_at_hand(&self, offset: i64, slice: &LogSlice) -> bool {
         let segments = self.segments();
+        let Ok(upper_bound) = self.end_of(&segments, slice) else {
+            return false;
+        };
         let after = segments.partition_point(|segment| segment.base_offset <= offset);
         let mut read = segments[after.saturating_sub(1)..].iter();
-        read.all(|segment| segment.has_open_txn_index())
+        let not_open = read.find(|segment| !segment.has_open_txn_index());
+        not_open.is_none_or(|segment| {
+            segment.base_offset >= upper_bound
+                && segment.is_known_to_end_none_begun_before(upper_bound)
+        })
+    }
+
+    /// An offset behind all batches of a slice, as near as the index knows.
+    fn end_of(&self, segments: &[Arc<Segment>], slice: &LogSlice) -> Result<i64> {
+        let after = segments.partition_point(|s| s.base_offset <= slice.base_offset);
+        let end = slice.position + slice.len;
+        let within = match after.checked_sub(1) {
+            Some(index) => segments[index].indexes()?.offset.upper_bound(end),
+            None => None,
+        };
+        let next = segments.get(after).map(|next| next.base_offset);
+        Ok(within.or(next).unwrap_or_else(|| self.log_end_offset()))
     }
 
     fn find_aborted(&self, from: i64, upper_bound: i64) -> Result<Vec<AbortedTxn>> {
@@ -208,10 +219,10 @@ impl Log {
         let mut found = Vec::new();
         let first = after.saturating_sub(1);
         for number in first..segments.len() {
-            // Before any batch is read for an index that may have been lost.
+            // Before a file is opened, or batches are read for one that may have been lost.
             if segments[number].base_offset >= upper_bound
-                && self.may_lack_aborted(&segments, number)?
-                && segments[number].ends_none_begun_before(upper_bound)?
+                && !segments[number].has_open_txn_index()
+                && segments[number].ends_none_begun_before(upper_bound)
             {
                 break;
             }

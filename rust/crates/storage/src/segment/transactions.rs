@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Access, Segment};
 use crate::error::{Result, StorageError};
-use crate::files::{TXN_INDEX_SUFFIX, segment_file};
+use crate::files::{SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_file};
 use crate::producer_snapshot;
 use crate::txn_index::{AbortedTxn, TxnIndex};
 
@@ -78,12 +78,20 @@ impl Segment {
 
     /// Whether it is certain that no transaction begun before `offset`, which is not after the segment's first, was still open
     /// when the segment began: then none is ended in it or in a later one.
-    pub(crate) fn ends_none_begun_before(&self, offset: i64) -> Result<bool> {
-        let found = producer_snapshot::find_latest(&self.dir, self.base_offset)?;
-        Ok(found.is_some_and(|(at, state)| {
-            let undecided = state.first_undecided_offset();
-            at == self.base_offset && undecided.is_none_or(|first| first >= offset)
-        }))
+    pub(crate) fn ends_none_begun_before(&self, offset: i64) -> bool {
+        if self.undecided_before.get().is_none() {
+            let path = segment_file(&self.dir, self.base_offset, SNAPSHOT_SUFFIX);
+            if let Ok(Some(state)) = producer_snapshot::read(&path) {
+                let _is_the_same = self.undecided_before.set(state.first_undecided_offset());
+            }
+        }
+        self.is_known_to_end_none_begun_before(offset)
+    }
+
+    /// The same from what has been looked up already.
+    pub(crate) fn is_known_to_end_none_begun_before(&self, offset: i64) -> bool {
+        let undecided = self.undecided_before.get();
+        undecided.is_some_and(|first| first.is_none_or(|first| first >= offset))
     }
 
     /// Begins the index anew with these entries; one of somebody else's segment is kept in memory.

@@ -319,7 +319,7 @@ impl Terms {
 /// What may have to be read for it is the thread's alone; others must not wait with it.
 fn aborted_in(log: &Log, offset: i64, slice: &LogSlice) -> Result<Vec<AbortedTxn>, StorageError> {
     let aborted = || log.aborted_in(offset, slice);
-    if log.has_aborted_at_hand(offset) {
+    if log.has_aborted_at_hand(offset, slice) {
         aborted()
     } else {
         tokio::task::block_in_place(aborted)
