@@ -74,6 +74,7 @@ _TOPIC_HELP = {
     "TotalProduceRequests": "Partitions of Produce requests.",
     "TotalFetchRequests": "Partitions of Fetch requests.",
     "ProduceMessageConversions": "Records converted from an older format.",
+    "FetchMessageConversions": "Records converted to an older format.",
 }
 _STAGE_HELP = {
     "RequestQueueTimeMs": "Milliseconds in the queue to Python; 0 for what is answered without it.",

@@ -181,6 +181,14 @@ pub fn decompress(
     }
 }
 
+/// Compresses `input` to an lz4 frame of a message set v0 and appends it to `out`: with the header checksum that old readers
+/// insist on.
+pub(crate) fn compress_lz4_legacy(input: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
+    let start = out.len();
+    compress(Compression::Lz4, None, input, out)?;
+    lz4_legacy::spoil_header(&mut out[start..])
+}
+
 /// Decompresses an lz4 frame of a message set v0, whose header checksum may be the wrong one of old clients.
 pub fn decompress_lz4_legacy(
     input: &[u8],

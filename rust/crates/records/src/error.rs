@@ -41,6 +41,10 @@ pub enum RecordError {
     #[error("compression type \"{0}\" is not one of none, gzip, snappy, lz4, zstd")]
     UnknownCompressionName(String),
 
+    /// A codec that came after the message format (UNSUPPORTED_COMPRESSION_TYPE).
+    #[error("messages v{magic} cannot be compressed with {codec}")]
+    UnknownToFormat { codec: Compression, magic: u8 },
+
     /// The compressed payload cannot be read, or the codec failed to write it (CORRUPT_MESSAGE).
     #[error("{codec} payload cannot be processed: {reason}")]
     Codec { codec: Compression, reason: String },

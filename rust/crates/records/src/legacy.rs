@@ -1,7 +1,7 @@
 //! Message sets v0 and v1, the formats before record batches: read, and converted to one batch v2.
 //!
-//! They arrive from old producers (Produce v0 to v2) and lie in old log directories. They are never written, but for
-//! wrappers that the log cleaner takes messages out of ([`filter`]).
+//! They arrive from old producers (Produce v0 to v2) and lie in old log directories. They are written for old consumers
+//! (Fetch v0 to v3, [`down_convert`]) and where the log cleaner takes messages out of a wrapper ([`filter`]).
 //!
 //! Layout of a message (`LegacyRecord`; KIP-31, KIP-32), big-endian:
 //!
@@ -20,13 +20,16 @@
 //! v0 these carry offsets of their own; in v1 they count from the first, and the wrapper carries the offset of the
 //! last (0 from some producers). The messages of a wrapper have its magic and are not wrappers themselves.
 
+mod down;
 mod filter;
+mod write;
 
 use crate::builder::BatchBuilder;
 use crate::compression::{self, Compression};
 use crate::error::RecordError;
 use crate::header::{MAGIC_AT, TimestampType, array_at};
 
+pub use down::down_convert;
 pub use filter::filter;
 
 /// Bytes of the offset and the size.

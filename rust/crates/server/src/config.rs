@@ -176,6 +176,10 @@ const TOPIC_DEFAULT_WORDS: &[(&str, &str)] = &[
     ("log.cleanup.policy", "cleanup.policy"),
     ("compression.type", "compression.type"),
     (
+        "log.message.downconversion.enable",
+        "message.downconversion.enable",
+    ),
+    (
         "log.cleaner.min.cleanable.ratio",
         "min.cleanable.dirty.ratio",
     ),

@@ -6,6 +6,7 @@
 use std::io;
 
 use bytes::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
 
 use logcore_protocol::{
     Gap, ProtocolError, RequestHeader, Value, decode_response, decode_response_header,
@@ -27,6 +28,8 @@ pub(crate) struct Response {
     parts: Vec<(Gap, LogSlice)>,
     /// The error codes in it.
     errors: ErrorCounts,
+    /// A share of what such responses may have of memory.
+    held: Option<OwnedSemaphorePermit>,
 }
 
 impl Response {
@@ -42,7 +45,13 @@ impl Response {
             bytes,
             parts: Vec::new(),
             errors,
+            held: None,
         }
+    }
+
+    /// The same; the permit is given back when it was sent.
+    pub(crate) fn holding(self, held: Option<OwnedSemaphorePermit>) -> Self {
+        Self { held, ..self }
     }
 
     pub(crate) fn errors(&self) -> &ErrorCounts {
@@ -66,6 +75,7 @@ impl Response {
             bytes,
             parts: gaps.into_iter().zip(slices).collect(),
             errors: ErrorCounts::of(message),
+            held: None,
         })
     }
 
@@ -91,10 +101,9 @@ impl Response {
             return self;
         }
         let bytes = Bytes::from(self.bytes);
-        match with_throttle_time(header, bytes.clone(), throttle_ms) {
-            Some(bytes) => Self::from_frame(bytes, self.errors),
-            None => Self::from_frame(bytes.into(), self.errors),
-        }
+        let told = with_throttle_time(header, bytes.clone(), throttle_ms);
+        let bytes = told.unwrap_or_else(|| bytes.into());
+        Self::from_frame(bytes, self.errors).holding(self.held)
     }
 
     /// Writes everything.

@@ -14,6 +14,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
 use crate::api::api_versions::ApiTable;
+use crate::api::fetch::Conversions;
 use crate::config::{DynamicConfig, Properties, ServerConfig};
 use crate::connection_quotas::ConnectionQuotas;
 use crate::control::{ControlQueue, ControlRequest};
@@ -146,6 +147,7 @@ impl Server {
             )),
             control: ControlQueue::new(config.queued_requests_max, Arc::clone(&wake)),
             sessions: FetchSessions::new(config.fetch_sessions_max),
+            conversions: Conversions::default(),
             lines,
             vigil: Vigil::default(),
             metrics: Metrics::default(),

@@ -9,6 +9,7 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 
 use crate::api::api_versions::ApiTable;
+use crate::api::fetch::Conversions;
 use crate::codes::ErrorCode;
 use crate::config::{DynamicConfig, ServerConfig};
 use crate::connection_quotas::ConnectionQuotas;
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) memory: Arc<RequestMemory>,
     pub(crate) control: ControlQueue,
     pub(crate) sessions: FetchSessions,
+    pub(crate) conversions: Conversions,
     pub(crate) vigil: Vigil,
     pub(crate) lines: Arc<LogLines>,
     pub(crate) metrics: Metrics,

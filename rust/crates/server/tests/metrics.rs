@@ -97,6 +97,7 @@ fn topics_are_counted() {
         // An offset that is out of range is in the course of things.
         ("FailedFetchRequests", 0),
         ("ProduceMessageConversions", 0),
+        ("FetchMessageConversions", 0),
     ] {
         assert_eq!(topic(&seen, "t", name), expected, "{name}");
         let more = [

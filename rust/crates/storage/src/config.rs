@@ -33,6 +33,8 @@ pub struct LogConfig {
     pub compression_lz4_level: i32,
     /// `compression.zstd.level`.
     pub compression_zstd_level: i32,
+    /// `message.downconversion.enable`: clients that know only an older format are given that. For whoever serves them to do.
+    pub downconversion: bool,
     /// `message.timestamp.type`.
     pub timestamp_type: TimestampType,
     /// `message.timestamp.before.max.ms`: how far a create time may lie in the past.
@@ -85,6 +87,7 @@ impl Default for LogConfig {
             compression_gzip_level: -1,
             compression_lz4_level: 9,
             compression_zstd_level: 3,
+            downconversion: true,
             timestamp_type: TimestampType::CreateTime,
             timestamp_before_max_ms: i64::MAX,
             timestamp_after_max_ms: i64::MAX,
@@ -147,6 +150,9 @@ impl LogConfig {
             "compression.zstd.level" => {
                 self.compression_zstd_level =
                     level("compression.zstd.level", value, Compression::Zstd)?;
+            }
+            "message.downconversion.enable" => {
+                self.downconversion = boolean("message.downconversion.enable", value)?;
             }
             "message.timestamp.type" => {
                 self.timestamp_type = match value {
@@ -283,6 +289,18 @@ fn level(name: &'static str, value: &str, codec: Compression) -> Result<i32> {
     number(name, value, least.into(), most.into()).map(|level| level as i32)
 }
 
+fn boolean(name: &'static str, value: &str) -> Result<bool> {
+    match value.trim().to_ascii_lowercase().as_str() {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(StorageError::InvalidConfig {
+            name,
+            value: value.to_owned(),
+            reason: "true or false is needed",
+        }),
+    }
+}
+
 fn ratio(name: &'static str, value: &str) -> Result<f64> {
     match value.trim().parse::<f64>() {
         Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
@@ -311,6 +329,12 @@ mod tests {
         );
         assert!(config.set("min.cleanable.dirty.ratio", "0.25").unwrap());
         assert_eq!(config.min_cleanable_dirty_ratio, 0.25);
+        assert!(
+            config
+                .set("message.downconversion.enable", "FALSE")
+                .unwrap()
+        );
+        assert!(!config.downconversion);
         assert!(config.set("min.insync.replicas", "2").unwrap());
         assert_eq!(config.min_insync_replicas, 2);
         assert!(
@@ -342,6 +366,7 @@ mod tests {
             ("retention.ms", "-2"),
             ("flush.messages", "zero"),
             ("cleanup.policy", "shred"),
+            ("message.downconversion.enable", "perhaps"),
             ("min.cleanable.dirty.ratio", "1.5"),
             ("min.cleanable.dirty.ratio", "NaN"),
             ("max.compaction.lag.ms", "0"),

@@ -85,7 +85,7 @@ pub use log_dir::{
 };
 pub use producer_state::ActiveProducer;
 pub use record_faults::{Fault, RecordFault, RecordFaults};
-pub use slice::{Appended, LogSlice, TimestampOffset, whole_batches};
+pub use slice::{Appended, LogSlice, TimestampOffset, first_batch, whole_batches};
 pub use standalone::StandaloneLog;
 pub use txn_index::AbortedTxn;
 pub use uuid::TopicId;

@@ -20,7 +20,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -320,6 +320,14 @@ impl Segment {
             .metadata()
             .and_then(|metadata| metadata.modified())
             .map_err(StorageError::io("read", self.path()))
+    }
+
+    /// The same in milliseconds since the epoch.
+    pub(crate) fn modified_ms(&self) -> Result<i64> {
+        let since = self.modified()?.duration_since(UNIX_EPOCH);
+        Ok(since.map_or(0, |since| {
+            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+        }))
     }
 
     // ---- appending ----

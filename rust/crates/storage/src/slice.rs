@@ -81,17 +81,18 @@ impl LogSlice {
 /// How many bytes at the front are whole batches, of any format; looks at lengths only.
 pub fn whole_batches(bytes: &[u8]) -> usize {
     let mut end = 0;
-    while let Some(length) = bytes.get(end + 8..end + 12) {
-        let length = i32::from_be_bytes([length[0], length[1], length[2], length[3]]);
-        let Ok(length) = usize::try_from(length) else {
-            break;
-        };
-        match end.checked_add(logcore_records::LOG_OVERHEAD + length) {
-            Some(next) if next <= bytes.len() => end = next,
-            _ => break,
-        }
+    while let Some(batch) = first_batch(&bytes[end..]) {
+        end += batch.len();
     }
     end
+}
+
+/// The batch at the front, of any format, if it is whole; looks at its length only.
+pub fn first_batch(bytes: &[u8]) -> Option<&[u8]> {
+    let length = bytes.get(8..12)?;
+    let length = i32::from_be_bytes([length[0], length[1], length[2], length[3]]);
+    let length = usize::try_from(length).ok()?;
+    bytes.get(..logcore_records::LOG_OVERHEAD + length)
 }
 
 /// `pread` until `out` is full or the file ends.

@@ -16,6 +16,22 @@ const DICTIONARY_FLAG: u8 = 0x01;
 
 /// The frame's header with the right checksum, and what follows it.
 pub(super) fn mend_header(input: &[u8]) -> Result<(Vec<u8>, &[u8]), RecordError> {
+    let checksum_at = checksum_at(input)?;
+    let (header, rest) = input.split_at(checksum_at + 1);
+    let mut header = header.to_vec();
+    header[checksum_at] = (xxh32_short(&header[MAGIC_SIZE..checksum_at]) >> 8) as u8;
+    Ok((header, rest))
+}
+
+/// Gives a frame the wrong checksum. Its header has neither the content's size nor a dictionary, as in Kafka's frames.
+pub(super) fn spoil_header(frame: &mut [u8]) -> Result<(), RecordError> {
+    let checksum_at = checksum_at(frame)?;
+    frame[checksum_at] = (xxh32_short(&frame[..checksum_at]) >> 8) as u8;
+    Ok(())
+}
+
+/// Where the header's checksum is; it is there.
+fn checksum_at(input: &[u8]) -> Result<usize, RecordError> {
     let cut = || failed(Compression::Lz4, "the frame header is cut short");
     let flags = *input.get(MAGIC_SIZE).ok_or_else(cut)?;
     let mut descriptor = 2;
@@ -26,10 +42,8 @@ pub(super) fn mend_header(input: &[u8]) -> Result<(Vec<u8>, &[u8]), RecordError>
         descriptor += 4;
     }
     let checksum_at = MAGIC_SIZE + descriptor;
-    let (header, rest) = input.split_at_checked(checksum_at + 1).ok_or_else(cut)?;
-    let mut header = header.to_vec();
-    header[checksum_at] = (xxh32_short(&header[MAGIC_SIZE..checksum_at]) >> 8) as u8;
-    Ok((header, rest))
+    input.get(checksum_at).ok_or_else(cut)?;
+    Ok(checksum_at)
 }
 
 /// xxHash32 with seed 0 of fewer than 16 bytes, where no stripes occur.

@@ -242,3 +242,115 @@ proptest! {
         }
     }
 }
+
+fn batch_of(base_offset: i64, pairs: &[Pair], codec: Compression) -> Vec<u8> {
+    let mut builder = BatchBuilder::new(codec, None);
+    for (index, (key, value)) in pairs.iter().enumerate() {
+        let header = [(&b"h"[..], Some(&b"left out"[..]))];
+        builder
+            .append(
+                1000 + index as i64,
+                key.as_deref(),
+                value.as_deref(),
+                &header,
+            )
+            .unwrap();
+    }
+    let mut bytes = builder.build().unwrap();
+    crate::set_offsets_in_place(&mut bytes, base_offset, 3);
+    bytes
+}
+
+proptest! {
+    // If it failed, consumers older than Kafka 0.11 would get wrong records, wrong offsets, or too few.
+    #[test]
+    fn old_consumers_get_the_same_messages(
+        pairs in pairs(),
+        magic in 0u8..2,
+        codec in proptest::sample::select(&Compression::ALL[..4]),
+        skipped in 0usize..12,
+    ) {
+        let from = 500 + skipped.min(pairs.len()) as i64;
+        let bytes = batch_of(500, &pairs, codec);
+        let mut out = b"front".to_vec();
+        let converted = down_convert(&bytes, magic, from, LIMIT, &mut out).unwrap();
+        prop_assert!(out.starts_with(b"front"));
+        let timestamp = |index: i64| if magic == 0 { -1 } else { 1000 + index };
+        let expected: Vec<_> = (0..).zip(&pairs)
+            .map(|(index, pair)| (500 + index, timestamp(index), pair.clone()))
+            .filter(|(offset, ..)| codec != Compression::None || *offset >= from)
+            .collect();
+        prop_assert_eq!(converted, expected.len() as u64);
+        prop_assert_eq!(&collect(&out[5..]).unwrap(), &expected);
+        if out.len() > 5 {
+            prop_assert_eq!(out[5 + MAGIC_AT], magic);
+            // The same once more, from v1 to v0 or as it is.
+            let (mut first, mut again) = (&out[5..], Vec::new());
+            while !first.is_empty() {
+                let (one, rest) = first.split_at(frame(first).unwrap().len());
+                down_convert(one, 0, from, LIMIT, &mut again).unwrap();
+                first = rest;
+            }
+            let untimed: Vec<_> = collect(&again).unwrap();
+            prop_assert!(untimed.iter().all(|(_, timestamp, _)| *timestamp == -1));
+            prop_assert_eq!(untimed.len(), expected.len());
+            prop_assert_eq!(again[MAGIC_AT], 0);
+        }
+    }
+}
+
+// If it failed, old consumers would be sent what they cannot read, or markers as if they were records.
+#[test]
+fn what_old_formats_cannot_say() {
+    let pairs: [Pair; 1] = [(None, Some(b"v".to_vec()))];
+    let mut out = b"front".to_vec();
+    assert_eq!(
+        down_convert(
+            &batch_of(0, &pairs, Compression::Zstd),
+            1,
+            0,
+            LIMIT,
+            &mut out
+        ),
+        Err(RecordError::UnknownToFormat {
+            codec: Compression::Zstd,
+            magic: 1
+        })
+    );
+    let committed = crate::EndTxnMarker {
+        committed: true,
+        coordinator_epoch: 0,
+    };
+    let marker = crate::end_txn_marker(7, 0, committed, 5).unwrap();
+    assert_eq!(down_convert(&marker, 1, 0, LIMIT, &mut out), Ok(0));
+    let mut damaged = batch_of(0, &pairs, Compression::None);
+    *damaged.last_mut().unwrap() ^= 1;
+    assert!(matches!(
+        down_convert(&damaged, 1, 0, LIMIT, &mut out),
+        Err(RecordError::CrcMismatch { .. })
+    ));
+    let bomb: [Pair; 1] = [(None, Some(vec![0; 10_000]))];
+    assert!(matches!(
+        down_convert(&batch_of(0, &bomb, Compression::Gzip), 1, 0, 9000, &mut out),
+        Err(RecordError::DecompressedTooLarge { .. })
+    ));
+    assert_eq!(out, b"front");
+}
+
+// If it failed, readers of Kafka 0.8 and 0.9 would refuse lz4: they compute the checksum over the magic number, too.
+#[test]
+fn lz4_frames_of_v0_have_the_checksum_that_old_readers_expect() {
+    let bytes = batch_of(0, &[(None, Some(vec![7; 100]))], Compression::Lz4);
+    let header = |magic| {
+        let mut out = Vec::new();
+        down_convert(&bytes, magic, 0, LIMIT, &mut out).unwrap();
+        let value = Outer::take(&mut &out[..]).unwrap().message.value.unwrap();
+        value[..7].to_vec()
+    };
+    let (wrong, right) = (header(0), header(1));
+    assert_eq!(wrong[..6], right[..6]);
+    assert_ne!(wrong[6], right[6]);
+    // xxHash32 of the first six and of the last two of 04 22 4d 18 60 40.
+    assert_eq!(wrong[..6], [0x04, 0x22, 0x4d, 0x18, 0x60, 0x40]);
+    assert_eq!((wrong[6], right[6]), (0x1a, 0x82));
+}

@@ -1,7 +1,10 @@
 //! ListOffsets (key 2): where a log begins and ends, and the first record at or after a time. KIP-79, KIP-734.
+//!
+//! Version 0 asks for where segments begin that were last written before a time (`UnifiedLog.legacyFetchOffsetsBefore`).
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use logcore_protocol::{RequestHeader, Struct, Value};
 use logcore_storage::StorageError;
@@ -10,11 +13,10 @@ use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
 use crate::registry::{Leadership, Partition};
 use crate::response::Response;
-use crate::shared::Shared;
+use crate::shared::{Shared, now_ms};
 
 pub(crate) const KEY: i16 = 2;
-/// Version 0 listed segments (`max_num_offsets`); no client of the last years sends it.
-pub(crate) const VERSIONS: RangeInclusive<i16> = 1..=9;
+pub(crate) const VERSIONS: RangeInclusive<i16> = 0..=9;
 
 /// The replica id of a consumer, and that of a tool, which may ask any replica.
 const CONSUMER: i32 = -1;
@@ -66,7 +68,10 @@ impl Terms {
 /// Answers. A lookup by time reads the log and may wait for the disk: it runs where blocking is allowed.
 pub(crate) fn handle(shared: &Shared, header: &RequestHeader, request: &Struct) -> Outcome {
     let terms = Terms::of(header.api_version, request);
-    let twice = asked_twice(request);
+    let twice = match terms.version {
+        0 => HashSet::new(),
+        _ => asked_twice(request),
+    };
     let mut message = response_message(KEY);
     let empty_topic = message.element("topics");
     let empty_partition = empty_topic.element("partitions");
@@ -80,14 +85,14 @@ pub(crate) fn handle(shared: &Shared, header: &RequestHeader, request: &Struct) 
             answer.set("partition_index", index);
             let found = if twice.contains(&(name, index)) {
                 Err(ErrorCode::INVALID_REQUEST)
+            } else if terms.version == 0 {
+                find_segments(shared, &terms, name, partition)
+                    .map(|offsets| fill_segments(&mut answer, &offsets))
             } else {
-                find(shared, &terms, name, partition)
+                find(shared, &terms, name, partition).map(|found| fill(&mut answer, &terms, &found))
             };
-            match found {
-                Ok(found) => fill(&mut answer, &terms, &found),
-                Err(code) => {
-                    answer.set("error_code", code.0);
-                }
+            if let Err(code) = found {
+                answer.set("error_code", code.0);
             }
             partitions.push(Value::Struct(answer));
         }
@@ -123,9 +128,51 @@ fn fill(answer: &mut Struct, terms: &Terms, found: &Found) {
     }
 }
 
+fn fill_segments(answer: &mut Struct, offsets: &[i64]) {
+    let offsets = offsets.iter().copied().map(Value::from);
+    answer.set("old_style_offsets", offsets.collect::<Vec<_>>());
+}
+
 fn find(shared: &Shared, terms: &Terms, topic: &str, request: &Struct) -> Result<Found, ErrorCode> {
     let timestamp = request.int64("timestamp");
     check_version(timestamp, terms.version)?;
+    let (place, leadership) = locate(shared, terms, topic, request)?;
+    look_up(shared, terms, &place, leadership, timestamp)
+}
+
+/// The newest segments' first offsets, the newest first; a consumer is told nothing above the high watermark.
+fn find_segments(
+    shared: &Shared,
+    terms: &Terms,
+    topic: &str,
+    request: &Struct,
+) -> Result<Vec<i64>, ErrorCode> {
+    let (place, _) = locate(shared, terms, topic, request)?;
+    let count = usize::try_from(request.int32("max_num_offsets"))
+        .map_err(|_| ErrorCode::UNKNOWN_SERVER_ERROR)?;
+    let timestamp = request.int64("timestamp");
+    let found = tokio::task::block_in_place(|| {
+        shared.registry.read(&place, |log| match timestamp {
+            LATEST => log.segment_starts(i64::MAX, now_ms(), count),
+            EARLIEST => Ok(vec![log.log_start_offset(); count.min(1)]),
+            _ => log.segment_starts(timestamp, now_ms(), count),
+        })
+    });
+    let mut found = found.map_err(|error| failed(shared, &place, &error))?;
+    let end = place.log.high_watermark();
+    if terms.is_consumer() && found.iter().any(|offset| *offset > end) {
+        found.retain(|offset| *offset <= end);
+        found.insert(0, end);
+    }
+    Ok(found)
+}
+
+fn locate(
+    shared: &Shared,
+    terms: &Terms,
+    topic: &str,
+    request: &Struct,
+) -> Result<(Arc<Partition>, Leadership), ErrorCode> {
     let place = shared
         .registry
         .find(topic, request.int32("partition_index"))
@@ -136,7 +183,7 @@ fn find(shared: &Shared, terms: &Terms, topic: &str, request: &Struct) -> Result
     } else {
         place.lead(shared.node_id, known_epoch)?
     };
-    look_up(shared, terms, &place, leadership, timestamp)
+    Ok((place, leadership))
 }
 
 fn check_version(timestamp: i64, version: i16) -> Result<(), ErrorCode> {

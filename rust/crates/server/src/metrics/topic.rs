@@ -7,7 +7,7 @@ use super::Counter;
 use crate::codes::ErrorCode;
 
 /// How many counters there are.
-pub(crate) const TOPIC_COUNTERS: usize = 9;
+pub(crate) const TOPIC_COUNTERS: usize = 10;
 
 /// The counters' names, in the order of [`TopicCounts::values`].
 pub(crate) const TOPIC_COUNTER_NAMES: [&str; TOPIC_COUNTERS] = [
@@ -20,6 +20,7 @@ pub(crate) const TOPIC_COUNTER_NAMES: [&str; TOPIC_COUNTERS] = [
     "TotalProduceRequests",
     "TotalFetchRequests",
     "ProduceMessageConversions",
+    "FetchMessageConversions",
 ];
 
 /// Of one partition, or of those that are gone.
@@ -43,6 +44,8 @@ pub(crate) struct TopicCounts {
     pub(crate) total_fetch_requests: Counter,
     /// Records that were converted from an older format.
     pub(crate) produce_message_conversions: Counter,
+    /// Records that were converted to an older format.
+    pub(crate) fetch_message_conversions: Counter,
 }
 
 impl TopicCounts {
@@ -57,6 +60,7 @@ impl TopicCounts {
             &self.total_produce_requests,
             &self.total_fetch_requests,
             &self.produce_message_conversions,
+            &self.fetch_message_conversions,
         ]
     }
 

@@ -21,8 +21,8 @@ use logcore_server::{
 pub(crate) const TOPIC_ID: [u8; 16] = [7; 16];
 pub(crate) const APIS: &[(i16, i16, i16)] = &[
     (0, 0, 11),
-    (1, 4, 17),
-    (2, 1, 9),
+    (1, 0, 17),
+    (2, 0, 9),
     (3, 0, 12),
     (18, 0, 4),
     (23, 0, 4),

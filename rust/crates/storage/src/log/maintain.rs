@@ -7,7 +7,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::UNIX_EPOCH;
 
 use super::{Log, Writer};
 use crate::config::LogConfig;
@@ -236,12 +235,5 @@ fn newest_ms(segment: &Segment) -> Result<i64> {
     if let Some(largest) = segment.largest()? {
         return Ok(largest.timestamp);
     }
-    let modified = segment
-        .file()
-        .metadata()
-        .and_then(|metadata| metadata.modified())
-        .map_err(StorageError::io("read", segment.path()))?;
-    Ok(modified.duration_since(UNIX_EPOCH).map_or(0, |since| {
-        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-    }))
+    segment.modified_ms()
 }

@@ -128,6 +128,26 @@ impl Log {
         Ok(None)
     }
 
+    /// Where segments begin that were last written at or before `until_ms`, at most `count`, the newest first; before them the
+    /// log's end, as if it were written at `now_ms`. Both in milliseconds since the epoch. (`UnifiedLog.legacyFetchOffsetsBefore`)
+    pub fn segment_starts(&self, until_ms: i64, now_ms: i64, count: usize) -> Result<Vec<i64>> {
+        self.check_open()?;
+        let (log_start, log_end) = (self.log_start_offset(), self.log_end_offset());
+        let segments = self.segments();
+        let mut times = Vec::with_capacity(segments.len() + 1);
+        for segment in segments.iter() {
+            times.push((segment.base_offset.max(log_start), segment.modified_ms()?));
+        }
+        if segments.last().is_some_and(|last| last.size() > 0) {
+            times.push((log_end, now_ms));
+        }
+        let found = times.iter().rev();
+        let found = found.skip_while(|(_, time)| *time > until_ms);
+        let mut starts: Vec<i64> = found.take(count).map(|(offset, _)| *offset).collect();
+        starts.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(starts)
+    }
+
     /// The record with the largest timestamp of those from the log's start on, the first of them if several have it.
     pub fn max_timestamp(&self) -> Result<Option<TimestampOffset>> {
         self.check_open()?;

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use logcore_records::Compression;
 use logcore_storage::{AbortedTxn, Log, LogSlice, StorageError};
 
+use super::old;
 use crate::codes::ErrorCode;
 use crate::fetch_session::Wanted;
 use crate::metrics::Stages;
@@ -43,6 +45,8 @@ pub(super) struct Found {
     pub(super) log_start_offset: i64,
     /// Never empty.
     pub(super) slice: Option<LogSlice>,
+    /// What is sent instead, to a client that knows no batches.
+    pub(super) messages: Option<Bytes>,
     /// Which replica the consumer should read from instead.
     pub(super) preferred: Option<i32>,
     /// There is more in a later segment, which this read cannot have.
@@ -175,8 +179,21 @@ impl Terms {
     fn look(&self, shared: &Shared, wanted: &[Wanted]) -> Vec<Look> {
         let mut left = self.bytes_max;
         let mut nothing_yet = true;
+        let mut others = wanted.len() as u64;
         let look = |wanted: &Wanted| {
-            let look = self.look_at(shared, wanted, left, nothing_yet);
+            // Clients that know no batches always ask for all partitions in one order: each has its part.
+            let part = if old::is_old(self.version) {
+                left / others.max(1)
+            } else {
+                left
+            };
+            others -= 1;
+            let min_one = if old::has_hard_limit(self.version) {
+                left > 0
+            } else {
+                nothing_yet
+            };
+            let look = self.look_at(shared, wanted, part, min_one);
             if let Ok(Found {
                 slice: Some(slice), ..
             }) = &look
@@ -267,6 +284,10 @@ impl Terms {
         if self.version < ZSTD_SINCE && place.log.config().compression == Some(Compression::Zstd) {
             return Err(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE.into());
         }
+        let converted = old::is_old(self.version) && !self.is_follower();
+        if converted && !place.log.config().downconversion {
+            return Err(ErrorCode::UNSUPPORTED_VERSION.into());
+        }
         Ok(())
     }
 
@@ -308,6 +329,7 @@ impl Terms {
             is_behind: bytes < self.bytes_min
                 && log.is_behind_segment_of(wanted.offset, upper_bound),
             slice,
+            messages: None,
             preferred: None,
             diverging: None,
             aborted,
@@ -353,6 +375,7 @@ fn found_nothing(place: Arc<Partition>) -> Found {
         last_stable_offset: log.last_stable_offset(),
         log_start_offset: log.log_start_offset(),
         slice: None,
+        messages: None,
         preferred: None,
         is_behind: false,
         diverging: None,

@@ -1,21 +1,25 @@
 //! Fetch (key 1): record batches out of logs.
 //!
 //! This file is the wire: what a request says, which partitions its session adds, what the response looks like. Looking
-//! into the logs and waiting for more is [`look`]'s. The file ranges found are sent by the connection with `sendfile`.
+//! into the logs and waiting for more is [`look`]'s, older formats for older clients are [`old`]'s. The file ranges found are
+//! sent by the connection with `sendfile`.
 //! Source of the rules: `KafkaApis.handleFetchRequest`, `FetchResponse`.
 
 mod look;
+mod old;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
 
 use logcore_protocol::{RequestHeader, Struct, Value};
 use logcore_storage::LogSlice;
 
 use self::look::{Found, Look, Refused, Terms};
+pub(crate) use self::old::Conversions;
 use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
 use crate::fetch_session::{NO_SESSION, SessionRequest, Told, Wanted};
@@ -26,8 +30,7 @@ use crate::response::Response;
 use crate::shared::Shared;
 
 pub(crate) const KEY: i16 = 1;
-/// Versions below 4 cannot carry batches of format v2.
-pub(crate) const VERSIONS: RangeInclusive<i16> = 4..=17;
+pub(crate) const VERSIONS: RangeInclusive<i16> = 0..=17;
 
 /// The first versions with topic ids, with the replica's id in a structure, and with the leader's identity in errors.
 const TOPIC_IDS_SINCE: i16 = 13;
@@ -47,6 +50,9 @@ pub(crate) async fn handle(
     };
     let mut terms = parse_terms(header.api_version, request);
     terms.limit(shared.config.fetch_bytes_max);
+    if old::is_old(terms.version) {
+        terms.limit(old::RESPONSE_MAX);
+    }
     let is_follower = terms.is_follower();
     // Replicas are no clients.
     if is_follower {
@@ -63,7 +69,7 @@ pub(crate) async fn handle(
         Err(code) => return answer_error(header, code, NO_SESSION),
     };
     stages.from_follower = is_follower;
-    let looks = terms.look_or_wait(shared, context.wanted(), stages).await;
+    let mut looks = terms.look_or_wait(shared, context.wanted(), stages).await;
     if !is_follower && !meter.fetched(size(&looks)) {
         let session = shared.sessions.still(&context);
         return answer_throttled(header, session, context.session_id());
@@ -74,7 +80,11 @@ pub(crate) async fn handle(
         .sessions
         .finish(&context, uses_topic_ids, is_follower, &told)
     {
-        Ok((id, must)) => answer(header, id, context.wanted(), looks, &must),
+        Ok((id, must)) => {
+            let wanted = context.wanted();
+            let held = old::convert(shared, terms.version, wanted, &mut looks).await;
+            answer(header, id, wanted, looks, &must, held)
+        }
         Err(code) => answer_error(header, code, context.session_id()),
     }
 }
@@ -225,6 +235,7 @@ fn answer(
     wanted: &[Wanted],
     looks: Vec<Look>,
     must: &[bool],
+    held: Option<OwnedSemaphorePermit>,
 ) -> Outcome {
     let mut message = response_message(KEY);
     if header.api_version >= 7 {
@@ -267,7 +278,8 @@ fn answer(
         Value::Struct(entry.with("partitions", partitions))
     });
     message.set("responses", topics.collect::<Vec<_>>());
-    Response::with_slices(header, &message.into(), slices).into()
+    let response = Response::with_slices(header, &message.into(), slices);
+    response.map(|response| response.holding(held)).into()
 }
 
 fn add<'a>(topics: &mut Vec<(&'a TopicRef, Vec<Value>)>, topic: &'a TopicRef, entry: Struct) {
@@ -304,10 +316,8 @@ fn fill_found(entry: &mut Struct, found: Found) -> Option<LogSlice> {
         .slice
         .as_ref()
         .and_then(|slice| u32::try_from(slice.len).ok());
-    entry.set(
-        "records",
-        gap.map_or(Value::Bytes(Bytes::new()), Value::Gap),
-    );
+    let messages = Value::Bytes(found.messages.unwrap_or_default());
+    entry.set("records", gap.map_or(messages, Value::Gap));
     found.slice
 }
 

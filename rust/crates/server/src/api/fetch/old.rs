@@ -1,0 +1,148 @@
+//! Fetch v0 to v3: what was found in the formats that these clients know, messages v0 (Fetch v0 and v1) or v1.
+//!
+//! Unlike file ranges these responses are in memory, so they are bounded: one has at most [`RESPONSE_MAX`] and what it takes to
+//! send a batch, and all together wait for the [`ROOM`] that is given back when one has been sent. One at a time is converted.
+//! So clients that do not read hold up others as old, and nobody else. Source of the rules: `KafkaApis.handleFetchRequest`,
+//! `RecordsUtil.downConvert`; Kafka's `LazyDownConversionRecords` converts while it sends, and fills up what was announced.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+
+use logcore_records::{RecordError, legacy::down_convert};
+use logcore_storage::{LogSlice, first_batch};
+
+use super::look::{Found, Look, Refused};
+use crate::codes::ErrorCode;
+use crate::fetch_session::Wanted;
+use crate::lines::Level;
+use crate::shared::Shared;
+
+/// The first versions whose clients know batches v2, messages v1, and that the first message may be larger than they asked for
+/// (KIP-74).
+const BATCHES_SINCE: i16 = 4;
+const MESSAGES_V1_SINCE: i16 = 2;
+const SOFT_LIMIT_SINCE: i16 = 3;
+
+/// What one response reads.
+pub(super) const RESPONSE_MAX: u64 = 8 << 20;
+/// What all responses that wait to be sent have read, in KiB.
+const ROOM: usize = 64 << 10;
+const KIB: u64 = 1 << 10;
+
+/// The room there is for responses in old formats.
+pub(crate) struct Conversions {
+    room: Arc<Semaphore>,
+    turn: Mutex<()>,
+}
+
+impl Default for Conversions {
+    fn default() -> Self {
+        Self {
+            room: Arc::new(Semaphore::new(ROOM)),
+            turn: Mutex::default(),
+        }
+    }
+}
+
+/// Whether clients of this version know no batches v2.
+pub(super) fn is_old(version: i16) -> bool {
+    version < BATCHES_SINCE
+}
+
+/// Whether what a client of this version asked for is all it has room for: a batch that is larger is sent in part, by which it
+/// sees that it has to ask for more.
+pub(super) fn has_hard_limit(version: i16) -> bool {
+    version < SOFT_LIMIT_SINCE
+}
+
+/// Puts messages in place of what was found for a client that knows no batches. The permit is held until they are sent.
+pub(super) async fn convert(
+    shared: &Shared,
+    version: i16,
+    wanted: &[Wanted],
+    looks: &mut [Look],
+) -> Option<OwnedSemaphorePermit> {
+    if !is_old(version) {
+        return None;
+    }
+    let slices = looks.iter().flatten().flat_map(|found| &found.slice);
+    let kib = slices.map(|slice| slice.len.div_ceil(KIB)).sum::<u64>();
+    if kib == 0 {
+        return None;
+    }
+    let most = kib.min(ROOM as u64) as u32;
+    let room = Arc::clone(&shared.conversions.room);
+    let permit = room.acquire_many_owned(most).await.ok();
+    let _turn = shared.conversions.turn.lock().await;
+    tokio::task::block_in_place(|| {
+        for (wanted, look) in wanted.iter().zip(looks) {
+            convert_one(shared, version, wanted, look);
+        }
+    });
+    permit
+}
+
+fn convert_one(shared: &Shared, version: i16, wanted: &Wanted, look: &mut Look) {
+    let Ok(found) = look else { return };
+    let Some(slice) = found.slice.take() else {
+        return;
+    };
+    match messages(shared, version, wanted, found, &slice) {
+        Ok((messages, count)) => {
+            found.place.counts.fetch_message_conversions.add(count);
+            found.messages = Some(messages);
+        }
+        Err(code) => *look = Err(Refused::from(code)),
+    }
+}
+
+/// The messages of a slice, and how many of them were converted: not many more bytes than were read, but the first batch's in
+/// any case.
+fn messages(
+    shared: &Shared,
+    version: i16,
+    wanted: &Wanted,
+    found: &Found,
+    slice: &LogSlice,
+) -> Result<(Bytes, u64), ErrorCode> {
+    let what = format_args!("Fetch of {} failed", found.place);
+    let read = slice
+        .read_whole_batches()
+        .map_err(|error| shared.storage_error(what, Some(&found.place), &error))?;
+    let magic = u8::from(version >= MESSAGES_V1_SINCE);
+    let limit = shared.config.request_bytes_max;
+    let (mut out, mut converted, mut rest) = (Vec::new(), 0, &read[..]);
+    while let Some(batch) = first_batch(rest).filter(|_| out.len() < read.len()) {
+        let done = out.len();
+        match down_convert(batch, magic, wanted.offset, limit, &mut out) {
+            Ok(count) => converted += count,
+            // What there is before it can be sent; the next request begins with it.
+            Err(_) if done > 0 => break,
+            Err(error) => {
+                let key = format!("conversion of {}", found.place);
+                let text = format!("Fetch v{version} of {}: {error}", found.place);
+                shared
+                    .lines
+                    .seldom_with(Level::Warning, &key, text, || found.place.fields());
+                return Err(code_of(&error));
+            }
+        }
+        rest = &rest[batch.len()..];
+    }
+    if has_hard_limit(version) {
+        out.truncate(usize::try_from(wanted.bytes_max).unwrap_or(usize::MAX));
+    }
+    Ok((out.into(), converted))
+}
+
+fn code_of(error: &RecordError) -> ErrorCode {
+    match error {
+        RecordError::UnknownToFormat { .. } => ErrorCode::UNSUPPORTED_COMPRESSION_TYPE,
+        RecordError::DecompressedTooLarge { .. } | RecordError::TooLarge { .. } => {
+            ErrorCode::MESSAGE_TOO_LARGE
+        }
+        _ => ErrorCode::CORRUPT_MESSAGE,
+    }
+}

@@ -1,0 +1,295 @@
+//! Fetch v0 to v3 and ListOffsets v0: what clients older than Kafka 0.11 are told.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod common;
+
+use std::path::Path;
+
+use common::{
+    Client, Fetch, TestServer, fetched, int, partition, produce, produced, records, request,
+};
+use logcore_protocol::{Struct, Value};
+use logcore_records::legacy;
+use logcore_records::{BatchBuilder, Compression, EndTxnMarker, end_txn_marker};
+use logcore_server::PartitionSpec;
+use logcore_storage::{LogConfig, LogDir};
+
+const LIMIT: usize = 64 << 20;
+
+fn write(client: &mut Client, codec: Compression, values: &[&[u8]]) {
+    let mut builder = BatchBuilder::new(codec, None);
+    for value in values {
+        let header = [(&b"h"[..], None)];
+        builder
+            .append(1000, Some(b"key"), Some(value), &header)
+            .unwrap();
+    }
+    let sent = builder.build().unwrap();
+    let body = client.call(0, 9, produce("t", 1, &[(0, &sent)]));
+    assert_eq!(int(&produced(&body), "error_code"), 0);
+}
+
+fn old(version: i16, offset: i64) -> Fetch {
+    Fetch {
+        version,
+        offset,
+        ..Fetch::default()
+    }
+}
+
+fn ask(client: &mut Client, fetch: &Fetch) -> Struct {
+    let response = fetch.call(client);
+    fetched(&response)[0].clone()
+}
+
+type Message = (i64, i64, Vec<u8>);
+
+/// Offset, time and value of each whole message, which have this format.
+fn messages(bytes: &[u8], magic: u8) -> Vec<Message> {
+    let whole = &bytes[..logcore_storage::whole_batches(bytes)];
+    let mut found = Vec::new();
+    assert!(whole.is_empty() || whole[16] == magic);
+    legacy::for_each(whole, LIMIT, |message| {
+        assert_eq!(message.key, Some(&b"key"[..]));
+        let value = message.value.unwrap().to_vec();
+        found.push((message.offset, message.timestamp, value));
+        Ok(())
+    })
+    .unwrap();
+    found
+}
+
+// If this failed, consumers older than Kafka 0.11 could not read, or would read something else.
+#[test]
+fn every_codec_is_sent_as_messages() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let codecs = &Compression::ALL[..4];
+    for codec in codecs {
+        write(&mut client, *codec, &[b"one", b"two"]);
+    }
+    for version in 0..4 {
+        let magic = u8::from(version >= 2);
+        for offset in 0..8 {
+            let part = ask(&mut client, &old(version, offset));
+            assert_eq!(
+                (int(&part, "error_code"), int(&part, "high_watermark")),
+                (0, 8)
+            );
+            let time = if magic == 0 { -1 } else { 1000 };
+            // Wrappers come whole, as batches do.
+            let first = if offset < 2 { offset } else { offset / 2 * 2 };
+            let expected: Vec<Message> = (first..8)
+                .map(|offset| (offset, time, [b"one", b"two"][offset as usize % 2].to_vec()))
+                .collect();
+            assert_eq!(
+                messages(&records(&part), magic),
+                expected,
+                "v{version} from {offset}"
+            );
+        }
+    }
+    let seen = server.server.measurements();
+    let name = |found: &&&str| **found == "FetchMessageConversions";
+    let place = seen.topic_counters.iter().position(|found| name(&found));
+    let counted = seen.all_topics[place.unwrap()];
+    // Each of four versions from each of eight offsets, of which the first two leave one record out once.
+    assert_eq!(counted, 4 * (8 + 7 + 2 * (6 + 4 + 2)));
+}
+
+// If this failed, an old consumer would be stuck before a batch larger than its limit, not knowing that it must ask for more.
+#[test]
+fn limits_are_hard_before_version_3() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    write(&mut client, Compression::None, &[&[1u8; 1000][..]; 3]);
+    write(&mut client, Compression::None, &[&[2; 1000]]);
+    let limited = |version, bytes: i32| Fetch {
+        partition_bytes_max: bytes,
+        ..old(version, 0)
+    };
+    for version in 0..3 {
+        let magic = u8::from(version >= 2);
+        for (bytes, whole) in [(500, 0), (1500, 1), (3000, 2), (20_000, 4)] {
+            let part = ask(&mut client, &limited(version, bytes));
+            let sent = records(&part);
+            assert!(sent.len() <= bytes as usize);
+            assert!(
+                whole == 4 || sent.len() == bytes as usize,
+                "a part tells that there is more"
+            );
+            assert_eq!(messages(&sent, magic).len(), whole);
+        }
+    }
+    let part = ask(&mut client, &limited(3, 500));
+    assert_eq!(messages(&records(&part), 1).len(), 3);
+}
+
+// If this failed, one partition would be read to its end before an old consumer saw anything of the next.
+#[test]
+fn every_partition_has_its_part() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    builder
+        .append(1000, Some(b"key"), Some(&[0; 900_000]), &[])
+        .unwrap();
+    let sent = builder.build().unwrap();
+    for _ in 0..12 {
+        for index in [0, 1] {
+            client.call(0, 9, produce("t", 1, &[(index, &sent)]));
+        }
+    }
+    for version in [0, 3] {
+        let fetch = Fetch {
+            partitions: vec![0, 1],
+            partition_bytes_max: 100 << 20,
+            ..old(version, 0)
+        };
+        let response = fetch.call(&mut client);
+        let sizes: Vec<_> = fetched(&response)
+            .iter()
+            .map(|part| records(part).len())
+            .collect();
+        assert!(
+            sizes.iter().all(|size| (3 << 20..5 << 20).contains(size)),
+            "{sizes:?}"
+        );
+    }
+}
+
+/// As a transaction coordinator has it written, to partition 0 of `t`.
+fn append_marker(dir: &Path) {
+    let config = |_: &str| LogConfig::default();
+    let cluster = Some("abcdefghijklmnopqrstug");
+    let logs = LogDir::open(&dir.join("logs"), 1, cluster, &config).unwrap();
+    let committed = EndTxnMarker {
+        committed: true,
+        coordinator_epoch: 0,
+    };
+    let mut marker = end_txn_marker(7, 0, committed, 1000).unwrap();
+    let log = &logs.get("t", 0).unwrap().log;
+    log.append_as_coordinator(&mut marker, 3, 1000).unwrap();
+    logs.close().unwrap();
+}
+
+// If this failed, an old consumer would take a marker for a record, or be sent zstd, which it cannot read.
+#[test]
+fn markers_are_left_out_and_zstd_is_refused() {
+    let server = TestServer::start(&[]);
+    write(&mut server.client(), Compression::None, &[b"one"]);
+    let dir = server.stop();
+    append_marker(dir.path());
+    let server = TestServer::start_in(dir, &[]);
+    let mut client = server.client();
+    write(&mut client, Compression::None, &[b"two"]);
+    let part = ask(&mut client, &old(2, 0));
+    let offsets: Vec<_> = messages(&records(&part), 1).iter().map(|m| m.0).collect();
+    assert_eq!(offsets, [0, 2]);
+    write(&mut client, Compression::Zstd, &[b"three"]);
+    let part = ask(&mut client, &old(2, 0));
+    assert_eq!(messages(&records(&part), 1).len(), 2);
+    for version in 0..4 {
+        let part = ask(&mut client, &old(version, 3));
+        assert_eq!(int(&part, "error_code"), 76);
+    }
+    server.wait_for_line("zstd");
+}
+
+// If this failed, `message.downconversion.enable=false` would not spare the broker the work.
+#[test]
+fn conversion_can_be_turned_off() {
+    let server = TestServer::start(&[("log.message.downconversion.enable", "false")]);
+    let mut client = server.client();
+    write(&mut client, Compression::None, &[b"one"]);
+    assert_eq!(int(&ask(&mut client, &old(3, 0)), "error_code"), 35);
+    assert_eq!(int(&ask(&mut client, &old(4, 0)), "error_code"), 0);
+    let config = common::properties(&[("message.downconversion.enable", "true")]);
+    let spec = PartitionSpec {
+        config,
+        ..partition("own", 0)
+    };
+    server.server.create_partition(&spec).unwrap();
+    let own = Fetch {
+        topic: "own",
+        ..old(3, 0)
+    };
+    assert_eq!(int(&ask(&mut client, &own), "error_code"), 0);
+}
+
+// If this failed, old consumers that do not read would fill the broker's memory.
+#[test]
+fn those_who_do_not_read_hold_up_their_like_only() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    for _ in 0..9 {
+        let mut builder = BatchBuilder::new(Compression::None, None);
+        builder
+            .append(1000, Some(b"key"), Some(&[0; 900_000]), &[])
+            .unwrap();
+        client.call(0, 9, produce("t", 1, &[(0, &builder.build().unwrap())]));
+    }
+    let all = Fetch {
+        partition_bytes_max: 100 << 20,
+        ..old(3, 0)
+    };
+    let mut silent: Vec<_> = (0..12).map(|_| server.client()).collect();
+    for silent in &mut silent {
+        silent.send(1, 3, all.message());
+    }
+    server.wait_for_requests(1, 12);
+    let part = ask(&mut client, &Fetch { version: 4, ..all });
+    assert!(records(&part).len() > 8_000_000);
+    // Whoever reads gets on, and with them who waited for room.
+    for silent in &mut silent {
+        let (_, response) = silent.receive(1, 3);
+        assert!(records(&fetched(&response)[0]).len() > 6_000_000);
+    }
+}
+
+fn list_segments(client: &mut Client, replica: i32, timestamp: i64, count: i32) -> (i64, Vec<i64>) {
+    let mut message = request(2);
+    message.set("replica_id", replica);
+    let topic = message.element("topics").with("name", "t");
+    let part = topic.element("partitions");
+    let part = part
+        .with("timestamp", timestamp)
+        .with("max_num_offsets", count);
+    message.push(
+        "topics",
+        topic.with("partitions", vec![Value::Struct(part)]),
+    );
+    let body = client.call(2, 0, message);
+    let topic = body.get("topics").unwrap().structs().next().unwrap();
+    let part = topic.get("partitions").unwrap().structs().next().unwrap();
+    let offsets = part.get("old_style_offsets").unwrap().as_array().unwrap();
+    let offsets = offsets
+        .iter()
+        .map(|offset| offset.as_i64().unwrap())
+        .collect();
+    (int(part, "error_code"), offsets)
+}
+
+// If this failed, clients of Kafka 0.8 and 0.9 could not find the beginning or the end.
+#[test]
+fn list_offsets_0_tells_where_segments_begin() {
+    let server = TestServer::start(&[("log.segment.bytes", "1000")]);
+    let mut client = server.client();
+    assert_eq!(list_segments(&mut client, -1, -1, 10), (0, vec![0]));
+    for _ in 0..3 {
+        write(&mut client, Compression::None, &[&[0; 700][..], &[0; 100]]);
+    }
+    for (timestamp, count, expected) in [
+        (-1, 1, &[6][..]),
+        (-1, 10, &[6, 4, 2, 0]),
+        (-1, 0, &[]),
+        (-2, 10, &[0]),
+        (i64::MAX, 2, &[6, 4]),
+        (0, 10, &[]),
+        (-7, 10, &[]),
+    ] {
+        let found = list_segments(&mut client, -1, timestamp, count);
+        assert_eq!(found, (0, expected.to_vec()), "{timestamp} {count}");
+    }
+    assert_eq!(list_segments(&mut client, -1, -1, -1).0, -1);
+}
