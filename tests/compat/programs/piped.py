@@ -1,4 +1,4 @@
-"""The ordinary programs of clients in other languages, behind a pipe: `Programs.java` and `franz-go/main.go`.
+"""The ordinary programs of clients in other languages, behind a pipe: `Programs.java`, `OldPrograms.java` and `franz-go/main.go`.
 
 A command is a line, its words apart by spaces:
 
@@ -27,7 +27,7 @@ from typing import IO
 from tests.compat.conftest import ROOT, missing, peer_jars
 from tests.compat.programs.records import Found, Record
 
-JAVA_SOURCE = Path(__file__).with_name("Programs.java")
+JAVA_SOURCES = Path(__file__).parent
 GO_MODULE = ROOT / "tests" / "compat" / "franz-go"
 GO_MINOR_MIN = 21
 """From 1.21 on Go brings the version that a go.mod names by itself."""
@@ -106,13 +106,14 @@ def _piped(command: Sequence[str]) -> Iterator[Piped]:
 
 
 @contextlib.contextmanager
-def java(peer: str) -> Iterator[Piped]:
-    """The Java client out of the jars in build/peers."""
+def java(peer: str, programs: str = "Programs") -> Iterator[Piped]:
+    """The Java client out of the jars in build/peers; `programs` is the class that is written for its version."""
     libs = peer_jars(peer, "javac")
     with tempfile.TemporaryDirectory() as classes:
-        _build(["javac", "-d", classes, "-cp", f"{libs}/*", str(JAVA_SOURCE)])
+        sources = [str(JAVA_SOURCES / f"{name}.java") for name in ("Piped", programs)]
+        _build(["javac", "-d", classes, "-cp", f"{libs}/*", *sources])
         with _piped(
-            ["java", "-Xmx384m", "-XX:+UseSerialGC", "-cp", f"{classes}:{libs}/*", "Programs"]
+            ["java", "-Xmx384m", "-XX:+UseSerialGC", "-cp", f"{classes}:{libs}/*", programs]
         ) as piped:
             yield piped
 

@@ -1,6 +1,6 @@
 """What the clients' programs write, and what a reader must have found.
 
-Record i is made of i alone, so that a program in any language makes the same ones (`Programs.java`, `franz-go/main.go`):
+Record i is made of i alone, so that a program in any language makes the same ones (`Piped.java`, `franz-go/main.go`):
 
     key      none when i mod 10 = 9, else "key-" and i mod 5003 in decimal
     value    none when i mod 100 = 50, else i as int64, big-endian, and then n bytes, the j-th of them (i + j) mod 256;

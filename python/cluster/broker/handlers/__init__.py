@@ -84,7 +84,7 @@ _MODULES: tuple[Handler, ...] = (
 
 HANDLERS: dict[int, Handler] = {module.API_KEY: module for module in _MODULES}
 
-ANSWERED_BY_THE_DATA_PLANE = ((0, 0, 11), (1, 4, 17), (2, 1, 9), (18, 0, 4), (23, 0, 4))
+ANSWERED_BY_THE_DATA_PLANE = ((0, 0, 11), (1, 0, 17), (2, 0, 9), (18, 0, 4), (23, 0, 4))
 """Produce, Fetch, ListOffsets, ApiVersions, OffsetForLeaderEpoch: key, first and last version."""
 
 
