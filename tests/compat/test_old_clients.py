@@ -96,7 +96,8 @@ def client_of() -> Iterator[Callable[[str], Client]]:
 def new_topic(server: str, name: str) -> str:
     """With one partition, so that record i has the offset i."""
     topic = name.replace(" ", "-")
-    AdminClient({"bootstrap.servers": server}).create_topics([NewTopic(topic, 1, 1)])[topic].result(TIMEOUT)
+    admin = AdminClient({"bootstrap.servers": server})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(TIMEOUT)
     return topic
 
 
