@@ -555,6 +555,56 @@ def test_a_fetch_is_answered_alike(filled: Both, name: str) -> None:
             fetched(filled, "read", version, *said, **known)
 
 
+def whole_messages(sent: bytes) -> bytes:
+    """Without what is behind the last: Apache Kafka fills up what it announced before it converted."""
+    end = 0
+    while len(sent) >= end + 12:
+        (size,) = struct.unpack_from(">i", sent, end + 8)
+        if len(sent) < end + 12 + size:
+            break
+        end += 12 + size
+    return sent[:end]
+
+
+def in_whole_messages(answer: Any) -> Any:
+    for topic in answer["responses"]:
+        for part in topic["partitions"]:
+            if part["records"] is not None:
+                part["records"] = whole_messages(part["records"])
+    return answer
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_an_old_fetch_is_answered_alike(filled: Both, name: str) -> None:
+    """Fetch 0 to 3: messages v0 and v1, byte by byte. Before version 3 Kafka sends no part of a message that is too large."""
+    parts, terms = ASKED[name]
+    said = [part for part in parts if not SINCE.keys() & part.keys()]
+    known = {field: value for field, value in terms.items() if field not in SINCE}
+    if len(said) < len(parts):
+        return
+    for version in range(4):
+        if version < 3:
+            known.pop("max_bytes", None)
+        for topic in ("read", "rolled"):
+            answers = filled.ask(FETCH, version, fetch(topic, *said, **known))
+            ours, apache = map(in_whole_messages, answers)
+            assert not differences(ours, apache), f"{topic}, version {version}"
+
+
+def test_old_clients_are_told_alike_of_what_they_cannot_have(both: Both) -> None:
+    for peer in both.peers:
+        peer.create("unconverted", {"message.downconversion.enable": "false"})
+        peer.create("zstd", {"compression.type": "zstd"})
+    for topic in ("unconverted", "zstd"):
+        both.same(PRODUCE, 9, produce(topic, GOOD))
+        for version in (0, 1, 2, 3, 4):
+            ours, apache = both.ask(FETCH, version, fetch(topic))
+            if version < 4 or topic == "zstd":
+                assert not differences(ours, apache), f"{topic}, version {version}"
+                assert isinstance(ours, dict)
+                assert ours["responses"][0]["partitions"][0]["error_code"] != 0
+
+
 def test_topics_nobody_has_are_answered_alike(filled: Both) -> None:
     filled.same(FETCH, 12, fetch("nowhere"))
     filled.same(FETCH, 17, fetch(bytes(range(16))))
@@ -682,6 +732,18 @@ def test_offsets_are_listed_alike(timed: Both, when: int) -> None:
         if version >= 4:
             for epoch in (0, 3):
                 timed.same(LIST_OFFSETS, version, listing("times", when, epoch=epoch))
+
+
+@pytest.mark.parametrize("when", [-1, -2, -7, 0, 1 << 60])
+def test_segments_are_listed_alike(filled: Both, timed: Both, when: int) -> None:
+    """ListOffsets 0, whose times are those at which files were written."""
+    for topic in ("rolled", "times", "empty", "nowhere"):
+        for replica in (-1, -2, 5):
+            for count in (-1, 0, 1, 3, 100):
+                body = listing(topic, when, when, replica_id=replica)
+                for part in body["topics"][0]["partitions"]:
+                    part["max_num_offsets"] = count
+                timed.same(LIST_OFFSETS, 0, body)
 
 
 def test_a_partition_listed_twice_is_refused_alike(timed: Both) -> None:

@@ -140,7 +140,7 @@ fn every_partition_has_its_part() {
             client.call(0, 9, produce("t", 1, &[(index, &sent)]));
         }
     }
-    for version in [0, 3] {
+    for version in 0..3 {
         let fetch = Fetch {
             partitions: vec![0, 1],
             partition_bytes_max: 100 << 20,

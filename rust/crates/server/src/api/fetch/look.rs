@@ -181,18 +181,13 @@ impl Terms {
         let mut nothing_yet = true;
         let mut others = wanted.len() as u64;
         let look = |wanted: &Wanted| {
-            // Clients that know no batches always ask for all partitions in one order: each has its part.
-            let part = if old::is_old(self.version) {
-                left / others.max(1)
+            // Clients before KIP-74 always ask for all partitions in one order: each has its part.
+            let (part, min_one) = if old::has_hard_limit(self.version) {
+                (left / others.max(1), left > 0)
             } else {
-                left
+                (left, nothing_yet)
             };
             others -= 1;
-            let min_one = if old::has_hard_limit(self.version) {
-                left > 0
-            } else {
-                nothing_yet
-            };
             let look = self.look_at(shared, wanted, part, min_one);
             if let Ok(Found {
                 slice: Some(slice), ..
