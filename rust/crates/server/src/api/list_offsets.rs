@@ -147,10 +147,11 @@ fn find_segments(
     topic: &str,
     request: &Struct,
 ) -> Result<Vec<i64>, ErrorCode> {
+    let timestamp = request.int64("timestamp");
+    check_version(timestamp, terms.version)?;
     let (place, _) = locate(shared, terms, topic, request)?;
     let count = usize::try_from(request.int32("max_num_offsets"))
         .map_err(|_| ErrorCode::UNKNOWN_SERVER_ERROR)?;
-    let timestamp = request.int64("timestamp");
     let found = tokio::task::block_in_place(|| {
         shared.registry.read(&place, |log| match timestamp {
             LATEST => log.segment_starts(i64::MAX, now_ms(), count),
@@ -192,7 +193,7 @@ fn check_version(timestamp: i64, version: i16) -> Result<(), ErrorCode> {
         EARLIEST_LOCAL => 8,
         LATEST_TIERED => 9,
         i64::MIN..LATEST_TIERED => i16::MAX,
-        _ => 1,
+        _ => 0,
     };
     if version < since {
         Err(ErrorCode::UNSUPPORTED_VERSION)
