@@ -334,11 +334,14 @@ fn fill_refused(entry: &mut Struct, version: i16, refused: &Refused) {
         .set("log_start_offset", -1i64)
         .set("preferred_read_replica", -1);
     // Kafka has three ways to say that there is nothing.
-    let uncompressible = refused.code == ErrorCode::UNSUPPORTED_COMPRESSION_TYPE;
-    if !refused.is_unknown() && !uncompressible {
+    let is_beyond_client = matches!(
+        refused.code,
+        ErrorCode::UNSUPPORTED_COMPRESSION_TYPE | ErrorCode::UNSUPPORTED_VERSION
+    );
+    if !refused.is_unknown() && !is_beyond_client {
         entry.set("aborted_transactions", Value::Null);
     }
-    if !uncompressible {
+    if !is_beyond_client {
         entry.set("records", Bytes::new());
     }
     if let (Some(leader), LEADER_SINCE..) = (refused.leader, version) {
