@@ -2,14 +2,11 @@ import java.io.DataOutputStream;
 import java.io.IOException;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.atomic.AtomicReference;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
-import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
-import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /** The ordinary programs of the Java client before 0.11, which knows no headers. */
 public final class OldPrograms implements Piped.Programs {
@@ -21,20 +18,9 @@ public final class OldPrograms implements Piped.Programs {
 
     @Override
     public void produce(String server, String topic, String codec, String acks, int count) throws Exception {
-        var failed = new AtomicReference<Exception>();
-        Map<String, Object> settings = Map.of("bootstrap.servers", server, "compression.type", codec, "acks", acks);
-        try (var producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
-            for (int index = 0; index < count; index++) {
-                producer.send(new ProducerRecord<>(topic, Piped.key(index), Piped.value(index)), (where, error) -> {
-                    if (error != null) {
-                        failed.set(error);
-                    }
-                });
-            }
-        }
-        if (failed.get() != null) {
-            throw failed.get();
-        }
+        Piped.produce(
+                server, codec, acks, count,
+                index -> new ProducerRecord<>(topic, Piped.key(index), Piped.value(index)));
     }
 
     @Override

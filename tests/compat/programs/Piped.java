@@ -6,6 +6,12 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.util.Map;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.IntFunction;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /** What every version of the Java client shares: the pipe, described in piped.py, and the records, described in records.py. */
 final class Piped {
@@ -31,6 +37,26 @@ final class Piped {
             }
             out.writeInt(0);
             out.flush();
+        }
+    }
+
+    /** Sends the first `count` records; returns when all are delivered. */
+    static void produce(
+            String server, String codec, String acks, int count, IntFunction<ProducerRecord<byte[], byte[]>> record)
+            throws Exception {
+        var failed = new AtomicReference<Exception>();
+        Map<String, Object> settings = Map.of("bootstrap.servers", server, "compression.type", codec, "acks", acks);
+        try (var producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
+            for (int index = 0; index < count; index++) {
+                producer.send(record.apply(index), (where, error) -> {
+                    if (error != null) {
+                        failed.set(error);
+                    }
+                });
+            }
+        }
+        if (failed.get() != null) {
+            throw failed.get();
         }
     }
 

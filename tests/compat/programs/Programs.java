@@ -3,16 +3,13 @@ import java.io.IOException;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.atomic.AtomicReference;
 import java.util.stream.Stream;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
-import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
-import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /** The Java client's ordinary programs. */
 public final class Programs implements Piped.Programs {
@@ -24,20 +21,7 @@ public final class Programs implements Piped.Programs {
 
     @Override
     public void produce(String server, String topic, String codec, String acks, int count) throws Exception {
-        var failed = new AtomicReference<Exception>();
-        Map<String, Object> settings = Map.of("bootstrap.servers", server, "compression.type", codec, "acks", acks);
-        try (var producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
-            for (int index = 0; index < count; index++) {
-                producer.send(record(topic, index), (where, error) -> {
-                    if (error != null) {
-                        failed.set(error);
-                    }
-                });
-            }
-        }
-        if (failed.get() != null) {
-            throw failed.get();
-        }
+        Piped.produce(server, codec, acks, count, index -> record(topic, index));
     }
 
     @Override
