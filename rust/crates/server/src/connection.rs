@@ -10,13 +10,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::AsyncRead;
 use tokio::sync::watch;
 use tokio::task::coop::consume_budget;
 use tokio::time::{sleep, timeout};
 
 use logcore_protocol::{RequestHeader, Str};
 
-use crate::api::{Outcome, native_versions, produce};
+use crate::api::{Outcome, produce};
 use crate::connection_quotas::Seat;
 use crate::control::ConnectionInfo;
 use crate::dispatch::{Answered, Dispatch};
@@ -33,7 +34,7 @@ use crate::vigil::{Pace, at_once};
 
 /// How long a connection keeps a large buffer while nothing comes.
 const KEEP_BUFFER: Duration = Duration::from_secs(10);
-/// How long a peer that will send nothing more is still waited for by what Python does: it may want to read the answer.
+/// How long a request goes on whose peer has closed its side: it may only have nothing more to send, and want to read.
 const HALF_CLOSED_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a stopping server waits for a client to take the answers it was just sent.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -224,7 +225,7 @@ impl<T: Transport> Connection<'_, T> {
             }
             match done {
                 Some(answered) => answered,
-                None => unless_closed(&self.transport, key, work).await?,
+                None => unless_closed(&self.transport, work).await?,
             }
         };
         if let Some(memory) = memory {
@@ -282,7 +283,6 @@ impl<T: Transport> Connection<'_, T> {
 /// Does what has to wait, as long as there is somebody to answer.
 async fn unless_closed<R>(
     transport: &impl Transport,
-    key: i16,
     mut work: Pin<&mut impl Future<Output = R>>,
 ) -> Result<R, End> {
     tokio::select! {
@@ -290,11 +290,9 @@ async fn unless_closed<R>(
         done = &mut work => return Ok(done),
         () = transport.closed() => {}
     }
-    let patience = match native_versions(key) {
-        Some(_) => Duration::ZERO,
-        None => HALF_CLOSED_PATIENCE,
-    };
-    timeout(patience, work).await.map_err(|_| End::Quiet)
+    timeout(HALF_CLOSED_PATIENCE, work)
+        .await
+        .map_err(|_| End::Quiet)
 }
 
 /// Accounts for a request, whose frame had so many bytes, and has its response tell for how long its client is not heard.
@@ -323,24 +321,36 @@ fn settle(
 /// The next frame, or the end of patience: a peer may be silent for the time the configuration grants.
 async fn read(
     (reader, outgoing): (&mut FrameReader, &mut Outgoing),
-    transport: &mut impl Transport,
+    stream: &mut (impl AsyncRead + Unpin),
     patience: Option<Duration>,
 ) -> Result<Frame, End> {
     let patience = patience.unwrap_or(Duration::MAX);
-    let keep = patience.min(KEEP_BUFFER);
-    let mut frame = timeout(keep, reader.next(transport)).await;
-    if frame.is_err() && keep < patience {
+    let mut silent = Duration::ZERO;
+    let mut step = patience.min(KEEP_BUFFER);
+    loop {
+        let before = reader.received();
+        if let Ok(frame) = timeout(step, reader.next(stream)).await {
+            return frame.map_err(ended);
+        }
+        silent = if reader.received() == before {
+            silent + step
+        } else {
+            Duration::ZERO
+        };
+        if silent >= patience {
+            break;
+        }
         reader.shrink();
         outgoing.shrink();
-        frame = timeout(patience - keep, reader.next(transport)).await;
+        step = patience - silent;
     }
-    match frame {
-        Ok(frame) => frame.map_err(ended),
-        Err(_) if reader.has_bytes() => Err(End::Refused(
-            "a frame was begun but did not arrive within connections.max.idle.ms".to_owned(),
-        )),
-        Err(_) => Err(End::Idle),
+    if reader.has_bytes() {
+        return Err(End::Refused(
+            "a frame was begun, and nothing more of it came within connections.max.idle.ms"
+                .to_owned(),
+        ));
     }
+    Err(End::Idle)
 }
 
 impl From<Unsent> for End {
@@ -349,7 +359,7 @@ impl From<Unsent> for End {
             Unsent::Io(error) if is_gone(&error) => Self::Quiet,
             Unsent::Io(error) => Self::Refused(format!("cannot send a response: {error}")),
             Unsent::NotRead => Self::Refused(
-                "the peer did not read its response within connections.max.idle.ms".to_owned(),
+                "the peer read nothing of its response within connections.max.idle.ms".to_owned(),
             ),
         }
     }
@@ -372,4 +382,38 @@ fn is_gone(error: &std::io::Error) -> bool {
         error.kind(),
         BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | TimedOut
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+    use crate::memory::RequestMemory;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    // If this failed, a client on a slow line would be cut off in the middle of a request, or a silent one would be kept.
+    #[tokio::test(start_paused = true)]
+    async fn a_frame_may_take_its_time_as_long_as_something_comes() {
+        let memory = Arc::new(RequestMemory::new(None, 1 << 20));
+        let mut reader = FrameReader::new(1 << 20, memory);
+        let mut outgoing = Outgoing::default();
+        let (mut peer, mut stream) = tokio::io::duplex(64);
+        let dripping = async {
+            for byte in [0, 0, 0, 3, b'a', b'b', b'c'] {
+                sleep(PATIENCE * 4 / 5).await;
+                peer.write_all(&[byte]).await.unwrap();
+            }
+        };
+        let buffers = (&mut reader, &mut outgoing);
+        let (frame, ()) = tokio::join!(read(buffers, &mut stream, Some(PATIENCE)), dripping);
+        assert_eq!(&frame.ok().unwrap().bytes[..], b"abc");
+        peer.write_all(&[0]).await.unwrap();
+        let begun = tokio::time::Instant::now();
+        let buffers = (&mut reader, &mut outgoing);
+        let end = read(buffers, &mut stream, Some(PATIENCE)).await;
+        assert!(matches!(end, Err(End::Refused(_))));
+        assert!((PATIENCE..=2 * PATIENCE).contains(&begun.elapsed()));
+    }
 }

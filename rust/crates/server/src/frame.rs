@@ -79,6 +79,8 @@ pub(crate) struct FrameReader {
     charge: Charge,
     /// Of the frame that is on its way, if it is counted.
     progress: Option<Progress>,
+    /// Bytes that came so far.
+    received: u64,
     /// What the next read may bring before it is known how long the frame is.
     ahead: usize,
     limit: usize,
@@ -93,6 +95,7 @@ impl FrameReader {
             buffer: BytesMut::new(),
             charge: Charge::default(),
             progress: None,
+            received: 0,
             ahead: READ_CHUNK,
             limit,
             memory,
@@ -131,6 +134,7 @@ impl FrameReader {
             if read == 0 {
                 return Err(FrameError::Truncated { missing });
             }
+            self.received += read as u64;
             if most > missing {
                 self.learn(read, most);
             }
@@ -148,6 +152,7 @@ impl FrameReader {
             let read = stream.read(&mut first).await?;
             self.buffer.reserve(SMALL_BUFFER);
             self.buffer.extend_from_slice(&first[..read]);
+            self.received += read as u64;
             return Ok(read);
         }
         if !self.has_room_ahead() {
@@ -157,6 +162,7 @@ impl FrameReader {
         let most = self.room_ahead();
         let mut chunk = (&mut self.buffer).limit(most);
         let read = stream.read_buf(&mut chunk).await?;
+        self.received += read as u64;
         self.learn(read, most);
         Ok(read)
     }
@@ -257,6 +263,11 @@ impl FrameReader {
     pub(crate) fn has_frame(&self) -> bool {
         let length = self.buffer.len().checked_sub(SIZE_PREFIX);
         length.is_some_and(|read| self.length().map_or(true, |length| length <= read))
+    }
+
+    /// How many bytes came so far.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
     }
 
     /// Whether a frame, or a part of one, has been read already.

@@ -5,10 +5,13 @@
 //! for anything, and once the first has been here for [`LONGEST`]: nothing waits longer but by the work on one request more.
 //! Owned by the connection's task.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep};
 
 use crate::metrics::{ErrorCounts, Stages};
 use crate::response::Response;
@@ -31,7 +34,7 @@ const KEPT_RESPONSES: usize = 8;
 pub(crate) enum Unsent {
     /// The socket's error.
     Io(io::Error),
-    /// The peer did not read within `connections.max.idle.ms`.
+    /// The peer read nothing within `connections.max.idle.ms`.
     NotRead,
 }
 
@@ -105,8 +108,8 @@ impl Outgoing {
             }
         };
         let sent = match shared.config.connection_idle_max {
-            Some(patience) => timeout(patience, sending).await,
-            None => Ok(sending.await),
+            Some(patience) => while_it_moves(patience, sending).await,
+            None => Some(sending.await),
         };
         for (mut stages, errors) in self.requests.drain(..) {
             stages.sent();
@@ -116,6 +119,60 @@ impl Outgoing {
         self.bytes.clear();
         self.bytes.shrink_to(KEPT);
         self.requests.shrink_to(KEPT_RESPONSES);
-        sent.map_err(|_| Unsent::NotRead)?.map_err(Unsent::Io)
+        sent.ok_or(Unsent::NotRead)?.map_err(Unsent::Io)
+    }
+}
+
+/// Work that waits for nothing but its peer, to its end; `None` when nothing moved for so long, or up to twice as long. It is
+/// woken when the peer has taken something.
+async fn while_it_moves<F: Future>(patience: Duration, work: F) -> Option<F::Output> {
+    let mut work = pin!(work);
+    let mut rest = pin!(sleep(patience));
+    let (mut is_first, mut moved) = (true, false);
+    poll_fn(|context| {
+        if let Poll::Ready(done) = work.as_mut().poll(context) {
+            return Poll::Ready(Some(done));
+        }
+        let mut expired = false;
+        while rest.as_mut().poll(context).is_ready() {
+            if expired || !moved {
+                return Poll::Ready(None);
+            }
+            (expired, moved) = (true, false);
+            rest.as_mut().reset(Instant::now() + patience);
+        }
+        moved |= !is_first && !expired;
+        is_first = false;
+        Poll::Pending
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    // If this failed, a consumer on a slow line would be cut off in the middle of a large response, or one that reads nothing
+    // would keep its response, and the memory or files it is in.
+    #[tokio::test(start_paused = true)]
+    async fn a_response_may_take_its_time_as_long_as_it_is_read() {
+        let (mut server, mut peer) = tokio::io::duplex(10);
+        let sending = while_it_moves(PATIENCE, server.write_all(&[7; 100]));
+        let reading = async {
+            for _ in 0..9 {
+                sleep(PATIENCE * 4 / 5).await;
+                peer.read_exact(&mut [0; 10]).await.unwrap();
+            }
+        };
+        let (sent, ()) = tokio::join!(sending, reading);
+        sent.unwrap().unwrap();
+        let begun = Instant::now();
+        let sent = while_it_moves(PATIENCE, server.write_all(&[7; 100])).await;
+        assert!(sent.is_none());
+        assert!((PATIENCE..3 * PATIENCE).contains(&begun.elapsed()));
     }
 }

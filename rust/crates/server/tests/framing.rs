@@ -181,7 +181,7 @@ fn a_peer_that_does_not_read_is_closed() {
     // More than both kernels' buffers have room for.
     let fetch = deaf.frame(1, 12, Fetch::default().message());
     deaf.send_raw(&fetch.repeat(50));
-    server.wait_for_line("did not read its response");
+    server.wait_for_line("read nothing of its response");
     server.client().call(18, 0, request(18));
 }
 
