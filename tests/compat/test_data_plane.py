@@ -527,6 +527,18 @@ ASKED: dict[str, tuple[tuple[Message, ...], Message]] = {
         {"replica_id": 5, "replica_state": {"replica_id": 5, "replica_epoch": -1}},
     ),
     "as a tool": ((), {"replica_id": -2, "replica_state": {"replica_id": -2, "replica_epoch": -1}}),
+    "as a tool that wants what is committed": (
+        (),
+        {
+            "replica_id": -2,
+            "replica_state": {"replica_id": -2, "replica_epoch": -1},
+            "isolation_level": 1,
+        },
+    ),
+    "one partition more than once": (
+        ({"fetch_offset": 99}, {"partition": 1}, {"fetch_offset": 4}, {"partition": 1, "fetch_offset": 6}),
+        {},
+    ),
     "a rack": ((), {"rack_id": "somewhere"}),
     "a log that agrees": (({"last_fetched_epoch": 0, "fetch_offset": 4},), {}),
     "a log that is longer": (({"last_fetched_epoch": 0, "fetch_offset": 14},), {"isolation_level": 1}),

@@ -3,7 +3,8 @@
 //! Owns the bounded cache of sessions and their rules; knows nothing of logs or bytes. Called from connection tasks; one lock
 //! for the cache, held for no I/O. A session not used for [`STALE_AFTER`] gives way to a new one, as does a smaller session
 //! that is no longer young, and a consumer's to a follower's whatever its age; otherwise the newcomer gets none and sends full
-//! requests, which is always correct.
+//! requests, which is always correct. So it is when all sessions together have [`PARTITIONS_PER_SLOT`] times as many partitions
+//! as there may be sessions, which Kafka has no limit for.
 //! Source: `FetchSession`, `FetchManager`. A crash loses all sessions; clients are told so and send a full request.
 
 use std::collections::HashMap;
@@ -18,6 +19,8 @@ use crate::registry::TopicRef;
 
 /// How long a session must be unused, or old, to be evicted (`FetchSessionCache`'s two minutes).
 const STALE_AFTER: Duration = Duration::from_secs(120);
+/// How many partitions a session may have when all have as many.
+const PARTITIONS_PER_SLOT: usize = 200;
 /// The id of no session.
 pub(crate) const NO_SESSION: i32 = 0;
 /// The epoch of a full request that asks for a session.
@@ -160,11 +163,20 @@ impl FetchSessions {
         if session.uses_topic_ids != request.uses_topic_ids {
             return Err(ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR);
         }
+        let before = session.partitions.len();
         session.update(request.wanted, request.forgotten);
-        if session.partitions.is_empty() {
+        let count = session.partitions.len();
+        if count > before && self.has_too_many(&sessions, 0) {
+            sessions.remove(&request.id);
+            return Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
+        }
+        if count == 0 {
             sessions.remove(&request.id);
             return Ok(Context::Sessionless(Vec::new()));
         }
+        let session = sessions
+            .get_mut(&request.id)
+            .ok_or(ErrorCode::FETCH_SESSION_ID_NOT_FOUND)?;
         session.epoch = next_epoch(session.epoch);
         session.used = Instant::now();
         Ok(Context::Incremental {
@@ -236,8 +248,13 @@ impl FetchSessions {
         let now = Instant::now();
         let mut sessions = self.sessions.lock();
         let value = (is_follower, wanted.len());
-        if sessions.len() >= self.slots && !evict(&mut sessions, value, now) {
+        if wanted.len() > self.partitions_max() {
             return NO_SESSION;
+        }
+        while sessions.len() >= self.slots || self.has_too_many(&sessions, wanted.len()) {
+            if !evict(&mut sessions, value, now) {
+                return NO_SESSION;
+            }
         }
         let partitions = wanted.iter().zip(told).map(|(wanted, told)| Cached {
             wanted: Wanted {
@@ -262,6 +279,16 @@ impl FetchSessions {
         let id = self.new_id(&sessions);
         sessions.insert(id, session);
         id
+    }
+
+    fn partitions_max(&self) -> usize {
+        self.slots.saturating_mul(PARTITIONS_PER_SLOT)
+    }
+
+    /// Whether all sessions and so many partitions more are too many.
+    fn has_too_many(&self, sessions: &HashMap<i32, Session>, more: usize) -> bool {
+        let all = sessions.values().map(|session| session.partitions.len());
+        all.sum::<usize>() + more > self.partitions_max()
     }
 
     /// A positive number that no session has and nobody can guess.

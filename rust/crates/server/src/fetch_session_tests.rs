@@ -181,3 +181,29 @@ fn a_followers_session_is_worth_more_than_a_consumers() {
     assert_eq!(ask(false, &["a", "b"]), NO_SESSION);
     assert!(sessions.begin(request(follower, 1, vec![])).is_ok());
 }
+
+// If this failed, clients could fill the memory with partitions they say they want.
+#[test]
+fn all_sessions_together_have_so_many_partitions() {
+    let sessions = FetchSessions::new(2);
+    let many = |count: usize| -> Vec<Wanted> {
+        let names = (0..count).map(|number| number.to_string());
+        names.map(|name| wanted(&name, 0)).collect()
+    };
+    let open = |count| {
+        let told = vec![quiet(5); count];
+        let context = sessions.begin(request(0, 0, many(count))).unwrap();
+        sessions.finish(&context, false, false, &told).unwrap().0
+    };
+    assert_eq!(open(2 * PARTITIONS_PER_SLOT + 1), NO_SESSION);
+    let first = open(PARTITIONS_PER_SLOT + 1);
+    assert_ne!(first, NO_SESSION);
+    assert_eq!(open(PARTITIONS_PER_SLOT), NO_SESSION);
+    let second = open(PARTITIONS_PER_SLOT - 1);
+    assert_ne!(second, NO_SESSION);
+    // One that grows beyond is told to begin again.
+    let grown = sessions.begin(request(first, 1, vec![wanted("one more", 0)]));
+    assert_eq!(grown.unwrap_err(), ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
+    assert_eq!(sessions.len(), 1);
+    assert!(sessions.begin(request(second, 1, many(1))).is_ok());
+}

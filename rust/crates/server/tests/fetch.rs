@@ -541,3 +541,19 @@ fn a_topic_is_given_an_id() {
     let unknown_topic_id = 100;
     assert_eq!(int(&fetched(&body)[0], "error_code"), unknown_topic_id);
 }
+
+// If this failed, a client that has nothing more to send would not get what it waits for.
+#[test]
+fn a_half_closed_client_gets_its_answer() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let poll = Fetch {
+        wait_ms: 200,
+        ..Fetch::default()
+    };
+    client.send(1, poll.version, poll.message());
+    client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let (_, response) = client.receive(1, poll.version);
+    assert_eq!(int(&fetched(&response)[0], "error_code"), 0);
+    assert!(client.is_closed());
+}

@@ -167,6 +167,7 @@ fn a_long_poll_waits_in_the_purgatory() {
     });
     producer.call(0, 9, produce("t", 1, &[(0, &batch(&[b"a"]))]));
     poller.receive(1, 12);
+    measured(&server, &mut producer);
     let seen = measured(&server, &mut poller);
     assert_eq!(gauge(&seen, "delayed_fetches"), 0.0);
     assert_eq!(times(&seen, "Fetch", "RemoteTimeMs"), (1, 1));

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use logcore_records::Compression;
 use logcore_storage::{AbortedTxn, Log, LogSlice, StorageError};
 
-use super::old;
+use super::{at_leisure, old};
 use crate::codes::ErrorCode;
 use crate::fetch_session::Wanted;
 use crate::metrics::Stages;
@@ -15,7 +15,7 @@ use crate::purgatory::{HasWaitingRoom, Looked, Wait};
 use crate::registry::{Leadership, Partition, TopicRef};
 use crate::shared::Shared;
 
-/// The replica id of a consumer. Whoever has another, a replica or a tool, may read above the high watermark.
+/// The replica id of a consumer. Tools have other negative ones; only a replica may read above the high watermark.
 pub(super) const CONSUMER: i32 = -1;
 
 /// The first versions that may read from a follower (KIP-392), and that know zstd (KIP-110).
@@ -177,6 +177,10 @@ impl Terms {
     }
 
     fn look(&self, shared: &Shared, wanted: &[Wanted]) -> Vec<Look> {
+        at_leisure(wanted.len(), || self.look_at_each(shared, wanted))
+    }
+
+    fn look_at_each(&self, shared: &Shared, wanted: &[Wanted]) -> Vec<Look> {
         let mut left = self.bytes_max;
         let mut nothing_yet = true;
         let mut others = wanted.len() as u64;
@@ -260,8 +264,7 @@ impl Terms {
     /// Whether this server may answer: consumers since version 11 also read from followers, all others from the leader.
     fn check(&self, shared: &Shared, place: &Partition, wanted: &Wanted) -> Result<(), Refused> {
         let epoch = wanted.current_leader_epoch;
-        let from_leader =
-            self.is_follower() || (self.replica_id == CONSUMER && self.version < FOLLOWERS_SINCE);
+        let from_leader = self.is_follower() || self.version < FOLLOWERS_SINCE;
         let served = if from_leader {
             place.lead(shared.node_id, epoch)
         } else {
@@ -296,10 +299,10 @@ impl Terms {
     ) -> Look {
         let log = &place.log;
         let (high_watermark, last_stable_offset) = (log.high_watermark(), log.last_stable_offset());
-        let upper_bound = match (self.replica_id, self.committed) {
-            (CONSUMER, true) => last_stable_offset,
-            (CONSUMER, false) => high_watermark,
-            _ => log.log_end_offset(),
+        let upper_bound = match (self.is_follower(), self.committed) {
+            (true, _) => log.log_end_offset(),
+            (false, true) => last_stable_offset,
+            (false, false) => high_watermark,
         };
         let bytes_max = wanted.bytes_max.min(left);
         let slice = log
@@ -308,7 +311,7 @@ impl Terms {
         // A part of one batch is of no use to anybody.
         let slice =
             Some(slice).filter(|slice| !slice.is_empty() && slice.len >= slice.first_batch_len);
-        let committed = self.committed && self.replica_id == CONSUMER;
+        let committed = self.committed && !self.is_follower();
         let aborted = match &slice {
             Some(slice) if committed => {
                 let aborted = aborted_in(log, wanted.offset, slice);

@@ -8,12 +8,15 @@
 mod look;
 mod old;
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::block_in_place;
 
 use logcore_protocol::{RequestHeader, Struct, Value};
 use logcore_storage::LogSlice;
@@ -31,6 +34,9 @@ use crate::shared::Shared;
 
 pub(crate) const KEY: i16 = 1;
 pub(crate) const VERSIONS: RangeInclusive<i16> = 0..=17;
+
+/// A request with more partitions takes its time.
+const MANY: usize = 500;
 
 /// The first versions with topic ids, with the replica's id in a structure, and with the leader's identity in errors.
 const TOPIC_IDS_SINCE: i16 = 13;
@@ -64,28 +70,41 @@ pub(crate) async fn handle(
     // A long poll may wait for minutes: it keeps nothing of the frame.
     drop(message);
     let uses_topic_ids = session.uses_topic_ids;
-    let context = match shared.sessions.begin(session) {
+    let many = session.wanted.len();
+    let context = match at_leisure(many, || shared.sessions.begin(session)) {
         Ok(context) => context,
         Err(code) => return answer_error(header, code, NO_SESSION),
     };
     stages.from_follower = is_follower;
-    let mut looks = terms.look_or_wait(shared, context.wanted(), stages).await;
+    let wanted = context.wanted();
+    let mut looks = terms.look_or_wait(shared, wanted, stages).await;
     if !is_follower && !meter.fetched(size(&looks)) {
         let session = shared.sessions.still(&context);
         return answer_throttled(header, session, context.session_id());
     }
-    count(shared, &terms, context.wanted(), &looks);
-    let told: Vec<Told<'_>> = looks.iter().map(tell).collect();
-    match shared
-        .sessions
-        .finish(&context, uses_topic_ids, is_follower, &told)
-    {
+    let finished = at_leisure(wanted.len(), || {
+        count(shared, &terms, wanted, &looks);
+        let told: Vec<Told<'_>> = looks.iter().map(tell).collect();
+        let sessions = &shared.sessions;
+        sessions.finish(&context, uses_topic_ids, is_follower, &told)
+    });
+    match finished {
         Ok((id, must)) => {
-            let wanted = context.wanted();
             let held = old::convert(shared, terms.version, wanted, &mut looks).await;
-            answer(header, id, wanted, looks, &must, held)
+            at_leisure(wanted.len(), || {
+                answer(header, id, wanted, looks, &must, held)
+            })
         }
         Err(code) => answer_error(header, code, context.session_id()),
+    }
+}
+
+/// Does something with so many partitions. With many it takes milliseconds: the thread's other connections move first.
+fn at_leisure<R>(partitions: usize, work: impl FnOnce() -> R) -> R {
+    if partitions > MANY {
+        block_in_place(work)
+    } else {
+        work()
     }
 }
 
@@ -144,9 +163,28 @@ fn parse_session(version: i16, request: &Struct) -> SessionRequest {
         id: request.int32("session_id"),
         epoch: request.int32("session_epoch"),
         uses_topic_ids,
-        wanted,
+        wanted: once_each(wanted),
         forgotten,
     }
+}
+
+/// Of a partition that is named more than once what is said last, where it is named first (`FetchRequest.fetchData`).
+fn once_each(wanted: Vec<Wanted>) -> Vec<Wanted> {
+    if wanted.len() < 2 {
+        return wanted;
+    }
+    let mut places = HashMap::with_capacity(wanted.len());
+    let mut kept: Vec<Wanted> = Vec::with_capacity(wanted.len());
+    for wanted in wanted {
+        match places.entry((wanted.topic.clone(), wanted.index)) {
+            Entry::Occupied(place) => kept[*place.get()] = wanted,
+            Entry::Vacant(place) => {
+                place.insert(kept.len());
+                kept.push(wanted);
+            }
+        }
+    }
+    kept
 }
 
 /// A size or time that makes no sense below zero.
