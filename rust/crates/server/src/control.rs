@@ -64,8 +64,8 @@ pub struct ControlRequest {
     /// When its handler began.
     begun: Option<Instant>,
     answer: Option<oneshot::Sender<(Answer, Crossing)>>,
-    /// The memory of its frame and of its body, which the handler has until it is done.
-    _memory: (Charge, Held),
+    /// The memory of its frame and of its body, which the handler has until it is done, or waits for others to come.
+    memory: (Charge, Held),
 }
 
 /// What becomes of a request.
@@ -98,15 +98,18 @@ impl ControlRequest {
             begun: None,
             answer: Some(answer),
             taken: Instant::now(),
-            _memory: memory,
+            memory,
         };
         (request, receiver)
     }
 
     /// The decoded body, which shares the request's buffers. Whoever takes it begins to handle the request, and is the only
-    /// one who has it: a copy would be as large again.
+    /// one who has it: a copy would be as large again. What a member brings is its group's from then on.
     pub fn take_body(&mut self) -> Value {
         self.begun.get_or_insert_with(Instant::now);
+        if WAITING_APIS.contains(&self.header.api_key) {
+            self.memory = Default::default();
+        }
         std::mem::take(&mut self.body)
     }
 

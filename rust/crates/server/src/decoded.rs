@@ -6,8 +6,8 @@
 //! quarter is for what Rust answers: no fetch waits until Python is done with something large.
 //!
 //! One that needs more than there is closes its connection. One that needs more than is left waits before it is decoded;
-//! it keeps its frame, and the lane, if it is there: what it waits for comes back from requests that wait for no
-//! frame's memory, but for those of a group's members, which wait no longer than their group does.
+//! it keeps its frame, and the lane, if it is there: what it waits for comes back from requests that wait for nobody. Those of a
+//! group's members may wait for others to come; they have given it back by then.
 //!
 //! Requests of few values are not counted, and are decoded in one go. Called from connection tasks; a crash leaves nothing.
 

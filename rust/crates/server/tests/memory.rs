@@ -72,15 +72,17 @@ impl Watch {
 }
 
 /// 8 MiB for requests of at most 2 MiB. The kernel's buffers are small, so what is not read is not sent.
+const LIMITS: [(&str, &str); 6] = [
+    ("queued.max.request.bytes", "8388608"),
+    ("socket.request.max.bytes", "2097152"),
+    ("message.max.bytes", "2097152"),
+    ("socket.receive.buffer.bytes", "65536"),
+    ("socket.send.buffer.bytes", "65536"),
+    ("socket.listen.backlog.size", "1000"),
+];
+
 fn server() -> TestServer {
-    TestServer::start(&[
-        ("queued.max.request.bytes", "8388608"),
-        ("socket.request.max.bytes", "2097152"),
-        ("message.max.bytes", "2097152"),
-        ("socket.receive.buffer.bytes", "65536"),
-        ("socket.send.buffer.bytes", "65536"),
-        ("socket.listen.backlog.size", "1000"),
-    ])
+    TestServer::start(&LIMITS)
 }
 
 fn limit_files(least: u64) {
@@ -301,6 +303,31 @@ fn decoded_requests_share_what_there_is() {
         "{CLIENTS} requests of 20,000 topics had {} bytes",
         watch.peak()
     );
+}
+
+// If this failed, two members of a group could keep everybody's memory for as long as they like to wait for a third.
+#[test]
+fn who_waits_for_others_gives_its_memory_back() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start_serving(dir, &["logs"], &LIMITS, &[(0, 0, 11), (11, 0, 9)]);
+    let mut join = request(11);
+    let protocol = join.element("protocols").with("name", "range");
+    join.push("protocols", protocol.with("metadata", vec![0u8; MEGABYTE]));
+    // Together more than all frames have, and than all that crosses.
+    let members = (0..20).map(|_| {
+        let mut member = server.client();
+        member.send(11, 5, join.clone());
+        let mut taken = server.take_request();
+        assert_eq!(taken.take_body(), join.clone().into());
+        (member, taken)
+    });
+    for (mut member, mut waiting) in members.collect::<Vec<_>>() {
+        check_served(&server);
+        let response = schema(11, Direction::Response).unwrap().message();
+        waiting.respond(&response.into()).unwrap();
+        member.receive(11, 5);
+    }
 }
 
 // If this failed, the data path could be made to take the memory that is bounded elsewhere, or the full fetch of a large
