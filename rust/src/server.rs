@@ -410,15 +410,16 @@ impl PyServer {
 
 #[pyclass(frozen, name = "Request", module = "logcore._native")]
 struct PyRequest {
-    request: Mutex<ControlRequest>,
+    /// Goes before the request, which has its memory.
     body: PyOnceLock<Py<PyAny>>,
+    request: Mutex<ControlRequest>,
 }
 
 impl PyRequest {
     fn new(request: ControlRequest) -> Self {
         Self {
-            request: Mutex::new(request),
             body: PyOnceLock::new(),
+            request: Mutex::new(request),
         }
     }
 }
@@ -474,8 +475,8 @@ impl PyRequest {
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let convert = || {
-            // The values share their buffers, so this copies nothing and the lock is not held while Python allocates.
-            let value = self.request.lock().body();
+            // The lock is not held while Python allocates.
+            let value = self.request.lock().take_body();
             value_to_py(py, &value).map(Bound::unbind)
         };
         Ok(self.body.get_or_try_init(py, convert)?.bind(py).clone())

@@ -6,13 +6,14 @@ use crate::error::{Fault, Problem, ProtocolError};
 use crate::schema::{Direction, Field, FieldType, Schema, StructSchema};
 use crate::table;
 use crate::value::{Str, Struct, Value};
+use crate::weight;
 use crate::wire::Reader;
 
 type Result<T> = std::result::Result<T, Box<Fault>>;
 
 /// The most values one message may hold. A value takes 40 bytes of memory but may take one byte of input, so without a
-/// limit a request of `socket.request.max.bytes` could take a hundred times its size. Metadata of four hundred
-/// thousand partitions fits.
+/// limit a message could take a hundred times its size. Metadata of four hundred thousand partitions fits. What a server
+/// lets its clients have is less, and counted in bytes: [`decode_request_within`].
 pub const MAX_VALUES: usize = 1 << 23;
 
 /// The longest string, in bytes, as in Apache's generated readers.
@@ -27,12 +28,40 @@ pub fn decode_request(
     version: i16,
     body: &Bytes,
 ) -> std::result::Result<Value, ProtocolError> {
-    decode(
-        table::find(api_key, Direction::Request)?,
-        version,
-        body,
-        false,
-    )
+    let schema = table::find(api_key, Direction::Request)?;
+    schema.check_version(version)?;
+    let mut decoder = Decoder::new(schema, version, body, usize::MAX, usize::MAX);
+    decoder.message(schema, false).map(Value::Struct)
+}
+
+/// A request that was decoded as far as its memory allows.
+pub struct Decoded {
+    /// Nothing if it has more than may be kept: decoding it again may keep `weight`.
+    pub message: Option<Value>,
+    /// The memory of its values and of what is made of them, in bytes. The body is not in it, which strings share.
+    pub weight: usize,
+}
+
+/// The same for a request whose memory is limited. One of more than `keep` bytes is only weighed: it is read to its end but
+/// none of it is kept, for who has to ask for so much first.
+///
+/// # Errors
+/// [`Problem::TooHeavy`] as soon as it has more than `most` bytes.
+pub fn decode_request_within(
+    api_key: i16,
+    version: i16,
+    body: &Bytes,
+    keep: usize,
+    most: usize,
+) -> std::result::Result<Decoded, ProtocolError> {
+    let schema = table::find(api_key, Direction::Request)?;
+    schema.check_version(version)?;
+    let mut decoder = Decoder::new(schema, version, body, keep, most);
+    let message = decoder.message(schema, false)?;
+    Ok(Decoded {
+        message: decoder.keeps().then_some(Value::Struct(message)),
+        weight: decoder.weight,
+    })
 }
 
 /// Decodes a response's body, header not included.
@@ -59,32 +88,9 @@ pub fn decode_with(
     version: i16,
     body: &Bytes,
 ) -> std::result::Result<Value, ProtocolError> {
-    decode(schema, version, body, true)
-}
-
-fn decode(
-    schema: &'static Schema,
-    version: i16,
-    body: &Bytes,
-    to_the_end: bool,
-) -> std::result::Result<Value, ProtocolError> {
     schema.check_version(version)?;
-    let mut decoder = Decoder {
-        reader: Reader::new(body),
-        version,
-        flexible: schema.flexible.contains(version),
-        values_left: MAX_VALUES,
-    };
-    decoder
-        .message(schema.root, to_the_end)
-        .map(Value::Struct)
-        .map_err(|fault| ProtocolError::Decode {
-            message: schema.to_string(),
-            version,
-            path: fault.path(),
-            position: fault.position,
-            problem: fault.problem,
-        })
+    let mut decoder = Decoder::new(schema, version, body, usize::MAX, usize::MAX);
+    decoder.message(schema, true).map(Value::Struct)
 }
 
 struct Decoder<'a> {
@@ -92,10 +98,41 @@ struct Decoder<'a> {
     version: i16,
     flexible: bool,
     values_left: usize,
+    /// Of what was read so far, as if all of it had been kept.
+    weight: usize,
+    keep: usize,
+    most: usize,
 }
 
-impl Decoder<'_> {
-    fn message(&mut self, schema: &'static StructSchema, to_the_end: bool) -> Result<Struct> {
+impl<'a> Decoder<'a> {
+    fn new(schema: &Schema, version: i16, body: &'a Bytes, keep: usize, most: usize) -> Self {
+        Self {
+            reader: Reader::new(body),
+            version,
+            flexible: schema.flexible.contains(version),
+            values_left: MAX_VALUES,
+            weight: 0,
+            keep,
+            most,
+        }
+    }
+
+    fn message(
+        &mut self,
+        schema: &Schema,
+        to_the_end: bool,
+    ) -> std::result::Result<Struct, ProtocolError> {
+        self.whole(schema.root, to_the_end)
+            .map_err(|fault| ProtocolError::Decode {
+                message: schema.to_string(),
+                version: self.version,
+                path: fault.path(),
+                position: fault.position,
+                problem: fault.problem,
+            })
+    }
+
+    fn whole(&mut self, schema: &'static StructSchema, to_the_end: bool) -> Result<Struct> {
         let message = self.structure(schema)?;
         match self.reader.remaining() {
             extra if extra == 0 || !to_the_end => Ok(message),
@@ -105,7 +142,7 @@ impl Decoder<'_> {
 
     /// The depth of this recursion is that of the table: no struct there contains itself.
     fn structure(&mut self, schema: &'static StructSchema) -> Result<Struct> {
-        self.spend(schema.fields.len())?;
+        self.spend(schema.fields.len(), schema.weight)?;
         let mut fields = Vec::with_capacity(schema.fields.len());
         for field in &schema.fields {
             fields.push(if field.is_plain(self.version) {
@@ -175,13 +212,22 @@ impl Decoder<'_> {
             FieldType::String => self.string()?,
             FieldType::Bytes | FieldType::Records => {
                 match self.reader.long_length(self.flexible)? {
-                    Some(length) => Value::Bytes(self.reader.take(length)?),
+                    Some(length) => self.bytes(kind, length)?,
                     None => Value::Null,
                 }
             }
             FieldType::Array(element) => self.array(element)?,
             FieldType::Struct(schema) => Value::Struct(self.structure(schema)?),
         })
+    }
+
+    /// Nothing is made of records: whoever has them has them where they are.
+    fn bytes(&mut self, kind: &FieldType, length: usize) -> Result<Value> {
+        let bytes = self.reader.take(length)?;
+        if matches!(kind, FieldType::Bytes) {
+            self.spend(0, weight::bytes(length))?;
+        }
+        Ok(Value::Bytes(bytes))
     }
 
     /// What is not UTF-8 is refused. Apache's readers put U+FFFD in its place, and take two names that differ for one.
@@ -195,7 +241,10 @@ impl Decoder<'_> {
         let start = self.reader.position();
         let bytes = self.reader.take(length)?;
         match Str::from_utf8(bytes) {
-            Ok(text) => Ok(Value::Str(text)),
+            Ok(text) => {
+                self.spend(0, weight::text(&text))?;
+                Ok(Value::Str(text))
+            }
             Err(_) => Err(Fault::new(Problem::InvalidUtf8, start)),
         }
     }
@@ -213,8 +262,8 @@ impl Decoder<'_> {
                 remaining,
             }));
         }
-        self.spend(count)?;
-        let mut values = Vec::with_capacity(count);
+        self.spend(count, weight::ARRAY + count * weight::element(element))?;
+        let mut values = Vec::with_capacity(if self.keeps() { count } else { 0 });
         for index in 0..count {
             let value = self
                 .value(element)
@@ -222,18 +271,28 @@ impl Decoder<'_> {
             if value.is_null() {
                 return Err(self.reader.fault(Problem::UnexpectedNull).in_element(index));
             }
-            values.push(value);
+            if self.keeps() {
+                values.push(value);
+            }
         }
         Ok(Value::Array(values))
     }
 
-    fn spend(&mut self, values: usize) -> Result<()> {
-        match self.values_left.checked_sub(values) {
-            Some(left) => {
-                self.values_left = left;
-                Ok(())
-            }
-            None => Err(self.reader.fault(Problem::TooManyValues(MAX_VALUES))),
+    /// Counts values before there is memory for them.
+    fn spend(&mut self, values: usize, weight: usize) -> Result<()> {
+        let Some(left) = self.values_left.checked_sub(values) else {
+            return Err(self.reader.fault(Problem::TooManyValues(MAX_VALUES)));
+        };
+        self.values_left = left;
+        self.weight = self.weight.saturating_add(weight);
+        if self.weight > self.most {
+            return Err(self.reader.fault(Problem::TooHeavy(self.most)));
         }
+        Ok(())
+    }
+
+    /// Whether what was read so far is kept. When it is too much the rest is weighed only.
+    fn keeps(&self) -> bool {
+        self.weight <= self.keep
     }
 }

@@ -67,6 +67,8 @@ pub enum Problem {
     TrailingBytes(usize),
     #[error("the message has more than {0} values")]
     TooManyValues(usize),
+    #[error("the message decodes to more than {0} bytes of memory")]
+    TooHeavy(usize),
     #[error("the version lacks this field and its value is not the default {0}")]
     NotInVersion(String),
     #[error("expected {expected}, found {found}")]

@@ -5,8 +5,8 @@
 //! `records` fields (crate `records`) and nothing of Python (the extension's `codec.rs`).
 //!
 //! Input is hostile until decoded: every length and count is checked against the bytes that remain before anything is
-//! allocated, nesting is bounded by the table, the number of values of one message is bounded, and `bytes`, `records` and
-//! string fields are slices of the buffer they came in.
+//! allocated, nesting is bounded by the table, the number of values of one message is bounded and their memory can be, and `bytes`,
+//! `records` and string fields are slices of the buffer they came in.
 //!
 //! ```
 //! use bytes::Bytes;
@@ -30,9 +30,13 @@ mod json;
 mod schema;
 mod table;
 mod value;
+mod weight;
 mod wire;
 
-pub use decode::{MAX_VALUES, decode_data, decode_request, decode_response, decode_with};
+pub use decode::{
+    Decoded, MAX_VALUES, decode_data, decode_request, decode_request_within, decode_response,
+    decode_with,
+};
 pub use encode::{
     Gap, encode_data, encode_request, encode_response, encode_response_with_gaps, encode_with,
 };

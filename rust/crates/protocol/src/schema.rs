@@ -152,6 +152,8 @@ pub struct StructSchema {
     pub fields: Vec<Field>,
     /// Indexes of the fields that have a tag, by rising tag.
     pub(crate) tagged: Vec<usize>,
+    /// What one has of memory, without what its strings, arrays and structs have beyond their defaults (`weight.rs`).
+    pub(crate) weight: usize,
 }
 
 impl StructSchema {

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use crate::error::ProtocolError;
 use crate::schema::{Direction, Field, FieldType, Schema, StructSchema, Versions};
 use crate::value::{Value, zero};
+use crate::weight;
 
 const MESSAGES: &str = include_str!("messages.table");
 const METADATA: &str = include_str!("metadata.table");
@@ -155,10 +156,12 @@ impl Parser {
             .filter(|&index| !fields[index].tagged.is_empty())
             .collect();
         tagged.sort_by_key(|&index| fields[index].tag);
+        let weight = weight::STRUCT + fields.iter().map(weight::field).sum::<usize>();
         Box::leak(Box::new(StructSchema {
             name,
             fields,
             tagged,
+            weight,
         }))
     }
 

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use logcore_protocol::{ProtocolError, RequestHeader, Value};
 
+use crate::decoded::Held;
 use crate::lines::Fields;
 use crate::memory::Charge;
 use crate::metrics::ErrorCounts;
@@ -63,8 +64,8 @@ pub struct ControlRequest {
     /// When its handler began.
     begun: Option<Instant>,
     answer: Option<oneshot::Sender<(Answer, Crossing)>>,
-    /// The memory of its body, which the handler has until it is done.
-    _charge: Charge,
+    /// The memory of its frame and of its body, which the handler has until it is done, or waits for others to come.
+    memory: (Charge, Held),
 }
 
 /// What becomes of a request.
@@ -87,7 +88,7 @@ impl ControlRequest {
         header: RequestHeader,
         connection: Arc<ConnectionInfo>,
         body: Value,
-        charge: Charge,
+        memory: (Charge, Held),
     ) -> (Self, oneshot::Receiver<(Answer, Crossing)>) {
         let (answer, receiver) = oneshot::channel();
         let request = Self {
@@ -97,15 +98,19 @@ impl ControlRequest {
             begun: None,
             answer: Some(answer),
             taken: Instant::now(),
-            _charge: charge,
+            memory,
         };
         (request, receiver)
     }
 
-    /// The decoded body, which shares the request's buffers. Whoever asks for it first begins to handle it.
-    pub fn body(&mut self) -> Value {
+    /// The decoded body, which shares the request's buffers. Whoever takes it begins to handle the request, and is the only
+    /// one who has it: a copy would be as large again. What a member brings is its group's from then on.
+    pub fn take_body(&mut self) -> Value {
         self.begun.get_or_insert_with(Instant::now);
-        self.body.clone()
+        if WAITING_APIS.contains(&self.header.api_key) {
+            self.memory = Default::default();
+        }
+        std::mem::take(&mut self.body)
     }
 
     /// The time its handler took, if that was not a wait for other members of a group.

@@ -6,16 +6,18 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use logcore_protocol::{RequestHeader, Value, decode_request};
+use logcore_protocol::{RequestHeader, Value};
 
 use crate::api::api_versions::{self, ApiTable};
-use crate::api::{Outcome, fetch, list_offsets, offset_for_leader_epoch, produce};
+use crate::api::{Outcome, fetch, list_offsets, native_versions, offset_for_leader_epoch, produce};
 use crate::control::{Answer, ConnectionInfo, ControlRequest};
+use crate::decoded::Held;
 use crate::memory::Charge;
 use crate::metrics::Stages;
 use crate::quotas::Meter;
 use crate::response::Response;
 use crate::shared::Shared;
+use crate::vigil::at_once;
 
 /// What a connection's requests are answered with.
 pub(crate) struct Dispatch<'a> {
@@ -57,10 +59,35 @@ impl Dispatch<'_> {
         }
         self.shared.metrics.request(key);
         stages.name(key, version, body.len());
-        let message = match decode_request(key, version, &body) {
-            Ok(message) => message,
-            Err(error) => return Outcome::Close(format!("malformed request: {error}")).into(),
+        let (message, held) = match self.shared.decoded.decode(header, &body).await {
+            Ok(decoded) => decoded,
+            Err(reason) => return Outcome::Close(reason).into(),
         };
+        if native_versions(key).is_none() {
+            drop(body);
+            let crossed = self.cross(header, message, (charge, held), meter, stages);
+            return crossed.await.into();
+        }
+        let mut work = std::pin::pin!(self.serve(header, message, body, charge, meter, stages));
+        if let Some(answered) = at_once(work.as_mut()).await {
+            return answered;
+        }
+        // Nothing of the message is left where a handler waits.
+        drop(held);
+        work.await
+    }
+
+    /// Answers what Rust answers.
+    async fn serve(
+        &self,
+        header: &RequestHeader,
+        message: Value,
+        body: Bytes,
+        charge: Charge,
+        meter: &Meter<'_>,
+        stages: &mut Stages,
+    ) -> Answered {
+        let key = header.api_key;
         if key == produce::KEY {
             let (outcome, kept) =
                 produce::handle(self.shared, header, message, body, charge, stages).await;
@@ -84,7 +111,9 @@ impl Dispatch<'_> {
             (offset_for_leader_epoch::KEY, Some(request)) => {
                 offset_for_leader_epoch::handle(self.shared, header, request)
             }
-            _ => self.cross(header, message, charge, meter, stages).await,
+            _ => {
+                unreachable!("a decoded request is a struct, and every native API has its handler")
+            }
         }
         .into()
     }
@@ -107,14 +136,14 @@ impl Dispatch<'_> {
         &self,
         header: &RequestHeader,
         message: Value,
-        mut charge: Charge,
+        (mut charge, held): (Charge, Held),
         meter: &Meter<'_>,
         stages: &mut Stages,
     ) -> Outcome {
         charge.leave_lane();
         let (key, version) = (header.api_key, header.api_version);
         let info = Arc::clone(&self.info);
-        let (request, answer) = ControlRequest::new(header.clone(), info, message, charge);
+        let (request, answer) = ControlRequest::new(header.clone(), info, message, (charge, held));
         if !self.shared.control.put(request).await {
             return Outcome::Close("the server stops".to_owned());
         }

@@ -9,7 +9,7 @@
 //! | `server`, `shared` | the owner's view; what every part reaches |
 //! | `listener`, `connection`, `descriptors` | accepting within limits; one task per connection |
 //! | `connection_quotas`, `quotas` | how many connections and how fast; how much clients may use |
-//! | `frame`, `memory`, `dispatch` | bytes in, within what requests may have; who answers |
+//! | `frame`, `memory`, `decoded`, `dispatch` | bytes in, within what requests may have; who answers |
 //! | `response`, `outgoing` | bytes out, answers to what came together in one piece |
 //! | `vigil` | staying awake for a quick client's next request |
 //! | `transport` | what a connection needs of its socket: plain TCP with `sendfile` |
@@ -31,6 +31,7 @@ mod config;
 mod connection;
 mod connection_quotas;
 mod control;
+mod decoded;
 mod descriptors;
 mod dispatch;
 mod error;

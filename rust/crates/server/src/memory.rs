@@ -1,4 +1,5 @@
-//! How much memory requests may have (`queued.max.request.bytes`).
+//! How much memory the frames of requests may have (`queued.max.request.bytes`). What they are decoded to is
+//! [`crate::decoded`]'s.
 //!
 //! A frame is counted as it comes, not by what it announces: who announces 100 MB and sends nothing has nothing. When nothing
 //! is left, connections wait with what they have, and their peers with what they did not send. One of them at a time goes on
@@ -26,7 +27,7 @@ pub(crate) const STALL: Duration = Duration::from_secs(5);
 /// What it must send in a second then, seen from the frame's beginning.
 const LEAST_RATE: u64 = 16 * 1024;
 
-/// The memory of all connections' requests.
+/// The memory of all connections' frames.
 pub(crate) struct RequestMemory {
     shared: Arc<Semaphore>,
     /// What there is when nobody has any.

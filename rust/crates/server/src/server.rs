@@ -18,6 +18,7 @@ use crate::api::fetch::Conversions;
 use crate::config::{DynamicConfig, Properties, ServerConfig};
 use crate::connection_quotas::ConnectionQuotas;
 use crate::control::{ControlQueue, ControlRequest};
+use crate::decoded::DecodedMemory;
 use crate::descriptors::Descriptors;
 use crate::error::{Result, ServerError};
 use crate::fetch_session::FetchSessions;
@@ -145,6 +146,7 @@ impl Server {
                 config.request_memory,
                 config.request_bytes_max,
             )),
+            decoded: DecodedMemory::new(config.request_memory),
             control: ControlQueue::new(config.queued_requests_max, Arc::clone(&wake)),
             sessions: FetchSessions::new(config.fetch_sessions_max),
             conversions: Conversions::default(),

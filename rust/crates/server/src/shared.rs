@@ -14,6 +14,7 @@ use crate::codes::ErrorCode;
 use crate::config::{DynamicConfig, ServerConfig};
 use crate::connection_quotas::ConnectionQuotas;
 use crate::control::ControlQueue;
+use crate::decoded::DecodedMemory;
 use crate::fetch_session::FetchSessions;
 use crate::lines::{Level, LogLines};
 use crate::logs::Logs;
@@ -34,6 +35,7 @@ pub(crate) struct Shared {
     pub(crate) logs: Logs,
     pub(crate) registry: Registry,
     pub(crate) memory: Arc<RequestMemory>,
+    pub(crate) decoded: DecodedMemory,
     pub(crate) control: ControlQueue,
     pub(crate) sessions: FetchSessions,
     pub(crate) conversions: Conversions,

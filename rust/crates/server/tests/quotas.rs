@@ -213,7 +213,7 @@ fn time_is_a_quota_too() {
         .unwrap()
         .message();
     answer.set("controller_id", 1);
-    let _ = taken.body();
+    let _ = taken.take_body();
     taken.respond(&answer.into()).unwrap();
     let (_, body) = client.receive(3, 9);
     assert_eq!(throttle_ms(&body), 1000);

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use logcore_protocol::{
-    Direction, RequestHeader, Value, decode_request, decode_response, decode_response_header,
-    schemas,
+    Decoded, Direction, RequestHeader, Value, decode_request_within, decode_response,
+    decode_response_header, schemas,
 };
 
 use crate::FRAME_MAX;
@@ -13,6 +13,9 @@ use crate::FRAME_MAX;
 const PRODUCE: i16 = 0;
 const FETCH: i16 = 1;
 const API_VERSIONS: i16 = 18;
+/// What decoded requests have in Rust, and in Python with their frames, where all frames have as little as here.
+const NATIVE_BYTES: usize = 4 << 20;
+const CONTROL_BYTES: usize = 12 << 20;
 
 /// The APIs that are answered in Rust, and their versions.
 const NATIVE: [(i16, i16, i16); 5] = [
@@ -152,7 +155,16 @@ fn verdict(frame: &[u8], served: &Served) -> Verdict {
         answer.version = 0;
         return Verdict::Answered(answer);
     }
-    let Ok(message) = decode_request(answer.key, answer.version, &body) else {
+    let most = match is_native(answer.key) {
+        true => NATIVE_BYTES,
+        false => CONTROL_BYTES - body.len(),
+    };
+    let decoded = decode_request_within(answer.key, answer.version, &body, usize::MAX, most);
+    let Ok(Decoded {
+        message: Some(message),
+        ..
+    }) = decoded
+    else {
         return Verdict::Refused;
     };
     let number = |name| message.get(name);
