@@ -6,7 +6,6 @@
 use std::io;
 
 use bytes::Bytes;
-use tokio::sync::OwnedSemaphorePermit;
 
 use logcore_protocol::{
     Gap, ProtocolError, RequestHeader, Value, decode_response, decode_response_header,
@@ -14,6 +13,7 @@ use logcore_protocol::{
 };
 use logcore_storage::LogSlice;
 
+use crate::api::fetch::Held;
 use crate::metrics::ErrorCounts;
 use crate::transport::Transport;
 
@@ -28,8 +28,8 @@ pub(crate) struct Response {
     parts: Vec<(Gap, LogSlice)>,
     /// The error codes in it.
     errors: ErrorCounts,
-    /// A share of what such responses may have of memory.
-    held: Option<OwnedSemaphorePermit>,
+    /// What it has of the memory for such responses.
+    held: [Held; 2],
 }
 
 impl Response {
@@ -45,12 +45,12 @@ impl Response {
             bytes,
             parts: Vec::new(),
             errors,
-            held: None,
+            held: [None, None],
         }
     }
 
-    /// The same; the permit is given back when it was sent.
-    pub(crate) fn holding(self, held: Option<OwnedSemaphorePermit>) -> Self {
+    /// The same; what is held is given back when it was sent.
+    pub(crate) fn holding(self, held: [Held; 2]) -> Self {
         Self { held, ..self }
     }
 
@@ -75,7 +75,7 @@ impl Response {
             bytes,
             parts: gaps.into_iter().zip(slices).collect(),
             errors: ErrorCounts::of(message),
-            held: None,
+            held: [None, None],
         })
     }
 

@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
 use crate::api::api_versions::ApiTable;
-use crate::api::fetch::Conversions;
+use crate::api::fetch::FetchRoom;
 use crate::config::{DynamicConfig, Properties, ServerConfig};
 use crate::connection_quotas::ConnectionQuotas;
 use crate::control::{ControlQueue, ControlRequest};
@@ -149,7 +149,7 @@ impl Server {
             decoded: DecodedMemory::new(config.request_memory),
             control: ControlQueue::new(config.queued_requests_max, Arc::clone(&wake)),
             sessions: FetchSessions::new(config.fetch_sessions_max),
-            conversions: Conversions::default(),
+            fetch_room: FetchRoom::default(),
             lines,
             vigil: Vigil::default(),
             metrics: Metrics::default(),

@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 
 use crate::api::api_versions::ApiTable;
-use crate::api::fetch::Conversions;
+use crate::api::fetch::FetchRoom;
 use crate::codes::ErrorCode;
 use crate::config::{DynamicConfig, ServerConfig};
 use crate::connection_quotas::ConnectionQuotas;
@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     pub(crate) decoded: DecodedMemory,
     pub(crate) control: ControlQueue,
     pub(crate) sessions: FetchSessions,
-    pub(crate) conversions: Conversions,
+    pub(crate) fetch_room: FetchRoom,
     pub(crate) vigil: Vigil,
     pub(crate) lines: Arc<LogLines>,
     pub(crate) metrics: Metrics,

@@ -231,7 +231,8 @@ fn consumers_read_from_followers_up_to_the_high_watermark() {
         (reads(17, 4, -1), 0),
         (reads(17, 3, -1), 74),
         (reads(17, 5, -1), 75),
-        (reads(10, -1, -2), 0),
+        (reads(10, -1, -2), 6),
+        (reads(11, -1, -2), 0),
     ] {
         assert_eq!(code_of_fetch(&fetch, &mut client), expected);
     }

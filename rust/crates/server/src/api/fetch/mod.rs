@@ -7,6 +7,7 @@
 
 mod look;
 mod old;
+mod room;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,14 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::block_in_place;
 
 use logcore_protocol::{RequestHeader, Struct, Value};
 use logcore_storage::LogSlice;
 
 use self::look::{Found, Look, Refused, Terms};
-pub(crate) use self::old::Conversions;
+use self::room::MANY;
+pub(crate) use self::room::{FetchRoom, Held};
 use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
 use crate::fetch_session::{NO_SESSION, SessionRequest, Told, Wanted};
@@ -34,9 +35,6 @@ use crate::shared::Shared;
 
 pub(crate) const KEY: i16 = 1;
 pub(crate) const VERSIONS: RangeInclusive<i16> = 0..=17;
-
-/// A request with more partitions takes its time.
-const MANY: usize = 500;
 
 /// The first versions with topic ids, with the replica's id in a structure, and with the leader's identity in errors.
 const TOPIC_IDS_SINCE: i16 = 13;
@@ -77,6 +75,7 @@ pub(crate) async fn handle(
     };
     stages.from_follower = is_follower;
     let wanted = context.wanted();
+    let room = shared.fetch_room.for_partitions(wanted.len()).await;
     let mut looks = terms.look_or_wait(shared, wanted, stages).await;
     if !is_follower && !meter.fetched(size(&looks)) {
         let session = shared.sessions.still(&context);
@@ -90,10 +89,9 @@ pub(crate) async fn handle(
     });
     match finished {
         Ok((id, must)) => {
-            let held = old::convert(shared, terms.version, wanted, &mut looks).await;
-            at_leisure(wanted.len(), || {
-                answer(header, id, wanted, looks, &must, held)
-            })
+            let messages = old::convert(shared, terms.version, wanted, &mut looks).await;
+            let answer = || answer(header, id, wanted, looks, &must, [room, messages]);
+            at_leisure(wanted.len(), answer)
         }
         Err(code) => answer_error(header, code, context.session_id()),
     }
@@ -273,7 +271,7 @@ fn answer(
     wanted: &[Wanted],
     looks: Vec<Look>,
     must: &[bool],
-    held: Option<OwnedSemaphorePermit>,
+    held: [Held; 2],
 ) -> Outcome {
     let mut message = response_message(KEY);
     if header.api_version >= 7 {

@@ -1,19 +1,17 @@
 //! Fetch v0 to v3: what was found in the formats that these clients know, messages v0 (Fetch v0 and v1) or v1.
 //!
 //! Unlike file ranges these responses are in memory, so they are bounded: one has at most [`RESPONSE_MAX`] and what it takes to
-//! send a batch, and all together wait for the [`ROOM`] that is given back when one has been sent. One at a time is converted.
-//! So clients that do not read hold up others as old, and nobody else. Source of the rules: `KafkaApis.handleFetchRequest`,
+//! send a batch, all together what [`super::FetchRoom`] has for them, and one at a time is converted. So clients that do not read hold
+//! up others as old, and nobody else. Source of the rules: `KafkaApis.handleFetchRequest`,
 //! `RecordsUtil.downConvert`; Kafka's `LazyDownConversionRecords` converts while it sends, and fills up what was announced.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use logcore_records::{RecordError, legacy::down_convert};
 use logcore_storage::{LogSlice, first_batch};
 
 use super::look::{Found, Look, Refused};
+use super::room::Held;
 use crate::codes::ErrorCode;
 use crate::fetch_session::Wanted;
 use crate::lines::Level;
@@ -27,24 +25,7 @@ const SOFT_LIMIT_SINCE: i16 = 3;
 
 /// What one response reads.
 pub(super) const RESPONSE_MAX: u64 = 8 << 20;
-/// What all responses that wait to be sent have read, in KiB.
-const ROOM: usize = 64 << 10;
 const KIB: u64 = 1 << 10;
-
-/// The room there is for responses in old formats.
-pub(crate) struct Conversions {
-    room: Arc<Semaphore>,
-    turn: Mutex<()>,
-}
-
-impl Default for Conversions {
-    fn default() -> Self {
-        Self {
-            room: Arc::new(Semaphore::new(ROOM)),
-            turn: Mutex::default(),
-        }
-    }
-}
 
 /// Whether clients of this version know no batches v2.
 pub(super) fn is_old(version: i16) -> bool {
@@ -57,13 +38,13 @@ pub(super) fn has_hard_limit(version: i16) -> bool {
     version < SOFT_LIMIT_SINCE
 }
 
-/// Puts messages in place of what was found for a client that knows no batches. The permit is held until they are sent.
+/// Puts messages in place of what was found for a client that knows no batches. What is held is until they are sent.
 pub(super) async fn convert(
     shared: &Shared,
     version: i16,
     wanted: &[Wanted],
     looks: &mut [Look],
-) -> Option<OwnedSemaphorePermit> {
+) -> Held {
     if !is_old(version) {
         return None;
     }
@@ -72,16 +53,14 @@ pub(super) async fn convert(
     if kib == 0 {
         return None;
     }
-    let most = kib.min(ROOM as u64) as u32;
-    let room = Arc::clone(&shared.conversions.room);
-    let permit = room.acquire_many_owned(most).await.ok();
-    let _turn = shared.conversions.turn.lock().await;
+    let held = shared.fetch_room.for_messages(kib as usize).await;
+    let _turn = shared.fetch_room.turn().await;
     tokio::task::block_in_place(|| {
         for (wanted, look) in wanted.iter().zip(looks) {
             convert_one(shared, version, wanted, look);
         }
     });
-    permit
+    held
 }
 
 fn convert_one(shared: &Shared, version: i16, wanted: &Wanted, look: &mut Look) {

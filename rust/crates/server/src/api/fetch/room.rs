@@ -1,0 +1,82 @@
+//! What all Fetch requests together may have of memory beyond their frames: shared by the connections, held until a response has
+//! been sent. Who finds nothing left waits for those before it, which wait for their peers or for data, but for nobody here.
+//!
+//! Requests of few partitions are not counted, nor are file ranges: they are never in memory.
+
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore};
+
+/// A request with more partitions than this is counted, and takes its time.
+pub(super) const MANY: usize = 500;
+/// Partitions of all requests that have many. One has about half a KiB while it waits and is answered.
+const PARTITIONS: usize = 256 << 10;
+/// What all responses in old formats have read, in KiB.
+const MESSAGES: usize = 64 << 10;
+
+/// The room there is.
+pub(crate) struct FetchRoom {
+    partitions: Arc<Semaphore>,
+    messages: Arc<Semaphore>,
+    turn: Mutex<()>,
+}
+
+impl Default for FetchRoom {
+    fn default() -> Self {
+        Self {
+            partitions: Arc::new(Semaphore::new(PARTITIONS)),
+            messages: Arc::new(Semaphore::new(MESSAGES)),
+            turn: Mutex::default(),
+        }
+    }
+}
+
+/// What a request has of it.
+pub(crate) type Held = Option<OwnedSemaphorePermit>;
+
+impl FetchRoom {
+    /// Waits for room for so many partitions.
+    pub(super) async fn for_partitions(&self, count: usize) -> Held {
+        if count <= MANY {
+            return None;
+        }
+        hold(&self.partitions, count.min(PARTITIONS)).await
+    }
+
+    /// Waits for room for so many KiB that are to be converted.
+    pub(super) async fn for_messages(&self, kib: usize) -> Held {
+        hold(&self.messages, kib.min(MESSAGES)).await
+    }
+
+    /// One at a time is converted.
+    pub(super) async fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().await
+    }
+}
+
+async fn hold(room: &Arc<Semaphore>, permits: usize) -> Held {
+    let permits = u32::try_from(permits).unwrap_or(u32::MAX);
+    // Nobody closes the semaphore.
+    Arc::clone(room).acquire_many_owned(permits).await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+    use crate::vigil::at_once;
+
+    // If this failed, requests of many partitions would fill the memory, or small ones would wait for them.
+    #[tokio::test]
+    async fn one_of_many_partitions_waits_for_another() {
+        let room = FetchRoom::default();
+        let all = room.for_partitions(usize::MAX).await;
+        assert!(all.is_some());
+        assert!(room.for_partitions(MANY).await.is_none());
+        let mut next = pin!(room.for_partitions(MANY + 1));
+        assert!(at_once(next.as_mut()).await.is_none());
+        drop(all);
+        assert!(next.await.is_some());
+    }
+}
