@@ -15,10 +15,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::block_in_place;
 
 use logcore_protocol::{Problem, ProtocolError, RequestHeader, Value, decode_request_within};
 
-use crate::api::native_versions;
+use crate::api::{native_versions, produce};
 use crate::memory::FREE;
 
 /// There is never less than this for decoded requests.
@@ -26,6 +27,8 @@ const LEAST: usize = 16 * 1024 * 1024;
 /// A request on the data path has this part of its share without asking: by default 4 MiB, which are 3,500 partitions of a
 /// fetch. It is gone before its handler waits for anything, so a thread has one of them.
 const FREE_PART: usize = 16;
+/// Bodies longer than this take milliseconds, unless most of them are records: the thread's other connections move first.
+const LARGE: usize = 64 * 1024;
 
 /// The memory of all decoded requests.
 pub(crate) struct DecodedMemory {
@@ -101,7 +104,12 @@ impl Share {
         let mut keep = self.free.saturating_sub(frame);
         let mut held = None;
         loop {
-            let decoded = decode_request_within(key, version, body, keep, most)?;
+            let decode = || decode_request_within(key, version, body, keep, most);
+            let decoded = if key != produce::KEY && body.len() > LARGE {
+                block_in_place(decode)?
+            } else {
+                decode()?
+            };
             if let Some(message) = decoded.message {
                 return Ok((message, held));
             }
@@ -129,7 +137,7 @@ mod tests {
     const LIST_OFFSETS: i16 = 2;
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
-        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = tokio::runtime::Builder::new_multi_thread().build();
         runtime.unwrap().block_on(future)
     }
 
