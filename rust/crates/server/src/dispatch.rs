@@ -59,7 +59,7 @@ impl Dispatch<'_> {
         }
         self.shared.metrics.request(key);
         stages.name(key, version, body.len());
-        let (message, held) = match self.shared.decoded.decode(header, &body).await {
+        let (message, mut held) = match self.shared.decoded.decode(header, &body).await {
             Ok(decoded) => decoded,
             Err(reason) => return Outcome::Close(reason).into(),
         };
@@ -68,11 +68,14 @@ impl Dispatch<'_> {
             let crossed = self.cross(header, message, (charge, held), meter, stages);
             return crossed.await.into();
         }
+        // A fetch may have to wait before it is done with its message.
+        let kept = held.take_if(|_| key == fetch::KEY);
+        let message = (message, kept);
         let mut work = std::pin::pin!(self.serve(header, message, body, charge, meter, stages));
         if let Some(answered) = at_once(work.as_mut()).await {
             return answered;
         }
-        // Nothing of the message is left where a handler waits.
+        // Nothing of the message is left where another handler waits.
         drop(held);
         work.await
     }
@@ -81,7 +84,7 @@ impl Dispatch<'_> {
     async fn serve(
         &self,
         header: &RequestHeader,
-        message: Value,
+        (message, held): (Value, Held),
         body: Bytes,
         charge: Charge,
         meter: &Meter<'_>,
@@ -102,7 +105,7 @@ impl Dispatch<'_> {
         match (key, message.as_struct()) {
             (fetch::KEY, _) => {
                 drop(charge);
-                fetch::handle(self.shared, header, message, meter, stages).await
+                fetch::handle(self.shared, header, (message, held), meter, stages).await
             }
             (list_offsets::KEY, Some(request)) => {
                 list_offsets::handle(self.shared, header, request)

@@ -29,7 +29,7 @@ pub(crate) struct Response {
     /// The error codes in it.
     errors: ErrorCounts,
     /// What it has of the memory for such responses.
-    held: [Held; 2],
+    held: [Held; 3],
 }
 
 impl Response {
@@ -45,12 +45,12 @@ impl Response {
             bytes,
             parts: Vec::new(),
             errors,
-            held: [None, None],
+            held: [const { None }; 3],
         }
     }
 
     /// The same; what is held is given back when it was sent.
-    pub(crate) fn holding(self, held: [Held; 2]) -> Self {
+    pub(crate) fn holding(self, held: [Held; 3]) -> Self {
         Self { held, ..self }
     }
 
@@ -75,7 +75,7 @@ impl Response {
             bytes,
             parts: gaps.into_iter().zip(slices).collect(),
             errors: ErrorCounts::of(message),
-            held: [None, None],
+            held: [const { None }; 3],
         })
     }
 

@@ -26,6 +26,7 @@ use self::room::MANY;
 pub(crate) use self::room::{FetchRoom, Held};
 use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
+use crate::decoded;
 use crate::fetch_session::{NO_SESSION, SessionRequest, Told, Wanted};
 use crate::metrics::Stages;
 use crate::quotas::Meter;
@@ -45,7 +46,7 @@ const LEADER_SINCE: i16 = 16;
 pub(crate) async fn handle(
     shared: &Shared,
     header: &RequestHeader,
-    message: Value,
+    (message, held): (Value, decoded::Held),
     meter: &Meter<'_>,
     stages: &mut Stages,
 ) -> Outcome {
@@ -64,18 +65,29 @@ pub(crate) async fn handle(
     } else {
         terms.limit(meter.fetch_bytes_max());
     }
-    let session = parse_session(header.api_version, request);
+    let named = request
+        .each("topics")
+        .map(|topic| count_of(topic, "partitions"));
+    let named = named.sum();
+    let mut room = shared.fetch_room.for_partitions(named).await;
+    let begin = || {
+        let session = parse_session(header.api_version, request);
+        (session.uses_topic_ids, shared.sessions.begin(session))
+    };
+    let (uses_topic_ids, context) = at_leisure(named, begin);
     // A long poll may wait for minutes: it keeps nothing of the frame.
-    drop(message);
-    let uses_topic_ids = session.uses_topic_ids;
-    let many = session.wanted.len();
-    let context = match at_leisure(many, || shared.sessions.begin(session)) {
+    drop((message, held));
+    let context = match context {
         Ok(context) => context,
         Err(code) => return answer_error(header, code, NO_SESSION),
     };
     stages.from_follower = is_follower;
     let wanted = context.wanted();
-    let room = shared.fetch_room.for_partitions(wanted.len()).await;
+    if wanted.len() > named {
+        // A session knows of more than a request of it names.
+        drop(room);
+        room = shared.fetch_room.for_partitions(wanted.len()).await;
+    }
     let mut looks = terms.look_or_wait(shared, wanted, stages).await;
     if !is_follower && !meter.fetched(size(&looks)) {
         let session = shared.sessions.still(&context);
@@ -90,7 +102,10 @@ pub(crate) async fn handle(
     match finished {
         Ok((id, must)) => {
             let messages = old::convert(shared, terms.version, wanted, &mut looks).await;
-            let answer = || answer(header, id, wanted, looks, &must, [room, messages]);
+            let told = must.iter().filter(|must| **must).count();
+            let told = shared.fetch_room.for_telling(told).await;
+            let held = [room, messages, told];
+            let answer = || answer(header, id, wanted, looks, &must, held);
             at_leisure(wanted.len(), answer)
         }
         Err(code) => answer_error(header, code, context.session_id()),
@@ -185,6 +200,11 @@ fn once_each(wanted: Vec<Wanted>) -> Vec<Wanted> {
     kept
 }
 
+fn count_of(message: &Struct, field: &str) -> usize {
+    let array = message.get(field).and_then(Value::as_array);
+    array.map_or(0, <[Value]>::len)
+}
+
 /// A size or time that makes no sense below zero.
 fn unsigned(number: i32) -> u64 {
     u64::try_from(number).unwrap_or(0)
@@ -271,7 +291,7 @@ fn answer(
     wanted: &[Wanted],
     looks: Vec<Look>,
     must: &[bool],
-    held: [Held; 2],
+    held: [Held; 3],
 ) -> Outcome {
     let mut message = response_message(KEY);
     if header.api_version >= 7 {

@@ -1,5 +1,6 @@
 //! What all Fetch requests together may have of memory beyond their frames: shared by the connections, held until a response has
-//! been sent. Who finds nothing left waits for those before it, which wait for their peers or for data, but for nobody here.
+//! been sent. Who finds nothing left waits for those before it: who waits to be let in has nothing, and who has room to tell of
+//! something waits for its peer alone.
 //!
 //! Requests of few partitions are not counted, nor are file ranges: they are never in memory.
 
@@ -9,14 +10,17 @@ use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore};
 
 /// A request with more partitions than this is counted, and takes its time.
 pub(super) const MANY: usize = 500;
-/// Partitions of all requests that have many. One has about half a KiB while it waits and is answered.
+/// Partitions of all requests that have many, which have about half a KiB each.
 const PARTITIONS: usize = 256 << 10;
+/// Those that are told of, which have about two KiB each until their response is encoded.
+const TOLD: usize = 64 << 10;
 /// What all responses in old formats have read, in KiB.
 const MESSAGES: usize = 64 << 10;
 
 /// The room there is.
 pub(crate) struct FetchRoom {
     partitions: Arc<Semaphore>,
+    told: Arc<Semaphore>,
     messages: Arc<Semaphore>,
     turn: Mutex<()>,
 }
@@ -25,6 +29,7 @@ impl Default for FetchRoom {
     fn default() -> Self {
         Self {
             partitions: Arc::new(Semaphore::new(PARTITIONS)),
+            told: Arc::new(Semaphore::new(TOLD)),
             messages: Arc::new(Semaphore::new(MESSAGES)),
             turn: Mutex::default(),
         }
@@ -41,6 +46,14 @@ impl FetchRoom {
             return None;
         }
         hold(&self.partitions, count.min(PARTITIONS)).await
+    }
+
+    /// Waits for room to tell of so many partitions.
+    pub(super) async fn for_telling(&self, count: usize) -> Held {
+        if count <= MANY {
+            return None;
+        }
+        hold(&self.told, count.min(TOLD)).await
     }
 
     /// Waits for room for so many KiB that are to be converted.
