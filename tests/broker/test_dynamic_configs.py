@@ -763,6 +763,34 @@ def test_a_kind_of_resource_there_is_not_fails_a_description_as_a_whole(tmp_path
     run(work)
 
 
+def test_a_description_is_as_large_as_what_there_is_however_often_it_is_asked_for(tmp_path: Path) -> None:
+    """25 KB that named a broker 5,000 times were answered with 220 MB."""
+
+    async def work() -> None:
+        async with served(tmp_path) as (wire, _zk):
+            names = ["0", "00", "+0", "0000"] * 1_250
+            resources = [
+                {"resource_type": BROKER, "resource_name": name, "configuration_keys": None} for name in names
+            ]
+            answer = await wire.ask("DescribeConfigs", 4, resources=resources, include_documentation=True)
+            first, *others = answer["results"]
+            said = [item["configs"] for item in others if item["error_code"] == 0]
+            assert said == [first["configs"]] * len(said)
+            assert 10 < len(said) <= 10_000 / len(first["configs"])
+            refused = {outcome(item) for item in others[len(said) :]}
+            assert refused == {
+                "INVALID_REQUEST: The request names the same resources again and again: "
+                "at most 10000 settings are repeated"
+            }
+
+            one = [resource | {"configuration_keys": ["broker.id"]} for resource in resources]
+            answer = await wire.ask("DescribeConfigs", 4, resources=one)
+            values = [[entry["value"] for entry in item["configs"]] for item in answer["results"]]
+            assert values == [["0"]] * 5_000
+
+    run(work)
+
+
 def test_a_description_of_the_cluster(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as (wire, _zk):

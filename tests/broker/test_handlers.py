@@ -6,11 +6,16 @@ connection.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from cluster.broker import BrokerConfig
+from cluster.broker.context import Context
+from cluster.broker.dynamic.live import LiveConfig
 from cluster.broker.handlers import ANSWERED_BY_THE_DATA_PLANE, HANDLERS, advertised
 from cluster.errors import UnknownServerError
 from logcore._native import (
@@ -120,3 +125,22 @@ def test_a_failure_can_be_said_in_every_version(key: int, version: int) -> None:
     answer = HANDLERS[key].failure(FakeRequest(key, version, body), UnknownServerError.code)
     decoded = decode_response(key, version, encode_response(key, version, answer))
     assert "-1" in str(decoded)
+
+
+def test_others_are_served_while_much_is_described() -> None:
+    """A description of everything took the event loop for half a minute."""
+    live = LiveConfig(BrokerConfig.parse({"zookeeper.connect": "127.0.0.1:1", "log.dirs": "/d"}))
+    context = cast(Context, SimpleNamespace(broker_id=0, dynamic=SimpleNamespace(live=live)))
+    resources = [{"resource_type": 4, "resource_name": "0", "configuration_keys": ["broker.id"]}] * 20
+    body = decode_request(32, 4, encode_request(32, 4, {"resources": resources}))
+
+    async def run() -> int:
+        answer = asyncio.create_task(HANDLERS[32].handle(context, FakeRequest(32, 4, body)))
+        turns = 0
+        while not answer.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert len(answer.result()["results"]) == 20
+        return turns
+
+    assert asyncio.run(run()) >= 20

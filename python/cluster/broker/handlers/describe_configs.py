@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from cluster.broker.context import Body, Context, Request, told
 from cluster.broker.dynamic import loggers
 from cluster.broker.dynamic.alteration import BROKER, BROKER_LOGGER, CLIENT_METRICS, TOPIC
@@ -20,61 +22,121 @@ from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, UnknownTopi
 API_KEY = 32
 VERSIONS = (0, 4)
 
+_REPEATED_MAX = 10_000
+"""So many settings may be in an answer again: those of a broker thirty times, which no tool asks for."""
+
 
 async def handle(context: Context, request: Request) -> Body:
     """Describes each resource by itself; a kind of resource that there is not fails the whole request. Where there is
-    nothing to say of an error its message is empty, not absent, as Kafka's is.
+    nothing to say of an error its message is empty, not absent, as Kafka's is. Others are served between two resources.
     """
     resources = request.body["resources"]
     for item in resources:
-        if item["resource_type"] not in _DESCRIBERS:
+        if item["resource_type"] not in _NAMES:
             raise InvalidRequest(f"Unexpected resource type {item['resource_type']}")
-    return {"results": [_describe(context, request, item) for item in resources]}
+    descriptions = _Descriptions(context, request)
+    results = []
+    for item in resources:
+        results.append(_describe(descriptions, item))
+        await asyncio.sleep(0)
+    return {"results": results}
 
 
-def _describe(context: Context, request: Request, item: Body) -> Body:
+def _describe(descriptions: _Descriptions, item: Body) -> Body:
     answer = {name: item[name] for name in ("resource_type", "resource_name")}
     try:
-        entries = _DESCRIBERS[item["resource_type"]](context, item["resource_name"])
+        configs = descriptions.configs(item)
     except KafkaProtocolError as error:
         return answer | {"error_code": error.code, "error_message": told(error) or "", "configs": []}
-    names = item["configuration_keys"]
-    return answer | {
-        "error_code": NONE,
-        "error_message": "",
-        "configs": [_shown(request, entry) for entry in entries if not names or entry.name in names],
-    }
+    return answer | {"error_code": NONE, "error_message": "", "configs": configs}
 
 
-def _topic(context: Context, name: str) -> list[Entry]:
+class _Descriptions:
+    """What one answer says. Each resource is described once: its names, `0` and `00`, share what is said of it.
+
+    Kafka describes a resource as often as it is named, so a small request may have an answer without bounds. Here the
+    repetitions are bounded; what there is can always be described as a whole.
+    """
+
+    def __init__(self, context: Context, request: Request) -> None:
+        self._context = context
+        self._request = request
+        self._known: dict[tuple[int, str], list[Body]] = {}
+        self._repeated = 0
+
+    def configs(self, item: Body) -> list[Body]:
+        """The settings asked for; InvalidRequest when too many were said before."""
+        kind = item["resource_type"]
+        resource = (kind, _NAMES[kind](self._context, item["resource_name"]))
+        repeats = resource in self._known
+        if not repeats:
+            entries = _ENTRIES[kind](self._context, resource[1])
+            self._known[resource] = [_shown(self._request, entry) for entry in entries]
+        names = frozenset(item["configuration_keys"] or ())
+        configs = [entry for entry in self._known[resource] if not names or entry["name"] in names]
+        if repeats:
+            self._count(len(configs))
+        return configs
+
+    def _count(self, repeated: int) -> None:
+        if self._repeated + repeated > _REPEATED_MAX:
+            raise InvalidRequest(
+                f"The request names the same resources again and again: at most {_REPEATED_MAX} settings are repeated"
+            )
+        self._repeated += repeated
+
+
+def _topic_name(_context: Context, name: str) -> str:
     validate_topic_name(name)
+    return name
+
+
+def _broker_name(context: Context, name: str) -> str:
+    if not name:
+        return name
+    require_own_id(context, name, "Broker", "expected {own} or empty string, but received {name}")
+    return str(context.broker_id)
+
+
+def _loggers_name(context: Context, name: str) -> str:
+    if not name:
+        raise InvalidRequest("Broker id must not be empty")
+    require_own_id(context, name, "Broker", "expected {own} but received {name}")
+    return str(context.broker_id)
+
+
+def _client_metrics_name(_context: Context, name: str) -> str:
+    if not name:
+        raise InvalidRequest("Client metrics subscription name must not be empty")
+    raise InvalidRequest("Config type client-metrics is only supported on KRaft clusters")
+
+
+_NAMES = {
+    TOPIC: _topic_name,
+    BROKER: _broker_name,
+    BROKER_LOGGER: _loggers_name,
+    CLIENT_METRICS: _client_metrics_name,
+}
+"""The one name of a resource, or why there is none such."""
+
+
+def _of_topic(context: Context, name: str) -> list[Entry]:
     topic = context.metadata.topic(name)
     if topic is None:
         raise UnknownTopicOrPartition
     return topic_entries(topic.config, context.dynamic.live)
 
 
-def _broker(context: Context, name: str) -> list[Entry]:
-    if not name:
-        return cluster_entries(context.dynamic.live)
-    require_own_id(context, name, "Broker", "expected {own} or empty string, but received {name}")
-    return broker_entries(context.broker_id, context.dynamic.live)
+def _of_broker(context: Context, name: str) -> list[Entry]:
+    live = context.dynamic.live
+    return broker_entries(context.broker_id, live) if name else cluster_entries(live)
 
 
-def _loggers(context: Context, name: str) -> list[Entry]:
-    if not name:
-        raise InvalidRequest("Broker id must not be empty")
-    require_own_id(context, name, "Broker", "expected {own} but received {name}")
+def _of_loggers(_context: Context, _name: str) -> list[Entry]:
     return logger_entries(loggers.levels())
 
 
-def _client_metrics(_context: Context, name: str) -> list[Entry]:
-    if not name:
-        raise InvalidRequest("Client metrics subscription name must not be empty")
-    raise InvalidRequest("Config type client-metrics is only supported on KRaft clusters")
-
-
-_DESCRIBERS = {TOPIC: _topic, BROKER: _broker, BROKER_LOGGER: _loggers, CLIENT_METRICS: _client_metrics}
+_ENTRIES = {TOPIC: _of_topic, BROKER: _of_broker, BROKER_LOGGER: _of_loggers}
 
 
 def _shown(request: Request, entry: Entry) -> Body:
