@@ -448,6 +448,46 @@ def test_clusters_are_described_the_same(both: tuple[str, str]) -> None:
     assert theirs | UNTHROTTLED == ours | UNTHROTTLED
 
 
+# ---- metadata ----
+
+
+NO_ID = bytes(16)
+UNKNOWN_ID = bytes([7] * 16)
+
+
+@pytest.mark.parametrize("version", [10, 11, 12])
+def test_topics_are_found_by_id_the_same(both: tuple[str, str], version: int) -> None:
+    """Apache takes ids since version 12 only, and then answers no names beside them (KIP-516)."""
+    for asked in (
+        [(None, "t")],
+        [("t", "t")],
+        [("unknown", "t")],
+        [("t", "t"), ("unknown", None)],
+        [("t", "t"), (None, "t")],
+        [(None, "unknown")],
+        [("t", "unknown"), ("t", None)],
+        [("t", None), ("bad name", None), ("t", None)],
+        [("__consumer_offsets", "unknown")],
+        *([] if version == 12 else [[(None, None)], [("t", None), (None, None)]]),
+    ):
+        theirs, ours = (metadata(bootstrap, version, asked) for bootstrap in both)
+        assert ours == theirs, asked
+
+
+def metadata(bootstrap: str, version: int, asked: list[tuple[str | None, str | None]]) -> dict[str, Any]:
+    """The answer for topics of such names with the ids of topics of such names, without what differs between brokers."""
+    [known] = ask_each((bootstrap,), "Metadata", 12, topics=[{"name": "t", "topic_id": NO_ID}])
+    ids = {None: NO_ID, "t": known["topics"][0]["topic_id"], "unknown": UNKNOWN_ID}
+    topics = [{"name": name, "topic_id": ids[of]} for name, of in asked]
+    [answer] = ask_each((bootstrap,), "Metadata", version, topics=topics, allow_auto_topic_creation=False)
+    names = {value: name for name, value in ids.items()}
+    for topic in answer["topics"]:
+        topic["topic_id"] = names[topic["topic_id"]]
+    answer["topics"].sort(key=lambda topic: (str(topic["name"]), str(topic["topic_id"])))
+    assert len(answer.pop("cluster_id") or "") in (0, 22)
+    return answer | UNTHROTTLED | {"brokers": [broker["node_id"] for broker in answer["brokers"]]}
+
+
 # ---- one coordinator, one after the other ----
 
 

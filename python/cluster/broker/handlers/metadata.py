@@ -21,6 +21,7 @@ from cluster.controller import NewTopic, outcome_of
 from cluster.controller.names import GROUP_METADATA_TOPIC, is_internal, validate_topic_name
 from cluster.errors import (
     NONE,
+    InvalidRequest,
     InvalidTopicException,
     LeaderNotAvailable,
     ListenerNotFound,
@@ -34,8 +35,8 @@ from cluster.model import NO_LEADER, NO_TOPIC_ID, PartitionState, Replicas, Topi
 API_KEY = 3
 VERSIONS = (0, 12)
 
-_BY_ID = 10
-_NULL_NAMES = 12
+_BY_ID = 12
+"""Requests have fields for ids and null names since version 10, and Kafka takes them since this one (KIP-516)."""
 
 
 async def handle(context: Context, request: Request) -> Body:
@@ -45,12 +46,21 @@ async def handle(context: Context, request: Request) -> Body:
     if asked is None or (version == 0 and not asked):
         topics = [_topic(context, request, topic) for topic in context.metadata.topics()]
     else:
-        topics = list(await asyncio.gather(*(_asked(context, request, item) for item in _distinct(asked))))
+        _check_names(asked, version)
+        ids = dict.fromkeys(item["topic_id"] for item in asked if item["topic_id"] != NO_TOPIC_ID)
+        if ids:
+            # As in Kafka, who asks for one topic by its id gets none by name.
+            topics = [_by_id(context, request, topic_id) for topic_id in ids]
+        else:
+            names = dict.fromkeys(item["name"] for item in asked)
+            topics = list(await asyncio.gather(*(_by_name(context, request, name) for name in names)))
     return _frame(context, request, topics)
 
 
-def _distinct(asked: list[Body]) -> list[Body]:
-    return list({(item["name"], item["topic_id"]): item for item in asked}.values())
+def _check_names(asked: list[Body], version: int) -> None:
+    by_name = all(item["name"] is not None and item["topic_id"] == NO_TOPIC_ID for item in asked)
+    if version < _BY_ID and not by_name:
+        raise InvalidRequest(f"version {version} finds topics by their names only")
 
 
 def _frame(context: Context, request: Request, topics: list[Body]) -> Body:
@@ -73,16 +83,17 @@ def _frame(context: Context, request: Request, topics: list[Body]) -> Body:
     return answer
 
 
-async def _asked(context: Context, request: Request, item: Body) -> Body:
-    name, topic_id = item["name"], TopicId(item["topic_id"])
-    if request.api_version >= _BY_ID and topic_id != NO_TOPIC_ID:
-        known = context.metadata.name_of(topic_id)
-        if known is None:
-            shown = None if request.api_version >= _NULL_NAMES else name or ""
-            return _unknown(shown, UnknownTopicId.code, topic_id)
-        name = known
+def _by_id(context: Context, request: Request, topic_id: TopicId) -> Body:
+    name = context.metadata.name_of(topic_id)
+    topic = None if name is None else context.metadata.topic(name)
+    if topic is None:
+        return _unknown(None, UnknownTopicId.code, topic_id)
+    return _topic(context, request, topic)
+
+
+async def _by_name(context: Context, request: Request, name: str | None) -> Body:
     if name is None:
-        return _unknown(None if request.api_version >= _NULL_NAMES else "", InvalidTopicException.code)
+        return _unknown(None, InvalidTopicException.code)
     topic = context.metadata.topic(name)
     if topic is not None:
         return _topic(context, request, topic)
@@ -166,12 +177,13 @@ def _partition(
 
 
 def failure(request: Request, code: int) -> Body:
-    """Each topic asked for has the error."""
-    named = request.api_version < _NULL_NAMES
+    """Each topic asked for has the error. One without a name has an empty one, and none is internal, as with Kafka
+    (`MetadataRequest.getErrorResponse`).
+    """
     return {
         "brokers": [],
         "topics": [
-            _unknown(item["name"] or ("" if named else None), code, TopicId(item["topic_id"]))
+            _unknown(item["name"] or "", code, TopicId(item["topic_id"])) | {"is_internal": False}
             for item in request.body["topics"] or ()
         ],
     }
