@@ -67,10 +67,10 @@ def test_the_file_kafka_ships() -> None:
 
 
 def test_what_nobody_knows_and_what_is_not_served_is_named() -> None:
-    config = parse(log_dirz="x", ssl_protocol="TLSv1.2")
+    config = parse(log_dirz="x", ssl_protocol="TLSv1.2", num_io_threads="4", background_threads="5")
     assert config.warnings == (
         "unknown settings, ignored: log.dirz",
-        "settings of Kafka this broker does not act on: ssl.protocol",
+        "settings of Kafka this broker does not act on: background.threads, num.io.threads, ssl.protocol",
     )
 
 

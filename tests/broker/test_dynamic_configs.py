@@ -308,6 +308,35 @@ def test_what_the_data_plane_refuses_is_not_stored(tmp_path: Path, name: str, va
     run(work)
 
 
+def test_a_number_of_network_threads_holds_from_the_next_start_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its documentation says so, and that nobody acts on the number of I/O threads."""
+
+    async def first() -> None:
+        async with embedded(tmp_path, num_network_threads="2") as broker, Wire(broker.bootstrap) as wire:
+            assert network_threads(broker) == 2
+            changes = ("num.network.threads", SET, "4"), ("num.io.threads", SET, "9")
+            assert await alter(wire, BROKER, "0", *changes) == "ok"
+            assert await described(wire, BROKER, "0", "num.network.threads") == ("4", 2)
+            assert network_threads(broker) == 2
+            assert "num.network.threads holds from the next start on" in caplog.text
+            assert "does not act on: background.threads" not in caplog.text
+            assert "settings of Kafka this broker does not act on: num.io.threads" in caplog.text
+
+    async def second() -> None:
+        async with embedded(tmp_path, num_network_threads="2") as broker:
+            assert network_threads(broker) == 4
+
+    run(first)
+    run(second)
+
+
+def network_threads(broker: Broker) -> float:
+    assert broker._server is not None
+    return broker._server.measurements().gauges["network_threads"]
+
+
 def test_what_another_program_writes_is_taken_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def write(zk: ZooKeeper, entity: str, config: dict[str, str]) -> None:
         path = znodes.config_path(entity)

@@ -18,6 +18,7 @@ from cluster.broker import registration
 from cluster.broker.bridge import Bridge
 from cluster.broker.config import BrokerConfig
 from cluster.broker.context import Context
+from cluster.broker.dynamic import broker_rules
 from cluster.broker.dynamic.driver import DynamicConfigs
 from cluster.broker.dynamic.live import LiveConfig
 from cluster.broker.group_log import OffsetsLog
@@ -112,7 +113,7 @@ class Broker:
         await registration.refuse_other_brokers(zk, broker)
         dynamic = self._dynamic = DynamicConfigs(zk, broker, LiveConfig(config))
         await dynamic.load()
-        server = self._server = self._parts.server = await self._recover(broker, cluster)
+        server = self._server = self._parts.server = await self._recover(broker, cluster, dynamic.live)
         on_disk = {topic for topic, _, _ in server.partitions()}
         endpoints = self._listen(server, dynamic.live.current)
         info = self._info = BrokerInfo(broker, endpoints, config.text("broker.rack"))
@@ -157,13 +158,15 @@ class Broker:
         except ConnectionError as error:
             raise BrokerStartError(str(error)) from None
 
-    async def _recover(self, broker: BrokerId, cluster: str) -> Server:
+    async def _recover(self, broker: BrokerId, cluster: str, live: LiveConfig) -> Server:
         """Opens the log directories, and says every few seconds how far that is."""
         from logcore._native import LoadProgress
 
         progress = self.loading = self._parts.loading = LoadProgress()
         self._parts.state = BrokerState.RECOVERY
-        opening = asyncio.create_task(asyncio.to_thread(self._open, broker, cluster, progress))
+        opening = asyncio.create_task(
+            asyncio.to_thread(self._open, broker, cluster, broker_rules.at_start(live), progress)
+        )
         try:
             while not (await asyncio.wait([opening], timeout=_PROGRESS_SECONDS))[0]:
                 log.info(
@@ -177,7 +180,7 @@ class Broker:
         finally:
             opening.cancel()
 
-    def _open(self, broker: BrokerId, cluster: str, progress: LoadProgress) -> Server:
+    def _open(self, broker: BrokerId, cluster: str, config: BrokerConfig, progress: LoadProgress) -> Server:
         from logcore._native import LogDirError, Server, ServerError
 
         try:
@@ -185,7 +188,7 @@ class Broker:
                 node_id=broker,
                 cluster_id=cluster,
                 log_dirs=self.config.log_dirs,
-                config={**self.config.server_settings()},
+                config={**config.server_settings()},
                 progress=progress,
             )
         except LogDirError as error:

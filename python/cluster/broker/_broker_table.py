@@ -6,10 +6,11 @@ choice), and flags: `d` it can be changed while the broker runs, `s` this broker
 Kafka and not described.
 `queued.max.request.bytes` is what all requests' frames may have; what they are decoded to shares as much again, or 16
 MiB if that is more, three quarters of it for the handlers in Python: one request that needs more closes its connection.
-Three defaults are not acted on. While `num.recovery.threads.per.data.dir` is not set, logs are loaded by two threads
-a core, at most 8, because one thread leaves the disk idle. While `queued.max.request.bytes` is not set, large
-requests share 256 MiB (or twice `socket.request.max.bytes`), because slow clients could have all of the memory else.
-While `socket.receive.buffer.bytes` is not set, the operating system tunes it.
+Four defaults are not acted on. While `num.network.threads` is not set, there is one a core. While
+`num.recovery.threads.per.data.dir` is not set, logs are loaded by two threads a core, at most 8, because one thread
+leaves the disk idle. While `queued.max.request.bytes` is not set, large requests share 256 MiB (or twice
+`socket.request.max.bytes`), because slow clients could have all of the memory else. While
+`socket.receive.buffer.bytes` is not set, the operating system tunes it.
 """
 
 TABLE = """
@@ -21,7 +22,7 @@ authorizer.class.name string "" - -
 auto.create.topics.enable boolean true - s
 auto.include.jmx.reporter boolean true - -
 auto.leader.rebalance.enable boolean true - -
-background.threads int 10 1.. ds
+background.threads int 10 1.. d
 broker.heartbeat.interval.ms int 2000 - -
 broker.id int -1 - s
 broker.id.generation.enable boolean true - s
@@ -169,7 +170,7 @@ metrics.recording.level string INFO - -
 metrics.sample.window.ms long 30000 1.. -
 min.insync.replicas int 1 1.. ds
 node.id int -1 - -
-num.io.threads int 8 1.. ds
+num.io.threads int 8 1.. d
 num.network.threads int 3 1.. ds
 num.partitions int 1 1.. s
 num.recovery.threads.per.data.dir int 1 1.. ds

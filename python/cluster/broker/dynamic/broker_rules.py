@@ -35,6 +35,9 @@ _LISTENERS = frozenset({"advertised.listeners", "listeners", "listener.security.
 _AT_START = ("listeners", "listener.security.protocol.map")
 """What this broker, unlike Kafka's, takes at its start only."""
 
+THREADS_AT_START = ("num.network.threads", "num.recovery.threads.per.data.dir")
+"""Threads that are started once: another number is taken, and there are so many since the next start."""
+
 _LISTENER_LIMITS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
 """What can be said of a listener for all brokers (`ClusterLevelListenerConfigs`)."""
 
@@ -201,6 +204,17 @@ def other_listeners(live: LiveConfig) -> bool:
     """Whether the next start opens other listeners."""
     after = overlaid(live.static.given, live.own)
     return any(after.get(name) != live.current.given.get(name) for name in _AT_START)
+
+
+def at_start(live: LiveConfig) -> BrokerConfig:
+    """What the data plane is opened with: the file, and the numbers of threads that were set dynamically."""
+    numbers = {name: live.current.given[name] for name in THREADS_AT_START if name in live.current.given}
+    return BrokerConfig.parse(overlaid(live.static.given, numbers))
+
+
+def of_next_start(before: BrokerConfig, after: BrokerConfig) -> list[str]:
+    """The settings between the two that the next start takes, and nobody before."""
+    return [name for name in THREADS_AT_START if before.values[name] != after.values[name]]
 
 
 def _check_listeners(before: BrokerConfig, after: BrokerConfig) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cluster.broker.dynamic.broker_rules import described_settings, is_dynamic
+from cluster.broker.dynamic.broker_rules import THREADS_AT_START, described_settings, is_dynamic
 from cluster.broker.dynamic.live import LiveConfig, base_name, synonyms
 from cluster.broker.settings import (
     CONFIG_TYPES,
@@ -174,5 +174,7 @@ def _documentation(setting: Setting) -> str:
     default = "no default" if setting.default is None else f"default '{setting.default}'"
     valid = "" if setting.valid == "-" else f", valid: {setting.valid.replace('|', ' or ')}"
     dynamic = " It can be changed while the broker runs." if setting.dynamic else ""
+    if setting.name in THREADS_AT_START:
+        dynamic = " A change holds from the next start on."
     served = "" if setting.supported else " This broker does not act on it."
     return f"{setting.type}, {default}{valid}.{dynamic}{served}"

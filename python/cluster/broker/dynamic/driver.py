@@ -194,6 +194,9 @@ class DynamicConfigs:
             return
         for warning in set(config.warnings) - set(self.live.current.warnings):
             log.warning("dynamic settings: %s", warning)
+        if self._data_plane is not None:
+            for name in broker_rules.of_next_start(self.live.current, config):
+                log.warning("dynamic settings: %s holds from the next start on", name)
         await self._take_broker_config(config)
 
     async def _take_broker_config(self, config: BrokerConfig) -> None:

@@ -17,6 +17,9 @@ use crate::quotas::Window;
 /// Settings by name, as text.
 pub type Properties = HashMap<String, String>;
 
+/// Kafka knows no most; so many are more than any machine has cores, and can still be started.
+const NETWORK_THREADS_MAX: usize = 4096;
+
 /// Settings that hold for as long as the server is open. The field's doc names the property.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerConfig {
@@ -54,6 +57,8 @@ pub(crate) struct ServerConfig {
     pub(crate) checkpoint_interval: Duration,
     /// `num.recovery.threads.per.data.dir`; unless it is set, the storage crate chooses.
     pub(crate) recovery_threads: Option<NonZeroUsize>,
+    /// `num.network.threads`; unless it is set, as many as the machine has cores.
+    pub(crate) network_threads: Option<NonZeroUsize>,
     /// `quota.window.num` and `quota.window.size.seconds`
     pub(crate) quota_window: Window,
     /// `inter.broker.listener.name`, or `security.inter.broker.protocol` if that is not set.
@@ -214,12 +219,8 @@ impl ServerConfig {
             retention_check_interval: of.interval("log.retention.check.interval.ms", 300_000)?,
             flush_check_interval: of.duration("log.flush.scheduler.interval.ms", None, 0)?,
             checkpoint_interval: of.interval("log.flush.offset.checkpoint.interval.ms", 60_000)?,
-            recovery_threads: NonZeroUsize::new(of.number(
-                "num.recovery.threads.per.data.dir",
-                0,
-                1,
-                i32::MAX as usize,
-            )?),
+            recovery_threads: of.threads("num.recovery.threads.per.data.dir", i32::MAX as usize)?,
+            network_threads: of.threads("num.network.threads", NETWORK_THREADS_MAX)?,
             quota_window: of.quota_window()?,
             inter_broker_listener: of.inter_broker_listener(),
         })
@@ -264,6 +265,11 @@ impl DynamicConfig {
 struct Source<'a>(&'a Properties);
 
 impl Source<'_> {
+    /// A number of threads, if it is set.
+    fn threads(&self, name: &str, most: usize) -> Result<Option<NonZeroUsize>> {
+        self.number(name, 0, 1, most).map(NonZeroUsize::new)
+    }
+
     fn number<T: FromStr + PartialOrd + Copy>(
         &self,
         name: &str,
@@ -625,6 +631,7 @@ mod tests {
         for (name, value) in [
             ("socket.request.max.bytes", "0"),
             ("queued.max.requests", "many"),
+            ("num.network.threads", "0"),
             ("log.segment.bytes", "1"),
             ("log.message.timestamp.type", "Sometime"),
             ("compression.type", "none"),

@@ -4,6 +4,7 @@
 //! runtime of the server's own, whose threads end with it.
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::os::fd::RawFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -188,7 +189,7 @@ impl Server {
             return Err(ServerError::WrongState("was started or stopped before"));
         }
         let table = ApiTable::new(apis)?;
-        let runtime = runtime()?;
+        let runtime = runtime(self.shared.config.network_threads)?;
         let entered = runtime.enter();
         let bound = listeners
             .iter()
@@ -565,11 +566,11 @@ impl Drop for Server {
     }
 }
 
-/// As many threads as the machine has cores.
-fn runtime() -> Result<Runtime> {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+/// As many threads as were asked for, else as the machine has cores.
+fn runtime(threads: Option<NonZeroUsize>) -> Result<Runtime> {
+    let threads = threads.or_else(|| std::thread::available_parallelism().ok());
     tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(cores)
+        .worker_threads(threads.map_or(1, NonZeroUsize::get))
         .thread_name("logcore-network")
         .enable_all()
         .build()

@@ -54,6 +54,14 @@ fn times(measurements: &Measurements, name: &str, stage: &str) -> (u64, u64) {
     (all, all - cumulative[0])
 }
 
+// If this failed, an operator could not say how many threads serve connections.
+#[test]
+fn there_are_as_many_network_threads_as_were_asked_for() {
+    let server = TestServer::start(&[("num.network.threads", "5")]);
+    let seen = server.server.measurements();
+    assert_eq!(gauge(&seen, "network_threads"), 5.0);
+}
+
 // If this failed, an operator would look at wrong numbers of bytes and messages, or lose those of a deleted topic.
 #[test]
 fn topics_are_counted() {
