@@ -1,7 +1,7 @@
 """From the queue to the handlers and back.
 
-If one failed, a client would get its answers out of order, a slow request would hold up other clients, or a mistake
-in one handler would take others down with it.
+If one failed, a client would get its answers out of order, a slow request would hold up other clients, a crowd would
+be let in whole, or a mistake in one handler would take others down with it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from cluster.broker.bridge import Bridge
 from cluster.broker.context import Body, Context, Request
 from cluster.errors import NotController, UnknownServerError
 
-KEY = 3
+KEY, JOIN, METADATA = 32, 11, 3
+HANDLERS_MAX = 2
 
 
 @dataclass
@@ -87,9 +88,11 @@ def play(
     script: Callable[[FakeSource, Answers, Bridge], Awaitable[None]],
 ) -> None:
     async def run() -> None:
-        monkeypatch.setattr(bridge_module, "HANDLERS", {KEY: FakeHandler(handle)})
+        monkeypatch.setattr(
+            bridge_module, "HANDLERS", dict.fromkeys((KEY, JOIN, METADATA), FakeHandler(handle))
+        )
         source = FakeSource()
-        bridge = Bridge(source, cast(Context, None))
+        bridge = Bridge(source, cast(Context, None), HANDLERS_MAX)
         bridge.start()
         try:
             await script(source, asyncio.Queue(), bridge)
@@ -144,6 +147,59 @@ def test_a_handler_that_fails_costs_nobody_else_anything(monkeypatch: pytest.Mon
         assert await answers.get() == (3, None)
         source.put(unfit)
         assert await answers.get() == (4, None)
+
+    play(monkeypatch, handle, script)
+
+
+def test_no_more_is_taken_while_as_many_handlers_work_as_there_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gates = {number: asyncio.Event() for number in (1, 2)}
+    begun: asyncio.Queue[int] = asyncio.Queue()
+
+    async def handle(request: FakeRequest) -> Body:
+        begun.put_nowait(request.number)
+        if request.number in gates:
+            await gates[request.number].wait()
+        return {"ok": request.number}
+
+    async def script(source: FakeSource, answers: Answers, bridge: Bridge) -> None:
+        source.put(FakeRequest(1, "a", answers), FakeRequest(2, "b", answers))
+        assert [await begun.get(), await begun.get()] == [1, 2]
+        third = FakeRequest(3, "c", answers)
+        source.put(third)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert source.requests == [third]
+        gates[2].set()
+        assert await answers.get() == (2, {"ok": 2})
+        assert await answers.get() == (3, {"ok": 3})
+        gates[1].set()
+        assert await answers.get() == (1, {"ok": 1})
+
+    play(monkeypatch, handle, script)
+
+
+@pytest.mark.parametrize("key", [JOIN, METADATA])
+def test_who_waits_for_others_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch, key: int) -> None:
+    """Else a group with as many members as there may be handlers would wait for its last one for ever; and while clients
+    wait for topics that the coordinator does not create, groups would lose their members.
+    """
+    members = 2 * HANDLERS_MAX
+    everybody = asyncio.Barrier(members)
+
+    async def handle(request: FakeRequest) -> Body:
+        if request.api_key == key:
+            await everybody.wait()
+        return {"ok": request.number}
+
+    async def script(source: FakeSource, answers: Answers, bridge: Bridge) -> None:
+        for number in range(members):
+            source.put(FakeRequest(100 + number, f"other {number}", answers))
+            assert await answers.get() == (100 + number, {"ok": 100 + number})
+            source.put(FakeRequest(number, f"member {number}", answers, api_key=key))
+        joined = [await answers.get() for _ in range(members)]
+        assert sorted(number for number, _ in joined) == list(range(members))
 
     play(monkeypatch, handle, script)
 

@@ -126,7 +126,7 @@ class Broker:
         self._parts.controller = context.controller
         self._warn_of_strays(on_disk, metadata)
         context.groups.start()
-        bridge = self._bridge = Bridge(server, context)
+        bridge = self._bridge = Bridge(server, context, config.number("queued.max.requests"))
         bridge.start()
         self._parts.state = BrokerState.RUNNING
 

@@ -1,7 +1,9 @@
 """From the data plane's queue to the handlers and back: the one place where requests enter Python.
 
 Owns the order of each connection's requests: as in Kafka, the next one of a connection begins when the last
-one is answered, and connections do not wait for each other. A handler that raises costs its own request an
+one is answered, and connections do not wait for each other. While as many handlers are at work as there may be, it takes no
+requests, which fills the queue and stops the reading of sockets. Who only waits is not counted: a member of a group would
+keep those out whom it waits for, and a coordinator that is away would stop what can be answered without it. A handler that raises costs its own request an
 UNKNOWN_SERVER_ERROR answer and nobody else anything. Lives on the event loop, woken by the server's
 descriptor.
 """
@@ -11,14 +13,48 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from cluster.broker.context import Context, Request
-from cluster.broker.handlers import HANDLERS
+from cluster.broker.handlers import (
+    HANDLERS,
+    alter_client_quotas,
+    alter_configs,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    find_coordinator,
+    incremental_alter_configs,
+    init_producer_id,
+    join_group,
+    metadata,
+    sync_group,
+)
 from cluster.errors import KafkaProtocolError, UnknownServerError
 
 log = logging.getLogger(__name__)
+
+_WAITING_APIS = frozenset(
+    handler.API_KEY
+    for handler in (
+        alter_client_quotas,
+        alter_configs,
+        create_partitions,
+        create_topics,
+        delete_topics,
+        find_coordinator,
+        incremental_alter_configs,
+        init_producer_id,
+        join_group,
+        metadata,
+        sync_group,
+    )
+)
+"""Answered when a group's members have come or the coordinator has answered, if they have to wait at all: their handlers do
+not work meanwhile.
+"""
 
 
 class Source(Protocol):
@@ -36,21 +72,26 @@ class Source(Protocol):
 
 
 class Bridge:
-    """Takes requests and has them answered."""
+    """Takes requests, while fewer than `handlers_max` handlers are at work, and has them answered."""
 
-    def __init__(self, source: Source, context: Context) -> None:
+    def __init__(self, source: Source, context: Context, handlers_max: int) -> None:
         self._source = source
         self._context = context
+        self._handlers_max = handlers_max
+        self._at_work = 0
+        self._stopped = False
+        self._listening = False
         self._waiting: dict[str, deque[Request]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Begins to take requests."""
-        asyncio.get_running_loop().add_reader(self._source.wake_fd, self._wake)
+        self._listen()
 
     async def stop(self) -> None:
         """Takes no more; what is not answered yet is dropped, which closes those connections."""
-        asyncio.get_running_loop().remove_reader(self._source.wake_fd)
+        self._stopped = True
+        self._listen()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -69,6 +110,28 @@ class Bridge:
             task.add_done_callback(self._tasks.discard)
         self._flush_log()
 
+    def _listen(self) -> None:
+        """Waits for requests, or does no longer."""
+        wanted = not self._stopped and self._at_work < self._handlers_max
+        loop = asyncio.get_running_loop()
+        if wanted and not self._listening:
+            loop.add_reader(self._source.wake_fd, self._wake)
+        elif self._listening and not wanted:
+            loop.remove_reader(self._source.wake_fd)
+        self._listening = wanted
+
+    @contextmanager
+    def _work(self, api_key: int) -> Iterator[None]:
+        """Counts a handler while it is at work."""
+        counted = api_key not in _WAITING_APIS
+        self._at_work += counted
+        self._listen()
+        try:
+            yield
+        finally:
+            self._at_work -= counted
+            self._listen()
+
     def _flush_log(self) -> None:
         for level, text, fields in self._source.take_log_lines():
             log.log(level, "%s", text, extra=fields)
@@ -79,7 +142,8 @@ class Bridge:
         waiting = self._waiting[connection]
         try:
             while True:
-                await self._answer(request)
+                with self._work(request.api_key):
+                    await self._answer(request)
                 if not waiting:
                     return
                 request = waiting.popleft()
