@@ -14,6 +14,7 @@ import socket
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -172,6 +173,50 @@ def check_cluster(samples: Samples) -> None:
     assert 0 <= value(samples, "kafka_network_socketserver_networkprocessoravgidle_percent") <= 1
     assert value(samples, "logcore_uptime_seconds") > 0
     assert value(samples, "process_resident_memory_bytes") > 0
+
+
+def test_operations_of_groups_that_wait_are_counted(tmp_path: Path) -> None:
+    """As in Kafka, one for a group's members that have to join or sync, and one for each member's next heartbeat."""
+
+    async def run() -> None:
+        async with (
+            embedded(tmp_path, metrics_listener="127.0.0.1:0") as broker,
+            Wire(broker.bootstrap) as wire,
+        ):
+
+            async def waiting() -> tuple[float, ...]:
+                assert broker.metrics_address is not None
+                samples = await asyncio.to_thread(scrape, broker.metrics_address)
+                name = "kafka_server_delayedoperationpurgatory_numdelayedoperations"
+                return tuple(
+                    value(samples, name, delayedOperation=kind) for kind in ("Rebalance", "Heartbeat")
+                )
+
+            async def join(member: str) -> dict[str, Any]:
+                return await wire.ask(
+                    "JoinGroup",
+                    4,
+                    group_id="g",
+                    session_timeout_ms=30_000,
+                    rebalance_timeout_ms=30_000,
+                    member_id=member,
+                    protocol_type="consumer",
+                    protocols=[{"name": "range", "metadata": b"\0\0\0\0\0\0\0\0\0\0"}],
+                )
+
+            await wire.ask("FindCoordinator", 2, key="g", key_type=0)
+            assert await waiting() == (0, 0)
+            member = {"group_id": "g", "member_id": (await join(""))["member_id"]}
+            assert await waiting() == (0, 1)
+            assert (await join(member["member_id"]))["generation_id"] == 1
+            assert await waiting() == (1, 1)
+            answer = await wire.ask("SyncGroup", 2, generation_id=1, assignments=[], **member)
+            assert answer["error_code"] == 0
+            assert await waiting() == (0, 1)
+            await wire.ask("LeaveGroup", 2, **member)
+            assert await waiting() == (0, 0)
+
+    asyncio.run(run())
 
 
 def test_a_broker_that_starts_tells_how_far_it_is() -> None:

@@ -126,6 +126,7 @@ class Broker:
         self._parts.controller = context.controller
         self._warn_of_strays(on_disk, metadata)
         context.groups.start()
+        self._parts.groups = context.groups
         bridge = self._bridge = Bridge(server, context, config.number("queued.max.requests"))
         bridge.start()
         self._parts.state = BrokerState.RUNNING

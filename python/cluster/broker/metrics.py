@@ -13,7 +13,7 @@ of the broker that has not started yet is left out.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -26,6 +26,7 @@ from cluster.errors import for_code
 from cluster.model import NO_LEADER, TopicInfo
 
 if TYPE_CHECKING:
+    from cluster.groups import GroupCoordinator
     from logcore._native import LoadProgress, Measurements
 
 _Partition = tuple[str, int, int, int, int, int, bool, bool]
@@ -114,6 +115,7 @@ class BrokerCollector(Collector):
             yield from _requests(measured)
             yield from _topics(measured)
             yield from _server(measured)
+            yield from _purgatories(measured.gauges, parts.groups)
             yield from _logs(measured)
             yield from _replicas(measured, self._topics())
         if parts.controller is not None:
@@ -200,8 +202,16 @@ def _server(measured: Measurements) -> Iterator[Metric]:
         elif name in _COUNTERS:
             metric, text = _COUNTERS[name]
             yield CounterMetricFamily(metric, text, value=value)
+
+
+def _purgatories(gauges: Mapping[str, float], groups: GroupCoordinator | None) -> Iterator[Metric]:
     waiting = {"Fetch": gauges["delayed_fetches"], "Produce": gauges["delayed_produces"]}
-    for metric, text in (("purgatorysize", "Requests watched"), ("numdelayedoperations", "Requests waiting")):
+    if groups is not None:
+        waiting |= groups.machine.delayed_operations()
+    for metric, text in (
+        ("purgatorysize", "Operations watched"),
+        ("numdelayedoperations", "Operations waiting"),
+    ):
         family = GaugeMetricFamily(
             f"{_PURGATORY}_{metric}", f"{text} in the purgatory.", labels=["delayedOperation"]
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cluster.controller import Controller, MetadataCache
+    from cluster.groups import GroupCoordinator
     from logcore._native import LoadProgress, Server
 
 
@@ -34,4 +35,5 @@ class Parts:
     server: Server | None = None
     metadata: MetadataCache | None = None
     controller: Controller | None = None
+    groups: GroupCoordinator | None = None
     began: float = field(default_factory=time.monotonic)

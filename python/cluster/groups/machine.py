@@ -48,6 +48,17 @@ class GroupMachine(Membership, Offsets):
             if not wanted or group.state.value.lower() in wanted
         ]
 
+    def delayed_operations(self) -> dict[str, int]:
+        """How many operations wait, by the names of Kafka's purgatories: a join or sync of each group that rebalances, and
+        the next heartbeat of each member, those that have got an id only too. Any thread may ask.
+        """
+        groups = list(self.groups.values())
+        rebalancing = (GroupState.PREPARING, GroupState.COMPLETING)
+        return {
+            "Rebalance": sum(group.state in rebalancing for group in groups),
+            "Heartbeat": sum(len(group.members) + len(group.pending) for group in groups),
+        }
+
     def describe(self, group_id: str) -> GroupView:
         """A group and its members; one that is not there is dead."""
         group = self.groups.get(group_id)
