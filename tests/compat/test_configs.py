@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
+import time
 from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -224,6 +226,45 @@ def test_descriptions_are_the_same(both: tuple[str, str], kind: int, name: str) 
         assert shape(theirs[key]) == shape(ours[key])
 
 
+def test_descriptions_of_the_first_version_are_the_same(both: tuple[str, str]) -> None:
+    """Kafka says of no setting that it is a default there."""
+    keys = ["segment.bytes", "retention.ms"]
+    resource = {"resource_type": TOPIC, "resource_name": "t", "configuration_keys": keys}
+    theirs, ours = map(entries, ask_each(both, "DescribeConfigs", 0, resources=[resource]))
+    assert ours == theirs
+
+
+def test_a_value_is_described_as_it_is_understood(both: tuple[str, str]) -> None:
+    resource = change(TOPIC, "t", ("segment.ms", SET, " 100 "), ("preallocate", SET, "FALSE"))
+    for answer in ask_each(both, "IncrementalAlterConfigs", 0, resources=[resource], validate_only=False):
+        assert answer["responses"][0]["error_code"] == 0
+    try:
+        resource = {"resource_type": TOPIC, "resource_name": "t"}
+        asked = resource | {"configuration_keys": ["segment.ms", "preallocate"]}
+        until_applied = time.monotonic() + STOP_TIMEOUT
+        while True:
+            theirs, ours = map(
+                entries, ask_each(both, "DescribeConfigs", 3, resources=[asked], include_synonyms=True)
+            )
+            if theirs["segment.ms"]["config_source"] in DYNAMIC:
+                break
+            assert time.monotonic() < until_applied
+        assert ours == theirs
+    finally:
+        undo = change(TOPIC, "t", ("segment.ms", DELETE, None), ("preallocate", DELETE, None))
+        ask_each(both, "IncrementalAlterConfigs", 0, resources=[undo], validate_only=False)
+
+
+def test_a_kind_of_resource_there_is_not_is_told_of_the_same(both: tuple[str, str]) -> None:
+    """But for the words, which are our own."""
+    resources = [{"resource_type": 99, "resource_name": "r"}, {"resource_type": TOPIC, "resource_name": "t"}]
+    theirs, ours = ask_each(both, "DescribeConfigs", 1, resources=resources)
+    for answer in (theirs, ours):
+        for result in answer["results"]:
+            result["error_message"] = result["error_message"] is not None
+    assert ours | UNTHROTTLED == theirs | UNTHROTTLED
+
+
 def shape(entry: dict[str, Any]) -> dict[str, Any]:
     synonyms = [(item["name"], item["source"]) for item in entry["synonyms"]]
     return {**entry, "value": None, "synonyms": synonyms}
@@ -437,6 +478,32 @@ def found(answer: dict[str, Any]) -> tuple[int, str | None, list[str]]:
         for entry in answer["entries"] or ()
     ]
     return answer["error_code"], answer["error_message"], sorted(entries)
+
+
+def test_an_infinite_quota_is_stored_the_same(both: tuple[str, str]) -> None:
+    """Kafka takes an infinite number for a quota that may have a fraction, and for no other."""
+    refused = alteration({"user": "i"}, producer_byte_rate=math.inf)
+    for entry in (refused, alteration({"user": "i"}, request_percentage=math.inf)):
+        theirs, ours = ask_each(both, "AlterClientQuotas", 0, entries=[entry], validate_only=False)
+        assert theirs | UNTHROTTLED == ours | UNTHROTTLED
+    components = [{"entity_type": "user", "match_type": 0, "match": "i"}]
+    theirs, ours = ask_each(both, "DescribeClientQuotas", 0, components=components, strict=True)
+    assert found(theirs) == found(ours)
+    assert ours["entries"][0]["values"] == [{"key": "request_percentage", "value": math.inf}]
+    gone = alteration({"user": "i"}, request_percentage=None)
+    for answer in ask_each(both, "AlterClientQuotas", 0, entries=[gone], validate_only=False):
+        assert answer["entries"][0]["error_code"] == 0
+
+
+def test_producers_of_what_there_is_not_are_described_the_same(both: tuple[str, str]) -> None:
+    """But for the words, which are our own."""
+    topics = [{"name": "t", "partition_indexes": [0, 7]}, {"name": "unknown", "partition_indexes": [0]}]
+    theirs, ours = ask_each(both, "DescribeProducers", 0, topics=topics)
+    for answer in (theirs, ours):
+        for topic in answer["topics"]:
+            for partition in topic["partitions"]:
+                partition["error_message"] = partition["error_message"] is not None
+    assert ours | UNTHROTTLED == theirs | UNTHROTTLED
 
 
 def test_clusters_are_described_the_same(both: tuple[str, str]) -> None:

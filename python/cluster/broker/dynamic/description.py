@@ -14,6 +14,7 @@ from cluster.broker.dynamic.broker_rules import THREADS_AT_START, described_sett
 from cluster.broker.dynamic.live import LiveConfig, base_name, synonyms
 from cluster.broker.settings import (
     CONFIG_TYPES,
+    ConfigError,
     Setting,
     as_text,
     broker_settings,
@@ -86,10 +87,16 @@ def topic_synonyms(setting: Setting, own: Mapping[str, str], live: LiveConfig) -
 
 
 def topic_value(setting: Setting, own: Mapping[str, str], live: LiveConfig) -> str | None:
-    """A topic's value of a setting, None when it is not to be shown."""
+    """A topic's value of a setting, as it is understood and not as it was written; None when it is not to be shown."""
     if setting.sensitive:
         return None
-    return own[setting.name] if setting.name in own else as_text(live.current.topic_default(setting))
+    if setting.name not in own:
+        return as_text(live.current.topic_default(setting))
+    try:
+        return as_text(setting.parse(own[setting.name]))
+    except ConfigError:
+        # Another program may write what it likes into a znode.
+        return own[setting.name]
 
 
 def broker_entries(broker: BrokerId, live: LiveConfig) -> list[Entry]:

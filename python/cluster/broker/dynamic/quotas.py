@@ -32,6 +32,8 @@ _IP_KEYS = {IP_KEY: "INT"}
 
 _BOUNDS = {"LONG": 2**63 - 1, "INT": 2**31 - 1}
 _EPSILON = 1e-6
+_NO_LIMIT = float(2**63 - 1)
+"""What an infinite quota comes to (Kafka's default of each): unlike infinity it can be computed with."""
 
 Entity = Mapping[str, str | None]
 """From a type of entity to a name, None for the default of all that have no quota of their own."""
@@ -110,11 +112,11 @@ def _text(key: str, value: float, keys: Mapping[str, str]) -> str:
     kind = keys.get(key)
     if kind is None:
         raise InvalidRequest(f"Invalid configuration key {key}")
-    if not math.isfinite(value) or value < 0:
+    if math.isnan(value) or value < 0:
         raise InvalidRequest(f"Configuration {key} must be a number of at least 0")
     if kind == "DOUBLE":
         return java_double(value)
-    whole = min(int(value + _EPSILON), _BOUNDS[kind])
+    whole = int(min(value + _EPSILON, _BOUNDS[kind]))
     if abs(float(whole) - value) > _EPSILON:
         raise InvalidRequest(f"Configuration {key} must be a {kind} value")
     return str(whole)
@@ -129,7 +131,7 @@ def values_of(path: str, config: Mapping[str, str]) -> dict[str, float]:
             value = float(config[key])
         except (KeyError, ValueError):
             continue
-        if math.isfinite(value):
+        if not math.isnan(value):
             found[key] = value
     return found
 
@@ -187,7 +189,7 @@ def client_quotas(configs: Mapping[str, Mapping[str, str]]) -> list[ClientQuota]
         entity, values = entity_of(path), values_of(path, config)
         if entity is not None and IP not in entity and values:
             # Kafka stores negative quotas, which let nothing through.
-            limits = {key: max(value, 0.0) for key, value in values.items()}
+            limits = {key: min(max(value, 0.0), _NO_LIMIT) for key, value in values.items()}
             found.append((_part(entity, USER), _part(entity, CLIENT), limits))
     return found
 
@@ -202,5 +204,5 @@ def ip_rates(configs: Mapping[str, Mapping[str, str]]) -> dict[str | None, float
     for path, config in configs.items():
         entity, values = entity_of(path), values_of(path, config)
         if entity is not None and IP in entity and values:
-            found[entity[IP]] = max(values[IP_KEY], 0.0)
+            found[entity[IP]] = min(max(values[IP_KEY], 0.0), _NO_LIMIT)
     return found

@@ -8,7 +8,6 @@ from cluster.broker.context import Body, Context, Request, told
 from cluster.broker.dynamic import loggers
 from cluster.broker.dynamic.alteration import BROKER, BROKER_LOGGER, CLIENT_METRICS, TOPIC
 from cluster.broker.dynamic.description import (
-    SOURCE_DEFAULT,
     Entry,
     broker_entries,
     cluster_entries,
@@ -17,7 +16,7 @@ from cluster.broker.dynamic.description import (
 )
 from cluster.broker.handlers._own_id import require_own_id
 from cluster.controller.names import validate_topic_name
-from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, UnknownTopicOrPartition
+from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, UnknownTopicOrPartition, for_code
 
 API_KEY = 32
 VERSIONS = (0, 4)
@@ -149,9 +148,8 @@ def _shown(request: Request, entry: Entry) -> Body:
         "config_type": entry.type,
         "documentation": entry.documentation if request.body["include_documentation"] else None,
     }
-    if request.api_version == 0:
-        shown["is_default"] = entry.source == SOURCE_DEFAULT
-    elif request.body["include_synonyms"]:
+    # `is_default` of version 0 stays false, as Kafka leaves it.
+    if request.api_version > 0 and request.body["include_synonyms"]:
         shown["synonyms"] = [
             {"name": name, "value": value, "source": source} for name, value, source in entry.synonyms
         ]
@@ -159,12 +157,12 @@ def _shown(request: Request, entry: Entry) -> Body:
 
 
 def failure(request: Request, code: int) -> Body:
-    """Each resource has the error."""
+    """Each resource has the error, in the code's own words, as with Kafka (`DescribeConfigsRequest.getErrorResponse`)."""
     return {
         "results": [
             {
                 "error_code": code,
-                "error_message": None,
+                "error_message": for_code(code).message,
                 "resource_type": item["resource_type"],
                 "resource_name": item["resource_name"],
                 "configs": [],

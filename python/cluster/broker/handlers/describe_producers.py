@@ -28,7 +28,18 @@ async def handle(context: Context, request: Request) -> Body:
     asked = {(topic["name"], partition) for topic in topics for partition in topic["partition_indexes"]}
     # The metadata are the event loop's; the logs may block.
     known = {partition for partition in asked if context.has_partition(*partition)}
-    return await asyncio.to_thread(_describe, context.logs, topics, known)
+    nobodys = {topic["name"] for topic in topics} - set(context.metadata.names())
+    answer = await asyncio.to_thread(_describe, context.logs, topics, known)
+    for topic in answer["topics"]:
+        if topic["name"] in nobodys:
+            _explain(topic["partitions"])
+    return answer
+
+
+def _explain(partitions: list[Body]) -> None:
+    """Kafka has words for a topic that there is not, and none for a partition."""
+    for entry in partitions:
+        entry["error_message"] = UnknownTopicOrPartition.message
 
 
 def _describe(logs: ReplicaLogs, topics: list[Body], known: set[tuple[str, int]]) -> Body:
