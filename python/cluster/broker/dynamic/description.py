@@ -57,11 +57,18 @@ class Entry(NamedTuple):
 
 def topic_entries(own: Mapping[str, str], live: LiveConfig) -> list[Entry]:
     """Every setting of a topic whose own ones are `own`."""
-    known = [_topic_entry(setting, own, live) for setting in topic_settings().values()]
-    return known + [
-        Entry(name, None, SOURCE_TOPIC, (Synonym(name, None, SOURCE_TOPIC),), sensitive=True)
+    known = {setting.name: _topic_entry(setting, {}, live) for setting in topic_settings().values()}
+    return list((known | {entry.name: entry for entry in own_topic_entries(own, live)}).values())
+
+
+def own_topic_entries(own: Mapping[str, str], live: LiveConfig) -> list[Entry]:
+    """The settings that are a topic's own, which take the place of what there is for any topic."""
+    known = topic_settings()
+    return [
+        _topic_entry(known[name], own, live)
+        if name in known
+        else Entry(name, None, SOURCE_TOPIC, (Synonym(name, None, SOURCE_TOPIC),), sensitive=True)
         for name in own
-        if name not in topic_settings()
     ]
 
 

@@ -12,6 +12,7 @@ from cluster.broker.dynamic.description import (
     broker_entries,
     cluster_entries,
     logger_entries,
+    own_topic_entries,
     topic_entries,
 )
 from cluster.broker.handlers._own_id import require_own_id
@@ -61,6 +62,7 @@ class _Descriptions:
         self._context = context
         self._request = request
         self._known: dict[tuple[int, str], list[Body]] = {}
+        self._of_any_topic: dict[str, Body] = {}
         self._repeated = 0
 
     def configs(self, item: Body) -> list[Body]:
@@ -69,13 +71,35 @@ class _Descriptions:
         resource = (kind, _NAMES[kind](self._context, item["resource_name"]))
         repeats = resource in self._known
         if not repeats:
-            entries = _ENTRIES[kind](self._context, resource[1])
-            self._known[resource] = [_shown(self._request, entry) for entry in entries]
+            self._known[resource] = self._described(*resource)
         names = frozenset(item["configuration_keys"] or ())
         configs = [entry for entry in self._known[resource] if not names or entry["name"] in names]
         if repeats:
             self._count(len(configs))
         return configs
+
+    def _described(self, kind: int, name: str) -> list[Body]:
+        live = self._context.dynamic.live
+        if kind == TOPIC:
+            return self._topic(name)
+        if kind == BROKER_LOGGER:
+            entries = logger_entries(loggers.levels())
+        else:
+            entries = broker_entries(self._context.broker_id, live) if name else cluster_entries(live)
+        return [_shown(self._request, entry) for entry in entries]
+
+    def _topic(self, name: str) -> list[Body]:
+        """Topics share what is said of the settings they have not got themselves, which is nearly all."""
+        topic = self._context.metadata.topic(name)
+        if topic is None:
+            raise UnknownTopicOrPartition
+        live = self._context.dynamic.live
+        if not self._of_any_topic:
+            self._of_any_topic = {
+                entry.name: _shown(self._request, entry) for entry in topic_entries({}, live)
+            }
+        own = {entry.name: _shown(self._request, entry) for entry in own_topic_entries(topic.config, live)}
+        return list((self._of_any_topic | own).values())
 
     def _count(self, repeated: int) -> None:
         if self._repeated + repeated > _REPEATED_MAX:
@@ -117,25 +141,6 @@ _NAMES = {
     CLIENT_METRICS: _client_metrics_name,
 }
 """The one name of a resource, or why there is none such."""
-
-
-def _of_topic(context: Context, name: str) -> list[Entry]:
-    topic = context.metadata.topic(name)
-    if topic is None:
-        raise UnknownTopicOrPartition
-    return topic_entries(topic.config, context.dynamic.live)
-
-
-def _of_broker(context: Context, name: str) -> list[Entry]:
-    live = context.dynamic.live
-    return broker_entries(context.broker_id, live) if name else cluster_entries(live)
-
-
-def _of_loggers(_context: Context, _name: str) -> list[Entry]:
-    return logger_entries(loggers.levels())
-
-
-_ENTRIES = {TOPIC: _of_topic, BROKER: _of_broker, BROKER_LOGGER: _of_loggers}
 
 
 def _shown(request: Request, entry: Entry) -> Body:
