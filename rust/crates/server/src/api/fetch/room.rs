@@ -11,9 +11,9 @@ use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore};
 /// A request with more partitions than this is counted, and takes its time.
 pub(super) const MANY: usize = 500;
 /// Partitions of all requests that have many, which have about half a KiB each.
-const PARTITIONS: usize = 256 << 10;
+const PARTITIONS: usize = 128 << 10;
 /// Those that are told of, which have about two KiB each until their response is encoded.
-const TOLD: usize = 64 << 10;
+const TOLD: usize = 32 << 10;
 /// What all responses in old formats have read, in KiB.
 const MESSAGES: usize = 64 << 10;
 
