@@ -3,7 +3,8 @@
 //! A bounded queue: any thread pushes, Python drains it with `take` after the wake descriptor became readable. When nobody
 //! drains it, the oldest lines are dropped and their number is told with the next drain; a flood of bad connections costs
 //! no memory. What clients can bring about again and again is said once and then at most once a minute, with its number
-//! ([`LogLines::seldom`]). A crash loses the lines that were not taken.
+//! ([`LogLines::seldom`]). Whatever client's text is in it, a line is one line, and not a long one. A crash loses the lines
+//! that were not taken.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,6 +16,10 @@ use crate::wake::WakeFd;
 
 /// How many lines may wait.
 const CAPACITY: usize = 4096;
+/// How long a line, or a value beside it, may be in bytes: what clients send may be as long as the largest request.
+const LENGTH_MAX: usize = 4096;
+/// What stands for the rest of a longer one.
+const CUT: &str = " ... (cut)";
 /// How long a line that came is not repeated.
 const PAUSE: Duration = Duration::from_secs(60);
 /// How many different lines are remembered for that; what does not fit is said each time.
@@ -78,6 +83,11 @@ impl LogLines {
     }
 
     pub(crate) fn push_with(&self, level: Level, message: impl Into<String>, fields: Fields) {
+        let message = one_line(message.into());
+        let fields = fields
+            .into_iter()
+            .map(|(name, value)| (name, one_line(value)));
+        let fields = fields.collect();
         let mut queue = self.queue.lock();
         if queue.lines.len() >= CAPACITY {
             queue.lines.pop_front();
@@ -85,7 +95,7 @@ impl LogLines {
         }
         queue.lines.push_back(LogLine {
             level,
-            message: message.into(),
+            message,
             fields,
         });
         drop(queue);
@@ -170,9 +180,55 @@ impl LogLines {
     }
 }
 
+/// The text without what ends a line or turns its direction, and cut where it gets too long: nobody who sends text to a
+/// server writes lines of its log.
+fn one_line(text: String) -> String {
+    if text.len() <= LENGTH_MAX && !text.contains(breaks_line) {
+        return text;
+    }
+    let mut line = String::with_capacity(text.len().min(LENGTH_MAX));
+    for character in text.chars() {
+        if line.len() + character.len_utf8() > LENGTH_MAX {
+            line.push_str(CUT);
+            break;
+        }
+        if breaks_line(character) {
+            line.extend(character.escape_default());
+        } else {
+            line.push(character);
+        }
+    }
+    line
+}
+
+/// Control characters, and Unicode's separators of lines and overrides of direction.
+fn breaks_line(character: char) -> bool {
+    character.is_control() || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // If this failed, a client could write lines of its own into the log, or one of any length.
+    #[test]
+    fn a_line_is_one_line_and_not_long() {
+        let lines = LogLines::new(Arc::new(WakeFd::new().unwrap()));
+        let forged = "no topic a\nERROR disk failed\r\u{1b}[2J\u{85}\u{2028}\u{202e}é";
+        let long = "é".repeat(LENGTH_MAX);
+        let fields = vec![("client_id", forged.to_owned()), ("topic", long.clone())];
+        lines.push_with(Level::Warning, forged, fields);
+        lines.seldom(Level::Warning, "long", long);
+        let [first, second] = &lines.take()[..] else {
+            panic!("two lines were said");
+        };
+        let escaped = r"no topic a\nERROR disk failed\r\u{1b}[2J\u{85}\u{2028}\u{202e}é";
+        assert_eq!(first.message, escaped);
+        assert_eq!(first.fields[0].1, escaped);
+        let cut = "é".repeat(LENGTH_MAX / 2) + CUT;
+        assert_eq!(first.fields[1].1, cut);
+        assert_eq!(second.message, cut);
+    }
 
     // If this failed, a client that tries again and again would fill the disk with one line, or nobody would hear that it
     // goes on.

@@ -22,6 +22,9 @@ use crate::replicas::{Replica, Replicas};
 /// A topic's id (KIP-516); all zeros when it has none.
 pub type TopicId = [u8; 16];
 
+/// The longest name a topic can have (`Topic.MAX_NAME_LENGTH`).
+pub(crate) const TOPIC_NAME_MAX: usize = 249;
+
 /// How a request names a topic.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum TopicRef {
@@ -202,6 +205,16 @@ struct Tables {
     gone: TopicCounts,
 }
 
+impl Tables {
+    /// A name that is too long for a topic is not looked up: a request may repeat it for every partition.
+    fn topic(&self, name: &str) -> Option<&Topic> {
+        if name.len() > TOPIC_NAME_MAX {
+            return None;
+        }
+        self.topics.get(name)
+    }
+}
+
 /// The tables.
 #[derive(Default)]
 pub(crate) struct Registry(RwLock<Tables>);
@@ -209,13 +222,7 @@ pub(crate) struct Registry(RwLock<Tables>);
 impl Registry {
     /// A partition by its topic's name.
     pub(crate) fn find(&self, topic: &str, index: i32) -> Option<Arc<Partition>> {
-        self.0
-            .read()
-            .topics
-            .get(topic)?
-            .partitions
-            .get(&index)
-            .cloned()
+        self.0.read().topic(topic)?.partitions.get(&index).cloned()
     }
 
     /// A partition the way a request names it.
@@ -232,8 +239,8 @@ impl Registry {
             TopicRef::Name(name) => name,
             TopicRef::Id(id) => tables.names.get(id).ok_or(ErrorCode::UNKNOWN_TOPIC_ID)?,
         };
-        let topic = tables.topics.get(name);
-        topic
+        tables
+            .topic(name)
             .and_then(|topic| topic.partitions.get(&index))
             .cloned()
             .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)

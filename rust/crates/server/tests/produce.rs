@@ -160,6 +160,22 @@ fn acks_zero_answers_nothing_and_closes_on_an_error() {
     server.wait_for_line("unknown-0: UNKNOWN_TOPIC_OR_PARTITION");
 }
 
+// If this failed, one small request could fill the memory and the disk with what is said of it, or write lines of its own into
+// the log.
+#[test]
+fn a_failed_request_without_acks_is_said_in_one_short_line() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let topic = format!("a\nforged{}", "x".repeat(30_000));
+    let parts: Vec<(i32, &[u8])> = (0..5000).map(|index| (index, &[][..])).collect();
+    client.send(0, 9, produce(&topic, 0, &parts));
+    assert!(client.is_closed());
+    let said = server.wait_for_line("acks=0");
+    assert!(said.contains(r"a\nforgedxxx"), "{said}");
+    assert!(said.contains("and 4997 partitions more"), "{said}");
+    assert!(said.lines().count() == 1 && said.len() < 1500, "{said}");
+}
+
 // If this failed, a broker would write into a log that another one leads.
 #[test]
 fn only_the_leader_writes() {

@@ -23,7 +23,7 @@ use crate::lines::Level;
 use crate::memory::Charge;
 use crate::metrics::Stages;
 use crate::purgatory::{HasWaitingRoom, Looked, NO_BYTES, Wait};
-use crate::registry::{Leadership, Partition};
+use crate::registry::{Leadership, Partition, TOPIC_NAME_MAX};
 use crate::response::Response;
 use crate::shared::{Shared, now_ms};
 
@@ -60,7 +60,7 @@ const LENGTH_MIN: i64 = 14;
 /// `acks` of a producer that wants all replicas in sync to have its records.
 const ALL: i16 = -1;
 
-/// How many bad records a message names.
+/// How many bad records, or partitions, a message names.
 const SHOWN: usize = 3;
 
 /// What became of one partition.
@@ -498,23 +498,28 @@ fn refuse_append(shared: &Shared, place: &Partition, error: StorageError) -> Ref
     }
 }
 
-/// With acks=0 the client hears nothing, so an error can only be told by closing the connection.
+/// With acks=0 the client hears nothing, so an error can only be told by closing the connection. The line about it names the
+/// first few partitions: a request may have many, of topics whose names it makes up.
 fn without_answer(request: &Request, results: &[Result<Done>]) -> Outcome {
     let failed = request.parts.iter().zip(results);
-    let failed = failed.filter_map(|(part, result)| {
-        let code = code_of(result)?;
+    let mut failed = failed.filter_map(|(part, result)| Some((part, code_of(result)?)));
+    let named = failed.by_ref().take(SHOWN).map(|(part, code)| {
         let topic = &request.topics[part.topic];
-        Some(format!("{topic}-{}: {}", part.index, code.name()))
+        let topic = &topic[..topic.floor_char_boundary(TOPIC_NAME_MAX)];
+        format!("{topic}-{}: {}", part.index, code.name())
     });
-    let errors: Vec<String> = failed.collect();
-    if errors.is_empty() {
-        Outcome::Silent
-    } else {
-        Outcome::Close(format!(
-            "a Produce request with acks=0 failed: {}",
-            errors.join(", ")
-        ))
+    let named: Vec<String> = named.collect();
+    if named.is_empty() {
+        return Outcome::Silent;
     }
+    let more = match failed.count() {
+        0 => String::new(),
+        more => format!(" and {more} partitions more"),
+    };
+    Outcome::Close(format!(
+        "a Produce request with acks=0 failed: {}{more}",
+        named.join(", ")
+    ))
 }
 
 fn answer(header: &RequestHeader, request: &Request, results: &[Result<Done>]) -> Outcome {
