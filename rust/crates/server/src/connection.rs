@@ -2,9 +2,9 @@
 //!
 //! One task per connection, so responses keep the order of the requests by themselves; requests sent ahead wait in the
 //! kernel's buffers, but for those that one read brought: their answers are sent together. Whatever a peer sends costs its
-//! own connection at most, and one log line that says why. A client above its quota is answered at once and then not read
-//! for a while (KIP-219). A peer that goes away while its request waits takes the request with it: the wait is dropped, and
-//! all it held.
+//! own connection at most, and one log line that says why, which is said once a minute however many cause it. A client above
+//! its quota is answered at once and then not read for a while (KIP-219). A peer that goes away while its request waits takes
+//! the request with it: the wait is dropped, and all it held.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -77,29 +77,28 @@ pub(crate) async fn serve(
         pace: Pace::default(),
         stopping: shared.stopping.subscribe(),
     };
-    match connection.run().await {
-        End::Quiet => {}
-        End::Idle => shared.lines.push_with(
+    let (level, reason) = match connection.run().await {
+        End::Quiet => return,
+        End::Idle => (Level::Info, "idle for connections.max.idle.ms".to_owned()),
+        End::GivesWay => (
             Level::Info,
-            format!("connection {id} closed: idle for connections.max.idle.ms"),
-            about.fields(),
-        ),
-        End::GivesWay => shared.lines.push_with(
-            Level::Info,
-            format!(
-                "connection {id} closed: there are more than max.connections and it was the idlest"
-            ),
-            about.fields(),
+            "there are more than max.connections and it was the idlest".to_owned(),
         ),
         End::Refused(reason) => {
             shared.metrics.connections_refused.add(1);
-            shared.lines.push_with(
-                Level::Warning,
-                format!("connection {id} closed: {reason}"),
-                about.fields(),
-            );
+            (Level::Warning, reason)
         }
-    }
+    };
+    let key = format!("closed {} {}", about.listener, kind_of(&reason));
+    let text = format!("connection {id} closed: {reason}");
+    let lines = &shared.lines;
+    lines.seldom_with(level, &key, text, || about.fields());
+}
+
+/// What a reason says without the numbers and details, which are the peer's.
+fn kind_of(reason: &str) -> String {
+    let kind = reason.chars().take_while(|letter| *letter != ':');
+    kind.filter(|letter| !letter.is_ascii_digit()).collect()
 }
 
 struct Connection<'a, T> {
