@@ -130,7 +130,9 @@ pub(crate) fn storage_error(py: Python<'_>, error: &StorageError) -> PyErr {
         | E::InvalidRecord { .. }
         | E::InvalidRecords(_)
         | E::UnsupportedFormat { .. } => InvalidRecordError::new_err(text),
-        E::RecordTooLarge { .. } | E::AppendTooLarge { .. } => RecordTooLargeError::new_err(text),
+        E::RecordTooLarge { .. } | E::DecompressedTooLarge { .. } | E::AppendTooLarge { .. } => {
+            RecordTooLargeError::new_err(text)
+        }
         E::OutOfOrderSequence { .. }
         | E::InvalidProducerEpoch { .. }
         | E::UnknownProducer { .. }

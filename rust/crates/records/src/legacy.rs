@@ -62,7 +62,7 @@ pub fn is_legacy(bytes: &[u8]) -> bool {
 /// All wrappers together decompress to at most `limit` bytes. Errors: a message cut short, a wrong checksum, a
 /// wrapper that breaks the rules above, messages of both formats, no messages at all.
 pub fn to_v2(bytes: &[u8], limit: usize) -> Result<Vec<u8>, RecordError> {
-    let codec = first_codec(bytes)?;
+    let codec = codec(bytes)?;
     let mut builder = BatchBuilder::with_capacity(codec, None, bytes.len());
     for_each(bytes, limit, |message| {
         builder.append(message.timestamp, message.key, message.value, &[])?;
@@ -146,8 +146,9 @@ fn last_inner_offset(set: &[u8]) -> Result<i64, RecordError> {
     Ok(last)
 }
 
-/// The codec of the first wrapper, `None` when there is none. All messages must be of one format.
-fn first_codec(bytes: &[u8]) -> Result<Compression, RecordError> {
+/// The codec of the first wrapper, `None` when there is none: then nothing has to be decompressed. All messages must be of one
+/// format.
+pub fn codec(bytes: &[u8]) -> Result<Compression, RecordError> {
     let mut rest = bytes;
     let mut found = Compression::None;
     while !rest.is_empty() {

@@ -28,6 +28,12 @@ pub enum StorageError {
     )]
     RecordTooLarge { size: u64, limit: u64 },
 
+    /// One batch decompresses to more than is looked into (MESSAGE_TOO_LARGE).
+    #[error(
+        "the batch at byte {position} of the append decompresses to more than {limit} bytes, which is the most that is looked into; send smaller batches"
+    )]
+    DecompressedTooLarge { position: usize, limit: usize },
+
     /// All batches of one append are larger than a segment (RECORD_LIST_TOO_LARGE).
     #[error(
         "an append of {size} bytes does not fit into a segment of {limit} bytes (segment.bytes)"
@@ -209,6 +215,10 @@ impl StorageError {
             RecordError::UnsupportedMagic(magic @ 0..=1) => {
                 Self::UnsupportedFormat { magic: *magic }
             }
+            RecordError::DecompressedTooLarge { limit, .. } => Self::DecompressedTooLarge {
+                position,
+                limit: *limit,
+            },
             error if error.is_corruption() => Self::CorruptBatch {
                 position,
                 reason: error.to_string(),
@@ -228,7 +238,7 @@ impl StorageError {
             Self::NotFound { .. } => 3,
             Self::UnexpectedAppendOffset { .. } => -1,
             Self::Closed { .. } | Self::Truncated { .. } => 6,
-            Self::RecordTooLarge { .. } => 10,
+            Self::RecordTooLarge { .. } | Self::DecompressedTooLarge { .. } => 10,
             Self::AppendTooLarge { .. } => 18,
             Self::InvalidRecords(faults) if faults.is_about_time() => 32,
             Self::AlreadyExists { .. } => 36,

@@ -89,3 +89,4 @@ pub use slice::{Appended, LogSlice, TimestampOffset, first_batch, whole_batches}
 pub use standalone::StandaloneLog;
 pub use txn_index::AbortedTxn;
 pub use uuid::TopicId;
+pub use validator::DECOMPRESSED_MAX;

@@ -2,12 +2,12 @@
 //!
 //! Pure: looks at bytes, changes them in place, does no I/O. Checking runs before the writer lock is taken. Nothing is
 //! decompressed unless the topic is compacted, where every record must have a key, or limits its records' times, or has a
-//! codec of its own, which is [`crate::recompress`]'s. The largest timestamp of a batch whose records were looked at is theirs, whatever its header says.
+//! codec of its own, which is [`crate::recompress`]'s, or the batch claims a broker's times ([`unpacks`]). The largest timestamp of a batch whose records were looked at is theirs, whatever its header says.
 
 use logcore_records::{
-    Batch, BatchHeader, EndTxnMarker, RecordError, Times, TimestampType, batches, max_timestamp_of,
-    set_create_time_in_place, set_log_append_time_in_place, set_max_timestamp_in_place,
-    set_offsets_in_place,
+    Batch, BatchHeader, Compression, EndTxnMarker, RecordError, Times, TimestampType, batches,
+    max_timestamp_of, set_create_time_in_place, set_log_append_time_in_place,
+    set_max_timestamp_in_place, set_offsets_in_place,
 };
 
 use smallvec::SmallVec;
@@ -16,10 +16,12 @@ use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::log::Now;
 use crate::producer_state::Origin;
+use crate::recompress;
 use crate::record_faults;
 
-/// How much a batch may decompress to while its records are looked at.
-pub(crate) const DECOMPRESSED_MAX: usize = 256 << 20;
+/// How much a batch may decompress to while its records are looked at. Kafka has no such limit: it holds one record at a time,
+/// of which each may be as large.
+pub const DECOMPRESSED_MAX: usize = 256 << 20;
 
 /// The batches of an append.
 #[derive(Debug, Default)]
@@ -37,8 +39,26 @@ impl Checked {
     }
 }
 
-/// Checks the batches of an append: size, checksum, shape, times. Returns them as they were sent.
-pub(crate) fn check(bytes: &[u8], config: &LogConfig, origin: Origin, now: Now) -> Result<Checked> {
+/// See [`LogConfig::unpacks`].
+pub(crate) fn unpacks(header: &BatchHeader, config: &LogConfig) -> bool {
+    let is_looked_into = config.cleanup_compact || limits_times(config) || is_append_time(header);
+    let is_compressed = header.compression() != Ok(Compression::None);
+    (is_compressed && is_looked_into) || recompress::applies(header, config)
+}
+
+fn is_append_time(header: &BatchHeader) -> bool {
+    header.timestamp_type() == TimestampType::LogAppendTime
+}
+
+/// Checks the batches of an append: size, checksum, shape, times. None may decompress to more than `decompressed_max` bytes.
+/// Returns them as they were sent.
+pub(crate) fn check(
+    bytes: &[u8],
+    config: &LogConfig,
+    origin: Origin,
+    now: Now,
+    decompressed_max: usize,
+) -> Result<Checked> {
     let mut found = Checked::default();
     let mut iterator = batches(bytes);
     loop {
@@ -50,7 +70,7 @@ pub(crate) fn check(bytes: &[u8], config: &LogConfig, origin: Origin, now: Now) 
         let refused = |e: RecordError| StorageError::from_record(position, &e);
         let times = batch
             .verify_crc()
-            .and_then(|()| check_shape(&batch, config, origin))
+            .and_then(|()| check_shape(&batch, config, origin, decompressed_max))
             .map_err(refused)?;
         let invalid = |reason: &str| StorageError::InvalidRecord {
             position,
@@ -65,7 +85,9 @@ pub(crate) fn check(bytes: &[u8], config: &LogConfig, origin: Origin, now: Now) 
             let marker = marker.ok_or_else(|| invalid("this is no transaction's marker"))?;
             found.markers.push((found.headers.len(), marker));
         }
-        check_records(&batch, times, config, now, position)?;
+        if has_to_look(&batch.header, times, config, now) {
+            check_records(&batch, config, now, position, decompressed_max)?;
+        }
         if let Some(times) = times {
             batch.header.max_timestamp = times.newest;
         }
@@ -95,6 +117,7 @@ fn check_shape(
     batch: &Batch<'_>,
     config: &LogConfig,
     origin: Origin,
+    decompressed_max: usize,
 ) -> Result<Option<Times>, RecordError> {
     let times = if origin == Origin::Client {
         batch.validate()?
@@ -102,7 +125,7 @@ fn check_shape(
         batch.validate_unsequenced()?
     };
     if times.is_none() && limits_times(config) {
-        return batch.validate_deep(DECOMPRESSED_MAX).map(Some);
+        return batch.validate_deep(decompressed_max).map(Some);
     }
     Ok(times)
 }
@@ -115,21 +138,21 @@ fn limits_times(config: &LogConfig) -> bool {
     config.timestamp_type == TimestampType::CreateTime && limits != [i64::MAX; 2]
 }
 
-/// Looks at the records one by one where something may be wrong with any.
+/// Whether something may be wrong with a single record.
+fn has_to_look(header: &BatchHeader, times: Option<Times>, config: &LogConfig, now: Now) -> bool {
+    let is_outside = |times| limits_times(config) && are_outside(times, config, now);
+    config.cleanup_compact || is_append_time(header) || times.is_some_and(is_outside)
+}
+
+/// Looks at the records one by one.
 fn check_records(
     batch: &Batch<'_>,
-    times: Option<Times>,
     config: &LogConfig,
     now: Now,
     position: usize,
+    decompressed_max: usize,
 ) -> Result<()> {
-    let outside =
-        times.is_some_and(|times| limits_times(config) && are_outside(times, config, now));
-    let appended = batch.header.timestamp_type() == TimestampType::LogAppendTime;
-    if !(outside || appended || config.cleanup_compact) {
-        return Ok(());
-    }
-    match record_faults::find(batch, config, now.ms(), DECOMPRESSED_MAX) {
+    match record_faults::find(batch, config, now.ms(), decompressed_max) {
         Ok(None) => Ok(()),
         Ok(Some(faults)) => Err(StorageError::InvalidRecords(faults)),
         Err(error) => Err(StorageError::from_record(position, &error)),

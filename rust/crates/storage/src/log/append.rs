@@ -21,7 +21,7 @@ use crate::producer_state::{Duplicate, Origin, Staged};
 use crate::recompress;
 use crate::segment::{OpenSegment, Placed, Segment};
 use crate::slice::Appended;
-use crate::validator::{self, Checked};
+use crate::validator::{self, Checked, DECOMPRESSED_MAX};
 
 /// Who appends, as the leader of which epoch, and when.
 #[derive(Clone, Copy)]
@@ -30,6 +30,8 @@ struct Terms {
     /// `None`: that of the leader that wrote last.
     leader_epoch: Option<i32>,
     now: Now,
+    /// What one batch may decompress to, where it has to be looked into.
+    decompressed_max: usize,
 }
 
 /// What batches are given, and by whom.
@@ -77,10 +79,23 @@ impl Log {
         leader_epoch: i32,
         now_ms: i64,
     ) -> Result<Appended> {
+        self.append_within(batches, leader_epoch, now_ms, DECOMPRESSED_MAX)
+    }
+
+    /// [`Log::append_as_leader`] for whoever bounds the memory of several appends: where it takes more of it to decompress one
+    /// of the batches the error is [`StorageError::DecompressedTooLarge`], and the same may be tried with more.
+    pub fn append_within(
+        &self,
+        batches: &mut [u8],
+        leader_epoch: i32,
+        now_ms: i64,
+        decompressed_max: usize,
+    ) -> Result<Appended> {
         let terms = Terms {
             origin: Origin::Client,
             leader_epoch: Some(leader_epoch),
             now: Now::Ms(now_ms),
+            decompressed_max,
         };
         self.append_on(batches, terms)
     }
@@ -91,6 +106,7 @@ impl Log {
             origin: Origin::Client,
             leader_epoch: None,
             now: Now::System,
+            decompressed_max: DECOMPRESSED_MAX,
         };
         self.append_on(batches, terms)
     }
@@ -110,6 +126,7 @@ impl Log {
             origin: Origin::Coordinator,
             leader_epoch: Some(leader_epoch),
             now: Now::Ms(now_ms),
+            decompressed_max: DECOMPRESSED_MAX,
         };
         self.append_on(batches, terms)
     }
@@ -121,9 +138,10 @@ impl Log {
     pub fn check_append(&self, batches: &[u8]) -> Result<()> {
         self.check_writable()?;
         let config = self.config();
-        let mut checked = validator::check(batches, &config, Origin::Client, Now::System)?;
+        let (origin, limit) = (Origin::Client, DECOMPRESSED_MAX);
+        let mut checked = validator::check(batches, &config, origin, Now::System, limit)?;
         // With the topic's own codec a batch may be too large that was not.
-        recompress::recompress(batches, &mut checked, &config)?;
+        recompress::recompress(batches, &mut checked, &config, limit)?;
         checked
             .headers
             .iter()
@@ -133,8 +151,9 @@ impl Log {
     fn append_on(&self, batches: &mut [u8], terms: Terms) -> Result<Appended> {
         self.check_writable()?;
         let config = self.config();
-        let mut checked = validator::check(batches, &config, terms.origin, terms.now)?;
-        let mut recompressed = recompress::recompress(batches, &mut checked, &config)?;
+        let limit = terms.decompressed_max;
+        let mut checked = validator::check(batches, &config, terms.origin, terms.now, limit)?;
+        let mut recompressed = recompress::recompress(batches, &mut checked, &config, limit)?;
         let batches = recompressed.as_deref_mut().unwrap_or(batches);
         let log_append_time =
             (config.timestamp_type == TimestampType::LogAppendTime).then(|| terms.now.ms());

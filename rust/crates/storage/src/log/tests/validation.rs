@@ -255,3 +255,63 @@ fn a_read_is_known_to_stop_at_its_segment() {
     assert!(log.is_behind_segment_of(1, 3));
     assert!(!log.is_behind_segment_of(2, 3));
 }
+
+// Broken if it failed: who bounds the memory of appends would not know which ones need it, or could not give one more; or a
+// producer whose batch is too large would take it for a broken one.
+#[test]
+fn what_decompresses_is_known_before_and_bounded() {
+    let key: Option<&[u8]> = Some(b"k");
+    let dir = tempfile::tempdir().unwrap();
+    for (number, settings) in [
+        &[("cleanup.policy", "compact")],
+        &[("message.timestamp.before.max.ms", "1000")],
+        &[("compression.type", "zstd")],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let log = opened(&dir.path().join(number.to_string()), settings);
+        let mut sent = keyed(Compression::Gzip, &[key; 100], 9_500);
+        assert!(log.config().unpacks(&Batch::parse(&sent).unwrap().header));
+        let Err(error) = log.append_within(&mut sent, 0, 10_000, 1000) else {
+            panic!("100 records are more than 1000 bytes");
+        };
+        assert!(
+            matches!(
+                error,
+                StorageError::DecompressedTooLarge { limit: 1000, .. }
+            ),
+            "{error}"
+        );
+        assert_eq!(error.kafka_code(), 10);
+        assert_eq!(log.log_end_offset(), 0);
+        log.append_within(&mut sent, 0, 10_000, 10_000).unwrap();
+    }
+}
+
+// Broken if it failed: what a producer has compressed would be decompressed for nothing, or decompressed where others wait
+// for it.
+#[test]
+fn only_what_is_looked_into_is_decompressed() {
+    let dir = tempfile::tempdir().unwrap();
+    let unpacks = |settings: &[(&str, &str)], batch: &[u8]| {
+        let dir = tempfile::tempdir_in(dir.path()).unwrap();
+        let config = opened(dir.path(), settings).config();
+        config.unpacks(&Batch::parse(batch).unwrap().header)
+    };
+    let plain = keyed(Compression::None, &[None], 1);
+    let zstd = keyed(Compression::Zstd, &[None], 1);
+    let mut builder = BatchBuilder::new(Compression::Zstd, None);
+    builder.set_timestamp_type(TimestampType::LogAppendTime);
+    builder.append(1, None, None, &[]).unwrap();
+    let append_time = builder.build().unwrap();
+    let compact = [("cleanup.policy", "compact")];
+    let limited = [("message.timestamp.after.max.ms", "1000")];
+    assert!(!unpacks(&[], &zstd) && !unpacks(&[], &plain));
+    assert!(unpacks(&[], &append_time));
+    assert!(!unpacks(&compact, &plain) && unpacks(&compact, &zstd));
+    assert!(!unpacks(&limited, &plain) && unpacks(&limited, &zstd));
+    let own = [("compression.type", "zstd")];
+    assert!(unpacks(&own, &plain) && !unpacks(&own, &zstd));
+    assert!(unpacks(&[("compression.type", "uncompressed")], &zstd));
+}
