@@ -55,6 +55,7 @@ mod server;
 mod shared;
 mod slow;
 mod transport;
+mod unpacking;
 mod vigil;
 mod wake;
 

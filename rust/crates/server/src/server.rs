@@ -36,6 +36,7 @@ use crate::quotas::{ClientQuota, ClientQuotas};
 use crate::registry::{Leadership, Partition, Registry, TopicId};
 use crate::replicas::Replica;
 use crate::shared::{Shared, now_ms};
+use crate::unpacking::Unpacking;
 use crate::vigil::Vigil;
 use crate::wake::WakeFd;
 
@@ -151,6 +152,7 @@ impl Server {
             control: ControlQueue::new(config.queued_requests_max, Arc::clone(&wake)),
             sessions: FetchSessions::new(config.fetch_sessions_max),
             fetch_room: FetchRoom::default(),
+            unpacking: Unpacking::default(),
             lines,
             vigil: Vigil::default(),
             metrics: Metrics::default(),

@@ -23,6 +23,7 @@ use crate::metrics::Metrics;
 use crate::purgatory::Purgatory;
 use crate::quotas::ClientQuotas;
 use crate::registry::{Partition, Registry};
+use crate::unpacking::Unpacking;
 use crate::vigil::Vigil;
 
 pub(crate) struct Shared {
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) control: ControlQueue,
     pub(crate) sessions: FetchSessions,
     pub(crate) fetch_room: FetchRoom,
+    pub(crate) unpacking: Unpacking,
     pub(crate) vigil: Vigil,
     pub(crate) lines: Arc<LogLines>,
     pub(crate) metrics: Metrics,

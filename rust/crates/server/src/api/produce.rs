@@ -3,7 +3,8 @@
 //! The request stays in the buffer it was read into. Its envelope is decoded, then the buffer is taken back for writing:
 //! the log sets offsets, epochs and timestamps in place and writes each partition's bytes once. Message sets of the
 //! versions 0-2 are converted to batches first. What a batch must look like is checked here as far as the request's
-//! version decides it (`ProduceRequest.validateRecords`), everything else by the log. With acks=all the answer waits in the
+//! version decides it (`ProduceRequest.validateRecords`), everything else by the log. What the log has to decompress waits for
+//! its turn ([`crate::unpacking`]). With acks=all the answer waits in the
 //! purgatory until the replicas in sync have the records (`DelayedProduce`); the connection's next request waits with it,
 //! as with Kafka.
 
@@ -15,7 +16,9 @@ use bytes::{Bytes, BytesMut};
 
 use logcore_protocol::{RequestHeader, Struct, Value};
 use logcore_records::{BatchHeader, Compression, MAGIC_V2, RecordError, batches, legacy};
-use logcore_storage::{Appended, Fault, RecordFault, RecordFaults, StorageError};
+use logcore_storage::{
+    Appended, DECOMPRESSED_MAX, Fault, Log, LogConfig, RecordFault, RecordFaults, StorageError,
+};
 
 use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
@@ -123,7 +126,7 @@ pub(crate) async fn handle(
     let mut memory = frame
         .try_into_mut()
         .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-    let mut results = append_all(shared, header.api_version, &request, &mut memory);
+    let mut results = append_all(shared, header.api_version, &request, &mut memory).await;
     let mut kept = Some((memory, charge));
     if request.acks == ALL && !settle(shared, &request, &mut results) {
         kept = None;
@@ -142,24 +145,21 @@ pub(crate) async fn handle(
     (outcome, kept)
 }
 
-fn append_all(
+async fn append_all(
     shared: &Shared,
     version: i16,
     request: &Request,
     memory: &mut [u8],
 ) -> Vec<Result<Done>> {
-    let refused = refuse_whole(request, memory);
-    let append = |part: &Part| match refused {
-        Some(code) => Err(code.into()),
-        None => append_part(
-            shared,
-            version,
-            request.acks,
-            part,
-            &mut memory[part.records.clone()],
-        ),
-    };
-    request.parts.iter().map(append).collect()
+    if let Some(code) = refuse_whole(request, memory) {
+        return request.parts.iter().map(|_| Err(code.into())).collect();
+    }
+    let mut results = Vec::with_capacity(request.parts.len());
+    for part in &request.parts {
+        let records = &mut memory[part.records.clone()];
+        results.push(append_part(shared, version, request.acks, part, records).await);
+    }
+    results
 }
 
 /// What went wrong with one partition, if anything did.
@@ -287,7 +287,7 @@ fn refuse_whole(request: &Request, frame: &[u8]) -> Option<ErrorCode> {
     })
 }
 
-fn append_part(
+async fn append_part(
     shared: &Shared,
     version: i16,
     acks: i16,
@@ -308,7 +308,8 @@ fn append_part(
         return Err(ErrorCode::INVALID_REQUIRED_ACKS.into());
     }
     let bytes = records.len() as u64;
-    let done = append_well_formed(shared, place, acks, is_legacy, &mut records[..size]);
+    let records = &mut records[..size];
+    let done = append_well_formed(shared, place, acks, is_legacy, records).await;
     match &done {
         Ok(done) => place.counts.produced(done.records(), bytes),
         Err(refused) => place.counts.produce_refused(refused.code, bytes),
@@ -316,7 +317,7 @@ fn append_part(
     done
 }
 
-fn append_well_formed(
+async fn append_well_formed(
     shared: &Shared,
     place: &Partition,
     acks: i16,
@@ -330,11 +331,11 @@ fn append_well_formed(
         leader: Some(place.leadership()),
         ..code.into()
     })?;
-    append_led(shared, place, leadership, acks, is_legacy, records)
-        .map_err(|refused| with_log_start(place, refused))
+    let done = append_led(shared, place, leadership, acks, is_legacy, records).await;
+    done.map_err(|refused| with_log_start(place, refused))
 }
 
-fn append_led(
+async fn append_led(
     shared: &Shared,
     place: &Partition,
     leadership: Leadership,
@@ -345,15 +346,20 @@ fn append_led(
     if acks == ALL && !place.replicas.has_min_in_sync(&place.log) {
         return Err(ErrorCode::NOT_ENOUGH_REPLICAS.into());
     }
-    let appended = if is_legacy {
-        // What message sets decompress to may be as large as the largest request.
-        let converted = legacy::to_v2(records, shared.config.request_bytes_max);
-        let mut converted = converted.map_err(|error| refuse_records(&error))?;
-        write(shared, place, leadership, &mut converted)
-    } else {
+    if !is_legacy {
         check_base_offsets(records)?;
-        write(shared, place, leadership, records)
-    }?;
+    }
+    let mut append = Append {
+        shared,
+        place,
+        leadership,
+        is_legacy,
+        records,
+    };
+    let appended = append.run().await.map_err(|failed| match failed {
+        Failed::Unreadable(error) => refuse_records(&error),
+        Failed::Refused(error) => refuse_append(shared, place, error),
+    })?;
     let done = Done {
         base_offset: appended.first_offset,
         last_offset: appended.last_offset,
@@ -443,36 +449,102 @@ fn refuse_records(error: &RecordError) -> Refused {
     }
 }
 
-fn write(
-    shared: &Shared,
-    place: &Partition,
+/// One partition's records on their way into its log.
+struct Append<'a> {
+    shared: &'a Shared,
+    place: &'a Partition,
     leadership: Leadership,
-    records: &mut [u8],
-) -> Result<Appended> {
-    let mut append = || {
-        shared.registry.append(place, |log| {
-            log.append_as_leader(records, leadership.epoch, now_ms())
-        })
-    };
-    // A write goes to the page cache; one that is synced at once waits for the disk, as does an epoch's first, and one to a topic
-    // with a codec of its own for the compression: others must not wait with it.
-    let config = place.log.config();
-    let waits = config.flush_messages != i64::MAX
-        || config.compression.is_some()
-        || !place.log.has_saved_epoch(leadership.epoch);
-    let appended = if waits {
-        tokio::task::block_in_place(append)
-    } else {
-        append()
-    };
-    let appended = appended.map_err(|error| refuse_append(shared, place, error))?;
-    if !appended.duplicate {
-        place.waiting_room().appended(appended.bytes);
-        shared.metrics.produced_bytes.add(appended.bytes);
-        let records = appended.last_offset - appended.first_offset + 1;
-        shared.metrics.produced_records.add(records.unsigned_abs());
+    is_legacy: bool,
+    records: &'a mut [u8],
+}
+
+/// Why they did not get there.
+enum Failed {
+    /// A message set that cannot be converted.
+    Unreadable(RecordError),
+    /// The log does not take it.
+    Refused(StorageError),
+}
+
+impl Failed {
+    /// More room might do.
+    fn is_too_large(&self) -> bool {
+        matches!(
+            self,
+            Self::Unreadable(RecordError::DecompressedTooLarge { .. })
+                | Self::Refused(StorageError::DecompressedTooLarge { .. })
+        )
     }
-    Ok(appended)
+}
+
+impl Append<'_> {
+    async fn run(&mut self) -> std::result::Result<Appended, Failed> {
+        let config = self.place.log.config();
+        // A write goes to the page cache; one that is synced at once waits for the disk, as does an epoch's first: others must
+        // not wait with it.
+        let waits = config.flush_messages != i64::MAX
+            || !self.place.log.has_saved_epoch(self.leadership.epoch);
+        let appended = if self.unpacks(&config) {
+            // Rare, so it is not a part of every connection's memory.
+            Box::pin(self.unpack()).await
+        } else if waits {
+            tokio::task::block_in_place(|| self.once(DECOMPRESSED_MAX))
+        } else {
+            self.once(DECOMPRESSED_MAX)
+        }?;
+        if !appended.duplicate {
+            self.place.waiting_room().appended(appended.bytes);
+            let metrics = &self.shared.metrics;
+            metrics.produced_bytes.add(appended.bytes);
+            let records = appended.last_offset - appended.first_offset + 1;
+            metrics.produced_records.add(records.unsigned_abs());
+        }
+        Ok(appended)
+    }
+
+    /// Whether any of it is decompressed or compressed on its way.
+    fn unpacks(&self, config: &LogConfig) -> bool {
+        if self.is_legacy {
+            let codec = legacy::codec(self.records);
+            return config.compression.is_some()
+                || codec.is_ok_and(|codec| codec != Compression::None);
+        }
+        batches(self.records)
+            .flatten()
+            .any(|batch| config.unpacks(&batch.header))
+    }
+
+    /// Appends what has to be unpacked, when it is its turn.
+    async fn unpack(&mut self) -> std::result::Result<Appended, Failed> {
+        let unpacking = &self.shared.unpacking;
+        let mut turn = unpacking.turn(self.records.len()).await;
+        loop {
+            let done = tokio::task::block_in_place(|| self.once(turn.decompressed_max));
+            let is_too_large = done.as_ref().is_err_and(Failed::is_too_large);
+            if !is_too_large {
+                return done;
+            }
+            turn = match unpacking.larger(turn).await {
+                Some(larger) => larger,
+                None => return done,
+            };
+        }
+    }
+
+    fn once(&mut self, decompressed_max: usize) -> std::result::Result<Appended, Failed> {
+        let (epoch, registry) = (self.leadership.epoch, &self.shared.registry);
+        let mut converted;
+        let records: &mut [u8] = if self.is_legacy {
+            // What message sets decompress to may be as large as the largest request.
+            let most = decompressed_max.min(self.shared.config.request_bytes_max);
+            converted = legacy::to_v2(self.records, most).map_err(Failed::Unreadable)?;
+            &mut converted
+        } else {
+            self.records
+        };
+        let append = |log: &Log| log.append_within(records, epoch, now_ms(), decompressed_max);
+        registry.append(self.place, append).map_err(Failed::Refused)
+    }
 }
 
 /// The producer is told what Kafka tells it, which is little more than a code; the operator is told why.
