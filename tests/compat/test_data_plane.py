@@ -12,7 +12,7 @@ import gzip
 import re
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -68,11 +68,12 @@ def batch(
     max_time: int | None = None,
     producer: tuple[int, int, int] = (-1, -1, -1),
     base_offset: int = 0,
+    deltas: Sequence[int] | None = None,
 ) -> bytes:
     """A record batch v2 (KIP-98), with a right checksum whatever else is wrong with it."""
     first = records[0][2] if records else -1
     body = bytearray()
-    for delta, (key, value, when) in enumerate(records):
+    for delta, (key, value, when) in zip(deltas or range(len(records)), records, strict=True):
         record = b"\0" + varint(when - first) + varint(delta) + _bytes(key) + _bytes(value) + varint(0)
         body += varint(len(record)) + record
     payload = gzip.compress(bytes(body), mtime=0) if attributes & 7 == GZIP else bytes(body)
@@ -256,6 +257,14 @@ PRODUCED: dict[str, tuple[str, bytes | None]] = {
     "nothing": ("plain", b""),
     "a length of 13": ("plain", changed(GOOD, 8, struct.pack(">i", 13))),
     "a negative length": ("plain", changed(GOOD, 8, struct.pack(">i", -1))),
+    "zeros": ("plain", bytes(20)),
+    "zeros after a batch": ("plain", GOOD + bytes(20)),
+    "a length of 13 of no known format": (
+        "plain",
+        changed(changed(GOOD, 8, struct.pack(">i", 13)), 16, b"\3"),
+    ),
+    "a part of an old message": ("plain", changed(GOOD, 16, b"\1")[:40]),
+    "an old message after a batch": ("plain", GOOD + changed(GOOD, 16, b"\1")),
     "magic 0": ("plain", changed(GOOD, 16, b"\0")),
     "magic 1": ("plain", changed(GOOD, 16, b"\1")),
     "magic 3": ("plain", changed(GOOD, 16, b"\3")),
@@ -263,6 +272,12 @@ PRODUCED: dict[str, tuple[str, bytes | None]] = {
     "two batches": ("plain", GOOD + GOOD),
     "a batch and a part of one": ("plain", GOOD + GOOD[:30]),
     "control": ("plain", batch(KEYED, attributes=CONTROL)),
+    "an attribute nobody knows": ("plain", batch(KEYED, attributes=0x80)),
+    "another attribute nobody knows": ("plain", batch(KEYED, attributes=0x4000)),
+    "an offset delta too large": ("plain", batch(KEYED, deltas=[5])),
+    "a negative offset delta": ("plain", batch(KEYED, deltas=[-1])),
+    "keyless with a wrong offset delta": ("compacted", batch(KEYLESS, deltas=[5])),
+    "offset deltas to be compressed": ("gzipped", batch(KEYED, KEYED, deltas=[1, 0])),
     "a count too large": ("plain", batch(KEYED, count=2)),
     "a count of none": ("plain", batch(KEYED, count=0, last_delta=-1)),
     "a negative count": ("plain", batch(KEYED, count=-1)),

@@ -18,11 +18,14 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The times of the records of a batch that have one, in milliseconds since the epoch; -1 when none has.
+/// What the records of a batch say when they are looked at: the times of those that have one, in milliseconds since the epoch;
+/// -1 when none has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Times {
+pub struct Looked {
     pub oldest: i64,
     pub newest: i64,
+    /// Their offset deltas are 0, 1, 2 …
+    pub in_order: bool,
 }
 
 /// A batch whose bytes are all there. Only the length and the magic byte have been checked so far.
@@ -103,19 +106,19 @@ impl<'a> Batch<'a> {
         Ok(RecordIter::new(RecordBase::of(&self.header), bytes))
     }
 
-    /// Checks the shape of a newly produced batch: attributes known, counts and deltas that agree, a producer's
-    /// state that is complete and, when the batch is not compressed, each record within bounds with the offset
-    /// deltas 0, 1, 2 …
+    /// Checks the shape of a newly produced batch: a codec that is known, counts and deltas that agree, a producer's
+    /// state that is complete and, when the batch is not compressed, each record within bounds. Attributes that no version
+    /// defines are nobody's concern.
     ///
     /// Nothing is decompressed; [`Batch::validate_deep`] does that. Batches of a compacted log have gaps and fail. Returns
-    /// the times of the records when they were looked at: the header may say something else.
-    pub fn validate(&self) -> Result<Option<Times>, RecordError> {
+    /// what the records say when they were looked at: the header may say something else.
+    pub fn validate(&self) -> Result<Option<Looked>, RecordError> {
         self.validate_sequence()?;
         self.validate_unsequenced()
     }
 
     /// [`Batch::validate`] of a batch that a coordinator writes: in a transaction, and yet without a sequence.
-    pub fn validate_unsequenced(&self) -> Result<Option<Times>, RecordError> {
+    pub fn validate_unsequenced(&self) -> Result<Option<Looked>, RecordError> {
         if self.validate_header()? != Compression::None {
             return Ok(None);
         }
@@ -124,7 +127,7 @@ impl<'a> Batch<'a> {
     }
 
     /// [`Batch::validate`] that also looks into compressed batches, decompressing to at most `limit` bytes.
-    pub fn validate_deep(&self, limit: usize) -> Result<Times, RecordError> {
+    pub fn validate_deep(&self, limit: usize) -> Result<Looked, RecordError> {
         self.validate_sequence()?;
         self.validate_header()?;
         validate_records(self.records(limit)?.iter())
@@ -144,9 +147,6 @@ impl<'a> Batch<'a> {
     fn validate_header(&self) -> Result<Compression, RecordError> {
         let header = &self.header;
         let codec = header.compression()?;
-        if header.unknown_attributes() != 0 {
-            return Err(RecordError::InvalidAttributes(header.attributes));
-        }
         let inconsistent = |text: String| Err(RecordError::InconsistentBatch(text));
         let (count, delta) = (header.record_count, header.last_offset_delta);
         if count <= 0 || count - 1 != delta {
@@ -177,26 +177,22 @@ impl<'a> Batch<'a> {
     }
 }
 
-fn validate_records(mut records: RecordIter<'_>) -> Result<Times, RecordError> {
-    let mut expected = 0;
+fn validate_records(mut records: RecordIter<'_>) -> Result<Looked, RecordError> {
+    let (mut expected, mut in_order) = (0, true);
     let (mut oldest, mut newest) = (i64::MAX, NO_TIME);
     while let Some(result) = records.next_with_delta() {
         let (record, delta) = result?;
-        if delta != expected {
-            return Err(RecordError::InvalidRecord {
-                index: expected as usize,
-                reason: "its offset delta is not its position in the batch",
-            });
-        }
+        in_order &= delta == expected;
         expected += 1;
         if record.timestamp != NO_TIME {
             oldest = oldest.min(record.timestamp);
             newest = newest.max(record.timestamp);
         }
     }
-    Ok(Times {
+    Ok(Looked {
         oldest: if oldest == i64::MAX { newest } else { oldest },
         newest,
+        in_order,
     })
 }
 

@@ -53,10 +53,6 @@ pub enum RecordError {
     #[error("{codec} payload decompresses to more than the limit of {limit} bytes")]
     DecompressedTooLarge { codec: Compression, limit: usize },
 
-    /// Attributes with bits that no version defines (INVALID_RECORD).
-    #[error("attributes {0:#06x} have undefined bits set")]
-    InvalidAttributes(i16),
-
     /// The header contradicts itself or its records (INVALID_RECORD).
     #[error("inconsistent batch: {0}")]
     InconsistentBatch(String),

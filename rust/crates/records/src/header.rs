@@ -46,8 +46,6 @@ pub(crate) const LOG_APPEND_TIME_FLAG: i16 = 0x08;
 pub(crate) const TRANSACTIONAL_FLAG: i16 = 0x10;
 pub(crate) const CONTROL_FLAG: i16 = 0x20;
 pub(crate) const DELETE_HORIZON_FLAG: i16 = 0x40;
-const KNOWN_ATTRIBUTES: i16 =
-    CODEC_MASK | LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG | DELETE_HORIZON_FLAG;
 
 /// Whose clock a batch's timestamps come from (`message.timestamp.type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -208,12 +206,6 @@ impl BatchHeader {
     #[inline]
     pub fn has_producer_id(&self) -> bool {
         self.producer_id >= 0
-    }
-
-    /// Undefined attribute bits, zero when all are known.
-    #[inline]
-    pub(crate) fn unknown_attributes(&self) -> i16 {
-        self.attributes & !KNOWN_ATTRIBUTES
     }
 
     /// The sequence of the last record, -1 without one. Sequences wrap from `i32::MAX` to 0.

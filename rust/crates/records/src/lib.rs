@@ -41,7 +41,7 @@ pub mod record;
 pub mod varint;
 
 pub use batch::{
-    Batch, Batches, Times, batches, crc32c, max_timestamp_of, set_create_time_in_place,
+    Batch, Batches, Looked, batches, crc32c, max_timestamp_of, set_create_time_in_place,
     set_log_append_time_in_place, set_max_timestamp_in_place, set_offsets_in_place,
     set_producer_state_in_place,
 };

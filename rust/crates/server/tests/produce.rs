@@ -67,6 +67,9 @@ fn what_is_refused_is_not_stored_and_named_as_kafka_names_it() {
         (b"", 87),
         (&good[..good.len() - 1], 87),
         (&old_format, 87),
+        // The length is judged before the magic byte.
+        (&[0; 20], 2),
+        (&[&good[..], &[0; 20]].concat(), 2),
         (&two, 87),
         (&placed, 87),
         (&control, 87),

@@ -1,7 +1,9 @@
-//! Giving batches the codec their topic asks for (`compression.type`), as the leader does before it appends them.
+//! Giving batches the codec their topic asks for (`compression.type`), and records their offsets, as the leader does before it
+//! appends them.
 //!
-//! Pure. A topic that leaves the codec to its producers never gets here with anything to do; of the others, a batch that
-//! has the codec already stays as it is, whatever level its producer chose. Source: `LogValidator`.
+//! Pure. A batch that has the codec, or whose topic leaves that to its producers, stays as it is, whatever level its producer
+//! chose; unless its records were seen not to count their offsets from 0. Source: `LogValidator`, which takes such a batch, too, but
+//! leaves the records as they are where there is no codec, and fails where there is.
 
 use logcore_records::{Batch, BatchBuilder, BatchHeader, Compression, RecordError, Records};
 
@@ -9,7 +11,7 @@ use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::validator::{Checked, check_size};
 
-/// The batches with the topic's codec, and `checked` brought up to them; `None` when they have it already.
+/// The batches with the topic's codec and right offsets, and `checked` brought up to them; `None` when they have both already.
 ///
 /// Errors: a batch that decompresses to more than `decompressed_max` bytes or cannot be decompressed, or is larger than `max.message.bytes` then.
 pub(crate) fn recompress(
@@ -18,21 +20,21 @@ pub(crate) fn recompress(
     config: &LogConfig,
     decompressed_max: usize,
 ) -> Result<Option<Vec<u8>>> {
-    let Some(target) = config.compression else {
-        return Ok(None);
-    };
-    if !checked.headers.iter().any(|header| differs(header, target)) {
+    let differs = |header: &BatchHeader| applies(header, config);
+    if checked.misnumbered.is_empty() && !checked.headers.iter().any(differs) {
         return Ok(None);
     }
     let mut out = Vec::with_capacity(batches.len());
     let mut position = 0;
-    for header in &mut checked.headers {
+    for (number, header) in checked.headers.iter_mut().enumerate() {
         let size = header.size();
         let bytes = &batches[position..position + size];
-        if differs(header, target) {
+        if differs(header) || checked.misnumbered.contains(&number) {
             let start = out.len();
-            let mut builder = builder(header, target, config, size);
             let refused = |error: RecordError| StorageError::from_record(position, &error);
+            let own = header.compression().map_err(refused)?;
+            let target = config.compression.unwrap_or(own);
+            let mut builder = builder(header, target, config, size);
             let batch = Batch::parse(bytes).and_then(|batch| batch.records(decompressed_max));
             gather(&batch.map_err(refused)?, &mut builder, config, refused)?;
             builder.build_into(&mut out).map_err(refused)?;
@@ -48,14 +50,9 @@ pub(crate) fn recompress(
 
 /// Whether the batch gets another codec in this log.
 pub(crate) fn applies(header: &BatchHeader, config: &LogConfig) -> bool {
-    config
-        .compression
-        .is_some_and(|target| differs(header, target))
-}
-
-/// Markers stay as their coordinator wrote them.
-fn differs(header: &BatchHeader, target: Compression) -> bool {
-    !header.is_control() && header.compression() != Ok(target)
+    let differs = |target| header.compression() != Ok(target);
+    // Markers stay as their coordinator wrote them.
+    !header.is_control() && config.compression.is_some_and(differs)
 }
 
 fn builder(
@@ -72,6 +69,7 @@ fn builder(
         header.base_sequence,
     );
     builder.set_transactional(header.is_transactional());
+    builder.set_control(header.is_control());
     builder
 }
 

@@ -108,13 +108,14 @@ impl fmt::Display for RecordFaults {
     }
 }
 
-/// Looks at each record of a batch, decompressing to at most `limit` bytes (`LogValidator.validateRecord`).
+/// Looks at each record of a batch, decompressing to at most `limit` bytes (`LogValidator.validateRecord`). Also tells whether
+/// they count their offsets from the batch's first.
 pub(crate) fn find(
     batch: &Batch<'_>,
     config: &LogConfig,
     now_ms: i64,
     limit: usize,
-) -> Result<Option<RecordFaults>, RecordError> {
+) -> Result<(Option<RecordFaults>, bool), RecordError> {
     let mut faults = RecordFaults {
         first: Vec::new(),
         count: 0,
@@ -122,12 +123,15 @@ pub(crate) fn find(
         compressed: batch.header.compression()? != logcore_records::Compression::None,
     };
     let appended = batch.header.timestamp_type() == TimestampType::LogAppendTime;
+    let mut in_order = true;
     for (index, record) in batch.records(limit)?.iter().enumerate() {
-        if let Some(fault) = fault_of(&record?, appended, config, now_ms) {
+        let record = record?;
+        in_order &= record.offset.wrapping_sub(batch.header.base_offset) == index as i64;
+        if let Some(fault) = fault_of(&record, appended, config, now_ms) {
             faults.note(index, fault);
         }
     }
-    Ok((faults.count > 0).then_some(faults))
+    Ok(((faults.count > 0).then_some(faults), in_order))
 }
 
 fn fault_of(record: &Record<'_>, appended: bool, config: &LogConfig, now_ms: i64) -> Option<Fault> {

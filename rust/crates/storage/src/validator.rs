@@ -5,7 +5,7 @@
 //! codec of its own, which is [`crate::recompress`]'s, or the batch claims a broker's times ([`unpacks`]). The largest timestamp of a batch whose records were looked at is theirs, whatever its header says.
 
 use logcore_records::{
-    Batch, BatchHeader, Compression, EndTxnMarker, RecordError, Times, TimestampType, batches,
+    Batch, BatchHeader, Compression, EndTxnMarker, Looked, RecordError, TimestampType, batches,
     max_timestamp_of, set_create_time_in_place, set_log_append_time_in_place,
     set_max_timestamp_in_place, set_offsets_in_place,
 };
@@ -29,6 +29,8 @@ pub(crate) struct Checked {
     pub(crate) headers: SmallVec<[BatchHeader; 1]>,
     /// What the control batches say, by their number in the append.
     pub(crate) markers: Vec<(usize, EndTxnMarker)>,
+    /// The numbers of those whose records do not count their offsets from 0, which is for the leader to set right.
+    pub(crate) misnumbered: Vec<usize>,
 }
 
 impl Checked {
@@ -68,7 +70,7 @@ pub(crate) fn check(
         check_size(batch.bytes.len(), config)?;
         let mut batch = batch;
         let refused = |e: RecordError| StorageError::from_record(position, &e);
-        let times = batch
+        let looked = batch
             .verify_crc()
             .and_then(|()| check_shape(&batch, config, origin, decompressed_max))
             .map_err(refused)?;
@@ -85,11 +87,15 @@ pub(crate) fn check(
             let marker = marker.ok_or_else(|| invalid("this is no transaction's marker"))?;
             found.markers.push((found.headers.len(), marker));
         }
-        if has_to_look(&batch.header, times, config, now) {
-            check_records(&batch, config, now, position, decompressed_max)?;
+        let mut in_order = looked.is_none_or(|looked| looked.in_order);
+        if has_to_look(&batch.header, looked, config, now) {
+            in_order &= check_records(&batch, config, now, position, decompressed_max)?;
         }
-        if let Some(times) = times {
-            batch.header.max_timestamp = times.newest;
+        if let Some(looked) = looked {
+            batch.header.max_timestamp = looked.newest;
+        }
+        if !in_order {
+            found.misnumbered.push(found.headers.len());
         }
         found.headers.push(batch.header);
     }
@@ -112,22 +118,22 @@ pub(crate) fn check_size(size: usize, config: &LogConfig) -> Result<()> {
     Ok(())
 }
 
-/// The times of the records, when they were looked at.
+/// What the records say, when they were looked at.
 fn check_shape(
     batch: &Batch<'_>,
     config: &LogConfig,
     origin: Origin,
     decompressed_max: usize,
-) -> Result<Option<Times>, RecordError> {
-    let times = if origin == Origin::Client {
+) -> Result<Option<Looked>, RecordError> {
+    let looked = if origin == Origin::Client {
         batch.validate()?
     } else {
         batch.validate_unsequenced()?
     };
-    if times.is_none() && limits_times(config) {
+    if looked.is_none() && limits_times(config) {
         return batch.validate_deep(decompressed_max).map(Some);
     }
-    Ok(times)
+    Ok(looked)
 }
 
 fn limits_times(config: &LogConfig) -> bool {
@@ -139,30 +145,30 @@ fn limits_times(config: &LogConfig) -> bool {
 }
 
 /// Whether something may be wrong with a single record.
-fn has_to_look(header: &BatchHeader, times: Option<Times>, config: &LogConfig, now: Now) -> bool {
-    let is_outside = |times| limits_times(config) && are_outside(times, config, now);
-    config.cleanup_compact || is_append_time(header) || times.is_some_and(is_outside)
+fn has_to_look(header: &BatchHeader, looked: Option<Looked>, config: &LogConfig, now: Now) -> bool {
+    let is_outside = |looked| limits_times(config) && are_outside(looked, config, now);
+    config.cleanup_compact || is_append_time(header) || looked.is_some_and(is_outside)
 }
 
-/// Looks at the records one by one.
+/// Looks at the records one by one; false when they do not count their offsets from 0.
 fn check_records(
     batch: &Batch<'_>,
     config: &LogConfig,
     now: Now,
     position: usize,
     decompressed_max: usize,
-) -> Result<()> {
+) -> Result<bool> {
     match record_faults::find(batch, config, now.ms(), decompressed_max) {
-        Ok(None) => Ok(()),
-        Ok(Some(faults)) => Err(StorageError::InvalidRecords(faults)),
+        Ok((None, in_order)) => Ok(in_order),
+        Ok((Some(faults), _)) => Err(StorageError::InvalidRecords(faults)),
         Err(error) => Err(StorageError::from_record(position, &error)),
     }
 }
 
-fn are_outside(times: Times, config: &LogConfig, now: Now) -> bool {
+fn are_outside(looked: Looked, config: &LogConfig, now: Now) -> bool {
     let now_ms = now.ms();
-    record_faults::is_outside(times.oldest, config, now_ms)
-        || record_faults::is_outside(times.newest, config, now_ms)
+    record_faults::is_outside(looked.oldest, config, now_ms)
+        || record_faults::is_outside(looked.newest, config, now_ms)
 }
 
 /// Gives batches that were checked their places in the log; returns the offset that follows them.

@@ -36,6 +36,10 @@ pub(crate) const VERSIONS: RangeInclusive<i16> = 0..=11;
 /// Topics that only the coordinators write (`Topic.isInternal`).
 const INTERNAL_TOPICS: [&str; 2] = ["__consumer_offsets", "__transaction_state"];
 
+/// Where the length is in every format; what it counts begins after it.
+const LENGTH_POSITION: usize = 8;
+const FRAME: usize = 12;
+
 /// Where the magic byte is in every format.
 const MAGIC_POSITION: usize = 16;
 
@@ -395,13 +399,16 @@ fn with_log_start(place: &Partition, refused: Refused) -> Refused {
 /// The size of the batch, or before version 3 the batches, that the request has for a partition. Bytes of an incomplete
 /// further batch are not counted: they are dropped, as Kafka does.
 fn check_shape(version: i16, records: &[u8]) -> Result<usize> {
-    if let Some(0 | 1) = records.get(MAGIC_POSITION) {
-        return Err(ErrorCode::INVALID_RECORD.into());
-    }
     let mut iterator = batches(records);
     let mut count = 0;
-    for batch in iterator.by_ref() {
-        let batch = batch.map_err(|error| refuse_records(&error))?;
+    // Of the first batch alone Kafka tells in words what is wrong with its bytes.
+    let told = |refused: Refused, count| Refused {
+        message: refused.message.filter(|_| count == 0),
+        ..refused
+    };
+    while is_whole(iterator.remaining()).map_err(|refused| told(refused, count))? {
+        let Some(batch) = iterator.next() else { break };
+        let batch = batch.map_err(|error| told(refuse_records(&error), count))?;
         count += 1;
         if version < 7 && matches!(batch.header.compression(), Ok(Compression::Zstd)) {
             return Err(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE.into());
@@ -411,6 +418,30 @@ fn check_shape(version: i16, records: &[u8]) -> Result<usize> {
         return Err(ErrorCode::INVALID_RECORD.into());
     }
     Ok(iterator.valid_bytes())
+}
+
+/// Whether a batch is all there, seen from what all formats have in common: the length is judged before the magic byte
+/// (`ByteBufferLogInputStream`), and a message of the old formats is none of the batches that are wanted.
+fn is_whole(records: &[u8]) -> Result<bool> {
+    let Some(&[a, b, c, d]) = records.get(LENGTH_POSITION..FRAME) else {
+        return Ok(false);
+    };
+    let length = i64::from(i32::from_be_bytes([a, b, c, d]));
+    if length < LENGTH_MIN {
+        return Err(refuse_records(&RecordError::InvalidLength {
+            what: "batch",
+            length,
+            minimum: LENGTH_MIN,
+        }));
+    }
+    let is_whole = FRAME as i64 + length <= records.len() as i64;
+    match records.get(MAGIC_POSITION) {
+        None => Ok(false),
+        Some(0 | 1) if is_whole => Err(ErrorCode::INVALID_RECORD.into()),
+        Some(0..=2) => Ok(is_whole),
+        // It is refused, whole or not.
+        Some(_) => Ok(true),
+    }
 }
 
 /// The first offset of a batch is the broker's to give.

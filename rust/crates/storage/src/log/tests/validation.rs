@@ -1,5 +1,8 @@
 //! What of a producer's records is refused one by one, and what the leader changes of its batches.
 
+use logcore_records::compression::compress;
+use logcore_records::{HEADER_SIZE, set_max_timestamp_in_place};
+
 use super::*;
 use crate::record_faults::{Fault, RecordFaults};
 
@@ -314,4 +317,79 @@ fn only_what_is_looked_into_is_decompressed() {
     let own = [("compression.type", "zstd")];
     assert!(unpacks(&own, &plain) && !unpacks(&own, &zstd));
     assert!(unpacks(&[("compression.type", "uncompressed")], &zstd));
+}
+
+/// A batch whose records say that they have these offsets.
+fn numbered(codec: Compression, deltas: &[u8], key: Option<&[u8]>) -> Vec<u8> {
+    let mut payload = Vec::new();
+    for delta in deltas {
+        let one = keyed(Compression::None, &[key], 9_500);
+        payload.extend(&one[HEADER_SIZE..]);
+        let at = payload.len() - (one.len() - HEADER_SIZE) + 3;
+        // Zigzag: 1 is -1.
+        payload[at] = *delta;
+    }
+    let mut batch = keyed(Compression::None, &vec![key; deltas.len()], 9_500);
+    batch.truncate(HEADER_SIZE);
+    batch[22] |= codec.code();
+    compress(codec, None, &payload, &mut batch).unwrap();
+    let length = (batch.len() - 12) as i32;
+    batch[8..12].copy_from_slice(&length.to_be_bytes());
+    // With it goes the checksum.
+    set_max_timestamp_in_place(&mut batch, 9_500);
+    batch
+}
+
+// Broken if it failed: a client that numbers its records wrongly, which Kafka takes, would be refused; or two records of the log
+// would have one offset.
+#[test]
+fn records_get_offsets_whatever_they_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let key: Option<&[u8]> = Some(b"k");
+    for (number, (codec, settings)) in [
+        (Compression::None, &[][..]),
+        (Compression::None, &[("compression.type", "lz4")]),
+        (Compression::Gzip, &[("cleanup.policy", "compact")]),
+        (
+            Compression::Gzip,
+            &[("message.timestamp.before.max.ms", "1000")],
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let log = opened(&dir.path().join(number.to_string()), settings);
+        for base in [0, 3] {
+            let mut sent = numbered(codec, &[10, 1, 4], key);
+            let appended = log.append_as_leader(&mut sent, 0, 10_000).unwrap();
+            assert_eq!(
+                (appended.first_offset, appended.last_offset),
+                (base, base + 2)
+            );
+            let bytes = stored(&log, base);
+            let batch = Batch::parse(&bytes).unwrap();
+            assert!(batch.validate_deep(1000).unwrap().in_order);
+            let records = batch.records(1000).unwrap();
+            let offsets: Vec<_> = records
+                .iter()
+                .map(|record| record.unwrap().offset)
+                .collect();
+            assert_eq!(offsets, [base, base + 1, base + 2]);
+            if number != 1 {
+                assert_eq!(batch.header.compression(), Ok(codec));
+            }
+        }
+    }
+}
+
+// Broken if it failed: a producer would not be told which record lacks a key, when its numbers are wrong too.
+#[test]
+fn a_keyless_record_is_named_whatever_its_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = opened(dir.path(), &[("cleanup.policy", "compact")]);
+    for codec in [Compression::None, Compression::Gzip] {
+        let faults = refused(&log, &numbered(codec, &[10, 0], None));
+        let found: Vec<_> = faults.first().iter().map(|one| one.index).collect();
+        assert_eq!(found, [0, 1]);
+    }
 }
