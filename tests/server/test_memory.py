@@ -70,6 +70,7 @@ class Taker:
     """A server that says which requests are too large."""
 
     def __init__(self, path: Path) -> None:
+        self.said: set[int] = set()
         self.server = open_server(
             path, {"queued.max.request.bytes": 1 << 23, "socket.request.max.bytes": 1 << 23}
         )
@@ -80,14 +81,18 @@ class Taker:
         with wire.Client(self.port) as client:
             client.send(key, version, body)
             while True:
-                readable, _, _ = select.select([self.server.wake_fd], [], [], wire.PATIENCE)
+                ends = [self.server.wake_fd, client.socket]
+                readable, _, _ = select.select(ends, [], [], wire.PATIENCE)
                 assert readable, "the request is neither taken nor refused"
                 for request in self.server.take_requests():
                     return request
-                # Other lines tell of requests that were taken and dropped.
-                lines = self.server.take_log_lines()
-                if any("raise queued.max.request.bytes" in line for _, line, _ in lines):
+                # Other lines tell of requests that were taken and dropped; each is said once a minute.
+                lines = [line for _, line, _ in self.server.take_log_lines()]
+                if any("raise queued.max.request.bytes" in line for line in lines):
+                    self.said.add(key)
+                if client.socket in readable:
                     assert client.is_closed()
+                    assert key in self.said
                     return None
 
 
