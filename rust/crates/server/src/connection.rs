@@ -36,6 +36,8 @@ use crate::vigil::{Pace, at_once};
 const KEEP_BUFFER: Duration = Duration::from_secs(10);
 /// How long a request goes on whose peer has closed its side: it may only have nothing more to send, and want to read.
 const HALF_CLOSED_PATIENCE: Duration = Duration::from_secs(1);
+/// The same of a Produce, which may wait for its turn to be decompressed: who asks for no answer is gone by then.
+const PRODUCE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a stopping server waits for a client to take the answers it was just sent.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Requests among brokers, whose time no client pays for (`sendResponseExemptThrottle`): LeaderAndIsr, StopReplica,
@@ -224,7 +226,7 @@ impl<T: Transport> Connection<'_, T> {
             }
             match done {
                 Some(answered) => answered,
-                None => unless_closed(&self.transport, work).await?,
+                None => unless_closed(&self.transport, key, work).await?,
             }
         };
         if let Some(memory) = memory {
@@ -282,6 +284,7 @@ impl<T: Transport> Connection<'_, T> {
 /// Does what has to wait, as long as there is somebody to answer.
 async fn unless_closed<R>(
     transport: &impl Transport,
+    key: i16,
     mut work: Pin<&mut impl Future<Output = R>>,
 ) -> Result<R, End> {
     tokio::select! {
@@ -289,9 +292,11 @@ async fn unless_closed<R>(
         done = &mut work => return Ok(done),
         () = transport.closed() => {}
     }
-    timeout(HALF_CLOSED_PATIENCE, work)
-        .await
-        .map_err(|_| End::Quiet)
+    let patience = match key {
+        produce::KEY => PRODUCE_PATIENCE,
+        _ => HALF_CLOSED_PATIENCE,
+    };
+    timeout(patience, work).await.map_err(|_| End::Quiet)
 }
 
 /// Accounts for a request, whose frame had so many bytes, and has its response tell for how long its client is not heard.
