@@ -3,9 +3,9 @@
 Owns the order of each connection's requests: as in Kafka, the next one of a connection begins when the last
 one is answered, and connections do not wait for each other. While as many handlers are at work as there may be, it takes no
 requests, which fills the queue and stops the reading of sockets. Who only waits is not counted: a member of a group would
-keep those out whom it waits for, and a coordinator that is away would stop what can be answered without it. A handler that raises costs its own request an
-UNKNOWN_SERVER_ERROR answer and nobody else anything. Lives on the event loop, woken by the server's
-descriptor.
+keep those out whom it waits for, and a coordinator that is away would stop what can be answered without it. A handler that
+raises costs its own request an UNKNOWN_SERVER_ERROR answer and nobody else anything. Lives on the event loop, woken by the
+server's descriptor.
 """
 
 from __future__ import annotations
@@ -18,43 +18,10 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from cluster.broker.context import Context, Request
-from cluster.broker.handlers import (
-    HANDLERS,
-    alter_client_quotas,
-    alter_configs,
-    create_partitions,
-    create_topics,
-    delete_topics,
-    find_coordinator,
-    incremental_alter_configs,
-    init_producer_id,
-    join_group,
-    metadata,
-    sync_group,
-)
+from cluster.broker.handlers import HANDLERS, WAITING_APIS
 from cluster.errors import KafkaProtocolError, UnknownServerError
 
 log = logging.getLogger(__name__)
-
-_WAITING_APIS = frozenset(
-    handler.API_KEY
-    for handler in (
-        alter_client_quotas,
-        alter_configs,
-        create_partitions,
-        create_topics,
-        delete_topics,
-        find_coordinator,
-        incremental_alter_configs,
-        init_producer_id,
-        join_group,
-        metadata,
-        sync_group,
-    )
-)
-"""Answered when a group's members have come or the coordinator has answered, if they have to wait at all: their handlers do
-not work meanwhile.
-"""
 
 
 class Source(Protocol):
@@ -123,7 +90,7 @@ class Bridge:
     @contextmanager
     def _work(self, api_key: int) -> Iterator[None]:
         """Counts a handler while it is at work."""
-        counted = api_key not in _WAITING_APIS
+        counted = api_key not in WAITING_APIS
         self._at_work += counted
         self._listen()
         try:

@@ -84,6 +84,26 @@ _MODULES: tuple[Handler, ...] = (
 
 HANDLERS: dict[int, Handler] = {module.API_KEY: module for module in _MODULES}
 
+WAITING_APIS = frozenset(
+    handler.API_KEY
+    for handler in (
+        alter_client_quotas,
+        alter_configs,
+        create_partitions,
+        create_topics,
+        delete_topics,
+        find_coordinator,
+        incremental_alter_configs,
+        init_producer_id,
+        join_group,
+        metadata,
+        sync_group,
+    )
+)
+"""Answered when a group's members have come or the coordinator has answered, if they have to wait at all: their handlers do
+not work meanwhile.
+"""
+
 ANSWERED_BY_THE_DATA_PLANE = ((0, 0, 11), (1, 0, 17), (2, 0, 9), (18, 0, 4), (23, 0, 4))
 """Produce, Fetch, ListOffsets, ApiVersions, OffsetForLeaderEpoch: key, first and last version."""
 

@@ -13,7 +13,8 @@ use crate::validator::{Checked, check_size};
 
 /// The batches with the topic's codec and right offsets, and `checked` brought up to them; `None` when they have both already.
 ///
-/// Errors: a batch that decompresses to more than `decompressed_max` bytes or cannot be decompressed, or is larger than `max.message.bytes` then.
+/// Errors: a batch that decompresses to more than `decompressed_max` bytes or cannot be decompressed, or is larger than
+/// `max.message.bytes` then.
 pub(crate) fn recompress(
     batches: &[u8],
     checked: &mut Checked,

@@ -25,13 +25,14 @@ pub fn down_convert(
     out: &mut Vec<u8>,
 ) -> Result<u64, RecordError> {
     let start = out.len();
+    let target = Target { magic, from, limit };
     let converted = match bytes.get(MAGIC_AT) {
         Some(found) if *found <= magic => {
             out.extend_from_slice(bytes);
             Ok(0)
         }
-        _ if is_legacy(bytes) => from_legacy(bytes, magic, from, limit, out),
-        _ => from_batch(bytes, magic, from, limit, out),
+        _ if is_legacy(bytes) => target.of_legacy(bytes, out),
+        _ => target.of_batch(bytes, out),
     };
     if converted.is_err() {
         out.truncate(start);
@@ -39,63 +40,65 @@ pub fn down_convert(
     converted
 }
 
-fn from_legacy(
-    bytes: &[u8],
+/// What is wanted: see [`down_convert`].
+struct Target {
     magic: u8,
     from: i64,
     limit: usize,
-    out: &mut Vec<u8>,
-) -> Result<u64, RecordError> {
-    let outer = Outer::take(&mut { bytes })?;
-    let mut writer = EntryWriter::new(magic, outer.codec, outer.message.timestamp_type);
-    let mut converted = 0;
-    for_each(bytes, limit, |message| {
-        if outer.codec == Compression::None && message.offset < from {
-            return Ok(());
-        }
-        converted += 1;
-        writer.push(&message, out)
-    })?;
-    writer.finish(out)?;
-    Ok(converted)
 }
 
-fn from_batch(
-    bytes: &[u8],
-    magic: u8,
-    from: i64,
-    limit: usize,
-    out: &mut Vec<u8>,
-) -> Result<u64, RecordError> {
-    let batch = Batch::parse(bytes)?;
-    batch.verify_crc()?;
-    if batch.header.is_control() {
-        return Ok(0);
+impl Target {
+    fn of_legacy(&self, bytes: &[u8], out: &mut Vec<u8>) -> Result<u64, RecordError> {
+        let outer = Outer::take(&mut { bytes })?;
+        let timestamp_type = outer.message.timestamp_type;
+        let mut writer = EntryWriter::new(self.magic, outer.codec, timestamp_type);
+        let mut converted = 0;
+        for_each(bytes, self.limit, |message| {
+            if self.skips(outer.codec, message.offset) {
+                return Ok(());
+            }
+            converted += 1;
+            writer.push(&message, out)
+        })?;
+        writer.finish(out)?;
+        Ok(converted)
     }
-    let codec = batch.header.compression()?;
-    if codec == Compression::Zstd {
-        return Err(RecordError::UnknownToFormat { codec, magic });
-    }
-    let timestamp_type = batch.header.timestamp_type();
-    let mut writer = EntryWriter::new(magic, codec, timestamp_type);
-    let mut converted = 0;
-    for record in batch.records(limit)?.iter() {
-        let record = record?;
-        if codec == Compression::None && record.offset < from {
-            continue;
+
+    fn of_batch(&self, bytes: &[u8], out: &mut Vec<u8>) -> Result<u64, RecordError> {
+        let batch = Batch::parse(bytes)?;
+        batch.verify_crc()?;
+        if batch.header.is_control() {
+            return Ok(0);
         }
-        converted += 1;
-        let message = LegacyMessage {
-            offset: record.offset,
-            timestamp: record.timestamp,
-            timestamp_type,
-            key: record.key,
-            value: record.value,
-            // Computed as it is written.
-            crc: 0,
-        };
-        writer.push(&message, out)?;
+        let (codec, magic) = (batch.header.compression()?, self.magic);
+        if codec == Compression::Zstd {
+            return Err(RecordError::UnknownToFormat { codec, magic });
+        }
+        let timestamp_type = batch.header.timestamp_type();
+        let mut writer = EntryWriter::new(magic, codec, timestamp_type);
+        let mut converted = 0;
+        for record in batch.records(self.limit)?.iter() {
+            let record = record?;
+            if self.skips(codec, record.offset) {
+                continue;
+            }
+            converted += 1;
+            let message = LegacyMessage {
+                offset: record.offset,
+                timestamp: record.timestamp,
+                timestamp_type,
+                key: record.key,
+                value: record.value,
+                // Computed as it is written.
+                crc: 0,
+            };
+            writer.push(&message, out)?;
+        }
+        writer.finish(out)?;
+        Ok(converted)
     }
-    writer.finish(out)?;
-    Ok(converted)
+
+    fn skips(&self, codec: Compression, offset: i64) -> bool {
+        codec == Compression::None && offset < self.from
+    }
 }
