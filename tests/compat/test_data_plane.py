@@ -607,7 +607,7 @@ def can_be_asked_of_old(name: str) -> bool:
     return not any((said.keys() & SINCE.keys()) - {"replica_state"} for said in (*parts, terms))
 
 
-@pytest.mark.parametrize("name", filter(can_be_asked_of_old, ASKED))
+@pytest.mark.parametrize("name", [name for name in ASKED if can_be_asked_of_old(name)])
 def test_an_old_fetch_is_answered_alike(filled: Both, name: str) -> None:
     """Fetch 0 to 3: messages v0 and v1, byte by byte, but for what Kafka fills up with. Before version 3 a part of a message that
     is too large tells that there is more.
