@@ -13,9 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use logcore_protocol::{ProtocolError, RequestHeader, Value};
 
-use crate::decoded::Held;
 use crate::lines::Fields;
-use crate::memory::Charge;
+use crate::memory::{Charge, Held};
 use crate::metrics::ErrorCounts;
 use crate::quotas::Spent;
 use crate::response;

@@ -14,13 +14,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::block_in_place;
 
 use logcore_protocol::{Problem, ProtocolError, RequestHeader, Value, decode_request_within};
 
 use crate::api::{native_versions, produce};
-use crate::memory::FREE;
+use crate::memory::{FREE, Held, hold};
 
 /// There is never less than this for decoded requests.
 const LEAST: usize = 16 * 1024 * 1024;
@@ -43,9 +43,6 @@ struct Share {
     /// What each may have without asking.
     free: usize,
 }
-
-/// What one request has of it; given back when it is dropped.
-pub(crate) type Held = Option<OwnedSemaphorePermit>;
 
 impl DecodedMemory {
     /// `bytes` is what all frames may have; `None` is no limit.
@@ -114,15 +111,9 @@ impl Share {
                 return Ok((message, held));
             }
             keep = decoded.weight;
-            held = self.hold(decoded.weight + frame).await;
+            // Never more than the whole.
+            held = hold(&self.left, decoded.weight + frame).await;
         }
-    }
-
-    /// Waits for its turn. What is asked for is never more than the whole.
-    async fn hold(&self, bytes: usize) -> Held {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        // Nobody closes the semaphore.
-        Arc::clone(&self.left).acquire_many_owned(bytes).await.ok()
     }
 }
 

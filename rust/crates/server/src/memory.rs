@@ -72,6 +72,16 @@ impl Charge {
     }
 }
 
+/// What a request has of some other memory than its frame's; given back when it is dropped.
+pub(crate) type Held = Option<OwnedSemaphorePermit>;
+
+/// Waits for so much of it.
+pub(crate) async fn hold(memory: &Arc<Semaphore>, permits: usize) -> Held {
+    let permits = u32::try_from(permits).unwrap_or(u32::MAX);
+    // Nobody closes the semaphore.
+    Arc::clone(memory).acquire_many_owned(permits).await.ok()
+}
+
 /// How much of a frame came, and since when.
 #[derive(Clone, Copy)]
 pub(crate) struct Progress {

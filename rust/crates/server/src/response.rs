@@ -13,7 +13,7 @@ use logcore_protocol::{
 };
 use logcore_storage::LogSlice;
 
-use crate::api::fetch::Held;
+use crate::memory::Held;
 use crate::metrics::ErrorCounts;
 use crate::transport::Transport;
 

@@ -22,12 +22,12 @@ use logcore_protocol::{RequestHeader, Struct, Value};
 use logcore_storage::LogSlice;
 
 use self::look::{Found, Look, Refused, Terms};
+pub(crate) use self::room::FetchRoom;
 use self::room::MANY;
-pub(crate) use self::room::{FetchRoom, Held};
 use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
-use crate::decoded;
 use crate::fetch_session::{NO_SESSION, SessionRequest, Told, Wanted};
+use crate::memory::Held;
 use crate::metrics::Stages;
 use crate::quotas::Meter;
 use crate::registry::TopicRef;
@@ -46,7 +46,7 @@ const LEADER_SINCE: i16 = 16;
 pub(crate) async fn handle(
     shared: &Shared,
     header: &RequestHeader,
-    (message, held): (Value, decoded::Held),
+    (message, held): (Value, Held),
     meter: &Meter<'_>,
     stages: &mut Stages,
 ) -> Outcome {

@@ -11,10 +11,10 @@ use logcore_records::{RecordError, legacy::down_convert};
 use logcore_storage::{LogSlice, first_batch};
 
 use super::look::{Found, Look, Refused};
-use super::room::Held;
 use crate::codes::ErrorCode;
 use crate::fetch_session::Wanted;
 use crate::lines::Level;
+use crate::memory::Held;
 use crate::shared::Shared;
 
 /// The first versions whose clients know batches v2, messages v1, and that the first message may be larger than they asked for

@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, MutexGuard, Semaphore};
+
+use crate::memory::{Held, hold};
 
 /// A request with more partitions than this is counted, and takes its time.
 pub(super) const MANY: usize = 500;
@@ -36,9 +38,6 @@ impl Default for FetchRoom {
     }
 }
 
-/// What a request has of it.
-pub(crate) type Held = Option<OwnedSemaphorePermit>;
-
 impl FetchRoom {
     /// Waits for room for so many partitions.
     pub(super) async fn for_partitions(&self, count: usize) -> Held {
@@ -65,12 +64,6 @@ impl FetchRoom {
     pub(super) async fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().await
     }
-}
-
-async fn hold(room: &Arc<Semaphore>, permits: usize) -> Held {
-    let permits = u32::try_from(permits).unwrap_or(u32::MAX);
-    // Nobody closes the semaphore.
-    Arc::clone(room).acquire_many_owned(permits).await.ok()
 }
 
 #[cfg(test)]
