@@ -366,6 +366,14 @@ def test_what_has_no_answer_is_taken_alike(both: Both) -> None:
         assert [outcome(peer, topic, records) for peer in both.peers] == [expected] * 2
 
 
+def by_partition(answer: Message) -> Message:
+    return {
+        (topic["name"], part["index"]): part
+        for topic in answer["responses"]
+        for part in topic["partition_responses"]
+    }
+
+
 def test_partitions_of_a_request_stand_for_themselves(both: Both) -> None:
     parts = [
         {"index": index, "records": records} for index, records in ((1, GOOD), (7, GOOD), (0, GOOD[:-1]))
@@ -373,14 +381,25 @@ def test_partitions_of_a_request_stand_for_themselves(both: Both) -> None:
     topics = [{"name": name, "partition_data": parts} for name in ("plain", "nowhere")]
     ours, apache = both.ask(PRODUCE, 9, produce("plain", GOOD) | {"topic_data": topics})
 
-    def by_partition(answer: Message) -> Message:
-        return {
-            (topic["name"], part["index"]): part
-            for topic in answer["responses"]
-            for part in topic["partition_responses"]
-        }
-
     assert by_partition(ours) == by_partition(apache)
+
+
+def test_of_a_partition_named_twice_the_last_is_taken_alike(both: Both) -> None:
+    """And a topic of which no partition is named is not in the answer."""
+    named = [("sequences", 1), ("plain", 0), ("sequences", 1), ("nowhere", 0), ("plain", 0), ("nowhere", 0)]
+    topics = [
+        {"name": topic, "partition_data": [{"index": index, "records": plain(b"%d" % place)}]}
+        for place, (topic, index) in enumerate(named)
+    ]
+    topics.append({"name": "empty", "partition_data": []})
+    for _ in range(2):
+        ours, apache = both.ask(PRODUCE, 9, produce("plain", GOOD) | {"topic_data": topics})
+        answered = [
+            sorted((topic["name"], len(topic["partition_responses"])) for topic in answer["responses"])
+            for answer in (ours, apache)
+        ]
+        assert answered == [[("nowhere", 1), ("plain", 1), ("sequences", 1)]] * 2
+        assert by_partition(ours) == by_partition(apache)
 
 
 def message_set(*values: bytes, magic: int = 1) -> bytes:

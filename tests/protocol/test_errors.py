@@ -100,7 +100,6 @@ def test_what_is_accepted() -> None:
         (3, b"\xff\xff" + bytes(11), r"cannot decode the message at byte 12: 1 bytes follow the end"),
         (0, bytes(6) + b"\x7f\xff\xff\xff" + bytes(9), r"topic_data at byte 10: 2147483647 elements"),
         (0, bytes(6) + b"\xff\xff\xff\xff", r"topic_data at byte 10: null is not allowed"),
-        (9, b"\x03\xff\xfe" + bytes(8), r"transactional_id at byte 1: the string is not UTF-8"),
     ],
 )
 def test_malformed_bytes_are_refused(version: int, body: bytes, error: str) -> None:

@@ -15,6 +15,10 @@ from . import wire
 from .conftest import Running
 
 UNSUPPORTED_VERSION = 35
+UNKNOWN_TOPIC_OR_PARTITION = 3
+
+
+Outcome = Callable[[wire.Client], None]
 
 
 def request(key: int, version: int, rest: bytes = b"", *, client_id: bytes = b"\0\4test") -> bytes:
@@ -40,11 +44,26 @@ def served(client: wire.Client) -> None:
     assert client.receive(wire.API_VERSIONS, 0)[0] == 7
 
 
+def refuses(key: int, version: int, topics: str, partitions: str, name: str) -> Outcome:
+    """The request is read to its end: the answer is that there is no topic of this name."""
+
+    def outcome(client: wire.Client) -> None:
+        correlation_id, response = client.receive(key, version)
+        assert correlation_id == 7
+        (topic,) = response[topics]
+        assert topic["name"] == name
+        assert [part["error_code"] for part in topic[partitions]] == [UNKNOWN_TOPIC_OR_PARTITION]
+
+    return outcome
+
+
+no_such_listing = refuses(wire.LIST_OFFSETS, 1, "topics", "partitions", "t\ufffd")
+no_such_log = refuses(wire.PRODUCE, 3, "responses", "partition_responses", "n")
+
+
 def closed(client: wire.Client) -> None:
     assert client.is_closed()
 
-
-Outcome = Callable[[wire.Client], None]
 
 ODD: dict[str, tuple[bytes, Outcome]] = {
     "ApiVersions of the next version": (request(18, 5, b"\0\1\1\0"), answered_as_version_0),
@@ -69,7 +88,19 @@ ODD: dict[str, tuple[bytes, Outcome]] = {
     "half an API key": (struct.pack(">i", 1) + b"\0", closed),
     "a header without a correlation id": (struct.pack(">ihh", 4, 3, 1), closed),
     "a header whose client id is longer than the frame": (request(3, 1, client_id=b"\x7f\xff"), closed),
-    "a header whose client id has a negative length": (request(3, 1, client_id=b"\xff\xfe"), closed),
+    "a client id whose length is negative": (request(18, 0, client_id=b"\xff\xfe"), served),
+    "a name that is not UTF-8": (
+        request(2, 1, b"\xff\xff\xff\xff\0\0\0\1\0\2t\xe9\0\0\0\1" + bytes(12)),
+        no_such_listing,
+    ),
+    "a name whose length is negative": (
+        request(2, 1, b"\xff\xff\xff\xff\0\0\0\1\xff\xfe\0\0\0\0"),
+        closed,
+    ),
+    "null as a length of -2": (
+        request(0, 3, b"\xff\xfe\0\1" + bytes(4) + b"\0\0\0\1\0\1n\0\0\0\1" + bytes(4) + b"\xff\xff\xff\xfe"),
+        no_such_log,
+    ),
     "a header whose tags lie": (request(3, 9, b"\1\0\x7f"), closed),
     "a header with tags without end": (request(3, 9, b"\xff\xff\xff\xff\x0f"), closed),
 }

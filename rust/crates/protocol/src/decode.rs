@@ -230,7 +230,7 @@ impl<'a> Decoder<'a> {
         Ok(Value::Bytes(bytes))
     }
 
-    /// What is not UTF-8 is refused. Apache's readers put U+FFFD in its place, and take two names that differ for one.
+    /// What is not UTF-8 is read as U+FFFD, as by Apache's readers, if that is still a string an answer can hold.
     fn string(&mut self) -> Result<Value> {
         let Some(length) = self.reader.string_length(self.flexible)? else {
             return Ok(Value::Null);
@@ -239,14 +239,12 @@ impl<'a> Decoder<'a> {
             return Err(self.reader.fault(Problem::StringTooLong(length)));
         }
         let start = self.reader.position();
-        let bytes = self.reader.take(length)?;
-        match Str::from_utf8(bytes) {
-            Ok(text) => {
-                self.spend(0, weight::text(&text))?;
-                Ok(Value::Str(text))
-            }
-            Err(_) => Err(Fault::new(Problem::InvalidUtf8, start)),
+        let text = Str::from_utf8_lossy(self.reader.take(length)?);
+        if text.len() > MAX_STRING {
+            return Err(Fault::new(Problem::StringTooLong(text.len()), start));
         }
+        self.spend(0, weight::text(&text))?;
+        Ok(Value::Str(text))
     }
 
     fn array(&mut self, element: &FieldType) -> Result<Value> {

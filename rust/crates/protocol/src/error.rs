@@ -41,8 +41,6 @@ pub enum ProtocolError {
 pub enum Problem {
     #[error("{needed} more bytes are needed, {remaining} remain")]
     Truncated { needed: usize, remaining: usize },
-    #[error("the length {0} is negative and does not mean null")]
-    NegativeLength(i64),
     #[error(
         "{count} elements of at least {element_size} bytes do not fit in the {remaining} bytes that remain"
     )]
@@ -55,8 +53,6 @@ pub enum Problem {
     StringTooLong(usize),
     #[error("{0} bytes or elements are more than a length field can say")]
     TooLong(usize),
-    #[error("the string is not UTF-8")]
-    InvalidUtf8,
     #[error("the variable-length integer does not fit in 32 bits")]
     InvalidVarint,
     #[error("null is not allowed at this version")]

@@ -1,7 +1,7 @@
 //! The protocol's primitive types: a checked reader over shared bytes, and variable-length integers.
 //!
 //! Integers are big-endian. An unsigned varint holds seven bits a byte, lowest first, the high bit saying that more follow;
-//! compact lengths are the length plus one, zero meaning null (KIP-482).
+//! compact lengths are the length plus one, zero meaning null (KIP-482). As in Apache's readers every negative length means null.
 
 use bytes::Bytes;
 
@@ -103,30 +103,24 @@ impl<'a> Reader<'a> {
 
     /// The length of a string (`None`: null): int16, or compact.
     pub(crate) fn string_length(&mut self, flexible: bool) -> Result<Option<usize>> {
-        let length = if flexible {
-            i64::from(self.varint()?) - 1
-        } else {
-            i64::from(self.i16()?)
-        };
-        self.length(length)
+        if flexible {
+            return self.compact_length();
+        }
+        Ok(usize::try_from(self.i16()?).ok())
     }
 
     /// The length of bytes or the count of an array (`None`: null): int32, or compact.
     pub(crate) fn long_length(&mut self, flexible: bool) -> Result<Option<usize>> {
-        let length = if flexible {
-            i64::from(self.varint()?) - 1
-        } else {
-            i64::from(self.i32()?)
-        };
-        self.length(length)
+        if flexible {
+            return self.compact_length();
+        }
+        Ok(usize::try_from(self.i32()?).ok())
     }
 
-    fn length(&self, length: i64) -> Result<Option<usize>> {
-        match usize::try_from(length) {
-            Ok(length) => Ok(Some(length)),
-            Err(_) if length == -1 => Ok(None),
-            Err(_) => Err(self.fault(Problem::NegativeLength(length))),
-        }
+    /// In 32 bits with a sign, as in Java: what is above them is negative.
+    fn compact_length(&mut self) -> Result<Option<usize>> {
+        let length = (self.varint()? as i32).wrapping_sub(1);
+        Ok(usize::try_from(length).ok())
     }
 
     /// The next int16, which stays to be read.

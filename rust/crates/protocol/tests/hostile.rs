@@ -12,7 +12,7 @@ use std::cell::Cell;
 use bytes::Bytes;
 use common::{Golden, all_versions, golden_messages};
 use logcore_protocol::{
-    Direction, FieldType, MAX_VALUES, Problem, ProtocolError, RequestHeader, StructSchema,
+    Direction, FieldType, MAX_VALUES, Problem, ProtocolError, RequestHeader, StructSchema, Value,
     decode_request, decode_response, decode_response_header, decode_with, schema,
 };
 use proptest::prelude::*;
@@ -146,14 +146,7 @@ fn lengths_that_lie_are_named() {
             remaining: 2
         }
     );
-    assert_eq!(
-        metadata(&[0xff, 0xff, 0xff, 0xfe]),
-        Problem::NegativeLength(-2)
-    );
-    assert_eq!(
-        metadata(&[0, 0, 0, 1, 0xff, 0xfe]),
-        Problem::NegativeLength(-2)
-    );
+    assert_eq!(metadata(&[0, 0, 0, 1, 0xff, 0xfe]), Problem::UnexpectedNull);
     assert_eq!(metadata(&[0, 0, 0, 1, 0xff, 0xff]), Problem::UnexpectedNull);
     assert_eq!(
         metadata(&[0, 0, 0, 1, 0, 9, b'x']),
@@ -162,7 +155,6 @@ fn lengths_that_lie_are_named() {
             remaining: 1
         }
     );
-    assert_eq!(metadata(&[0, 0, 0, 1, 0, 1, 0xff]), Problem::InvalidUtf8);
     // v0 has no null array.
     assert_eq!(
         problem(decode_request(3, 0, &Bytes::from_static(&[0xff; 4])).unwrap_err()),
@@ -180,12 +172,39 @@ fn lengths_that_lie_are_named() {
         Problem::InvalidVarint
     );
     assert!(matches!(
-        compact(&[0xff, 0xff, 0xff, 0xff, 0x0f]),
+        compact(&[0xff, 0xff, 0xff, 0xff, 0x07]),
         Problem::CountTooLarge {
-            count: 0xffff_fffe,
+            count: 0x7fff_fffe,
             ..
         }
     ));
+}
+
+/// Apache's readers have no other negative length than null, and put U+FFFD where a string is not UTF-8.
+#[test]
+fn what_apaches_readers_take_is_taken() {
+    let topics = |version, bytes: &[u8]| {
+        let request = decode_request(3, version, &Bytes::copy_from_slice(bytes)).unwrap();
+        request.get("topics").unwrap().clone()
+    };
+    let none = Value::Null;
+    assert_eq!(topics(1, &[0xff, 0xff, 0xff, 0xfe]), none);
+    assert_eq!(topics(1, &[0x80, 0, 0, 0]), none);
+    assert_eq!(topics(9, &[0xff, 0xff, 0xff, 0xff, 0x0f, 1, 0, 0, 0]), none);
+    let Value::Array(named) = topics(1, &[0, 0, 0, 1, 0, 5, b'a', 0xff, b'b', 0xe2, 0x82]) else {
+        panic!("topics are an array");
+    };
+    assert_eq!(
+        named[0].get("name").unwrap().as_str(),
+        Some("a\u{fffd}b\u{fffd}")
+    );
+    // No longer a string that an answer could hold.
+    let mut body = vec![0, 0, 0, 1, 0x2a, 0xab];
+    body.resize(body.len() + 0x2aab, 0xff);
+    assert_eq!(
+        problem(decode_request(3, 1, &Bytes::from(body)).unwrap_err()),
+        Problem::StringTooLong(3 * 0x2aab)
+    );
 }
 
 #[test]

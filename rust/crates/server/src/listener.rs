@@ -164,9 +164,8 @@ fn open(
         _alive: alive.clone(),
     };
     if let Err(error) = tune(shared, &stream) {
-        shared.lines.warning(format!(
-            "connection from {peer}: cannot set its options: {error}"
-        ));
+        let text = format!("connection from {peer}: cannot set its options: {error}");
+        shared.lines.seldom(Level::Warning, "options", text);
     }
     let local = stream.local_addr();
     let transport = Plain::new(stream);

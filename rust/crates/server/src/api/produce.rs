@@ -9,6 +9,7 @@
 
 mod answer;
 
+use std::collections::HashSet;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -57,6 +58,20 @@ struct Request {
     transactional_id: Option<String>,
     topics: Vec<String>,
     parts: Vec<Part>,
+}
+
+impl Request {
+    /// Of a partition that is named more than once only the last counts, and is answered, as with Kafka (`handleProduceRequest`
+    /// puts them into a map).
+    fn keep_the_last(&mut self) {
+        let mut seen = HashSet::with_capacity(self.parts.len());
+        let mut last = vec![false; self.parts.len()];
+        for (part, last) in self.parts.iter().zip(&mut last).rev() {
+            *last = seen.insert((&self.topics[part.topic], part.index));
+        }
+        let mut last = last.into_iter();
+        self.parts.retain(|_| last.next().unwrap_or(true));
+    }
 }
 
 /// The least that the length field of any format can say (`LegacyRecord.RECORD_OVERHEAD_V0`).
@@ -258,6 +273,9 @@ fn parse(shared: &Shared, message: &Value, frame: &Bytes) -> Request {
             });
         }
         request.topics.push(name.to_owned());
+    }
+    if request.parts.len() > 1 {
+        request.keep_the_last();
     }
     request
 }

@@ -31,7 +31,9 @@ pub(super) fn answer(
         }
         topics[part.topic].push(Value::Struct(answer));
     }
-    let topics = request.topics.iter().zip(topics).map(|(name, partitions)| {
+    let topics = request.topics.iter().zip(topics);
+    let topics = topics.filter(|(_, partitions)| !partitions.is_empty());
+    let topics = topics.map(|(name, partitions)| {
         let topic = empty_topic.clone();
         Value::Struct(
             topic
