@@ -60,7 +60,7 @@ pub fn write_offsets(path: &Path, offsets: &Offsets) -> Result<()> {
     let lines = offsets
         .iter()
         .map(|((topic, partition), offset)| format!("{topic} {partition} {offset}\n"));
-    write_lines(path, offsets.len(), lines)
+    files::replace_file(path, text_of(offsets.len(), lines).as_bytes())
 }
 
 /// Reads a file of `epoch start-offset` lines; no entries when the file is not there.
@@ -83,10 +83,19 @@ pub fn read_epochs(path: &Path) -> Result<Vec<(i32, i64)>> {
 
 /// Replaces a file of `epoch start-offset` lines.
 pub fn write_epochs(path: &Path, epochs: &[(i32, i64)]) -> Result<()> {
+    files::replace_file(path, epochs_text(epochs).as_bytes())
+}
+
+/// The same without waiting for the disk ([`files::replace_file_unsynced`]).
+pub(crate) fn write_epochs_unsynced(path: &Path, epochs: &[(i32, i64)]) -> Result<()> {
+    files::replace_file_unsynced(path, epochs_text(epochs).as_bytes())
+}
+
+fn epochs_text(epochs: &[(i32, i64)]) -> String {
     let lines = epochs
         .iter()
         .map(|(epoch, offset)| format!("{epoch} {offset}\n"));
-    write_lines(path, epochs.len(), lines)
+    text_of(epochs.len(), lines)
 }
 
 struct Line {
@@ -153,10 +162,10 @@ fn read_lines(path: &Path) -> Result<Vec<Line>> {
     Ok(entries)
 }
 
-fn write_lines(path: &Path, count: usize, lines: impl Iterator<Item = String>) -> Result<()> {
+fn text_of(count: usize, lines: impl Iterator<Item = String>) -> String {
     let mut text = format!("0\n{count}\n");
     text.extend(lines);
-    files::replace_file(path, text.as_bytes())
+    text
 }
 
 #[cfg(test)]

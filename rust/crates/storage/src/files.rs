@@ -181,20 +181,38 @@ pub(crate) fn sync_parent(path: &Path) -> Result<()> {
 
 /// Writes a file whole, or leaves the old one: `.tmp` beside it, fsync, rename, fsync of the directory.
 pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    put_in_place(path, bytes, disk::sync)?;
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
+/// The same without waiting for the disk: a power loss may leave the old file, the new one, or an empty or torn one.
+pub(crate) fn replace_file_unsynced(path: &Path, bytes: &[u8]) -> Result<()> {
+    put_in_place(path, bytes, |_, _| Ok(()))
+}
+
+/// Brings such a file to disk.
+pub(crate) fn sync_in_place(path: &Path) -> Result<()> {
+    fs::File::open(path)
+        .and_then(|file| disk::sync(&file, path))
+        .map_err(StorageError::io("fsync", path))?;
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
+fn put_in_place(
+    path: &Path,
+    bytes: &[u8],
+    sync: impl FnOnce(&fs::File, &Path) -> io::Result<()>,
+) -> Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(TEMPORARY_SUFFIX);
     let temporary = PathBuf::from(name);
     disk::create(&temporary)
         .and_then(|file| {
             disk::write_all_at(&file, &temporary, bytes, 0)?;
-            disk::sync(&file, &temporary)
+            sync(&file, &temporary)
         })
         .map_err(StorageError::io("write", &temporary))?;
-    disk::rename(&temporary, path).map_err(StorageError::io("replace", path))?;
-    match path.parent() {
-        Some(dir) => sync_dir(dir),
-        None => Ok(()),
-    }
+    disk::rename(&temporary, path).map_err(StorageError::io("replace", path))
 }
 
 /// Removes a file; true when it was there.

@@ -12,10 +12,11 @@
 //! after trimming. A crash leaves any subset of the pages written; the loader checks or rebuilds, for an index is a hint.
 
 use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::disk;
 use crate::error::{Result, StorageError};
@@ -69,6 +70,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
         let map = MmapOptions::new()
             .len(size as usize)
             .map_raw(&file)
+            .and_then(read_at_random)
             .map_err(StorageError::io("map", path))?;
         Ok(Self {
             path: path.to_path_buf(),
@@ -90,6 +92,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
             let map = MmapOptions::new()
                 .len((used * Self::ENTRY_SIZE) as usize)
                 .map_raw_read_only(&file)
+                .and_then(read_at_random)
                 .map_err(StorageError::io("map", path))?;
             Memory::Mapped(map)
         };
@@ -280,6 +283,13 @@ impl<const WORDS: usize> IndexFile<WORDS> {
             Memory::Mapped(_) | Memory::Heap(_) | Memory::Unsaved(_) => Ok(()),
         }
     }
+}
+
+/// Without this the first store into a page has the kernel read ahead in the file: of an active segment's hole it makes as many
+/// pages of zeros as the device's `read_ahead_kb` says, which may be all of it. A search has no use for the next pages either.
+fn read_at_random(map: MmapRaw) -> io::Result<MmapRaw> {
+    map.advise(Advice::Random)?;
+    Ok(map)
 }
 
 /// True when an index file is there and of a plausible size, without opening it.

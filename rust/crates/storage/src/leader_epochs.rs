@@ -3,21 +3,31 @@
 //! A short list of (epoch, first offset), both rising, kept in memory and in `leader-epoch-checkpoint`. Changed under
 //! the log's writer lock. A file that is missing or damaged is mended by recovery, which sees the epochs in the batches'
 //! headers.
+//!
+//! An epoch is on disk before its first batch is written, but for the first one of a log, which has nothing before it to be
+//! told from: that is in the file, but brought to disk only before the recovery point moves or there is a second segment, so that
+//! the first append to each new partition does not wait for the disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 
-use crate::checkpoints::{LEADER_EPOCH_FILE, read_epochs, write_epochs};
+use crate::checkpoints::{LEADER_EPOCH_FILE, read_epochs, write_epochs, write_epochs_unsynced};
 use crate::epoch_runs::EpochRuns;
 use crate::error::Result;
+use crate::files;
 
 #[derive(Debug, Default)]
 pub(crate) struct LeaderEpochs {
     path: PathBuf,
     entries: Vec<(i32, i64)>,
+    /// The file has other entries.
     changed: bool,
+    /// The file has no entries.
+    is_file_empty: bool,
+    /// The file has them, but perhaps not after a power loss.
+    is_unsynced: bool,
 }
 
 /// The epochs of a log, read by anybody.
@@ -67,8 +77,15 @@ impl LeaderEpochs {
             ..Self::default()
         };
         match read_epochs(&epochs.path) {
-            Ok(entries) if rises(&entries) => epochs.entries = entries,
-            Ok(_) | Err(crate::error::StorageError::Corrupt { .. }) => epochs.changed = true,
+            Ok(entries) if rises(&entries) => {
+                epochs.is_file_empty = entries.is_empty();
+                // The process that wrote a first epoch may have ended before it was on disk.
+                epochs.is_unsynced = entries.len() == 1;
+                epochs.entries = entries;
+            }
+            Ok(_) | Err(crate::error::StorageError::Corrupt { .. }) => {
+                (epochs.changed, epochs.is_file_empty) = (true, true);
+            }
             Err(error) => return Err(error),
         }
         Ok(epochs)
@@ -84,7 +101,7 @@ impl LeaderEpochs {
         (latest == epoch).then_some(start)
     }
 
-    /// The latest epoch, when the file has it too; a full disk may have kept it from being written.
+    /// The latest epoch, when the file has it too, on disk or not; a full disk may have kept it from being written.
     fn saved_latest(&self) -> Option<i32> {
         self.latest().filter(|_| !self.changed)
     }
@@ -161,8 +178,36 @@ impl LeaderEpochs {
     pub(crate) fn save(&mut self) -> Result<()> {
         if self.changed {
             write_epochs(&self.path, &self.entries)?;
-            self.changed = false;
+            self.is_unsynced = false;
+            self.written();
         }
+        Ok(())
+    }
+
+    /// The same before an append. The first epoch of a log is not brought to disk.
+    pub(crate) fn save_before_append(&mut self) -> Result<()> {
+        if self.changed && self.is_file_empty && self.entries.len() == 1 {
+            write_epochs_unsynced(&self.path, &self.entries)?;
+            self.is_unsynced = true;
+            self.written();
+        }
+        self.save()
+    }
+
+    fn written(&mut self) {
+        self.changed = false;
+        self.is_file_empty = self.entries.is_empty();
+    }
+
+    /// Whether the file is still to be brought to disk.
+    pub(crate) fn is_unsynced(&self) -> bool {
+        self.is_unsynced
+    }
+
+    /// Brings it there. That takes no space.
+    pub(crate) fn sync(&mut self) -> Result<()> {
+        files::sync_in_place(&self.path)?;
+        self.is_unsynced = false;
         Ok(())
     }
 }

@@ -302,7 +302,8 @@ impl Log {
         self.epochs.read().latest()
     }
 
-    /// Whether the latest epoch is this one and on disk. Otherwise the next append brings it there first.
+    /// Whether the latest epoch is this one and in the log's file. Otherwise the next append writes it there first, and waits
+    /// for the disk unless it is the log's first.
     pub fn has_saved_epoch(&self, epoch: i32) -> bool {
         self.epochs.saved_latest() == Some(epoch)
     }

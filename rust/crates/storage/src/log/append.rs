@@ -361,7 +361,7 @@ impl Log {
         }
         self.epochs.change(|epochs| {
             epochs.assign(epoch, offset);
-            epochs.save()
+            epochs.save_before_append()
         })
     }
 
@@ -435,6 +435,9 @@ impl Log {
             // Recovery after a crash would begin behind it, and believe its indexes.
             self.flush_through(&active, end)?;
         }
+        // A log that lost its first segment's entry in the directory and kept the second's would seem to begin there.
+        self.sync_first_epoch()
+            .map_err(|e| self.fail_unless_out_of_files(e))?;
         let next = Segment::create(&self.dir, base, loader::settings(config), now_ms)
             .or_else(|error| self.take_back_segment(base, error))?;
         let next = Arc::new(next);

@@ -103,7 +103,16 @@ impl Log {
         Ok(())
     }
 
+    /// Brings the first epoch to disk, and the directory with it, if that was not done yet.
+    pub(super) fn sync_first_epoch(&self) -> Result<()> {
+        if self.epochs.read().is_unsynced() {
+            self.epochs.change(LeaderEpochs::sync)?;
+        }
+        Ok(())
+    }
+
     fn sync_through(&self, last: &Segment) -> Result<()> {
+        self.sync_first_epoch()?;
         let flushed = self.recovery_point();
         let segments = self.segments();
         let mut new_entries = Vec::new();

@@ -127,6 +127,49 @@ fn retention_makes_space_on_a_full_disk() {
     fill(&log, 1);
 }
 
+// Broken if it failed: the first append to each new partition would wait for the disk, or a log would lose its first epoch, or its
+// first segment's name, and keep what came after.
+#[test]
+fn a_first_epoch_is_brought_to_disk_with_what_comes_after_it() {
+    #[derive(Default)]
+    struct Syncs(Mutex<Vec<String>>);
+    impl Watcher for Syncs {
+        fn before(&self, change: Change<'_>) -> io::Result<Option<(usize, io::Error)>> {
+            if let Change::Sync { path } | Change::SyncDir { path } = change {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                self.0.lock().push(name.into_owned());
+            }
+            Ok(None)
+        }
+    }
+    let parent = tempfile::tempdir().unwrap();
+    let epochs = "leader-epoch-checkpoint".to_owned();
+    for rolls in [false, true] {
+        let dir = parent.path().join(format!("t-{}", i32::from(rolls)));
+        let log = open(&dir);
+        let syncs = Arc::new(Syncs::default());
+        let _watching = watch(parent.path(), syncs.clone());
+        log.append_as_leader(&mut batch_at(1, &[b"v"]), 4, 1)
+            .unwrap();
+        assert!(log.has_saved_epoch(4));
+        assert_eq!(*syncs.0.lock(), [""; 0]);
+        let file = std::fs::read(dir.join(&epochs)).unwrap();
+        assert_eq!(file, b"0\n1\n4 0\n");
+        if rolls {
+            log.roll(2).unwrap();
+        } else {
+            log.flush().unwrap();
+        }
+        let name = dir.file_name().unwrap().to_string_lossy().into_owned();
+        assert_eq!(syncs.0.lock()[..2], [epochs.clone(), name]);
+        // Another leader's is there before what it writes.
+        syncs.0.lock().clear();
+        log.append_as_leader(&mut batch_at(1, &[b"v"]), 5, 1)
+            .unwrap();
+        assert_eq!(syncs.0.lock()[0], format!("{epochs}.tmp"));
+    }
+}
+
 // Broken if it failed: a failed fsync would be tried again and lie, whatever its reason.
 #[test]
 fn an_fsync_without_space_takes_the_log_offline() {
