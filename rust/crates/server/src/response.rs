@@ -4,6 +4,7 @@
 //! parts. Called from the connection's task only.
 
 use std::io;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -13,6 +14,7 @@ use logcore_protocol::{
 };
 use logcore_storage::LogSlice;
 
+use crate::answers::PATIENCE;
 use crate::memory::Held;
 use crate::metrics::ErrorCounts;
 use crate::transport::Transport;
@@ -30,6 +32,8 @@ pub(crate) struct Response {
     errors: ErrorCounts,
     /// What it has of the memory for such responses.
     held: [Held; 3],
+    /// For how long its peer may read nothing of it, if that is not any response's.
+    patience: Option<Duration>,
 }
 
 impl Response {
@@ -46,12 +50,26 @@ impl Response {
             parts: Vec::new(),
             errors,
             held: [const { None }; 3],
+            patience: None,
         }
     }
 
     /// The same; what is held is given back when it was sent.
     pub(crate) fn holding(self, held: [Held; 3]) -> Self {
         Self { held, ..self }
+    }
+
+    /// The same with what it has of the memory for answers, which others wait for ([`crate::answers`]).
+    pub(crate) fn counted(self, held: Held) -> Self {
+        Self {
+            patience: held.is_some().then_some(PATIENCE),
+            held: [held, None, None],
+            ..self
+        }
+    }
+
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        self.patience
     }
 
     pub(crate) fn errors(&self) -> &ErrorCounts {
@@ -76,6 +94,7 @@ impl Response {
             parts: gaps.into_iter().zip(slices).collect(),
             errors: ErrorCounts::of(message),
             held: [const { None }; 3],
+            patience: None,
         })
     }
 
@@ -103,7 +122,10 @@ impl Response {
         let bytes = Bytes::from(self.bytes);
         let told = with_throttle_time(header, bytes.clone(), throttle_ms);
         let bytes = told.unwrap_or_else(|| bytes.into());
-        Self::from_frame(bytes, self.errors).holding(self.held)
+        Self {
+            patience: self.patience,
+            ..Self::from_frame(bytes, self.errors).holding(self.held)
+        }
     }
 
     /// Writes everything.
