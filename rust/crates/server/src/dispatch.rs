@@ -150,22 +150,22 @@ impl Dispatch<'_> {
         if !self.shared.control.put(request).await {
             return Outcome::Close("the server stops".to_owned());
         }
-        let Ok((answer, crossing)) = answer.await else {
+        let Ok((mut answer, crossing)) = answer.await else {
             return Outcome::Close(format!(
                 "the handler of API {key} version {version} gave no answer"
             ));
         };
+        let held = match (&mut answer, turn) {
+            (Answer::Frame(frame, _), Some(turn)) => {
+                frame.shrink_to_fit();
+                turn.room(frame.len()).await
+            }
+            _ => None,
+        };
         stages.crossed(&crossing);
         match answer {
-            Answer::Frame(mut frame, errors) => {
+            Answer::Frame(frame, errors) => {
                 meter.spent(crossing.spent);
-                let held = match turn {
-                    Some(turn) => {
-                        frame.shrink_to_fit();
-                        turn.room(frame.len()).await
-                    }
-                    None => None,
-                };
                 Outcome::Respond(Response::from_frame(frame, errors).counted(held))
             }
             Answer::Close => Outcome::Close(format!(

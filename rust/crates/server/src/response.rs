@@ -186,3 +186,38 @@ fn set_size(bytes: &mut [u8], outside: usize) -> Result<(), ProtocolError> {
     bytes[..SIZE_PREFIX].copy_from_slice(&size.to_be_bytes());
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use logcore_protocol::{Direction, schema};
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::memory::hold;
+
+    const METADATA: i16 = 3;
+
+    // If this failed, who reads nothing of what others wait for would keep them waiting, or everybody would be cut off like that,
+    // or a client above its quota could have any memory.
+    #[tokio::test]
+    async fn what_others_wait_for_has_less_patience() {
+        let header = RequestHeader {
+            api_key: METADATA,
+            api_version: 9,
+            correlation_id: 1,
+            client_id: None,
+        };
+        let message = schema(METADATA, Direction::Response).unwrap().message();
+        let response = || Response::new(&header, &message.clone().into()).unwrap();
+        assert_eq!(response().counted(None).patience(), None);
+        let memory = Arc::new(Semaphore::new(5));
+        let counted = response().counted(hold(&memory, 5).await);
+        let throttled = counted.throttled(&header, 100);
+        assert_eq!(throttled.patience(), Some(PATIENCE));
+        assert_eq!(memory.available_permits(), 0);
+        drop(throttled);
+        assert_eq!(memory.available_permits(), 5);
+    }
+}
