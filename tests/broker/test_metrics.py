@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.broker import Broker, BrokerConfig, BrokerStartError, ConfigError, metrics_listener
 from cluster.broker.config import BrokerConfig as Config
-from cluster.broker.json_log import JsonFormatter
+from cluster.broker.log_format import JsonFormatter
 from cluster.broker.metrics import BrokerCollector
 from cluster.broker.metrics_listener import MetricsListener
 from cluster.broker.parts import BrokerState, Parts

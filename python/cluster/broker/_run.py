@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from cluster.broker._broker import Broker
 from cluster.broker.config import BrokerConfig
-from cluster.broker.json_log import JsonFormatter
+from cluster.broker.log_format import formatter
 from cluster.broker.settings import ConfigError
 from cluster.broker.start_error import BrokerStartError
 from cluster.broker.stop_error import BrokerStopError
@@ -235,7 +235,6 @@ def _log_to_stderr(log_format: str | None) -> None:
     logger = logging.getLogger("cluster")
     if not logger.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler(sys.stderr)
-        text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-        handler.setFormatter(JsonFormatter() if log_format == "json" else text)
+        handler.setFormatter(formatter(log_format))
         logger.addHandler(handler)
         logger.setLevel(logging.WARNING)

@@ -13,11 +13,13 @@ from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, UnknownTopi
 
 
 async def alter_each(request: Request, alter: Callable[[Body], Awaitable[None]]) -> Body:
-    """Has `alter` change each resource of the request; a failing one does not keep the others from it."""
+    """Has `alter` change each resource of the request; a failing one does not keep the others from it. Those that appear
+    twice share what is said of them.
+    """
     resources = request.body["resources"]
     counts = Counter(map(_resource, resources))
-    responses = []
-    for item in resources:
+    responses: dict[tuple[int, str], Body] = {}
+    for item in {_resource(item): item for item in resources}.values():
         error: KafkaProtocolError | None = None
         try:
             if counts[_resource(item)] > 1:
@@ -25,8 +27,9 @@ async def alter_each(request: Request, alter: Callable[[Body], Awaitable[None]])
             await alter(item)
         except KafkaProtocolError as failed:
             error = failed
-        responses.append(_response(item, error.code if error else NONE, told(error) if error else None))
-    return {"responses": responses}
+        response = _response(item, error.code if error else NONE, told(error) if error else None)
+        responses[_resource(item)] = response
+    return {"responses": [responses[_resource(item)] for item in resources]}
 
 
 def _resource(item: Body) -> tuple[int, str]:

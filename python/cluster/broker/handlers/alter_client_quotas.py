@@ -11,8 +11,10 @@ VERSIONS = (0, 1)
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Answers when the quotas are in force here; a failing entry does not keep the others from it."""
-    entries = []
+    """Answers when the quotas are in force here; a failing entry does not keep the others from it. Of those for the same
+    entity the last is answered, as with Kafka (`ZkAdminManager.alterClientQuotas`).
+    """
+    entries: dict[frozenset[tuple[str, str | None]], Body] = {}
     for item in request.body["entries"]:
         entity = {part["entity_type"]: part["entity_name"] for part in item["entity"]}
         ops = [QuotaOp(op["key"], None if op["remove"] else op["value"]) for op in item["ops"]]
@@ -21,8 +23,8 @@ async def handle(context: Context, request: Request) -> Body:
             await context.dynamic.alter_quotas(entity, ops, request.body["validate_only"])
         except KafkaProtocolError as error:
             code, message = error.code, told(error)
-        entries.append(_entry(item, code, message))
-    return {"entries": entries}
+        entries[frozenset(entity.items())] = _entry(item, code, message)
+    return {"entries": list(entries.values())}
 
 
 def _entry(item: Body, code: int, message: str | None) -> Body:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
+
 from cluster.broker.context import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, Body, Context, Request
-from cluster.errors import NONE
+from cluster.broker.handlers._repetitions import Repetitions
+from cluster.errors import NONE, InvalidRequest
 
 API_KEY = 15
 VERSIONS = (0, 5)
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Answers at once."""
-    return {"groups": [_group(context, request, name) for name in request.body["groups"]]}
+    """Answers at once. Each group is described once, as often as it is named."""
+    repetitions = Repetitions()
+    describe = cache(partial(_group, context, request))
+    groups = []
+    for name in request.body["groups"]:
+        try:
+            groups.append(repetitions.say(name, partial(describe, name)))
+        except InvalidRequest as error:
+            groups.append(_failed(name, error.code))
+    return {"groups": groups}
 
 
 def _group(context: Context, request: Request, name: str) -> Body:

@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import asyncio
+from functools import cache, partial
 
 from cluster.broker.context import Body, Context, ReplicaLogs, Request
-from cluster.errors import NotLeaderOrFollower, UnknownTopicOrPartition
+from cluster.broker.handlers._repetitions import Repetitions
+from cluster.errors import InvalidRequest, NotLeaderOrFollower, UnknownTopicOrPartition
 
 API_KEY = 61
 VERSIONS = (0, 0)
@@ -23,7 +25,7 @@ _FIELDS = (
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Describes each partition by itself."""
+    """Describes each partition by itself, and once, as often as it is named."""
     topics = request.body["topics"]
     asked = {(topic["name"], partition) for topic in topics for partition in topic["partition_indexes"]}
     # The metadata are the event loop's; the logs may block.
@@ -43,16 +45,22 @@ def _explain(partitions: list[Body]) -> None:
 
 
 def _describe(logs: ReplicaLogs, topics: list[Body], known: set[tuple[str, int]]) -> Body:
+    repetitions = Repetitions()
+    describe = cache(partial(_partition, logs))
+
+    def entry(topic: str, partition: int) -> Body:
+        if (topic, partition) not in known:
+            return _entry(partition, UnknownTopicOrPartition.code)
+        try:
+            return repetitions.say((topic, partition), partial(describe, topic, partition))
+        except InvalidRequest as error:
+            return _entry(partition, error.code) | {"error_message": str(error)}
+
     return {
         "topics": [
             {
                 "name": topic["name"],
-                "partitions": [
-                    _partition(logs, topic["name"], partition)
-                    if (topic["name"], partition) in known
-                    else _entry(partition, UnknownTopicOrPartition.code)
-                    for partition in topic["partition_indexes"]
-                ],
+                "partitions": [entry(topic["name"], partition) for partition in topic["partition_indexes"]],
             }
             for topic in topics
         ]

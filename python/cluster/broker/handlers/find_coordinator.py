@@ -25,14 +25,16 @@ _BATCHED = 4
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Finds the coordinator of one key, or (version 4) of several."""
+    """Finds the coordinator of one key, or (version 4) of several, each once, as often as it is named."""
     body = request.body
     if request.api_version < _BATCHED:
         return await _find(context, request, body["key"], body["key_type"])
     keys = body["coordinator_keys"]
-    return {
-        "coordinators": [{"key": key, **await _find(context, request, key, body["key_type"])} for key in keys]
+    found = {
+        key: {"key": key, **await _find(context, request, key, body["key_type"])}
+        for key in dict.fromkeys(keys)
     }
+    return {"coordinators": [found[key] for key in keys]}
 
 
 async def _find(context: Context, request: Request, key: str, kind: int) -> Body:

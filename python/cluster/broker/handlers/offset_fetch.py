@@ -1,13 +1,15 @@
 """OffsetFetch: how far a group, or (version 8) several, have read. Version 0 reads the same offsets as the
-others.
+others. A partition that is named twice is answered once, as with Kafka (`GroupMetadataManager.getOffsets`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from functools import partial
 
 from cluster.broker.context import Body, Context, Request
-from cluster.errors import NONE
+from cluster.broker.handlers._repetitions import Repetitions
+from cluster.errors import NONE, InvalidRequest
 from cluster.groups import CommittedOffset
 from cluster.model import TopicPartition
 
@@ -26,12 +28,17 @@ async def handle(context: Context, request: Request) -> Body:
     body = request.body
     if request.api_version < _BATCHED:
         return _group(context, request, body["group_id"], body["topics"])
-    return {
-        "groups": [
-            {"group_id": item["group_id"], **_group(context, request, item["group_id"], item["topics"])}
-            for item in body["groups"]
-        ]
-    }
+    repetitions = Repetitions()
+    return {"groups": [_named(context, request, item, repetitions) for item in body["groups"]]}
+
+
+def _named(context: Context, request: Request, item: Body, repetitions: Repetitions) -> Body:
+    group = item["group_id"]
+    try:
+        answer = repetitions.say(group, partial(_group, context, request, group, item["topics"]))
+    except InvalidRequest as error:
+        answer = _failed(request, None, error.code)
+    return {"group_id": group, **answer}
 
 
 def _group(context: Context, request: Request, group: str, topics: list[Body] | None) -> Body:
@@ -39,28 +46,20 @@ def _group(context: Context, request: Request, group: str, topics: list[Body] | 
     if error:
         return _failed(request, topics, error)
     committed = context.groups.machine.committed(group)
-    if topics is None:
-        topics = _everything(committed)
+    found: dict[str, list[Body]] = {}
+    for item in sorted(committed) if topics is None else _asked(topics):
+        entry = _partition(request, item.partition, committed.get(item))
+        found.setdefault(item.topic, []).append(entry)
     return {
-        "topics": [
-            {
-                "name": topic["name"],
-                "partitions": [
-                    _partition(request, number, committed.get(TopicPartition(topic["name"], number)))
-                    for number in topic["partition_indexes"]
-                ],
-            }
-            for topic in topics
-        ],
+        "topics": [{"name": name, "partitions": entries} for name, entries in found.items()],
         "error_code": NONE,
     }
 
 
-def _everything(committed: Mapping[TopicPartition, CommittedOffset]) -> list[Body]:
-    numbers: dict[str, list[int]] = {}
-    for item in sorted(committed):
-        numbers.setdefault(item.topic, []).append(item.partition)
-    return [{"name": name, "partition_indexes": found} for name, found in numbers.items()]
+def _asked(topics: list[Body]) -> Iterable[TopicPartition]:
+    return dict.fromkeys(
+        TopicPartition(topic["name"], number) for topic in topics for number in topic["partition_indexes"]
+    )
 
 
 def _partition(request: Request, number: int, kept: CommittedOffset | None, code: int = NONE) -> Body:

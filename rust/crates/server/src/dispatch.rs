@@ -133,7 +133,7 @@ impl Dispatch<'_> {
         ))
     }
 
-    /// Hands the request to Python and waits for its answer.
+    /// Hands the request to Python and waits for its answer, in turn with others whose answers may be as large.
     async fn cross(
         &self,
         header: &RequestHeader,
@@ -144,21 +144,29 @@ impl Dispatch<'_> {
     ) -> Outcome {
         charge.leave_lane();
         let (key, version) = (header.api_key, header.api_version);
+        let turn = self.shared.answers.turn(key, &message).await;
         let info = Arc::clone(&self.info);
         let (request, answer) = ControlRequest::new(header.clone(), info, message, (charge, held));
         if !self.shared.control.put(request).await {
             return Outcome::Close("the server stops".to_owned());
         }
-        let Ok((answer, crossing)) = answer.await else {
+        let Ok((mut answer, crossing)) = answer.await else {
             return Outcome::Close(format!(
                 "the handler of API {key} version {version} gave no answer"
             ));
+        };
+        let held = match (&mut answer, turn) {
+            (Answer::Frame(frame, _), Some(turn)) => {
+                frame.shrink_to_fit();
+                turn.room(frame.len()).await
+            }
+            _ => None,
         };
         stages.crossed(&crossing);
         match answer {
             Answer::Frame(frame, errors) => {
                 meter.spent(crossing.spent);
-                Outcome::Respond(Response::from_frame(frame, errors))
+                Outcome::Respond(Response::from_frame(frame, errors).counted(held))
             }
             Answer::Close => Outcome::Close(format!(
                 "the handler of API {key} version {version} asked for it"

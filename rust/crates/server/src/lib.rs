@@ -25,6 +25,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))] // a test may panic
 
 mod admin;
+mod answers;
 mod api;
 mod codes;
 mod config;

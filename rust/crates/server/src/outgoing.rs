@@ -34,7 +34,7 @@ const KEPT_RESPONSES: usize = 8;
 pub(crate) enum Unsent {
     /// The socket's error.
     Io(io::Error),
-    /// The peer read nothing within `connections.max.idle.ms`.
+    /// The peer read nothing for as long as it may: `connections.max.idle.ms`, or less of what others wait for.
     NotRead,
 }
 
@@ -107,7 +107,11 @@ impl Outgoing {
                 None => Ok(()),
             }
         };
-        let sent = match shared.config.connection_idle_max {
+        let patience = [
+            shared.config.connection_idle_max,
+            last.and_then(Response::patience),
+        ];
+        let sent = match patience.into_iter().flatten().min() {
             Some(patience) => while_it_moves(patience, sending).await,
             None => Some(sending.await),
         };

@@ -4,6 +4,7 @@
 //! parts. Called from the connection's task only.
 
 use std::io;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -13,6 +14,7 @@ use logcore_protocol::{
 };
 use logcore_storage::LogSlice;
 
+use crate::answers::PATIENCE;
 use crate::memory::Held;
 use crate::metrics::ErrorCounts;
 use crate::transport::Transport;
@@ -30,6 +32,8 @@ pub(crate) struct Response {
     errors: ErrorCounts,
     /// What it has of the memory for such responses.
     held: [Held; 3],
+    /// For how long its peer may read nothing of it, if that is not any response's.
+    patience: Option<Duration>,
 }
 
 impl Response {
@@ -46,12 +50,26 @@ impl Response {
             parts: Vec::new(),
             errors,
             held: [const { None }; 3],
+            patience: None,
         }
     }
 
     /// The same; what is held is given back when it was sent.
     pub(crate) fn holding(self, held: [Held; 3]) -> Self {
         Self { held, ..self }
+    }
+
+    /// The same with what it has of the memory for answers, which others wait for ([`crate::answers`]).
+    pub(crate) fn counted(self, held: Held) -> Self {
+        Self {
+            patience: held.is_some().then_some(PATIENCE),
+            held: [held, None, None],
+            ..self
+        }
+    }
+
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        self.patience
     }
 
     pub(crate) fn errors(&self) -> &ErrorCounts {
@@ -76,6 +94,7 @@ impl Response {
             parts: gaps.into_iter().zip(slices).collect(),
             errors: ErrorCounts::of(message),
             held: [const { None }; 3],
+            patience: None,
         })
     }
 
@@ -103,7 +122,10 @@ impl Response {
         let bytes = Bytes::from(self.bytes);
         let told = with_throttle_time(header, bytes.clone(), throttle_ms);
         let bytes = told.unwrap_or_else(|| bytes.into());
-        Self::from_frame(bytes, self.errors).holding(self.held)
+        Self {
+            patience: self.patience,
+            ..Self::from_frame(bytes, self.errors).holding(self.held)
+        }
     }
 
     /// Writes everything.
@@ -163,4 +185,39 @@ fn set_size(bytes: &mut [u8], outside: usize) -> Result<(), ProtocolError> {
     })?;
     bytes[..SIZE_PREFIX].copy_from_slice(&size.to_be_bytes());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use logcore_protocol::{Direction, schema};
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::memory::hold;
+
+    const METADATA: i16 = 3;
+
+    // If this failed, who reads nothing of what others wait for would keep them waiting, or everybody would be cut off like that,
+    // or a client above its quota could have any memory.
+    #[tokio::test]
+    async fn what_others_wait_for_has_less_patience() {
+        let header = RequestHeader {
+            api_key: METADATA,
+            api_version: 9,
+            correlation_id: 1,
+            client_id: None,
+        };
+        let message = schema(METADATA, Direction::Response).unwrap().message();
+        let response = || Response::new(&header, &message.clone().into()).unwrap();
+        assert_eq!(response().counted(None).patience(), None);
+        let memory = Arc::new(Semaphore::new(5));
+        let counted = response().counted(hold(&memory, 5).await);
+        let throttled = counted.throttled(&header, 100);
+        assert_eq!(throttled.patience(), Some(PATIENCE));
+        assert_eq!(memory.available_permits(), 0);
+        drop(throttled);
+        assert_eq!(memory.available_permits(), 5);
+    }
 }

@@ -14,6 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
+use crate::answers::Answers;
 use crate::api::api_versions::ApiTable;
 use crate::api::fetch::FetchRoom;
 use crate::config::{DynamicConfig, Properties, ServerConfig};
@@ -151,6 +152,7 @@ impl Server {
             decoded: DecodedMemory::new(config.request_memory),
             control: ControlQueue::new(config.queued_requests_max, Arc::clone(&wake)),
             sessions: FetchSessions::new(config.fetch_sessions_max),
+            answers: Answers::default(),
             fetch_room: FetchRoom::default(),
             unpacking: Unpacking::default(),
             lines,

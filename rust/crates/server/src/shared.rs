@@ -8,6 +8,7 @@ use logcore_storage::StorageError;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
+use crate::answers::Answers;
 use crate::api::api_versions::ApiTable;
 use crate::api::fetch::FetchRoom;
 use crate::codes::ErrorCode;
@@ -38,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) memory: Arc<RequestMemory>,
     pub(crate) decoded: DecodedMemory,
     pub(crate) control: ControlQueue,
+    pub(crate) answers: Answers,
     pub(crate) sessions: FetchSessions,
     pub(crate) fetch_room: FetchRoom,
     pub(crate) unpacking: Unpacking,

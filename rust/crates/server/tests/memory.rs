@@ -332,6 +332,57 @@ fn who_waits_for_others_gives_its_memory_back() {
     }
 }
 
+/// Answers a DescribeGroups request with so many bytes, or a ListGroups request with none.
+fn tell(mut request: ControlRequest, bytes: usize) {
+    let key = request.header.api_key;
+    let mut response = schema(key, Direction::Response).unwrap().message();
+    if key == 15 {
+        let mut group = response.element("groups");
+        let member = group.element("members");
+        group.push("members", member.with("member_metadata", vec![0u8; bytes]));
+        response.push("groups", group);
+    }
+    request.respond(&response.into()).unwrap();
+}
+
+// If this failed, clients that ask for everything and read nothing of it would fill the memory with what they are told, or a
+// crowd of them would be told all at once, and whoever asks for something else would wait for the last of them.
+#[test]
+fn answers_from_python_share_what_there_is() {
+    const ANSWER: usize = 4 * MEGABYTE;
+    const ROOM: usize = 32 * MEGABYTE;
+    let _alone = ONE_AT_A_TIME.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let apis = [(0, 0, 11), (15, 0, 5), (16, 0, 5), (18, 0, 4)];
+    let server = TestServer::start_serving(dir, &["logs"], &LIMITS, &apis);
+    let watch = Watch::start();
+    let mut deaf: Vec<_> = (0..40).map(|_| server.client()).collect();
+    for client in &mut deaf {
+        client.send(15, 0, request(15));
+    }
+    server.wait_for_requests(15, 40);
+    // A frame is a little longer than what is in it: the last of these waits for its memory.
+    for _ in 0..ROOM / ANSWER {
+        let taken = server.take_request();
+        check_served(&server);
+        assert!(server.server.take_requests().is_empty());
+        tell(taken, ANSWER);
+    }
+    check_served(&server);
+    assert!(server.server.take_requests().is_empty());
+    let mut other = server.client();
+    other.send(16, 0, request(16));
+    tell(server.take_request(), 0);
+    other.receive(16, 0);
+    // Who leaves, or reads, makes room for the next.
+    drop(deaf.remove(0));
+    let next = server.take_request();
+    assert_eq!(next.header.api_key, 15);
+    // One is made at a time, from what is to be said to a buffer that grows.
+    let most = ROOM + 4 * ANSWER + 4 * MEGABYTE;
+    assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+}
+
 // If this failed, the data path could be made to take the memory that is bounded elsewhere, or the full fetch of a large
 // consumer would be taken for an attack.
 #[test]

@@ -1,0 +1,156 @@
+//! How much memory the answers of Python's handlers may have until they were sent.
+//!
+//! How long one is, nobody knows before it is made: a request of a few bytes has everything described. So of each API that may
+//! have much to say one request at a time is with Python, and its answer waits for the API's memory before the next one crosses:
+//! beyond what there is, there is one answer of each API at most. Who waits for its turn has its request only; and between two
+//! answers, each of which the event loop stands still for, others are served. No API waits for another.
+//!
+//! Answers that fit in [`FREE`] are not counted, nor are those of other APIs: what they say is about as long as what they are
+//! asked, or was stored before. A peer that does not read what it is told keeps others waiting, but not for long
+//! ([`PATIENCE`]). Called from connection tasks; a crash leaves nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, MutexGuard, Semaphore};
+
+use logcore_protocol::Value;
+
+use crate::memory::{FREE, Held, hold};
+
+const METADATA: i16 = 3;
+/// Metadata, DescribeGroups, ListGroups, DescribeConfigs, DescribeLogDirs, DescribeProducers. None of their handlers waits for
+/// another request.
+const LARGE: [i16; 6] = [METADATA, 15, 16, 32, 35, 61];
+/// What all answers of one API that are counted may have: those to four clients that ask for all settings of 2,000 topics, with
+/// their documentation, or to fifty for their partitions.
+const WHOLE: usize = 32 << 20;
+/// For so long the peer of one that is counted may read nothing of it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Those of each API.
+#[derive(Default)]
+pub(crate) struct Answers([Line; LARGE.len()]);
+
+/// The memory of one API's answers, and whose turn it is.
+struct Line {
+    memory: Arc<Semaphore>,
+    turn: Mutex<()>,
+}
+
+/// The right to have a request answered by Python, until its answer has its memory.
+pub(crate) struct Turn<'a> {
+    memory: &'a Arc<Semaphore>,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self {
+            memory: Arc::new(Semaphore::new(WHOLE)),
+            turn: Mutex::default(),
+        }
+    }
+}
+
+impl Answers {
+    /// Waits for the request's turn, if its answer may be large.
+    pub(crate) async fn turn(&self, key: i16, request: &Value) -> Option<Turn<'_>> {
+        // Of topics that are named, some may have to be made first, which takes its time.
+        if key == METADATA && !is_empty(request.get("topics")) {
+            return None;
+        }
+        let index = LARGE.iter().position(|large| *large == key)?;
+        let line = &self.0[index];
+        Some(Turn {
+            memory: &line.memory,
+            _turn: line.turn.lock().await,
+        })
+    }
+}
+
+fn is_empty(topics: Option<&Value>) -> bool {
+    topics.and_then(Value::as_array).is_none_or(<[_]>::is_empty)
+}
+
+impl Turn<'_> {
+    /// Waits until there is room for an answer of so many bytes; then it is the next one's turn.
+    pub(crate) async fn room(self, bytes: usize) -> Held {
+        if bytes <= FREE {
+            return None;
+        }
+        // The longest has all there is.
+        hold(self.memory, bytes.min(WHOLE)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use logcore_protocol::{Direction, schema};
+
+    use super::*;
+    use crate::vigil::at_once;
+
+    const DESCRIBE_CONFIGS: i16 = 32;
+    const HEARTBEAT: i16 = 12;
+
+    fn request(key: i16) -> Value {
+        schema(key, Direction::Request).unwrap().message().into()
+    }
+
+    fn metadata_of(topics: usize) -> Value {
+        let mut message = schema(METADATA, Direction::Request).unwrap().message();
+        message.set("topics", vec![message.element("topics"); topics]);
+        message.into()
+    }
+
+    // If this failed, a crowd that asks for everything would be answered at once, and everybody else after it, or who reads
+    // nothing would keep all of the memory and more.
+    #[tokio::test]
+    async fn large_answers_are_made_in_turn_and_wait_for_those_before_them() {
+        let answers = Answers::default();
+        let configs = request(DESCRIBE_CONFIGS);
+        let first = answers.turn(DESCRIBE_CONFIGS, &configs).await.unwrap();
+        {
+            let mut second = pin!(answers.turn(DESCRIBE_CONFIGS, &configs));
+            assert!(at_once(second.as_mut()).await.is_none());
+        }
+        let whole = first.room(usize::MAX).await;
+        assert!(whole.is_some());
+
+        let small = answers.turn(DESCRIBE_CONFIGS, &configs).await.unwrap();
+        assert!(small.room(FREE).await.is_none());
+        let second = answers.turn(DESCRIBE_CONFIGS, &configs).await.unwrap();
+        let mut room = pin!(second.room(FREE + 1));
+        assert!(at_once(room.as_mut()).await.is_none());
+        // It is still its turn; another API's have theirs, and their memory.
+        assert!(
+            at_once(pin!(answers.turn(DESCRIBE_CONFIGS, &configs)))
+                .await
+                .is_none()
+        );
+        let metadata = answers.turn(METADATA, &metadata_of(0)).await.unwrap();
+        assert!(metadata.room(WHOLE).await.is_some());
+        drop(whole);
+        assert!(room.await.is_some());
+        assert!(answers.turn(DESCRIBE_CONFIGS, &configs).await.is_some());
+        let mut lines = answers.0.iter();
+        assert!(lines.all(|line| line.memory.available_permits() == WHOLE));
+    }
+
+    // If this failed, clients would wait for each other's topics to be made, or members of groups for administrators.
+    #[tokio::test]
+    async fn small_answers_wait_for_nobody() {
+        let answers = Answers::default();
+        let everything = answers.turn(METADATA, &request(METADATA)).await;
+        assert!(everything.is_some());
+        assert!(answers.turn(METADATA, &metadata_of(1)).await.is_none());
+        let heartbeat = request(HEARTBEAT);
+        assert!(answers.turn(HEARTBEAT, &heartbeat).await.is_none());
+        let all = metadata_of(0);
+        let mut second = pin!(answers.turn(METADATA, &all));
+        assert!(at_once(second.as_mut()).await.is_none());
+    }
+}
