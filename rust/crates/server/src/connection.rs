@@ -267,17 +267,25 @@ impl<T: Transport> Connection<'_, T> {
         settled.map(|_| ())
     }
 
-    /// Does not read for a while, not even the end: what came before it would be served too early.
+    /// Does not read for a while, not even the end: what came before it would be served too early. It counts as idle meanwhile, as
+    /// with Kafka, whose `Selector` closes muted channels too: a peer that has gone is kept no longer than one that says nothing.
     async fn mute(&mut self, throttle_ms: u32) -> Result<(), End> {
         // It may have been told of that already.
         if *self.stopping.borrow_and_update() {
             return Ok(());
         }
+        let throttle = Duration::from_millis(throttle_ms.into());
+        let config = &self.shared.config;
+        let patience = config.connection_idle_max.unwrap_or(Duration::MAX);
         tokio::select! {
-            () = sleep(Duration::from_millis(throttle_ms.into())) => Ok(()),
-            _ = self.stopping.changed() => Ok(()),
-            () = self.seat.wanted() => Err(End::GivesWay),
+            () = sleep(throttle.min(patience)) => {}
+            _ = self.stopping.changed() => return Ok(()),
+            () = self.seat.wanted() => return Err(End::GivesWay),
         }
+        if throttle > patience {
+            return Err(End::Idle);
+        }
+        Ok(())
     }
 }
 

@@ -39,6 +39,18 @@ fn batch_of(size: usize) -> Vec<u8> {
     batch(&[&vec![b'x'; size]])
 }
 
+// If this failed, clients that were throttled and went would have their descriptors for hours.
+#[test]
+fn a_throttled_client_is_kept_no_longer_than_an_idle_one() {
+    let server = TestServer::start(&[("connections.max.idle.ms", "100")]);
+    set(&server, "", &[("producer_byte_rate", 1.0)]);
+    let mut client = server.client();
+    let body = client.call(0, 9, produce("t", 1, &[(0, &batch_of(1000))]));
+    assert!(throttle_ms(&body) > 60_000);
+    server.wait_for_line("idle for connections.max.idle.ms");
+    assert!(client.is_closed());
+}
+
 // If this failed, a producer above its quota would go on as before, wait for its answer, or be told something that does not
 // happen; or one below it would wait.
 #[test]
