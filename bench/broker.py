@@ -1,7 +1,7 @@
 """The broker beside Apache Kafka 3.9.1 and 4.1.0 and the bare loops, in turn on the same machine, as ratios.
 
-usage: broker.py [--rounds 5] [--seconds 2] [--quick] [--only SCENARIO,...] [--media tmpfs,disk] [--kafka 3.9.1,4.1.0]
-                 [--results NAME]
+usage: broker.py [--rounds 5] [--sweeps 3] [--seconds 2] [--quick] [--only SCENARIO,...] [--media tmpfs,disk]
+                 [--kafka 3.9.1,4.1.0] [--results NAME]
 
 Writes bench/results/NAME.md (broker.md by default) and NAME-*.svg beside it, after each medium. "Wire" is what bench/wire
 sends: pre-encoded Produce requests or raw Fetch requests; it measures the server, not a client library.
@@ -174,7 +174,13 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     media = {"tmpfs": Path("/dev/shm"), "disk": ROOT / "build"}
     parser.add_argument(
-        "--rounds", type=int, default=5, help="of each scenario on tmpfs; fewer on disk and for curves"
+        "--rounds", type=int, default=5, help="of each scenario on tmpfs; half as many on disk"
+    )
+    parser.add_argument(
+        "--sweeps",
+        type=int,
+        default=3,
+        help="rounds of the curves and of Apache's tests, at most as many as of the others",
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="of each load")
     parser.add_argument(
@@ -211,7 +217,7 @@ def main() -> int:
         directory = Path(tempfile.mkdtemp(prefix="logcore-bench-", dir=parent))
         # A round on disk waits for the disk, and its spread is that of the disk.
         rounds = options.rounds if medium == "tmpfs" else (options.rounds + 1) // 2
-        boards.append(Board(medium, rounds, max(1, rounds * 2 // 5)))
+        boards.append(Board(medium, rounds, min(rounds, options.sweeps)))
         try:
             run_on(Ground(medium, directory), boards[-1], options)
         finally:
