@@ -21,12 +21,16 @@ NONE = 0
 
 _BY_CODE: dict[int, type[KafkaProtocolError]] = {}
 
+_DETAIL_MAX = 8_000
+"""Characters: with four bytes each they fit in the 32,767 that a string of the protocol may have."""
+
 
 class KafkaProtocolError(Exception):
     """An error that has a code in the Kafka protocol.
 
     `code` is Kafka's number, `name` Kafka's name in capitals, `message` a sentence, `retriable` whether the
-    same request may succeed later. `str()` gives the detail passed to the constructor, or else `message`.
+    same request may succeed later. `str()` gives the detail passed to the constructor, or else `message`; a detail that
+    would not fit in an answer, because a name from the request is in it, is cut.
     """
 
     code: ClassVar[int] = -1
@@ -43,7 +47,8 @@ class KafkaProtocolError(Exception):
             _BY_CODE[code] = cls
 
     def __init__(self, detail: str | None = None) -> None:
-        super().__init__(detail if detail is not None else self.message)
+        text = detail if detail is not None else self.message
+        super().__init__(text if len(text) <= _DETAIL_MAX else f"{text[:_DETAIL_MAX]} ... (cut)")
 
 
 class RetriableError(KafkaProtocolError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.errors import (
+    InvalidRequest,
     RetriableError,
     UnknownServerError,
     UnknownTopicOrPartition,
@@ -38,3 +39,11 @@ def test_unknown_codes() -> None:
     assert for_code(9999) is UnknownServerError
     with pytest.raises(ValueError, match="no error"):
         for_code(0)
+
+
+def test_what_is_said_fits_in_an_answer() -> None:
+    """If this failed, one long name would cost a request all its answers."""
+    said = str(InvalidRequest("\U0001f980" * 20_000))
+    assert len(said) > 8_000
+    assert len(said.encode()) <= 32_767
+    assert said.endswith("(cut)")

@@ -32,7 +32,7 @@ use support::for_each_seed;
 use support::random::Random;
 
 /// Seeds of a normal run.
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 600;
 /// How long anything may take that should not wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What both ends may have at once; a length that is believed asks for more.
