@@ -6,6 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Client, Fetch, TestServer, batch, fetched, int, produce, records};
+use logcore_protocol::Value;
 
 /// The kernel's buffers are small, so what is not read is not sent.
 const SMALL_BUFFERS: [(&str, &str); 2] = [
@@ -33,6 +34,10 @@ fn poll(count: i32) -> Fetch {
 fn check_served(server: &TestServer) {
     let answer = partitions(600).call(&mut server.client());
     assert_eq!(fetched(&answer).len(), 600);
+}
+
+fn number(answer: &Value, name: &str) -> i64 {
+    int(answer.as_struct().unwrap(), name)
 }
 
 fn write(client: &mut Client, value: &[u8]) {
@@ -79,7 +84,12 @@ fn who_does_not_read_keeps_nobody_waiting() {
         let large = partitions(50_000);
         client.send(1, large.version, large.message());
     }
-    server.wait_for_requests(1, 3);
+    // One of them is being told.
+    server.wait_until("a response", || {
+        let sent = server.server.metrics();
+        sent.iter()
+            .any(|(name, bytes)| *name == "network_bytes_out" && *bytes > 1_000_000)
+    });
     check_served(&server);
 }
 
@@ -108,4 +118,29 @@ fn who_reads_messages_waits_for_a_moment() {
     assert_eq!(int(part, "error_code"), 0);
     assert!(records(part).len() > 800_000);
     server.wait_for_line("not enough of a large one while others waited");
+}
+
+// If this failed, a few clients that ask for partitions nobody has would take their sessions from everybody.
+#[test]
+fn sessions_are_not_used_up_by_what_there_is_not() {
+    let server = TestServer::start(&[("max.incremental.fetch.session.cache.slots", "10")]);
+    let open = |count| {
+        let fetch = Fetch {
+            session: (0, 0),
+            ..partitions(count)
+        };
+        number(&fetch.call(&mut server.client()), "session_id")
+    };
+    let first = open(1);
+    assert_ne!(first, 0);
+    for _ in 0..5 {
+        assert_eq!(open(1900), 0);
+    }
+    let more = Fetch {
+        session: (first as i32, 1),
+        ..partitions(2)
+    };
+    let answer = more.call(&mut server.client());
+    assert_eq!(number(&answer, "error_code"), 0);
+    assert_ne!(open(2), 0);
 }

@@ -263,14 +263,16 @@ fn tell(look: &Look) -> Told<'_> {
                 || found.diverging.is_some()
                 || found.preferred.is_some(),
             is_error: false,
+            is_unknown: false,
             has_records: found.slice.is_some(),
         },
-        Err(_) => Told {
+        Err(refused) => Told {
             topic: None,
             high_watermark: -1,
             log_start_offset: -1,
             is_news: true,
             is_error: true,
+            is_unknown: refused.is_unknown(),
             has_records: false,
         },
     }
