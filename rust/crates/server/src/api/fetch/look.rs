@@ -328,6 +328,8 @@ impl Terms {
                 let aborted = aborted_in(log, wanted.offset, slice);
                 Some(aborted.map_err(|error| failed(shared, &place, &error))?)
             }
+            // Of a batch that has no room Kafka leaves out the transactions, too (`ReplicaManager.readFromLog`).
+            _ if wanted.offset < upper_bound && bytes_max > 0 => None,
             _ => committed.then(Vec::new),
         };
         let bytes = slice.as_ref().map_or(0, |slice| slice.len);
