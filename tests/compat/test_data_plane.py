@@ -545,6 +545,11 @@ ASKED: dict[str, tuple[tuple[Message, ...], Message]] = {
     "one batch": (({"partition_max_bytes": 1},), {}),
     "one batch of all": (({}, {"partition": 1}), {"max_bytes": 1}),
     "two batches": (({"partition_max_bytes": 300}, {"partition": 1, "partition_max_bytes": 1}), {}),
+    "a batch has no room, committed": (
+        ({"partition_max_bytes": 1}, {"partition": 1, "partition_max_bytes": 1}),
+        {"isolation_level": 1},
+    ),
+    "no room is left, committed": (({}, {"partition": 1}), {"max_bytes": 1, "isolation_level": 1}),
     "as many as there is room for": (({}, {"partition": 1}), {"max_bytes": 1300}),
     "no such partition": (({}, {"partition": 9}, {"partition": 1}), {}),
     "no such partition first": (({"partition": 9}, {"partition": 1}), {}),

@@ -6,13 +6,16 @@
 //! answers, each of which the event loop stands still for, others are served. No API waits for another.
 //!
 //! Answers that fit in [`FREE`] are not counted, nor are those of other APIs: what they say is about as long as what they are
-//! asked, or was stored before. A peer that does not read what it is told keeps others waiting, but not for long
-//! ([`PATIENCE`]). Called from connection tasks; a crash leaves nothing.
+//! asked, or was stored before. Called from connection tasks; a crash leaves nothing.
+//!
+//! A peer that does not read what it is told, or too slowly, keeps others waiting, but not for long: while there is little left
+//! of a memory, whoever has had [`time_for`] what it has of it is closed. So it is with Fetch responses that are counted
+//! ([`crate::api::fetch::FetchRoom`]).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, MutexGuard, Semaphore};
+use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use logcore_protocol::Value;
 
@@ -25,8 +28,11 @@ const LARGE: [i16; 6] = [METADATA, 15, 16, 32, 35, 61];
 /// What all answers of one API that are counted may have: those to four clients that ask for all settings of 2,000 topics, with
 /// their documentation, or to fifty for their partitions.
 const WHOLE: usize = 32 << 20;
-/// For so long the peer of one that is counted may read nothing of it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The least time that a peer has for one that is counted, and how many bytes of a larger one it reads in a second.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+const LEAST_RATE: u64 = 1 << 20;
+/// With so many bytes left of a memory, others may not find enough.
+const SCARCE: usize = 16 << 20;
 
 /// Those of each API.
 #[derive(Default)]
@@ -67,6 +73,16 @@ impl Answers {
             _turn: line.turn.lock().await,
         })
     }
+}
+
+/// How long a peer may take for a response of so many bytes while others need the memory.
+pub(crate) fn time_for(bytes: u64) -> Duration {
+    PATIENCE + Duration::from_secs(bytes / LEAST_RATE)
+}
+
+/// Whether others need what somebody has, or soon will.
+pub(crate) fn is_scarce(held: &OwnedSemaphorePermit) -> bool {
+    held.semaphore().available_permits() < SCARCE
 }
 
 fn is_empty(topics: Option<&Value>) -> bool {

@@ -371,7 +371,7 @@ impl From<Unsent> for End {
             Unsent::Io(error) if is_gone(&error) => Self::Quiet,
             Unsent::Io(error) => Self::Refused(format!("cannot send a response: {error}")),
             Unsent::NotRead => Self::Refused(
-                "the peer read nothing of its response for as long as it may (connections.max.idle.ms, or 30 s of a large one)".to_owned(),
+                "the peer read nothing of its response for as long as it may (connections.max.idle.ms), or not enough of a large one while others waited".to_owned(),
             ),
         }
     }

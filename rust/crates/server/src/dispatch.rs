@@ -166,7 +166,7 @@ impl Dispatch<'_> {
         match answer {
             Answer::Frame(frame, errors) => {
                 meter.spent(crossing.spent);
-                Outcome::Respond(Response::from_frame(frame, errors).counted(held))
+                Outcome::Respond(Response::from_frame(frame, errors).counted([held, None]))
             }
             Answer::Close => Outcome::Close(format!(
                 "the handler of API {key} version {version} asked for it"

@@ -3,8 +3,12 @@
 //! Owns the bounded cache of sessions and their rules; knows nothing of logs or bytes. Called from connection tasks; one lock
 //! for the cache, held for no I/O. A session not used for [`STALE_AFTER`] gives way to a new one, as does a smaller session
 //! that is no longer young, and a consumer's to a follower's whatever its age; otherwise the newcomer gets none and sends full
-//! requests, which is always correct. So it is when all sessions together have [`PARTITIONS_PER_SLOT`] times as many partitions
-//! as there may be sessions, which Kafka has no limit for.
+//! requests, which is always correct.
+//!
+//! Kafka has no limit for what is in a session. Here all together have [`PARTITIONS_PER_SLOT`] times as many partitions as there
+//! may be sessions. Beyond that the largest gives way to those that are smaller, a consumer's to a follower's. Partitions that there
+//! are not take no place from others: a session has few of them, and they are not counted with those that there are.
+//!
 //! Source: `FetchSession`, `FetchManager`. A crash loses all sessions; clients are told so and send a full request.
 
 use std::collections::HashMap;
@@ -19,7 +23,7 @@ use crate::registry::TopicRef;
 
 /// How long a session must be unused, or old, to be evicted (`FetchSessionCache`'s two minutes).
 const STALE_AFTER: Duration = Duration::from_secs(120);
-/// How many partitions a session may have when all have as many.
+/// How many partitions a session may have when all have as many, and how many in any case that there are not.
 const PARTITIONS_PER_SLOT: usize = 200;
 /// The id of no session.
 pub(crate) const NO_SESSION: i32 = 0;
@@ -61,6 +65,8 @@ pub(crate) struct Told<'a> {
     /// There are records, an error or a divergence: it must be in the response whatever the offsets.
     pub(crate) is_news: bool,
     pub(crate) is_error: bool,
+    /// There is no such partition.
+    pub(crate) is_unknown: bool,
     pub(crate) has_records: bool,
 }
 
@@ -119,6 +125,8 @@ struct Session {
     is_follower: bool,
     /// In the order they are answered: those that had records last go to the end, so that none starves.
     partitions: Vec<Cached>,
+    /// How many of them there were not when it was told of them last.
+    unknown: usize,
     created: Instant,
     used: Instant,
 }
@@ -145,6 +153,7 @@ impl FetchSessions {
     /// # Errors
     /// FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR, for the whole response.
     pub(crate) fn begin(&self, request: SessionRequest) -> Result<Context, ErrorCode> {
+        let now = Instant::now();
         let mut sessions = self.sessions.lock();
         if request.epoch == INITIAL_EPOCH || request.epoch == FINAL_EPOCH {
             sessions.remove(&request.id);
@@ -165,20 +174,21 @@ impl FetchSessions {
         }
         let before = session.partitions.len();
         session.update(request.wanted, request.forgotten);
+        session.used = now;
         let count = session.partitions.len();
-        if count > before && self.has_too_many(&sessions, 0) {
-            sessions.remove(&request.id);
-            return Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
-        }
+        let worth = session.worth();
         if count == 0 {
             sessions.remove(&request.id);
             return Ok(Context::Sessionless(Vec::new()));
+        }
+        if count > before && !self.make_room(&mut sessions, worth, 0, now) {
+            sessions.remove(&request.id);
+            return Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
         }
         let session = sessions
             .get_mut(&request.id)
             .ok_or(ErrorCode::FETCH_SESSION_ID_NOT_FOUND)?;
         session.epoch = next_epoch(session.epoch);
-        session.used = Instant::now();
         Ok(Context::Incremental {
             id: request.id,
             epoch: session.epoch,
@@ -213,7 +223,12 @@ impl FetchSessions {
                     .get_mut(id)
                     .filter(|session| session.epoch == *epoch);
                 let session = session.ok_or(ErrorCode::INVALID_FETCH_SESSION_EPOCH)?;
-                Ok((*id, session.tell(told)))
+                let must = session.tell(told);
+                if session.unknown > PARTITIONS_PER_SLOT {
+                    // Its client learns it with the next request, and begins again.
+                    sessions.remove(id);
+                }
+                Ok((*id, must))
             }
         }
     }
@@ -246,15 +261,20 @@ impl FetchSessions {
         told: &[Told<'_>],
     ) -> i32 {
         let now = Instant::now();
-        let mut sessions = self.sessions.lock();
-        let value = (is_follower, wanted.len());
-        if wanted.len() > self.partitions_max() {
+        let unknown = count_unknown(told);
+        let known = wanted.len() - unknown;
+        if unknown > PARTITIONS_PER_SLOT || known > self.partitions_max() {
             return NO_SESSION;
         }
-        while sessions.len() >= self.slots || self.has_too_many(&sessions, wanted.len()) {
-            if !evict(&mut sessions, value, now) {
+        let mut sessions = self.sessions.lock();
+        let worth = (is_follower, known);
+        while sessions.len() >= self.slots {
+            if !evict(&mut sessions, worth, now) {
                 return NO_SESSION;
             }
+        }
+        if !self.make_room(&mut sessions, worth, known, now) {
+            return NO_SESSION;
         }
         let partitions = wanted.iter().zip(told).map(|(wanted, told)| Cached {
             wanted: Wanted {
@@ -273,6 +293,7 @@ impl FetchSessions {
             uses_topic_ids,
             is_follower,
             partitions: partitions.collect(),
+            unknown,
             created: now,
             used: now,
         };
@@ -285,10 +306,25 @@ impl FetchSessions {
         self.slots.saturating_mul(PARTITIONS_PER_SLOT)
     }
 
-    /// Whether all sessions and so many partitions more are too many.
-    fn has_too_many(&self, sessions: &HashMap<i32, Session>, more: usize) -> bool {
-        let all = sessions.values().map(|session| session.partitions.len());
-        all.sum::<usize>() + more > self.partitions_max()
+    /// Makes room for so many partitions more of a session that is worth so much; false when nobody gives way.
+    fn make_room(
+        &self,
+        sessions: &mut HashMap<i32, Session>,
+        to: Worth,
+        more: usize,
+        now: Instant,
+    ) -> bool {
+        let all = sessions.values().map(Session::known);
+        let mut all = all.sum::<usize>() + more;
+        while all > self.partitions_max() {
+            let Some(victim) = stalest(sessions, now).or_else(|| largest(sessions, to)) else {
+                return false;
+            };
+            all -= sessions
+                .remove(&victim)
+                .map_or(0, |session| session.known());
+        }
+        true
     }
 
     /// A positive number that no session has and nobody can guess.
@@ -304,18 +340,42 @@ impl FetchSessions {
     }
 }
 
-/// What a session is worth: a follower's more than a consumer's, then by its partitions.
+/// What a session is worth: a follower's more than a consumer's, then by how many of its partitions there are.
 type Worth = (bool, usize);
 
-/// Makes room for a session that is worth so much, if one may be evicted (`FetchSessionCacheShard.tryEvict`).
-fn evict(sessions: &mut HashMap<i32, Session>, newcomer: Worth, now: Instant) -> bool {
+fn count_unknown(told: &[Told<'_>]) -> usize {
+    told.iter().filter(|told| told.is_unknown).count()
+}
+
+/// The session that was not used for longest, if that is long.
+fn stalest(sessions: &HashMap<i32, Session>, now: Instant) -> Option<i32> {
     let stale = sessions
         .iter()
         .filter(|(_, session)| now - session.used > STALE_AFTER);
-    let stale = stale
+    stale
         .min_by_key(|(_, session)| session.used)
-        .map(|(id, _)| *id);
-    let victim = stale.or_else(|| {
+        .map(|(id, _)| *id)
+}
+
+/// The largest session that gives way to one worth so much because all have too much: one of its kind that is larger than it,
+/// or any consumer's for a follower's, and those first.
+fn largest(sessions: &HashMap<i32, Session>, (to_follower, size): Worth) -> Option<i32> {
+    let giving = sessions.iter().filter(|(_, session)| {
+        let more = session.known();
+        match (to_follower, session.is_follower) {
+            (true, false) => more > 0,
+            (false, true) => false,
+            _ => more > size,
+        }
+    });
+    giving
+        .max_by_key(|(id, session)| (!session.is_follower, session.known(), **id))
+        .map(|(id, _)| *id)
+}
+
+/// Makes room for a session that is worth so much, if one may be evicted (`FetchSessionCacheShard.tryEvict`).
+fn evict(sessions: &mut HashMap<i32, Session>, newcomer: Worth, now: Instant) -> bool {
+    let victim = stalest(sessions, now).or_else(|| {
         let evictable = sessions
             .iter()
             .filter(|(_, session)| session.gives_way_to(newcomer));
@@ -333,7 +393,12 @@ fn next_epoch(epoch: i32) -> i32 {
 
 impl Session {
     fn worth(&self) -> Worth {
-        (self.is_follower, self.partitions.len())
+        (self.is_follower, self.known())
+    }
+
+    /// How many of its partitions there are, as far as it was told.
+    fn known(&self) -> usize {
+        self.partitions.len().saturating_sub(self.unknown)
     }
 
     /// A session that was old when it was last used gives way, and a young consumer's to a follower's.
@@ -371,6 +436,7 @@ impl Session {
 
     /// Remembers what a response says and returns what must be in it. `told` is in the order of the partitions.
     fn tell(&mut self, told: &[Told<'_>]) -> Vec<bool> {
+        self.unknown = count_unknown(told);
         let mut must = Vec::with_capacity(told.len());
         for (cached, told) in self.partitions.iter_mut().zip(told) {
             must.push(

@@ -30,6 +30,7 @@ fn quiet(high_watermark: i64) -> Told<'static> {
         log_start_offset: 0,
         is_news: false,
         is_error: false,
+        is_unknown: false,
         has_records: false,
     }
 }
@@ -182,28 +183,95 @@ fn a_followers_session_is_worth_more_than_a_consumers() {
     assert!(sessions.begin(request(follower, 1, vec![])).is_ok());
 }
 
-// If this failed, clients could fill the memory with partitions they say they want.
+fn many(names: std::ops::Range<usize>) -> Vec<Wanted> {
+    let names = names.map(|number| number.to_string());
+    names.map(|name| wanted(&name, 0)).collect()
+}
+
+fn unknown() -> Told<'static> {
+    Told {
+        is_news: true,
+        is_error: true,
+        is_unknown: true,
+        ..quiet(-1)
+    }
+}
+
+/// A session of so many partitions that there are and so many that there are not.
+fn opened_with(sessions: &FetchSessions, known: usize, unknown_ones: usize) -> i32 {
+    let mut told = vec![quiet(5); known];
+    told.resize(known + unknown_ones, unknown());
+    let request = request(0, 0, many(0..told.len()));
+    let context = sessions.begin(request).unwrap();
+    sessions.finish(&context, false, false, &told).unwrap().0
+}
+
+// If this failed, clients could fill the memory with partitions they say they want, or one that wants many would take their
+// sessions from all that want few.
 #[test]
-fn all_sessions_together_have_so_many_partitions() {
-    let sessions = FetchSessions::new(2);
-    let many = |count: usize| -> Vec<Wanted> {
-        let names = (0..count).map(|number| number.to_string());
-        names.map(|name| wanted(&name, 0)).collect()
-    };
-    let open = |count| {
-        let told = vec![quiet(5); count];
-        let context = sessions.begin(request(0, 0, many(count))).unwrap();
-        sessions.finish(&context, false, false, &told).unwrap().0
-    };
-    assert_eq!(open(2 * PARTITIONS_PER_SLOT + 1), NO_SESSION);
-    let first = open(PARTITIONS_PER_SLOT + 1);
-    assert_ne!(first, NO_SESSION);
-    assert_eq!(open(PARTITIONS_PER_SLOT), NO_SESSION);
-    let second = open(PARTITIONS_PER_SLOT - 1);
-    assert_ne!(second, NO_SESSION);
-    // One that grows beyond is told to begin again.
-    let grown = sessions.begin(request(first, 1, vec![wanted("one more", 0)]));
-    assert_eq!(grown.unwrap_err(), ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
-    assert_eq!(sessions.len(), 1);
-    assert!(sessions.begin(request(second, 1, many(1))).is_ok());
+fn the_largest_session_gives_way_to_smaller_ones() {
+    const EACH: usize = PARTITIONS_PER_SLOT;
+    let sessions = FetchSessions::new(3);
+    let open = |count| opened_with(&sessions, count, 0);
+    let has = |id| sessions.sessions.lock().contains_key(&id);
+    assert_eq!(open(3 * EACH + 1), NO_SESSION);
+    let (small, large) = (open(EACH / 2), open(2 * EACH));
+    assert!(has(small) && has(large));
+    assert_eq!(open(2 * EACH), NO_SESSION, "it is as large");
+    let third = open(EACH);
+    assert!(has(third) && has(small) && !has(large));
+
+    // One that grows beyond has the larger ones give way, or is told to begin again if it is the largest.
+    let large = open(EACH * 3 / 2);
+    let grow = |id, by: usize| sessions.begin(request(id, 1, many(EACH * 2..EACH * 2 + by)));
+    assert!(grow(small, 1).is_ok());
+    assert!(has(small) && has(third) && !has(large));
+    let large = open(EACH * 3 / 2 - 1);
+    assert_eq!(
+        grow(large, 1).unwrap_err(),
+        ErrorCode::FETCH_SESSION_ID_NOT_FOUND
+    );
+    assert!(has(small) && has(third) && !has(large));
+}
+
+// If this failed, sessions that nobody uses would push out those in use.
+#[test]
+fn who_is_gone_gives_way_first() {
+    let sessions = FetchSessions::new(3);
+    let (gone, large) = (
+        opened_with(&sessions, 100, 0),
+        opened_with(&sessions, 450, 0),
+    );
+    if let Some(session) = sessions.sessions.lock().get_mut(&gone) {
+        session.used -= 2 * STALE_AFTER;
+    }
+    assert_ne!(opened_with(&sessions, 150, 0), NO_SESSION);
+    let left = sessions.sessions.lock();
+    assert!(left.contains_key(&large) && !left.contains_key(&gone));
+}
+
+// If this failed, who asks for partitions that nobody has would take their sessions from those who ask for what there is.
+#[test]
+fn partitions_that_there_are_not_take_no_place() {
+    const EACH: usize = PARTITIONS_PER_SLOT;
+    let sessions = FetchSessions::new(3);
+    assert_eq!(opened_with(&sessions, 1, EACH + 1), NO_SESSION);
+    let stranger = opened_with(&sessions, 0, EACH);
+    assert_ne!(stranger, NO_SESSION);
+    let full = opened_with(&sessions, 3 * EACH, 0);
+    assert!(sessions.begin(request(full, 1, vec![])).is_ok());
+
+    // One that comes to have many is told of them, and begins again.
+    let sessions = FetchSessions::new(3);
+    let id = opened_with(&sessions, 0, EACH);
+    let context = sessions.begin(request(id, 1, many(EACH..EACH + 1)));
+    let context = context.unwrap();
+    let told = vec![unknown(); EACH + 1];
+    let answered = sessions.finish(&context, false, false, &told);
+    assert_eq!(answered, Ok((id, vec![true; EACH + 1])));
+    assert_eq!(
+        sessions.begin(request(id, 2, vec![])).unwrap_err(),
+        ErrorCode::FETCH_SESSION_ID_NOT_FOUND
+    );
+    assert_eq!(sessions.len(), 0);
 }

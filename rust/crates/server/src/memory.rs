@@ -82,6 +82,12 @@ pub(crate) async fn hold(memory: &Arc<Semaphore>, permits: usize) -> Held {
     Arc::clone(memory).acquire_many_owned(permits).await.ok()
 }
 
+/// The same without waiting: nothing, if there is not so much left.
+pub(crate) fn try_hold(memory: &Arc<Semaphore>, permits: usize) -> Held {
+    let permits = u32::try_from(permits).unwrap_or(u32::MAX);
+    Arc::clone(memory).try_acquire_many_owned(permits).ok()
+}
+
 /// How much of a frame came, and since when.
 #[derive(Clone, Copy)]
 pub(crate) struct Progress {

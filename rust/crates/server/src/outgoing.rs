@@ -34,7 +34,7 @@ const KEPT_RESPONSES: usize = 8;
 pub(crate) enum Unsent {
     /// The socket's error.
     Io(io::Error),
-    /// The peer read nothing for as long as it may: `connections.max.idle.ms`, or less of what others wait for.
+    /// The peer read nothing for `connections.max.idle.ms`, or had its time for what others need.
     NotRead,
 }
 
@@ -107,13 +107,16 @@ impl Outgoing {
                 None => Ok(()),
             }
         };
-        let patience = [
-            shared.config.connection_idle_max,
-            last.and_then(Response::patience),
-        ];
-        let sent = match patience.into_iter().flatten().min() {
-            Some(patience) => while_it_moves(patience, sending).await,
-            None => Some(sending.await),
+        let patience = shared.config.connection_idle_max;
+        let counted = last.filter(|last| last.is_counted());
+        let sent = match (counted, patience) {
+            (Some(counted), _) => tokio::select! {
+                biased;
+                sent = sending => Some(sent),
+                () = counted.overdue(patience.unwrap_or(Duration::MAX)) => None,
+            },
+            (None, Some(patience)) => while_it_moves(patience, sending).await,
+            (None, None) => Some(sending.await),
         };
         for (mut stages, errors) in self.requests.drain(..) {
             stages.sent();

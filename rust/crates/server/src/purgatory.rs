@@ -2,11 +2,13 @@
 //!
 //! Every partition has a waiting room. A request that cannot be answered yet enters the rooms of its partitions, looks once
 //! more (something may have come in between), and sleeps until the rooms say that looking again pays, until its time is
-//! over or until the server stops. Nothing polls. A wait is a future: dropped with its connection, it leaves the rooms.
+//! over or until the server stops. Nothing polls. A wait is a future: dropped with its connection, it leaves the rooms. It has
+//! nothing that others need.
 //! What joins and syncs of groups wait for is Python's. Source of the semantics: `DelayedOperationPurgatory`,
 //! `DelayedFetch`, `DelayedProduce`.
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -55,26 +57,37 @@ pub(crate) struct Wait<'a> {
 impl Wait<'_> {
     /// Looks until nothing is missing; returns what the last look found.
     pub(crate) async fn until<P: HasWaitingRoom, T>(
+        self,
+        places: Vec<Arc<P>>,
+        look: impl FnMut() -> Looked<T>,
+    ) -> T {
+        self.until_in(|| ready(()), places, look).await.1
+    }
+
+    /// The same when a look takes room that others need: none is kept between two looks. Returns that of the last.
+    pub(crate) async fn until_in<P: HasWaitingRoom, T, R, F: Future<Output = R>>(
         mut self,
+        room: impl Fn() -> F,
         places: Vec<Arc<P>>,
         mut look: impl FnMut() -> Looked<T>,
-    ) -> T {
+    ) -> (R, T) {
         let deadline = Instant::now().checked_add(self.patience);
         let waiter = Waiter::new();
         let _stay = Stay::enter(&waiter, places, self.kind);
         loop {
+            let room = room().await;
             waiter.expect(self.bytes);
             // What came before the stay began is seen by this look, what comes after it by the waiter.
             let Looked { found, missing } = look();
             let Some(missing) = missing else {
-                return found;
+                return (room, found);
             };
             let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             if is_over || *self.stopping.borrow_and_update() {
-                return found;
+                return (room, found);
             }
             waiter.relax(self.bytes.saturating_sub(missing));
-            drop(found);
+            drop((found, room));
             tokio::select! {
                 () = waiter.woken() => {}
                 _ = self.stopping.changed() => {}
@@ -241,6 +254,39 @@ mod tests {
         drop(stay);
         assert!(places.iter().all(|place| place.0.is_empty()));
         assert_eq!(kind.len(), 0);
+    }
+
+    // If this failed, who waits would keep what those need who have something to read.
+    #[test]
+    fn a_wait_has_no_room_between_two_looks() {
+        let places = vec![Arc::new(Place(WaitingRoom::default()))];
+        let kind = Kind::default();
+        let (_stop, stopping) = watch::channel(false);
+        let wait = Wait {
+            kind: &kind,
+            patience: Duration::MAX,
+            bytes: 1,
+            stopping,
+        };
+        let room = Arc::new(());
+        let mut missing = Some(1);
+        let look = || {
+            assert_eq!(Arc::strong_count(&room), 2);
+            Looked {
+                found: (),
+                missing: missing.take(),
+            }
+        };
+        let take = || ready(Arc::clone(&room));
+        let mut waiting = Box::pin(wait.until_in(take, places.clone(), look));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        assert_eq!(Arc::strong_count(&room), 1);
+        places[0].0.appended(1);
+        let std::task::Poll::Ready((kept, ())) = waiting.as_mut().poll(&mut context) else {
+            panic!("nothing is missing");
+        };
+        assert!(Arc::ptr_eq(&kept, &room));
     }
 
     // If this failed, a connection that dies would leave its request behind in the rooms of its partitions.

@@ -7,6 +7,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::{Instant, sleep};
 
 use logcore_protocol::{
     Gap, ProtocolError, RequestHeader, Value, decode_response, decode_response_header,
@@ -14,7 +15,7 @@ use logcore_protocol::{
 };
 use logcore_storage::LogSlice;
 
-use crate::answers::PATIENCE;
+use crate::answers::{PATIENCE, is_scarce, time_for};
 use crate::memory::Held;
 use crate::metrics::ErrorCounts;
 use crate::transport::Transport;
@@ -30,10 +31,8 @@ pub(crate) struct Response {
     parts: Vec<(Gap, LogSlice)>,
     /// The error codes in it.
     errors: ErrorCounts,
-    /// What it has of the memory for such responses.
-    held: [Held; 3],
-    /// For how long its peer may read nothing of it, if that is not any response's.
-    patience: Option<Duration>,
+    /// What it has of memory that others need, in bytes.
+    held: [Held; 2],
 }
 
 impl Response {
@@ -49,27 +48,27 @@ impl Response {
             bytes,
             parts: Vec::new(),
             errors,
-            held: [const { None }; 3],
-            patience: None,
+            held: [const { None }; 2],
         }
     }
 
-    /// The same; what is held is given back when it was sent.
-    pub(crate) fn holding(self, held: [Held; 3]) -> Self {
+    /// The same with what it has of memory that others need; it is given back when the response was sent.
+    pub(crate) fn counted(self, held: [Held; 2]) -> Self {
         Self { held, ..self }
     }
 
-    /// The same with what it has of the memory for answers, which others wait for ([`crate::answers`]).
-    pub(crate) fn counted(self, held: Held) -> Self {
-        Self {
-            patience: held.is_some().then_some(PATIENCE),
-            held: [held, None, None],
-            ..self
-        }
+    /// Whether it has some.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.held.iter().any(Option::is_some)
     }
 
-    pub(crate) fn patience(&self) -> Option<Duration> {
-        self.patience
+    /// Returns when its peer has had its time for it and others need what it has, or after `most`.
+    pub(crate) async fn overdue(&self, most: Duration) {
+        let begun = Instant::now();
+        sleep(time_for(self.wire_size()).min(most)).await;
+        while begun.elapsed() < most && !self.held.iter().flatten().any(is_scarce) {
+            sleep(PATIENCE).await;
+        }
     }
 
     pub(crate) fn errors(&self) -> &ErrorCounts {
@@ -93,8 +92,7 @@ impl Response {
             bytes,
             parts: gaps.into_iter().zip(slices).collect(),
             errors: ErrorCounts::of(message),
-            held: [const { None }; 3],
-            patience: None,
+            held: [const { None }; 2],
         })
     }
 
@@ -122,10 +120,7 @@ impl Response {
         let bytes = Bytes::from(self.bytes);
         let told = with_throttle_time(header, bytes.clone(), throttle_ms);
         let bytes = told.unwrap_or_else(|| bytes.into());
-        Self {
-            patience: self.patience,
-            ..Self::from_frame(bytes, self.errors).holding(self.held)
-        }
+        Self::from_frame(bytes, self.errors).counted(self.held)
     }
 
     /// Writes everything.
@@ -199,10 +194,11 @@ mod tests {
 
     const METADATA: i16 = 3;
 
-    // If this failed, who reads nothing of what others wait for would keep them waiting, or everybody would be cut off like that,
-    // or a client above its quota could have any memory.
-    #[tokio::test]
-    async fn what_others_wait_for_has_less_patience() {
+    // If this failed, who reads nothing of what others wait for, or next to nothing, would keep them waiting, or everybody would be
+    // cut off like that, or a client above its quota could have any memory.
+    #[tokio::test(start_paused = true)]
+    async fn what_others_need_is_read_in_its_time() {
+        const DAY: Duration = Duration::from_secs(86_400);
         let header = RequestHeader {
             api_key: METADATA,
             api_version: 9,
@@ -211,11 +207,19 @@ mod tests {
         };
         let message = schema(METADATA, Direction::Response).unwrap().message();
         let response = || Response::new(&header, &message.clone().into()).unwrap();
-        assert_eq!(response().counted(None).patience(), None);
-        let memory = Arc::new(Semaphore::new(5));
-        let counted = response().counted(hold(&memory, 5).await);
+        assert!(!response().counted([None, None]).is_counted());
+        let memory = Arc::new(Semaphore::new(64 << 20));
+        let counted = response().counted([hold(&memory, 5).await, None]);
         let throttled = counted.throttled(&header, 100);
-        assert_eq!(throttled.patience(), Some(PATIENCE));
+        assert!(throttled.is_counted());
+        let begun = Instant::now();
+        // While there is enough for all, it has any time.
+        throttled.overdue(DAY).await;
+        assert!(begun.elapsed() >= DAY);
+        let _rest = hold(&memory, (64 << 20) - 5).await;
+        let begun = Instant::now();
+        throttled.overdue(DAY).await;
+        assert!((PATIENCE..2 * PATIENCE).contains(&begun.elapsed()));
         assert_eq!(memory.available_permits(), 0);
         drop(throttled);
         assert_eq!(memory.available_permits(), 5);

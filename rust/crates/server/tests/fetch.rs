@@ -99,6 +99,35 @@ fn limits_hold_but_the_first_batch_is_whole() {
     assert_eq!(sizes(both(), &mut client), [10 * size, 9 * size]);
 }
 
+// If this failed, a reader of committed records that gets none would be told other things of transactions than Kafka tells it.
+#[test]
+fn nothing_is_told_of_transactions_where_a_batch_has_no_room() {
+    let server = TestServer::start(&[]);
+    let mut client = server.client();
+    let size = write(&mut client, 0, &[1; 1000]).len() as i32;
+    write(&mut client, 1, &[2; 1000]);
+    let fetch = |bytes_max, offset| Fetch {
+        committed: true,
+        partitions: vec![0, 1],
+        bytes_max,
+        offset,
+        ..Fetch::default()
+    };
+    let nothing = Some(Value::Array(Vec::new()));
+    for (bytes_max, offset, expected) in [
+        (size + 5, 0, Some(Value::Null)),
+        (size, 0, nothing.clone()), // there is no room for anything
+        (1 << 20, 0, nothing.clone()),
+        (1 << 20, 1, nothing.clone()),
+    ] {
+        let answer = fetch(bytes_max, offset).call(&mut client);
+        let parts = fetched(&answer);
+        let told = |index: usize| parts[index].get("aborted_transactions").cloned();
+        assert_eq!(told(0), nothing, "{bytes_max}");
+        assert_eq!(told(1), expected, "{bytes_max}");
+    }
+}
+
 // If this failed, consumers would poll in a busy loop or see records late.
 #[test]
 fn a_long_poll_is_woken_by_the_append() {

@@ -7,9 +7,11 @@ use bytes::Bytes;
 use logcore_records::Compression;
 use logcore_storage::{AbortedTxn, Log, LogSlice, StorageError};
 
+use super::room::UNKNOWN_FREE;
 use super::{at_leisure, old};
 use crate::codes::ErrorCode;
 use crate::fetch_session::Wanted;
+use crate::memory::Held;
 use crate::metrics::Stages;
 use crate::purgatory::{HasWaitingRoom, Looked, Wait};
 use crate::registry::{Leadership, Partition, TopicRef};
@@ -21,6 +23,8 @@ pub(super) const CONSUMER: i32 = -1;
 /// The first versions that may read from a follower (KIP-392), and that know zstd (KIP-110).
 const FOLLOWERS_SINCE: i16 = 11;
 const ZSTD_SINCE: i16 = 10;
+/// What a response has of a partition that there is not, but for its topic's name.
+const UNKNOWN_EACH: usize = 64;
 
 /// On what terms a request reads.
 pub(super) struct Terms {
@@ -90,21 +94,27 @@ impl Terms {
         self.bytes_min = self.bytes_min.min(self.bytes_max);
     }
 
-    /// Looks at every partition; when that is too little and nothing is wrong, waits for appends and looks again.
+    /// Looks at every partition; when that is too little and nothing is wrong, waits for appends and looks again. It has the
+    /// room while it looks, and for what it found; who waits has none. What a request names that there is not is in memory
+    /// while it waits, so one that names much of it does not wait.
     pub(super) async fn look_or_wait(
         &self,
         shared: &Shared,
         wanted: &[Wanted],
+        room: Held,
         stages: &mut Stages,
-    ) -> Vec<Look> {
+    ) -> (Held, Vec<Look>) {
         let looks = self.look(shared, wanted);
         self.note_fetches(wanted, &looks);
         let unknown = count_unknown(&looks);
-        if self.wait.is_zero() || unknown == wanted.len() || self.missing(&looks, unknown).is_none()
+        if self.wait.is_zero()
+            || unknown == wanted.len()
+            || unknown_bytes(wanted, &looks) > UNKNOWN_FREE
+            || self.missing(&looks, unknown).is_none()
         {
-            return looks;
+            return (room, looks);
         }
-        drop(looks);
+        drop((looks, room));
         let places = wanted
             .iter()
             .filter_map(|wanted| shared.registry.resolve(&wanted.topic, wanted.index).ok());
@@ -119,10 +129,11 @@ impl Terms {
             let missing = self.missing(&found, unknown);
             Looked { found, missing }
         };
+        let room = || shared.fetch_room.for_partitions(wanted.len());
         let began = Instant::now();
-        let looks = wait.until(places.collect(), look).await;
+        let found = wait.until_in(room, places.collect(), look).await;
         stages.remote = began.elapsed();
-        looks
+        found
     }
 
     pub(super) fn is_follower(&self) -> bool {
@@ -317,6 +328,8 @@ impl Terms {
                 let aborted = aborted_in(log, wanted.offset, slice);
                 Some(aborted.map_err(|error| failed(shared, &place, &error))?)
             }
+            // Of a batch that has no room Kafka leaves out the transactions, too (`ReplicaManager.readFromLog`).
+            _ if wanted.offset < upper_bound && bytes_max > 0 => None,
             _ => committed.then(Vec::new),
         };
         let bytes = slice.as_ref().map_or(0, |slice| slice.len);
@@ -349,6 +362,17 @@ fn aborted_in(log: &Log, offset: i64, slice: &LogSlice) -> Result<Vec<AbortedTxn
 fn count_unknown(looks: &[Look]) -> usize {
     let unknown = |look: &&Look| look.as_ref().is_err_and(Refused::is_unknown);
     looks.iter().filter(unknown).count()
+}
+
+/// About how many bytes a response has of partitions that there are not.
+pub(super) fn unknown_bytes(wanted: &[Wanted], looks: &[Look]) -> usize {
+    let all = wanted.iter().zip(looks);
+    let unknown = all.filter(|(_, look)| look.as_ref().is_err_and(Refused::is_unknown));
+    let bytes = unknown.map(|(wanted, _)| match &wanted.topic {
+        TopicRef::Name(name) => UNKNOWN_EACH + name.len(),
+        TopicRef::Id(_) => UNKNOWN_EACH,
+    });
+    bytes.sum()
 }
 
 /// The partition. A session whose topic was created anew is told so: it names the topic by an id that was the old one's.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::task::block_in_place;
 
-use logcore_protocol::{RequestHeader, Struct, Value};
+use logcore_protocol::{ProtocolError, RequestHeader, Struct, Value};
 use logcore_storage::LogSlice;
 
 use self::look::{Found, Look, Refused, Terms};
@@ -69,15 +69,13 @@ pub(crate) async fn handle(
         .each("topics")
         .map(|topic| count_of(topic, "partitions"));
     let named = named.sum();
+    let session = at_leisure(named, || parse_session(header.api_version, request));
+    // A long poll may wait for minutes: it keeps nothing of the frame, nor what it had for it.
+    drop(message);
     let mut room = shared.fetch_room.for_partitions(named).await;
-    let begin = || {
-        let session = parse_session(header.api_version, request);
-        (session.uses_topic_ids, shared.sessions.begin(session))
-    };
-    let (uses_topic_ids, context) = at_leisure(named, begin);
-    // A long poll may wait for minutes: it keeps nothing of the frame.
-    drop((message, held));
-    let context = match context {
+    drop(held);
+    let uses_topic_ids = session.uses_topic_ids;
+    let context = match at_leisure(named, || shared.sessions.begin(session)) {
         Ok(context) => context,
         Err(code) => return answer_error(header, code, NO_SESSION),
     };
@@ -88,7 +86,7 @@ pub(crate) async fn handle(
         drop(room);
         room = shared.fetch_room.for_partitions(wanted.len()).await;
     }
-    let mut looks = terms.look_or_wait(shared, wanted, stages).await;
+    let (room, looks) = terms.look_or_wait(shared, wanted, room, stages).await;
     if !is_follower && !meter.fetched(size(&looks)) {
         let session = shared.sessions.still(&context);
         return answer_throttled(header, session, context.session_id());
@@ -100,16 +98,35 @@ pub(crate) async fn handle(
         sessions.finish(&context, uses_topic_ids, is_follower, &told)
     });
     match finished {
-        Ok((id, must)) => {
-            let messages = old::convert(shared, terms.version, wanted, &mut looks).await;
-            let told = must.iter().filter(|must| **must).count();
-            let told = shared.fetch_room.for_telling(told).await;
-            let held = [room, messages, told];
-            let answer = || answer(header, id, wanted, looks, &must, held);
-            at_leisure(wanted.len(), answer)
-        }
+        Ok((id, must)) => respond(shared, header, (id, wanted, &must), looks, room).await,
         Err(code) => answer_error(header, code, context.session_id()),
     }
+}
+
+/// The response, with what it has of memory until it is sent.
+async fn respond(
+    shared: &Shared,
+    header: &RequestHeader,
+    (id, wanted, must): (i32, &[Wanted], &[bool]),
+    mut looks: Vec<Look>,
+    mut room: Held,
+) -> Outcome {
+    let rooms = &shared.fetch_room;
+    let unknown = match rooms.for_unknown(look::unknown_bytes(wanted, &looks)) {
+        Ok(unknown) => unknown,
+        Err(reason) => return Outcome::Close(reason),
+    };
+    let mut messages = None;
+    if old::is_old(header.api_version) {
+        drop(room);
+        messages = old::convert(shared, header.api_version, wanted, &mut looks).await;
+        room = rooms.for_partitions(wanted.len()).await;
+    }
+    let answer = || answer(header, id, wanted, looks, must);
+    let response = at_leisure(wanted.len(), answer);
+    drop(room);
+    let counted = response.map(|response| response.counted([messages, unknown]));
+    counted.into()
 }
 
 /// Does something with so many partitions. With many it takes milliseconds: the thread's other connections move first.
@@ -246,14 +263,16 @@ fn tell(look: &Look) -> Told<'_> {
                 || found.diverging.is_some()
                 || found.preferred.is_some(),
             is_error: false,
+            is_unknown: false,
             has_records: found.slice.is_some(),
         },
-        Err(_) => Told {
+        Err(refused) => Told {
             topic: None,
             high_watermark: -1,
             log_start_offset: -1,
             is_news: true,
             is_error: true,
+            is_unknown: refused.is_unknown(),
             has_records: false,
         },
     }
@@ -291,8 +310,7 @@ fn answer(
     wanted: &[Wanted],
     looks: Vec<Look>,
     must: &[bool],
-    held: [Held; 3],
-) -> Outcome {
+) -> Result<Response, ProtocolError> {
     let mut message = response_message(KEY);
     if header.api_version >= 7 {
         message.set("session_id", session_id);
@@ -334,8 +352,7 @@ fn answer(
         Value::Struct(entry.with("partitions", partitions))
     });
     message.set("responses", topics.collect::<Vec<_>>());
-    let response = Response::with_slices(header, &message.into(), slices);
-    response.map(|response| response.holding(held)).into()
+    Response::with_slices(header, &message.into(), slices)
 }
 
 fn add<'a>(topics: &mut Vec<(&'a TopicRef, Vec<Value>)>, topic: &'a TopicRef, entry: Struct) {

@@ -2,7 +2,7 @@
 //!
 //! Unlike file ranges these responses are in memory, so they are bounded: one has at most [`RESPONSE_MAX`] and what it takes to
 //! send a batch, all together what [`super::FetchRoom`] has for them, and one at a time is converted. So clients that do not read hold
-//! up others as old, and nobody else. Source of the rules: `KafkaApis.handleFetchRequest`,
+//! up others as old, for as long as [`crate::answers`] allows, and nobody else. Source of the rules: `KafkaApis.handleFetchRequest`,
 //! `RecordsUtil.downConvert`; Kafka's `LazyDownConversionRecords` converts while it sends, and fills up what was announced.
 
 use bytes::Bytes;
@@ -25,7 +25,6 @@ const SOFT_LIMIT_SINCE: i16 = 3;
 
 /// What one response reads.
 pub(super) const RESPONSE_MAX: u64 = 8 << 20;
-const KIB: u64 = 1 << 10;
 
 /// Whether clients of this version know no batches v2.
 pub(super) fn is_old(version: i16) -> bool {
@@ -38,22 +37,20 @@ pub(super) fn has_hard_limit(version: i16) -> bool {
     version < SOFT_LIMIT_SINCE
 }
 
-/// Puts messages in place of what was found for a client that knows no batches. What is held is until they are sent.
+/// Puts messages in place of what was found for a client that knows no batches. What is held is until they are sent. Waits for
+/// other clients to read.
 pub(super) async fn convert(
     shared: &Shared,
     version: i16,
     wanted: &[Wanted],
     looks: &mut [Look],
 ) -> Held {
-    if !is_old(version) {
-        return None;
-    }
     let slices = looks.iter().flatten().flat_map(|found| &found.slice);
-    let kib = slices.map(|slice| slice.len.div_ceil(KIB)).sum::<u64>();
-    if kib == 0 {
+    let bytes = slices.map(|slice| slice.len).sum::<u64>();
+    if bytes == 0 {
         return None;
     }
-    let held = shared.fetch_room.for_messages(kib as usize).await;
+    let held = shared.fetch_room.for_messages(bytes as usize).await;
     let _turn = shared.fetch_room.turn().await;
     tokio::task::block_in_place(|| {
         for (wanted, look) in wanted.iter().zip(looks) {
