@@ -74,6 +74,12 @@ _GROUP_ERRORS = _COMMIT_ERRORS | {
     InvalidFetchSize.code: UnknownServerError.code,
 }
 
+_LATE_MS = 200
+"""A timer that is later was held up by something else than a busy moment."""
+
+_HEARD_MS = 1000
+"""In that time all is read that came while the loop stood still."""
+
 
 class GroupLog(Protocol):
     """__consumer_offsets, as the coordinator needs it."""
@@ -263,7 +269,13 @@ class GroupCoordinator:
         self._timer = asyncio.get_running_loop().call_later(delay, self._due)
 
     def _due(self) -> None:
+        assert self._timer is not None
+        late_ms = int((asyncio.get_running_loop().time() - self._timer.when()) * 1000)
         self._timer = None
+        if late_ms > _LATE_MS:
+            # Heartbeats wait where they came in: hear them first.
+            log.warning("the loop stood still for %d ms; members of groups get that time", late_ms)
+            self.machine.postpone(late_ms + _HEARD_MS)
         self._do(self.machine.advance(self.now()))
 
     def _schedule_expiry(self) -> None:

@@ -215,6 +215,17 @@ class Group:
         self.subscribed = subscribed
         self.pending_sync.clear()
 
+    def postpone(self, by_ms: int) -> None:
+        """Moves the deadlines of the group and of its members, as far as they have one."""
+        self.pending = {member_id: deadline + by_ms for member_id, deadline in self.pending.items()}
+        for member in self.members.values():
+            if member.deadline is not None:
+                member.deadline += by_ms
+        if self.join_deadline is not None:
+            self.join_deadline += by_ms
+        if self.sync_deadline is not None:
+            self.sync_deadline += by_ms
+
     def has_offsets(self) -> bool:
         """Whether anything is committed or about to be."""
         return bool(self.offsets) or bool(self.uncommitted)

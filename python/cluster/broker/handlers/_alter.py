@@ -10,6 +10,7 @@ from cluster.broker.dynamic.alteration import BROKER, CLIENT_METRICS, TOPIC, Alt
 from cluster.broker.handlers._own_id import require_own_id
 from cluster.controller.names import validate_topic_name
 from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, UnknownTopicOrPartition
+from cluster.pace import Pace
 
 
 async def alter_each(request: Request, alter: Callable[[Body], Awaitable[None]]) -> Body:
@@ -19,7 +20,9 @@ async def alter_each(request: Request, alter: Callable[[Body], Awaitable[None]])
     resources = request.body["resources"]
     counts = Counter(map(_resource, resources))
     responses: dict[tuple[int, str], Body] = {}
+    pace = Pace()
     for item in {_resource(item): item for item in resources}.values():
+        await pace.step()
         error: KafkaProtocolError | None = None
         try:
             if counts[_resource(item)] > 1:
