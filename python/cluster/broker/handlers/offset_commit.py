@@ -14,6 +14,9 @@ VERSIONS = (0, 9)
 
 _BROKER_DECIDES = -1
 
+_NEVER_MS = 2**63 - 1
+"""The last time there is. Kafka's sum with a longer retention is before 1970, and the offset is gone at the next look."""
+
 
 async def handle(context: Context, request: Request) -> Body:
     """Answers when the offsets are written."""
@@ -59,7 +62,7 @@ def _offset(body: Body, entry: Body, now: int) -> CommittedOffset:
         leader_epoch=entry["committed_leader_epoch"],
         metadata=entry["committed_metadata"] or "",
         commit_ms=now if committed == _BROKER_DECIDES else committed,
-        expire_ms=None if retention == _BROKER_DECIDES else now + retention,
+        expire_ms=None if retention == _BROKER_DECIDES else min(now + retention, _NEVER_MS),
     )
 
 
