@@ -34,8 +34,9 @@ class FakeRequest:
     client_host: str = "127.0.0.1"
     listener: str = "PLAINTEXT"
     body: dict[str, Any] = field(default_factory=dict)
+    large: bool = False
 
-    def respond(self, body: Body) -> None:
+    def respond(self, body: Body, apart: bool = False) -> None:
         if "unfit" in body:
             raise ValueError("no such field")
         self.answers.put_nowait((self.number, body))
@@ -53,9 +54,11 @@ class FakeSource:
         self.requests += requests
         os.write(self._write_end, b"x")
 
-    def take_requests(self) -> list[Request]:
+    def take_requests(self, max: int) -> list[Request]:
         os.read(self.wake_fd, 100)
-        taken, self.requests = self.requests, []
+        taken, self.requests = self.requests[:max], self.requests[max:]
+        if self.requests:
+            os.write(self._write_end, b"x")
         return taken
 
     def take_log_lines(self) -> list[tuple[int, str, dict[str, str]]]:
@@ -175,6 +178,32 @@ def test_no_more_is_taken_while_as_many_handlers_work_as_there_may_be(
         assert await answers.get() == (3, {"ok": 3})
         gates[1].set()
         assert await answers.get() == (1, {"ok": 1})
+
+    play(monkeypatch, handle, script)
+
+
+def test_of_a_crowd_that_comes_at_once_no_more_is_taken_than_there_may_be_handlers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = asyncio.Event()
+    begun: list[int] = []
+    full = asyncio.Event()
+
+    async def handle(request: FakeRequest) -> Body:
+        begun.append(request.number)
+        if len(begun) == HANDLERS_MAX:
+            full.set()
+        await gate.wait()
+        return {"ok": request.number}
+
+    async def script(source: FakeSource, answers: Answers, bridge: Bridge) -> None:
+        crowd = [FakeRequest(number, str(number), answers) for number in range(5)]
+        source.put(*crowd)
+        await full.wait()
+        assert source.requests == crowd[HANDLERS_MAX:]
+        assert begun == [0, 1]
+        gate.set()
+        assert [(await answers.get())[0] for _ in crowd] == [0, 1, 2, 3, 4]
 
     play(monkeypatch, handle, script)
 

@@ -7,6 +7,10 @@ read would be thrown out of their groups.
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from cluster import pace
 from cluster.broker import bridge as bridge_module
 from cluster.broker.context import Body, Context, Request
 from cluster.broker.handlers import HANDLERS, Handler
+from logcore._native import decode_request, encode_request
 
 from .test_embedded import create, embedded
 from .wire import KEYS, Wire
@@ -32,7 +37,6 @@ TOPICS = {
 COUNTS = {"topics": [{"name": name, "count": 2} for name in NAMES], "timeout_ms": 60_000}
 CONFIGS = [{"name": "retention.ms", "config_operation": 0, "value": "1"}]
 RESOURCES = [{"resource_type": 2, "resource_name": name, "configs": CONFIGS} for name in NAMES]
-OFFSETS = [{"partition_index": number, "offset": 0} for number in NUMBERS]
 COMMITS = [{"partition_index": number, "committed_offset": 0} for number in NUMBERS]
 
 REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
@@ -44,6 +48,7 @@ REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
     ("DeleteGroups", 1, {"groups_names": NAMES}),
     ("DescribeGroups", 0, {"groups": NAMES}),
     ("FindCoordinator", 4, {"coordinator_keys": NAMES}),
+    ("OffsetCommit", 5, {"group_id": "g", "topics": [{"name": "unknown", "partitions": COMMITS}]}),
     ("OffsetFetch", 8, {"groups": [{"group_id": name, "topics": None} for name in NAMES]}),
 ]
 
@@ -78,10 +83,41 @@ def test_others_have_a_turn_after_each_item(
             monkeypatch.setattr(pace, "_TURN_SECONDS", 0.0)
             monkeypatch.setitem(bridge_module.HANDLERS, watched.API_KEY, watched)
             answer = await wire.ask(name, version, **body)
-            assert MANY in [len(part) for part in answer.values() if isinstance(part, list)]
+            lists = [part for part in answer.values() if isinstance(part, list) and part]
+            inner = [part[0].get("partitions", ()) for part in lists]
+            assert MANY in map(len, [*lists, *inner])
 
     asyncio.run(run())
     assert watched.turns >= MANY
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("quick_switches")
+def test_a_thread_that_converts_a_long_message_lets_others_have_the_interpreter() -> None:
+    message = {"groups_names": [str(number) for number in range(300_000)]}
+    frames: list[bytes] = []
+
+    def others(work: Callable[[], None]) -> int:
+        """How often this thread had the interpreter beside `work`."""
+        turns, thread = 0, threading.Thread(target=work)
+        thread.start()
+        while thread.is_alive():
+            # Lets go of it, and has it again when the other one lets go.
+            os.sched_yield()
+            turns += 1
+        thread.join()
+        return turns
+
+    assert others(lambda: frames.append(encode_request(KEYS["DeleteGroups"], 2, message))) > 8
+    assert others(lambda: message.update(decode_request(KEYS["DeleteGroups"], 2, frames[0]))) > 8
+    assert len(message["groups_names"]) == 300_000
 
 
 def test_heartbeats_are_answered_while_topics_are_planned(

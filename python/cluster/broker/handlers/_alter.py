@@ -18,21 +18,21 @@ async def alter_each(request: Request, alter: Callable[[Body], Awaitable[None]])
     twice share what is said of them.
     """
     resources = request.body["resources"]
-    counts = Counter(map(_resource, resources))
+    keys = [_resource(item) for item in resources]
+    counts = Counter(keys)
     responses: dict[tuple[int, str], Body] = {}
     pace = Pace()
-    for item in {_resource(item): item for item in resources}.values():
+    for key, item in dict(zip(keys, resources, strict=True)).items():
         await pace.step()
         error: KafkaProtocolError | None = None
         try:
-            if counts[_resource(item)] > 1:
+            if counts[key] > 1:
                 raise InvalidRequest("Each resource must appear at most once.")
             await alter(item)
         except KafkaProtocolError as failed:
             error = failed
-        response = _response(item, error.code if error else NONE, told(error) if error else None)
-        responses[_resource(item)] = response
-    return {"responses": [responses[_resource(item)] for item in resources]}
+        responses[key] = _response(item, error.code if error else NONE, told(error) if error else None)
+    return {"responses": [responses[key] for key in keys]}
 
 
 def _resource(item: Body) -> tuple[int, str]:
