@@ -77,6 +77,8 @@ _GROUP_ERRORS = _COMMIT_ERRORS | {
 _LATE_MS = 200
 """A timer that is later was held up by something else than a busy moment."""
 
+_WARNED_MS = 60_000
+
 _HEARD_MS = 1000
 """In that time all is read that came while the loop stood still."""
 
@@ -121,6 +123,7 @@ class GroupCoordinator:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._expiry: asyncio.TimerHandle | None = None
+        self._warn_after = 0
         self._loading = True
         self._stopped = False
         self._loader: asyncio.Task[None] | None = None
@@ -187,7 +190,22 @@ class GroupCoordinator:
         """JoinGroup."""
         token, future = self._wait()
         self._do(self.machine.join(token, request, self.now()))
-        return cast(JoinResult, await future)
+        result = cast(JoinResult, await future)
+        if result.error == CoordinatorNotAvailable.code and not self.machine.has_memory(request):
+            self._warn_of_memory(request.group)
+        return result
+
+    def _warn_of_memory(self, group: str) -> None:
+        """Says once a minute why members are refused."""
+        now = self.now()
+        if now >= self._warn_after:
+            self._warn_after = now + _WARNED_MS
+            log.warning(
+                "group %s: a member is refused: the metadata of all members would have more than %d bytes, a quarter of "
+                "queued.max.request.bytes; those who are gone stay until their session or rebalance timeouts",
+                group,
+                self.machine.limits.subscriptions_bytes_max,
+            )
 
     async def sync(self, request: Sync) -> SyncResult:
         """SyncGroup."""
