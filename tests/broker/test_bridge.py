@@ -7,6 +7,7 @@ be let in whole, or a mistake in one handler would take others down with it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from cluster.broker import bridge as bridge_module
+from cluster.broker import collector
 from cluster.broker.bridge import Bridge
 from cluster.broker.context import Body, Context, Request
 from cluster.errors import NotController, UnknownServerError
@@ -245,5 +247,40 @@ def test_what_waits_at_the_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> Non
         await begun.wait()
         await bridge.stop()
         assert await answers.get() == (1, None)
+
+    play(monkeypatch, handle, script)
+
+
+def test_large_requests_are_spared_the_collector_one_at_a_time_and_not_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without it a search among hundreds of thousands of objects stops everything; without an end to it garbage would stay."""
+    monkeypatch.setattr(collector, "_SPARED_SECONDS", 0.0)
+    gates = {number: asyncio.Event() for number in (1, 2, 3)}
+    begun: asyncio.Queue[tuple[int, bool]] = asyncio.Queue()
+
+    async def handle(request: FakeRequest) -> Body:
+        begun.put_nowait((request.number, gc.isenabled()))
+        await gates[request.number].wait()
+        return {"ok": request.number}
+
+    async def script(source: FakeSource, answers: Answers, bridge: Bridge) -> None:
+        source.put(FakeRequest(1, "a", answers))
+        assert await begun.get() == (1, True)
+        source.put(FakeRequest(2, "b", answers, large=True))
+        assert (await begun.get())[0] == 2
+        while not gc.isenabled():
+            await asyncio.sleep(0)
+        gates[1].set()
+        gates[2].set()
+        await answers.get()
+        await answers.get()
+        monkeypatch.setattr(collector, "_SPARED_SECONDS", 60.0)
+        source.put(FakeRequest(3, "c", answers, large=True))
+        assert await begun.get() == (3, False)
+        gates[3].set()
+        assert await answers.get() == (3, {"ok": 3})
+        await asyncio.sleep(0)
+        assert gc.isenabled()
 
     play(monkeypatch, handle, script)

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from cluster.broker.collector import spared
 from cluster.broker.context import Body, Context, Request
 from cluster.broker.handlers import HANDLERS, WAITING_APIS
 from cluster.errors import KafkaProtocolError, UnknownServerError
@@ -128,9 +129,10 @@ class Bridge:
             request.close()
             return
         try:
-            if request.large:
-                await asyncio.to_thread(lambda: request.body)
-            await _respond(request, await handler.handle(self._context, request))
+            with spared(request.large):
+                if request.large:
+                    await asyncio.to_thread(lambda: request.body)
+                await _respond(request, await handler.handle(self._context, request))
             return
         except asyncio.CancelledError:
             request.close()

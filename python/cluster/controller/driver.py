@@ -458,7 +458,7 @@ class Controller:
             topic = TopicInfo(plan.name, new_topic_id(), plan.assignment, {}, plan.config)
             self._refuse_without_room(topic, self._own(topic.assignment), room)
         except KafkaProtocolError as error:
-            return error
+            return error.with_traceback(None)
         names.add(plan.name)
         return topic
 
@@ -519,7 +519,8 @@ class Controller:
             except (ConnectionLoss, OperationTimeoutError, SessionExpiredError):
                 raise
             except KafkaProtocolError as error:
-                outcomes.append(error)
+                # Without the frames it came through, which have the outcomes in them.
+                outcomes.append(error.with_traceback(None))
             except Exception as error:
                 log.exception("a command failed")
                 outcomes.append(UnknownServerError(str(error)))
