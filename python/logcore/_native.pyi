@@ -332,13 +332,17 @@ class Request:
     def principal(self) -> str:
         """The name of the client's KafkaPrincipal."""
     @property
+    def large(self) -> bool:
+        """Whether it takes long to make `body`: then a thread should be the first to ask for it."""
+    @property
     def body(self) -> dict[str, Any]:
         """The decoded request; the same dict at each access."""
     @property
     def answered(self) -> bool:
         """Whether `respond` or `close` was called."""
-    def respond(self, body: dict[str, Any]) -> None:
+    def respond(self, body: dict[str, Any], apart: bool = False) -> None:
         """Sends the response; raises ProtocolError when it does not fit the API's schema, and may then be called again.
+        In a thread `apart` lets others have the interpreter while a long one is encoded.
 
         The connection is not read for the `throttle_time_ms` in it. A second answer is ignored, and so is one to a peer
         that is gone.
@@ -391,8 +395,8 @@ class Server:
     @property
     def wake_fd(self) -> int:
         """A file descriptor that is readable while requests or log lines wait; for `loop.add_reader`."""
-    def take_requests(self) -> list[Request]:
-        """The requests that wait, oldest first, a few hundred at most. Makes `wake_fd` unreadable if none remain."""
+    def take_requests(self, max: int) -> list[Request]:
+        """The requests that wait, oldest first, at most `max` and a few hundred. Makes `wake_fd` unreadable if none remain."""
     def take_log_lines(self) -> list[tuple[int, str, dict[str, str]]]:
         """Level (of `logging`), text and fields (`connection`, `client_id`, `topic` …) of what happened since the last call."""
     def create_partition(

@@ -2,7 +2,8 @@
 //!
 //! A message is a dict with a key for each field of its schema; arrays are lists, uuids 16 bytes, null is `None`.
 //! [`value_to_py`] and [`py_to_value`] are what the other rooms' bindings use for messages they hold as values.
-//! Everything here runs under the GIL in the caller's thread; the conversions are too short to be worth releasing it.
+//! Everything here runs under the GIL in the caller's thread. Of a long array the conversion lets others have it from time to
+//! time, which helps when the caller's is not the event loop's thread.
 
 use bytes::Bytes;
 use logcore_protocol::{
@@ -241,6 +242,16 @@ fn encode<'py>(
     Ok(PyBytes::new(message.py(), &out))
 }
 
+/// So many elements of an array are converted before others may have the GIL.
+const GIL_ELEMENTS: usize = 256;
+
+/// Lets others have the GIL after some elements of an array.
+fn take_turns(py: Python<'_>, index: usize) {
+    if index % GIL_ELEMENTS == GIL_ELEMENTS - 1 {
+        py.detach(|| ());
+    }
+}
+
 /// The value as Python objects: dicts, lists, `bytes`, `str`, `int`, `float`, `bool`, `None`.
 pub(crate) fn value_to_py<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
     to_object(py, keys(py), value)
@@ -303,7 +314,11 @@ fn to_object<'py>(
         Value::Array(values) => {
             let items: Vec<_> = values
                 .iter()
-                .map(|value| to_object(py, keys, value))
+                .enumerate()
+                .map(|(index, value)| {
+                    take_turns(py, index);
+                    to_object(py, keys, value)
+                })
                 .collect::<PyResult<_>>()?;
             PyList::new(py, items)?.into_any()
         }
@@ -473,6 +488,7 @@ fn array(
     object: &Bound<'_, PyAny>,
 ) -> Result<Vec<Value>, Fault> {
     let convert = |(index, item): (usize, Bound<'_, PyAny>)| {
+        take_turns(item.py(), index);
         from_object(keys, element, &item).map_err(|fault| fault.below(format!("[{index}]")))
     };
     if let Ok(list) = object.cast::<PyList>() {

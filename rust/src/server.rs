@@ -216,9 +216,9 @@ impl PyServer {
         self.0.wake_fd()
     }
 
-    fn take_requests(&self) -> Vec<PyRequest> {
+    fn take_requests(&self, max: usize) -> Vec<PyRequest> {
         self.0
-            .take_requests()
+            .take_requests(max)
             .into_iter()
             .map(PyRequest::new)
             .collect()
@@ -413,12 +413,14 @@ struct PyRequest {
     /// Goes before the request, which has its memory.
     body: PyOnceLock<Py<PyAny>>,
     request: Mutex<ControlRequest>,
+    large: bool,
 }
 
 impl PyRequest {
     fn new(request: ControlRequest) -> Self {
         Self {
             body: PyOnceLock::new(),
+            large: request.is_large(),
             request: Mutex::new(request),
         }
     }
@@ -473,6 +475,11 @@ impl PyRequest {
     }
 
     #[getter]
+    fn large(&self) -> bool {
+        self.large
+    }
+
+    #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let convert = || {
             // The lock is not held while Python allocates.
@@ -482,13 +489,16 @@ impl PyRequest {
         Ok(self.body.get_or_try_init(py, convert)?.bind(py).clone())
     }
 
-    fn respond(&self, body: &Bound<'_, PyAny>) -> PyResult<()> {
+    #[pyo3(signature = (body, apart = false))]
+    fn respond(&self, py: Python<'_>, body: &Bound<'_, PyAny>, apart: bool) -> PyResult<()> {
         let (key, version) = {
             let request = self.request.lock();
             (request.header.api_key, request.header.api_version)
         };
         let message = py_to_value(api_schema(key, Direction::Response)?, version, body)?;
-        let responded = self.request.lock().respond(&message);
+        // The message is gone before the GIL is there again: it may have very many parts.
+        let respond = move || self.request.lock().respond(&message);
+        let responded = if apart { py.detach(respond) } else { respond() };
         responded.map_err(protocol_error)
     }
 

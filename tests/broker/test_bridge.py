@@ -7,6 +7,7 @@ be let in whole, or a mistake in one handler would take others down with it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from cluster.broker import bridge as bridge_module
+from cluster.broker import collector
 from cluster.broker.bridge import Bridge
 from cluster.broker.context import Body, Context, Request
 from cluster.errors import NotController, UnknownServerError
@@ -34,8 +36,9 @@ class FakeRequest:
     client_host: str = "127.0.0.1"
     listener: str = "PLAINTEXT"
     body: dict[str, Any] = field(default_factory=dict)
+    large: bool = False
 
-    def respond(self, body: Body) -> None:
+    def respond(self, body: Body, apart: bool = False) -> None:
         if "unfit" in body:
             raise ValueError("no such field")
         self.answers.put_nowait((self.number, body))
@@ -53,9 +56,11 @@ class FakeSource:
         self.requests += requests
         os.write(self._write_end, b"x")
 
-    def take_requests(self) -> list[Request]:
+    def take_requests(self, max: int) -> list[Request]:
         os.read(self.wake_fd, 100)
-        taken, self.requests = self.requests, []
+        taken, self.requests = self.requests[:max], self.requests[max:]
+        if self.requests:
+            os.write(self._write_end, b"x")
         return taken
 
     def take_log_lines(self) -> list[tuple[int, str, dict[str, str]]]:
@@ -179,6 +184,32 @@ def test_no_more_is_taken_while_as_many_handlers_work_as_there_may_be(
     play(monkeypatch, handle, script)
 
 
+def test_of_a_crowd_that_comes_at_once_no_more_is_taken_than_there_may_be_handlers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = asyncio.Event()
+    begun: list[int] = []
+    full = asyncio.Event()
+
+    async def handle(request: FakeRequest) -> Body:
+        begun.append(request.number)
+        if len(begun) == HANDLERS_MAX:
+            full.set()
+        await gate.wait()
+        return {"ok": request.number}
+
+    async def script(source: FakeSource, answers: Answers, bridge: Bridge) -> None:
+        crowd = [FakeRequest(number, str(number), answers) for number in range(5)]
+        source.put(*crowd)
+        await full.wait()
+        assert source.requests == crowd[HANDLERS_MAX:]
+        assert begun == [0, 1]
+        gate.set()
+        assert [(await answers.get())[0] for _ in crowd] == [0, 1, 2, 3, 4]
+
+    play(monkeypatch, handle, script)
+
+
 @pytest.mark.parametrize("key", [JOIN, METADATA])
 def test_who_waits_for_others_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch, key: int) -> None:
     """Else a group with as many members as there may be handlers would wait for its last one for ever; and while clients
@@ -216,5 +247,40 @@ def test_what_waits_at_the_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> Non
         await begun.wait()
         await bridge.stop()
         assert await answers.get() == (1, None)
+
+    play(monkeypatch, handle, script)
+
+
+def test_large_requests_are_spared_the_collector_one_at_a_time_and_not_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without it a search among hundreds of thousands of objects stops everything; without an end to it garbage would stay."""
+    monkeypatch.setattr(collector, "_SPARED_SECONDS", 0.0)
+    gates = {number: asyncio.Event() for number in (1, 2, 3)}
+    begun: asyncio.Queue[tuple[int, bool]] = asyncio.Queue()
+
+    async def handle(request: FakeRequest) -> Body:
+        begun.put_nowait((request.number, gc.isenabled()))
+        await gates[request.number].wait()
+        return {"ok": request.number}
+
+    async def script(source: FakeSource, answers: Answers, bridge: Bridge) -> None:
+        source.put(FakeRequest(1, "a", answers))
+        assert await begun.get() == (1, True)
+        source.put(FakeRequest(2, "b", answers, large=True))
+        assert (await begun.get())[0] == 2
+        while not gc.isenabled():
+            await asyncio.sleep(0)
+        gates[1].set()
+        gates[2].set()
+        await answers.get()
+        await answers.get()
+        monkeypatch.setattr(collector, "_SPARED_SECONDS", 60.0)
+        source.put(FakeRequest(3, "c", answers, large=True))
+        assert await begun.get() == (3, False)
+        gates[3].set()
+        assert await answers.get() == (3, {"ok": 3})
+        await asyncio.sleep(0)
+        assert gc.isenabled()
 
     play(monkeypatch, handle, script)

@@ -112,6 +112,31 @@ def test_topics_groups_and_offsets_outlive_a_restart(tmp_path: Path) -> None:
     asyncio.run(second(asyncio.run(first())))
 
 
+def test_an_offset_may_be_kept_for_longer_than_time_is_counted(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
+            assert await create(wire, "t", 3) == "ok"
+            await wire.ask("FindCoordinator", 2, key="g", key_type=0)
+            for version, retention in ((2, 2**63 - 1), (4, 2**62), (3, -(2**63))):
+                partitions = [{"partition_index": version - 2, "committed_offset": version}]
+                topics = [{"name": "t", "partitions": partitions}]
+                answer = await wire.ask(
+                    "OffsetCommit", version, group_id="g", retention_time_ms=retention, topics=topics
+                )
+                assert answer["topics"][0]["partitions"][0]["error_code"] == 0
+        async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
+            await wire.ask("FindCoordinator", 2, key="g", key_type=0)
+            asked = [{"name": "t", "partition_indexes": [0, 2]}]
+            code = 14
+            while code == 14:
+                fetched = await wire.ask("OffsetFetch", 5, group_id="g", topics=asked)
+                code = fetched["error_code"]
+            kept = [item["committed_offset"] for item in fetched["topics"][0]["partitions"]]
+            assert kept == [2, 4]
+
+    asyncio.run(run())
+
+
 def test_a_deleted_topic_is_gone_from_disk_and_from_the_coordinator(tmp_path: Path) -> None:
     async def run() -> None:
         async with (

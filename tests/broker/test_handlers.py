@@ -72,9 +72,10 @@ class FakeRequest:
     principal: str = "ANONYMOUS"
     client_host: str = "127.0.0.1"
     listener: str = "PLAINTEXT"
+    large: bool = False
     answers: list[dict[str, Any]] = field(default_factory=list)
 
-    def respond(self, body: dict[str, Any]) -> None:
+    def respond(self, body: dict[str, Any], apart: bool = False) -> None:
         self.answers.append(body)
 
     def close(self) -> None:

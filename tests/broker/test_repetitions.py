@@ -119,17 +119,18 @@ def test_the_producers_of_a_partition_are_looked_up_once() -> None:
 
     context = SimpleNamespace(
         has_partition=lambda topic, partition: topic == "t" and partition < 2,
-        metadata=SimpleNamespace(names=lambda: ["t"]),
+        metadata=SimpleNamespace(topic={"t": "a topic"}.get),
         logs=SimpleNamespace(describe_producers=describe_producers),
     )
     topics = [
         {"name": "t", "partition_indexes": [0, 2, *[0] * 5000, 1]},
         {"name": "t", "partition_indexes": [0]},
         {"name": "u", "partition_indexes": [0, 0]},
+        {"name": "no name", "partition_indexes": [0]},
     ]
     answer = handled(context, 61, 0, topics=topics)
     assert asked == [("t", 0), ("t", 1)]
-    first, second, nobodys = (topic["partitions"] for topic in answer["topics"])
+    first, second, nobodys, unnamed = (topic["partitions"] for topic in answer["topics"])
     assert [entry["partition_index"] for entry in first] == topics[0]["partition_indexes"]
     said = [entry for entry in first if entry["active_producers"]]
     # The first of each, and a mebibyte over again.
@@ -137,7 +138,8 @@ def test_the_producers_of_a_partition_are_looked_up_once() -> None:
     assert (first[-1]["error_code"], len(first[-1]["active_producers"])) == (0, 500)
     assert (first[-2]["error_code"], second[0]["error_code"]) == (INVALID_REQUEST, INVALID_REQUEST)
     assert "again and again" in second[0]["error_message"]
-    assert [entry["error_code"] for entry in (first[1], *nobodys)] == [3, 3, 3]
+    assert [entry["error_code"] for entry in (first[1], *nobodys, *unnamed)] == [3, 3, 3, 17]
+    assert "other than" in unnamed[0]["error_message"]
     assert len(encode_response(61, 0, answer)) < 2 * REPEATED_MAX
 
 

@@ -497,7 +497,9 @@ def test_an_infinite_quota_is_stored_the_same(both: tuple[str, str]) -> None:
 
 def test_producers_of_what_there_is_not_are_described_the_same(both: tuple[str, str]) -> None:
     """But for the words, which are our own."""
-    topics = [{"name": "t", "partition_indexes": [0, 7]}, {"name": "unknown", "partition_indexes": [0]}]
+    names = ("unknown", "no name", "", ".", "n" * 250)
+    topics = [{"name": "t", "partition_indexes": [0, 7]}]
+    topics += [{"name": name, "partition_indexes": [0]} for name in names]
     theirs, ours = ask_each(both, "DescribeProducers", 0, topics=topics)
     for answer in (theirs, ours):
         for topic in answer["topics"]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from cluster.controller.names import validate_topic_name
+from cluster.controller.names import TopicNames, validate_topic_name
 from cluster.controller.topics import NewPartitions, NewTopic, TopicDefaults, plan_partitions, plan_topic
 from cluster.errors import (
     InvalidConfig,
@@ -36,7 +36,7 @@ DEFAULTS = TopicDefaults(3, 1, check)
 
 
 def plan(new: NewTopic) -> dict[int, Replicas]:
-    return plan_topic(new, BROKERS, ["there", "a.b"], DEFAULTS, 0, 0).assignment
+    return plan_topic(new, BROKERS, TopicNames(["there", "a.b"]), DEFAULTS, 0, 0).assignment
 
 
 def test_defaults_are_the_brokers() -> None:

@@ -4,6 +4,7 @@ A block is some commands, `----`, and the expected output up to an empty line. `
 environment writes the real output into the file, to be read as a diff. Commands:
 
     at MS                              the time; everything due until then happens
+    stall MS                           the coordinator stood still for so long
     join WHO [group=g] [member=] [instance=] [protocols=range:a,roundrobin:b] [session=10000]
          [rebalance=60000] [version=4] [type=consumer]
     sync WHO generation=N member=M [instance=] [to=M:assignment,...]
@@ -115,6 +116,12 @@ class Player:
             self.now = max(self.now, deadline)
             self.show(self.machine.advance(self.now))
         self.now = target
+
+    def do_stall(self, names: list[str], options: dict[str, str]) -> None:
+        stalled = int(names[0])
+        self.now += stalled
+        self.machine.postpone(stalled)
+        self.show(self.machine.advance(self.now))
 
     def do_join(self, names: list[str], options: dict[str, str]) -> None:
         version = int(options.get("version", "4"))

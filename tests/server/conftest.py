@@ -43,14 +43,14 @@ class Running:
         taken: list[Request] = []
         while len(taken) < count:
             self.wait()
-            taken += self.server.take_requests()
+            taken += self.server.take_requests(100)
         return taken
 
     def wait_for_line(self, part: str) -> str:
         """Waits for a log line that has `part` in it."""
         while True:
             self.wait()
-            self.server.take_requests()
+            self.server.take_requests(100)
             for _, line, _ in self.server.take_log_lines():
                 if part in line:
                     return line

@@ -95,7 +95,7 @@ def test_asyncio_is_woken(running: Running) -> None:
         with running.client() as client:
             client.send(wire.METADATA, 9, METADATA_REQUEST)
             await asyncio.wait_for(woken.wait(), wire.PATIENCE)
-            (request,) = running.server.take_requests()
+            (request,) = running.server.take_requests(1)
             request.respond(METADATA_RESPONSE)
             await loop.run_in_executor(None, client.receive, wire.METADATA, 9)
         loop.remove_reader(running.server.wake_fd)
@@ -214,7 +214,7 @@ def test_lines_tell_machines_whom_they_are_about(running: Running) -> None:
     told: dict[str, dict[str, str]] = {}
     while len(told) < 2:
         running.wait()
-        running.server.take_requests()
+        running.server.take_requests(100)
         for _, line, fields in running.server.take_log_lines():
             told["produce" if line.startswith("Produce") else "connection"] = fields
             assert fields.get("connection", "") in line

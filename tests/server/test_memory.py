@@ -84,7 +84,7 @@ class Taker:
                 ends = [self.server.wake_fd, client.socket]
                 readable, _, _ = select.select(ends, [], [], wire.PATIENCE)
                 assert readable, "the request is neither taken nor refused"
-                for request in self.server.take_requests():
+                for request in self.server.take_requests(1):
                     return request
                 # Other lines tell of requests that were taken and dropped; each is said once a minute.
                 lines = [line for _, line, _ in self.server.take_log_lines()]

@@ -13,15 +13,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from cluster.broker.context import Context, Request
+from cluster.broker.collector import spared
+from cluster.broker.context import Body, Context, Request
 from cluster.broker.handlers import HANDLERS, WAITING_APIS
 from cluster.errors import KafkaProtocolError, UnknownServerError
 
 log = logging.getLogger(__name__)
+
+_LARGE = 5000
+"""An answer of so many parts takes some milliseconds to encode."""
 
 
 class Source(Protocol):
@@ -31,8 +35,8 @@ class Source(Protocol):
     def wake_fd(self) -> int:
         """Readable while something waits."""
 
-    def take_requests(self) -> Sequence[Request]:
-        """What waits."""
+    def take_requests(self, max: int) -> Sequence[Request]:
+        """What waits, at most `max`."""
 
     def take_log_lines(self) -> Sequence[tuple[int, str, Mapping[str, str]]]:
         """What the data plane has to say, and its fields."""
@@ -66,7 +70,8 @@ class Bridge:
         self._flush_log()
 
     def _wake(self) -> None:
-        for request in self._source.take_requests():
+        # Those that were taken are at work before this is called again: their tasks begin before the descriptor is looked at.
+        for request in self._source.take_requests(self._handlers_max - self._at_work):
             waiting = self._waiting.get(request.connection_id)
             if waiting is not None:
                 waiting.append(request)
@@ -124,7 +129,10 @@ class Bridge:
             request.close()
             return
         try:
-            request.respond(await handler.handle(self._context, request))
+            with spared(request.large):
+                if request.large:
+                    await asyncio.to_thread(lambda: request.body)
+                await _respond(request, await handler.handle(self._context, request))
             return
         except asyncio.CancelledError:
             request.close()
@@ -140,12 +148,35 @@ class Bridge:
             )
             code = UnknownServerError.code
         try:
-            request.respond(handler.failure(request, code))
+            await _respond(request, handler.failure(request, code))
         except Exception:
             log.exception(
                 "no answer fits the request that failed; its connection is closed", extra=_fields(request)
             )
             request.close()
+
+
+async def _respond(request: Request, body: Body) -> None:
+    """Sends the answer; one of many parts is made in a thread, so that nobody waits for it."""
+    if _parts(body, _LARGE) < _LARGE:
+        request.respond(body)
+    else:
+        await asyncio.to_thread(request.respond, body, apart=True)
+
+
+def _parts(said: object, most: int) -> int:
+    """How many parts an answer has, counted up to `most`."""
+    inner: Iterable[object] = ()
+    if isinstance(said, dict):
+        inner = said.values()
+    elif isinstance(said, list):
+        inner = said
+    count = 1
+    for part in inner:
+        if count >= most:
+            break
+        count += _parts(part, most - count)
+    return count
 
 
 def _fields(request: Request) -> dict[str, str]:

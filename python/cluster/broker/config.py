@@ -9,6 +9,7 @@ on, is a warning.
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from cluster.properties import parse_properties
 __all__ = ["BrokerConfig", "ConfigError"]
 
 _ALIASES = {"node.id": "broker.id"}
+_REQUEST_BYTES = 256 * 1024 * 1024
 _WILDCARDS = ("", "0.0.0.0", "::")
 
 
@@ -100,6 +102,14 @@ class BrokerConfig:
         """Host and port of `metrics.listener`; None when there is none."""
         text = self.text("metrics.listener")
         return _http_address("metrics.listener", text) if text else None
+
+    @property
+    def request_bytes(self) -> int:
+        """What all large requests may have of memory; the data plane has the same rule."""
+        own = self.number("queued.max.request.bytes")
+        if "queued.max.request.bytes" in self.given:
+            return own if own > 0 else sys.maxsize
+        return max(_REQUEST_BYTES, 2 * self.number("socket.request.max.bytes"))
 
     @property
     def inter_broker_listener(self) -> str:

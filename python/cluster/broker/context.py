@@ -51,11 +51,15 @@ class Request(Protocol):
         """The listener it came in on."""
 
     @property
+    def large(self) -> bool:
+        """Whether a thread should be the first to ask for `body`."""
+
+    @property
     def body(self) -> Body:
         """The decoded request."""
 
-    def respond(self, body: Body) -> None:
-        """Sends the answer."""
+    def respond(self, body: Body, apart: bool = False) -> None:
+        """Sends the answer; `apart` in a thread."""
 
     def close(self) -> None:
         """Closes the connection without an answer."""

@@ -6,7 +6,7 @@ it all happen, with `_actions.py` and `zookeeper.py` for the doing. Only the bro
 """
 
 from cluster.controller import znodes
-from cluster.controller.driver import Controller, outcome_of
+from cluster.controller.driver import Controller, Outcomes, outcome_of
 from cluster.controller.metadata import MetadataCache
 from cluster.controller.topics import NewPartitions, NewTopic, TopicDefaults
 from cluster.controller.zookeeper import ZooKeeper
@@ -16,6 +16,7 @@ __all__ = [
     "MetadataCache",
     "NewPartitions",
     "NewTopic",
+    "Outcomes",
     "TopicDefaults",
     "ZooKeeper",
     "outcome_of",

@@ -17,11 +17,13 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from cluster.controller import znodes
 from cluster.controller._actions import Executor, Logs
 from cluster.controller.metadata import MetadataCache
+from cluster.controller.names import TopicNames
 from cluster.controller.state import Action, ControllerState
 from cluster.controller.topics import (
     NewPartitions,
@@ -43,6 +45,7 @@ from cluster.errors import (
     UnknownTopicOrPartition,
 )
 from cluster.model import BrokerId, BrokerInfo, ControllerEpoch, Replicas, TopicInfo, new_topic_id
+from cluster.pace import Pace, thought
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +64,8 @@ _READS_AT_ONCE = 256
 memory.
 """
 
+_CREATED_AT_ONCE = 256
+"""How many topics are written and opened at the same time: as many hide the round trips."""
 
 Permit = Callable[[int], None]
 """Called with the number of partitions before they are created or deleted; raises when they must not be."""
@@ -68,6 +73,10 @@ Permit = Callable[[int], None]
 
 def _permitted(_partitions: int) -> None:
     """The broker's own changes have no quota."""
+
+
+Outcomes = list[KafkaProtocolError | None]
+"""What became of each item of a command, in their order: nothing, or the reason why it could not be."""
 
 
 class Controller:
@@ -128,8 +137,10 @@ class Controller:
     # ---- the one task ----
 
     async def _run(self) -> None:
+        pace = Pace()
         while True:
             work = await self._work.get()
+            await pace.step()
             try:
                 await work()
             except asyncio.CancelledError:
@@ -386,18 +397,40 @@ class Controller:
         self, news: Sequence[NewTopic], validate_only: bool, permit: Permit
     ) -> list[TopicInfo | KafkaProtocolError]:
         self._require_active()
-        names = set(self._state.topics)
+        planned = await self._plan_topics(news)
+        if validate_only:
+            return planned
+        # The office may have been lost between two turns; nothing else changes topics meanwhile.
+        self._require_active()
+        return await self._create_each(planned, permit)
+
+    async def _plan_topics(self, news: Sequence[NewTopic]) -> list[TopicInfo | KafkaProtocolError]:
+        names = TopicNames(self._state.topics)
         room = self._logs.partition_room()
         planned: list[TopicInfo | KafkaProtocolError] = []
+        pace = Pace()
         for new in news:
-            topic = self._plan(new, names, room)
+            parts = new.partitions + len(new.assignment) + len(new.config)
+            topic = await thought(parts, partial(self._plan, new, names, room))
             if isinstance(topic, TopicInfo):
                 room -= self._own(topic.assignment)
             planned.append(topic)
-        if validate_only:
-            return planned
-        # Topics have nothing to do with each other: their writes and openings need not wait for one another.
-        return await asyncio.gather(*(self._create(topic) for topic in _permit_each(planned, permit)))
+            await pace.step()
+        return planned
+
+    async def _create_each(
+        self, planned: Sequence[TopicInfo | KafkaProtocolError], permit: Permit
+    ) -> list[TopicInfo | KafkaProtocolError]:
+        """Creates what was planned. Topics have nothing to do with each other: their writes and openings need not wait
+        for one another.
+        """
+        made: list[TopicInfo | KafkaProtocolError] = []
+        pace = Pace()
+        for start in range(0, len(planned), _CREATED_AT_ONCE):
+            permitted = _permit_each(planned[start : start + _CREATED_AT_ONCE], permit)
+            made += await asyncio.gather(*(self._create(topic) for topic in permitted))
+            await pace.step()
+        return made
 
     def _own(self, assignment: Mapping[int, Replicas]) -> int:
         """How many partitions have a replica, and so a log, on this broker."""
@@ -417,7 +450,7 @@ class Controller:
                 f"leaves room for {room}; raise it (ulimit -n), or ask for fewer partitions."
             )
 
-    def _plan(self, new: NewTopic, names: set[str], room: int) -> TopicInfo | KafkaProtocolError:
+    def _plan(self, new: NewTopic, names: TopicNames, room: int) -> TopicInfo | KafkaProtocolError:
         brokers = self._assignable()
         start, shift = (random.randrange(max(1, len(brokers))) for _ in range(2))
         try:
@@ -425,7 +458,7 @@ class Controller:
             topic = TopicInfo(plan.name, new_topic_id(), plan.assignment, {}, plan.config)
             self._refuse_without_room(topic, self._own(topic.assignment), room)
         except KafkaProtocolError as error:
-            return error
+            return error.with_traceback(None)
         names.add(plan.name)
         return topic
 
@@ -459,22 +492,50 @@ class Controller:
             await self._zk.transaction([self._executor.guard, SetData(path, config), create])
 
     async def create_partitions(
-        self, new: NewPartitions, validate_only: bool = False, permit: Permit = _permitted
+        self,
+        news: Sequence[NewPartitions],
+        outcomes: Outcomes,
+        validate_only: bool = False,
+        permit: Permit = _permitted,
     ) -> None:
-        """Adds partitions to a topic, or only checks it; they are published on return."""
-        await self._command(lambda: self._create_partitions(new, validate_only, permit))
+        """Adds partitions to topics, or only checks it; those of a topic are published when its outcome is known."""
+
+        async def create(new: NewPartitions) -> None:
+            await self._create_partitions(new, validate_only, permit)
+
+        await self._command(lambda: self._each(news, create, outcomes))
+
+    async def _each(
+        self, items: Sequence[T], work: Callable[[T], Awaitable[None]], outcomes: Outcomes
+    ) -> None:
+        """Does each item by itself: one that fails does not keep the others from it, but for a coordinator that is away."""
+        from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
+
+        pace = Pace()
+        for item in items:
+            try:
+                await work(item)
+                outcomes.append(None)
+            except (ConnectionLoss, OperationTimeoutError, SessionExpiredError):
+                raise
+            except KafkaProtocolError as error:
+                # Without the frames it came through, which have the outcomes in them.
+                outcomes.append(error.with_traceback(None))
+            except Exception as error:
+                log.exception("a command failed")
+                outcomes.append(UnknownServerError(str(error)))
+            await pace.step()
 
     async def _create_partitions(self, new: NewPartitions, validate_only: bool, permit: Permit) -> None:
         self._require_active()
         topic = self._state.topics.get(new.name)
         if topic is None:
             raise UnknownTopicOrPartition(f"The topic '{new.name}' does not exist.")
-        added = plan_partitions(new, topic, self._assignable())
-        grown = replace(topic, assignment=topic.assignment | added)
-        self._refuse_without_room(grown, self._own(added), self._logs.partition_room())
+        grown = await thought(new.count, partial(self._grown, new, topic))
+        self._require_active()
         if validate_only:
             return
-        permit(len(added))
+        permit(len(grown.assignment) - len(topic.assignment))
         await self._zk.set(znodes.topic_path(new.name), znodes.encode_topic(topic.id, grown.assignment))
         await self._carry_out(
             self._state.topic_loaded(
@@ -482,9 +543,20 @@ class Controller:
             )
         )
 
-    async def delete_topic(self, name: str, permit: Permit = _permitted) -> None:
-        """Deletes a topic with its records; returns when its logs are out of the way and its znodes gone."""
-        await self._command(lambda: self._delete_topic(name, permit))
+    def _grown(self, new: NewPartitions, topic: TopicInfo) -> TopicInfo:
+        """The topic with the partitions that are to be added."""
+        added = plan_partitions(new, topic, self._assignable())
+        grown = replace(topic, assignment=topic.assignment | added)
+        self._refuse_without_room(grown, self._own(added), self._logs.partition_room())
+        return grown
+
+    async def delete_topics(
+        self, names: Sequence[str], outcomes: Outcomes, permit: Permit = _permitted
+    ) -> None:
+        """Deletes topics with their records; the logs of one are out of the way and its znodes gone when its outcome is
+        known.
+        """
+        await self._command(lambda: self._each(names, partial(self._delete_topic, permit=permit), outcomes))
 
     async def _delete_topic(self, name: str, permit: Permit) -> None:
         from kazoo.exceptions import NodeExistsError

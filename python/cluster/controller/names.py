@@ -42,9 +42,27 @@ def is_internal(name: str) -> bool:
     return name in INTERNAL_TOPICS
 
 
-def colliding_topic(name: str, others: Iterable[str]) -> str | None:
-    """A topic whose metrics would have the same name: a dot and an underscore are the same there."""
-    if "." not in name and "_" not in name:
-        return None
-    folded = name.replace(".", "_")
-    return next((other for other in others if other != name and other.replace(".", "_") == folded), None)
+class TopicNames:
+    """Names that are taken, and what their metrics are called: a dot and an underscore are the same there."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names: set[str] = set()
+        self._folded: dict[str, str] = {}
+        for name in names:
+            self.add(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def add(self, name: str) -> None:
+        """Takes a name."""
+        self._names.add(name)
+        self._folded.setdefault(_folded(name), name)
+
+    def colliding(self, name: str) -> str | None:
+        """The topic whose metrics have the name that those of a new topic would have."""
+        return self._folded.get(_folded(name))
+
+
+def _folded(name: str) -> str:
+    return name.replace(".", "_")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster.controller.assignment import assign_replicas, validate_assignment
-from cluster.controller.names import colliding_topic, validate_topic_name
+from cluster.controller.names import TopicNames, validate_topic_name
 from cluster.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -77,7 +77,7 @@ class TopicPlan:
 def plan_topic(
     new: NewTopic,
     brokers: Sequence[BrokerInfo],
-    names: Iterable[str],
+    names: TopicNames,
     defaults: TopicDefaults,
     start: int,
     shift: int,
@@ -85,8 +85,7 @@ def plan_topic(
     """Checks a new topic against the existing `names` and assigns its replicas; raises the
     KafkaProtocolError.
     """
-    existing = set(names)
-    if new.name in existing:
+    if new.name in names:
         raise TopicAlreadyExists(f"Topic '{new.name}' already exists.")
     nulls = [name for name, value in new.config.items() if value is None]
     if nulls:
@@ -98,7 +97,7 @@ def plan_topic(
         )
     assignment = _assignment(new, brokers, defaults, start, shift)
     validate_topic_name(new.name)
-    other = colliding_topic(new.name, existing)
+    other = names.colliding(new.name)
     if other is not None:
         raise InvalidTopicException(f"Topic '{new.name}' collides with existing topics: {other}")
     validate_assignment(assignment)

@@ -24,7 +24,7 @@ from cluster.errors import (
     UnknownMemberId,
 )
 from cluster.groups._core import Core
-from cluster.groups.group import CONSUMER_PROTOCOL, Group, GroupState, Member, Token
+from cluster.groups.group import CONSUMER_PROTOCOL, Group, GroupState, Member, Token, size_of
 from cluster.groups.messages import (
     Action,
     Join,
@@ -40,6 +40,9 @@ from cluster.groups.messages import (
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """A new member cannot send heartbeats yet; one that is gone would otherwise wait in the group for ever."""
+
+_LITTLE_BYTES = 16 * 1024
+"""A consumer that reads hundreds of topics brings less."""
 
 Subscription = Callable[[bytes], frozenset[str] | None]
 """Reads the topics out of a consumer's subscription; None when it cannot be read."""
@@ -65,6 +68,9 @@ class Membership(Core):
         if not limits.session_timeout_min_ms <= request.session_timeout_ms <= limits.session_timeout_max_ms:
             self._respond(token, JoinResult(InvalidSessionTimeout.code, request.member))
             return
+        if not self.has_memory(request):
+            self._respond(token, JoinResult(CoordinatorNotAvailable.code, request.member))
+            return
         group = self.groups.get(request.group)
         if group is None:
             if request.member:
@@ -82,6 +88,20 @@ class Membership(Core):
             self._join_pending(group, token, request, now)
         else:
             self._join_again(group, token, request, now)
+
+    def has_memory(self, request: Join) -> bool:
+        """Whether the member's metadata may be kept beside what all others have. Kafka knows no such bound; here members
+        whose clients are gone, and who stay until their timeouts as there, would fill the memory. Those that bring little
+        are never refused.
+        """
+        group = self.groups.get(request.group)
+        member = group.members.get(request.member) if group is not None else None
+        before = member.metadata_bytes if member is not None else 0
+        size = size_of(request.protocols)
+        if size <= max(before, _LITTLE_BYTES):
+            return True
+        kept = sum(group.metadata_bytes() for group in self.groups.values())
+        return kept - before + size <= self.limits.subscriptions_bytes_max
 
     def _has_room(self, group: Group, member_id: str) -> bool:
         if group.state is GroupState.EMPTY:

@@ -74,6 +74,14 @@ _GROUP_ERRORS = _COMMIT_ERRORS | {
     InvalidFetchSize.code: UnknownServerError.code,
 }
 
+_LATE_MS = 200
+"""A timer that is later was held up by something else than a busy moment."""
+
+_WARNED_MS = 60_000
+
+_HEARD_MS = 1000
+"""In that time all is read that came while the loop stood still."""
+
 
 class GroupLog(Protocol):
     """__consumer_offsets, as the coordinator needs it."""
@@ -115,6 +123,7 @@ class GroupCoordinator:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._expiry: asyncio.TimerHandle | None = None
+        self._warn_after = 0
         self._loading = True
         self._stopped = False
         self._loader: asyncio.Task[None] | None = None
@@ -181,7 +190,22 @@ class GroupCoordinator:
         """JoinGroup."""
         token, future = self._wait()
         self._do(self.machine.join(token, request, self.now()))
-        return cast(JoinResult, await future)
+        result = cast(JoinResult, await future)
+        if result.error == CoordinatorNotAvailable.code and not self.machine.has_memory(request):
+            self._warn_of_memory(request.group)
+        return result
+
+    def _warn_of_memory(self, group: str) -> None:
+        """Says once a minute why members are refused."""
+        now = self.now()
+        if now >= self._warn_after:
+            self._warn_after = now + _WARNED_MS
+            log.warning(
+                "group %s: a member is refused: the metadata of all members would have more than %d bytes, a quarter of "
+                "queued.max.request.bytes; those who are gone stay until their session or rebalance timeouts",
+                group,
+                self.machine.limits.subscriptions_bytes_max,
+            )
 
     async def sync(self, request: Sync) -> SyncResult:
         """SyncGroup."""
@@ -263,7 +287,13 @@ class GroupCoordinator:
         self._timer = asyncio.get_running_loop().call_later(delay, self._due)
 
     def _due(self) -> None:
+        assert self._timer is not None
+        late_ms = int((asyncio.get_running_loop().time() - self._timer.when()) * 1000)
         self._timer = None
+        if late_ms > _LATE_MS:
+            # Heartbeats wait where they came in: hear them first.
+            log.warning("the loop stood still for %d ms; members of groups get that time", late_ms)
+            self.machine.postpone(late_ms + _HEARD_MS)
         self._do(self.machine.advance(self.now()))
 
     def _schedule_expiry(self) -> None:

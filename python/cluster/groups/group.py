@@ -55,6 +55,11 @@ class CommittedOffset:
     expire_ms: int | None = None
 
 
+def size_of(protocols: Protocols) -> int:
+    """The bytes of a member's metadata, for all its assignors."""
+    return sum(len(name) + len(data) for name, data in protocols)
+
+
 @dataclass(slots=True)
 class Member:
     """A member. `deadline` is when it is thrown out unless it is heard of; None while it waits in a
@@ -81,6 +86,11 @@ class Member:
             if name == protocol:
                 return data
         raise KeyError(protocol)
+
+    @property
+    def metadata_bytes(self) -> int:
+        """What the member's metadata take, for all its assignors."""
+        return size_of(self.protocols)
 
     def vote(self, candidates: Iterable[str]) -> str:
         """The first of the member's assignors that everybody can run."""
@@ -184,6 +194,10 @@ class Group:
             return bool(protocol_type) and bool(protocols)
         return self.protocol_type == protocol_type and any(name in self.candidates() for name, _ in protocols)
 
+    def metadata_bytes(self) -> int:
+        """What the members' metadata take."""
+        return sum(member.metadata_bytes for member in self.members.values())
+
     def rebalance_timeout_ms(self) -> int:
         """The longest of the members' rebalance timeouts."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
@@ -214,6 +228,17 @@ class Group:
         self.become(GroupState.COMPLETING if self.members else GroupState.EMPTY, now)
         self.subscribed = subscribed
         self.pending_sync.clear()
+
+    def postpone(self, by_ms: int) -> None:
+        """Moves the deadlines of the group and of its members, as far as they have one."""
+        self.pending = {member_id: deadline + by_ms for member_id, deadline in self.pending.items()}
+        for member in self.members.values():
+            if member.deadline is not None:
+                member.deadline += by_ms
+        if self.join_deadline is not None:
+            self.join_deadline += by_ms
+        if self.sync_deadline is not None:
+            self.sync_deadline += by_ms
 
     def has_offsets(self) -> bool:
         """Whether anything is committed or about to be."""

@@ -36,6 +36,11 @@ class GroupMachine(Membership, Offsets):
                 self._join_due(group, now)
         return self._take()
 
+    def postpone(self, by_ms: int) -> None:
+        """Moves every deadline: the coordinator stood still, so nobody could be heard."""
+        for group in self.groups.values():
+            group.postpone(by_ms)
+
     def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[Overview]:
         """The groups in one of `states` (in any case; none means all); every group is of the classic type."""
         wanted = {state.lower() for state in states}

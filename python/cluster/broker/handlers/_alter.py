@@ -10,6 +10,7 @@ from cluster.broker.dynamic.alteration import BROKER, CLIENT_METRICS, TOPIC, Alt
 from cluster.broker.handlers._own_id import require_own_id
 from cluster.controller.names import validate_topic_name
 from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, UnknownTopicOrPartition
+from cluster.pace import Pace
 
 
 async def alter_each(request: Request, alter: Callable[[Body], Awaitable[None]]) -> Body:
@@ -17,19 +18,21 @@ async def alter_each(request: Request, alter: Callable[[Body], Awaitable[None]])
     twice share what is said of them.
     """
     resources = request.body["resources"]
-    counts = Counter(map(_resource, resources))
+    keys = [_resource(item) for item in resources]
+    counts = Counter(keys)
     responses: dict[tuple[int, str], Body] = {}
-    for item in {_resource(item): item for item in resources}.values():
+    pace = Pace()
+    for key, item in dict(zip(keys, resources, strict=True)).items():
+        await pace.step()
         error: KafkaProtocolError | None = None
         try:
-            if counts[_resource(item)] > 1:
+            if counts[key] > 1:
                 raise InvalidRequest("Each resource must appear at most once.")
             await alter(item)
         except KafkaProtocolError as failed:
             error = failed
-        response = _response(item, error.code if error else NONE, told(error) if error else None)
-        responses[_resource(item)] = response
-    return {"responses": [responses[_resource(item)] for item in resources]}
+        responses[key] = _response(item, error.code if error else NONE, told(error) if error else None)
+    return {"responses": [responses[key] for key in keys]}
 
 
 def _resource(item: Body) -> tuple[int, str]:

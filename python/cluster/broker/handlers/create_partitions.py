@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 
 from cluster.broker.context import Body, Context, Request, mutation_quota
 from cluster.broker.dynamic.mutations import MutationQuota
-from cluster.controller import NewPartitions, outcome_of
+from cluster.controller import NewPartitions, Outcomes, outcome_of
 from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, NotController, RequestTimedOut
+from cluster.pace import Pace
 
 API_KEY = 37
 VERSIONS = (0, 3)
@@ -25,7 +25,7 @@ async def handle(context: Context, request: Request) -> Body:
     counts = Counter(item["name"] for item in asked)
     once = [item for item in asked if counts[item["name"]] == 1]
     quota = mutation_quota(context, request, _STRICT)
-    results = await asyncio.gather(*(_add(context, request, item, quota) for item in once))
+    results = await _add_each(context, request, once, quota)
     double = InvalidRequest("The request has several entries for this topic.")
     return {
         "results": [*results, *(_result(name, double) for name, count in counts.items() if count > 1)],
@@ -33,19 +33,32 @@ async def handle(context: Context, request: Request) -> Body:
     }
 
 
-async def _add(context: Context, request: Request, item: Body, quota: MutationQuota) -> Body:
+async def _add_each(
+    context: Context, request: Request, items: list[Body], quota: MutationQuota
+) -> list[Body]:
     body = request.body
+    news, pace = [], Pace()
+    for item in items:
+        news.append(_new(item))
+        await pace.step()
+    outcomes: Outcomes = []
+    work = context.controller.create_partitions(news, outcomes, body["validate_only"], quota.record)
+    late = await outcome_of(work, body["timeout_ms"])
+    known = iter(outcomes[:])
+    results = []
+    for new in news:
+        error = next(known, late)
+        if body["timeout_ms"] <= 0 and error is None and not body["validate_only"]:
+            error = RequestTimedOut()
+        results.append(_result(new.name, error))
+        await pace.step()
+    return results
+
+
+def _new(item: Body) -> NewPartitions:
     assignments = item["assignments"]
-    new = NewPartitions(
-        item["name"],
-        item["count"],
-        None if assignments is None else [entry["broker_ids"] for entry in assignments],
-    )
-    work = context.controller.create_partitions(new, body["validate_only"], quota.record)
-    error = await outcome_of(work, body["timeout_ms"])
-    if body["timeout_ms"] <= 0 and error is None and not body["validate_only"]:
-        error = RequestTimedOut()
-    return _result(item["name"], error)
+    brokers = None if assignments is None else [entry["broker_ids"] for entry in assignments]
+    return NewPartitions(item["name"], item["count"], brokers)
 
 
 def _result(name: str, error: KafkaProtocolError | None) -> Body:

@@ -18,6 +18,7 @@ from cluster.errors import (
     RequestTimedOut,
 )
 from cluster.model import NO_TOPIC_ID, TopicInfo
+from cluster.pace import Pace
 
 API_KEY = 19
 VERSIONS = (0, 7)
@@ -38,7 +39,9 @@ async def handle(context: Context, request: Request) -> Body:
         if count > 1
     ]
     news = []
+    pace = Pace()
     for item in asked:
+        await pace.step()
         if counts[item["name"]] > 1:
             continue
         if len({entry["partition_index"] for entry in item["assignments"]}) < len(item["assignments"]):
@@ -80,12 +83,14 @@ async def _create(
     def configs(own: tuple[tuple[str, str], ...]) -> list[Body]:
         return _configs(context, dict(own))
 
-    return [
-        _failed(new.name, topic)
-        if isinstance(topic, KafkaProtocolError)
-        else _created(topic, only_check, configs(tuple(topic.config.items())))
-        for new, topic in zip(news, made, strict=True)
-    ]
+    results, pace = [], Pace()
+    for new, topic in zip(news, made, strict=True):
+        if isinstance(topic, KafkaProtocolError):
+            results.append(_failed(new.name, topic))
+        else:
+            results.append(_created(topic, only_check, configs(tuple(topic.config.items()))))
+        await pace.step()
+    return results
 
 
 def _created(topic: TopicInfo, validate_only: bool, configs: list[Body]) -> Body:

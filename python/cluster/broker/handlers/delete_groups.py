@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cluster.broker.context import Body, Context, Request
+from cluster.pace import Pace
 
 API_KEY = 42
 VERSIONS = (0, 2)
@@ -10,7 +11,11 @@ VERSIONS = (0, 2)
 
 async def handle(context: Context, request: Request) -> Body:
     """Deletes each group by itself."""
-    return {"results": [{"group_id": name, "error_code": _delete(context, name)} for name in _names(request)]}
+    results, pace = [], Pace()
+    for name in _names(request):
+        results.append({"group_id": name, "error_code": _delete(context, name)})
+        await pace.step()
+    return {"results": results}
 
 
 def _names(request: Request) -> list[str]:

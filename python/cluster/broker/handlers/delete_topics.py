@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from cluster.broker.context import Body, Context, Request, mutation_quota
 from cluster.broker.dynamic.mutations import MutationQuota
-from cluster.controller import outcome_of
+from cluster.controller import Outcomes, outcome_of
 from cluster.errors import (
     NONE,
     InvalidRequest,
@@ -17,6 +15,7 @@ from cluster.errors import (
     UnknownTopicId,
 )
 from cluster.model import NO_TOPIC_ID, TopicId
+from cluster.pace import Pace
 
 API_KEY = 20
 VERSIONS = (0, 6)
@@ -35,8 +34,10 @@ async def handle(context: Context, request: Request) -> Body:
         new = request.api_version >= _DISABLED_CODE
         return failure(request, TopicDeletionDisabled.code if new else InvalidRequest.code)
     quota = mutation_quota(context, request, _STRICT)
-    deletions = [_delete(context, request, *item, quota) for item in _asked(request)]
-    return {"responses": list(await asyncio.gather(*deletions)), "throttle_time_ms": quota.throttle_ms()}
+    return {
+        "responses": await _delete_each(context, request, quota),
+        "throttle_time_ms": quota.throttle_ms(),
+    }
 
 
 def _asked(request: Request) -> list[tuple[str | None, TopicId]]:
@@ -45,21 +46,39 @@ def _asked(request: Request) -> list[tuple[str | None, TopicId]]:
     return list(dict.fromkeys((item["name"], TopicId(item["topic_id"])) for item in request.body["topics"]))
 
 
-async def _delete(
-    context: Context, request: Request, name: str | None, topic_id: TopicId, quota: MutationQuota
-) -> Body:
+async def _delete_each(context: Context, request: Request, quota: MutationQuota) -> list[Body]:
+    """Those that are not done when the time is up are deleted all the same, as in Kafka."""
+    timeout = request.body["timeout_ms"]
+    found, pace = [], Pace()
+    for item in _asked(request):
+        found.append(_find(context, *item))
+        await pace.step()
+    names = [name for name, _, refused in found if refused is None and name is not None]
+    outcomes: Outcomes = []
+    late = await outcome_of(context.controller.delete_topics(names, outcomes, quota.record), timeout)
+    known = iter(outcomes[:])
+    results = []
+    for name, topic_id, refused in found:
+        error = next(known, late) if refused is None else refused
+        if error is None and timeout <= 0:
+            error = RequestTimedOut()
+        results.append(_result(name, topic_id, error))
+        await pace.step()
+    return results
+
+
+def _find(
+    context: Context, name: str | None, topic_id: TopicId
+) -> tuple[str | None, TopicId, KafkaProtocolError | None]:
+    """A topic's name and id, or why it cannot be one."""
     if (name is None) == (topic_id == NO_TOPIC_ID):
-        return _result(name, topic_id, InvalidRequest("A topic's name or its id is needed, and not both."))
+        error = InvalidRequest("A topic's name or its id is needed, and not both.")
+        return name, topic_id, error
     if name is None:
         name = context.metadata.name_of(topic_id)
-        if name is None:
-            return _result(None, topic_id, UnknownTopicId())
+        return name, topic_id, UnknownTopicId() if name is None else None
     topic = context.metadata.topic(name)
-    timeout = request.body["timeout_ms"]
-    error = await outcome_of(context.controller.delete_topic(name, quota.record), timeout)
-    if error is None and timeout <= 0:
-        error = RequestTimedOut()
-    return _result(name, topic.id if topic is not None else topic_id, error)
+    return name, topic.id if topic is not None else topic_id, None
 
 
 def _result(name: str | None, topic_id: TopicId, error: KafkaProtocolError | None) -> Body:

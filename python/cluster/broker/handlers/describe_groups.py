@@ -7,6 +7,7 @@ from functools import cache, partial
 from cluster.broker.context import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, Body, Context, Request
 from cluster.broker.handlers._repetitions import Repetitions
 from cluster.errors import NONE, InvalidRequest
+from cluster.pace import Pace
 
 API_KEY = 15
 VERSIONS = (0, 5)
@@ -16,12 +17,13 @@ async def handle(context: Context, request: Request) -> Body:
     """Answers at once. Each group is described once, as often as it is named."""
     repetitions = Repetitions()
     describe = cache(partial(_group, context, request))
-    groups = []
+    groups, pace = [], Pace()
     for name in request.body["groups"]:
         try:
             groups.append(repetitions.say(name, partial(describe, name)))
         except InvalidRequest as error:
             groups.append(_failed(name, error.code))
+        await pace.step()
     return {"groups": groups}
 
 

@@ -9,7 +9,14 @@ from functools import cache, partial
 
 from cluster.broker.context import Body, Context, ReplicaLogs, Request
 from cluster.broker.handlers._repetitions import Repetitions
-from cluster.errors import InvalidRequest, NotLeaderOrFollower, UnknownTopicOrPartition
+from cluster.controller.names import validate_topic_name
+from cluster.errors import (
+    InvalidRequest,
+    InvalidTopicException,
+    KafkaProtocolError,
+    NotLeaderOrFollower,
+    UnknownTopicOrPartition,
+)
 
 API_KEY = 61
 VERSIONS = (0, 0)
@@ -30,18 +37,30 @@ async def handle(context: Context, request: Request) -> Body:
     asked = {(topic["name"], partition) for topic in topics for partition in topic["partition_indexes"]}
     # The metadata are the event loop's; the logs may block.
     known = {partition for partition in asked if context.has_partition(*partition)}
-    nobodys = {topic["name"] for topic in topics} - set(context.metadata.names())
+    refused = {name: _refusal(context, name) for name in {topic["name"] for topic in topics}}
     answer = await asyncio.to_thread(_describe, context.logs, topics, known)
     for topic in answer["topics"]:
-        if topic["name"] in nobodys:
-            _explain(topic["partitions"])
+        error = refused[topic["name"]]
+        if error is not None:
+            _refuse(topic["partitions"], error)
     return answer
 
 
-def _explain(partitions: list[Body]) -> None:
+def _refusal(context: Context, name: str) -> KafkaProtocolError | None:
+    """Why a topic has no partitions to describe (`KafkaApis.checkValidTopic`, then its metadata)."""
+    if context.metadata.topic(name) is not None:
+        return None
+    try:
+        validate_topic_name(name)
+    except InvalidTopicException as error:
+        return error
+    return UnknownTopicOrPartition()
+
+
+def _refuse(partitions: list[Body], error: KafkaProtocolError) -> None:
     """Kafka has words for a topic that there is not, and none for a partition."""
     for entry in partitions:
-        entry["error_message"] = UnknownTopicOrPartition.message
+        entry["error_code"], entry["error_message"] = error.code, str(error)
 
 
 def _describe(logs: ReplicaLogs, topics: list[Body], known: set[tuple[str, int]]) -> Body:

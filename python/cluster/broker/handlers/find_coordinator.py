@@ -15,6 +15,7 @@ from cluster.errors import (
 )
 from cluster.groups.records import partition_of
 from cluster.model import Endpoint
+from cluster.pace import Pace
 
 API_KEY = 10
 VERSIONS = (0, 6)
@@ -30,10 +31,10 @@ async def handle(context: Context, request: Request) -> Body:
     if request.api_version < _BATCHED:
         return await _find(context, request, body["key"], body["key_type"])
     keys = body["coordinator_keys"]
-    found = {
-        key: {"key": key, **await _find(context, request, key, body["key_type"])}
-        for key in dict.fromkeys(keys)
-    }
+    found, pace = {}, Pace()
+    for key in dict.fromkeys(keys):
+        found[key] = {"key": key, **await _find(context, request, key, body["key_type"])}
+        await pace.step()
     return {"coordinators": [found[key] for key in keys]}
 
 

@@ -6,7 +6,7 @@ there.
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 
 from cluster.broker.context import (
     CLUSTER_OPERATIONS,
@@ -23,6 +23,7 @@ from cluster.errors import (
     NONE,
     InvalidRequest,
     InvalidTopicException,
+    KafkaProtocolError,
     LeaderNotAvailable,
     ListenerNotFound,
     RequestTimedOut,
@@ -31,6 +32,7 @@ from cluster.errors import (
     UnknownTopicOrPartition,
 )
 from cluster.model import NO_LEADER, NO_TOPIC_ID, PartitionState, Replicas, TopicId, TopicInfo
+from cluster.pace import Pace
 
 API_KEY = 3
 VERSIONS = (0, 12)
@@ -44,7 +46,10 @@ async def handle(context: Context, request: Request) -> Body:
     body, version = request.body, request.api_version
     asked = body["topics"]
     if asked is None or (version == 0 and not asked):
-        topics = [_topic(context, request, topic) for topic in context.metadata.topics()]
+        topics, pace = [], Pace()
+        for topic in context.metadata.snapshot():
+            topics.append(_topic(context, request, topic))
+            await pace.step()
     else:
         _check_names(asked, version)
         ids = dict.fromkeys(item["topic_id"] for item in asked if item["topic_id"] != NO_TOPIC_ID)
@@ -52,8 +57,7 @@ async def handle(context: Context, request: Request) -> Body:
             # As in Kafka, who asks for one topic by its id gets none by name.
             topics = [_by_id(context, request, topic_id) for topic_id in ids]
         else:
-            names = dict.fromkeys(item["name"] for item in asked)
-            topics = list(await asyncio.gather(*(_by_name(context, request, name) for name in names)))
+            topics = await _by_names(context, request, list(dict.fromkeys(item["name"] for item in asked)))
     return _frame(context, request, topics)
 
 
@@ -91,40 +95,77 @@ def _by_id(context: Context, request: Request, topic_id: TopicId) -> Body:
     return _topic(context, request, topic)
 
 
-async def _by_name(context: Context, request: Request, name: str | None) -> Body:
+async def _by_names(context: Context, request: Request, names: list[str | None]) -> list[Body]:
+    pace = Pace()
+    refused: dict[str, int] = {}
+    news = []
+    for name in names:
+        await pace.step()
+        if name is None or context.metadata.topic(name) is not None:
+            continue
+        code = _refusal(context, request, name)
+        if code == NONE:
+            news.append(_new(context, name))
+        else:
+            refused[name] = code
+    if news:
+        refused |= await _create(context, news)
+    topics = []
+    for name in names:
+        topics.append(_by_name(context, request, name, refused))
+        await pace.step()
+    return topics
+
+
+def _by_name(context: Context, request: Request, name: str | None, refused: dict[str, int]) -> Body:
     if name is None:
         return _unknown(None, InvalidTopicException.code)
     topic = context.metadata.topic(name)
     if topic is not None:
         return _topic(context, request, topic)
-    return await _create(context, request, name)
+    # One that was there when the request was looked at may be gone since.
+    return _unknown(name, refused.get(name, UnknownTopicOrPartition.code))
 
 
-async def _create(context: Context, request: Request, name: str) -> Body:
+def _refusal(context: Context, request: Request, name: str) -> int:
+    """Why a topic is not created for being asked for; nothing when it is."""
     try:
         validate_topic_name(name)
     except InvalidTopicException as error:
-        return _unknown(name, error.code)
+        return error.code
     allowed = request.body["allow_auto_topic_creation"] and context.config.flag("auto.create.topics.enable")
-    if not allowed:
-        return _unknown(name, UnknownTopicOrPartition.code)
-    new = NewTopic(name)
-    if name == GROUP_METADATA_TOPIC:
-        new = NewTopic(
-            name,
-            context.config.number("offsets.topic.num.partitions"),
-            context.config.number("offsets.topic.replication.factor"),
-            config=offsets_topic_config(context.config),
-        )
-    failed = await outcome_of(
-        context.controller.create_topic(new), context.config.number("request.timeout.ms")
+    return NONE if allowed else UnknownTopicOrPartition.code
+
+
+def _new(context: Context, name: str) -> NewTopic:
+    if name != GROUP_METADATA_TOPIC:
+        return NewTopic(name)
+    return NewTopic(
+        name,
+        context.config.number("offsets.topic.num.partitions"),
+        context.config.number("offsets.topic.replication.factor"),
+        config=offsets_topic_config(context.config),
     )
-    topic = context.metadata.topic(name)
-    if topic is not None:
-        return _topic(context, request, topic)
-    if failed is None or isinstance(failed, TopicAlreadyExists | RequestTimedOut):
-        return _unknown(name, LeaderNotAvailable.code)
-    return _unknown(name, failed.code)
+
+
+async def _create(context: Context, news: list[NewTopic]) -> dict[str, int]:
+    """Creates topics; the errors of those that are not there afterwards, should they not be."""
+    made: list[TopicInfo | KafkaProtocolError] = []
+
+    async def work() -> None:
+        made.extend(await context.controller.create_topics(news))
+
+    failed = await outcome_of(work(), context.config.number("request.timeout.ms"))
+    outcomes: Sequence[TopicInfo | KafkaProtocolError | None] = made or [failed] * len(news)
+    return {new.name: _creation_code(outcome) for new, outcome in zip(news, outcomes, strict=True)}
+
+
+def _creation_code(outcome: TopicInfo | KafkaProtocolError | None) -> int:
+    if not isinstance(outcome, KafkaProtocolError) or isinstance(
+        outcome, TopicAlreadyExists | RequestTimedOut
+    ):
+        return LeaderNotAvailable.code
+    return outcome.code
 
 
 def _unknown(name: str | None, code: int, topic_id: TopicId = NO_TOPIC_ID) -> Body:

@@ -4,15 +4,21 @@ __consumer_offsets.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from cluster.broker.context import Body, Context, Request
 from cluster.errors import NONE, UnknownTopicOrPartition
 from cluster.groups import Commit, CommittedOffset
 from cluster.model import TopicPartition
+from cluster.pace import Pace
 
 API_KEY = 8
 VERSIONS = (0, 9)
 
 _BROKER_DECIDES = -1
+
+_NEVER_MS = 2**63 - 1
+"""The last time there is. Kafka's sum with a longer retention is before 1970, and the offset is gone at the next look."""
 
 
 async def handle(context: Context, request: Request) -> Body:
@@ -24,7 +30,9 @@ async def handle(context: Context, request: Request) -> Body:
     offsets: dict[TopicPartition, CommittedOffset] = {}
     errors: dict[TopicPartition, int] = {}
     now = context.groups.now()
+    pace = Pace()
     for item, entry in _partitions(request):
+        await pace.step()
         topic = context.metadata.topic(item.topic)
         if topic is None or item.partition not in topic.partitions:
             errors[item] = UnknownTopicOrPartition.code
@@ -44,12 +52,10 @@ async def handle(context: Context, request: Request) -> Body:
     return _answer(request, errors, NONE)
 
 
-def _partitions(request: Request) -> list[tuple[TopicPartition, Body]]:
-    return [
-        (TopicPartition(topic["name"], entry["partition_index"]), entry)
-        for topic in request.body["topics"]
-        for entry in topic["partitions"]
-    ]
+def _partitions(request: Request) -> Iterator[tuple[TopicPartition, Body]]:
+    for topic in request.body["topics"]:
+        for entry in topic["partitions"]:
+            yield TopicPartition(topic["name"], entry["partition_index"]), entry
 
 
 def _offset(body: Body, entry: Body, now: int) -> CommittedOffset:
@@ -59,7 +65,7 @@ def _offset(body: Body, entry: Body, now: int) -> CommittedOffset:
         leader_epoch=entry["committed_leader_epoch"],
         metadata=entry["committed_metadata"] or "",
         commit_ms=now if committed == _BROKER_DECIDES else committed,
-        expire_ms=None if retention == _BROKER_DECIDES else now + retention,
+        expire_ms=None if retention == _BROKER_DECIDES else min(now + retention, _NEVER_MS),
     )
 
 

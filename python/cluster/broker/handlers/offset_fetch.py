@@ -12,6 +12,7 @@ from cluster.broker.handlers._repetitions import Repetitions
 from cluster.errors import NONE, InvalidRequest
 from cluster.groups import CommittedOffset
 from cluster.model import TopicPartition
+from cluster.pace import Pace
 
 API_KEY = 9
 VERSIONS = (0, 9)
@@ -29,7 +30,11 @@ async def handle(context: Context, request: Request) -> Body:
     if request.api_version < _BATCHED:
         return _group(context, request, body["group_id"], body["topics"])
     repetitions = Repetitions()
-    return {"groups": [_named(context, request, item, repetitions) for item in body["groups"]]}
+    groups, pace = [], Pace()
+    for item in body["groups"]:
+        groups.append(_named(context, request, item, repetitions))
+        await pace.step()
+    return {"groups": groups}
 
 
 def _named(context: Context, request: Request, item: Body, repetitions: Repetitions) -> Body:

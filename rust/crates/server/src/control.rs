@@ -23,6 +23,9 @@ use crate::wake::WakeFd;
 /// How many requests one [`ControlQueue::take`] returns at most, so that the event loop gets to do other things in between.
 const TAKE_MAX: usize = 256;
 
+/// A request whose body takes more memory than this takes milliseconds to become Python's objects.
+const LARGE: usize = 1024 * 1024;
+
 /// The field of a response that says how long its client has to wait (KIP-219).
 const THROTTLE_TIME: &str = "throttle_time_ms";
 
@@ -112,6 +115,12 @@ impl ControlRequest {
         std::mem::take(&mut self.body)
     }
 
+    /// Whether its body takes so long to become other objects that nobody should wait for it. Asked before it is taken.
+    pub fn is_large(&self) -> bool {
+        let held = self.memory.1.as_ref();
+        held.is_some_and(|held| held.num_permits() > LARGE)
+    }
+
     /// The time its handler took, if that was not a wait for other members of a group.
     fn time_spent(&self) -> Duration {
         let waits = WAITING_APIS.contains(&self.header.api_key);
@@ -183,13 +192,13 @@ impl ControlQueue {
         sent
     }
 
-    /// What waits, oldest first, up to a bound. Clears the wake descriptor when nothing remains.
-    pub(crate) fn take(&self) -> Vec<ControlRequest> {
+    /// What waits, oldest first, up to `max` and a bound of its own. Clears the wake descriptor when nothing remains.
+    pub(crate) fn take(&self, max: usize) -> Vec<ControlRequest> {
         self.wake.clear();
         let mut receiver = self.receiver.lock();
         let mut taken = Vec::new();
         let now = Instant::now();
-        while taken.len() < TAKE_MAX {
+        while taken.len() < max.min(TAKE_MAX) {
             match receiver.try_recv() {
                 Ok(request) => taken.push(ControlRequest {
                     taken: now,

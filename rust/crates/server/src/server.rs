@@ -262,9 +262,9 @@ impl Server {
         self.wake.raw()
     }
 
-    /// The requests that wait for an answer, oldest first, at most a few hundred at once. Never blocks.
-    pub fn take_requests(&self) -> Vec<ControlRequest> {
-        self.shared.control.take()
+    /// The requests that wait for an answer, oldest first, at most `max` and a few hundred at once. Never blocks.
+    pub fn take_requests(&self, max: usize) -> Vec<ControlRequest> {
+        self.shared.control.take(max)
     }
 
     /// The log lines since the last call.

@@ -165,7 +165,7 @@ impl TestServer {
     pub(crate) fn take_request(&self) -> ControlRequest {
         loop {
             assert!(is_readable(self.server.wake_fd()), "nothing crosses");
-            let mut taken = self.server.take_requests();
+            let mut taken = self.server.take_requests(usize::MAX);
             assert!(taken.len() <= 1, "more than one request crossed");
             if let Some(request) = taken.pop() {
                 return request;
@@ -181,7 +181,7 @@ impl TestServer {
                 is_readable(self.server.wake_fd()),
                 "no line with {part:?} in: {all}"
             );
-            let _ = self.server.take_requests();
+            let _ = self.server.take_requests(usize::MAX);
             for line in self.server.take_log_lines() {
                 all.push_str(&line.message);
                 all.push('\n');

@@ -108,7 +108,7 @@ fn answer_control(server: &TestServer, mut rng: TestRng, over: &AtomicBool) -> V
     let mut lines = Vec::new();
     while !over.load(Ordering::SeqCst) {
         assert!(common::is_readable(server.server.wake_fd()));
-        for mut request in server.server.take_requests() {
+        for mut request in server.server.take_requests(usize::MAX) {
             let (key, version) = (request.header.api_key, request.header.api_version);
             if expected::is_dropped(request.header.correlation_id) {
                 continue;

@@ -1,0 +1,171 @@
+"""Requests that name very many things.
+
+If one failed, a single request of a megabyte would stop everything else Python answers, and members whose heartbeats are not
+read would be thrown out of their groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import pace
+from cluster.broker import bridge as bridge_module
+from cluster.broker.context import Body, Context, Request
+from cluster.broker.handlers import HANDLERS, Handler
+from logcore._native import decode_request, encode_request
+
+from .test_embedded import create, embedded
+from .wire import KEYS, Wire
+
+MANY = 3000
+NUMBERS = range(MANY)
+NAMES = [f"t_{number}" for number in NUMBERS]
+
+TOPICS = {
+    "topics": [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in NAMES],
+    "timeout_ms": 60_000,
+    "validate_only": True,
+}
+COUNTS = {"topics": [{"name": name, "count": 2} for name in NAMES], "timeout_ms": 60_000}
+CONFIGS = [{"name": "retention.ms", "config_operation": 0, "value": "1"}]
+RESOURCES = [{"resource_type": 2, "resource_name": name, "configs": CONFIGS} for name in NAMES]
+COMMITS = [{"partition_index": number, "committed_offset": 0} for number in NUMBERS]
+
+REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
+    ("CreateTopics", 4, TOPICS),
+    ("DeleteTopics", 6, {"topics": [{"name": name} for name in NAMES], "timeout_ms": 60_000}),
+    ("CreatePartitions", 3, COUNTS),
+    ("IncrementalAlterConfigs", 1, {"resources": RESOURCES, "validate_only": True}),
+    ("Metadata", 4, {"topics": [{"name": name} for name in NAMES], "allow_auto_topic_creation": False}),
+    ("DeleteGroups", 1, {"groups_names": NAMES}),
+    ("DescribeGroups", 0, {"groups": NAMES}),
+    ("FindCoordinator", 4, {"coordinator_keys": NAMES}),
+    ("OffsetCommit", 5, {"group_id": "g", "topics": [{"name": "unknown", "partitions": COMMITS}]}),
+    ("OffsetFetch", 8, {"groups": [{"group_id": name, "topics": None} for name in NAMES]}),
+]
+
+
+class Watched:
+    """A handler beside which the turns of others are counted."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.API_KEY, self.VERSIONS, self.failure = handler.API_KEY, handler.VERSIONS, handler.failure
+        self._handler = handler
+        self.turns = 0
+
+    async def handle(self, context: Context, request: Request) -> Body:
+        work = asyncio.ensure_future(self._handler.handle(context, request))
+        while not work.done():
+            await asyncio.sleep(0)
+            self.turns += 1
+        return await work
+
+
+@pytest.mark.parametrize(("name", "version", "body"), REQUESTS, ids=[name for name, _, _ in REQUESTS])
+def test_others_have_a_turn_after_each_item(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, version: int, body: dict[str, Any]
+) -> None:
+    """A turn is no time here, so that their number does not depend on the machine."""
+    watched = Watched(HANDLERS[KEYS[name]])
+
+    async def run() -> None:
+        async with embedded(tmp_path / "data") as broker, Wire(broker.bootstrap) as wire:
+            assert await create(wire, "there") == "ok"
+            await wire.ask("FindCoordinator", 1, key="g", key_type=0)
+            monkeypatch.setattr(pace, "_TURN_SECONDS", 0.0)
+            monkeypatch.setitem(bridge_module.HANDLERS, watched.API_KEY, watched)
+            answer = await wire.ask(name, version, **body)
+            lists = [part for part in answer.values() if isinstance(part, list) and part]
+            inner = [part[0].get("partitions", ()) for part in lists]
+            assert MANY in map(len, [*lists, *inner])
+
+    asyncio.run(run())
+    assert watched.turns >= MANY
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("quick_switches")
+def test_a_thread_that_converts_a_long_message_lets_others_have_the_interpreter() -> None:
+    message = {"groups_names": [str(number) for number in range(300_000)]}
+    frames: list[bytes] = []
+
+    def others(work: Callable[[], None]) -> int:
+        """How often this thread had the interpreter beside `work`."""
+        turns, thread = 0, threading.Thread(target=work)
+        thread.start()
+        while thread.is_alive():
+            # Lets go of it, and has it again when the other one lets go.
+            os.sched_yield()
+            turns += 1
+        thread.join()
+        return turns
+
+    assert others(lambda: frames.append(encode_request(KEYS["DeleteGroups"], 2, message))) > 8
+    assert others(lambda: message.update(decode_request(KEYS["DeleteGroups"], 2, frames[0]))) > 8
+    assert len(message["groups_names"]) == 300_000
+
+
+def test_heartbeats_are_answered_while_topics_are_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "_TURN_SECONDS", 0.0)
+
+    async def run() -> None:
+        async with (
+            embedded(tmp_path / "data") as broker,
+            Wire(broker.bootstrap) as heavy,
+            Wire(broker.bootstrap) as member,
+        ):
+            await member.ask("FindCoordinator", 1, key="g", key_type=0)
+            work = asyncio.create_task(heavy.ask("CreateTopics", 4, **TOPICS))
+            beat = {"group_id": "g", "generation_id": 1, "member_id": "m"}
+            answered = 0
+            while not work.done():
+                await member.ask("Heartbeat", 3, **beat)
+                answered += 1
+            assert len((await work)["topics"]) == MANY
+            assert answered > 20, "without turns there are three, beside what is read and sent"
+
+    asyncio.run(run())
+
+
+def test_loops_that_go_on_beside_each_other_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a crowd of them would keep the loop for as many turns at once."""
+    monkeypatch.setattr(pace, "_TURN_SECONDS", 0.0)
+    steps: list[int] = []
+
+    async def loop(number: int) -> None:
+        own = pace.Pace()
+        for _ in range(10):
+            steps.append(number)
+            await own.step()
+
+    async def run() -> list[int]:
+        work = asyncio.gather(*(loop(number) for number in range(50)))
+        await asyncio.sleep(0)
+        counts = []
+        while not work.done():
+            before = len(steps)
+            await asyncio.sleep(0)
+            counts.append(len(steps) - before)
+        await work
+        return counts
+
+    counts = asyncio.run(run())
+    assert max(counts) <= 2
+    assert len(steps) == 500

@@ -1,0 +1,94 @@
+"""The group coordinator on an event loop that stands still for a while.
+
+If one failed, a broker that was held up would throw live members out of their groups, whose heartbeats wait to be read, or
+keep dead ones for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from cluster.errors import NONE, UnknownMemberId
+from cluster.groups import GroupCoordinator, GroupLimits, Join, Sync
+from cluster.groups.records import Record
+
+SESSION_MS = 10_000
+
+
+class SkippingLoop(asyncio.SelectorEventLoop):
+    """A loop whose clock jumps as it does for one that was kept from running."""
+
+    skipped = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.skipped
+
+
+class NoLog:
+    """Takes everything, and has nothing."""
+
+    def append(self, group: str, records: Sequence[Record], now_ms: int) -> None:
+        pass
+
+    def owns(self, group: str) -> bool:
+        return True
+
+    async def read(self) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
+        return
+        yield
+
+
+Script = Callable[[SkippingLoop, GroupCoordinator, str], Awaitable[None]]
+
+
+def play(script: Script) -> None:
+    """Runs `script` with a group of one member."""
+    loop = SkippingLoop()
+
+    async def run() -> None:
+        coordinator = GroupCoordinator(GroupLimits(initial_delay_ms=0), NoLog(), 600_000)
+        coordinator._clock.now = lambda: int(loop.time() * 1000)  # type: ignore[method-assign]
+        coordinator.start()
+        await coordinator.loaded()
+        member = await joined(coordinator)
+        await script(loop, coordinator, member)
+        await coordinator.stop()
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(run())
+
+
+async def joined(coordinator: GroupCoordinator) -> str:
+    protocols = (("range", b""),)
+    result = await coordinator.join(
+        Join("g", "", None, "c", "/127.0.0.1", SESSION_MS, SESSION_MS, "consumer", protocols, False, False)
+    )
+    synced = await coordinator.sync(
+        Sync("g", result.generation, result.member, None, assignments={result.member: b"x"})
+    )
+    assert (result.error, synced.error) == (NONE, NONE)
+    return result.member
+
+
+def test_a_member_whose_heartbeat_waits_behind_a_stall_stays() -> None:
+    async def script(loop: SkippingLoop, coordinator: GroupCoordinator, member: str) -> None:
+        for _ in range(3):
+            loop.skipped += 2.5 * SESSION_MS / 1000
+            # The timer is served before those who were read at the same time.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert coordinator.heartbeat("g", 1, member, None) == NONE
+
+    play(script)
+
+
+def test_a_member_that_is_silent_on_a_loop_that_runs_is_out() -> None:
+    async def script(loop: SkippingLoop, coordinator: GroupCoordinator, member: str) -> None:
+        loop.skipped += 2.5 * SESSION_MS / 1000
+        for _ in range(130):
+            await asyncio.sleep(0)
+            loop.skipped += SESSION_MS / 1000 / 100
+        assert coordinator.heartbeat("g", 1, member, None) == UnknownMemberId.code
+
+    play(script)
