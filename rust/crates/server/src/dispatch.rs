@@ -106,9 +106,8 @@ impl Dispatch<'_> {
                 drop(charge);
                 fetch::handle(self.shared, header, (message, held), meter, stages).await
             }
-            (list_offsets::KEY, Some(request)) => {
-                list_offsets::handle(self.shared, header, request)
-            }
+            // It may wait, and has nothing of its message then; its frame's memory it keeps.
+            (list_offsets::KEY, _) => list_offsets::handle(self.shared, header, message).await,
             (api_versions::KEY, Some(request)) => api_versions::handle(self.apis, header, request),
             (offset_for_leader_epoch::KEY, Some(request)) => {
                 offset_for_leader_epoch::handle(self.shared, header, request)

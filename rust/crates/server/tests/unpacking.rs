@@ -1,14 +1,17 @@
-//! Batches that their topic's settings force the server to decompress, small ones that become large: how much memory they
-//! take together, and who waits for them. Memory is the process's, so each test has it for itself.
+//! Batches that the server has to decompress, because of their topic's settings or for a lookup by time, small ones that become
+//! large: how much memory they take together, who waits for them, and for whom it ends. Memory is the process's, so each test has
+//! it for itself.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
 
 use std::fs;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
-use common::{Client, TestServer, int, produce, produced, properties};
-use logcore_records::{BatchBuilder, Compression};
+use common::{Client, TestServer, int, produce, produced, properties, request};
+use logcore_protocol::{Struct, Value};
+use logcore_records::{BatchBuilder, Compression, set_max_timestamp_in_place};
 
 const MEGABYTE: usize = 1 << 20;
 /// What each of them decompresses to.
@@ -124,4 +127,91 @@ fn what_is_too_large_is_told_so_and_keeps_no_turn() {
         client.call(0, 9, produce("t", 1, &[(0, &bomb(bytes))]));
     }
     assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 2);
+}
+
+/// ListOffsets of the first record at or after a time.
+fn looking_for(timestamp: i64) -> Struct {
+    let mut message = request(2);
+    message.set("replica_id", -1);
+    let topic = message.element("topics").with("name", "t");
+    let part = topic.element("partitions").with("timestamp", timestamp);
+    let part = Value::Struct(part);
+    message.push("topics", topic.with("partitions", vec![part]));
+    message
+}
+
+/// The error code and the offset.
+fn listed(body: &Value) -> (i64, i64) {
+    let topic = body.get("topics").unwrap().structs().next().unwrap();
+    let part = topic.get("partitions").unwrap().structs().next().unwrap();
+    (int(part, "error_code"), int(part, "offset"))
+}
+
+/// A bomb that says it has a record of the time 9, and has none.
+fn liar() -> Vec<u8> {
+    let mut built = bomb(BOMB);
+    set_max_timestamp_in_place(&mut built, 9);
+    built
+}
+
+/// Appends it so often.
+fn append(client: &mut Client, records: &[u8], count: usize) {
+    for _ in 0..count {
+        client.call(0, 9, produce("t", 1, &[(0, records)]));
+    }
+}
+
+// If this failed, a dozen questions of fifty bytes each could take more memory than there is.
+#[test]
+fn lookups_by_time_are_bounded_together() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let server = serving(&[("retention.ms", "-1")]);
+    append(&mut server.client(), &liar(), 1);
+    forget_peak();
+    let before = peak_bytes();
+    let mut clients: Vec<Client> = (0..COUNT).map(|_| server.client()).collect();
+    for client in &mut clients {
+        client.send(2, 5, looking_for(1));
+    }
+    for client in &mut clients {
+        assert_eq!(listed(&client.receive(2, 5).1), (0, 0));
+    }
+    let more = peak_bytes() - before;
+    assert!(more < 4 * BOMB, "{} MB more", more / MEGABYTE);
+}
+
+// If this failed, who makes headers lie could have the server look for what is not there, in as many batches as they like, when
+// they are gone themselves, and when it is to stop.
+#[test]
+fn a_lookup_with_a_long_way_ends_with_its_client_and_with_the_server() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let server = serving(&[("retention.ms", "-1")]);
+    let mut client = server.client();
+    let sent = liar();
+    let open = || server.server.measurements().connections[0].1;
+    // So many that a closed side's second is far less than looking into all of them takes.
+    let mut whole = Duration::ZERO;
+    for _ in 0..100 {
+        if whole > Duration::from_secs(4) {
+            break;
+        }
+        append(&mut client, &sent, 16);
+        let begun = Instant::now();
+        assert_eq!(listed(&client.call(2, 5, looking_for(5))), (0, -1));
+        whole = begun.elapsed();
+    }
+    let counts = server.server.request_counts();
+    let asked = counts.iter().find(|(key, _)| *key == 2).unwrap().1;
+    let mut leaving = server.client();
+    leaving.send(2, 5, looking_for(5));
+    server.wait_for_requests(2, asked + 1);
+    let begun = Instant::now();
+    drop(leaving);
+    server.wait_until("the end of what nobody waits for", || open() == 2);
+    assert!(begun.elapsed() < whole * 3 / 4);
+    client.send(2, 5, looking_for(5));
+    server.wait_for_requests(2, asked + 2);
+    server.stop();
+    // It leads no more, which is not what the whole way would have told.
+    assert_eq!(listed(&client.receive(2, 5).1).0, 6);
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns the order in which things become true: bytes are written, indexes follow, the tail is published, then the log's
 //! end and high watermark move. Appending is in `append` and `follow`, flushing and closing in `durability`, how far readers may go in
-//! `watermark`, reading in `read`, cutting the end off in `truncate`, retention and background work in `maintain`, compaction
+//! `watermark`, reading in `read`, looking for times in `time_search`, cutting the end off in `truncate`, retention and background work in `maintain`, compaction
 //! in `compaction`, reading a directory that another process writes in `foreign`.
 //!
 //! Threads: a `Log` is shared freely. Appending, rolling, deleting and closing take the writer lock. Readers never do:
@@ -30,6 +30,7 @@ mod read;
 mod splits;
 #[cfg(test)]
 mod tests;
+mod time_search;
 mod truncate;
 mod watermark;
 
@@ -51,6 +52,7 @@ use crate::producer_state::{ActiveProducer, ProducerState};
 use crate::segment::{Access, OpenSegment, Segment};
 
 use foreign::{DirIdentity, ForeignTransactions};
+pub use time_search::{Searched, TimeSearch};
 pub use truncate::TruncationPoint;
 use truncate::Truncations;
 pub use watermark::IsolationLevel;

@@ -1,19 +1,25 @@
 //! ListOffsets (key 2): where a log begins and ends, and the first record at or after a time. KIP-79, KIP-734.
 //!
 //! Version 0 asks for where segments begin that were last written before a time (`UnifiedLog.legacyFetchOffsetsBefore`).
+//!
+//! A batch that has to be decompressed on the way to a time waits for its turn ([`crate::unpacking`]), each anew, so that a
+//! lookup with a long way keeps nobody else from theirs, and ends with its client. By then nothing is left of the message but
+//! what its partitions ask for: a few times their bytes in the frame, whose memory the request keeps.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use logcore_protocol::{RequestHeader, Struct, Value};
-use logcore_storage::StorageError;
+use logcore_storage::{Searched, StorageError, TimeSearch, TimestampOffset};
+use tokio::task::{block_in_place, yield_now};
 
 use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
 use crate::registry::{Leadership, Partition};
 use crate::response::Response;
 use crate::shared::{Shared, now_ms};
+use crate::unpacking::{Turn, Unpacking};
 
 pub(crate) const KEY: i16 = 2;
 pub(crate) const VERSIONS: RangeInclusive<i16> = 0..=9;
@@ -65,41 +71,120 @@ impl Terms {
     }
 }
 
+/// What is asked of one partition.
+struct Asked {
+    index: i32,
+    known_epoch: i32,
+    timestamp: i64,
+    /// How many offsets version 0 wants.
+    count: i32,
+    is_repeated: bool,
+}
+
+/// What one partition is told: a record or an end, or in version 0 where segments begin.
+enum Told {
+    One(Found),
+    Segments(Vec<i64>),
+}
+
+struct Request {
+    terms: Terms,
+    topics: Vec<(String, Vec<Asked>)>,
+}
+
+impl Request {
+    fn of(version: i16, message: &Struct) -> Self {
+        let terms = Terms::of(version, message);
+        let twice = match version {
+            0 => HashSet::new(),
+            _ => asked_twice(message),
+        };
+        let topics = message.each("topics").map(|topic| {
+            let name = topic.text("name");
+            let asked = topic.each("partitions").map(|partition| {
+                let index = partition.int32("partition_index");
+                Asked {
+                    index,
+                    known_epoch: partition.int32("current_leader_epoch"),
+                    timestamp: partition.int64("timestamp"),
+                    count: partition.int32("max_num_offsets"),
+                    is_repeated: twice.contains(&(name, index)),
+                }
+            });
+            (name.to_owned(), asked.collect())
+        });
+        Self {
+            terms,
+            topics: topics.collect(),
+        }
+    }
+}
+
 /// Answers. A lookup by time reads the log and may wait for the disk: it runs where blocking is allowed.
-pub(crate) fn handle(shared: &Shared, header: &RequestHeader, request: &Struct) -> Outcome {
-    let terms = Terms::of(header.api_version, request);
-    let twice = match terms.version {
-        0 => HashSet::new(),
-        _ => asked_twice(request),
+pub(crate) async fn handle(shared: &Shared, header: &RequestHeader, message: Value) -> Outcome {
+    let Some(request) = message.as_struct() else {
+        unreachable!("a decoded request is a struct");
     };
+    let request = Request::of(header.api_version, request);
+    drop(message);
+    let mut told = Vec::new();
+    for (topic, partitions) in &request.topics {
+        for asked in partitions {
+            told.push(tell(shared, &request.terms, topic, asked).await);
+        }
+    }
+    answer(header, &request, told)
+}
+
+async fn tell(
+    shared: &Shared,
+    terms: &Terms,
+    topic: &str,
+    asked: &Asked,
+) -> Result<Told, ErrorCode> {
+    if asked.is_repeated {
+        return Err(ErrorCode::INVALID_REQUEST);
+    }
+    check_version(asked.timestamp, terms.version)?;
+    let (place, leadership) = locate(shared, terms, topic, asked)?;
+    if terms.version == 0 {
+        return find_segments(shared, terms, &place, asked).map(Told::Segments);
+    }
+    look_up(shared, terms, &place, leadership, asked.timestamp)
+        .await
+        .map(Told::One)
+}
+
+fn answer(
+    header: &RequestHeader,
+    request: &Request,
+    told: Vec<Result<Told, ErrorCode>>,
+) -> Outcome {
     let mut message = response_message(KEY);
     let empty_topic = message.element("topics");
     let empty_partition = empty_topic.element("partitions");
-    let mut topics = Vec::new();
-    for topic in request.each("topics") {
-        let name = topic.text("name");
-        let mut partitions = Vec::new();
-        for partition in topic.each("partitions") {
-            let index = partition.int32("partition_index");
+    let mut told = told.into_iter();
+    let topics = request.topics.iter().map(|(name, asked)| {
+        let partitions = asked.iter().zip(&mut told).map(|(asked, told)| {
             let mut answer = empty_partition.clone();
-            answer.set("partition_index", index);
-            let found = if twice.contains(&(name, index)) {
-                Err(ErrorCode::INVALID_REQUEST)
-            } else if terms.version == 0 {
-                find_segments(shared, &terms, name, partition)
-                    .map(|offsets| fill_segments(&mut answer, &offsets))
-            } else {
-                find(shared, &terms, name, partition).map(|found| fill(&mut answer, &terms, &found))
-            };
-            if let Err(code) = found {
-                answer.set("error_code", code.0);
+            answer.set("partition_index", asked.index);
+            match told {
+                Ok(Told::One(found)) => fill(&mut answer, &request.terms, &found),
+                Ok(Told::Segments(offsets)) => fill_segments(&mut answer, &offsets),
+                Err(code) => {
+                    answer.set("error_code", code.0);
+                }
             }
-            partitions.push(Value::Struct(answer));
-        }
+            Value::Struct(answer)
+        });
+        let partitions: Vec<_> = partitions.collect();
         let mut answer = empty_topic.clone();
-        answer.set("name", name).set("partitions", partitions);
-        topics.push(Value::Struct(answer));
-    }
+        answer
+            .set("name", name.as_str())
+            .set("partitions", partitions);
+        Value::Struct(answer)
+    });
+    let topics: Vec<_> = topics.collect();
     message.set("topics", topics);
     Response::new(header, &message.into()).into()
 }
@@ -133,33 +218,22 @@ fn fill_segments(answer: &mut Struct, offsets: &[i64]) {
     answer.set("old_style_offsets", offsets.collect::<Vec<_>>());
 }
 
-fn find(shared: &Shared, terms: &Terms, topic: &str, request: &Struct) -> Result<Found, ErrorCode> {
-    let timestamp = request.int64("timestamp");
-    check_version(timestamp, terms.version)?;
-    let (place, leadership) = locate(shared, terms, topic, request)?;
-    look_up(shared, terms, &place, leadership, timestamp)
-}
-
 /// The newest segments' first offsets, the newest first; a consumer is told nothing above the high watermark.
 fn find_segments(
     shared: &Shared,
     terms: &Terms,
-    topic: &str,
-    request: &Struct,
+    place: &Partition,
+    asked: &Asked,
 ) -> Result<Vec<i64>, ErrorCode> {
-    let timestamp = request.int64("timestamp");
-    check_version(timestamp, terms.version)?;
-    let (place, _) = locate(shared, terms, topic, request)?;
-    let count = usize::try_from(request.int32("max_num_offsets"))
-        .map_err(|_| ErrorCode::UNKNOWN_SERVER_ERROR)?;
-    let found = tokio::task::block_in_place(|| {
-        shared.registry.read(&place, |log| match timestamp {
+    let count = usize::try_from(asked.count).map_err(|_| ErrorCode::UNKNOWN_SERVER_ERROR)?;
+    let found = block_in_place(|| {
+        shared.registry.read(place, |log| match asked.timestamp {
             LATEST => log.segment_starts(i64::MAX, now_ms(), count),
             EARLIEST => Ok(vec![log.log_start_offset(); count.min(1)]),
-            _ => log.segment_starts(timestamp, now_ms(), count),
+            until_ms => log.segment_starts(until_ms, now_ms(), count),
         })
     });
-    let mut found = found.map_err(|error| failed(shared, &place, &error))?;
+    let mut found = found.map_err(|error| failed(shared, place, &error))?;
     let end = place.log.high_watermark();
     if terms.is_consumer() && found.iter().any(|offset| *offset > end) {
         found.retain(|offset| *offset <= end);
@@ -172,17 +246,16 @@ fn locate(
     shared: &Shared,
     terms: &Terms,
     topic: &str,
-    request: &Struct,
+    asked: &Asked,
 ) -> Result<(Arc<Partition>, Leadership), ErrorCode> {
     let place = shared
         .registry
-        .find(topic, request.int32("partition_index"))
+        .find(topic, asked.index)
         .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
-    let known_epoch = request.int32("current_leader_epoch");
     let leadership = if terms.replica_id == DEBUGGING_CONSUMER {
-        place.serve(known_epoch)?
+        place.serve(asked.known_epoch)?
     } else {
-        place.lead(shared.node_id, known_epoch)?
+        place.lead(shared.node_id, asked.known_epoch)?
     };
     Ok((place, leadership))
 }
@@ -202,7 +275,7 @@ fn check_version(timestamp: i64, version: i16) -> Result<(), ErrorCode> {
     }
 }
 
-fn look_up(
+async fn look_up(
     shared: &Shared,
     terms: &Terms,
     place: &Partition,
@@ -220,7 +293,7 @@ fn look_up(
         offset,
         leader_epoch,
     };
-    let found = match timestamp {
+    let search = match timestamp {
         LATEST => {
             check_available(terms, place, leadership)?;
             return Ok(at(end, leadership.epoch));
@@ -232,16 +305,11 @@ fn look_up(
             ));
         }
         LATEST_TIERED => return Ok(NOTHING),
-        MAX_TIMESTAMP => {
-            tokio::task::block_in_place(|| shared.registry.read(place, |log| log.max_timestamp()))
-        }
-        _ => tokio::task::block_in_place(|| {
-            shared
-                .registry
-                .read(place, |log| log.offset_for_timestamp(timestamp))
-        }),
+        MAX_TIMESTAMP => TimeSearch::newest(),
+        _ => TimeSearch::first_at(timestamp),
     };
-    let found = found.map_err(|error| failed(shared, place, &error))?;
+    // Rare beside the log's ends, so it is not a part of every connection's memory.
+    let found = Box::pin(search_through(shared, place, search)).await?;
     match found.filter(|found| found.offset < end) {
         Some(found) => Ok(Found {
             timestamp: found.timestamp,
@@ -249,6 +317,64 @@ fn look_up(
             leader_epoch: found.leader_epoch,
         }),
         None => check_available(terms, place, leadership).map(|()| NOTHING),
+    }
+}
+
+/// Searches to the end, or until the server stops: who looks far would keep it from that, and finds another leader.
+async fn search_through(
+    shared: &Shared,
+    place: &Partition,
+    mut search: TimeSearch,
+) -> Result<Option<TimestampOffset>, ErrorCode> {
+    let mut stopping = shared.stopping.subscribe();
+    let mut turn = None;
+    loop {
+        let room = turn
+            .as_ref()
+            .map_or(0, |turn: &Turn<'_>| turn.decompressed_max);
+        let searched = block_in_place(|| step(shared, place, &mut search, room));
+        match searched.map_err(|error| failed(shared, place, &error))? {
+            Searched::Found(found) => return Ok(found),
+            Searched::Further => turn = None,
+            Searched::Packed(bytes) => {
+                tokio::select! {
+                    biased;
+                    _ = stopping.wait_for(|stops| *stops) => {
+                        return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
+                    }
+                    next = next_turn(&shared.unpacking, turn, bytes) => turn = next,
+                }
+            }
+        }
+        // Others have their turn, and a client that is gone is seen.
+        yield_now().await;
+    }
+}
+
+fn step(
+    shared: &Shared,
+    place: &Partition,
+    search: &mut TimeSearch,
+    room: usize,
+) -> Result<Searched, StorageError> {
+    let (next, searched) = shared.registry.read(place, |log| {
+        let mut next = *search;
+        let searched = log.search_time(&mut next, room)?;
+        Ok((next, searched))
+    })?;
+    *search = next;
+    Ok(searched)
+}
+
+/// The turn of a batch of so many bytes, with more room if it had one.
+async fn next_turn<'a>(
+    unpacking: &'a Unpacking,
+    turn: Option<Turn<'a>>,
+    bytes: usize,
+) -> Option<Turn<'a>> {
+    match turn {
+        Some(turn) => unpacking.larger(turn).await,
+        None => Some(unpacking.turn(bytes).await),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reading a log by offset and by time.
+//! Reading a log by offset. By time it is [`super::time_search`]'s.
 //!
 //! Runs in readers' threads without the writer lock. Nothing at or above the `upper_bound` given, or above the log's
 //! end as it was when the call began, is returned. Damage found on the way takes the log offline: it is reported and
@@ -6,18 +6,12 @@
 
 use std::sync::Arc;
 
-use logcore_records::{Batch, RecordError, legacy};
-
 use super::Log;
 use crate::error::{Result, StorageError};
 use crate::replay::find_aborted;
-use crate::scan::StoredBatch;
 use crate::segment::{Access, Segment};
-use crate::slice::{LogSlice, TimestampOffset};
+use crate::slice::LogSlice;
 use crate::txn_index::{AbortedTxn, TxnIndex};
-
-/// How much a batch may decompress to while a record in it is looked for.
-const DECOMPRESSED_MAX: usize = 256 << 20;
 
 impl Log {
     /// The bytes from the batch with `offset` on: at most `max_bytes`, from one segment, of batches that end before
@@ -81,53 +75,6 @@ impl Log {
         offset < end && number(offset) < number(end)
     }
 
-    /// The first record at or after `timestamp` (milliseconds since the epoch), of those from the log's start on.
-    pub fn offset_for_timestamp(&self, timestamp: i64) -> Result<Option<TimestampOffset>> {
-        self.check_open()?;
-        self.undisturbed(|| self.find_time(timestamp))
-            .map_err(|e| self.damaged(e))
-    }
-
-    fn find_time(&self, timestamp: i64) -> Result<Option<TimestampOffset>> {
-        let log_start = self.log_start_offset();
-        for segment in self.segments().iter() {
-            if segment.next_offset() <= log_start {
-                continue;
-            }
-            let found = self.time_in_segment(segment, timestamp, log_start)?;
-            if found.is_some() {
-                return Ok(found);
-            }
-        }
-        Ok(None)
-    }
-
-    fn time_in_segment(
-        &self,
-        segment: &Segment,
-        timestamp: i64,
-        log_start: i64,
-    ) -> Result<Option<TimestampOffset>> {
-        if segment
-            .largest()?
-            .is_none_or(|largest| largest.timestamp < timestamp)
-        {
-            return Ok(None);
-        }
-        let end = segment.size();
-        let mut candidate = segment.locate_time(timestamp, log_start)?;
-        while let Some(batch) = candidate {
-            let found = first_record(segment, &batch, timestamp, log_start)?;
-            if found.is_some() {
-                return Ok(found);
-            }
-            // Its newest record is before the log's start, or the producer gave its header another time.
-            candidate =
-                segment.scan_for(batch.end(), end, |next| next.max_timestamp >= timestamp)?;
-        }
-        Ok(None)
-    }
-
     /// Where segments begin that were last written at or before `until_ms`, at most `count`, the newest first; before them the
     /// log's end, as if it were written at `now_ms`. Both in milliseconds since the epoch. (`UnifiedLog.legacyFetchOffsetsBefore`)
     pub fn segment_starts(&self, until_ms: i64, now_ms: i64, count: usize) -> Result<Vec<i64>> {
@@ -146,41 +93,6 @@ impl Log {
         let mut starts: Vec<i64> = found.take(count).map(|(offset, _)| *offset).collect();
         starts.sort_unstable_by(|a, b| b.cmp(a));
         Ok(starts)
-    }
-
-    /// The record with the largest timestamp of those from the log's start on, the first of them if several have it.
-    pub fn max_timestamp(&self) -> Result<Option<TimestampOffset>> {
-        self.check_open()?;
-        self.undisturbed(|| self.find_newest())
-            .map_err(|e| self.damaged(e))
-    }
-
-    fn find_newest(&self) -> Result<Option<TimestampOffset>> {
-        let log_start = self.log_start_offset();
-        let mut newest: Option<TimestampOffset> = None;
-        // From the end on: mostly the last segment has it, and of those before only what is known of them is looked at.
-        for segment in self.segments().iter().rev() {
-            if segment.next_offset() <= log_start {
-                break;
-            }
-            let Some(largest) = segment.largest()? else {
-                continue;
-            };
-            if newest.is_some_and(|newest| largest.timestamp < newest.timestamp) {
-                continue;
-            }
-            let found = match self.time_in_segment(segment, largest.timestamp, log_start)? {
-                Some(found) => Some(found),
-                // It is before the log's start, or compaction left no more of its batch than the header.
-                None => newest_in_segment(segment, log_start)?,
-            };
-            newest = match (found, newest) {
-                (Some(found), Some(newest)) if found.timestamp < newest.timestamp => Some(newest),
-                (Some(found), _) => Some(found),
-                (None, newest) => newest,
-            };
-        }
-        Ok(newest)
     }
 
     /// The aborted transactions that a reader of the records from `from` up to `upper_bound` may meet, in the order of
@@ -299,102 +211,11 @@ impl Log {
     }
 
     /// Takes the log offline if `error` says that what is on disk is damaged.
-    fn damaged(&self, error: StorageError) -> StorageError {
+    pub(super) fn damaged(&self, error: StorageError) -> StorageError {
         if matches!(error, StorageError::Corrupt { .. }) {
             self.fail(error)
         } else {
             error
         }
     }
-}
-
-/// The newest record of a segment from `log_start` on, the first of them if several have its timestamp.
-fn newest_in_segment(segment: &Segment, log_start: i64) -> Result<Option<TimestampOffset>> {
-    let mut newest: Option<TimestampOffset> = None;
-    segment.for_each_from(log_start, |batch| {
-        if newest.is_none_or(|newest| batch.max_timestamp > newest.timestamp)
-            && let Some(found) = newest_record(segment, batch, log_start)?
-            && newest.is_none_or(|newest| found.timestamp > newest.timestamp)
-        {
-            newest = Some(found);
-        }
-        Ok(())
-    })?;
-    Ok(newest)
-}
-
-/// The first record of a batch at or after `timestamp` and `log_start`.
-///
-/// A batch that is as its producer sent it, by its checksum, but whose records cannot be read (they were never
-/// decompressed) is answered as a whole: by the times and offsets of its header.
-fn first_record(
-    segment: &Segment,
-    stored: &StoredBatch,
-    timestamp: i64,
-    log_start: i64,
-) -> Result<Option<TimestampOffset>> {
-    look_for(segment, stored, log_start, |first, at| {
-        first.is_none() && at >= timestamp
-    })
-}
-
-/// The newest record of a batch from `log_start` on, likewise.
-fn newest_record(
-    segment: &Segment,
-    stored: &StoredBatch,
-    log_start: i64,
-) -> Result<Option<TimestampOffset>> {
-    look_for(segment, stored, log_start, |newest, at| {
-        at >= 0 && newest.is_none_or(|newest| at > newest.timestamp)
-    })
-}
-
-/// The last record of a batch from `log_start` on whose time is better than what was found before.
-fn look_for(
-    segment: &Segment,
-    stored: &StoredBatch,
-    log_start: i64,
-    is_better: impl Fn(Option<TimestampOffset>, i64) -> bool,
-) -> Result<Option<TimestampOffset>> {
-    let bytes = segment.batch_bytes(stored)?;
-    stored
-        .verify(&bytes)
-        .map_err(|reason| segment.corrupt(stored.position, reason))?;
-    let found = |timestamp, offset| TimestampOffset {
-        timestamp,
-        offset,
-        leader_epoch: stored.leader_epoch,
-    };
-    let mut best = None;
-    let looked = for_each_time(stored, &bytes, |at, offset| {
-        if offset >= log_start && is_better(best, at) {
-            best = Some(found(at, offset));
-        }
-    });
-    Ok(match looked {
-        Err(_) if best.is_none() => Some(found(
-            stored.max_timestamp,
-            stored.base_offset.max(log_start),
-        )),
-        Ok(()) | Err(_) => best,
-    })
-}
-
-/// Calls `visit` with the timestamp and the offset of each record of a batch.
-fn for_each_time(
-    stored: &StoredBatch,
-    bytes: &[u8],
-    mut visit: impl FnMut(i64, i64),
-) -> Result<(), RecordError> {
-    if stored.header.is_none() {
-        return legacy::for_each(bytes, DECOMPRESSED_MAX, |message| {
-            visit(message.timestamp, message.offset);
-            Ok(())
-        });
-    }
-    for record in Batch::parse(bytes)?.records(DECOMPRESSED_MAX)?.iter() {
-        let record = record?;
-        visit(record.timestamp, record.offset);
-    }
-    Ok(())
 }

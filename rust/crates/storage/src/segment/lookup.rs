@@ -50,26 +50,6 @@ impl Segment {
         self.scan_on(self.scan_headers(position, end), wanted)
     }
 
-    /// Calls `visit` with each batch that ends at or after `offset`.
-    pub(crate) fn for_each_from(
-        &self,
-        offset: i64,
-        mut visit: impl FnMut(&StoredBatch) -> Result<()>,
-    ) -> Result<()> {
-        let end = self.size();
-        let Some(first) = self.locate(offset, end)? else {
-            return Ok(());
-        };
-        let mut scan = Scanner::all_headers(&self.file, first.position, end);
-        loop {
-            match scan.next().map_err(StorageError::io("read", self.path()))? {
-                Next::Batch(batch) => visit(&batch)?,
-                Next::End => return Ok(()),
-                Next::Torn(reason) => return Err(self.corrupt(scan.position(), reason)),
-            }
-        }
-    }
-
     fn scan_on(
         &self,
         mut scan: Scanner<'_>,
@@ -234,7 +214,7 @@ impl Segment {
             batch.max_timestamp >= timestamp && batch.last_offset >= from_offset
         };
         let Some(entry) = self.indexes()?.time.lookup(timestamp, tail.next_offset) else {
-            return self.scan_for(0, end, wanted);
+            return self.scan_for(self.position_of(from_offset, end)?, end, wanted);
         };
         match self.locate(entry.offset, end)? {
             // The entry says which batch has this timestamp; if it does not, the index is not of this file.
@@ -242,14 +222,20 @@ impl Segment {
                 let from = if entry.offset >= from_offset {
                     batch.position
                 } else {
-                    self.locate(from_offset, end)?.map_or(end, |b| b.position)
+                    self.position_of(from_offset, end)?
                 };
                 self.scan_for(from, end, wanted)
             }
             Some(_) | None => {
                 self.distrust_indexes()?;
-                self.scan_for(0, end, wanted)
+                self.scan_for(self.position_of(from_offset, end)?, end, wanted)
             }
         }
+    }
+
+    /// Where the first batch begins that ends at or after `offset`; `end` if there is none.
+    fn position_of(&self, offset: i64, end: u64) -> Result<u64> {
+        let found = self.locate(offset, end)?;
+        Ok(found.map_or(end, |batch| batch.position))
     }
 }

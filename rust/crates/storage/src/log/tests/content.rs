@@ -4,7 +4,9 @@
 use logcore_records::{HEADER_SIZE, crc32c, max_timestamp_of, set_max_timestamp_in_place};
 
 use super::*;
+use crate::log::{Searched, TimeSearch};
 use crate::record_faults::Fault;
+use crate::validator::DECOMPRESSED_MAX;
 
 fn compressed(timestamp: i64, value: &[u8]) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Compression::Gzip, None);
@@ -110,6 +112,68 @@ fn records_nobody_can_read_are_answered_as_a_whole() {
     std::fs::write(&path, bytes).unwrap();
     assert!(log.offset_for_timestamp(25).is_err());
     assert!(log.failure().is_some());
+}
+
+/// The steps of a search, of which each may decompress so much as the last one said it needs.
+fn steps(log: &Log, mut search: TimeSearch) -> (Vec<Searched>, Option<i64>) {
+    let mut steps = Vec::new();
+    let mut rooms = [0, 1000, DECOMPRESSED_MAX].into_iter();
+    let mut room = rooms.next().unwrap();
+    loop {
+        let step = log.search_time(&mut search, room).unwrap();
+        steps.push(step);
+        match step {
+            Searched::Found(found) => return (steps, found.map(|found| found.offset)),
+            Searched::Packed(_) => room = rooms.next().unwrap(),
+            Searched::Further => {
+                rooms = [0, 1000, DECOMPRESSED_MAX].into_iter();
+                room = rooms.next().unwrap();
+            }
+        }
+    }
+}
+
+// Broken if it failed: one lookup by time would decompress as many batches as somebody made to lie about their times, and each
+// without asking.
+#[test]
+fn a_search_by_time_looks_into_one_batch_at_a_time() {
+    use Searched::{Found, Further, Packed};
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    for mut batch in [
+        saying(compressed(10, b"a"), 900),
+        saying(compressed(20, &[0; 5000]), 900),
+        batch_at(30, &[b"c"]),
+        saying(compressed(40, b"d"), 900),
+    ] {
+        log.append_as_leader(&mut batch, 0, 0).unwrap();
+    }
+    let (taken, found) = steps(&log, TimeSearch::first_at(30));
+    assert!(
+        matches!(
+            taken[..],
+            [
+                Packed(_),
+                Further,
+                Packed(_),
+                Packed(_),
+                Further,
+                Found(Some(_))
+            ]
+        ),
+        "{taken:?}"
+    );
+    assert_eq!(found, Some(2));
+    assert_eq!(steps(&log, TimeSearch::first_at(35)).1, Some(3));
+    let (taken, found) = steps(&log, TimeSearch::first_at(800));
+    assert_eq!((taken.len(), found), (8, None), "{taken:?}");
+    // Once for the time that three of them claim, once for what they have.
+    let (taken, found) = steps(&log, TimeSearch::newest());
+    assert_eq!(found, Some(3));
+    let looked = taken.iter().filter(|step| **step == Further).count();
+    assert_eq!(looked, 7, "{taken:?}");
+    assert_eq!(log.max_timestamp().unwrap().unwrap().offset, 3);
+    assert_eq!(log.offset_for_timestamp(800).unwrap(), None);
 }
 
 // Broken if it failed: a compacted topic's newest records would wait for segment.ms, a week, to be compacted.
