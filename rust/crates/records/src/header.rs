@@ -184,6 +184,11 @@ impl BatchHeader {
         }
     }
 
+    /// Has its records have the times of their own, whatever the header said.
+    pub fn set_create_time(&mut self) {
+        self.attributes &= !LOG_APPEND_TIME_FLAG;
+    }
+
     /// Part of a transaction (its control batches too).
     #[inline]
     pub fn is_transactional(&self) -> bool {

@@ -5,7 +5,9 @@
 //! chose; unless its records were seen not to count their offsets from 0. Source: `LogValidator`, which takes such a batch, too, but
 //! leaves the records as they are where there is no codec, and fails where there is.
 
-use logcore_records::{Batch, BatchBuilder, BatchHeader, Compression, RecordError, Records};
+use logcore_records::{
+    Batch, BatchBuilder, BatchHeader, Compression, RecordError, Records, TimestampType,
+};
 
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
@@ -36,10 +38,19 @@ pub(crate) fn recompress(
             let own = header.compression().map_err(refused)?;
             let target = config.compression.unwrap_or(own);
             let mut builder = builder(header, target, config, size);
-            let batch = Batch::parse(bytes).and_then(|batch| batch.records(decompressed_max));
-            gather(&batch.map_err(refused)?, &mut builder, config, refused)?;
+            let mut batch = Batch::parse(bytes).map_err(refused)?;
+            // Where the codec stays, Kafka leaves the records as they are, and with them their times.
+            let claim = (!differs(header)
+                && header.timestamp_type() == TimestampType::LogAppendTime)
+                .then_some(header.max_timestamp);
+            if claim.is_some() {
+                batch.header.set_create_time();
+            }
+            let records = batch.records(decompressed_max).map_err(refused)?;
+            gather(&records, &mut builder, config, refused)?;
             builder.build_into(&mut out).map_err(refused)?;
             *header = BatchHeader::parse(&out[start..]).map_err(refused)?;
+            header.max_timestamp = claim.unwrap_or(header.max_timestamp);
             check_size(header.size(), config)?;
         } else {
             out.extend_from_slice(bytes);

@@ -105,6 +105,23 @@ fn only_the_broker_gives_append_times() {
     let header = Batch::parse(&stored(&log, 0)).unwrap().header;
     assert_eq!(header.timestamp_type(), TimestampType::CreateTime);
     assert_eq!((header.base_timestamp, header.max_timestamp), (7, 9));
+    // Also where the records are written anew, because their offsets do not count from 0.
+    let times = [40, 30, 20];
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    for time in times {
+        builder.append(time, Some(b"k"), Some(b"v"), &[]).unwrap();
+    }
+    let mut misnumbered = builder.build().unwrap();
+    // Behind the length, the attributes and a time of one byte, each of which is as long in all records.
+    misnumbered[HEADER_SIZE + 3] = 2;
+    logcore_records::set_log_append_time_in_place(&mut misnumbered, 40);
+    log.append_as_leader(&mut misnumbered, 0, 50).unwrap();
+    let kept = stored(&log, 1);
+    let kept = Batch::parse(&kept).unwrap();
+    let records = kept.records(1000).unwrap();
+    let read: Vec<i64> = records.iter().map(|one| one.unwrap().timestamp).collect();
+    assert_eq!(read, times);
+    assert_eq!(kept.header.max_timestamp, 40);
     logcore_records::set_log_append_time_in_place(&mut claimed, -1);
     assert!(refused(&log, &claimed).is_about_time());
 }
