@@ -296,3 +296,20 @@ fn list_offsets_0_tells_where_segments_begin() {
     }
     assert_eq!(list_segments(&mut client, -1, -1, -1).0, -1);
 }
+
+// If this failed, a short request could have an answer of any length: each naming of a partition is told of all its segments.
+#[test]
+fn list_offsets_0_answers_no_partition_twice() {
+    let server = TestServer::start(&[]);
+    let mut message = request(2);
+    message.set("replica_id", -1);
+    let topic = message.element("topics").with("name", "t");
+    let part = topic.element("partitions").with("timestamp", -1_i64);
+    let parts = vec![Value::Struct(part.clone()), Value::Struct(part)];
+    message.push("topics", topic.with("partitions", parts));
+    let body = server.client().call(2, 0, message);
+    let topic = body.get("topics").unwrap().structs().next().unwrap();
+    let parts = topic.get("partitions").unwrap().structs();
+    let codes: Vec<i64> = parts.map(|part| int(part, "error_code")).collect();
+    assert_eq!(codes, [42, 42]);
+}
