@@ -18,6 +18,9 @@ use crate::epoch_runs::EpochRuns;
 use crate::error::Result;
 use crate::files;
 
+/// No epoch (`OffsetsForLeaderEpochResponse.UNDEFINED_EPOCH`). Nobody has other negative ones, but they can be asked for.
+const UNDEFINED: i32 = -1;
+
 #[derive(Debug, Default)]
 pub(crate) struct LeaderEpochs {
     path: PathBuf,
@@ -156,7 +159,7 @@ impl LeaderEpochs {
     /// The largest epoch not after the one asked for, and the offset its records end before
     /// (`LeaderEpochFileCache.endOffsetFor`). `None` when this log knows no such epoch.
     pub(crate) fn end_offset(&self, epoch: i32, log_end: i64) -> Option<(i32, i64)> {
-        let latest = self.latest().filter(|_| epoch >= 0)?;
+        let latest = self.latest().filter(|_| epoch != UNDEFINED)?;
         if epoch == latest {
             return Some((epoch, log_end));
         }
@@ -239,6 +242,8 @@ mod tests {
         assert!(!epochs.assign(4, 20) && !epochs.assign(-1, 20) && !epochs.assign(5, 20));
         // As in Kafka's own cache: an epoch before the first gets its own number back.
         assert_eq!(epochs.end_offset(1, 100), Some((1, 6)));
+        assert_eq!(epochs.end_offset(-2, 100), Some((-2, 6)));
+        assert_eq!(epochs.end_offset(-1, 100), None);
         assert_eq!(epochs.end_offset(2, 100), Some((2, 7)));
         assert_eq!(epochs.end_offset(4, 100), Some((3, 9)));
         assert_eq!(epochs.end_offset(5, 100), Some((5, 100)));
