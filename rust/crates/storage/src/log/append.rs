@@ -175,7 +175,8 @@ impl Log {
             let appended = Appended {
                 first_offset: first.first_offset,
                 last_offset: last.last_offset,
-                log_append_time: log_append_time.map_or(-1, |_| last.timestamp),
+                // Whoever's time it is, as with Kafka (`UnifiedLog.append`).
+                log_append_time: last.timestamp,
                 log_start_offset: self.log_start_offset(),
                 duplicate: true,
                 bytes: 0,

@@ -116,6 +116,15 @@ fn what_is_appended_is_read() {
     assert_eq!(values_from(&log, 0), expected);
     assert_eq!(values_from(&log, 2), expected[2..]);
     assert_eq!((log.latest_epoch(), log.high_watermark()), (Some(3), 4));
+    // What is sent again has its own time, as with Kafka.
+    let mut builder = BatchBuilder::new(Compression::None, None);
+    builder.set_producer_state(7, 0, 0);
+    builder.append(5, None, Some(b"e"), &[]).unwrap();
+    let sent = builder.build().unwrap();
+    for time in [-1, 5] {
+        let appended = log.append_as_leader(&mut sent.clone(), 3, 9);
+        assert_eq!(appended.unwrap().log_append_time, time);
+    }
 }
 
 // Broken if it failed: a consumer could see records above the high watermark, be stuck at a large batch, or get one
