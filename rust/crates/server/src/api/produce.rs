@@ -423,6 +423,13 @@ fn check_shape(version: i16, records: &[u8]) -> Result<usize> {
         ..refused
     };
     while is_whole(iterator.remaining()).map_err(|refused| told(refused, count))? {
+        if version >= 3
+            && count > 0
+            && iterator.remaining().get(MAGIC_POSITION) == Some(&(MAGIC_V2 as u8))
+        {
+            // Whatever it holds: one batch is what a request may have.
+            return Err(ErrorCode::INVALID_RECORD.into());
+        }
         let Some(batch) = iterator.next() else { break };
         let batch = batch.map_err(|error| told(refuse_records(&error), count))?;
         count += 1;
@@ -430,7 +437,7 @@ fn check_shape(version: i16, records: &[u8]) -> Result<usize> {
             return Err(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE.into());
         }
     }
-    if count == 0 || (version >= 3 && count > 1) {
+    if count == 0 {
         return Err(ErrorCode::INVALID_RECORD.into());
     }
     Ok(iterator.valid_bytes())
