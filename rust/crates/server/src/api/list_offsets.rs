@@ -6,7 +6,7 @@
 //! lookup with a long way keeps nobody else from theirs, and ends with its client. By then nothing is left of the message but
 //! what its partitions ask for: a few times their bytes in the frame, whose memory the request keeps.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -95,9 +95,9 @@ struct Request {
 impl Request {
     fn of(version: i16, message: &Struct) -> Self {
         let terms = Terms::of(version, message);
-        let twice = asked_twice(message);
-        let topics = message.each("topics").map(|topic| {
-            let name = topic.text("name");
+        let numbers = numbers(message);
+        let twice = asked_twice(message, &numbers);
+        let topics = message.each("topics").zip(numbers).map(|(topic, number)| {
             let asked = topic.each("partitions").map(|partition| {
                 let index = partition.int32("partition_index");
                 Asked {
@@ -105,10 +105,10 @@ impl Request {
                     known_epoch: partition.int32("current_leader_epoch"),
                     timestamp: partition.int64("timestamp"),
                     count: partition.int32("max_num_offsets"),
-                    is_repeated: twice.contains(&(name, index)),
+                    is_repeated: twice.contains(&(number, index)),
                 }
             });
-            (name.to_owned(), asked.collect())
+            (topic.text("name").to_owned(), asked.collect())
         });
         Self {
             terms,
@@ -188,18 +188,28 @@ fn answer(
 
 /// The partitions that a request names more than once: none of their answers could be told from the other. Kafka answers each in
 /// version 0, which tells of so many segments that a short request would have a very long answer.
-fn asked_twice(request: &Struct) -> HashSet<(&str, i32)> {
+fn asked_twice(request: &Struct, numbers: &[usize]) -> HashSet<(usize, i32)> {
     let mut seen = HashSet::new();
     let mut twice = HashSet::new();
-    for topic in request.each("topics") {
+    for (topic, number) in request.each("topics").zip(numbers) {
         for partition in topic.each("partitions") {
-            let key = (topic.text("name"), partition.int32("partition_index"));
+            let key = (*number, partition.int32("partition_index"));
             if !seen.insert(key) {
                 twice.insert(key);
             }
         }
     }
     twice
+}
+
+/// A number for each topic of a request, the same for the same name. A name is long, and has many partitions.
+fn numbers(request: &Struct) -> Vec<usize> {
+    let mut known = HashMap::new();
+    let topics = request.each("topics").map(|topic| {
+        let next = known.len();
+        *known.entry(topic.text("name")).or_insert(next)
+    });
+    topics.collect()
 }
 
 fn fill(answer: &mut Struct, terms: &Terms, found: &Found) {
