@@ -9,7 +9,7 @@
 
 mod answer;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,10 +64,16 @@ impl Request {
     /// Of a partition that is named more than once only the last counts, and is answered, as with Kafka (`handleProduceRequest`
     /// puts them into a map).
     fn keep_the_last(&mut self) {
+        // Each name is hashed once, however many partitions stand behind it.
+        let mut numbers = HashMap::with_capacity(self.topics.len());
+        let topics = self.topics.iter().enumerate();
+        let number_of: Vec<usize> = topics
+            .map(|(number, name)| *numbers.entry(name).or_insert(number))
+            .collect();
         let mut seen = HashSet::with_capacity(self.parts.len());
         let mut last = vec![false; self.parts.len()];
         for (part, last) in self.parts.iter().zip(&mut last).rev() {
-            *last = seen.insert((&self.topics[part.topic], part.index));
+            *last = seen.insert((number_of[part.topic], part.index));
         }
         let mut last = last.into_iter();
         self.parts.retain(|_| last.next().unwrap_or(true));
