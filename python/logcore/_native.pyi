@@ -397,6 +397,10 @@ class Server:
         """A file descriptor that is readable while requests or log lines wait; for `loop.add_reader`."""
     def take_requests(self, max: int) -> list[Request]:
         """The requests that wait, oldest first, at most `max` and a few hundred. Makes `wake_fd` unreadable if none remain."""
+    def take_gone(self) -> list[str]:
+        """The ids of connections that ended since the last call while their JoinGroup or SyncGroup waited for its answer. To be
+        called after `take_requests`.
+        """
     def take_log_lines(self) -> list[tuple[int, str, dict[str, str]]]:
         """Level (of `logging`), text and fields (`connection`, `client_id`, `topic` …) of what happened since the last call."""
     def create_partition(

@@ -224,6 +224,10 @@ impl PyServer {
             .collect()
     }
 
+    fn take_gone(&self) -> Vec<String> {
+        self.0.take_gone()
+    }
+
     fn take_log_lines<'py>(
         &self,
         py: Python<'py>,

@@ -51,6 +51,7 @@ class FakeSource:
     def __init__(self) -> None:
         self.wake_fd, self._write_end = os.pipe()
         self.requests: list[Request] = []
+        self.gone: list[str] = []
 
     def put(self, *requests: FakeRequest) -> None:
         self.requests += requests
@@ -62,6 +63,14 @@ class FakeSource:
         if self.requests:
             os.write(self._write_end, b"x")
         return taken
+
+    def take_gone(self) -> list[str]:
+        gone, self.gone = self.gone, []
+        return gone
+
+    def leave(self, connection: str) -> None:
+        self.gone.append(connection)
+        os.write(self._write_end, b"x")
 
     def take_log_lines(self) -> list[tuple[int, str, dict[str, str]]]:
         return []
@@ -230,6 +239,30 @@ def test_who_waits_for_others_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch, 
             source.put(FakeRequest(number, f"member {number}", answers, api_key=key))
         joined = [await answers.get() for _ in range(members)]
         assert sorted(number for number, _ in joined) == list(range(members))
+
+    play(monkeypatch, handle, script)
+
+
+def test_who_waits_for_others_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: asyncio.Queue[int] = asyncio.Queue()
+
+    async def handle(request: FakeRequest) -> Body:
+        if request.api_key == JOIN:
+            begun.put_nowait(request.number)
+            await asyncio.Event().wait()
+        return {"ok": request.number}
+
+    async def script(source: FakeSource, answers: Answers, bridge: Bridge) -> None:
+        source.put(FakeRequest(1, "a", answers, api_key=JOIN), FakeRequest(2, "b", answers, api_key=JOIN))
+        assert [await begun.get(), await begun.get()] == [1, 2]
+        source.leave("a")
+        assert await answers.get() == (1, None)
+        # One that came with the news of its end, and one whose connection has nothing here any more.
+        source.gone = ["c", "nobody"]
+        source.put(FakeRequest(3, "c", answers, api_key=JOIN), FakeRequest(4, "a", answers))
+        assert await answers.get() == (3, None)
+        assert await answers.get() == (4, {"ok": 4})
+        assert begun.empty()
 
     play(monkeypatch, handle, script)
 

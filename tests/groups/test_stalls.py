@@ -1,4 +1,4 @@
-"""The group coordinator on an event loop that stands still for a while.
+"""The group coordinator on an event loop that stands still for a while, or whose clients do not wait.
 
 If one failed, a broker that was held up would throw live members out of their groups, whose heartbeats wait to be read, or
 keep dead ones for ever.
@@ -90,5 +90,35 @@ def test_a_member_that_is_silent_on_a_loop_that_runs_is_out() -> None:
             await asyncio.sleep(0)
             loop.skipped += SESSION_MS / 1000 / 100
         assert coordinator.heartbeat("g", 1, member, None) == UnknownMemberId.code
+
+    play(script)
+
+
+def test_who_does_not_wait_any_more_is_not_waited_with() -> None:
+    """A member whose connection ended while it joined stays until its time is over, as with Kafka; its answer does not."""
+
+    async def script(loop: SkippingLoop, coordinator: GroupCoordinator, member: str) -> None:
+        other = asyncio.ensure_future(joined(coordinator))
+        await asyncio.sleep(0)
+        assert len(coordinator._waiting) == 1
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+        assert not coordinator._waiting
+        again = Join(
+            "g",
+            member,
+            None,
+            "c",
+            "/127.0.0.1",
+            SESSION_MS,
+            SESSION_MS,
+            "consumer",
+            (("range", b""),),
+            False,
+            False,
+        )
+        result = await coordinator.join(again)
+        assert (result.error, result.generation, len(result.members)) == (NONE, 2, 2)
+        assert not coordinator._waiting
 
     play(script)

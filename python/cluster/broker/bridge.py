@@ -4,8 +4,8 @@ Owns the order of each connection's requests: as in Kafka, the next one of a con
 one is answered, and connections do not wait for each other. While as many handlers are at work as there may be, it takes no
 requests, which fills the queue and stops the reading of sockets. Who only waits is not counted: a member of a group would
 keep those out whom it waits for, and a coordinator that is away would stop what can be answered without it. A handler that
-raises costs its own request an UNKNOWN_SERVER_ERROR answer and nobody else anything. Lives on the event loop, woken by the
-server's descriptor.
+raises costs its own request an UNKNOWN_SERVER_ERROR answer and nobody else anything. One that waits for others ends with its
+connection. Lives on the event loop, woken by the server's descriptor.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ class Source(Protocol):
     def take_requests(self, max: int) -> Sequence[Request]:
         """What waits, at most `max`."""
 
+    def take_gone(self) -> Sequence[str]:
+        """The connections that ended while their requests waited for others to come."""
+
     def take_log_lines(self) -> Sequence[tuple[int, str, Mapping[str, str]]]:
         """What the data plane has to say, and its fields."""
 
@@ -53,7 +56,7 @@ class Bridge:
         self._stopped = False
         self._listening = False
         self._waiting: dict[str, deque[Request]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
         """Begins to take requests."""
@@ -63,7 +66,7 @@ class Bridge:
         """Takes no more; what is not answered yet is dropped, which closes those connections."""
         self._stopped = True
         self._listen()
-        tasks = list(self._tasks)
+        tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -71,15 +74,20 @@ class Bridge:
 
     def _wake(self) -> None:
         # Those that were taken are at work before this is called again: their tasks begin before the descriptor is looked at.
-        for request in self._source.take_requests(self._handlers_max - self._at_work):
+        requests = self._source.take_requests(self._handlers_max - self._at_work)
+        gone = set(self._source.take_gone())
+        for request in requests:
+            if request.connection_id in gone:
+                request.close()
+                continue
             waiting = self._waiting.get(request.connection_id)
             if waiting is not None:
                 waiting.append(request)
                 continue
             self._waiting[request.connection_id] = deque()
-            task = asyncio.create_task(self._serve(request))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[request.connection_id] = asyncio.create_task(self._serve(request))
+        for connection in gone & self._tasks.keys():
+            self._tasks[connection].cancel()
         self._flush_log()
 
     def _listen(self) -> None:
@@ -121,6 +129,7 @@ class Bridge:
                 request = waiting.popleft()
         finally:
             del self._waiting[connection]
+            del self._tasks[connection]
 
     async def _answer(self, request: Request) -> None:
         handler = HANDLERS.get(request.api_key)

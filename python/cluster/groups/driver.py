@@ -190,7 +190,7 @@ class GroupCoordinator:
         """JoinGroup."""
         token, future = self._wait()
         self._do(self.machine.join(token, request, self.now()))
-        result = cast(JoinResult, await future)
+        result = cast(JoinResult, await self._told(token, future))
         if result.error == CoordinatorNotAvailable.code and not self.machine.has_memory(request):
             self._warn_of_memory(request.group)
         return result
@@ -211,13 +211,13 @@ class GroupCoordinator:
         """SyncGroup."""
         token, future = self._wait()
         self._do(self.machine.sync(token, request, self.now()))
-        return cast(SyncResult, await future)
+        return cast(SyncResult, await self._told(token, future))
 
     async def commit(self, request: Commit) -> CommitResult:
         """OffsetCommit."""
         token, future = self._wait()
         self._do(self.machine.commit(token, request, self.now()))
-        return cast(CommitResult, await future)
+        return cast(CommitResult, await self._told(token, future))
 
     def heartbeat(self, group: str, generation: int, member: str, instance: str | None) -> int:
         """Heartbeat; the error."""
@@ -249,6 +249,13 @@ class GroupCoordinator:
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting[token] = future
         return token, future
+
+    async def _told(self, token: Token, future: asyncio.Future[Result]) -> Result:
+        """What the machine has to say; whoever does not wait for it any more is not told."""
+        try:
+            return await future
+        finally:
+            self._waiting.pop(token, None)
 
     def _do(self, actions: Iterable[Action]) -> None:
         queue = list(actions)

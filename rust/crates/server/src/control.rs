@@ -3,6 +3,7 @@
 //! One bounded queue (`queued.max.requests`) from the connections to whoever calls [`ControlQueue::take`]; a full queue makes
 //! the connection's task wait, which stops its reading: nothing is dropped. Each request carries the one-shot channel its
 //! connection waits on. A request that is dropped unanswered closes that channel, and with it the connection: never a hang.
+//! Whose connection ends while it waits for others to come is told too ([`ControlQueue::take_gone`]): nobody has its answer.
 //! A crash loses what was queued, as it loses the connections.
 
 use std::sync::Arc;
@@ -121,6 +122,13 @@ impl ControlRequest {
         held.is_some_and(|held| held.num_permits() > LARGE)
     }
 
+    /// Whether it would wait for others, and its connection has ended.
+    fn is_abandoned(&self) -> bool {
+        let answer = self.answer.as_ref();
+        WAITING_APIS.contains(&self.header.api_key)
+            && answer.is_some_and(oneshot::Sender::is_closed)
+    }
+
     /// The time its handler took, if that was not a wait for other members of a group.
     fn time_spent(&self) -> Duration {
         let waits = WAITING_APIS.contains(&self.header.api_key);
@@ -172,7 +180,31 @@ impl ControlRequest {
 pub(crate) struct ControlQueue {
     sender: mpsc::Sender<ControlRequest>,
     receiver: Mutex<mpsc::Receiver<ControlRequest>>,
+    /// The ids of connections that ended while a request of theirs waited for others to come.
+    gone: Mutex<Vec<String>>,
     wake: Arc<WakeFd>,
+}
+
+/// A connection that waits for an answer of one of [`WAITING_APIS`]. Dropped before it is over, it has ended.
+pub(crate) struct Waiting<'a> {
+    queue: &'a ControlQueue,
+    connection: Option<&'a str>,
+}
+
+impl Waiting<'_> {
+    /// The answer has come.
+    pub(crate) fn over(mut self) {
+        self.connection = None;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection {
+            self.queue.gone.lock().push(connection.to_owned());
+            self.queue.wake.signal();
+        }
+    }
 }
 
 impl ControlQueue {
@@ -181,8 +213,22 @@ impl ControlQueue {
         Self {
             sender,
             receiver: Mutex::new(receiver),
+            gone: Mutex::default(),
             wake,
         }
+    }
+
+    /// To be kept while a connection waits for the answer to such a request.
+    pub(crate) fn waiting<'a>(&'a self, key: i16, connection: &'a str) -> Waiting<'a> {
+        Waiting {
+            queue: self,
+            connection: WAITING_APIS.contains(&key).then_some(connection),
+        }
+    }
+
+    /// Who went since the last call. Asked after [`ControlQueue::take`], which clears the wake descriptor.
+    pub(crate) fn take_gone(&self) -> Vec<String> {
+        std::mem::take(&mut self.gone.lock())
     }
 
     /// Waits for room and enqueues. False when the queue was closed: the server stops.
@@ -200,6 +246,7 @@ impl ControlQueue {
         let now = Instant::now();
         while taken.len() < max.min(TAKE_MAX) {
             match receiver.try_recv() {
+                Ok(request) if request.is_abandoned() => {}
                 Ok(request) => taken.push(ControlRequest {
                     taken: now,
                     ..request

@@ -149,7 +149,10 @@ impl Dispatch<'_> {
         if !self.shared.control.put(request).await {
             return Outcome::Close("the server stops".to_owned());
         }
-        let Ok((mut answer, crossing)) = answer.await else {
+        let waiting = self.shared.control.waiting(key, &self.info.id);
+        let answer = answer.await;
+        waiting.over();
+        let Ok((mut answer, crossing)) = answer else {
             return Outcome::Close(format!(
                 "the handler of API {key} version {version} gave no answer"
             ));

@@ -267,6 +267,12 @@ impl Server {
         self.shared.control.take(max)
     }
 
+    /// The ids of connections that ended since the last call while a JoinGroup or SyncGroup of theirs waited: its answer is
+    /// nobody's. Asked after [`Self::take_requests`].
+    pub fn take_gone(&self) -> Vec<String> {
+        self.shared.control.take_gone()
+    }
+
     /// The log lines since the last call.
     pub fn take_log_lines(&self) -> Vec<LogLine> {
         self.shared.lines.take()

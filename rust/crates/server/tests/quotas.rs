@@ -8,9 +8,10 @@ use std::io::Read;
 use std::time::{Duration, Instant};
 
 use common::{
-    Fetch, TestServer, batch, fetched, int, partition, produce, records, replica, request,
+    Fetch, TestServer, batch, fetched, int, is_readable, partition, produce, records, replica,
+    request,
 };
-use logcore_protocol::Value;
+use logcore_protocol::{Direction, Value, schema};
 use logcore_server::{ClientQuota, PartitionSpec};
 
 /// For every client id, or for one.
@@ -330,4 +331,37 @@ fn a_request_ends_with_its_connection() {
     server.wait_for_metric("connections", 1);
     // Nobody waits for the answer any more.
     assert_eq!(server.server.take_requests(usize::MAX).len(), 1);
+}
+
+// If this failed, what members of groups wait for would be kept for those who are gone, for as long as others take.
+#[test]
+fn who_goes_while_others_are_waited_for_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let server =
+        TestServer::start_serving(dir, &["logs"], &[], &[(11, 0, 9), (12, 0, 4), (18, 0, 4)]);
+    let mut clients = [11, 11, 12].map(|key| {
+        let mut client = server.client();
+        client.send(key, 3, request(key));
+        (client, server.take_request())
+    });
+    assert_eq!(server.server.take_gone(), [""; 0]);
+    // One whose answer has come is not waited for.
+    let response = schema(11, Direction::Response).unwrap().message();
+    clients[1].1.respond(&response.into()).unwrap();
+    clients[1].0.receive(11, 3);
+    let id = clients[0].1.connection.id.clone();
+    let requests = clients.map(|(_gone, request)| request);
+    // The one that is left asks.
+    server.wait_for_metric("connections", 1);
+    assert!(is_readable(server.server.wake_fd()));
+    assert_eq!(server.server.take_gone(), [id]);
+    drop(requests);
+
+    // Of one that nobody took there is no more to tell.
+    let mut unheard = server.client();
+    unheard.send(11, 3, request(11));
+    server.wait_for_requests(11, 3);
+    drop(unheard);
+    server.wait_for_metric("connections", 1);
+    assert_eq!(server.server.take_requests(usize::MAX).len(), 0);
 }
