@@ -83,8 +83,14 @@ def one_line(text: str) -> str:
 
 
 def _lines(text: str, indentation: str = "") -> str:
-    """The same for a text of several lines, which it keeps."""
-    return _shortened("\n".join(indentation + one_line(line) for line in text.split("\n")), _TRACEBACK_MAX)
+    """The same for a text of several lines, which it keeps, but for those in the middle of a long one."""
+    lines = "\n".join(indentation + one_line(line) for line in text.split("\n"))
+    if len(lines) <= _TRACEBACK_MAX:
+        return lines
+    last = _TRACEBACK_MAX // 4
+    first, _, _ = lines[: _TRACEBACK_MAX - last].rpartition("\n")
+    _, _, rest = lines[-last:].partition("\n")
+    return f"{first}\n{indentation}{_CUT.strip()}\n{rest}"
 
 
 def _shortened(text: str, most: int) -> str:
