@@ -221,6 +221,8 @@ class Neighbour:
         synced = self.client.call(SYNC_GROUP, 2, self._member | {"assignments": []})
         assert synced["error_code"] == 0
         self._offset = 0
+        # Retention takes what is old.
+        self._began = int(time.time() * 1000)
 
     def _joined(self, join: Message) -> Message:
         """Asks until the coordinator is there, which is made when somebody asks for it."""
@@ -232,7 +234,7 @@ class Neighbour:
                 return joined
 
     def check(self) -> None:
-        client, now = self.client, 1_700_000_000_000 + self._offset
+        client, now = self.client, self._began + self._offset
         sent = wire.batch([b"%d" % self._offset], now)
         produced = client.produce("neighbour", 0, sent)
         assert (produced["error_code"], produced["base_offset"]) == (0, self._offset)
