@@ -5,8 +5,8 @@
 //! beyond what there is, there is one answer of each API at most. Who waits for its turn has its request only; and between two
 //! answers, each of which the event loop stands still for, others are served. No API waits for another.
 //!
-//! Answers that fit in [`FREE`] are not counted, nor are those of other APIs: what they say is about as long as what they are
-//! asked, or was stored before. Called from connection tasks; a crash leaves nothing.
+//! Answers that fit in [`FREE`] are not counted, nor are those of other APIs here: what they say is about as long as what they
+//! are asked, and has that request's memory ([`crate::memory`]). Called from connection tasks; a crash leaves nothing.
 //!
 //! A peer that does not read what it is told, or too slowly, keeps others waiting, but not for long: while there is little left
 //! of a memory, whoever has had [`time_for`] what it has of it is closed. So it is with Fetch responses that are counted

@@ -84,6 +84,8 @@ pub(crate) struct Crossing {
     pub(crate) taken: Instant,
     pub(crate) answered: Instant,
     pub(crate) spent: Spent,
+    /// The memory of its frame, for its answer.
+    pub(crate) charge: Charge,
 }
 
 impl ControlRequest {
@@ -169,6 +171,7 @@ impl ControlRequest {
                     time: self.time_spent(),
                     throttle_ms,
                 },
+                charge: std::mem::take(&mut self.memory.0),
             };
             // The connection may have ended meanwhile; then nobody waits for the answer.
             let _ = sender.send((answer, crossing));

@@ -11,7 +11,7 @@ use logcore_protocol::{RequestHeader, Value};
 use crate::api::api_versions::{self, ApiTable};
 use crate::api::{Outcome, fetch, list_offsets, native_versions, offset_for_leader_epoch, produce};
 use crate::control::{Answer, ConnectionInfo, ControlRequest};
-use crate::memory::{Charge, Held};
+use crate::memory::{Charge, Held, RequestMemory};
 use crate::metrics::Stages;
 use crate::quotas::Meter;
 use crate::response::Response;
@@ -42,6 +42,19 @@ impl From<Outcome> for Answered {
     }
 }
 
+impl Answered {
+    /// A response is counted until it was sent; of the charge remains what a frame's memory needs that is read into again.
+    fn covered(mut self, memory: &RequestMemory) -> Self {
+        if let Outcome::Respond(response) = self.outcome {
+            self.outcome = Outcome::Respond(response.covered(memory, &mut self.charge));
+        }
+        if self.memory.is_none() {
+            self.charge = Charge::default();
+        }
+        self
+    }
+}
+
 impl Dispatch<'_> {
     /// Answers one request; large frames' memory comes back when the handler is done with it.
     pub(crate) async fn answer(
@@ -65,18 +78,25 @@ impl Dispatch<'_> {
         if native_versions(key).is_none() {
             drop(body);
             let crossed = self.cross(header, message, (charge, held), meter, stages);
-            return crossed.await.into();
+            return crossed.await.covered(&self.shared.memory);
         }
         // A fetch may have to wait before it is done with its message.
         let kept = held.take_if(|_| key == fetch::KEY);
         let message = (message, kept);
         let mut work = std::pin::pin!(self.serve(header, message, body, charge, meter, stages));
-        if let Some(answered) = at_once(work.as_mut()).await {
+        let answered = match at_once(work.as_mut()).await {
+            Some(answered) => answered,
+            None => {
+                // Nothing of the message is left where another handler waits.
+                drop(held);
+                work.await
+            }
+        };
+        // What a fetch tells is mostly in files, and has rooms of its own.
+        if key == fetch::KEY {
             return answered;
         }
-        // Nothing of the message is left where another handler waits.
-        drop(held);
-        work.await
+        answered.covered(&self.shared.memory)
     }
 
     /// Answers what Rust answers.
@@ -85,7 +105,7 @@ impl Dispatch<'_> {
         header: &RequestHeader,
         (message, held): (Value, Held),
         body: Bytes,
-        charge: Charge,
+        mut charge: Charge,
         meter: &Meter<'_>,
         stages: &mut Stages,
     ) -> Answered {
@@ -100,14 +120,16 @@ impl Dispatch<'_> {
                 charge: charge.unwrap_or_default(),
             };
         }
+        let size = body.len();
         drop(body);
-        match (key, message.as_struct()) {
+        let outcome = match (key, message.as_struct()) {
             (fetch::KEY, _) => {
-                drop(charge);
+                charge = Charge::default();
                 fetch::handle(self.shared, header, (message, held), meter, stages).await
             }
-            // It may wait, and has nothing of its message then; its frame's memory it keeps.
-            (list_offsets::KEY, _) => list_offsets::handle(self.shared, header, message).await,
+            (list_offsets::KEY, _) => {
+                list_offsets::handle(self.shared, header, message, (&mut charge, size)).await
+            }
             (api_versions::KEY, Some(request)) => api_versions::handle(self.apis, header, request),
             (offset_for_leader_epoch::KEY, Some(request)) => {
                 offset_for_leader_epoch::handle(self.shared, header, request)
@@ -115,8 +137,11 @@ impl Dispatch<'_> {
             _ => {
                 unreachable!("a decoded request is a struct, and every native API has its handler")
             }
+        };
+        Answered {
+            charge,
+            ..outcome.into()
         }
-        .into()
     }
 
     /// Kafka answers ApiVersions of any version and closes the connection for everything else it does not serve.
@@ -140,14 +165,14 @@ impl Dispatch<'_> {
         (mut charge, held): (Charge, Held),
         meter: &Meter<'_>,
         stages: &mut Stages,
-    ) -> Outcome {
+    ) -> Answered {
         charge.leave_lane();
         let (key, version) = (header.api_key, header.api_version);
         let turn = self.shared.answers.turn(key, &message).await;
         let info = Arc::clone(&self.info);
         let (request, answer) = ControlRequest::new(header.clone(), info, message, (charge, held));
         if !self.shared.control.put(request).await {
-            return Outcome::Close("the server stops".to_owned());
+            return Outcome::Close("the server stops".to_owned()).into();
         }
         let waiting = self.shared.control.waiting(key, &self.info.id);
         let answer = answer.await;
@@ -155,7 +180,8 @@ impl Dispatch<'_> {
         let Ok((mut answer, crossing)) = answer else {
             return Outcome::Close(format!(
                 "the handler of API {key} version {version} gave no answer"
-            ));
+            ))
+            .into();
         };
         let held = match (&mut answer, turn) {
             (Answer::Frame(frame, _), Some(turn)) => {
@@ -165,7 +191,7 @@ impl Dispatch<'_> {
             _ => None,
         };
         stages.crossed(&crossing);
-        match answer {
+        let outcome = match answer {
             Answer::Frame(frame, errors) => {
                 meter.spent(crossing.spent);
                 Outcome::Respond(Response::from_frame(frame, errors).counted([held, None]))
@@ -173,6 +199,10 @@ impl Dispatch<'_> {
             Answer::Close => Outcome::Close(format!(
                 "the handler of API {key} version {version} asked for it"
             )),
+        };
+        Answered {
+            charge: crossing.charge,
+            ..outcome.into()
         }
     }
 }

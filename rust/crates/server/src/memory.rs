@@ -48,7 +48,7 @@ pub(crate) struct Charge {
 impl Charge {
     /// Whether it is nothing.
     pub(crate) fn is_free(&self) -> bool {
-        self.permit.is_none() && self.lane.is_none()
+        self.bytes() == 0 && self.lane.is_none()
     }
 
     /// Lets the next one into the lane, for a request that has come but may have to wait for others to come.
@@ -187,6 +187,26 @@ impl RequestMemory {
         self.whole / 4 * 3
     }
 
+    /// What a response of so many bytes has of it until it is sent: first of what its request had, as it says about as much. The
+    /// flag tells that there was less.
+    pub(crate) fn cover(&self, charge: &mut Charge, bytes: usize) -> (Held, bool) {
+        let part = charge.split(bytes);
+        let missing = bytes - part.bytes();
+        if missing == 0 {
+            return (part.permit, false);
+        }
+        let more = try_hold(&self.shared, missing);
+        let is_short = more.is_none();
+        let held = match (part.permit, more) {
+            (Some(mut held), Some(more)) => {
+                held.merge(more);
+                Some(held)
+            }
+            (held, more) => held.or(more),
+        };
+        (held, is_short)
+    }
+
     /// Whether somebody waits.
     pub(crate) fn is_short(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
@@ -270,6 +290,23 @@ mod tests {
         assert!(poll(std::pin::pin!(memory.grow(none, FREE))).is_some());
         assert!(poll(std::pin::pin!(memory.grow(fourth, FREE + 50))).is_some());
         drop(charges);
+        assert_eq!(memory.used(), 0);
+    }
+
+    // If this failed, answers would be counted twice or not at all, or who has the lane would give it to the next before its peer
+    // has read what it was told.
+    #[test]
+    fn a_response_has_what_its_request_had_and_more_if_there_is() {
+        let memory = RequestMemory::new(Some(300), 100);
+        let mut charge = Charge::default();
+        assert!(poll(std::pin::pin!(memory.grow(&mut charge, FREE + 100))).is_some());
+        let (shorter, is_short) = memory.cover(&mut charge, 60);
+        assert!(!is_short && charge.bytes() == 40 && memory.used() == 100);
+        let (longer, is_short) = memory.cover(&mut charge, 140);
+        assert!(!is_short && charge.bytes() == 0 && memory.used() == 200);
+        let (none, is_short) = memory.cover(&mut charge, 1);
+        assert!(is_short && none.is_none());
+        drop((shorter, longer));
         assert_eq!(memory.used(), 0);
     }
 }

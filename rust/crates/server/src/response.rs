@@ -16,7 +16,7 @@ use logcore_protocol::{
 use logcore_storage::LogSlice;
 
 use crate::answers::{PATIENCE, is_scarce, time_for};
-use crate::memory::Held;
+use crate::memory::{Charge, FREE, Held, RequestMemory};
 use crate::metrics::ErrorCounts;
 use crate::transport::Transport;
 
@@ -33,6 +33,8 @@ pub(crate) struct Response {
     errors: ErrorCounts,
     /// What it has of memory that others need, in bytes.
     held: [Held; 2],
+    /// There was less of it left than it takes, for whoever has what its request had, perhaps the lane of all that wait.
+    beyond: Option<Charge>,
 }
 
 impl Response {
@@ -49,6 +51,7 @@ impl Response {
             parts: Vec::new(),
             errors,
             held: [const { None }; 2],
+            beyond: None,
         }
     }
 
@@ -57,16 +60,33 @@ impl Response {
         Self { held, ..self }
     }
 
-    /// Whether it has some.
+    /// The same, unless it is small or is counted already, with what it takes of the memory of requests.
+    pub(crate) fn covered(self, memory: &RequestMemory, charge: &mut Charge) -> Self {
+        if self.bytes.len() <= FREE || self.is_counted() {
+            return self;
+        }
+        let (held, is_short) = memory.cover(charge, self.bytes.len());
+        Self {
+            held: [held, None],
+            beyond: is_short.then(|| std::mem::take(charge)),
+            ..self
+        }
+    }
+
+    /// Whether its peer has its time for it and no more, should others need what it takes.
     pub(crate) fn is_counted(&self) -> bool {
-        self.held.iter().any(Option::is_some)
+        self.beyond.is_some() || self.held.iter().any(Option::is_some)
     }
 
     /// Returns when its peer has had its time for it and others need what it has, or after `most`.
     pub(crate) async fn overdue(&self, most: Duration) {
         let begun = Instant::now();
-        sleep(time_for(self.wire_size()).min(most)).await;
-        while begun.elapsed() < most && !self.held.iter().flatten().any(is_scarce) {
+        let is_beyond = self.beyond.is_some();
+        // What is beyond others wait for already.
+        let time = time_for(self.wire_size()) / if is_beyond { 5 } else { 1 };
+        sleep(time.min(most)).await;
+        let is_needed = || is_beyond || self.held.iter().flatten().any(is_scarce);
+        while begun.elapsed() < most && !is_needed() {
             sleep(PATIENCE).await;
         }
     }
@@ -93,6 +113,7 @@ impl Response {
             parts: gaps.into_iter().zip(slices).collect(),
             errors: ErrorCounts::of(message),
             held: [const { None }; 2],
+            beyond: None,
         })
     }
 
@@ -120,7 +141,10 @@ impl Response {
         let bytes = Bytes::from(self.bytes);
         let told = with_throttle_time(header, bytes.clone(), throttle_ms);
         let bytes = told.unwrap_or_else(|| bytes.into());
-        Self::from_frame(bytes, self.errors).counted(self.held)
+        Self {
+            beyond: self.beyond,
+            ..Self::from_frame(bytes, self.errors).counted(self.held)
+        }
     }
 
     /// Writes everything.

@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use crate::answers::Answers;
 use crate::api::api_versions::ApiTable;
 use crate::api::fetch::FetchRoom;
+use crate::api::list_offsets::Lookups;
 use crate::config::{DynamicConfig, Properties, ServerConfig};
 use crate::connection_quotas::ConnectionQuotas;
 use crate::control::{ControlQueue, ControlRequest};
@@ -155,6 +156,7 @@ impl Server {
             answers: Answers::default(),
             fetch_room: FetchRoom::default(),
             unpacking: Unpacking::default(),
+            lookups: Lookups::default(),
             lines,
             vigil: Vigil::default(),
             metrics: Metrics::default(),

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::answers::Answers;
 use crate::api::api_versions::ApiTable;
 use crate::api::fetch::FetchRoom;
+use crate::api::list_offsets::Lookups;
 use crate::codes::ErrorCode;
 use crate::config::{DynamicConfig, ServerConfig};
 use crate::connection_quotas::ConnectionQuotas;
@@ -42,6 +43,7 @@ pub(crate) struct Shared {
     pub(crate) answers: Answers,
     pub(crate) sessions: FetchSessions,
     pub(crate) fetch_room: FetchRoom,
+    pub(crate) lookups: Lookups,
     pub(crate) unpacking: Unpacking,
     pub(crate) vigil: Vigil,
     pub(crate) lines: Arc<LogLines>,

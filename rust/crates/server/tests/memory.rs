@@ -15,7 +15,7 @@ use bytes::Bytes;
 use common::{
     Client, Fetch, TestServer, batch, fetched, int, partition, produce, produced, request,
 };
-use logcore_protocol::{Direction, decode_response, decode_response_header, schema};
+use logcore_protocol::{Direction, Value, decode_response, decode_response_header, schema};
 use logcore_server::ControlRequest;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -243,6 +243,47 @@ fn answers_nobody_reads_cost_nothing() {
     }
     let most = 20 * 20 * 1024 + 2 * MEGABYTE;
     assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+}
+
+/// ListOffsets of topics that there are not, whose names are long: the answer is as long.
+fn unknown_topics(client: &mut Client) -> Vec<u8> {
+    let mut message = request(2);
+    message.set("replica_id", -1);
+    let name = "x".repeat(30_000);
+    let topic = message.element("topics").with("name", name.as_str());
+    let part = Value::Struct(topic.element("partitions").with("timestamp", -1i64));
+    let topic = Value::Struct(topic.with("partitions", vec![part]));
+    message.set("topics", vec![topic; 60]);
+    client.frame(2, 1, message)
+}
+
+// If this failed, clients that ask for much that they name themselves, and never read, would fill the memory with answers.
+#[test]
+fn answers_that_say_what_was_asked_share_the_memory_of_requests() {
+    const DEAF: usize = 40;
+    let _alone = ONE_AT_A_TIME.lock();
+    let server = server();
+    let asked = unknown_topics(&mut server.client());
+    let watch = Watch::start();
+    let mut deaf: Vec<Client> = (0..DEAF).map(|_| server.client()).collect();
+    std::thread::scope(|scope| {
+        for client in &mut deaf {
+            let mut stream = client.stream.try_clone().unwrap();
+            let asked = &asked;
+            // Until it is read, or its end.
+            scope.spawn(move || stream.write_all(asked));
+        }
+        // Those that have answers give way to others, who read as little.
+        server.wait_for_line("not enough of a large one");
+        server.wait_for_requests(2, 8);
+        check_served(&server);
+        let most = 20 * MEGABYTE;
+        assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+        for client in &deaf {
+            // It may have been closed.
+            let _ = client.stream.shutdown(std::net::Shutdown::Both);
+        }
+    });
 }
 
 /// Metadata of so many topics without a name: at version 1, two bytes for each.

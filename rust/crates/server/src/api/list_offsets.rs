@@ -4,7 +4,8 @@
 //!
 //! A batch that has to be decompressed on the way to a time waits for its turn ([`crate::unpacking`]), each anew, so that a
 //! lookup with a long way keeps nobody else from theirs, and ends with its client. By then nothing is left of the message but
-//! what its partitions ask for: a few times their bytes in the frame, whose memory the request keeps.
+//! what its partitions ask for, of which all large requests together may have so much ([`Lookups`]); one that comes too much is
+//! told REQUEST_TIMED_OUT, after which clients ask again.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -12,10 +13,12 @@ use std::sync::Arc;
 
 use logcore_protocol::{RequestHeader, Struct, Value};
 use logcore_storage::{Searched, StorageError, TimeSearch, TimestampOffset};
+use tokio::sync::Semaphore;
 use tokio::task::{block_in_place, yield_now};
 
 use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
+use crate::memory::{Charge, Held, try_hold};
 use crate::registry::{Leadership, Partition};
 use crate::response::Response;
 use crate::shared::{Shared, now_ms};
@@ -34,6 +37,10 @@ const MAX_TIMESTAMP: i64 = -3;
 const EARLIEST_LOCAL: i64 = -4;
 const LATEST_TIERED: i64 = -5;
 const UNKNOWN: i64 = -1;
+
+/// Bytes of all large requests that search, and how many are not large.
+const SEARCHING: usize = 32 << 20;
+const SEARCHING_FREE: usize = 64 << 10;
 
 /// What was found: nothing has -1 everywhere.
 struct Found {
@@ -81,6 +88,14 @@ struct Asked {
     is_repeated: bool,
 }
 
+impl Asked {
+    /// Whether records are looked for, and not an end of the log.
+    fn searches(&self, version: i16) -> bool {
+        let ends = [LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED];
+        version > 0 && !ends.contains(&self.timestamp)
+    }
+}
+
 /// What one partition is told: a record or an end, or in version 0 where segments begin.
 enum Told {
     One(Found),
@@ -93,6 +108,11 @@ struct Request {
 }
 
 impl Request {
+    fn searches(&self) -> bool {
+        let mut asked = self.topics.iter().flat_map(|(_, asked)| asked);
+        asked.any(|asked| asked.searches(self.terms.version))
+    }
+
     fn of(version: i16, message: &Struct) -> Self {
         let terms = Terms::of(version, message);
         let numbers = numbers(message);
@@ -117,20 +137,59 @@ impl Request {
     }
 }
 
-/// Answers. A lookup by time reads the log and may wait for the disk: it runs where blocking is allowed.
-pub(crate) async fn handle(shared: &Shared, header: &RequestHeader, message: Value) -> Outcome {
+/// What large requests have while they search: what is left of them is about as large as their frames were.
+pub(crate) struct Lookups(Arc<Semaphore>);
+
+impl Default for Lookups {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(SEARCHING)))
+    }
+}
+
+impl Lookups {
+    /// Room for a request whose body had so many bytes; an error if there is none now.
+    fn room(&self, bytes: usize) -> Result<Held, ErrorCode> {
+        if bytes <= SEARCHING_FREE {
+            return Ok(None);
+        }
+        match try_hold(&self.0, bytes) {
+            None => Err(ErrorCode::REQUEST_TIMED_OUT),
+            held => Ok(held),
+        }
+    }
+}
+
+/// Answers. A lookup by time reads the log and may wait for the disk: it runs where blocking is allowed. It may take its time, so
+/// it has nothing then of the memory for frames (`charge`, of a body of `size` bytes).
+pub(crate) async fn handle(
+    shared: &Shared,
+    header: &RequestHeader,
+    message: Value,
+    (charge, size): (&mut Charge, usize),
+) -> Outcome {
     let Some(request) = message.as_struct() else {
         unreachable!("a decoded request is a struct");
     };
     let request = Request::of(header.api_version, request);
     drop(message);
+    let mut room = Ok(None);
+    if request.searches() {
+        room = shared.lookups.room(size);
+        *charge = Charge::default();
+    }
+    let has_room = room.as_ref().map(|_| ()).map_err(|code| *code);
     let mut told = Vec::new();
     for (topic, partitions) in &request.topics {
         for asked in partitions {
-            told.push(tell(shared, &request.terms, topic, asked).await);
+            told.push(tell(shared, &request.terms, topic, asked, has_room).await);
         }
     }
-    answer(header, &request, told)
+    match (answer(header, &request, told), room) {
+        (Outcome::Respond(response), Ok(held)) if held.is_some() => {
+            Outcome::Respond(response.counted([held, None]))
+        }
+        (outcome, _) => outcome,
+    }
 }
 
 async fn tell(
@@ -138,12 +197,16 @@ async fn tell(
     terms: &Terms,
     topic: &str,
     asked: &Asked,
+    has_room: Result<(), ErrorCode>,
 ) -> Result<Told, ErrorCode> {
     if asked.is_repeated {
         return Err(ErrorCode::INVALID_REQUEST);
     }
     check_version(asked.timestamp, terms.version)?;
     let (place, leadership) = locate(shared, terms, topic, asked)?;
+    if asked.searches(terms.version) {
+        has_room?;
+    }
     if terms.version == 0 {
         return find_segments(shared, terms, &place, asked).map(Told::Segments);
     }
@@ -404,4 +467,22 @@ fn check_available(
 fn failed(shared: &Shared, place: &Partition, error: &StorageError) -> ErrorCode {
     let what = format_args!("ListOffsets of {place} failed");
     shared.storage_error(what, Some(place), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // If this failed, a few requests that look far would keep the memory of frames, or memory without bounds.
+    #[test]
+    fn large_requests_that_search_have_room_or_none() {
+        let lookups = Lookups::default();
+        let all = lookups.room(SEARCHING).unwrap();
+        assert!(all.is_some());
+        let refused = lookups.room(SEARCHING_FREE + 1).unwrap_err();
+        assert_eq!(refused, ErrorCode::REQUEST_TIMED_OUT);
+        assert!(lookups.room(SEARCHING_FREE).unwrap().is_none());
+        drop(all);
+        assert!(lookups.room(SEARCHING_FREE + 1).unwrap().is_some());
+    }
 }

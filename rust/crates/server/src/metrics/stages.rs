@@ -124,6 +124,7 @@ impl Stages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Charge;
     use crate::quotas::Spent;
 
     const MS: Duration = Duration::from_millis(1);
@@ -153,6 +154,7 @@ mod tests {
                 taken: stages.received + 30 * MS,
                 answered: stages.received + 100 * MS,
                 spent: Spent::default(),
+                charge: Charge::default(),
             };
             stages.crossed_at(&crossing, crossing.answered);
             assert_eq!(stages.request_queue, 30 * MS);
