@@ -152,7 +152,7 @@ class Membership(Core):
         elif group.state is GroupState.STABLE and same and group.leader != member.id:
             self._respond(token, self._joined(group, member, members=()))
         else:
-            self._update(member, token, request)
+            self._update(group, member, token, request)
             if group.can_rebalance():
                 self._prepare_rebalance(group, now)
 
@@ -176,10 +176,10 @@ class Membership(Core):
         if group.can_rebalance():
             self._prepare_rebalance(group, now)
 
-    def _update(self, member: Member, token: Token, request: Join) -> None:
+    def _update(self, group: Group, member: Member, token: Token, request: Join) -> None:
         # A second join of the same member takes the place of the first, whose client has given up on it.
         self._respond(member.join_token, JoinResult(RebalanceInProgress.code, member.id))
-        member.protocols = request.protocols
+        group.bring(member, request.protocols)
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
         member.join_token = token
@@ -195,7 +195,7 @@ class Membership(Core):
         member.join_token = member.sync_token = None
         group.replace_static(request.instance or "", old_id, member_id)
         self._heard_of(group, member, now)
-        self._update(member, token, request)
+        self._update(group, member, token, request)
         if group.state is GroupState.STABLE:
             if group.elect_protocol() == group.protocol:
                 stored = self._stored_group(group, {m.id: m.assignment for m in group.members.values()})

@@ -10,7 +10,7 @@ Owns the data and what can be said of it without looking elsewhere; the rules of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -92,10 +92,9 @@ class Member:
         """What the member's metadata take, for all its assignors."""
         return size_of(self.protocols)
 
-    def vote(self, candidates: Iterable[str]) -> str:
+    def vote(self, candidates: Set[str]) -> str:
         """The first of the member's assignors that everybody can run."""
-        allowed = set(candidates)
-        return next(name for name, _ in self.protocols if name in allowed)
+        return next(name for name, _ in self.protocols if name in candidates)
 
     @property
     def waits(self) -> bool:
@@ -119,6 +118,8 @@ class Group:
     pending: dict[str, int] = field(default_factory=dict)
     """Ids given out whose owner has not joined yet, and when they lapse."""
     pending_sync: set[str] = field(default_factory=set)
+    supported: Counter[str] = field(default_factory=Counter)
+    """How many members can run each assignor, so that a join need not look at what all others brought."""
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     uncommitted: Counter[TopicPartition] = field(default_factory=Counter)
     """Commits on their way to the log."""
@@ -151,13 +152,16 @@ class Group:
         if self.leader is None:
             self.leader = member.id
         self.members[member.id] = member
+        self._count(member.protocols)
         self.pending.pop(member.id, None)
 
     def remove(self, member_id: str) -> Member | None:
         """Removes a member, or an id given out; the next in line leads if it led."""
         member = self.members.pop(member_id, None)
-        if member is not None and member.instance_id is not None:
-            self.static.pop(member.instance_id, None)
+        if member is not None:
+            self._discount(member.protocols)
+            if member.instance_id is not None:
+                self.static.pop(member.instance_id, None)
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
         self.pending.pop(member_id, None)
@@ -177,10 +181,24 @@ class Group:
             self.pending_sync.add(new_id)
         return member
 
+    def bring(self, member: Member, protocols: Protocols) -> None:
+        """A member can run other assignors, or subscribes to something else, from now on."""
+        self._discount(member.protocols)
+        member.protocols = protocols
+        self._count(protocols)
+
+    def _count(self, protocols: Protocols) -> None:
+        self.supported.update(dict(protocols).keys())
+
+    def _discount(self, protocols: Protocols) -> None:
+        for name in dict(protocols):
+            self.supported[name] -= 1
+            if not self.supported[name]:
+                del self.supported[name]
+
     def candidates(self) -> set[str]:
         """The assignors every member can run."""
-        counts = Counter(name for member in self.members.values() for name in dict(member.protocols))
-        return {name for name, count in counts.items() if count == len(self.members)}
+        return {name for name, count in self.supported.items() if count == len(self.members)}
 
     def elect_protocol(self) -> str:
         """The assignor with the most votes."""
@@ -189,10 +207,15 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these assignors may join."""
+        """Whether a member with these assignors may join. One that is the first to do so may, as with Kafka, though the
+        group is not empty yet or not any more.
+        """
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
-        return self.protocol_type == protocol_type and any(name in self.candidates() for name, _ in protocols)
+        members = len(self.members)
+        return self.protocol_type == protocol_type and any(
+            self.supported[name] == members for name, _ in protocols
+        )
 
     def metadata_bytes(self) -> int:
         """What the members' metadata take."""
