@@ -7,13 +7,14 @@ older generation, a client could wait for ever, or a restart could forget a comm
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from cluster.errors import NONE
-from cluster.groups.group import CommittedOffset, GroupState
+from cluster.groups.group import CommittedOffset, GroupState, ids_bytes
 from cluster.groups.machine import GroupMachine
 from cluster.groups.messages import (
     Action,
@@ -94,7 +95,9 @@ class GroupLife(RuleBasedStateMachine):
         self.waiting[token] = who
         return token
 
-    def join_as(self, member: str, instance: str | None, protocols: tuple[str, ...]) -> None:
+    def join_as(
+        self, member: str, instance: str | None, protocols: tuple[str, ...], known_id_required: bool = False
+    ) -> None:
         request = Join(
             "g",
             member,
@@ -105,6 +108,7 @@ class GroupLife(RuleBasedStateMachine):
             SESSION_MS,
             "consumer",
             tuple((name, b"t") for name in protocols),
+            known_id_required,
         )
         self.take(self.machine.join(self.token(member), request, self.now))
 
@@ -118,6 +122,15 @@ class GroupLife(RuleBasedStateMachine):
         self.join_as("", instance, protocols)
         fresh = [member for member in self.known() if member not in before]
         return multiple(*((member, instance, protocols) for member in fresh))
+
+    @rule(target=members, comes=st.booleans())
+    def new_member_by_an_id(self, comes: bool) -> object:
+        self.join_as("", None, ("range",), known_id_required=True)
+        given = list(self.machine.groups["g"].pending)[-1:]
+        if not comes or not given:
+            return multiple()
+        self.join_as(given[0], None, ("range",))
+        return multiple((given[0], None, ("range",)))
 
     def known(self) -> list[str]:
         group = self.machine.groups.get("g")
@@ -194,6 +207,16 @@ class GroupLife(RuleBasedStateMachine):
             assert not group.members
         if group.state in (GroupState.STABLE, GroupState.COMPLETING):
             assert group.protocol in group.candidates()
+
+    @invariant()
+    def counts_and_sums_are_those_counted_anew(self) -> None:
+        held = 0
+        for group in self.machine.groups.values():
+            names = (name for member in group.members.values() for name in dict(member.protocols))
+            assert group.supported == Counter(names)
+            held += sum(member.held_bytes for member in group.members.values())
+            held += sum(ids_bytes(member_id) for member_id in group.pending)
+        assert self.machine.held.bytes == held
 
     @invariant()
     def nobody_waits_without_a_deadline(self) -> None:

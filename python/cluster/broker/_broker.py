@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MEMBERS_PART = 4
-"""Of the memory for requests so much again is for what groups' members bring."""
+"""Of the memory for requests so much again is for what groups' members hold."""
 
 _STOP_GRACE_SECONDS = 2.0
 _REREGISTER_PAUSE_SECONDS = 1.0
@@ -262,7 +262,7 @@ class Broker:
             initial_delay_ms=config.number("group.initial.rebalance.delay.ms"),
             offsets_retention_ms=config.number("offsets.retention.minutes") * 60_000,
             metadata_bytes_max=config.number("offset.metadata.max.bytes"),
-            subscriptions_bytes_max=config.request_bytes // _MEMBERS_PART,
+            members_bytes_max=config.request_bytes // _MEMBERS_PART,
         )
         groups = self._groups = GroupCoordinator(
             limits, OffsetsLog(server, metadata, broker), config.number("offsets.retention.check.interval.ms")

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Mapping
 
 from cluster.errors import FencedInstanceId, UnknownMemberId
-from cluster.groups.group import CommittedOffset, Group, GroupState, Member, Token
+from cluster.groups.group import CommittedOffset, Group, GroupState, Held, Member, Token
 from cluster.groups.messages import Action, GroupLimits, Respond, Result, StoredGroup, Write
 from cluster.model import TopicPartition
 
@@ -29,6 +29,9 @@ class Core:
     def __init__(self, limits: GroupLimits, new_id: Callable[[], str]) -> None:
         self.limits = limits
         self.groups: dict[str, Group] = {}
+        self.held = Held()
+        self.refused = 0
+        """How many requests were refused because members hold too much."""
         self._new_id = new_id
         self._heap: list[tuple[int, int, Due]] = []
         self._queued: dict[Due, int] = {}
@@ -123,8 +126,14 @@ class Core:
                 return FencedInstanceId.code
         return 0 if member_id in group.members else UnknownMemberId.code
 
+    def _found(self, group_id: str) -> Group:
+        """A group that was not there."""
+        group = self.groups[group_id] = Group(group_id, self.held)
+        return group
+
     def _bury(self, group: Group, now: int) -> None:
         """The group is no more."""
         group.become(GroupState.DEAD, now)
         group.join_deadline = group.sync_deadline = None
+        group.clear()
         self.groups.pop(group.id, None)

@@ -24,7 +24,15 @@ from cluster.errors import (
     UnknownMemberId,
 )
 from cluster.groups._core import Core
-from cluster.groups.group import CONSUMER_PROTOCOL, Group, GroupState, Member, Token, size_of
+from cluster.groups.group import (
+    CONSUMER_PROTOCOL,
+    Group,
+    GroupState,
+    Member,
+    Token,
+    ids_bytes,
+    protocols_bytes,
+)
 from cluster.groups.messages import (
     Action,
     Join,
@@ -42,7 +50,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """A new member cannot send heartbeats yet; one that is gone would otherwise wait in the group for ever."""
 
 _LITTLE_BYTES = 16 * 1024
-"""A consumer that reads hundreds of topics brings less."""
+"""A consumer that reads hundreds of topics brings less, and is assigned less."""
 
 Subscription = Callable[[bytes], frozenset[str] | None]
 """Reads the topics out of a consumer's subscription; None when it cannot be read."""
@@ -68,7 +76,7 @@ class Membership(Core):
         if not limits.session_timeout_min_ms <= request.session_timeout_ms <= limits.session_timeout_max_ms:
             self._respond(token, JoinResult(InvalidSessionTimeout.code, request.member))
             return
-        if not self.has_memory(request):
+        if not self._may_bring(request):
             self._respond(token, JoinResult(CoordinatorNotAvailable.code, request.member))
             return
         group = self.groups.get(request.group)
@@ -76,7 +84,7 @@ class Membership(Core):
             if request.member:
                 self._respond(token, JoinResult(UnknownMemberId.code, request.member))
                 return
-            group = self.groups[request.group] = Group(request.group)
+            group = self._found(request.group)
         if not self._has_room(group, request.member):
             group.remove(request.member)
             self._respond(token, JoinResult(GroupMaxSizeReached.code))
@@ -89,19 +97,34 @@ class Membership(Core):
         else:
             self._join_again(group, token, request, now)
 
-    def has_memory(self, request: Join) -> bool:
-        """Whether the member's metadata may be kept beside what all others have. Kafka knows no such bound; here members
-        whose clients are gone, and who stay until their timeouts as there, would fill the memory. Those that bring little
-        are never refused.
-        """
+    def _may_bring(self, request: Join) -> bool:
+        """Whether what the member brings may be kept."""
         group = self.groups.get(request.group)
-        member = group.members.get(request.member) if group is not None else None
-        before = member.metadata_bytes if member is not None else 0
-        size = size_of(request.protocols)
-        if size <= max(before, _LITTLE_BYTES):
+        member = group.find(request.member, request.instance) if group is not None else None
+        size = protocols_bytes(request.protocols)
+        if member is not None:
+            return self._has_memory(size, protocols_bytes(member.protocols), size <= _LITTLE_BYTES)
+        size += ids_bytes(request.instance or request.client_id, request.instance, request.client_id)
+        promised = group is not None and request.member in group.pending
+        return self._has_memory(size, ids_bytes(request.member) if promised else 0, size <= _LITTLE_BYTES)
+
+    def _may_assign(self, group: Group, request: Sync) -> bool:
+        """Whether what the leader decided may be kept."""
+        sizes = [len(request.assignments.get(name, b"")) for name in group.members]
+        before = sum(len(member.assignment) for member in group.members.values())
+        return self._has_memory(sum(sizes), before, max(sizes) <= _LITTLE_BYTES)
+
+    def _has_memory(self, size: int, before: int, little: bool) -> bool:
+        """Whether so much may be held instead of what there was, beside what all others hold. Kafka knows no such bound;
+        here members whose clients are gone, and who stay until their timeouts as there, would fill the memory. Those that
+        bring little are let in until others hold twice as much.
+        """
+        if size <= before:
             return True
-        kept = sum(group.metadata_bytes() for group in self.groups.values())
-        return kept - before + size <= self.limits.subscriptions_bytes_max
+        most = self.limits.members_bytes_max * (2 if little else 1)
+        fits = self.held.bytes - before + size <= most
+        self.refused += not fits
+        return fits
 
     def _has_room(self, group: Group, member_id: str) -> bool:
         if group.state is GroupState.EMPTY:
@@ -126,7 +149,7 @@ class Membership(Core):
             self._add(group, token, request, member_id, now)
             return
         deadline = now + request.session_timeout_ms
-        group.pending[member_id] = deadline
+        group.await_member(member_id, deadline)
         self._schedule((group.id, "pending", member_id), deadline)
         self._respond(token, JoinResult(MemberIdRequired.code, member_id))
 
@@ -360,6 +383,10 @@ class Membership(Core):
 
     def _sync_completing(self, group: Group, token: Token, request: Sync, now: int) -> None:
         member = group.members[request.member]
+        if group.leader == member.id and not self._may_assign(group, request):
+            # Nothing else has happened: the others wait for a leader that finds room, or until they are to join again.
+            self._respond(token, SyncResult(CoordinatorNotAvailable.code))
+            return
         self._respond(member.sync_token, SyncResult(RebalanceInProgress.code))
         member.sync_token = token
         self._synced(group, member.id)
@@ -386,12 +413,12 @@ class Membership(Core):
             return
         group.become(GroupState.STABLE, now)
         for member in group.members.values():
-            member.assignment = assignment.get(member.id, b"")
+            group.assign(member, assignment.get(member.id, b""))
             self._answer_sync(group, member, NONE, now)
 
     def _reset_assignments(self, group: Group, error: int, now: int) -> None:
         for member in group.members.values():
-            member.assignment = b""
+            group.assign(member, b"")
             self._answer_sync(group, member, error, now)
 
     def _answer_sync(self, group: Group, member: Member, error: int, now: int) -> None:

@@ -35,7 +35,7 @@ class Offsets(Core):
                 self._respond(token, CommitResult(IllegalGeneration.code))
                 return self._take()
             # The group only keeps its offsets here and needs no members.
-            group = self.groups[request.group] = Group(request.group)
+            group = self._found(request.group)
         error = self._check_commit(group, request)
         if error:
             self._respond(token, CommitResult(error))

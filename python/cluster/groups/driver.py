@@ -124,6 +124,7 @@ class GroupCoordinator:
         self._timer_at = 0
         self._expiry: asyncio.TimerHandle | None = None
         self._warn_after = 0
+        self._refused = 0
         self._loading = True
         self._stopped = False
         self._loader: asyncio.Task[None] | None = None
@@ -190,27 +191,29 @@ class GroupCoordinator:
         """JoinGroup."""
         token, future = self._wait()
         self._do(self.machine.join(token, request, self.now()))
-        result = cast(JoinResult, await self._told(token, future))
-        if result.error == CoordinatorNotAvailable.code and not self.machine.has_memory(request):
-            self._warn_of_memory(request.group)
-        return result
+        self._warn_of_memory(request.group)
+        return cast(JoinResult, await self._told(token, future))
 
     def _warn_of_memory(self, group: str) -> None:
         """Says once a minute why members are refused."""
-        now = self.now()
+        if self.machine.refused == self._refused:
+            return
+        self._refused, now = self.machine.refused, self.now()
         if now >= self._warn_after:
             self._warn_after = now + _WARNED_MS
             log.warning(
-                "group %s: a member is refused: the metadata of all members would have more than %d bytes, a quarter of "
-                "queued.max.request.bytes; those who are gone stay until their session or rebalance timeouts",
+                "group %s: a member, or what is assigned to it, is refused: all members would hold more than %d bytes, a "
+                "quarter of queued.max.request.bytes, or twice that with those that bring little; those who are gone stay "
+                "until their session or rebalance timeouts",
                 group,
-                self.machine.limits.subscriptions_bytes_max,
+                self.machine.limits.members_bytes_max,
             )
 
     async def sync(self, request: Sync) -> SyncResult:
         """SyncGroup."""
         token, future = self._wait()
         self._do(self.machine.sync(token, request, self.now()))
+        self._warn_of_memory(request.group)
         return cast(SyncResult, await self._told(token, future))
 
     async def commit(self, request: Commit) -> CommitResult:

@@ -55,9 +55,37 @@ class CommittedOffset:
     expire_ms: int | None = None
 
 
-def size_of(protocols: Protocols) -> int:
-    """The bytes of a member's metadata, for all its assignors."""
-    return sum(len(name) + len(data) for name, data in protocols)
+_MEMBER_BYTES = 2048
+"""Measured: what a member takes beside its names and data, its deadlines and a group of its own included."""
+
+_PROTOCOL_BYTES = 192
+"""Measured: what an assignor takes beside its name and data, its place in the counts included."""
+
+
+@dataclass(slots=True)
+class Held:
+    """What members, and ids given out, take of memory: those of all groups that share this. Its owner reads it; groups
+    change it.
+    """
+
+    bytes: int = 0
+
+
+def text_bytes(text: str) -> int:
+    """The most that a text takes: outside ASCII four bytes a character, and as much again for its UTF-8, which Python
+    keeps.
+    """
+    return len(text) if text.isascii() else 8 * len(text)
+
+
+def protocols_bytes(protocols: Protocols) -> int:
+    """What a member's assignors and its subscriptions for them take."""
+    return sum(_PROTOCOL_BYTES + text_bytes(name) + len(data) for name, data in protocols)
+
+
+def ids_bytes(*ids: str | None) -> int:
+    """What a member takes that has these ids and nothing else."""
+    return _MEMBER_BYTES + sum(text_bytes(text) for text in ids if text is not None)
 
 
 @dataclass(slots=True)
@@ -88,9 +116,10 @@ class Member:
         raise KeyError(protocol)
 
     @property
-    def metadata_bytes(self) -> int:
-        """What the member's metadata take, for all its assignors."""
-        return size_of(self.protocols)
+    def held_bytes(self) -> int:
+        """What the member takes of memory."""
+        ids = ids_bytes(self.id, self.instance_id, self.client_id)
+        return ids + protocols_bytes(self.protocols) + len(self.assignment)
 
     def vote(self, candidates: Set[str]) -> str:
         """The first of the member's assignors that everybody can run."""
@@ -107,6 +136,8 @@ class Group:
     """A group. Members keep the order they joined in; the first of them leads."""
 
     id: str
+    held: Held = field(default_factory=Held)
+    """Shared with the other groups: what members and pending ids take. Only the methods here change them."""
     state: GroupState = GroupState.EMPTY
     state_since_ms: int | None = None
     generation: int = 0
@@ -153,25 +184,49 @@ class Group:
             self.leader = member.id
         self.members[member.id] = member
         self._count(member.protocols)
-        self.pending.pop(member.id, None)
+        self.held.bytes += member.held_bytes
+        self._drop_pending(member.id)
 
     def remove(self, member_id: str) -> Member | None:
         """Removes a member, or an id given out; the next in line leads if it led."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._discount(member.protocols)
+            self.held.bytes -= member.held_bytes
             if member.instance_id is not None:
                 self.static.pop(member.instance_id, None)
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
-        self.pending.pop(member_id, None)
+        self._drop_pending(member_id)
         self.pending_sync.discard(member_id)
         return member
+
+    def clear(self) -> None:
+        """Removes all members and ids given out, the one that leads last."""
+        for member_id in reversed([*self.members, *self.pending]):
+            self.remove(member_id)
+
+    def await_member(self, member_id: str, deadline: int) -> None:
+        """An id was given out, whose owner is to join until then."""
+        assert member_id not in self.pending
+        self.pending[member_id] = deadline
+        self.held.bytes += ids_bytes(member_id)
+
+    def _drop_pending(self, member_id: str) -> None:
+        if self.pending.pop(member_id, None) is not None:
+            self.held.bytes -= ids_bytes(member_id)
+
+    def find(self, member_id: str, instance_id: str | None) -> Member | None:
+        """The member that has the id, or none yet and the static identity."""
+        if not member_id and instance_id is not None:
+            member_id = self.static.get(instance_id, "")
+        return self.members.get(member_id)
 
     def replace_static(self, instance_id: str, old_id: str, new_id: str) -> Member:
         """The member of a static identity continues under a new id."""
         member = self.members.pop(old_id)
         member.id = new_id
+        self.held.bytes += text_bytes(new_id) - text_bytes(old_id)
         self.members[new_id] = member
         self.static[instance_id] = new_id
         if self.leader == old_id:
@@ -184,8 +239,14 @@ class Group:
     def bring(self, member: Member, protocols: Protocols) -> None:
         """A member can run other assignors, or subscribes to something else, from now on."""
         self._discount(member.protocols)
+        self.held.bytes += protocols_bytes(protocols) - protocols_bytes(member.protocols)
         member.protocols = protocols
         self._count(protocols)
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        """What the leader decided for a member."""
+        self.held.bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
 
     def _count(self, protocols: Protocols) -> None:
         self.supported.update(dict(protocols).keys())
@@ -216,10 +277,6 @@ class Group:
         return self.protocol_type == protocol_type and any(
             self.supported[name] == members for name, _ in protocols
         )
-
-    def metadata_bytes(self) -> int:
-        """What the members' metadata take."""
-        return sum(member.metadata_bytes for member in self.members.values())
 
     def rebalance_timeout_ms(self) -> int:
         """The longest of the members' rebalance timeouts."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from cluster.errors import NONE, GroupIdNotFound, NonEmptyGroup
 from cluster.groups._membership import Membership
 from cluster.groups._offsets import Offsets
-from cluster.groups.group import CommittedOffset, Group, GroupState, Member
+from cluster.groups.group import CommittedOffset, GroupState, Member
 from cluster.groups.messages import Action, GroupView, MemberView, Overview, StoredGroup
 from cluster.model import TopicPartition
 
@@ -102,11 +102,14 @@ class GroupMachine(Membership, Offsets):
         """A group's record was read from the log; None removes it. The last one read counts."""
         known = self.groups.pop(group_id, None)
         offsets = known.offsets if known is not None else {}
-        if stored is None:
-            if offsets:
-                self.groups[group_id] = Group(group_id, offsets=offsets)
+        if known is not None:
+            known.clear()
+        if stored is None and not offsets:
             return
-        group = Group(group_id, offsets=offsets)
+        group = self._found(group_id)
+        group.offsets = offsets
+        if stored is None:
+            return
         group.generation = stored.generation
         group.protocol_type = stored.protocol_type or None
         group.protocol = stored.protocol
@@ -127,7 +130,6 @@ class GroupMachine(Membership, Offsets):
                 )
             )
         group.leader = stored.leader
-        self.groups[group_id] = group
 
     def load_offset(self, group_id: str, item: TopicPartition, kept: CommittedOffset | None) -> None:
         """An offset's record was read from the log; None removes it. The last one read counts."""
@@ -137,7 +139,7 @@ class GroupMachine(Membership, Offsets):
                 group.offsets.pop(item, None)
             return
         if group is None:
-            group = self.groups[group_id] = Group(group_id)
+            group = self._found(group_id)
         group.offsets[item] = kept
 
     def loaded(self, now: int) -> list[Action]:

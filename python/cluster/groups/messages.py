@@ -20,8 +20,8 @@ class GroupLimits:
     initial_delay_ms: int = 3_000
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     metadata_bytes_max: int = 4_096
-    subscriptions_bytes_max: int = 64 * 1024 * 1024
-    """What all members' metadata may have, before those of them that bring much are refused."""
+    members_bytes_max: int = 64 * 1024 * 1024
+    """What all members may hold before those that bring much are refused; at twice that, everybody new is."""
 
 
 @dataclass(frozen=True, slots=True)
