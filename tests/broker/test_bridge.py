@@ -289,6 +289,13 @@ def test_large_requests_are_spared_the_collector_one_at_a_time_and_not_for_long(
 ) -> None:
     """Without it a search among hundreds of thousands of objects stops everything; without an end to it garbage would stay."""
     monkeypatch.setattr(collector, "_SPARED_SECONDS", 0.0)
+    enabled, enable = asyncio.Event(), gc.enable
+
+    def told_enable() -> None:
+        enable()
+        enabled.set()
+
+    monkeypatch.setattr(gc, "enable", told_enable)
     gates = {number: asyncio.Event() for number in (1, 2, 3)}
     begun: asyncio.Queue[tuple[int, bool]] = asyncio.Queue()
 
@@ -302,8 +309,8 @@ def test_large_requests_are_spared_the_collector_one_at_a_time_and_not_for_long(
         assert await begun.get() == (1, True)
         source.put(FakeRequest(2, "b", answers, large=True))
         assert (await begun.get())[0] == 2
-        while not gc.isenabled():
-            await asyncio.sleep(0)
+        await enabled.wait()
+        assert gc.isenabled()
         gates[1].set()
         gates[2].set()
         await answers.get()
@@ -311,9 +318,10 @@ def test_large_requests_are_spared_the_collector_one_at_a_time_and_not_for_long(
         monkeypatch.setattr(collector, "_SPARED_SECONDS", 60.0)
         source.put(FakeRequest(3, "c", answers, large=True))
         assert await begun.get() == (3, False)
+        enabled.clear()
         gates[3].set()
         assert await answers.get() == (3, {"ok": 3})
-        await asyncio.sleep(0)
+        await enabled.wait()
         assert gc.isenabled()
 
     play(monkeypatch, handle, script)

@@ -59,6 +59,19 @@ def play(script: Script) -> None:
         runner.run(run())
 
 
+def seen(owner: object, name: str) -> asyncio.Event:
+    """Set when the owner's method has been called."""
+    called, method = asyncio.Event(), getattr(type(owner), name)
+
+    def call(*arguments: object) -> object:
+        result = method(owner, *arguments)
+        called.set()
+        return result
+
+    setattr(owner, name, call)
+    return called
+
+
 async def joined(coordinator: GroupCoordinator) -> str:
     protocols = (("range", b""),)
     result = await coordinator.join(
@@ -74,10 +87,10 @@ async def joined(coordinator: GroupCoordinator) -> str:
 def test_a_member_whose_heartbeat_waits_behind_a_stall_stays() -> None:
     async def script(loop: SkippingLoop, coordinator: GroupCoordinator, member: str) -> None:
         for _ in range(3):
+            served = seen(coordinator.machine, "advance")
             loop.skipped += 2.5 * SESSION_MS / 1000
             # The timer is served before those who were read at the same time.
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
+            await served.wait()
             assert coordinator.heartbeat("g", 1, member, None) == NONE
 
     play(script)
@@ -85,10 +98,16 @@ def test_a_member_whose_heartbeat_waits_behind_a_stall_stays() -> None:
 
 def test_a_member_that_is_silent_on_a_loop_that_runs_is_out() -> None:
     async def script(loop: SkippingLoop, coordinator: GroupCoordinator, member: str) -> None:
-        loop.skipped += 2.5 * SESSION_MS / 1000
-        for _ in range(130):
-            await asyncio.sleep(0)
+        out = seen(coordinator.machine, "_drop")
+
+        def tick() -> None:
             loop.skipped += SESSION_MS / 1000 / 100
+            if not out.is_set():
+                loop.call_soon(tick)
+
+        loop.skipped += 2.5 * SESSION_MS / 1000
+        loop.call_soon(tick)
+        await out.wait()
         assert coordinator.heartbeat("g", 1, member, None) == UnknownMemberId.code
 
     play(script)
@@ -98,8 +117,9 @@ def test_who_does_not_wait_any_more_is_not_waited_with() -> None:
     """A member whose connection ended while it joined stays until its time is over, as with Kafka; its answer does not."""
 
     async def script(loop: SkippingLoop, coordinator: GroupCoordinator, member: str) -> None:
+        asked = seen(coordinator.machine, "join")
         other = asyncio.ensure_future(joined(coordinator))
-        await asyncio.sleep(0)
+        await asked.wait()
         assert len(coordinator._waiting) == 1
         other.cancel()
         await asyncio.gather(other, return_exceptions=True)

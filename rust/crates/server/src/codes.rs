@@ -66,4 +66,12 @@ impl ErrorCode {
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
+
+    /// The code for a client that knows, or does not, that a disk can fail: one that does not looks for the leader anew.
+    pub(crate) fn told(self, knows_disks: bool) -> Self {
+        match self {
+            Self::KAFKA_STORAGE_ERROR if !knows_disks => Self::NOT_LEADER_OR_FOLLOWER,
+            code => code,
+        }
+    }
 }

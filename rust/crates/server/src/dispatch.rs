@@ -177,7 +177,7 @@ impl Dispatch<'_> {
         let waiting = self.shared.control.waiting(key, &self.info.id);
         let answer = answer.await;
         waiting.over();
-        let Ok((mut answer, crossing)) = answer else {
+        let Ok((mut answer, mut crossing)) = answer else {
             return Outcome::Close(format!(
                 "the handler of API {key} version {version} gave no answer"
             ))
@@ -186,6 +186,8 @@ impl Dispatch<'_> {
         let held = match (&mut answer, turn) {
             (Answer::Frame(frame, _), Some(turn)) => {
                 frame.shrink_to_fit();
+                // It has another memory than its request's, and may wait for it.
+                crossing.charge = Charge::default();
                 turn.room(frame.len()).await
             }
             _ => None,

@@ -232,6 +232,18 @@ mod tests {
         woken.as_mut().poll(&mut context).is_ready()
     }
 
+    /// A wait that only its bytes end, while what is returned with it is kept.
+    fn endless(kind: &Kind, bytes: u64) -> (watch::Sender<bool>, Wait<'_>) {
+        let (stop, stopping) = watch::channel(false);
+        let wait = Wait {
+            kind,
+            patience: Duration::MAX,
+            bytes,
+            stopping,
+        };
+        (stop, wait)
+    }
+
     // If this failed, a long poll would wake for every append (or for none), and a finished one would stay behind.
     #[test]
     fn a_waiter_wakes_when_its_bytes_are_there_and_leaves_nothing_behind() {
@@ -261,13 +273,7 @@ mod tests {
     fn a_wait_has_no_room_between_two_looks() {
         let places = vec![Arc::new(Place(WaitingRoom::default()))];
         let kind = Kind::default();
-        let (_stop, stopping) = watch::channel(false);
-        let wait = Wait {
-            kind: &kind,
-            patience: Duration::MAX,
-            bytes: 1,
-            stopping,
-        };
+        let (_stop, wait) = endless(&kind, 1);
         let room = Arc::new(());
         let mut missing = Some(1);
         let look = || {
@@ -294,13 +300,7 @@ mod tests {
     fn a_wait_that_is_dropped_leaves_its_rooms() {
         let places = vec![Arc::new(Place(WaitingRoom::default()))];
         let kind = Kind::default();
-        let (_stop, stopping) = watch::channel(false);
-        let wait = Wait {
-            kind: &kind,
-            patience: Duration::MAX,
-            bytes: NO_BYTES,
-            stopping,
-        };
+        let (_stop, wait) = endless(&kind, NO_BYTES);
         let mut looks = 0;
         let mut waiting = Box::pin(wait.until(places.clone(), || {
             looks += 1;

@@ -7,7 +7,7 @@
 //! what its partitions ask for, of which all large requests together may have so much ([`Lookups`]); one that comes too much is
 //! told REQUEST_TIMED_OUT, after which clients ask again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use logcore_storage::{Searched, StorageError, TimeSearch, TimestampOffset};
 use tokio::sync::Semaphore;
 use tokio::task::{block_in_place, yield_now};
 
-use super::{Fields, Outcome, response_message};
+use super::{Fields, Outcome, numbered, response_message};
 use crate::codes::ErrorCode;
 use crate::memory::{Charge, Held, try_hold};
 use crate::registry::{Leadership, Partition};
@@ -115,7 +115,7 @@ impl Request {
 
     fn of(version: i16, message: &Struct) -> Self {
         let terms = Terms::of(version, message);
-        let numbers = numbers(message);
+        let numbers = numbered(message.each("topics").map(|topic| topic.text("name")));
         let twice = asked_twice(message, &numbers);
         let topics = message.each("topics").zip(numbers).map(|(topic, number)| {
             let asked = topic.each("partitions").map(|partition| {
@@ -263,16 +263,6 @@ fn asked_twice(request: &Struct, numbers: &[usize]) -> HashSet<(usize, i32)> {
         }
     }
     twice
-}
-
-/// A number for each topic of a request, the same for the same name. A name is long, and has many partitions.
-fn numbers(request: &Struct) -> Vec<usize> {
-    let mut known = HashMap::new();
-    let topics = request.each("topics").map(|topic| {
-        let next = known.len();
-        *known.entry(topic.text("name")).or_insert(next)
-    });
-    topics.collect()
 }
 
 fn fill(answer: &mut Struct, terms: &Terms, found: &Found) {

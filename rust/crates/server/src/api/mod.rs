@@ -6,6 +6,7 @@ pub(crate) mod list_offsets;
 pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
 
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
 use logcore_protocol::{Direction, ProtocolError, Schema, Struct, Value};
@@ -59,6 +60,16 @@ pub(crate) fn response_schema(key: i16) -> &'static Schema {
         Some(schema) => schema,
         None => panic!("the message table has no response for API {key}"),
     }
+}
+
+/// A number for each name, the same for the same one. A name is long, and may have many partitions: it is hashed once.
+pub(crate) fn numbered<'a>(names: impl Iterator<Item = &'a str>) -> Vec<usize> {
+    let mut known = HashMap::new();
+    let numbers = names.map(|name| {
+        let next = known.len();
+        *known.entry(name).or_insert(next)
+    });
+    numbers.collect()
 }
 
 /// Fields of a decoded request by name, at zero when a version lacks them and the table has no default.

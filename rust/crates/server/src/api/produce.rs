@@ -9,7 +9,7 @@
 
 mod answer;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use logcore_protocol::{RequestHeader, Struct, Value};
 use logcore_records::{BatchHeader, Compression, MAGIC_V2, RecordError, batches, legacy};
 use logcore_storage::{Appended, DECOMPRESSED_MAX, Log, LogConfig, RecordFaults, StorageError};
 
-use super::{Fields, Outcome};
+use super::{Fields, Outcome, numbered};
 use crate::codes::ErrorCode;
 use crate::lines::Level;
 use crate::memory::Charge;
@@ -64,12 +64,7 @@ impl Request {
     /// Of a partition that is named more than once only the last counts, and is answered, as with Kafka (`handleProduceRequest`
     /// puts them into a map).
     fn keep_the_last(&mut self) {
-        // Each name is hashed once, however many partitions stand behind it.
-        let mut numbers = HashMap::with_capacity(self.topics.len());
-        let topics = self.topics.iter().enumerate();
-        let number_of: Vec<usize> = topics
-            .map(|(number, name)| *numbers.entry(name).or_insert(number))
-            .collect();
+        let number_of = numbered(self.topics.iter().map(String::as_str));
         let mut seen = HashSet::with_capacity(self.parts.len());
         let mut last = vec![false; self.parts.len()];
         for (part, last) in self.parts.iter().zip(&mut last).rev() {

@@ -395,13 +395,8 @@ fn fill_found(entry: &mut Struct, found: Found) -> Option<LogSlice> {
 }
 
 fn fill_refused(entry: &mut Struct, version: i16, refused: &Refused) {
-    // Version 5 and before do not know that a disk can fail; such clients look for the leader anew instead.
-    let code = match refused.code {
-        ErrorCode::KAFKA_STORAGE_ERROR if version <= 5 => ErrorCode::NOT_LEADER_OR_FOLLOWER,
-        code => code,
-    };
     entry
-        .set("error_code", code.0)
+        .set("error_code", refused.code.told(version > 5).0)
         .set("high_watermark", -1i64)
         .set("last_stable_offset", -1i64)
         .set("log_start_offset", -1i64)

@@ -5,7 +5,6 @@ use logcore_storage::{Fault, RecordFault, RecordFaults};
 
 use super::{Done, KEY, Refused, Request, Result, SHOWN};
 use crate::api::{Fields, Outcome, response_message};
-use crate::codes::ErrorCode;
 use crate::registry::Leadership;
 use crate::response::Response;
 
@@ -58,13 +57,8 @@ fn acknowledge(answer: &mut Struct, version: i16, done: &Done) {
 }
 
 fn refuse(answer: &mut Struct, version: i16, refused: &Refused, topic: &str) {
-    // Clients of the first versions do not know that a disk can fail; they look for the leader anew instead.
-    let code = match refused.code {
-        ErrorCode::KAFKA_STORAGE_ERROR if version <= 3 => ErrorCode::NOT_LEADER_OR_FOLLOWER,
-        code => code,
-    };
     answer
-        .set("error_code", code.0)
+        .set("error_code", refused.code.told(version > 3).0)
         .set("base_offset", -1i64)
         .set("log_start_offset", refused.log_start_offset)
         .set("error_message", refused.message.as_deref());
