@@ -66,6 +66,9 @@ def api_keys() -> dict[str, int]:
 def valid_versions(api_key: int) -> tuple[int, int]:
     """The lowest and highest stable version of an API; raises ProtocolError for an unknown key."""
 
+def string_hash(utf_16_be: bytes) -> int:
+    """Java's hash of a string (String.hashCode), of its UTF-16 in big-endian."""
+
 # ---- log ----
 # The face is `logcore.Log`; see there.
 

@@ -16,7 +16,7 @@ from cluster.groups.group import CommittedOffset
 from cluster.groups.machine import GroupMachine
 from cluster.groups.messages import StoredGroup, StoredMember, Write
 from cluster.model import TopicPartition
-from logcore._native import decode_data, encode_data
+from logcore._native import decode_data, encode_data, string_hash
 
 Record = tuple[bytes, bytes | None]
 """Key and value."""
@@ -30,13 +30,9 @@ _GROUP_VALUE = 3
 
 def partition_of(group: str, partitions: int) -> int:
     """The partition of __consumer_offsets that a group's records go to: Java's hash of the name."""
-    units = group.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for index in range(0, len(units), 2):
-        value = (31 * value + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    found = string_hash(group.encode("utf-16-be", "surrogatepass"))
     # Kafka's Utils.abs: the one number without a positive counterpart becomes 0.
-    signed = value - (1 << 32) if value >= 1 << 31 else value
-    return (0 if signed == -(1 << 31) else abs(signed)) % partitions
+    return (0 if found == -(1 << 31) else abs(found)) % partitions
 
 
 def encode_write(write: Write) -> list[Record]:

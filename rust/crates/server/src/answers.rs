@@ -6,7 +6,7 @@
 //! answers, each of which the event loop stands still for, others are served. No API waits for another.
 //!
 //! Answers that fit in [`FREE`] are not counted, nor are those of other APIs here: what they say is about as long as what they
-//! are asked, and has that request's memory ([`crate::memory`]). Called from connection tasks; a crash leaves nothing.
+//! are asked, and has that request's memory, or there is little of it that is beyond ([`crate::memory`]). Called from connection tasks; a crash leaves nothing.
 //!
 //! A peer that does not read what it is told, or too slowly, keeps others waiting, but not for long: while there is little left
 //! of a memory, whoever has had [`time_for`] what it has of it is closed. So it is with Fetch responses that are counted
@@ -22,9 +22,10 @@ use logcore_protocol::Value;
 use crate::memory::{FREE, Held, hold};
 
 const METADATA: i16 = 3;
-/// Metadata, DescribeGroups, ListGroups, DescribeConfigs, DescribeLogDirs, DescribeProducers. None of their handlers waits for
-/// another request.
-const LARGE: [i16; 6] = [METADATA, 15, 16, 32, 35, 61];
+const OFFSET_FETCH: i16 = 9;
+/// Metadata, OffsetFetch, DescribeGroups, ListGroups, DescribeConfigs, DescribeLogDirs, DescribeClientQuotas,
+/// DescribeUserScramCredentials, DescribeProducers. None of their handlers waits for another request.
+const LARGE: [i16; 9] = [METADATA, OFFSET_FETCH, 15, 16, 32, 35, 48, 50, 61];
 /// What all answers of one API that are counted may have: those to four clients that ask for all settings of 2,000 topics, with
 /// their documentation, or to fifty for their partitions.
 const WHOLE: usize = 32 << 20;
@@ -62,8 +63,7 @@ impl Default for Line {
 impl Answers {
     /// Waits for the request's turn, if its answer may be large.
     pub(crate) async fn turn(&self, key: i16, request: &Value) -> Option<Turn<'_>> {
-        // Of topics that are named, some may have to be made first, which takes its time.
-        if key == METADATA && !is_empty(request.get("topics")) {
+        if !asks_for_all(key, request) {
             return None;
         }
         let index = LARGE.iter().position(|large| *large == key)?;
@@ -85,8 +85,20 @@ pub(crate) fn is_scarce(held: &OwnedSemaphorePermit) -> bool {
     held.semaphore().available_permits() < SCARCE
 }
 
-fn is_empty(topics: Option<&Value>) -> bool {
-    topics.and_then(Value::as_array).is_none_or(<[_]>::is_empty)
+/// Whether it is a request for all there is, if its API has others.
+fn asks_for_all(key: i16, request: &Value) -> bool {
+    let topics = request.get("topics").and_then(Value::as_array);
+    match key {
+        // Of topics that are named, some may have to be made first, which takes its time.
+        METADATA => topics.is_none_or(<[_]>::is_empty),
+        // A crowd of members that ask for their partitions need not wait for each other.
+        OFFSET_FETCH => {
+            let groups = request.get("groups").and_then(Value::as_array);
+            let is_all = |group: &Value| group.get("topics").is_some_and(Value::is_null);
+            topics.is_none() || groups.is_some_and(|groups| groups.iter().any(is_all))
+        }
+        _ => true,
+    }
 }
 
 impl Turn<'_> {
@@ -163,6 +175,19 @@ mod tests {
         let everything = answers.turn(METADATA, &request(METADATA)).await;
         assert!(everything.is_some());
         assert!(answers.turn(METADATA, &metadata_of(1)).await.is_none());
+        let mut offsets = schema(OFFSET_FETCH, Direction::Request).unwrap().message();
+        let mut group = offsets.element("groups");
+        group.set("topics", vec![group.element("topics")]);
+        offsets.set("groups", vec![Value::from(group.clone())]);
+        let named = answers.turn(OFFSET_FETCH, &offsets.clone().into()).await;
+        assert!(named.is_none());
+        group.set("topics", Value::Null);
+        offsets.set("groups", vec![Value::from(group)]);
+        let all = answers.turn(OFFSET_FETCH, &offsets.clone().into()).await;
+        assert!(all.is_some());
+        drop(all);
+        offsets.set("topics", Value::Null);
+        assert!(answers.turn(OFFSET_FETCH, &offsets.into()).await.is_some());
         let heartbeat = request(HEARTBEAT);
         assert!(answers.turn(HEARTBEAT, &heartbeat).await.is_none());
         let all = metadata_of(0);

@@ -219,8 +219,9 @@ impl<T: Transport> Connection<'_, T> {
                     biased;
                     sent = flush.as_mut() => sent?,
                     answered = work.as_mut() => {
+                        let patience = self.shared.config.connection_idle_max;
+                        in_time_for(&answered, patience, flush).await?;
                         done = Some(answered);
-                        flush.await?;
                     }
                 }
             }
@@ -286,6 +287,23 @@ impl<T: Transport> Connection<'_, T> {
             return Err(End::Idle);
         }
         Ok(())
+    }
+}
+
+/// Sends what stands before a response that was made meanwhile. While that is unread its peer has no more time for it than for the
+/// response itself: others may need what this has.
+async fn in_time_for(
+    answered: &Answered,
+    patience: Option<Duration>,
+    sending: impl Future<Output = Result<(), Unsent>>,
+) -> Result<(), Unsent> {
+    match &answered.outcome {
+        Outcome::Respond(response) if response.is_counted() => tokio::select! {
+            biased;
+            sent = sending => sent,
+            () = response.overdue(patience.unwrap_or(Duration::MAX)) => Err(Unsent::NotRead),
+        },
+        _ => sending.await,
     }
 }
 
@@ -399,9 +417,10 @@ fn is_gone(error: &std::io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use tokio::io::AsyncWriteExt;
+    use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::memory::RequestMemory;
+    use crate::memory::{RequestMemory, hold};
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -427,5 +446,24 @@ mod tests {
         let end = read(buffers, &mut stream, Some(PATIENCE)).await;
         assert!(matches!(end, Err(End::Refused(_))));
         assert!((PATIENCE..=2 * PATIENCE).contains(&begun.elapsed()));
+    }
+
+    // If this failed, who does not read the answers before it would keep a later one's memory for as long as a connection may be
+    // idle, and everybody else waiting for it.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_sent_yet_has_its_time_too() {
+        let memory = Arc::new(Semaphore::new(1 << 20));
+        let whole = hold(&memory, 1 << 20).await;
+        for (held, is_cut_off) in [(whole, true), (None, false)] {
+            let response = Response::from_frame(vec![0; 1 << 20], ErrorCounts::default());
+            let answered = Outcome::Respond(response.counted([held, None])).into();
+            let never = std::future::pending::<Result<(), Unsent>>();
+            let sent = timeout(PATIENCE, in_time_for(&answered, Some(PATIENCE), never)).await;
+            assert_eq!(matches!(sent, Ok(Err(Unsent::NotRead))), is_cut_off);
+        }
+        let response = Response::from_frame(vec![0; 10], ErrorCounts::default());
+        let answered = Outcome::Respond(response).into();
+        let at_once = std::future::ready(Ok(()));
+        assert!(in_time_for(&answered, None, at_once).await.is_ok());
     }
 }

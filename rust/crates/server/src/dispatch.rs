@@ -43,10 +43,18 @@ impl From<Outcome> for Answered {
 }
 
 impl Answered {
-    /// A response is counted until it was sent; of the charge remains what a frame's memory needs that is read into again.
+    /// A response is counted until it was sent, or not sent if there is no memory for it; of the charge remains what a frame's
+    /// memory needs that is read into again.
     fn covered(mut self, memory: &RequestMemory) -> Self {
         if let Outcome::Respond(response) = self.outcome {
-            self.outcome = Outcome::Respond(response.covered(memory, &mut self.charge));
+            let size = response.wire_size();
+            self.outcome = match response.covered(memory, &mut self.charge) {
+                Some(response) => Outcome::Respond(response),
+                None => Outcome::Close(format!(
+                    "no memory was left for its response of {size} bytes: others do not read theirs, or \
+                     queued.max.request.bytes must be raised"
+                )),
+            };
         }
         if self.memory.is_none() {
             self.charge = Charge::default();

@@ -229,7 +229,8 @@ impl FrameReader {
             if let Ok(Ok(read)) = read {
                 progress.add(read);
             }
-            if (read.is_err() || progress.is_slow()) && self.memory.is_short() {
+            let others_wait = self.memory.is_short();
+            if progress.is_slow(others_wait, missing) || (others_wait && read.is_err()) {
                 return Err(FrameError::Slow { missing });
             }
             if let Ok(read) = read {

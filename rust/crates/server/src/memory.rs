@@ -5,7 +5,7 @@
 //! is left, connections wait with what they have, and their peers with what they did not send. One of them at a time goes on
 //! nevertheless, in a lane kept free for it, which is as long as the longest frame: so of frames that wait for each other's
 //! memory there is always one that completes. What is not coming is not waited for: while others wait, the connection closes
-//! whose peer sends nothing or next to nothing of a frame it began.
+//! whose peer sends nothing or next to nothing of a frame it began, or has not sent it in its time.
 //!
 //! The first [`FREE`] bytes of every connection are not counted: small requests are served whatever the large ones do.
 //! Called from connection tasks; a crash leaves nothing.
@@ -24,14 +24,21 @@ pub(crate) const FREE: usize = 16 * 1024;
 const KEEPERS: usize = 1000;
 /// How long a peer may send nothing of a frame while others wait for memory.
 pub(crate) const STALL: Duration = Duration::from_secs(5);
-/// What it must send in a second then, seen from the frame's beginning.
+/// What it must send in a second then, at any time.
 const LEAST_RATE: u64 = 16 * 1024;
+/// What the rest of its frame may take while others wait, and how many bytes of a larger one come in a second.
+const TIME: Duration = Duration::from_secs(10);
+const RATE: u64 = 1 << 20;
+/// What all responses may have that found no memory left.
+const BEYOND: usize = 16 << 20;
 
 /// The memory of all connections' frames.
 pub(crate) struct RequestMemory {
     shared: Arc<Semaphore>,
     /// What there is when nobody has any.
     whole: usize,
+    /// Of responses that found nothing left.
+    beyond: Arc<Semaphore>,
     lane: Arc<Mutex<()>>,
     waiting: AtomicUsize,
     /// Connections that read.
@@ -88,11 +95,13 @@ pub(crate) fn try_hold(memory: &Arc<Semaphore>, permits: usize) -> Held {
     Arc::clone(memory).try_acquire_many_owned(permits).ok()
 }
 
-/// How much of a frame came, and since when.
-#[derive(Clone, Copy)]
+/// How a frame comes.
 pub(crate) struct Progress {
+    /// How much came, and since when: of late, so that what came at once is no credit for later.
     since: Instant,
     bytes: u64,
+    /// Until when the rest has to come while others wait.
+    due: Option<Instant>,
 }
 
 impl Progress {
@@ -101,6 +110,7 @@ impl Progress {
         Self {
             since: Instant::now(),
             bytes: 0,
+            due: None,
         }
     }
 
@@ -108,12 +118,33 @@ impl Progress {
         self.bytes += bytes as u64;
     }
 
-    /// Whether it is so little that others need not wait for it.
-    pub(crate) fn is_slow(&self) -> bool {
-        let elapsed = self.since.elapsed();
-        elapsed > STALL
-            && u128::from(self.bytes) * 1000 < elapsed.as_millis() * u128::from(LEAST_RATE)
+    /// Whether others who wait need not wait for the missing bytes. To be asked after each read, and at least every
+    /// [`STALL`].
+    pub(crate) fn is_slow(&mut self, others_wait: bool, missing: usize) -> bool {
+        let now = Instant::now();
+        let elapsed = now - self.since;
+        let mut is_slow = false;
+        if elapsed >= STALL {
+            is_slow = u128::from(self.bytes) * 1000 < elapsed.as_millis() * u128::from(LEAST_RATE);
+            (self.since, self.bytes) = (now, 0);
+        }
+        if !others_wait {
+            self.due = None;
+            return false;
+        }
+        let due = || now + TIME + Duration::from_secs(missing as u64 / RATE);
+        is_slow || now >= *self.due.get_or_insert_with(due)
     }
+}
+
+/// What a response has of the memory.
+pub(crate) enum Cover {
+    /// As much as it takes.
+    Enough(Held),
+    /// What was left, and a place among the few that find none.
+    Beyond([Held; 2]),
+    /// There is no such place.
+    Nothing,
 }
 
 impl RequestMemory {
@@ -124,6 +155,7 @@ impl RequestMemory {
         Self {
             shared: Arc::new(Semaphore::new(whole)),
             whole,
+            beyond: Arc::new(Semaphore::new(BEYOND)),
             lane: Arc::default(),
             waiting: AtomicUsize::new(0),
             readers: AtomicUsize::new(0),
@@ -187,24 +219,25 @@ impl RequestMemory {
         self.whole / 4 * 3
     }
 
-    /// What a response of so many bytes has of it until it is sent: first of what its request had, as it says about as much. The
-    /// flag tells that there was less.
-    pub(crate) fn cover(&self, charge: &mut Charge, bytes: usize) -> (Held, bool) {
+    /// What a response of so many bytes has of it until it is sent: first of what its request had, as it says about as much.
+    pub(crate) fn cover(&self, charge: &mut Charge, bytes: usize) -> Cover {
         let part = charge.split(bytes);
         let missing = bytes - part.bytes();
         if missing == 0 {
-            return (part.permit, false);
+            return Cover::Enough(part.permit);
         }
-        let more = try_hold(&self.shared, missing);
-        let is_short = more.is_none();
-        let held = match (part.permit, more) {
+        match (part.permit, try_hold(&self.shared, missing)) {
             (Some(mut held), Some(more)) => {
                 held.merge(more);
-                Some(held)
+                Cover::Enough(Some(held))
             }
-            (held, more) => held.or(more),
-        };
-        (held, is_short)
+            (None, Some(held)) => Cover::Enough(Some(held)),
+            // One that is longer than all of them may be is alone.
+            (part, None) => match try_hold(&self.beyond, missing.min(BEYOND)) {
+                Some(place) => Cover::Beyond([part, Some(place)]),
+                None => Cover::Nothing,
+            },
+        }
     }
 
     /// Whether somebody waits.
@@ -293,20 +326,60 @@ mod tests {
         assert_eq!(memory.used(), 0);
     }
 
-    // If this failed, answers would be counted twice or not at all, or who has the lane would give it to the next before its peer
-    // has read what it was told.
+    // If this failed, answers would be counted twice or not at all, or there would be any number of them that are not.
     #[test]
     fn a_response_has_what_its_request_had_and_more_if_there_is() {
         let memory = RequestMemory::new(Some(300), 100);
         let mut charge = Charge::default();
         assert!(poll(std::pin::pin!(memory.grow(&mut charge, FREE + 100))).is_some());
-        let (shorter, is_short) = memory.cover(&mut charge, 60);
-        assert!(!is_short && charge.bytes() == 40 && memory.used() == 100);
-        let (longer, is_short) = memory.cover(&mut charge, 140);
-        assert!(!is_short && charge.bytes() == 0 && memory.used() == 200);
-        let (none, is_short) = memory.cover(&mut charge, 1);
-        assert!(is_short && none.is_none());
-        drop((shorter, longer));
+        let shorter = memory.cover(&mut charge, 60);
+        assert!(matches!(&shorter, Cover::Enough(Some(_))));
+        assert!(charge.bytes() == 40 && memory.used() == 100);
+        let longer = memory.cover(&mut charge, 140);
+        assert!(matches!(&longer, Cover::Enough(Some(_))));
+        assert!(charge.bytes() == 0 && memory.used() == 200);
+        let beyond = memory.cover(&mut charge, BEYOND - 1);
+        assert!(matches!(&beyond, Cover::Beyond([None, Some(_)])));
+        assert!(matches!(memory.cover(&mut charge, 2), Cover::Nothing));
+        drop(beyond);
+        let alone = memory.cover(&mut charge, 2 * BEYOND);
+        assert!(matches!(alone, Cover::Beyond(_)));
+        assert!(matches!(memory.cover(&mut charge, 1), Cover::Nothing));
+        drop((shorter, longer, alone));
         assert_eq!(memory.used(), 0);
+        assert_eq!(memory.beyond.available_permits(), BEYOND);
+    }
+
+    // If this failed, who sends most of a large frame at once and then a byte now and then would keep everybody waiting, or
+    // everybody would be cut off like that.
+    #[tokio::test(start_paused = true)]
+    async fn what_came_at_once_is_no_credit() {
+        let second = Duration::from_secs(1);
+        let mut dripping = Progress::start();
+        dripping.add(100 << 20);
+        for _ in 0..100 {
+            tokio::time::advance(4 * second).await;
+            dripping.add(1);
+            assert!(!dripping.is_slow(false, 4000));
+        }
+        let begun = Instant::now();
+        while !dripping.is_slow(true, 4000) {
+            tokio::time::advance(4 * second).await;
+            dripping.add(1);
+        }
+        assert!(begun.elapsed() <= 2 * STALL);
+
+        // Fast enough, but not for ever: one megabyte comes in its time, a hundred do not.
+        for (megabytes, is_in_time) in [(1, true), (100, false)] {
+            let mut steady = Progress::start();
+            let mut missing: usize = megabytes << 20;
+            while missing > 0 && !steady.is_slow(true, missing) {
+                tokio::time::advance(second).await;
+                let piece = missing.min(128 << 10);
+                steady.add(piece);
+                missing -= piece;
+            }
+            assert_eq!(missing == 0, is_in_time, "{megabytes} MiB");
+        }
     }
 }

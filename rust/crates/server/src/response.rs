@@ -16,7 +16,7 @@ use logcore_protocol::{
 use logcore_storage::LogSlice;
 
 use crate::answers::{PATIENCE, is_scarce, time_for};
-use crate::memory::{Charge, FREE, Held, RequestMemory};
+use crate::memory::{Charge, Cover, FREE, Held, RequestMemory};
 use crate::metrics::ErrorCounts;
 use crate::transport::Transport;
 
@@ -60,16 +60,19 @@ impl Response {
         Self { held, ..self }
     }
 
-    /// The same, unless it is small or is counted already, with what it takes of the memory of requests.
-    pub(crate) fn covered(self, memory: &RequestMemory, charge: &mut Charge) -> Self {
+    /// The same, unless it is small or is counted already, with what it takes of the memory of requests; nothing, if there is
+    /// none for it.
+    pub(crate) fn covered(self, memory: &RequestMemory, charge: &mut Charge) -> Option<Self> {
         if self.bytes.len() <= FREE || self.is_counted() {
-            return self;
+            return Some(self);
         }
-        let (held, is_short) = memory.cover(charge, self.bytes.len());
-        Self {
-            held: [held, None],
-            beyond: is_short.then(|| std::mem::take(charge)),
-            ..self
+        match memory.cover(charge, self.bytes.len()) {
+            Cover::Enough(held) => Some(self.counted([held, None])),
+            Cover::Beyond(held) => Some(Self {
+                beyond: Some(std::mem::take(charge)),
+                ..self.counted(held)
+            }),
+            Cover::Nothing => None,
         }
     }
 

@@ -9,6 +9,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -190,7 +191,7 @@ fn frames_that_do_not_come_make_room() {
             stream
         })
         .collect();
-    // As much of half a frame as is taken off them; then nothing more comes.
+    // As much of half a frame as is taken off them; then nothing more comes, or a byte now and then.
     let mut sent = vec![0; slow.len()];
     for _ in 0..200 {
         for (stream, sent) in slow.iter_mut().zip(&mut sent) {
@@ -201,8 +202,20 @@ fn frames_that_do_not_come_make_room() {
         check_served(&server);
     }
     honest.send_raw(&frame);
+    let (served, is_served) = mpsc::channel::<()>();
+    let dripping = std::thread::spawn(move || {
+        let drip = Duration::from_millis(500);
+        while is_served.recv_timeout(drip) == Err(RecvTimeoutError::Timeout) {
+            for (stream, sent) in slow.iter_mut().zip(&mut sent).step_by(2) {
+                // It is closed one day.
+                *sent += stream.write(&frame[*sent..=*sent]).unwrap_or(0);
+            }
+        }
+    });
     let (_, answer) = honest.receive(0, 9);
     assert_eq!(int(&produced(&answer), "error_code"), 0);
+    drop(served);
+    dripping.join().unwrap();
     server.wait_for_line("come too slowly");
     let most = 8 * MEGABYTE + 4 * MEGABYTE;
     assert!(watch.peak() <= most, "{} > {most}", watch.peak());
