@@ -159,6 +159,7 @@ pub(crate) fn load(
         incomplete: false,
     };
     let mut segments = loader.open_segments()?;
+    loader.remove_stray_snapshots(&segments)?;
     let mut replayed = if known.clean_shutdown {
         loader.finish_clean(&segments)?;
         None
@@ -406,7 +407,8 @@ impl Loader<'_> {
         Ok(Some(producers))
     }
 
-    /// Ends the log with `segment`, as far as that is whole.
+    /// Ends the log with `segment`, as far as that is whole. From the end on, each step on disk before the next: a crash in
+    /// between must not leave what was behind with nothing before it.
     fn cut(
         &mut self,
         segments: &mut Vec<Arc<Segment>>,
@@ -416,13 +418,13 @@ impl Loader<'_> {
     ) -> Result<()> {
         self.recovery.truncated_bytes += segment.file_size()? - segment.size();
         self.recovery.reason = Some(reason);
-        segment.truncate_to_published()?;
-        for removed in segments.drain(kept..) {
+        for removed in segments.drain(kept..).rev() {
             self.recovery.truncated_bytes += removed.file_size()?;
             self.recovery.segments_removed += 1;
             remove_segment_files(self.dir, removed.base_offset)?;
+            files::sync_dir(self.dir)?;
         }
-        files::sync_dir(self.dir)
+        segment.truncate_to_published()
     }
 
     /// A log whose start is behind its end has lost its files: nothing of it may be read any more. True when it was so.
@@ -448,7 +450,12 @@ impl Loader<'_> {
     ) -> Result<(ProducerState, i64)> {
         let latest = producer_snapshot::load_latest(self.dir, log_end)?;
         let (from, mut state) = match (replayed, latest) {
-            (Some(state), Latest::At(offset, _)) => (offset, state),
+            // One at the end is not believed where the batches say something else: some may be gone that it knew.
+            (Some(state), Latest::At(offset, kept)) => {
+                let agrees = producer_snapshot::encode(&kept) == producer_snapshot::encode(&state);
+                let is_kept = agrees || offset < log_end;
+                (if is_kept { offset } else { 0 }, state)
+            }
             (Some(state), Latest::None | Latest::Damaged) => (0, state),
             // Kafka, too, takes a log that was closed and has no snapshot for one without producers.
             (None, Latest::None) => (log_end, ProducerState::default()),
@@ -471,9 +478,13 @@ impl Loader<'_> {
         } else {
             from
         };
-        let bases: Vec<i64> = segments.iter().map(|s| s.base_offset).collect();
-        producer_snapshot::remove_stray(self.dir, &bases)?;
+        self.remove_stray_snapshots(segments)?;
         Ok((state, snapshot_offset))
+    }
+
+    fn remove_stray_snapshots(&self, segments: &[Arc<Segment>]) -> Result<()> {
+        let bases: Vec<i64> = segments.iter().map(|s| s.base_offset).collect();
+        producer_snapshot::remove_stray(self.dir, &bases)
     }
 
     /// The transactions that were ended at `from` or behind.

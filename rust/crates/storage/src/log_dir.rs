@@ -149,7 +149,7 @@ impl LogDir {
             log_start_offset: offset(&log_starts, key),
             high_watermark: opening.replicated.then(|| offset(&watermarks, key)),
         };
-        let deletions = deletions::take(&mut found, opening, &mut warnings);
+        let deletions = deletions::take(&mut found, opening, &mut warnings)?;
         if !opening.takes_all {
             leave_strangers(&mut found, &mut warnings);
         }
@@ -169,6 +169,11 @@ impl LogDir {
                 partition.log.cleaning().set_first_dirty(offset);
             }
         }
+        let loaded_logs = loaded.partitions.values().chain(loaded.futures.values());
+        let beyond_end = loaded_logs.into_iter().any(|one| {
+            let key = (one.topic.clone(), one.partition);
+            offset(&recovery_points, &key) > one.log.recovery_point()
+        });
         let opened = Self {
             path,
             cluster_id,
@@ -187,6 +192,10 @@ impl LogDir {
             changing: Mutex::new(()),
             locks: Mutex::new(Some(locks)),
         };
+        if beyond_end {
+            // What is appended there next is not on disk, whatever was said before: torn, it would be taken for damage.
+            opened.write_checkpoints(None)?;
+        }
         opened.welcome(&newcomers);
         Ok(opened)
     }

@@ -246,10 +246,15 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<i64>> {
         .collect())
 }
 
-/// Removes snapshots nobody needs: those that belong to no segment, but for the latest (`removeStraySnapshots`).
+/// Removes snapshots nobody should use: those that belong to no segment, but for the latest if it is behind all of them
+/// (`removeStraySnapshots`). Of one before the first segment it is not known how its transactions went on.
 pub(crate) fn remove_stray(dir: &Path, segment_bases: &[i64]) -> Result<()> {
     let offsets = list(dir)?;
-    let latest = offsets.last().copied();
+    let last_base = segment_bases.last();
+    let latest = offsets
+        .last()
+        .copied()
+        .filter(|at| last_base.is_none_or(|base| at > base));
     for offset in offsets {
         if segment_bases.binary_search(&offset).is_err() && Some(offset) != latest {
             files::remove_if_exists(&segment_file(dir, offset, SNAPSHOT_SUFFIX))?;
@@ -328,5 +333,9 @@ mod tests {
         assert_eq!(list(dir).unwrap(), [10, 20]);
         remove_stray(dir, &[0, 20]).unwrap();
         assert_eq!(list(dir).unwrap(), [20]);
+        remove_stray(dir, &[0, 10]).unwrap();
+        assert_eq!(list(dir).unwrap(), [20]);
+        remove_stray(dir, &[30]).unwrap();
+        assert_eq!(list(dir).unwrap(), []);
     }
 }

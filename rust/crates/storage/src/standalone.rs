@@ -115,14 +115,20 @@ impl StandaloneLog {
         if let Some(offset) = first_dirty {
             log.cleaning().set_first_dirty(offset);
         }
-        Ok(Self {
+        let opened = Self {
             log,
             held: Mutex::new(Some(Held {
                 mark_clean,
                 _locks: locks,
             })),
             opened_by: process::id(),
-        })
+        };
+        let end = opened.log.log_end_offset();
+        if known.recovery_point > end {
+            // What is appended there next is not on disk, whatever was said before.
+            opened.lower_checkpoints(opened.held.lock().as_ref(), end)?;
+        }
+        Ok(opened)
     }
 
     /// Opens for reading only, beside whoever writes; see [`Log::open_read_only`].

@@ -27,6 +27,8 @@ enum Pending {
 struct Inode {
     durable: Vec<u8>,
     pending: Vec<Pending>,
+    /// An index file that was given its last length and synced: what was stored in its mapping is certain.
+    sealed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +95,7 @@ impl DiskModel {
             } else {
                 self.inodes.push(Inode {
                     durable: fs::read(entry.path()).unwrap(),
-                    pending: Vec::new(),
+                    ..Inode::default()
                 });
                 Node::File(self.inodes.len() - 1)
             };
@@ -159,13 +161,23 @@ impl DiskModel {
             Change::SetLen { path, len } => {
                 if let Some(inode) = self.inode(path) {
                     inode.pending.push(Pending::SetLen(len as usize));
+                    inode.sealed = false;
                 }
             }
-            Change::Allocate { .. } => {}
+            Change::Allocate { path, .. } => {
+                if let Some(inode) = self.inode(path) {
+                    inode.sealed = false;
+                }
+            }
             Change::Sync { path } => {
                 if let Some(inode) = self.inode(path) {
+                    let is_cut = matches!(inode.pending.last(), Some(Pending::SetLen(_)));
                     for pending in std::mem::take(&mut inode.pending) {
                         pending.apply(&mut inode.durable);
+                    }
+                    if is_cut && is_mapped(path.as_os_str().as_encoded_bytes()) {
+                        inode.durable = fs::read(path).unwrap_or_default();
+                        inode.sealed = true;
                     }
                 }
             }
@@ -274,7 +286,8 @@ impl DiskModel {
                 Node::File(inner) => {
                     let how = one_for_all.unwrap_or_else(|| left(random));
                     let mut bytes = self.inodes[inner].after(how, random);
-                    if name.ends_with(INDEX_SUFFIX) || name.ends_with(TIME_INDEX_SUFFIX) {
+                    let is_sealed = self.inodes[inner].sealed;
+                    if is_mapped(name.as_bytes()) && !is_sealed {
                         let same = self.node(&live) == Some(node);
                         let mapped = same.then(|| fs::read(&live).unwrap_or_default());
                         mapped_bytes(&mut bytes, &mapped.unwrap_or_default(), random);
@@ -284,6 +297,14 @@ impl DiskModel {
             }
         }
     }
+}
+
+/// Whether it is the name of a file that is stored to in its mapping.
+fn is_mapped(name: &[u8]) -> bool {
+    let suffixes = [INDEX_SUFFIX, TIME_INDEX_SUFFIX];
+    suffixes
+        .iter()
+        .any(|suffix| name.ends_with(suffix.as_bytes()))
 }
 
 fn left(random: &mut Random) -> Left {

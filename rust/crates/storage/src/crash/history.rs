@@ -31,6 +31,7 @@ use super::flip::{Flipped, What, flip_a_bit};
 use super::model::Model;
 use super::reader::read_from;
 use crate::config::LogConfig;
+use crate::files::TIME_INDEX_SUFFIX;
 use crate::log::Log;
 use crate::support::random::Random;
 use draw::write_legacy_segment;
@@ -66,6 +67,8 @@ pub(super) struct History {
     cut_short: bool,
     /// A compaction was at work since the model was compared.
     half_compacted: bool,
+    /// A bit flipped in a time index, which may name another record of the same time since.
+    time_flipped: bool,
     tally: Tally,
 }
 
@@ -112,6 +115,7 @@ impl History {
             deleting: false,
             cut_short: false,
             half_compacted: false,
+            time_flipped: false,
             tally: Tally::default(),
         }
     }
@@ -235,7 +239,10 @@ impl History {
         tell(format_args!("{flipped:?}"));
         let flipped = flipped?;
         match flipped.what {
-            What::Hint => self.tally.flips_in_hints += 1,
+            What::Hint => {
+                self.tally.flips_in_hints += 1;
+                self.time_flipped |= flipped.file.ends_with(TIME_INDEX_SUFFIX);
+            }
             What::Covered { certain: false } => {
                 self.tally.flips_cut += 1;
                 self.model.damaged = true;

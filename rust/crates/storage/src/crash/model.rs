@@ -85,6 +85,9 @@ pub(super) struct Model {
     /// Acknowledged, from the first ever on, also those that retention has deleted since.
     pub(super) records: Records,
     pub(super) batches: Batches,
+    /// Batches before the start that are not there after a power loss, while some before them are: of several renamings any may
+    /// be on disk, and of several files that were not flushed.
+    pub(super) gone: Batches,
     /// The offset the next record gets.
     pub(super) end: i64,
     /// Everything before was brought to disk, by what the log said.
@@ -126,12 +129,18 @@ impl Model {
             let kept = producer.sent.partition_point(|s| s.last_offset < offset);
             if let Some(cut) = producer.sent.get(kept) {
                 producer.next_sequence = cut.first_sequence;
+                producer.sent.truncate(kept);
+                // One that became the last now may have been compacted away while it was not.
+                let last = producer.sent.last();
+                if last.is_some_and(|last| last.last_offset < self.compacted) {
+                    producer.sent.clear();
+                }
             }
-            producer.sent.truncate(kept);
         }
         self.producers.retain(|producer| !producer.sent.is_empty());
         self.records.retain(|at, _| *at < offset);
         self.batches.retain(|at, _| *at < offset);
+        self.gone.retain(|at, _| *at < offset);
         self.end = offset;
         self.flushed = self.flushed.min(offset);
         self.start = self.start.min(offset);
@@ -173,13 +182,12 @@ impl Model {
         self.forget_what_was_lost(start, end, found);
     }
 
-    /// A compaction leaves the last batch of each producer, if need be without records. One that became the last because a
-    /// truncation took those behind it may have been compacted away before.
+    /// A compaction leaves the last batch of each producer, if need be without records.
     fn check_last_batches(&self, certain: i64, found: &Found) {
         for producer in &self.producers {
             let last = producer.sent.last();
             let last = last.filter(|s| s.first_offset >= self.start && s.last_offset < certain);
-            if let Some(last) = last.filter(|s| self.batches.contains_key(&s.first_offset)) {
+            if let Some(last) = last {
                 let there = found.batches.get(&last.first_offset);
                 assert!(
                     there.is_some_and(|there| there.first_sequence == last.first_sequence),
@@ -268,9 +276,13 @@ impl Model {
             }
         }
         self.producers.retain(|producer| !producer.sent.is_empty());
+        let deleted = self.batches.range(start..self.start.max(start)).map(own);
+        self.gone
+            .extend(deleted.filter(|(at, _)| !found.batches.contains_key(at)));
         self.go_on_from(start, found);
         self.records.retain(|offset, _| *offset < end);
         self.batches.retain(|offset, _| *offset < end);
+        self.gone.retain(|offset, _| *offset < end);
         self.end = end;
         self.flushed = self.flushed.min(end);
         self.start = self.start.min(end);
@@ -315,6 +327,22 @@ impl Model {
             attempt.sent.extend(sent.map(|s| (producer.id, s.clone())));
         }
         self.attempts.push(attempt);
+    }
+
+    /// All batches there ever were, as far as a compaction did not take them: what the snapshots tell of.
+    pub(super) fn ever(&self) -> Batches {
+        let mut ever = self.batches.clone();
+        ever.extend(self.gone.iter().map(own));
+        ever
+    }
+
+    /// Before this, deleted batches came back without others that belong to the same transactions.
+    pub(super) fn patchy_before(&self) -> i64 {
+        self.gone
+            .values()
+            .map(|batch| batch.last + 1)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Batches of producers that were acknowledged.

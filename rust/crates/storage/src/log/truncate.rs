@@ -82,6 +82,7 @@ impl Log {
         let mut writer = self.writer.lock();
         self.check_truncation(offset)?;
         self.truncate_locked(&mut writer, offset)
+            .and_then(|()| self.roll_behind_hole(&mut writer))
             .map_err(|e| self.fail(e))?;
         paused.truncated_to(self.log_end_offset());
         Ok(self.log_end_offset())
@@ -177,6 +178,16 @@ impl Log {
         self.forget_epochs(end)?;
         let producers = producers_at(&self.dir, &segments[..=last], end)?;
         self.restart_producers(writer, producers)
+    }
+
+    /// Behind a hole only a file's name tells where what comes next begins: torn there, it would seem to be of before the
+    /// recovery point, which is damage.
+    fn roll_behind_hole(&self, writer: &mut Writer) -> Result<()> {
+        let end = self.log_end_offset();
+        if self.active().end_of_batches()? < end {
+            self.roll_locked(writer, &self.config(), end, system_now_ms())?;
+        }
+        Ok(())
     }
 
     fn replace_all(&self, writer: &mut Writer, offset: i64, log_start: i64) -> Result<()> {

@@ -70,12 +70,12 @@ pub(super) fn rename_deleted(dir: &Path, (topic, partition): &Key) -> Result<Pat
 }
 
 /// Takes the directories out that were being deleted, and says when they go. One without any file of a log is somebody
-/// else's, whatever its name.
+/// else's, whatever its name. Their names are on disk when this returns: a log that is gone once does not come back.
 pub(super) fn take(
     found: &mut Vec<Found>,
     opening: &Opening<'_>,
     warnings: &mut Vec<String>,
-) -> Vec<(i64, PathBuf)> {
+) -> Result<Vec<(i64, PathBuf)>> {
     let now_ms = system_now_ms();
     let mut deletions = Vec::new();
     for one in found.extract_if(.., |one| one.kind == Kind::Deleted) {
@@ -89,5 +89,8 @@ pub(super) fn take(
         let delay_ms = (opening.config_for)(&one.key.0).file_delete_delay_ms;
         deletions.push((now_ms.saturating_add(delay_ms), one.dir));
     }
-    deletions
+    if let Some((_, renamed)) = deletions.first() {
+        files::sync_parent(renamed)?;
+    }
+    Ok(deletions)
 }

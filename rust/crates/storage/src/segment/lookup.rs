@@ -3,6 +3,7 @@
 //! Runs in readers' threads, beside the appending one. Everything is bounded by the tail as it was published when the
 //! call began. An index entry is believed only if the batch it leads to is what it says.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 use super::{Largest, Segment};
@@ -30,12 +31,38 @@ impl Segment {
                 if first.last_offset >= offset {
                     return Ok(Some(first));
                 }
-                self.scan_on(scan, |batch| batch.last_offset >= offset)
+                match self.scan_on(scan, |batch| batch.last_offset >= offset) {
+                    // What looked like a batch may have been some of one's bytes.
+                    Err(StorageError::Corrupt { .. }) => self.locate_without_index(offset, end),
+                    found => found,
+                }
             }
-            Next::Batch(_) | Next::Torn(_) | Next::End => {
+            Next::Batch(_) | Next::Torn(_) | Next::End => self.locate_without_index(offset, end),
+        }
+    }
+
+    fn locate_without_index(&self, offset: i64, end: u64) -> Result<Option<StoredBatch>> {
+        self.distrust_indexes()?;
+        self.scan_for(0, end, |batch| batch.last_offset >= offset)
+    }
+
+    /// Where the last batch ends: before the segment's next offset if a hole is behind it.
+    pub(crate) fn end_of_batches(&self) -> Result<i64> {
+        let hint = self.indexes()?.offset.last();
+        let last_from = |position| {
+            let last = Cell::new(self.base_offset - 1);
+            self.scan_for(position, self.size(), |batch| {
+                last.set(batch.last_offset);
+                false
+            })
+            .map(|_| last.get() + 1)
+        };
+        match last_from(hint.map_or(0, |hint| hint.position)) {
+            Err(StorageError::Corrupt { .. }) if hint.is_some() => {
                 self.distrust_indexes()?;
-                self.scan_for(0, end, |batch| batch.last_offset >= offset)
+                last_from(0)
             }
+            found => found,
         }
     }
 

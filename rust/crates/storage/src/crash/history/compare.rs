@@ -61,21 +61,28 @@ impl History {
             );
         }
         let target = record.timestamp + self.random.between(0, 2) as i64 - 1;
-        let expected = visible.iter().find(|(_, r)| r.timestamp >= target);
         let at = log.offset_for_timestamp(target).unwrap();
+        let at = at.map(|at| (at.offset, at.timestamp));
+        let newest = log.max_timestamp().unwrap().map(|at| at.offset);
+        let newest_ms = visible.iter().map(|(_, r)| r.timestamp).max().unwrap();
+        if self.time_flipped {
+            let is_there = |at| {
+                visible
+                    .iter()
+                    .any(|(offset, r)| (*offset, r.timestamp) == at)
+            };
+            assert!(at.is_none_or(|at| at.1 >= target && is_there(at)), "{at:?}");
+            assert!(newest.is_some_and(|at| is_there((at, newest_ms))));
+            return;
+        }
+        let first = |least: i64| visible.iter().find(|(_, r)| r.timestamp >= least);
         assert_eq!(
-            at.map(|at| (at.offset, at.timestamp)),
-            expected.map(|(offset, r)| (*offset, r.timestamp)),
+            at,
+            first(target).map(|(offset, r)| (*offset, r.timestamp)),
             "the first record at {target}"
         );
-        let newest = visible.iter().map(|(_, r)| r.timestamp).max().unwrap();
-        let expected = visible.iter().find(|(_, r)| r.timestamp == newest);
-        let at = log.max_timestamp().unwrap();
-        assert_eq!(
-            at.map(|at| at.offset),
-            expected.map(|(offset, _)| *offset),
-            "the newest record"
-        );
+        let expected = first(newest_ms).map(|(offset, _)| *offset);
+        assert_eq!(newest, expected, "the newest record");
     }
 
     /// A batch sent again is known, one that skips another is refused.
@@ -104,9 +111,16 @@ impl History {
     pub(super) fn compare_stable(&self, log: &Log) {
         let (start, high_watermark) = (log.log_start_offset(), log.high_watermark());
         let stable = log.last_stable_offset();
-        // Where a transaction that is open has its beginning before the log's start, the log may not know it any more.
-        let least = Transactions::of(&self.model.batches, 0).stable(start, high_watermark);
-        let most = Transactions::of(&self.model.batches, start).stable(start, high_watermark);
+        // Where a transaction that is open has its beginning before the log's start, the log may not know it any more; nor of
+        // what is gone between batches that came back.
+        let (batches, ever) = (&self.model.batches, &self.model.ever());
+        let stables = [(ever, 0), (batches, 0), (batches, start)]
+            .map(|(batches, from)| Transactions::of(batches, from).stable(start, high_watermark));
+        let [least, .., most] = {
+            let mut sorted = stables;
+            sorted.sort_unstable();
+            sorted
+        };
         assert!(
             (least..=most).contains(&stable),
             "the log is stable up to {stable}, not in {least}..={most}"
@@ -120,10 +134,11 @@ impl History {
         let told = log.aborted_transactions(start, stable).unwrap();
         self.tally.aborted += told.len();
         let committed = Fates::of(found.records.iter()).committed;
-        assert_eq!(
-            committed_of(found, stable, told),
-            committed.range(..stable).copied().collect(),
-            "the committed records before {stable}"
+        let from = self.model.patchy_before().min(stable);
+        let read = committed_of(found, stable, told);
+        assert!(
+            read.range(from..).eq(committed.range(from..stable)),
+            "the committed records in {from}..{stable}: {read:?}, not {committed:?}"
         );
         if self.config.cleanup_compact {
             // The data of an aborted transaction may be gone, with or without its entry.
@@ -131,7 +146,7 @@ impl History {
         }
         let all = log.aborted_transactions(start, end).unwrap();
         // Where both agree, nothing depends on what the log may have forgotten of what is before its start.
-        let ever = Transactions::of(&self.model.batches, 0).decided;
+        let ever = Transactions::of(&self.model.ever(), 0).decided;
         for decided in Transactions::of(&self.model.batches, start).decided {
             let known = all.iter().find(|a| a.last_offset == decided.marker);
             if decided.committed {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::transactions::Fates;
-use super::{Found, Model, Rec, Records, What};
+use super::{Found, Model, Rec, Records, What, own};
 
 /// What is known of a log's keys: by what was certain, and by what is there.
 struct Evidence {
@@ -36,10 +36,13 @@ impl Model {
                 "record {offset} is lost to a compaction: {record:?}"
             );
         }
-        // What is left of a transaction is decided as it was.
+        // What is left of a transaction is decided as it was, unless damage took its marker.
         let left = Fates::of(found.records.iter());
+        let mut kept: Records = self.records.range(..certain).map(own).collect();
+        kept.extend(found.records.clone());
+        let kept = Fates::of(kept.iter());
         for (offset, record) in found.records.range(from..certain) {
-            let before = evidence.fates.committed.contains(offset);
+            let before = kept.committed.contains(offset);
             let now = left.committed.contains(offset);
             assert!(
                 before == now,
