@@ -98,6 +98,9 @@ pub struct Log {
     /// The directory is not this log's any more: what fails there says nothing of the disk.
     gone: AtomicBool,
     recovery: Recovery,
+    /// Where recovery found the end a truncation may have cut it, which is not on disk: what it cut off must not come back to
+    /// be taken for a later epoch's.
+    end_unsynced: AtomicBool,
     /// The disk was full when the log was opened: see [`Log::complete`].
     incomplete: AtomicBool,
 }
@@ -237,6 +240,7 @@ impl Log {
             dir_failure,
             closed: AtomicBool::new(false),
             gone: AtomicBool::new(false),
+            end_unsynced: AtomicBool::new(loaded.recovery.segments_checked > 0),
             recovery: loaded.recovery,
             incomplete: AtomicBool::new(loaded.incomplete),
         }

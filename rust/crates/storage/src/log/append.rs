@@ -360,6 +360,9 @@ impl Log {
         if self.epochs.saved_latest() == Some(epoch) {
             return Ok(());
         }
+        if self.end_unsynced.swap(false, Ordering::AcqRel) {
+            self.active().flush()?;
+        }
         self.epochs.change(|epochs| {
             epochs.assign(epoch, offset);
             epochs.save_before_append()
