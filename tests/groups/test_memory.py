@@ -7,14 +7,24 @@ keep everybody else out.
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from cluster.errors import NONE, CoordinatorNotAvailable, MemberIdRequired
-from cluster.groups import CommittedOffset, GroupCoordinator, GroupLimits, Join, Leaving, Sync
-from cluster.groups.group import Group, GroupState
+from cluster.errors import (
+    NONE,
+    CoordinatorNotAvailable,
+    InconsistentGroupProtocol,
+    InvalidSessionTimeout,
+    MemberIdRequired,
+    UnknownMemberId,
+)
+from cluster.groups import Commit, CommittedOffset, GroupCoordinator, GroupLimits, Join, Leaving, Sync
+from cluster.groups.group import Group, GroupState, Member, group_bytes
 from cluster.groups.machine import GroupMachine
 from cluster.groups.messages import JoinResult, Respond, StoredGroup, StoredMember, Write
 from cluster.model import TopicPartition
@@ -22,6 +32,7 @@ from cluster.model import TopicPartition
 from .test_stalls import NoLog
 
 LITTLE, MUCH, MOST = 2_000, 60_000, 150_000
+ITEM = TopicPartition("t", 0)
 
 
 class Groups:
@@ -40,6 +51,8 @@ class Groups:
         known_id_required: bool = False,
         client: str = "c",
         instance: str | None = None,
+        session_ms: int = 10_000,
+        protocol_type: str = "consumer",
     ) -> JoinResult:
         """The answer to a member that is alone in its group."""
         request = Join(
@@ -49,8 +62,8 @@ class Groups:
             client,
             "/127.0.0.1",
             20_000,
-            10_000,
-            "consumer",
+            session_ms,
+            protocol_type,
             (("range", bytes(size // 2)), ("roundrobin", bytes(size // 2))),
             known_id_required,
             False,
@@ -69,6 +82,23 @@ class Groups:
         [answer] = actions
         assert isinstance(answer, Respond)
         return answer.result.error
+
+    def leave(self, group: str, member: str) -> None:
+        """A member is out, and what follows is written."""
+        for action in self.machine.leave(group, [Leaving(member)], 0)[1]:
+            assert isinstance(action, Write)
+            assert self.machine.stored(action.id, NONE, 0) == []
+
+    def commit(self, group: str, metadata: str = "", write_error: int = NONE) -> None:
+        """OffsetCommit of somebody who is no member."""
+        kept = CommittedOffset(1, metadata=metadata)
+        for action in self.machine.commit(1, Commit(group, -1, "", None, {ITEM: kept}), 0):
+            if isinstance(action, Write):
+                self.machine.stored(action.id, write_error, 0)
+
+    def nothing_is_left(self) -> bool:
+        machine = self.machine
+        return not machine.groups and not machine.held.bytes and not machine.timers._queued
 
     def until_refused(self, join: Callable[[int], JoinResult]) -> list[JoinResult]:
         """Those who are let in before the first that is not; far more than there may be come."""
@@ -168,6 +198,7 @@ def test_ids_are_counted(known_id_required: bool) -> None:
     )
     assert 0 < len(let_in) <= 2 * MOST // len(long)
     groups.machine.advance(20_000)
+    groups.machine.expire_offsets(20_000)
     assert groups.machine.held.bytes == 0
     assert groups.join("g", MUCH).error == NONE
 
@@ -187,7 +218,7 @@ def test_groups_that_are_loaded_and_deleted_are_counted() -> None:
     member = StoredMember("m", "i", "c", "/h", 1, 1, bytes(100), bytes(50))
     for _ in range(2):
         machine.load_group(StoredGroup("g", "consumer", 1, "range", "m", 0, (member,)), "g")
-        assert machine.held.bytes == machine.groups["g"].members["m"].held_bytes > 150
+        assert machine.held.bytes == group_bytes("g") + machine.groups["g"].members["m"].held_bytes
     machine.load_offset("g", TopicPartition("t", 0), CommittedOffset(1))
     machine.load_group(None, "g")
     assert machine.held.bytes == 0
@@ -196,6 +227,176 @@ def test_groups_that_are_loaded_and_deleted_are_counted() -> None:
     assert groups.machine.held.bytes > 0
     assert groups.machine.delete("g", 0)[0] == NONE
     assert groups.machine.held.bytes == 0
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["who leaves", "who is silent"])
+def test_nothing_is_left_of_who_was_given_an_id(leaves: bool) -> None:
+    groups = Groups()
+    for number in range(10):
+        given = groups.join(f"g{number}", 0, known_id_required=True)
+        assert given.error == MemberIdRequired.code
+        if leaves:
+            groups.leave(f"g{number}", given.member)
+    groups.machine.advance(10_000)
+    assert groups.nothing_is_left()
+
+
+def test_nothing_is_left_of_a_join_that_is_refused() -> None:
+    groups = Groups()
+    assert groups.join("g", 0, session_ms=1).error == InvalidSessionTimeout.code
+    assert groups.join("g", 0, protocol_type="").error == InconsistentGroupProtocol.code
+    assert groups.join("g", 0, member="stranger").error == UnknownMemberId.code
+    assert groups.nothing_is_left()
+
+
+def test_a_group_stays_for_whom_an_id_was_given_out_while_others_are_refused() -> None:
+    groups = Groups()
+    given = groups.join("g", 0, known_id_required=True)
+    assert groups.join("g", 0, protocol_type="").error == InconsistentGroupProtocol.code
+    groups.commit("g", "m" * 5_000)
+    assert groups.join("g", 0, given.member).error == NONE
+
+
+def test_nothing_is_left_of_a_commit_that_cannot_be_kept() -> None:
+    groups = Groups()
+    groups.commit("g", "m" * 5_000)
+    assert groups.nothing_is_left()
+    groups.commit("g", write_error=CoordinatorNotAvailable.code)
+    assert groups.nothing_is_left()
+    assert groups.machine.commit(1, Commit("g", -1, "", None, {}), 0)
+    assert groups.nothing_is_left()
+
+
+def test_a_group_stays_whose_commit_is_under_way() -> None:
+    groups = Groups()
+    given = groups.join("g", 0, known_id_required=True)
+    [write] = groups.machine.commit(1, Commit("g", -1, "", None, {ITEM: CommittedOffset(1)}), 0)
+    assert isinstance(write, Write)
+    groups.leave("g", given.member)
+    groups.machine.stored(write.id, NONE, 0)
+    assert groups.machine.committed("g") == {ITEM: CommittedOffset(1)}
+
+
+def test_groups_are_counted_while_they_are_without_offsets() -> None:
+    groups = Groups()
+    held, own = groups.machine.held, group_bytes("g")
+    joined = groups.join("g", 0)
+    with_member = held.bytes
+    groups.leave("g", joined.member)
+    assert held.bytes == own < with_member
+    groups.commit("g", write_error=CoordinatorNotAvailable.code)
+    assert held.bytes == own
+    [write] = groups.machine.commit(1, Commit("g", -1, "", None, {ITEM: CommittedOffset(1)}), 0)
+    assert held.bytes == 0
+    assert isinstance(write, Write)
+    groups.machine.stored(write.id, NONE, 0)
+    assert held.bytes == 0
+    joined = groups.join("g", 0)
+    assert held.bytes == with_member - own
+    groups.machine.topics_deleted(["t"], 0)
+    assert held.bytes == with_member
+    groups.leave("g", joined.member)
+    groups.machine.expire_offsets(0)
+    assert groups.nothing_is_left()
+
+
+def test_groups_that_keep_offsets_refuse_nobody() -> None:
+    groups = Groups()
+    for number in range(MOST // 100):
+        groups.commit(f"g{number}")
+        groups.machine.load_offset(f"loaded {number}", ITEM, CommittedOffset(1))
+    assert groups.join("new", MUCH).error == NONE
+
+
+def test_groups_whose_members_left_are_bounded_until_they_expire() -> None:
+    groups = Groups()
+
+    def come_and_go(number: int) -> JoinResult:
+        joined = groups.join(f"g{number}", 0)
+        groups.leave(f"g{number}", joined.member)
+        return joined
+
+    groups.until_refused(come_and_go)
+    groups.machine.expire_offsets(0)
+    assert groups.nothing_is_left()
+    assert groups.join("g", MUCH).error == NONE
+
+
+def test_nothing_is_left_of_a_group_that_ends_while_it_rebalances() -> None:
+    groups = Groups()
+    joined = groups.join("g", 0)
+    groups.machine.heartbeat("g", joined.generation, joined.member, None, 0)
+    groups.join("g", 0, known_id_required=True)
+    groups.machine.load_group(None, "g")
+    assert groups.nothing_is_left()
+
+
+def test_a_tombstone_leaves_no_group_while_the_log_is_read() -> None:
+    groups = Groups()
+    groups.machine.load_offset("g", ITEM, CommittedOffset(1))
+    groups.machine.load_offset("g", ITEM, None)
+    assert groups.nothing_is_left()
+
+
+def test_a_stored_group_that_never_had_a_generation_is_not_loaded() -> None:
+    groups = Groups()
+    for name in "gh":
+        groups.machine.load_group(StoredGroup(name, "consumer", 0, None, None, -1, ()), name)
+    groups.machine.load_offset("h", ITEM, CommittedOffset(1))
+    groups.machine.loaded(0)
+    assert list(groups.machine.groups) == ["h"]
+    groups.machine.topics_deleted(["t"], 0)
+    assert groups.nothing_is_left()
+
+
+@pytest.mark.parametrize("stays", ["the group", "an id", "a member", "a static member"])
+def test_no_more_is_taken_than_is_counted(stays: str) -> None:
+    groups = Groups()
+    groups.machine.limits = GroupLimits(initial_delay_ms=0)
+    instance = stays == "a static member"
+
+    def come(number: int) -> None:
+        name = f"{number:0>100}"
+        group, client = f"group {name}", f"client {name}"
+        joined = groups.join(group, 0, "", stays == "an id", client, f"instance {name}" if instance else None)
+        if stays != "an id":
+            assert groups.sync(group, joined, 0) == NONE
+        if stays == "the group":
+            groups.leave(group, joined.member)
+
+    come(0)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        taken, held = tracemalloc.get_traced_memory()[0], groups.machine.held.bytes
+        for number in range(1, 501):
+            come(number)
+        taken = tracemalloc.get_traced_memory()[0] - taken
+        held = groups.machine.held.bytes - held
+    finally:
+        tracemalloc.stop()
+    assert held / 3 < taken <= held
+
+
+def test_a_group_whose_crowd_has_left_gives_its_room_back() -> None:
+    groups = Groups()
+    groups.machine.limits = GroupLimits(initial_delay_ms=0)
+    groups.join("g", 0)
+    group = groups.machine.groups["g"]
+    crowd = [f"crowd {number}" for number in range(1_000)]
+    own = (("range", b""),)
+    for name in crowd:
+        protocols = (*own, (name, b""))
+        group.add(Member(name, name, "c", "/h", 1, 1, "consumer", protocols))
+        group.await_member(f"pending {name}", 1)
+    sizes = [sys.getsizeof(table) for table in (group.members, group.static, group.supported, group.pending)]
+    for name in crowd:
+        group.remove(name)
+        group.remove(f"pending {name}")
+    left = [sys.getsizeof(table) for table in (group.members, group.static, group.supported, group.pending)]
+    assert all(after < before / 20 for before, after in zip(sizes, left, strict=True))
+    assert group.supported == {"range": 1, "roundrobin": 1}
+    assert len(group.members) == 1
 
 
 class Unwalked(dict[str, Group]):

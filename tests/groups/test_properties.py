@@ -1,7 +1,8 @@
 """Random lives of a group, checked against what must always be true.
 
 If it failed, two members could read the same partition in one generation, a member could be sent back to an
-older generation, a client could wait for ever, or a restart could forget a commit that was answered.
+older generation, a client could wait for ever, or a restart could forget a commit that was answered; or what is
+gone would fill the memory.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections import Counter
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from cluster.errors import NONE
-from cluster.groups.group import CommittedOffset, GroupState, ids_bytes
+from cluster.groups.group import CommittedOffset, GroupState, group_bytes, ids_bytes
 from cluster.groups.machine import GroupMachine
 from cluster.groups.messages import (
     Action,
@@ -25,6 +26,8 @@ from cluster.groups.messages import (
     JoinResult,
     Leaving,
     Respond,
+    StoredGroup,
+    StoredMember,
     Sync,
     SyncResult,
     Write,
@@ -34,6 +37,28 @@ from cluster.model import TopicPartition
 PARTITIONS = [f"p{number}" for number in range(4)]
 SESSION_MS = 10_000
 REBALANCE_MS = 20_000
+
+
+def check_what_is_kept(machine: GroupMachine) -> None:
+    """Counts and sums are those counted anew, and nothing is kept of what is gone."""
+    held = 0
+    known = set()
+    for group in machine.groups.values():
+        names = (name for member in group.members.values() for name in dict(member.protocols))
+        assert group.supported == Counter(names)
+        held += sum(member.held_bytes for member in group.members.values())
+        held += sum(ids_bytes(member_id) for member_id in group.pending)
+        if not group.offsets and not group.uncommitted:
+            held += group_bytes(group.id)
+            stored = group.generation > 0
+            assert stored or group.pending or group.state is not GroupState.EMPTY, "nobody uses the group"
+        known |= {(group.id, "session", member_id) for member_id in group.members}
+        known |= {(group.id, "pending", member_id) for member_id in group.pending}
+        if group.state is not GroupState.EMPTY:
+            known |= {(group.id, "join", ""), (group.id, "sync", "")}
+    assert machine.held.bytes == held
+    assert machine.timers._queued.keys() <= known
+    assert sorted(machine.timers._numbered.values()) == sorted(machine.timers._queued)
 
 
 class GroupLife(RuleBasedStateMachine):
@@ -210,13 +235,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @invariant()
     def counts_and_sums_are_those_counted_anew(self) -> None:
-        held = 0
-        for group in self.machine.groups.values():
-            names = (name for member in group.members.values() for name in dict(member.protocols))
-            assert group.supported == Counter(names)
-            held += sum(member.held_bytes for member in group.members.values())
-            held += sum(ids_bytes(member_id) for member_id in group.pending)
-        assert self.machine.held.bytes == held
+        check_what_is_kept(self.machine)
 
     @invariant()
     def nobody_waits_without_a_deadline(self) -> None:
@@ -249,3 +268,151 @@ class GroupLife(RuleBasedStateMachine):
 
 GroupLife.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 TestGroupLife = GroupLife.TestCase
+
+
+GROUPS = st.sampled_from(["a", "b"])
+ITEMS = [TopicPartition(topic, 0) for topic in "tu"]
+STORED = StoredMember("stored", "i", "client", "/host", REBALANCE_MS, SESSION_MS, b"t", b"p")
+
+
+class ManyGroups(RuleBasedStateMachine):
+    """Groups that come and go in every way there is; who is told what is not looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids = itertools.count(1)
+        limits = GroupLimits(initial_delay_ms=500, members_max=3, offsets_retention_ms=30_000)
+        self.machine = GroupMachine(limits, lambda: str(next(self.ids)))
+        self.now = 1_000
+        self.writes: list[Write] = []
+        self.seen: list[str] = ["stored", "stranger"]
+
+    def take(self, actions: list[Action]) -> None:
+        self.writes += [action for action in actions if isinstance(action, Write)]
+        for group in self.machine.groups.values():
+            self.seen += [name for name in (*group.members, *group.pending) if name not in self.seen]
+
+    def a_member(self, number: int) -> str:
+        return self.seen[-1 - number % len(self.seen)]
+
+    @initialize(
+        records=st.lists(
+            st.tuples(GROUPS, st.sampled_from(["group", "members", "no group", "offset", "no offset"])),
+            max_size=6,
+        )
+    )
+    def read_the_log(self, records: list[tuple[str, str]]) -> None:
+        for group, kind in records:
+            if kind.endswith("offset"):
+                kept = None if kind.startswith("no") else CommittedOffset(1)
+                self.machine.load_offset(group, ITEMS[0], kept)
+            else:
+                members = (STORED,) if kind == "members" else ()
+                stored = StoredGroup(
+                    group, "consumer", 1, "range", members[0].id if members else None, 0, members
+                )
+                self.machine.load_group(None if kind.startswith("no") else stored, group)
+            check_what_is_kept(self.machine)
+        self.take(self.machine.loaded(self.now))
+
+    @rule(
+        group=GROUPS,
+        number=st.one_of(st.none(), st.integers(0, 5)),
+        instance=st.sampled_from([None, None, "i"]),
+        names=st.sampled_from([("range",), ("range", "sticky"), ("sticky",), ()]),
+        session_ms=st.sampled_from([SESSION_MS, SESSION_MS, 1]),
+        known_id_required=st.booleans(),
+    )
+    def join(
+        self,
+        group: str,
+        number: int | None,
+        instance: str | None,
+        names: tuple[str, ...],
+        session_ms: int,
+        known_id_required: bool,
+    ) -> None:
+        member = "" if number is None else self.a_member(number)
+        protocols = tuple((name, b"t") for name in names)
+        request = Join(
+            group,
+            member,
+            instance,
+            "c",
+            "/host",
+            REBALANCE_MS,
+            session_ms,
+            "consumer",
+            protocols,
+            known_id_required,
+        )
+        self.take(self.machine.join(0, request, self.now))
+
+    @rule(group=GROUPS, size=st.integers(0, 10))
+    def sync(self, group: str, size: int) -> None:
+        found = self.machine.groups.get(group)
+        for member_id in [] if found is None else list(found.members):
+            request = Sync(
+                group, self.machine.groups[group].generation, member_id, assignments={member_id: bytes(size)}
+            )
+            self.take(self.machine.sync(0, request, self.now))
+
+    @rule(
+        group=GROUPS,
+        numbers=st.lists(st.integers(0, 5), max_size=3),
+        instance=st.sampled_from([None, None, "i"]),
+    )
+    def leave(self, group: str, numbers: list[int], instance: str | None) -> None:
+        leaving = [Leaving(self.a_member(number), instance) for number in numbers]
+        self.take(self.machine.leave(group, leaving, self.now)[1])
+
+    @rule(group=GROUPS, items=st.lists(st.sampled_from(ITEMS), unique=True), large=st.booleans())
+    def commit(self, group: str, items: list[TopicPartition], large: bool) -> None:
+        kept = CommittedOffset(1, metadata="m" * (5_000 if large else 5), commit_ms=self.now)
+        request = Commit(group, -1, "", None, dict.fromkeys(items, kept))
+        self.take(self.machine.commit(0, request, self.now))
+
+    @rule(error=st.sampled_from([0, 0, 15]))
+    def write_ends(self, error: int) -> None:
+        if self.writes:
+            self.take(self.machine.stored(self.writes.pop(0).id, error, self.now))
+
+    @rule(milliseconds=st.sampled_from([1, 600, SESSION_MS, REBALANCE_MS, 300_000]))
+    def time_passes(self, milliseconds: int) -> None:
+        self.now += milliseconds
+        self.take(self.machine.advance(self.now))
+
+    @rule()
+    def stand_still(self) -> None:
+        self.machine.postpone(SESSION_MS)
+
+    @rule()
+    def expire(self) -> None:
+        self.take(self.machine.expire_offsets(self.now))
+
+    @rule(item=st.sampled_from(ITEMS))
+    def delete_topic(self, item: TopicPartition) -> None:
+        self.take(self.machine.topics_deleted([item.topic], self.now))
+
+    @rule(group=GROUPS)
+    def delete_group(self, group: str) -> None:
+        self.take(self.machine.delete(group, self.now)[1])
+
+    @invariant()
+    def nothing_is_kept_of_what_is_gone(self) -> None:
+        check_what_is_kept(self.machine)
+
+    def teardown(self) -> None:
+        """In the end, when everybody is silent and all has lapsed, nothing is left."""
+        for _ in range(4):
+            while self.writes:
+                self.write_ends(NONE)
+            self.time_passes(10 * 60_000)
+        self.expire()
+        assert not self.machine.groups
+        assert not self.machine.timers._queued
+        assert self.machine.held.bytes == 0
+
+
+ManyGroups.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestManyGroups = ManyGroups.TestCase

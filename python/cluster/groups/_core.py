@@ -1,23 +1,17 @@
 """What the parts of the group machine share: the groups, what is due when, what is to be done, what is being
-written.
-
-Deadlines are kept lazily: a member's heartbeat only moves its own deadline; the heap's entry for it, once it
-is due, looks again and goes back in if it came too early. So a heartbeat costs no heap operation. Pure.
+written. Pure.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Callable, Mapping
 
 from cluster.errors import FencedInstanceId, UnknownMemberId
-from cluster.groups.group import CommittedOffset, Group, GroupState, Held, Member, Token
+from cluster.groups._timers import Due, Timers
+from cluster.groups.group import CommittedOffset, Group, Held, Member, Token
 from cluster.groups.messages import Action, GroupLimits, Respond, Result, StoredGroup, Write
 from cluster.model import TopicPartition
-
-Due = tuple[str, str, str]
-"""Group, kind (session, pending, join, sync), and the member where it is about one."""
 
 Written = Callable[[int, int], None]
 """Called with the error of a write and the time."""
@@ -30,12 +24,10 @@ class Core:
         self.limits = limits
         self.groups: dict[str, Group] = {}
         self.held = Held()
+        self.timers = Timers()
         self.refused = 0
-        """How many requests were refused because members hold too much."""
+        """How many requests were refused because members and groups hold too much."""
         self._new_id = new_id
-        self._heap: list[tuple[int, int, Due]] = []
-        self._queued: dict[Due, int] = {}
-        self._order = itertools.count()
         self._out: list[Action] = []
         self._writing: dict[int, Written] = {}
         self._write_ids = itertools.count(1)
@@ -71,47 +63,23 @@ class Core:
 
     def next_deadline(self) -> int | None:
         """When `advance` is to be called next; it may be that nothing has to be done then."""
-        return self._heap[0][0] if self._heap else None
-
-    def _schedule(self, due: Due, deadline: int) -> None:
-        queued = self._queued.get(due)
-        if queued is None or deadline < queued:
-            self._queued[due] = deadline
-            heapq.heappush(self._heap, (deadline, next(self._order), due))
-
-    def _pop_due(self, now: int) -> Due | None:
-        """The next thing that is really due at `now`."""
-        while self._heap and self._heap[0][0] <= now:
-            deadline, _, due = heapq.heappop(self._heap)
-            if self._queued.get(due) != deadline:
-                continue
-            del self._queued[due]
-            current = self._deadline(due)
-            if current is None:
-                continue
-            if current <= now:
-                return due
-            self._schedule(due, current)
-        return None
+        return self.timers.next()
 
     def _deadline(self, due: Due) -> int | None:
         name, kind, member_id = due
-        group = self.groups.get(name)
-        if group is None:
-            return None
+        group = self.groups[name]
         if kind == "join":
             return group.join_deadline
         if kind == "sync":
             return group.sync_deadline
         if kind == "pending":
-            return group.pending.get(member_id)
-        member = group.members.get(member_id)
-        return member.deadline if member is not None else None
+            return group.pending[member_id]
+        return group.members[member_id].deadline
 
     def _heard_of(self, group: Group, member: Member, now: int, patience_ms: int | None = None) -> None:
         """The member lives: it has its session timeout (or `patience_ms`) again."""
         member.deadline = now + (member.session_timeout_ms if patience_ms is None else patience_ms)
-        self._schedule((group.id, "session", member.id), member.deadline)
+        self.timers.schedule((group.id, "session", member.id), member.deadline)
 
     # ---- who is who ----
 
@@ -126,14 +94,17 @@ class Core:
                 return FencedInstanceId.code
         return 0 if member_id in group.members else UnknownMemberId.code
 
-    def _found(self, group_id: str) -> Group:
-        """A group that was not there."""
-        group = self.groups[group_id] = Group(group_id, self.held)
+    def _found(self, group_id: str, offsets: dict[TopicPartition, CommittedOffset] | None = None) -> Group:
+        """A group that was not there, with what it has committed."""
+        group = self.groups[group_id] = Group(group_id, self.held, self.timers, offsets=offsets or {})
         return group
 
-    def _bury(self, group: Group, now: int) -> None:
+    def _bury(self, group: Group) -> None:
         """The group is no more."""
-        group.become(GroupState.DEAD, now)
-        group.join_deadline = group.sync_deadline = None
-        group.clear()
-        self.groups.pop(group.id, None)
+        group.end()
+        del self.groups[group.id]
+
+    def _bury_unused(self, group: Group) -> None:
+        """A group of which nothing was ever stored goes with the last that was in it: it needs no tombstone."""
+        if group.unused:
+            self._bury(group)

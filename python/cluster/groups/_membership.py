@@ -30,6 +30,7 @@ from cluster.groups.group import (
     GroupState,
     Member,
     Token,
+    group_bytes,
     ids_bytes,
     protocols_bytes,
 )
@@ -67,8 +68,10 @@ class Membership(Core):
         """JoinGroup; answered when the join phase ends, or at once with an error."""
         self._join(token, request, now)
         group = self.groups.get(request.group)
-        if group is not None and group.state is GroupState.PREPARING:
-            self._maybe_end_join(group, now)
+        if group is not None:
+            if group.state is GroupState.PREPARING:
+                self._maybe_end_join(group, now)
+            self._bury_unused(group)
         return self._take()
 
     def _join(self, token: Token, request: Join, now: int) -> None:
@@ -105,6 +108,8 @@ class Membership(Core):
         if member is not None:
             return self._has_memory(size, protocols_bytes(member.protocols), size <= _LITTLE_BYTES)
         size += ids_bytes(request.instance or request.client_id, request.instance, request.client_id)
+        if group is None:
+            size += group_bytes(request.group)
         promised = group is not None and request.member in group.pending
         return self._has_memory(size, ids_bytes(request.member) if promised else 0, size <= _LITTLE_BYTES)
 
@@ -150,7 +155,6 @@ class Membership(Core):
             return
         deadline = now + request.session_timeout_ms
         group.await_member(member_id, deadline)
-        self._schedule((group.id, "pending", member_id), deadline)
         self._respond(token, JoinResult(MemberIdRequired.code, member_id))
 
     def _join_pending(self, group: Group, token: Token, request: Join, now: int) -> None:
@@ -239,6 +243,7 @@ class Membership(Core):
         if group.state is not GroupState.STABLE:
             return
         token, member.join_token = member.join_token, None
+        self._heard_of(group, member, now)
         if error:
             self._respond(token, JoinResult(error))
         elif request.skips_assignment:
@@ -295,7 +300,7 @@ class Membership(Core):
 
     def _await_joins(self, group: Group, deadline: int) -> None:
         group.join_deadline = deadline
-        self._schedule((group.id, "join", ""), deadline)
+        self.timers.schedule((group.id, "join", ""), deadline)
 
     def _maybe_end_join(self, group: Group, now: int) -> None:
         """Ends the join phase when nobody is missing; the first members' gathering runs its time."""
@@ -335,7 +340,7 @@ class Membership(Core):
             member.is_new = False
             group.pending_sync.add(member.id)
         group.sync_deadline = now + group.rebalance_timeout_ms()
-        self._schedule((group.id, "sync", ""), group.sync_deadline)
+        self.timers.schedule((group.id, "sync", ""), group.sync_deadline)
 
     def _subscriptions(self, group: Group) -> frozenset[str] | None:
         if group.protocol_type != CONSUMER_PROTOCOL:
@@ -501,6 +506,7 @@ class Membership(Core):
         group.remove(member_id)
         if group.state is GroupState.PREPARING:
             self._maybe_end_join(group, now)
+        self._bury_unused(group)
 
     def _session_due(self, group: Group, member_id: str, now: int) -> None:
         member = group.members[member_id]

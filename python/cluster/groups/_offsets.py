@@ -49,8 +49,9 @@ class Offsets(Core):
         errors = {item: OffsetMetadataTooLarge.code for item in request.offsets if item not in fitting}
         if not fitting:
             self._respond(token, CommitResult(NONE, errors))
+            self._bury_unused(group)
             return self._take()
-        group.uncommitted.update(fitting.keys())
+        group.begin_commit(fitting.keys())
         self._write(group, partial(self._committed, group, token, fitting, errors), offsets=fitting)
         return self._take()
 
@@ -76,13 +77,11 @@ class Offsets(Core):
         error: int,
         now: int,
     ) -> None:
-        group.uncommitted.subtract(offsets.keys())
-        group.uncommitted += type(group.uncommitted)()
         if error == NONE:
-            group.offsets.update(offsets)
-            self._respond(token, CommitResult(NONE, errors))
-        else:
-            self._respond(token, CommitResult(error, errors))
+            group.keep(offsets)
+        group.end_commit(offsets.keys())
+        self._respond(token, CommitResult(error, errors))
+        self._bury_unused(group)
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         """Everything the group has committed."""
@@ -103,12 +102,11 @@ class Offsets(Core):
         return self._take()
 
     def _remove_offsets(self, group: Group, items: list[TopicPartition], now: int) -> None:
-        for item in items:
-            del group.offsets[item]
+        group.forget(items)
         # A group that never had a generation was never stored, and needs no tombstone.
         lapsed = group.state is GroupState.EMPTY and not group.has_offsets() and not group.pending
         if lapsed:
-            self._bury(group, now)
+            self._bury(group)
         if items or (lapsed and group.generation > 0):
             tombstones = dict.fromkeys(items)
             self._write(

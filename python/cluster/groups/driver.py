@@ -202,9 +202,10 @@ class GroupCoordinator:
         if now >= self._warn_after:
             self._warn_after = now + _WARNED_MS
             log.warning(
-                "group %s: a member, or what is assigned to it, is refused: all members would hold more than %d bytes, a "
-                "quarter of queued.max.request.bytes, or twice that with those that bring little; those who are gone stay "
-                "until their session or rebalance timeouts",
+                "group %s: a member, or what is assigned to it, is refused: all members, and groups without offsets, would hold "
+                "more than %d bytes, a quarter of queued.max.request.bytes, or twice that with those that bring little; those "
+                "who are gone stay until their session or rebalance timeouts, their groups until the next check of "
+                "offsets.retention.check.interval.ms",
                 group,
                 self.machine.limits.members_bytes_max,
             )

@@ -9,11 +9,14 @@ Owns the data and what can be said of it without looking elsewhere; the rules of
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, TypeVar
 
+from cluster.groups._timers import Timers
 from cluster.model import TopicPartition
 
 CONSUMER_PROTOCOL = "consumer"
@@ -55,8 +58,11 @@ class CommittedOffset:
     expire_ms: int | None = None
 
 
-_MEMBER_BYTES = 2048
-"""Measured: what a member takes beside its names and data, its deadlines and a group of its own included."""
+_MEMBER_BYTES = 1024
+"""Measured: what a member takes beside its names and data, its deadlines included."""
+
+_GROUP_BYTES = 2048
+"""Measured: what a group takes beside its name and its offsets, with nobody in it any more."""
 
 _PROTOCOL_BYTES = 192
 """Measured: what an assignor takes beside its name and data, its place in the counts included."""
@@ -64,8 +70,8 @@ _PROTOCOL_BYTES = 192
 
 @dataclass(slots=True)
 class Held:
-    """What members, and ids given out, take of memory: those of all groups that share this. Its owner reads it; groups
-    change it.
+    """What members, ids given out and groups without offsets take of memory: of all groups that share this. Its owner
+    reads it; groups change it.
     """
 
     bytes: int = 0
@@ -86,6 +92,23 @@ def protocols_bytes(protocols: Protocols) -> int:
 def ids_bytes(*ids: str | None) -> int:
     """What a member takes that has these ids and nothing else."""
     return _MEMBER_BYTES + sum(text_bytes(text) for text in ids if text is not None)
+
+
+def group_bytes(group_id: str) -> int:
+    """What a group takes that has nobody in it."""
+    return _GROUP_BYTES + text_bytes(group_id)
+
+
+_Table = TypeVar("_Table", bound=dict[str, Any])
+
+_ENTRY_BYTES = 256
+"""More than a dict has for an entry, unless it had many more of them."""
+
+
+def _fitted(table: _Table) -> _Table:
+    """The same table, or its copy if it is much larger than what is left in it: Python's never shrink."""
+    most = _ENTRY_BYTES * (len(table) + 1)
+    return table if sys.getsizeof(table) <= most else type(table)(table)
 
 
 @dataclass(slots=True)
@@ -137,7 +160,9 @@ class Group:
 
     id: str
     held: Held = field(default_factory=Held)
-    """Shared with the other groups: what members and pending ids take. Only the methods here change them."""
+    """Shared with the other groups. Only the methods here change what is counted in it."""
+    timers: Timers = field(default_factory=Timers)
+    """Shared with the other groups. The methods here cancel what is due of whom they remove."""
     state: GroupState = GroupState.EMPTY
     state_since_ms: int | None = None
     generation: int = 0
@@ -162,6 +187,11 @@ class Group:
     initial_delay_ms: int = 0
     new_member_added: bool = False
     sync_deadline: int | None = None
+    _own_bytes: int = field(default=0, init=False)
+    """What is counted of the group beside its members."""
+
+    def __post_init__(self) -> None:
+        self._weigh()
 
     def become(self, state: GroupState, now: int) -> None:
         """Changes the state; it is a mistake of the program to go a way there is none."""
@@ -191,30 +221,42 @@ class Group:
         """Removes a member, or an id given out; the next in line leads if it led."""
         member = self.members.pop(member_id, None)
         if member is not None:
+            self.members = _fitted(self.members)
             self._discount(member.protocols)
             self.held.bytes -= member.held_bytes
+            self._forget_session(member_id)
             if member.instance_id is not None:
                 self.static.pop(member.instance_id, None)
+                self.static = _fitted(self.static)
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
         self._drop_pending(member_id)
         self.pending_sync.discard(member_id)
         return member
 
-    def clear(self) -> None:
-        """Removes all members and ids given out, the one that leads last."""
+    def end(self) -> None:
+        """Removes all members and ids given out, the one that leads last; the group is dead, and nothing is due of it."""
         for member_id in reversed([*self.members, *self.pending]):
             self.remove(member_id)
+        self.state = GroupState.DEAD
+        self._forget_rebalance()
+        self._weigh()
 
     def await_member(self, member_id: str, deadline: int) -> None:
         """An id was given out, whose owner is to join until then."""
         assert member_id not in self.pending
         self.pending[member_id] = deadline
+        self.timers.schedule((self.id, "pending", member_id), deadline)
         self.held.bytes += ids_bytes(member_id)
 
     def _drop_pending(self, member_id: str) -> None:
         if self.pending.pop(member_id, None) is not None:
+            self.pending = _fitted(self.pending)
+            self.timers.cancel((self.id, "pending", member_id))
             self.held.bytes -= ids_bytes(member_id)
+
+    def _forget_session(self, member_id: str) -> None:
+        self.timers.cancel((self.id, "session", member_id))
 
     def find(self, member_id: str, instance_id: str | None) -> Member | None:
         """The member that has the id, or none yet and the static identity."""
@@ -223,8 +265,10 @@ class Group:
         return self.members.get(member_id)
 
     def replace_static(self, instance_id: str, old_id: str, new_id: str) -> Member:
-        """The member of a static identity continues under a new id."""
+        """The member of a static identity continues under a new id, whose session is to begin."""
         member = self.members.pop(old_id)
+        self._forget_session(old_id)
+        member.deadline = None
         member.id = new_id
         self.held.bytes += text_bytes(new_id) - text_bytes(old_id)
         self.members[new_id] = member
@@ -256,6 +300,7 @@ class Group:
             self.supported[name] -= 1
             if not self.supported[name]:
                 del self.supported[name]
+        self.supported = _fitted(self.supported)
 
     def candidates(self) -> set[str]:
         """The assignors every member can run."""
@@ -306,8 +351,15 @@ class Group:
         self.generation += 1
         self.protocol = self.elect_protocol() if self.members else None
         self.become(GroupState.COMPLETING if self.members else GroupState.EMPTY, now)
+        if not self.members:
+            self._forget_rebalance()
         self.subscribed = subscribed
         self.pending_sync.clear()
+
+    def _forget_rebalance(self) -> None:
+        self.join_deadline = self.sync_deadline = None
+        self.timers.cancel((self.id, "join", ""))
+        self.timers.cancel((self.id, "sync", ""))
 
     def postpone(self, by_ms: int) -> None:
         """Moves the deadlines of the group and of its members, as far as they have one."""
@@ -323,3 +375,40 @@ class Group:
     def has_offsets(self) -> bool:
         """Whether anything is committed or about to be."""
         return bool(self.offsets) or bool(self.uncommitted)
+
+    @property
+    def unused(self) -> bool:
+        """Whether nobody is in the group, has an id or commits, and nothing of it was ever stored."""
+        nobody = self.state is GroupState.EMPTY and not self.pending
+        return nobody and self.generation == 0 and not self.has_offsets()
+
+    # ---- offsets ----
+
+    def begin_commit(self, items: Set[TopicPartition]) -> None:
+        """Offsets of these are on their way to the log."""
+        self.uncommitted.update(items)
+        self._weigh()
+
+    def end_commit(self, items: Set[TopicPartition]) -> None:
+        """They are there, or will never be."""
+        self.uncommitted.subtract(items)
+        self.uncommitted = +self.uncommitted
+        self._weigh()
+
+    def keep(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """These are committed."""
+        self.offsets.update(offsets)
+        self._weigh()
+
+    def forget(self, items: Iterable[TopicPartition]) -> None:
+        """Nothing is committed for these."""
+        for item in items:
+            self.offsets.pop(item, None)
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """Counts the group itself while it is without offsets; how many have offsets is for their retention to bound."""
+        uncounted = self.state is GroupState.DEAD or self.has_offsets()
+        own = 0 if uncounted else group_bytes(self.id)
+        self.held.bytes += own - self._own_bytes
+        self._own_bytes = own

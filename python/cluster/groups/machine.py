@@ -23,7 +23,7 @@ class GroupMachine(Membership, Offsets):
 
     def advance(self, now: int) -> list[Action]:
         """Does what is due at `now`."""
-        while (due := self._pop_due(now)) is not None:
+        while (due := self.timers.pop(now, self._deadline)) is not None:
             name, kind, member_id = due
             group = self.groups[name]
             if kind == "session":
@@ -92,7 +92,7 @@ class GroupMachine(Membership, Offsets):
         if group.state is not GroupState.EMPTY:
             return NonEmptyGroup.code, []
         tombstones = dict.fromkeys(group.offsets)
-        self._bury(group, now)
+        self._bury(group)
         self._write(group, lambda error, now: None, None, tombstones, remove_group=True)
         return NONE, self._take()
 
@@ -100,14 +100,13 @@ class GroupMachine(Membership, Offsets):
 
     def load_group(self, stored: StoredGroup | None, group_id: str) -> None:
         """A group's record was read from the log; None removes it. The last one read counts."""
-        known = self.groups.pop(group_id, None)
+        known = self.groups.get(group_id)
         offsets = known.offsets if known is not None else {}
         if known is not None:
-            known.clear()
+            self._bury(known)
         if stored is None and not offsets:
             return
-        group = self._found(group_id)
-        group.offsets = offsets
+        group = self._found(group_id, offsets)
         if stored is None:
             return
         group.generation = stored.generation
@@ -136,18 +135,17 @@ class GroupMachine(Membership, Offsets):
         group = self.groups.get(group_id)
         if kept is None:
             if group is not None:
-                group.offsets.pop(item, None)
-            return
-        if group is None:
-            group = self._found(group_id)
-        group.offsets[item] = kept
+                group.forget([item])
+                self._bury_unused(group)
+        elif group is not None:
+            group.keep({item: kept})
+        else:
+            self._found(group_id, {item: kept})
 
     def loaded(self, now: int) -> list[Action]:
         """The log was read to its end: members' sessions begin anew."""
         for group in list(self.groups.values()):
-            if group.state is GroupState.EMPTY and not group.has_offsets() and group.generation == 0:
-                del self.groups[group.id]
-                continue
+            self._bury_unused(group)
             if group.members:
                 group.subscribed = self._subscriptions(group)
             for member in group.members.values():

@@ -21,7 +21,9 @@ class GroupLimits:
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     metadata_bytes_max: int = 4_096
     members_bytes_max: int = 64 * 1024 * 1024
-    """What all members may hold before those that bring much are refused; at twice that, everybody new is."""
+    """What all members, and groups without offsets, may hold before those that bring much are refused; at twice that,
+    everybody new is.
+    """
 
 
 @dataclass(frozen=True, slots=True)

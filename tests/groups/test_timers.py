@@ -1,0 +1,99 @@
+"""What is due when.
+
+If one failed, members would be thrown out too soon or never, or what is due of those that are gone would fill the memory until
+times that they choose.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.groups._timers import _STALE_MIN, Due, Timers
+
+DUES: list[Due] = [("g", "session", str(number)) for number in range(4)]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("set"), st.sampled_from(DUES), st.integers(0, 50)),
+            st.tuples(st.just("cancel"), st.sampled_from(DUES), st.just(0)),
+            st.tuples(st.just("pass"), st.sampled_from(DUES), st.integers(0, 30)),
+        ),
+        max_size=60,
+    )
+)
+def test_each_thing_is_due_when_its_last_deadline_is_over(steps: list[tuple[str, Due, int]]) -> None:
+    timers, deadlines, now = Timers(), dict[Due, int](), 0
+    for verb, due, number in steps:
+        if verb == "set":
+            deadlines[due] = now + number
+            timers.schedule(due, deadlines[due])
+        elif verb == "cancel":
+            deadlines.pop(due, None)
+            timers.cancel(due)
+        else:
+            now += number
+            over = sorted(name for name, deadline in deadlines.items() if deadline <= now)
+            popped = []
+            while (found := timers.pop(now, deadlines.get)) is not None:
+                popped.append(found)
+                del deadlines[found]
+            assert sorted(popped) == over
+        assert timers._queued.keys() == deadlines.keys()
+        assert {timers._numbered[number] for _, number in timers._queued.values()} == set(
+            timers._numbered.values()
+        )
+        following = timers.next()
+        assert not deadlines or (following is not None and following <= min(deadlines.values()))
+
+
+@pytest.mark.parametrize("others", [0, 1000])
+def test_what_is_cancelled_takes_no_memory_until_its_time(others: int) -> None:
+    timers = Timers()
+    for number in range(others):
+        timers.schedule(("g", "session", str(number)), number)
+    most = 0
+    for number in range(10_000):
+        timers.schedule(("g", "pending", str(number)), 1_000_000)
+        timers.cancel(("g", "pending", str(number)))
+        most = max(most, len(timers._heap))
+    assert most <= 2 + others + max(others, _STALE_MIN)
+    assert len(timers._queued) == len(timers._numbered) == others
+
+
+def test_those_who_stay_when_a_crowd_goes_are_due_in_their_order() -> None:
+    timers = Timers()
+    deadlines: dict[Due, int] = {("g", "session", str(number)): 1_000 - number for number in range(1_000)}
+    for due, deadline in deadlines.items():
+        timers.schedule(due, deadline)
+    stay = [due for due in deadlines if deadlines[due] % 10 == 0]
+    for due in deadlines.keys() - set(stay):
+        timers.cancel(due)
+    assert len(timers._heap) <= 2 * len(stay)
+    for due in reversed(stay):
+        assert timers.next() is not None
+        assert timers.pop(deadlines[due] - 1, deadlines.get) is None
+        assert timers.pop(deadlines[due], deadlines.get) == due
+
+
+def test_a_deadline_that_comes_nearer_takes_the_place_of_the_one_before() -> None:
+    timers = Timers()
+    for deadline in range(10_000, 0, -1):
+        timers.schedule(DUES[0], deadline)
+    assert len(timers._heap) <= 2 + _STALE_MIN
+    assert timers.pop(1, lambda due: 1) == DUES[0]
+    assert timers.pop(10_000, lambda due: 1) is None
+
+
+def test_a_deadline_that_moves_to_a_later_time_leaves_the_heap_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers = Timers()
+    timers.schedule(DUES[0], 1)
+    for name in ("heappush", "heappop", "heapify"):
+        monkeypatch.delattr(heapq, name)
+    for deadline in range(1, 100):
+        timers.schedule(DUES[0], deadline)
