@@ -77,12 +77,14 @@ def test_what_was_written_is_read_again() -> None:
     machine.loaded(100)
     group = machine.groups["g"]
     assert (group.state, group.generation, group.leader) == (GroupState.STABLE, 4, "m")
-    assert group.subscribed == frozenset({"t"})
     assert machine.describe("g").members[0].assignment == b"assign"
     assert machine.committed("g")[item].offset == 5
     assert machine.committed("only offsets")[item].offset == 6
     assert "gone" not in machine.groups
     assert machine.heartbeat("g", 4, "m", "i", 101) == 0
+    machine.expire_offsets(GroupLimits().offsets_retention_ms + 10)
+    assert machine.committed("g"), "its members read the topic"
+    assert not machine.committed("only offsets")
     assert machine.next_deadline() == 10_100
 
 

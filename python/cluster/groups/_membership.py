@@ -7,7 +7,7 @@ the leader decides and syncs; its decision is written before anybody hears of it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from cluster.errors import (
@@ -25,7 +25,6 @@ from cluster.errors import (
 )
 from cluster.groups._core import Core
 from cluster.groups.group import (
-    CONSUMER_PROTOCOL,
     Group,
     GroupState,
     Member,
@@ -53,14 +52,9 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 _LITTLE_BYTES = 16 * 1024
 """A consumer that reads hundreds of topics brings less, and is assigned less."""
 
-Subscription = Callable[[bytes], frozenset[str] | None]
-"""Reads the topics out of a consumer's subscription; None when it cannot be read."""
-
 
 class Membership(Core):
     """The part of the machine that knows who is a member."""
-
-    read_subscription: Subscription = staticmethod(lambda data: None)
 
     # ---- join ----
 
@@ -328,8 +322,7 @@ class Membership(Core):
             # Only static members, none of which joined: wait until their sessions end, or they come.
             self._await_joins(group, now + group.rebalance_timeout_ms())
             return
-        group.next_generation(now, None)
-        group.subscribed = self._subscriptions(group)
+        group.next_generation(now)
         if group.state is GroupState.EMPTY:
             self._write(group, lambda error, now: None, self._stored_group(group, {}))
             return
@@ -341,17 +334,6 @@ class Membership(Core):
             group.pending_sync.add(member.id)
         group.sync_deadline = now + group.rebalance_timeout_ms()
         self.timers.schedule((group.id, "sync", ""), group.sync_deadline)
-
-    def _subscriptions(self, group: Group) -> frozenset[str] | None:
-        if group.protocol_type != CONSUMER_PROTOCOL:
-            return None
-        topics: set[str] = set()
-        for member in group.members.values():
-            found = self.read_subscription(member.metadata(group.protocol or ""))
-            if found is None:
-                return None
-            topics |= found
-        return frozenset(topics)
 
     # ---- sync ----
 

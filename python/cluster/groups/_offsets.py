@@ -8,7 +8,7 @@ that long after it was committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 
 from cluster.errors import (
@@ -23,9 +23,14 @@ from cluster.groups.group import CONSUMER_PROTOCOL, CommittedOffset, Group, Grou
 from cluster.groups.messages import Action, Commit, CommitResult
 from cluster.model import TopicPartition
 
+Subscription = Callable[[bytes], frozenset[str] | None]
+"""Reads the topics out of a consumer's subscription; None when it cannot be read."""
+
 
 class Offsets(Core):
     """The part of the machine that knows how far a group has read."""
+
+    read_subscription: Subscription = staticmethod(lambda data: None)
 
     def commit(self, token: Token, request: Commit, now: int) -> list[Action]:
         """OffsetCommit; answered when it is written, or at once with an error."""
@@ -114,28 +119,28 @@ class Offsets(Core):
             )
 
     def _expired(self, group: Group, now: int) -> list[TopicPartition]:
-        since: Callable[[CommittedOffset], int]
-        subscribed: frozenset[str] = frozenset()
-        if group.protocol_type is None:
-            since = _commit_time
-        elif group.state is GroupState.EMPTY:
-            became_empty = group.state_since_ms
-            since = _commit_time if became_empty is None else (lambda kept: became_empty)
-        elif (
-            group.protocol_type == CONSUMER_PROTOCOL
-            and group.state is GroupState.STABLE
-            and group.subscribed is not None
-        ):
-            since, subscribed = _commit_time, group.subscribed
-        else:
-            return []
-        return [
+        since = _lapse_begin(group)
+        lapsed = [
             item
             for item, kept in group.offsets.items()
-            if item.topic not in subscribed
-            and item not in group.uncommitted
-            and self._lapsed(kept, since, now)
+            if item not in group.uncommitted and self._lapsed(kept, since, now)
         ]
+        if not lapsed or group.protocol_type is None or group.state is GroupState.EMPTY:
+            return lapsed
+        read = self._subscriptions(group) if group.state is GroupState.STABLE else None
+        return [] if read is None else [item for item in lapsed if item.topic not in read]
+
+    def _subscriptions(self, group: Group) -> Set[str] | None:
+        """The topics that the members of a group of consumers read; None where that is not known."""
+        if group.protocol_type != CONSUMER_PROTOCOL:
+            return None
+        topics: set[str] = set()
+        for member in group.members.values():
+            found = self.read_subscription(member.metadata(group.protocol or ""))
+            if found is None:
+                return None
+            topics |= found
+        return topics
 
     def _lapsed(self, kept: CommittedOffset, since: Callable[[CommittedOffset], int], now: int) -> bool:
         if kept.expire_ms is not None:
@@ -145,3 +150,11 @@ class Offsets(Core):
 
 def _commit_time(kept: CommittedOffset) -> int:
     return kept.commit_ms
+
+
+def _lapse_begin(group: Group) -> Callable[[CommittedOffset], int]:
+    """When an offset of the group begins to lapse: when the group became empty, if that is known."""
+    emptied = group.state_since_ms
+    if group.state is not GroupState.EMPTY or group.protocol_type is None or emptied is None:
+        return _commit_time
+    return lambda kept: emptied

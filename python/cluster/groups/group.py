@@ -179,8 +179,6 @@ class Group:
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     uncommitted: Counter[TopicPartition] = field(default_factory=Counter)
     """Commits on their way to the log."""
-    subscribed: frozenset[str] | None = None
-    """Topics the members read, where that is known."""
     join_deadline: int | None = None
     initial_remaining_ms: int | None = None
     """While the first members gather: how much longer that may take at most; None in any later rebalance."""
@@ -346,14 +344,13 @@ class Group:
             self.leader = chosen
         return True
 
-    def next_generation(self, now: int, subscribed: frozenset[str] | None) -> None:
+    def next_generation(self, now: int) -> None:
         """The join phase is over: a new generation, of the members there are."""
         self.generation += 1
         self.protocol = self.elect_protocol() if self.members else None
         self.become(GroupState.COMPLETING if self.members else GroupState.EMPTY, now)
         if not self.members:
             self._forget_rebalance()
-        self.subscribed = subscribed
         self.pending_sync.clear()
 
     def _forget_rebalance(self) -> None:

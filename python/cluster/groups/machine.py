@@ -146,8 +146,6 @@ class GroupMachine(Membership, Offsets):
         """The log was read to its end: members' sessions begin anew."""
         for group in list(self.groups.values()):
             self._bury_unused(group)
-            if group.members:
-                group.subscribed = self._subscriptions(group)
             for member in group.members.values():
                 self._heard_of(group, member, now)
             if len(group.members) > self.limits.members_max:
