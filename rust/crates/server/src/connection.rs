@@ -219,8 +219,7 @@ impl<T: Transport> Connection<'_, T> {
                     biased;
                     sent = flush.as_mut() => sent?,
                     answered = work.as_mut() => {
-                        let patience = self.shared.config.connection_idle_max;
-                        in_time_for(&answered, patience, flush).await?;
+                        in_time_for(&answered, flush).await?;
                         done = Some(answered);
                     }
                 }
@@ -294,14 +293,13 @@ impl<T: Transport> Connection<'_, T> {
 /// response itself: others may need what this has.
 async fn in_time_for(
     answered: &Answered,
-    patience: Option<Duration>,
     sending: impl Future<Output = Result<(), Unsent>>,
 ) -> Result<(), Unsent> {
     match &answered.outcome {
         Outcome::Respond(response) if response.is_counted() => tokio::select! {
             biased;
             sent = sending => sent,
-            () = response.overdue(patience.unwrap_or(Duration::MAX)) => Err(Unsent::NotRead),
+            () = response.overdue() => Err(Unsent::NotRead),
         },
         _ => sending.await,
     }
@@ -458,12 +456,12 @@ mod tests {
             let response = Response::from_frame(vec![0; 1 << 20], ErrorCounts::default());
             let answered = Outcome::Respond(response.counted([held, None])).into();
             let never = std::future::pending::<Result<(), Unsent>>();
-            let sent = timeout(PATIENCE, in_time_for(&answered, Some(PATIENCE), never)).await;
+            let sent = timeout(PATIENCE, in_time_for(&answered, never)).await;
             assert_eq!(matches!(sent, Ok(Err(Unsent::NotRead))), is_cut_off);
         }
         let response = Response::from_frame(vec![0; 10], ErrorCounts::default());
         let answered = Outcome::Respond(response).into();
         let at_once = std::future::ready(Ok(()));
-        assert!(in_time_for(&answered, None, at_once).await.is_ok());
+        assert!(in_time_for(&answered, at_once).await.is_ok());
     }
 }

@@ -127,7 +127,7 @@ impl FrameReader {
             let most = if length <= SHORT_FRAME && self.has_room_ahead() {
                 self.room_ahead()
             } else {
-                self.reserve(missing.min(self.step())).await;
+                self.reserve(missing.min(self.step()), length).await;
                 missing
             };
             let read = self.fill(stream, missing, most).await?;
@@ -239,15 +239,15 @@ impl FrameReader {
         }
     }
 
-    /// Makes room for so many more bytes, as soon as the connection may have it. Growing in place would double the buffer,
+    /// Makes room for so many more bytes of a frame, as soon as the connection may have it. Growing in place would double the buffer,
     /// and more would be had than is counted.
-    async fn reserve(&mut self, additional: usize) {
+    async fn reserve(&mut self, additional: usize, frame: usize) {
         let needed = self.buffer.len() + additional;
         if self.buffer.capacity() >= needed {
             return;
         }
         let capacity = needed.max(READ_CHUNK).next_multiple_of(PAGE);
-        if self.memory.grow(&mut self.charge, capacity).await {
+        if self.memory.grow(&mut self.charge, capacity, frame).await {
             // Meanwhile it was not the peer that was slow.
             self.progress = None;
         }
@@ -560,7 +560,7 @@ mod tests {
         block_on(async {
             let memory = Arc::new(RequestMemory::new(Some(400_000), 100_000));
             let mut other = Charge::default();
-            memory.grow(&mut other, 100_000).await;
+            memory.grow(&mut other, 100_000, 100_000).await;
             let mut reader = FrameReader::new(100_000, Arc::clone(&memory));
             let wire = framed(&[7; 16_500]).repeat(50);
             let mut stream = &wire[..];

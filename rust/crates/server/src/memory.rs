@@ -5,7 +5,8 @@
 //! is left, connections wait with what they have, and their peers with what they did not send. One of them at a time goes on
 //! nevertheless, in a lane kept free for it, which is as long as the longest frame: so of frames that wait for each other's
 //! memory there is always one that completes. What is not coming is not waited for: while others wait, the connection closes
-//! whose peer sends nothing or next to nothing of a frame it began, or has not sent it in its time.
+//! whose peer sends nothing or next to nothing of a frame it began, or has not sent it in its time. That is in proportion to the
+//! frame, so those longer than [`LARGE`] share half of the memory, and wait for each other only.
 //!
 //! The first [`FREE`] bytes of every connection are not counted: small requests are served whatever the large ones do.
 //! Called from connection tasks; a crash leaves nothing.
@@ -19,6 +20,8 @@ use tokio::time::Instant;
 
 /// What each connection may have without asking.
 pub(crate) const FREE: usize = 16 * 1024;
+/// Longer frames have half of the memory: those of ordinary producers, `max.request.size`, are not.
+const LARGE: usize = 2 << 20;
 /// So many connections keep a buffer between two requests. Where there are more it is had anew for each: most of them are idle
 /// at any time, and each has one read more then.
 const KEEPERS: usize = 1000;
@@ -35,6 +38,8 @@ const BEYOND: usize = 16 << 20;
 /// The memory of all connections' frames.
 pub(crate) struct RequestMemory {
     shared: Arc<Semaphore>,
+    /// What large frames may have of it.
+    large: Arc<Semaphore>,
     /// What there is when nobody has any.
     whole: usize,
     /// Of responses that found nothing left.
@@ -49,6 +54,8 @@ pub(crate) struct RequestMemory {
 #[derive(Default)]
 pub(crate) struct Charge {
     permit: Option<OwnedSemaphorePermit>,
+    /// The same of what large frames may have, if it is one.
+    large: Held,
     lane: Option<OwnedMutexGuard<()>>,
 }
 
@@ -69,7 +76,17 @@ impl Charge {
         let permit = self.permit.as_mut().filter(|_| bytes > 0);
         Self {
             permit: permit.and_then(|permit| permit.split(bytes)),
-            lane: None,
+            ..Self::default()
+        }
+    }
+
+    fn add(&mut self, permit: OwnedSemaphorePermit, large: Held) {
+        for (held, more) in [(&mut self.permit, Some(permit)), (&mut self.large, large)] {
+            match (held.as_mut(), more) {
+                (Some(held), Some(more)) => held.merge(more),
+                (None, more) => *held = more,
+                (Some(_), None) => {}
+            }
         }
     }
 
@@ -154,6 +171,7 @@ impl RequestMemory {
         let whole = whole.min(Semaphore::MAX_PERMITS);
         Self {
             shared: Arc::new(Semaphore::new(whole)),
+            large: Arc::new(Semaphore::new(whole / 2)),
             whole,
             beyond: Arc::new(Semaphore::new(BEYOND)),
             lane: Arc::default(),
@@ -172,22 +190,33 @@ impl RequestMemory {
         self.readers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Waits until a connection may have a buffer of so many bytes, the free ones included. True: it had to wait.
-    pub(crate) async fn grow(&self, charge: &mut Charge, capacity: usize) -> bool {
+    /// Waits until a connection may have a buffer of so many bytes, the free ones included, for a frame that is so long. True: it
+    /// had to wait.
+    pub(crate) async fn grow(&self, charge: &mut Charge, capacity: usize, frame: usize) -> bool {
         let missing = capacity.saturating_sub(FREE + charge.bytes());
         if missing == 0 || charge.lane.is_some() {
             return false;
         }
-        let missing = u32::try_from(missing).unwrap_or(u32::MAX);
-        let shared = Arc::clone(&self.shared);
-        if let Ok(permit) = Arc::clone(&shared).try_acquire_many_owned(missing) {
-            add(charge, permit);
+        let is_large = frame > LARGE;
+        let large = is_large.then(|| try_hold(&self.large, missing));
+        if !matches!(large, Some(None))
+            && let Some(permit) = try_hold(&self.shared, missing)
+        {
+            charge.add(permit, large.flatten());
             return false;
         }
+        drop(large);
         let _waits = Waits::new(&self.waiting);
+        let room = async {
+            let large = match is_large {
+                true => hold(&self.large, missing).await,
+                false => None,
+            };
+            (hold(&self.shared, missing).await, large)
+        };
         tokio::select! {
             biased;
-            Ok(permit) = shared.acquire_many_owned(missing) => add(charge, permit),
+            (Some(permit), large) = room => charge.add(permit, large),
             turn = Arc::clone(&self.lane).lock_owned() => charge.lane = Some(turn),
         }
         true
@@ -208,7 +237,7 @@ impl RequestMemory {
             return false;
         }
         match Arc::clone(&self.shared).try_acquire_many_owned(wanted) {
-            Ok(permit) => add(charge, permit),
+            Ok(permit) => charge.add(permit, None),
             Err(_) => return false,
         }
         true
@@ -254,13 +283,6 @@ impl RequestMemory {
     }
 }
 
-fn add(charge: &mut Charge, permit: OwnedSemaphorePermit) {
-    match &mut charge.permit {
-        Some(held) => held.merge(permit),
-        None => charge.permit = Some(permit),
-    }
-}
-
 /// One who waits, until it does not any more in whatever way.
 struct Waits<'a>(&'a AtomicUsize);
 
@@ -302,15 +324,15 @@ mod tests {
         let memory = RequestMemory::new(Some(300), 100);
         let mut charges: [Charge; 4] = Default::default();
         for charge in &mut charges[..2] {
-            assert!(poll(std::pin::pin!(memory.grow(charge, FREE + 100))).is_some());
+            assert!(poll(std::pin::pin!(memory.grow(charge, FREE + 100, 100))).is_some());
             assert!(charge.lane.is_none());
         }
         let [first, _, third, fourth] = &mut charges;
         assert!(!memory.may_keep(first));
-        assert!(poll(std::pin::pin!(memory.grow(third, FREE + 100))).is_some());
+        assert!(poll(std::pin::pin!(memory.grow(third, FREE + 100, 100))).is_some());
         assert!(third.lane.is_some() && third.bytes() == 0);
         {
-            let mut waits = std::pin::pin!(memory.grow(fourth, FREE + 100));
+            let mut waits = std::pin::pin!(memory.grow(fourth, FREE + 100, 100));
             assert!(poll(waits.as_mut()).is_none());
             assert!(memory.is_short());
             *first = Charge::default();
@@ -320,10 +342,39 @@ mod tests {
         assert!(fourth.bytes() == 100 && fourth.lane.is_none());
         // What is free needs nothing, and what one has counts.
         let none = &mut Charge::default();
-        assert!(poll(std::pin::pin!(memory.grow(none, FREE))).is_some());
-        assert!(poll(std::pin::pin!(memory.grow(fourth, FREE + 50))).is_some());
+        assert!(poll(std::pin::pin!(memory.grow(none, FREE, 0))).is_some());
+        assert!(poll(std::pin::pin!(memory.grow(fourth, FREE + 50, 50))).is_some());
         drop(charges);
         assert_eq!(memory.used(), 0);
+    }
+
+    // If this failed, a crowd that lets large frames drip would keep every producer waiting.
+    #[test]
+    fn large_frames_leave_half_to_the_others() {
+        const MIB: usize = 1 << 20;
+        let memory = RequestMemory::new(Some(28 * MIB), 4 * MIB);
+        let grow = |frame| {
+            let mut charge = Charge::default();
+            let is_let_in =
+                poll(std::pin::pin!(memory.grow(&mut charge, FREE + MIB, frame))).is_some();
+            (is_let_in, charge)
+        };
+        let mut held: Vec<_> = (0..13).map(|_| grow(3 * MIB)).collect();
+        assert!(held.iter().all(|(is_let_in, _)| *is_let_in));
+        assert!(held[..12].iter().all(|(_, charge)| charge.lane.is_none()));
+        assert!(held[12].1.lane.is_some());
+        assert!(!grow(3 * MIB).0);
+        held.extend((0..12).map(|_| grow(2 * MIB)));
+        let small = &held[13..];
+        assert!(
+            small
+                .iter()
+                .all(|(is_let_in, charge)| *is_let_in && charge.lane.is_none())
+        );
+        assert!(!grow(2 * MIB).0);
+        held.clear();
+        assert_eq!(memory.used(), 0);
+        assert_eq!(memory.large.available_permits(), 12 * MIB);
     }
 
     // If this failed, answers would be counted twice or not at all, or there would be any number of them that are not.
@@ -331,7 +382,7 @@ mod tests {
     fn a_response_has_what_its_request_had_and_more_if_there_is() {
         let memory = RequestMemory::new(Some(300), 100);
         let mut charge = Charge::default();
-        assert!(poll(std::pin::pin!(memory.grow(&mut charge, FREE + 100))).is_some());
+        assert!(poll(std::pin::pin!(memory.grow(&mut charge, FREE + 100, 100))).is_some());
         let shorter = memory.cover(&mut charge, 60);
         assert!(matches!(&shorter, Cover::Enough(Some(_))));
         assert!(charge.bytes() == 40 && memory.used() == 100);

@@ -8,9 +8,12 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
-use std::task::Poll;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use crate::metrics::{ErrorCounts, Stages};
@@ -107,16 +110,19 @@ impl Outgoing {
                 None => Ok(()),
             }
         };
-        let patience = shared.config.connection_idle_max;
-        let counted = last.filter(|last| last.is_counted());
-        let sent = match (counted, patience) {
-            (Some(counted), _) => tokio::select! {
+        let sending = async {
+            match shared.config.connection_idle_max {
+                Some(patience) => while_it_moves(patience, sending).await,
+                None => Some(sending.await),
+            }
+        };
+        let sent = match last.filter(|last| last.is_counted()) {
+            Some(counted) => tokio::select! {
                 biased;
-                sent = sending => Some(sent),
-                () = counted.overdue(patience.unwrap_or(Duration::MAX)) => None,
+                sent = sending => sent,
+                () = counted.overdue() => None,
             },
-            (None, Some(patience)) => while_it_moves(patience, sending).await,
-            (None, None) => Some(sending.await),
+            None => sending.await,
         };
         for (mut stages, errors) in self.requests.drain(..) {
             stages.sent();
@@ -134,25 +140,55 @@ impl Outgoing {
 /// woken when the peer has taken something.
 async fn while_it_moves<F: Future>(patience: Duration, work: F) -> Option<F::Output> {
     let mut work = pin!(work);
+    if let Poll::Ready(done) = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
+        return Some(done);
+    }
+    // Its task may be polled for other reasons.
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
     let mut rest = pin!(sleep(patience));
     let (mut is_first, mut moved) = (true, false);
     poll_fn(|context| {
-        if let Poll::Ready(done) = work.as_mut().poll(context) {
-            return Poll::Ready(Some(done));
+        woken.task.lock().clone_from(context.waker());
+        if is_first || woken.is_woken.swap(false, Ordering::AcqRel) {
+            if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return Poll::Ready(Some(done));
+            }
+            moved |= !is_first;
+            is_first = false;
         }
-        let mut expired = false;
         while rest.as_mut().poll(context).is_ready() {
-            if expired || !moved {
+            if !moved {
                 return Poll::Ready(None);
             }
-            (expired, moved) = (true, false);
+            moved = false;
             rest.as_mut().reset(Instant::now() + patience);
         }
-        moved |= !is_first && !expired;
-        is_first = false;
         Poll::Pending
     })
     .await
+}
+
+/// Whether work was woken itself, and not only the task it is a part of.
+struct Woken {
+    is_woken: AtomicBool,
+    task: Mutex<Waker>,
+}
+
+impl Default for Woken {
+    fn default() -> Self {
+        Self {
+            is_woken: AtomicBool::new(false),
+            task: Mutex::new(Waker::noop().clone()),
+        }
+    }
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.is_woken.store(true, Ordering::Release);
+        self.task.lock().wake_by_ref();
+    }
 }
 
 #[cfg(test)]
@@ -178,7 +214,16 @@ mod tests {
         let (sent, ()) = tokio::join!(sending, reading);
         sent.unwrap().unwrap();
         let begun = Instant::now();
-        let sent = while_it_moves(PATIENCE, server.write_all(&[7; 100])).await;
+        // What the same task does besides is no movement.
+        let ticks = async {
+            loop {
+                sleep(PATIENCE / 10).await;
+            }
+        };
+        let sent = tokio::select! {
+            sent = while_it_moves(PATIENCE, server.write_all(&[7; 100])) => sent,
+            () = ticks => unreachable!(),
+        };
         assert!(sent.is_none());
         assert!((PATIENCE..3 * PATIENCE).contains(&begun.elapsed()));
     }

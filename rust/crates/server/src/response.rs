@@ -4,10 +4,9 @@
 //! parts. Called from the connection's task only.
 
 use std::io;
-use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use logcore_protocol::{
     Gap, ProtocolError, RequestHeader, Value, decode_response, decode_response_header,
@@ -81,15 +80,13 @@ impl Response {
         self.beyond.is_some() || self.held.iter().any(Option::is_some)
     }
 
-    /// Returns when its peer has had its time for it and others need what it has, or after `most`.
-    pub(crate) async fn overdue(&self, most: Duration) {
-        let begun = Instant::now();
+    /// Returns when its peer has had its time for it and others need what it has.
+    pub(crate) async fn overdue(&self) {
         let is_beyond = self.beyond.is_some();
         // What is beyond others wait for already.
         let time = time_for(self.wire_size()) / if is_beyond { 5 } else { 1 };
-        sleep(time.min(most)).await;
-        let is_needed = || is_beyond || self.held.iter().flatten().any(is_scarce);
-        while begun.elapsed() < most && !is_needed() {
+        sleep(time).await;
+        while !is_beyond && !self.held.iter().flatten().any(is_scarce) {
             sleep(PATIENCE).await;
         }
     }
@@ -212,9 +209,11 @@ fn set_size(bytes: &mut [u8], outside: usize) -> Result<(), ProtocolError> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use logcore_protocol::{Direction, schema};
     use tokio::sync::Semaphore;
+    use tokio::time::{Instant, timeout};
 
     use super::*;
     use crate::memory::hold;
@@ -239,13 +238,11 @@ mod tests {
         let counted = response().counted([hold(&memory, 5).await, None]);
         let throttled = counted.throttled(&header, 100);
         assert!(throttled.is_counted());
-        let begun = Instant::now();
         // While there is enough for all, it has any time.
-        throttled.overdue(DAY).await;
-        assert!(begun.elapsed() >= DAY);
+        assert!(timeout(DAY, throttled.overdue()).await.is_err());
         let _rest = hold(&memory, (64 << 20) - 5).await;
         let begun = Instant::now();
-        throttled.overdue(DAY).await;
+        throttled.overdue().await;
         assert!((PATIENCE..2 * PATIENCE).contains(&begun.elapsed()));
         assert_eq!(memory.available_permits(), 0);
         drop(throttled);

@@ -303,3 +303,11 @@ impl StorageError {
 
 /// Results of this crate.
 pub type Result<T, E = StorageError> = std::result::Result<T, E>;
+
+/// What a full disk refuses, and what is done later, is done as far as it can be.
+pub(crate) fn unless_full(done: Result<()>) -> Result<()> {
+    match done {
+        Err(error) if error.is_disk_full() => Ok(()),
+        done => done,
+    }
+}

@@ -33,7 +33,7 @@ use crate::checkpoints::{
 };
 use crate::config::LogConfig;
 use crate::disk;
-use crate::error::{Result, StorageError};
+use crate::error::{Result, StorageError, unless_full};
 use crate::files;
 use crate::loader::LastKnown;
 use crate::lock::DirLock;
@@ -193,8 +193,9 @@ impl LogDir {
             locks: Mutex::new(Some(locks)),
         };
         if beyond_end {
-            // What is appended there next is not on disk, whatever was said before: torn, it would be taken for damage.
-            opened.write_checkpoints(None)?;
+            // What is appended there next is not on disk, whatever was said before: torn, it would be taken for damage. On a
+            // full disk nothing is appended, and the next checkpoint says so.
+            unless_full(opened.write_checkpoints(None))?;
         }
         opened.welcome(&newcomers);
         Ok(opened)

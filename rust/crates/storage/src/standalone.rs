@@ -25,7 +25,7 @@ use crate::checkpoints::{
 use crate::cleaner::{CleanerConfig, CleanerStats};
 use crate::config::LogConfig;
 use crate::disk;
-use crate::error::{Result, StorageError};
+use crate::error::{Result, StorageError, unless_full};
 use crate::files::{self, LOG_SUFFIX, offset_of};
 use crate::loader::LastKnown;
 use crate::lock::DirLock;
@@ -125,8 +125,8 @@ impl StandaloneLog {
         };
         let end = opened.log.log_end_offset();
         if known.recovery_point > end {
-            // What is appended there next is not on disk, whatever was said before.
-            opened.lower_checkpoints(opened.held.lock().as_ref(), end)?;
+            // What is appended there next is not on disk, whatever was said before. On a full disk nothing is appended.
+            unless_full(opened.lower_checkpoints(opened.held.lock().as_ref(), end))?;
         }
         Ok(opened)
     }

@@ -360,8 +360,11 @@ impl Log {
         if self.epochs.saved_latest() == Some(epoch) {
             return Ok(());
         }
-        if self.end_unsynced.swap(false, Ordering::AcqRel) {
-            self.active().flush()?;
+        if self.end_unsynced.load(Ordering::Acquire) {
+            self.active()
+                .flush()
+                .map_err(|e| self.fail_unless_out_of_files(e))?;
+            self.end_unsynced.store(false, Ordering::Release);
         }
         self.epochs.change(|epochs| {
             epochs.assign(epoch, offset);

@@ -103,6 +103,31 @@ fn a_failed_checkpoint_takes_the_directory_offline() {
     assert!(logs.failure().unwrap().contains("recovery-point"));
 }
 
+// Broken if it failed: what is appended where a lost end was would be taken for damage once torn, or one log's checkpoint stop
+// all logs of a full disk.
+#[test]
+fn a_recovery_point_beyond_the_end_is_lowered() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().canonicalize().unwrap();
+    let logs = open(&path).unwrap();
+    let created = logs.create("a", 0, [7; 16], LogConfig::default()).unwrap();
+    try_append(&created).unwrap();
+    created.log.flush().unwrap();
+    logs.checkpoint().unwrap();
+    drop((logs, created));
+    let checkpoint = path.join("recovery-point-offset-checkpoint");
+    let told = || fs::read_to_string(&checkpoint).unwrap();
+    fs::write(&checkpoint, told().replace("a 0 1", "a 0 9")).unwrap();
+    let temporary = path.join("recovery-point-offset-checkpoint.tmp");
+    let watching = watch(&temporary, Arc::new(Broken(Errno::NOSPC)));
+    let full = open(&path).unwrap();
+    assert_eq!(full.failure(), None);
+    assert!(told().contains("a 0 9"));
+    drop((full, watching));
+    drop(open(&path).unwrap());
+    assert!(told().contains("a 0 1"));
+}
+
 // Broken if it failed: a broker would serve one of two copies by chance, and delete both.
 #[test]
 fn one_partition_in_two_directories() {
