@@ -16,7 +16,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::timeout;
 
-use crate::memory::{Charge, FREE, Progress, RequestMemory, STALL};
+use crate::memory::{Charge, FREE, LARGE, Progress, RequestMemory, STALL};
 
 /// What one read may bring while no large frame is on its way.
 const READ_CHUNK: usize = FREE;
@@ -34,8 +34,6 @@ const FIRST_READ: usize = 64;
 const SMALL_FRAME: usize = 8 * 1024;
 /// The largest buffer a connection keeps between two requests.
 const KEPT_CAPACITY: usize = 2 * 1024 * 1024;
-/// What a frame may have at once after its first bytes.
-const GRANT: usize = 1024 * 1024;
 /// Buffers grow by multiples of this.
 const PAGE: usize = 4096;
 /// The length of the length.
@@ -206,7 +204,7 @@ impl FrameReader {
     fn step(&self) -> usize {
         match self.buffer.len() {
             few @ ..READ_CHUNK => READ_CHUNK - few,
-            many => many.max(GRANT),
+            many => many.max(LARGE),
         }
     }
 

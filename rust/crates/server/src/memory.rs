@@ -20,8 +20,9 @@ use tokio::time::Instant;
 
 /// What each connection may have without asking.
 pub(crate) const FREE: usize = 16 * 1024;
-/// Longer frames have half of the memory: those of ordinary producers, `max.request.size`, are not.
-const LARGE: usize = 2 << 20;
+/// Longer frames have half of the memory, and others all they need at once after their first bytes. Those of ordinary producers
+/// (`max.request.size`) are not so long.
+pub(crate) const LARGE: usize = 2 << 20;
 /// So many connections keep a buffer between two requests. Where there are more it is had anew for each: most of them are idle
 /// at any time, and each has one read more then.
 const KEEPERS: usize = 1000;
