@@ -26,6 +26,8 @@ const OFFSET_FETCH: i16 = 9;
 /// Metadata, OffsetFetch, DescribeGroups, ListGroups, DescribeConfigs, DescribeLogDirs, DescribeClientQuotas,
 /// DescribeUserScramCredentials, DescribeProducers. None of their handlers waits for another request.
 const LARGE: [i16; 9] = [METADATA, OFFSET_FETCH, 15, 16, 32, 35, 48, 50, 61];
+/// So many partitions may be named without waiting for others.
+const NAMED: usize = 4096;
 /// What all answers of one API that are counted may have: those to four clients that ask for all settings of 2,000 topics, with
 /// their documentation, or to fifty for their partitions.
 const WHOLE: usize = 32 << 20;
@@ -63,7 +65,7 @@ impl Default for Line {
 impl Answers {
     /// Waits for the request's turn, if its answer may be large.
     pub(crate) async fn turn(&self, key: i16, request: &Value) -> Option<Turn<'_>> {
-        if !asks_for_all(key, request) {
+        if !asks_for_much(key, request) {
             return None;
         }
         let index = LARGE.iter().position(|large| *large == key)?;
@@ -85,8 +87,8 @@ pub(crate) fn is_scarce(held: &OwnedSemaphorePermit) -> bool {
     held.semaphore().available_permits() < SCARCE
 }
 
-/// Whether it is a request for all there is, if its API has others.
-fn asks_for_all(key: i16, request: &Value) -> bool {
+/// Whether it is a request for all there is, or for very many of it, if its API has others.
+fn asks_for_much(key: i16, request: &Value) -> bool {
     let topics = request.get("topics").and_then(Value::as_array);
     match key {
         // Of topics that are named, some may have to be made first, which takes its time.
@@ -94,11 +96,23 @@ fn asks_for_all(key: i16, request: &Value) -> bool {
         // A crowd of members that ask for their partitions need not wait for each other.
         OFFSET_FETCH => {
             let groups = request.get("groups").and_then(Value::as_array);
-            let is_all = |group: &Value| group.get("topics").is_some_and(Value::is_null);
-            topics.is_none() || groups.is_some_and(|groups| groups.iter().any(is_all))
+            // Before version 8 the request is of one group itself.
+            let all = groups.into_iter().flatten().chain([request]);
+            let named: Option<usize> = all.map(named_partitions).sum();
+            named.is_none_or(|named| named > NAMED)
         }
         _ => true,
     }
+}
+
+/// How many partitions of a group are asked for; `None` is all.
+fn named_partitions(group: &Value) -> Option<usize> {
+    let topics = group.get("topics")?.as_array()?;
+    let of = |topic: &Value| {
+        let numbers = topic.get("partition_indexes").and_then(Value::as_array);
+        numbers.map_or(0, <[_]>::len)
+    };
+    Some(topics.iter().map(of).sum())
 }
 
 impl Turn<'_> {
@@ -181,13 +195,29 @@ mod tests {
         offsets.set("groups", vec![Value::from(group.clone())]);
         let named = answers.turn(OFFSET_FETCH, &offsets.clone().into()).await;
         assert!(named.is_none());
+        let mut topic = group.element("topics");
+        topic.set("partition_indexes", vec![Value::I32(0); NAMED + 1]);
+        group.set("topics", vec![Value::from(topic)]);
+        offsets.set("groups", vec![Value::from(group.clone())]);
+        let many = answers.turn(OFFSET_FETCH, &offsets.clone().into()).await;
+        assert!(many.is_some());
+        drop(many);
         group.set("topics", Value::Null);
-        offsets.set("groups", vec![Value::from(group)]);
+        offsets.set("groups", vec![Value::from(group.clone())]);
         let all = answers.turn(OFFSET_FETCH, &offsets.clone().into()).await;
         assert!(all.is_some());
         drop(all);
-        offsets.set("topics", Value::Null);
-        assert!(answers.turn(OFFSET_FETCH, &offsets.into()).await.is_some());
+        // Before version 8.
+        let mut one = schema(OFFSET_FETCH, Direction::Request).unwrap().message();
+        for (count, is_much) in [(NAMED, false), (NAMED + 1, true)] {
+            let mut topic = group.element("topics");
+            topic.set("partition_indexes", vec![Value::I32(0); count]);
+            one.set("topics", vec![Value::from(topic)]);
+            let turn = answers.turn(OFFSET_FETCH, &one.clone().into()).await;
+            assert_eq!(turn.is_some(), is_much);
+        }
+        one.set("topics", Value::Null);
+        assert!(answers.turn(OFFSET_FETCH, &one.into()).await.is_some());
         let heartbeat = request(HEARTBEAT);
         assert!(answers.turn(HEARTBEAT, &heartbeat).await.is_none());
         let all = metadata_of(0);
