@@ -46,6 +46,7 @@ def check_what_is_kept(machine: GroupMachine) -> None:
     for group in machine.groups.values():
         names = (name for member in group.members.values() for name in dict(member.protocols))
         assert group.supported == Counter(names)
+        assert group.awaiting_join == sum(member.join_token is not None for member in group.members.values())
         held += sum(member.held_bytes for member in group.members.values())
         held += sum(ids_bytes(member_id) for member_id in group.pending)
         if not group.offsets and not group.uncommitted:

@@ -40,7 +40,7 @@ def test_each_thing_is_due_when_its_last_deadline_is_over(steps: list[tuple[str,
             now += number
             over = sorted(name for name, deadline in deadlines.items() if deadline <= now)
             popped = []
-            while (found := timers.pop(now, deadlines.get)) is not None:
+            for found in timers.over(now, deadlines.get):
                 popped.append(found)
                 del deadlines[found]
             assert sorted(popped) == over
@@ -77,8 +77,8 @@ def test_those_who_stay_when_a_crowd_goes_are_due_in_their_order() -> None:
     assert len(timers._heap) <= 2 * len(stay)
     for due in reversed(stay):
         assert timers.next() is not None
-        assert timers.pop(deadlines[due] - 1, deadlines.get) is None
-        assert timers.pop(deadlines[due], deadlines.get) == due
+        assert not list(timers.over(deadlines[due] - 1, deadlines.get))
+        assert list(timers.over(deadlines[due], deadlines.get)) == [due]
 
 
 def test_a_deadline_that_comes_nearer_takes_the_place_of_the_one_before() -> None:
@@ -86,8 +86,8 @@ def test_a_deadline_that_comes_nearer_takes_the_place_of_the_one_before() -> Non
     for deadline in range(10_000, 0, -1):
         timers.schedule(DUES[0], deadline)
     assert len(timers._heap) <= 2 + _STALE_MIN
-    assert timers.pop(1, lambda due: 1) == DUES[0]
-    assert timers.pop(10_000, lambda due: 1) is None
+    assert list(timers.over(1, lambda due: 1)) == DUES[:1]
+    assert not list(timers.over(10_000, lambda due: 1))
 
 
 def test_a_deadline_that_moves_to_a_later_time_leaves_the_heap_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,3 +97,15 @@ def test_a_deadline_that_moves_to_a_later_time_leaves_the_heap_alone(monkeypatch
         monkeypatch.delattr(heapq, name)
     for deadline in range(1, 100):
         timers.schedule(DUES[0], deadline)
+
+
+def test_no_more_are_looked_at_than_is_said() -> None:
+    timers, dues = Timers(), [("g", "session", str(number)) for number in range(100)]
+    for due in dues:
+        timers.schedule(due, 1)
+    # Every other one has moved, and goes back in.
+    deadlines = {due: 1 + 10 * (number % 2) for number, due in enumerate(dues)}
+    turns = [list(timers.over(1, deadlines.get, 10)) for _ in range(11)]
+    assert [len(turn) for turn in turns] == 10 * [5] + [0]
+    assert [due for turn in turns for due in turn] == dues[::2]
+    assert timers.next() == 11

@@ -131,7 +131,7 @@ class Membership(Core):
         member = group.members.get(member_id)
         if group.state is GroupState.PREPARING:
             waits = member is not None and member.join_token is not None
-            return waits or group.joined() < self.limits.members_max
+            return waits or group.awaiting_join < self.limits.members_max
         return member is not None or len(group.members) < self.limits.members_max
 
     def _join_new(self, group: Group, token: Token, request: Join, now: int) -> None:
@@ -187,23 +187,23 @@ class Membership(Core):
             session_timeout_ms=request.session_timeout_ms,
             protocol_type=request.protocol_type,
             protocols=request.protocols,
-            join_token=token,
             is_new=True,
         )
         if group.state is GroupState.PREPARING and group.generation == 0:
             group.new_member_added = True
         group.add(member)
+        group.await_join(member, token)
         self._heard_of(group, member, now, NEW_MEMBER_JOIN_TIMEOUT_MS)
         if group.can_rebalance():
             self._prepare_rebalance(group, now)
 
     def _update(self, group: Group, member: Member, token: Token, request: Join) -> None:
         # A second join of the same member takes the place of the first, whose client has given up on it.
-        self._respond(member.join_token, JoinResult(RebalanceInProgress.code, member.id))
+        self._respond(group.take_join(member), JoinResult(RebalanceInProgress.code, member.id))
         group.bring(member, request.protocols)
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
-        member.join_token = token
+        group.await_join(member, token)
 
     def _replace_static(
         self, group: Group, old_id: str, member_id: str, token: Token, request: Join, now: int
@@ -211,9 +211,9 @@ class Membership(Core):
         """A static member came back under a new id: the old one is fenced, its assignment stays."""
         leader_before = group.leader or ""
         member = group.members[old_id]
-        self._respond(member.join_token, JoinResult(FencedInstanceId.code, old_id))
+        self._respond(group.take_join(member), JoinResult(FencedInstanceId.code, old_id))
         self._respond(member.sync_token, SyncResult(FencedInstanceId.code))
-        member.join_token = member.sync_token = None
+        member.sync_token = None
         group.replace_static(request.instance or "", old_id, member_id)
         self._heard_of(group, member, now)
         self._update(group, member, token, request)
@@ -236,7 +236,7 @@ class Membership(Core):
             return
         if group.state is not GroupState.STABLE:
             return
-        token, member.join_token = member.join_token, None
+        token = group.take_join(member)
         self._heard_of(group, member, now)
         if error:
             self._respond(token, JoinResult(error))
@@ -327,8 +327,7 @@ class Membership(Core):
             self._write(group, lambda error, now: None, self._stored_group(group, {}))
             return
         for member in group.members.values():
-            token, member.join_token = member.join_token, None
-            self._respond(token, self._joined(group, member))
+            self._respond(group.take_join(member), self._joined(group, member))
             self._heard_of(group, member, now)
             member.is_new = False
             group.pending_sync.add(member.id)
@@ -472,11 +471,10 @@ class Membership(Core):
 
     def _drop(self, group: Group, member_id: str, now: int) -> None:
         """The member is out; the others share what it had."""
-        member = group.remove(member_id)
-        if member is None:
-            return
-        self._respond(member.join_token, JoinResult(UnknownMemberId.code))
+        member = group.members[member_id]
+        self._respond(group.take_join(member), JoinResult(UnknownMemberId.code))
         self._respond(member.sync_token, SyncResult(UnknownMemberId.code))
+        group.remove(member_id)
         if not group.pending_sync:
             group.sync_deadline = None
         if group.can_rebalance() and group.state is not GroupState.EMPTY:

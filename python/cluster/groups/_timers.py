@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 Due = tuple[str, str, str]
 """Group, kind (session, pending, join, sync), and the member where it is about one."""
@@ -30,7 +30,7 @@ class Timers:
         self._numbers = itertools.count()
 
     def next(self) -> int | None:
-        """When `pop` is to be called next; it may be that nothing is due then."""
+        """When `over` is to be called next; it may be that nothing is due then."""
         return self._heap[0][0] if self._heap else None
 
     def schedule(self, due: Due, deadline: int) -> None:
@@ -53,9 +53,14 @@ class Timers:
             del self._numbered[queued[1]]
             self._drop_stale()
 
-    def pop(self, now: int, current: Callable[[Due], int | None]) -> Due | None:
-        """The next thing whose deadline is over; `current` knows where deadlines are by now."""
-        while self._heap and self._heap[0][0] <= now:
+    def over(self, now: int, current: Callable[[Due], int | None], most: int | None = None) -> Iterator[Due]:
+        """Each thing whose deadline is over, as it is asked for; `current` knows where deadlines are by now. No more than
+        `most` are looked at, those that go back in too.
+        """
+        looks = itertools.count() if most is None else range(most)
+        for _ in looks:
+            if not self._heap or self._heap[0][0] > now:
+                return
             _, number = heapq.heappop(self._heap)
             due = self._numbered.pop(number, None)
             if due is None:
@@ -65,9 +70,9 @@ class Timers:
             if deadline is None:
                 continue
             if deadline <= now:
-                return due
-            self.schedule(due, deadline)
-        return None
+                yield due
+            else:
+                self.schedule(due, deadline)
 
     def _drop_stale(self) -> None:
         stale = len(self._heap) - len(self._queued)

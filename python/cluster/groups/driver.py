@@ -14,6 +14,7 @@ import itertools
 import logging
 import time
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Protocol, TypeVar, cast
 
@@ -81,6 +82,9 @@ _WARNED_MS = 60_000
 
 _HEARD_MS = 1000
 """In that time all is read that came while the loop stood still."""
+
+_DUE_AT_ONCE = 64
+"""So many deadlines take about a millisecond, or some where each writes a group's end."""
 
 
 class GroupLog(Protocol):
@@ -262,15 +266,16 @@ class GroupCoordinator:
             self._waiting.pop(token, None)
 
     def _do(self, actions: Iterable[Action]) -> None:
-        queue = list(actions)
+        queue = deque(actions)
         while queue:
-            action = queue.pop(0)
+            action = queue.popleft()
             if isinstance(action, Respond):
                 future = self._waiting.pop(action.token, None)
                 if future is not None and not future.done():
                     future.set_result(action.result)
             else:
-                queue = self.machine.stored(action.id, self._append(action), self.now()) + queue
+                follows = self.machine.stored(action.id, self._append(action), self.now())
+                queue.extendleft(reversed(follows))
         self._set_timer()
 
     def _append(self, write: Write) -> int:
@@ -305,7 +310,8 @@ class GroupCoordinator:
             # Heartbeats wait where they came in: hear them first.
             log.warning("the loop stood still for %d ms; members of groups get that time", late_ms)
             self.machine.postpone(late_ms + _HEARD_MS)
-        self._do(self.machine.advance(self.now()))
+        # The timer is set again at once for what is left: others have their turns in between.
+        self._do(self.machine.advance(self.now(), _DUE_AT_ONCE))
 
     def _schedule_expiry(self) -> None:
         delay = self._expiry_interval_ms / 1000

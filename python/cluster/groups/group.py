@@ -10,7 +10,7 @@ Owns the data and what can be said of it without looking elsewhere; the rules of
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
@@ -126,7 +126,8 @@ class Member:
     protocol_type: str
     protocols: Protocols
     assignment: bytes = b""
-    join_token: Token | None = None
+    join_token: Token | None = field(default=None, init=False)
+    """Set and taken by the group, which counts them."""
     sync_token: Token | None = None
     is_new: bool = False
     deadline: int | None = None
@@ -169,7 +170,10 @@ class Group:
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str | None = None
-    members: dict[str, Member] = field(default_factory=dict)
+    members: OrderedDict[str, Member] = field(default_factory=OrderedDict)
+    """The first of a dict is looked for behind all that were first before it; that of an OrderedDict is known."""
+    awaiting_join: int = field(default=0, init=False)
+    """How many members wait for the join phase to end, so that nobody who comes or goes looks at all others."""
     static: dict[str, str] = field(default_factory=dict)
     pending: dict[str, int] = field(default_factory=dict)
     """Ids given out whose owner has not joined yet, and when they lapse."""
@@ -216,9 +220,10 @@ class Group:
         self._drop_pending(member.id)
 
     def remove(self, member_id: str) -> Member | None:
-        """Removes a member, or an id given out; the next in line leads if it led."""
+        """Removes a member, or an id given out; the next in line leads if it led. A join that it waits in is taken."""
         member = self.members.pop(member_id, None)
         if member is not None:
+            self.take_join(member)
             self.members = _fitted(self.members)
             self._discount(member.protocols)
             self.held.bytes -= member.held_bytes
@@ -239,6 +244,18 @@ class Group:
         self.state = GroupState.DEAD
         self._forget_rebalance()
         self._weigh()
+
+    def await_join(self, member: Member, token: Token) -> None:
+        """A member of the group waits for the join phase to end."""
+        assert member.join_token is None
+        member.join_token = token
+        self.awaiting_join += 1
+
+    def take_join(self, member: Member) -> Token | None:
+        """The member does not wait for the join phase to end any more; the request to answer, if it did."""
+        token, member.join_token = member.join_token, None
+        self.awaiting_join -= token is not None
+        return token
 
     def await_member(self, member_id: str, deadline: int) -> None:
         """An id was given out, whose owner is to join until then."""
@@ -325,13 +342,9 @@ class Group:
         """The longest of the members' rebalance timeouts."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def joined(self) -> int:
-        """How many members wait for the join phase to end."""
-        return sum(member.join_token is not None for member in self.members.values())
-
     def all_joined(self) -> bool:
         """Whether every member, and everybody who was given an id, has joined."""
-        return not self.pending and self.joined() == len(self.members)
+        return not self.pending and self.awaiting_join == len(self.members)
 
     def elect_leader(self) -> bool:
         """Makes a member lead that did join; False when there is none."""

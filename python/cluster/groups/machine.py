@@ -21,9 +21,9 @@ from cluster.model import TopicPartition
 class GroupMachine(Membership, Offsets):
     """All groups of a coordinator."""
 
-    def advance(self, now: int) -> list[Action]:
-        """Does what is due at `now`."""
-        while (due := self.timers.pop(now, self._deadline)) is not None:
+    def advance(self, now: int, most: int | None = None) -> list[Action]:
+        """Does what is due at `now`; what is beyond `most` deadlines is left for the next call."""
+        for due in self.timers.over(now, self._deadline, most):
             name, kind, member_id = due
             group = self.groups[name]
             if kind == "session":
