@@ -47,6 +47,7 @@ REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
     ("IncrementalAlterConfigs", 1, {"resources": RESOURCES, "validate_only": True}),
     ("Metadata", 4, {"topics": [{"name": name} for name in NAMES], "allow_auto_topic_creation": False}),
     ("DeleteGroups", 1, {"groups_names": NAMES}),
+    ("LeaveGroup", 3, {"group_id": "g", "members": [{"member_id": name} for name in NAMES]}),
     ("DescribeGroups", 0, {"groups": NAMES}),
     ("FindCoordinator", 4, {"coordinator_keys": NAMES}),
     ("OffsetCommit", 5, {"group_id": "g", "topics": [{"name": "unknown", "partitions": COMMITS}]}),

@@ -45,7 +45,6 @@ from cluster.groups.messages import (
     GroupLimits,
     Join,
     JoinResult,
-    LeaveResult,
     Leaving,
     Respond,
     Result,
@@ -233,11 +232,11 @@ class GroupCoordinator:
         self._do(())
         return error
 
-    def leave(self, group: str, leaving: Sequence[Leaving]) -> LeaveResult:
-        """LeaveGroup."""
-        result, actions = self.machine.leave(group, leaving, self.now())
+    def leave(self, group: str, leaving: Leaving) -> int:
+        """LeaveGroup, for one member; the error."""
+        result, actions = self.machine.leave(group, [leaving], self.now())
         self._do(actions)
-        return result
+        return result.error or result.members[0]
 
     def delete(self, group: str) -> int:
         """DeleteGroups, for one group; the error."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cluster.broker.context import Body, Context, Request
 from cluster.errors import NONE
 from cluster.groups import Leaving
+from cluster.pace import Pace
 
 API_KEY = 13
 VERSIONS = (0, 5)
@@ -13,23 +14,24 @@ _BATCHED = 3
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Answers at once; the others learn of it by their heartbeats."""
+    """Each member leaves by itself; the others learn of it by their heartbeats."""
     body = request.body
     error = context.groups.status(body["group_id"])
     if error:
         return failure(request, error)
     if request.api_version < _BATCHED:
-        result = context.groups.leave(body["group_id"], [Leaving(body["member_id"])])
-        return {"error_code": result.error or result.members[0]}
-    leaving = [Leaving(item["member_id"], item["group_instance_id"]) for item in body["members"]]
-    result = context.groups.leave(body["group_id"], leaving)
-    return {
-        "error_code": result.error,
-        "members": [
-            {"member_id": item.member, "group_instance_id": item.instance, "error_code": code}
-            for item, code in zip(leaving, result.members or (NONE,) * len(leaving), strict=True)
-        ],
-    }
+        return {"error_code": _leave(context, body["group_id"], Leaving(body["member_id"]))}
+    members, pace = [], Pace()
+    for item in body["members"]:
+        member, instance = item["member_id"], item["group_instance_id"]
+        error = _leave(context, body["group_id"], Leaving(member, instance))
+        members.append({"member_id": member, "group_instance_id": instance, "error_code": error})
+        await pace.step()
+    return {"error_code": NONE, "members": members}
+
+
+def _leave(context: Context, group: str, leaving: Leaving) -> int:
+    return context.groups.status(group) or context.groups.leave(group, leaving)
 
 
 def failure(request: Request, code: int) -> Body:
