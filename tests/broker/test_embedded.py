@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -18,7 +18,9 @@ import pytest
 from cluster.broker import Broker, BrokerConfig, BrokerStartError, BrokerStopError, start_embedded
 from cluster.controller import ZooKeeper, znodes
 from cluster.coordinator import CoordinatorServer
-from cluster.errors import for_code
+from cluster.errors import UnknownMemberId, for_code
+from cluster.groups import GroupMachine
+from cluster.groups.messages import Action
 from cluster.model import Milliseconds
 
 from .wire import Wire
@@ -154,6 +156,76 @@ def test_a_deleted_topic_is_gone_from_disk_and_from_the_coordinator(tmp_path: Pa
 
         async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
             assert await topics(wire) == {"t": 1}
+
+    asyncio.run(run())
+
+
+def test_groups_hear_of_all_topics_of_a_request_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time they hear of some, they go through every committed offset; they do before the request is answered."""
+    told: list[list[str]] = []
+    forget = GroupMachine.topics_deleted
+
+    def topics_deleted(machine: GroupMachine, names: Sequence[str], now: int) -> list[Action]:
+        told.append(list(names))
+        return forget(machine, names, now)
+
+    monkeypatch.setattr(GroupMachine, "topics_deleted", topics_deleted)
+
+    async def run() -> None:
+        async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
+            for name in "tuv":
+                assert await create(wire, name) == "ok"
+            await wire.ask("FindCoordinator", 2, key="g", key_type=0)
+            partitions = [{"partition_index": 0, "committed_offset": 0}]
+            commits = [{"name": name, "partitions": partitions} for name in "tuv"]
+            await wire.ask("OffsetCommit", 5, group_id="g", topics=commits)
+            names = ["t", "nowhere", "u"]
+            deleted = await wire.ask("DeleteTopics", 3, topic_names=names, timeout_ms=30_000)
+            codes = [for_code(item["error_code"]).name for item in deleted["responses"] if item["error_code"]]
+            assert codes == ["UNKNOWN_TOPIC_OR_PARTITION"]
+            fetched = await wire.ask("OffsetFetch", 5, group_id="g", topics=None)
+            assert [topic["name"] for topic in fetched["topics"]] == ["v"]
+        assert told == [["t", "u"]]
+
+    asyncio.run(run())
+
+
+def test_each_member_that_leaves_has_its_own_answer(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            embedded(tmp_path, group_initial_rebalance_delay_ms="0") as broker,
+            Wire(broker.bootstrap) as wire,
+        ):
+            await wire.ask("FindCoordinator", 2, key="g", key_type=0)
+            static = {"member_id": "", "group_instance_id": "i", "session_timeout_ms": 10_000}
+            protocols = [{"name": "range", "metadata": b""}]
+            joined = await wire.ask(
+                "JoinGroup",
+                5,
+                group_id="g",
+                rebalance_timeout_ms=10_000,
+                protocol_type="consumer",
+                protocols=protocols,
+                **static,
+            )
+            assert joined["error_code"] == 0
+            members = [("stranger", None), ("", "i"), ("", "i"), (joined["member_id"], None)]
+            asked = [{"member_id": member, "group_instance_id": instance} for member, instance in members]
+            answer = await wire.ask("LeaveGroup", 3, group_id="g", members=asked)
+            assert answer["error_code"] == 0
+            left = [
+                (item["member_id"], item["group_instance_id"], item["error_code"])
+                for item in answer["members"]
+            ]
+            unknown = UnknownMemberId.code
+            assert left == [
+                (*member, code) for member, code in zip(members, (unknown, 0, unknown, unknown), strict=True)
+            ]
+            assert (await wire.ask("LeaveGroup", 2, group_id="g", member_id="m"))["error_code"] == unknown
+            described = (await wire.ask("DescribeGroups", 4, groups=["g"]))["groups"][0]
+            assert described["group_state"] == "Empty"
 
     asyncio.run(run())
 

@@ -107,6 +107,8 @@ class Controller:
         self._worker: asyncio.Task[None] | None = None
         self._active = False
         self._topics_deleted: Callable[[Sequence[str]], None] | None = None
+        self._gone: list[str] = []
+        """Topics that the piece of work at hand deleted."""
 
     @property
     def active(self) -> bool:
@@ -114,7 +116,9 @@ class Controller:
         return self._active
 
     def on_topics_deleted(self, callback: Callable[[Sequence[str]], None]) -> None:
-        """Has `callback` called, on the loop, with the names of topics that were deleted."""
+        """Has `callback` called, on the loop, with the names of all topics that a piece of work deleted, when that is over
+        and before the next begins.
+        """
         self._topics_deleted = callback
 
     async def start(self) -> None:
@@ -142,11 +146,19 @@ class Controller:
             work = await self._work.get()
             await pace.step()
             try:
-                await work()
+                try:
+                    await work()
+                finally:
+                    self._tell_of_deleted()
             except asyncio.CancelledError:
                 raise
             except Exception:
                 log.exception("the controller failed at a piece of work and goes on with the next")
+
+    def _tell_of_deleted(self) -> None:
+        gone, self._gone = self._gone, []
+        if gone and self._topics_deleted is not None:
+            self._topics_deleted(gone)
 
     def _event(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Queues `work`, once for all events of that name that wait; repeated when the connection breaks."""
@@ -346,8 +358,8 @@ class Controller:
 
     async def _delete(self, name: str, exists: bool) -> None:
         await self._carry_out(self._state.deletion_wished(name, exists))
-        if exists and self._delete_enabled and self._topics_deleted is not None:
-            self._topics_deleted([name])
+        if exists and self._delete_enabled:
+            self._gone.append(name)
 
     async def topic_config_changed(self, name: str) -> None:
         """Reads a topic's settings again; its logs have them on return."""
