@@ -19,6 +19,8 @@ _TURN_SECONDS = 0.005
 _LARGE = 1000
 """What has more parts takes longer than a turn, and is thought over in a thread."""
 
+_REST_SECONDS = 1e-5
+
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 T = TypeVar("T")
@@ -37,6 +39,14 @@ class Pace:
         async with _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             await asyncio.sleep(0)
         self._begun = time.monotonic()
+
+
+def lend(index: int) -> None:
+    """Lets others have the interpreter after a run of parts that a thread makes. It sleeps: who lets go of the interpreter
+    for no time has it again before those are awake who wait for it.
+    """
+    if index % _LARGE == _LARGE - 1:
+        time.sleep(_REST_SECONDS)
 
 
 async def thought(parts: int, think: Callable[[], T]) -> T:

@@ -193,6 +193,39 @@ def test_no_more_is_taken_while_as_many_handlers_work_as_there_may_be(
     play(monkeypatch, handle, script)
 
 
+def test_large_requests_of_an_api_are_at_work_one_at_a_time_and_keep_nobody_else_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If this failed, a crowd of them would have its objects in memory at once, or all handlers."""
+    gate = asyncio.Event()
+    begun: asyncio.Queue[int] = asyncio.Queue()
+
+    async def handle(request: FakeRequest) -> Body:
+        begun.put_nowait(request.number)
+        if request.number == 1:
+            await gate.wait()
+        return {"ok": request.number}
+
+    async def script(source: FakeSource, answers: Answers, bridge: Bridge) -> None:
+        crowd = [FakeRequest(number, f"c{number}", answers, large=True) for number in (1, 2, 3, 4)]
+        source.put(*crowd[:HANDLERS_MAX])
+        assert await begun.get() == 1
+        source.put(*crowd[HANDLERS_MAX:])
+        source.put(FakeRequest(5, "d", answers))
+        assert await answers.get() == (5, {"ok": 5})
+        source.put(FakeRequest(6, "e", answers, api_key=METADATA, large=True))
+        assert await answers.get() == (6, {"ok": 6})
+        # One that goes while it waits is no longer in the line.
+        source.leave("c3")
+        assert await answers.get() == (3, None)
+        assert [begun.get_nowait(), begun.get_nowait()] == [5, 6]
+        assert begun.empty()
+        gate.set()
+        assert [await answers.get() for _ in range(3)] == [(number, {"ok": number}) for number in (1, 2, 4)]
+
+    play(monkeypatch, handle, script)
+
+
 def test_of_a_crowd_that_comes_at_once_no_more_is_taken_than_there_may_be_handlers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -5,17 +5,18 @@ one is answered, and connections do not wait for each other. While as many handl
 requests, which fills the queue and stops the reading of sockets. Who only waits is not counted: a member of a group would
 keep those out whom it waits for, and a coordinator that is away would stop what can be answered without it. A handler that
 raises costs its own request an UNKNOWN_SERVER_ERROR answer and nobody else anything. One that waits for others ends with its
-connection. Lives on the event loop, woken by the server's descriptor.
+connection. Of the large requests of an API that waits for nobody, one at a time is made into Python's objects and answered: its
+answer may be many times as long. Lives on the event loop, woken by the server's descriptor.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Protocol
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from typing import Protocol, cast
 
 from cluster.broker.collector import spared
 from cluster.broker.context import Body, Context, Request
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 _LARGE = 5000
 """An answer of so many parts takes some milliseconds to encode."""
+
+_PLAIN = (int, float, str, bytes, type(None))
+"""What an answer's parts are at the end; others than these and dicts are lists, or make their parts one at a time."""
 
 
 class Source(Protocol):
@@ -55,6 +59,7 @@ class Bridge:
         self._at_work = 0
         self._stopped = False
         self._listening = False
+        self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._waiting: dict[str, deque[Request]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -100,6 +105,12 @@ class Bridge:
             loop.remove_reader(self._source.wake_fd)
         self._listening = wanted
 
+    def _turn(self, request: Request) -> AbstractAsyncContextManager[None]:
+        """The request's turn, from before its objects are made until its answer is handed over."""
+        if request.large and request.api_key not in WAITING_APIS:
+            return self._turns[request.api_key]
+        return nullcontext()
+
     @contextmanager
     def _work(self, api_key: int) -> Iterator[None]:
         """Counts a handler while it is at work."""
@@ -122,8 +133,14 @@ class Bridge:
         waiting = self._waiting[connection]
         try:
             while True:
-                with self._work(request.api_key):
-                    await self._answer(request)
+                try:
+                    # Who waits for a turn keeps nobody else out.
+                    async with self._turn(request):
+                        with self._work(request.api_key):
+                            await self._answer(request)
+                except asyncio.CancelledError:
+                    request.close()
+                    raise
                 if not waiting:
                     return
                 request = waiting.popleft()
@@ -143,9 +160,6 @@ class Bridge:
                     await asyncio.to_thread(lambda: request.body)
                 await _respond(request, await handler.handle(self._context, request))
             return
-        except asyncio.CancelledError:
-            request.close()
-            raise
         except KafkaProtocolError as error:
             code = error.code
         except Exception:
@@ -157,7 +171,11 @@ class Bridge:
             )
             code = UnknownServerError.code
         try:
-            await _respond(request, handler.failure(request, code))
+            if request.large:
+                body = await asyncio.to_thread(handler.failure, request, code)
+            else:
+                body = handler.failure(request, code)
+            await _respond(request, body)
         except Exception:
             log.exception(
                 "no answer fits the request that failed; its connection is closed", extra=_fields(request)
@@ -178,8 +196,8 @@ def _parts(said: object, most: int) -> int:
     inner: Iterable[object] = ()
     if isinstance(said, dict):
         inner = said.values()
-    elif isinstance(said, list):
-        inner = said
+    elif not isinstance(said, _PLAIN):
+        inner = cast(Iterable[object], said)
     count = 1
     for part in inner:
         if count >= most:

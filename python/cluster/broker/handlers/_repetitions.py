@@ -6,7 +6,7 @@ small request may have an answer without bounds. Here what is said again is boun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 from cluster.errors import InvalidRequest
@@ -28,26 +28,43 @@ class Repetitions:
 
     def say(self, name: Hashable, describe: Callable[[], Said]) -> Said:
         """What `describe` says of `name`; InvalidRequest when it is named again after too much was said again."""
+        again = self.is_again(name)
+        said = describe()
+        if again:
+            self.count(said)
+        return said
+
+    def is_again(self, name: Hashable) -> bool:
+        """Whether `name` is named again, so that what is said of it counts; InvalidRequest after too much was said again."""
         if name not in self._named:
             self._named.add(name)
-            return describe()
+            return False
         if self._left <= 0:
             raise InvalidRequest(
                 f"The request names the same things again and again: at most {REPEATED_MAX} bytes are repeated"
             )
-        said = describe()
-        self._left -= _size(said)
-        return said
+        return True
+
+    def count(self, said: object) -> None:
+        """This is said again."""
+        self._left -= _size(said, self._left)
 
 
-def _size(said: object) -> int:
-    """About as many bytes as an answer has of it."""
+def _size(said: object, most: int) -> int:
+    """About as many bytes as an answer has of it, counted up to `most`."""
+    size = 0
+    inner: Iterable[object]
     match said:
-        case dict():
-            return sum(map(_size, said.values()))
-        case list():
-            return _NUMBER + sum(map(_size, said))
         case str() | bytes():
             return _NUMBER + len(said)
+        case dict():
+            inner = said.values()
+        case Iterable():
+            size, inner = _NUMBER, said
         case _:
             return _NUMBER
+    for part in inner:
+        if size >= most:
+            break
+        size += _size(part, most - size)
+    return size

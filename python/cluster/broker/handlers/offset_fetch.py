@@ -1,18 +1,19 @@
 """OffsetFetch: how far a group, or (version 8) several, have read. Version 0 reads the same offsets as the
 others. A partition that is named twice is answered once, as with Kafka (`GroupMetadataManager.getOffsets`).
+
+Four megabytes name a million partitions: what is said of each is made when it is encoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterator, Mapping
 
 from cluster.broker.context import Body, Context, Request
 from cluster.broker.handlers._repetitions import Repetitions
 from cluster.errors import NONE, InvalidRequest
 from cluster.groups import CommittedOffset
 from cluster.model import TopicPartition
-from cluster.pace import Pace
+from cluster.pace import Pace, lend
 
 API_KEY = 9
 VERSIONS = (0, 9)
@@ -23,61 +24,102 @@ _LEADER_EPOCH = 5
 
 _NOT_COMMITTED = CommittedOffset(-1)
 
+_MANY = 1000
+"""More partitions, or topics, are looked up in several turns, between which the group may commit."""
+
+_Committed = Mapping[TopicPartition, CommittedOffset]
+_Found = dict[str, dict[int, CommittedOffset | None]]
+"""By topic and partition."""
+
+
+class Partitions:
+    """What is said of a topic's partitions: one dict at a time."""
+
+    def __init__(self, version: int, kept: Mapping[int, CommittedOffset | None], code: int = NONE) -> None:
+        self._version = version
+        self._kept = kept
+        self._code = code
+
+    def __iter__(self) -> Iterator[Body]:
+        for index, (number, kept) in enumerate(self._kept.items()):
+            lend(index)
+            shown = kept or _NOT_COMMITTED
+            entry: Body = {
+                "partition_index": number,
+                "committed_offset": shown.offset,
+                "metadata": shown.metadata,
+                "error_code": self._code,
+            }
+            if self._version >= _LEADER_EPOCH:
+                entry["committed_leader_epoch"] = shown.leader_epoch
+            yield entry
+
 
 async def handle(context: Context, request: Request) -> Body:
     """Answers at once, with -1 where nothing is committed."""
-    body = request.body
+    body, pace = request.body, Pace()
     if request.api_version < _BATCHED:
-        return _group(context, request, body["group_id"], body["topics"])
+        return await _group(context, request, pace, body["group_id"], body["topics"])
     repetitions = Repetitions()
-    groups, pace = [], Pace()
+    groups = []
     for item in body["groups"]:
-        groups.append(_named(context, request, item, repetitions))
+        groups.append(await _named(context, request, pace, item, repetitions))
         await pace.step()
     return {"groups": groups}
 
 
-def _named(context: Context, request: Request, item: Body, repetitions: Repetitions) -> Body:
+async def _named(
+    context: Context, request: Request, pace: Pace, item: Body, repetitions: Repetitions
+) -> Body:
     group = item["group_id"]
     try:
-        answer = repetitions.say(group, partial(_group, context, request, group, item["topics"]))
+        again = repetitions.is_again(group)
     except InvalidRequest as error:
-        answer = _failed(request, None, error.code)
+        return {"group_id": group, **_failed(request, None, error.code)}
+    answer = await _group(context, request, pace, group, item["topics"])
+    if again:
+        repetitions.count(answer)
     return {"group_id": group, **answer}
 
 
-def _group(context: Context, request: Request, group: str, topics: list[Body] | None) -> Body:
+async def _group(
+    context: Context, request: Request, pace: Pace, group: str, topics: list[Body] | None
+) -> Body:
     error = context.groups.status(group, empty_allowed=True)
     if error:
         return _failed(request, topics, error)
     committed = context.groups.machine.committed(group)
-    found: dict[str, list[Body]] = {}
-    for item in sorted(committed) if topics is None else _asked(topics):
-        entry = _partition(request, item.partition, committed.get(item))
-        found.setdefault(item.topic, []).append(entry)
-    return {
-        "topics": [{"name": name, "partitions": entries} for name, entries in found.items()],
-        "error_code": NONE,
-    }
+    found = await (_everything(committed, pace) if topics is None else _asked(committed, topics, pace))
+    entries = []
+    for name, kept in found.items():
+        entries.append({"name": name, "partitions": Partitions(request.api_version, kept)})
+        await pace.step()
+    return {"topics": entries, "error_code": NONE}
 
 
-def _asked(topics: list[Body]) -> Iterable[TopicPartition]:
-    return dict.fromkeys(
-        TopicPartition(topic["name"], number) for topic in topics for number in topic["partition_indexes"]
-    )
+async def _everything(committed: _Committed, pace: Pace) -> _Found:
+    found: _Found = {}
+    for item, kept in dict(committed).items():
+        found.setdefault(item.topic, {})[item.partition] = kept
+        await pace.step()
+    ordered: _Found = {}
+    for name in sorted(found):
+        ordered[name] = dict(sorted(found[name].items()))
+        await pace.step()
+    return ordered
 
 
-def _partition(request: Request, number: int, kept: CommittedOffset | None, code: int = NONE) -> Body:
-    shown = kept or _NOT_COMMITTED
-    entry: Body = {
-        "partition_index": number,
-        "committed_offset": shown.offset,
-        "metadata": shown.metadata,
-        "error_code": code,
-    }
-    if request.api_version >= _LEADER_EPOCH:
-        entry["committed_leader_epoch"] = shown.leader_epoch
-    return entry
+async def _asked(committed: _Committed, topics: list[Body], pace: Pace) -> _Found:
+    if len(topics) > _MANY or sum(len(topic["partition_indexes"]) for topic in topics) > _MANY:
+        committed = dict(committed)
+    found: _Found = {}
+    for topic in topics:
+        name = topic["name"]
+        for number in topic["partition_indexes"]:
+            found.setdefault(name, {})[number] = committed.get(TopicPartition(name, number))
+            await pace.step()
+        await pace.step()
+    return found
 
 
 def _failed(request: Request, topics: list[Body] | None, code: int) -> Body:
@@ -87,9 +129,9 @@ def _failed(request: Request, topics: list[Body] | None, code: int) -> Body:
         "topics": [
             {
                 "name": topic["name"],
-                "partitions": [
-                    _partition(request, number, None, code) for number in topic["partition_indexes"]
-                ],
+                "partitions": Partitions(
+                    request.api_version, dict.fromkeys(topic["partition_indexes"]), code
+                ),
             }
             for topic in topics or ()
         ]
