@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from operator import itemgetter
 
 from cluster.broker.context import Body, Context, Request, told
 from cluster.broker.dynamic.alteration import BROKER, CLIENT_METRICS, TOPIC, Alteration
@@ -18,7 +19,7 @@ async def alter_each(request: Request, alter: Callable[[Body], Awaitable[None]])
     twice share what is said of them.
     """
     resources = request.body["resources"]
-    keys = [_resource(item) for item in resources]
+    keys = list(map(_resource, resources))
     counts = Counter(keys)
     responses: dict[tuple[int, str], Body] = {}
     pace = Pace()
@@ -32,11 +33,10 @@ async def alter_each(request: Request, alter: Callable[[Body], Awaitable[None]])
         except KafkaProtocolError as failed:
             error = failed
         responses[key] = _response(item, error.code if error else NONE, told(error) if error else None)
-    return {"responses": [responses[key] for key in keys]}
+    return {"responses": list(map(responses.__getitem__, keys))}
 
 
-def _resource(item: Body) -> tuple[int, str]:
-    return item["resource_type"], item["resource_name"]
+_resource = itemgetter("resource_type", "resource_name")
 
 
 def _response(item: Body, code: int, message: str | None) -> Body:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cluster.broker.context import Body, Context, Request, told
 from cluster.broker.dynamic.quotas import QuotaOp
 from cluster.errors import NONE, KafkaProtocolError
+from cluster.pace import Pace
 
 API_KEY = 49
 VERSIONS = (0, 1)
@@ -15,6 +16,7 @@ async def handle(context: Context, request: Request) -> Body:
     entity the last is answered, as with Kafka (`ZkAdminManager.alterClientQuotas`).
     """
     entries: dict[frozenset[tuple[str, str | None]], Body] = {}
+    pace = Pace()
     for item in request.body["entries"]:
         entity = {part["entity_type"]: part["entity_name"] for part in item["entity"]}
         ops = [QuotaOp(op["key"], None if op["remove"] else op["value"]) for op in item["ops"]]
@@ -24,6 +26,7 @@ async def handle(context: Context, request: Request) -> Body:
         except KafkaProtocolError as error:
             code, message = error.code, told(error)
         entries[frozenset(entity.items())] = _entry(item, code, message)
+        await pace.step()
     return {"entries": list(entries.values())}
 
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 
-from cluster.broker.context import Body, Context, Request
+from cluster.broker.context import Body, Context, ReplicaLogs, Request
 from cluster.errors import ReplicaNotAvailable, UnknownTopicOrPartition
+from cluster.pace import Pace
 
 API_KEY = 34
 VERSIONS = (0, 2)
@@ -15,10 +16,17 @@ VERSIONS = (0, 2)
 
 async def handle(context: Context, request: Request) -> Body:
     """Begins each move by itself; of a partition that is named twice the last directory counts."""
+    codes, pace = await asyncio.to_thread(_alter, context.logs, request), Pace()
+    for key, code in codes.items():
+        codes[key] = _named(context, key, code)
+        await pace.step()
+    return await asyncio.to_thread(_answer, codes)
+
+
+def _alter(logs: ReplicaLogs, request: Request) -> dict[tuple[str, int], int]:
     asked = _asked(request)
     moves = [(topic, partition, path) for (topic, partition), path in asked.items()]
-    codes = await asyncio.to_thread(context.logs.alter_replica_log_dirs, moves)
-    return _answer({key: _named(context, key, code) for key, code in zip(asked, codes, strict=True)})
+    return dict(zip(asked, logs.alter_replica_log_dirs(moves), strict=True))
 
 
 def _asked(request: Request) -> dict[tuple[str, int], str]:

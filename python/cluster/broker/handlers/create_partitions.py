@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import itemgetter
 
 from cluster.broker.context import Body, Context, Request, mutation_quota
 from cluster.broker.dynamic.mutations import MutationQuota
@@ -20,27 +21,28 @@ _STRICT = 3
 async def handle(context: Context, request: Request) -> Body:
     """Adds partitions to each topic by itself."""
     if not context.controller.active:
-        return failure(request, NotController.code)
+        raise NotController
     asked = request.body["topics"]
-    counts = Counter(item["name"] for item in asked)
-    once = [item for item in asked if counts[item["name"]] == 1]
+    counts = Counter(map(itemgetter("name"), asked))
+    news, pace = [], Pace()
+    for item in asked:
+        if counts[item["name"]] == 1:
+            news.append(_new(item))
+        await pace.step()
     quota = mutation_quota(context, request, _STRICT)
-    results = await _add_each(context, request, once, quota)
+    results = await _add_each(context, request, news, quota)
     double = InvalidRequest("The request has several entries for this topic.")
-    return {
-        "results": [*results, *(_result(name, double) for name, count in counts.items() if count > 1)],
-        "throttle_time_ms": quota.throttle_ms(),
-    }
+    for name, count in counts.items():
+        if count > 1:
+            results.append(_result(name, double))
+        await pace.step()
+    return {"results": results, "throttle_time_ms": quota.throttle_ms()}
 
 
 async def _add_each(
-    context: Context, request: Request, items: list[Body], quota: MutationQuota
+    context: Context, request: Request, news: list[NewPartitions], quota: MutationQuota
 ) -> list[Body]:
-    body = request.body
-    news, pace = [], Pace()
-    for item in items:
-        news.append(_new(item))
-        await pace.step()
+    body, pace = request.body, Pace()
     outcomes: Outcomes = []
     work = context.controller.create_partitions(news, outcomes, body["validate_only"], quota.record)
     late = await outcome_of(work, body["timeout_ms"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from operator import itemgetter
 
 from cluster.broker.context import Body, Context, Request, mutation_quota
 from cluster.broker.dynamic.description import topic_entries
@@ -30,16 +31,14 @@ _STRICT = 6
 async def handle(context: Context, request: Request) -> Body:
     """Creates each topic by itself: one that cannot be does not keep the others from it."""
     if not context.controller.active:
-        return failure(request, NotController.code)
+        raise NotController
     asked = request.body["topics"]
-    counts = Counter(item["name"] for item in asked)
-    results = [
-        _failed(name, InvalidRequest("The request has several entries for this topic."))
-        for name, count in counts.items()
-        if count > 1
-    ]
-    news = []
-    pace = Pace()
+    counts = Counter(map(itemgetter("name"), asked))
+    results, news, pace = [], [], Pace()
+    for name, count in counts.items():
+        await pace.step()
+        if count > 1:
+            results.append(_failed(name, InvalidRequest("The request has several entries for this topic.")))
     for item in asked:
         await pace.step()
         if counts[item["name"]] > 1:
@@ -75,8 +74,7 @@ async def _create(
     error = await outcome_of(work(), timeout)
     if error is None and timeout <= 0 and not only_check:
         error = RequestTimedOut()
-    if error is not None:
-        return [_failed(new.name, error) for new in news]
+    outcomes = made if error is None else [error] * len(news)
 
     # Topics with the same settings share what is said of them: a check of many topics has nothing else that is large.
     @cache
@@ -84,7 +82,7 @@ async def _create(
         return _configs(context, dict(own))
 
     results, pace = [], Pace()
-    for new, topic in zip(news, made, strict=True):
+    for new, topic in zip(news, outcomes, strict=True):
         if isinstance(topic, KafkaProtocolError):
             results.append(_failed(new.name, topic))
         else:

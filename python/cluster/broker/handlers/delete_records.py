@@ -10,7 +10,8 @@ import asyncio
 
 from cluster.broker.context import Body, Context, Request
 from cluster.controller.names import is_internal
-from cluster.errors import InvalidTopicException, NotLeaderOrFollower, UnknownTopicOrPartition
+from cluster.errors import NONE, InvalidTopicException, NotLeaderOrFollower, UnknownTopicOrPartition
+from cluster.pace import Pace
 
 API_KEY = 21
 VERSIONS = (0, 2)
@@ -20,15 +21,22 @@ _NO_OFFSET = -1
 
 async def handle(context: Context, request: Request) -> Body:
     """Deletes in each partition by itself; of one that is named twice the last offset counts."""
-    asked = _asked(request)
-    wanted = [
-        (topic, partition, offset)
-        for (topic, partition), offset in asked.items()
-        if context.has_partition(topic, partition) and not is_internal(topic)
-    ]
-    deleted = await asyncio.to_thread(context.logs.delete_records, wanted)
-    done = {wish[:2]: _named(*result) for wish, result in zip(wanted, deleted, strict=True)}
-    return _answer({key: done.get(key) or _refused(context, *key) for key in asked})
+    asked = await asyncio.to_thread(_asked, request)
+    wanted, refused, pace = [], {}, Pace()
+    for (topic, partition), offset in asked.items():
+        code = _refusal(context, topic, partition)
+        if code:
+            refused[topic, partition] = code, _NO_OFFSET
+        else:
+            wanted.append((topic, partition, offset))
+        await pace.step()
+
+    def delete() -> Body:
+        deleted = context.logs.delete_records(wanted)
+        done = {wish[:2]: _named(*result) for wish, result in zip(wanted, deleted, strict=True)}
+        return _answer({key: done[key] if key in done else refused[key] for key in asked})
+
+    return await asyncio.to_thread(delete)
 
 
 def _asked(request: Request) -> dict[tuple[str, int], int]:
@@ -44,9 +52,10 @@ def _named(code: int, start: int) -> tuple[int, int]:
     return (NotLeaderOrFollower.code if code == UnknownTopicOrPartition.code else code), start
 
 
-def _refused(context: Context, topic: str, partition: int) -> tuple[int, int]:
-    known = context.has_partition(topic, partition)
-    return (InvalidTopicException if known else UnknownTopicOrPartition).code, _NO_OFFSET
+def _refusal(context: Context, topic: str, partition: int) -> int:
+    if not context.has_partition(topic, partition):
+        return UnknownTopicOrPartition.code
+    return InvalidTopicException.code if is_internal(topic) else NONE
 
 
 def _answer(results: dict[tuple[str, int], tuple[int, int]]) -> Body:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+from operator import itemgetter
+
 from cluster.broker.context import Body, Context, Request, mutation_quota
 from cluster.broker.dynamic.mutations import MutationQuota
 from cluster.controller import Outcomes, outcome_of
@@ -29,10 +32,9 @@ _STRICT = 5
 async def handle(context: Context, request: Request) -> Body:
     """Deletes each topic by itself."""
     if not context.controller.active:
-        return failure(request, NotController.code)
+        raise NotController
     if not context.config.flag("delete.topic.enable"):
-        new = request.api_version >= _DISABLED_CODE
-        return failure(request, TopicDeletionDisabled.code if new else InvalidRequest.code)
+        raise TopicDeletionDisabled if request.api_version >= _DISABLED_CODE else InvalidRequest
     quota = mutation_quota(context, request, _STRICT)
     return {
         "responses": await _delete_each(context, request, quota),
@@ -42,18 +44,20 @@ async def handle(context: Context, request: Request) -> Body:
 
 def _asked(request: Request) -> list[tuple[str | None, TopicId]]:
     if request.api_version < _STRUCTS:
-        return [(name, NO_TOPIC_ID) for name in dict.fromkeys(request.body["topic_names"])]
-    return list(dict.fromkeys((item["name"], TopicId(item["topic_id"])) for item in request.body["topics"]))
+        return list(zip(dict.fromkeys(request.body["topic_names"]), repeat(NO_TOPIC_ID)))
+    return list(dict.fromkeys(map(itemgetter("name", "topic_id"), request.body["topics"])))
 
 
 async def _delete_each(context: Context, request: Request, quota: MutationQuota) -> list[Body]:
     """Those that are not done when the time is up are deleted all the same, as in Kafka."""
     timeout = request.body["timeout_ms"]
-    found, pace = [], Pace()
+    found, names, pace = [], [], Pace()
     for item in _asked(request):
-        found.append(_find(context, *item))
+        name, topic_id, refused = _find(context, *item)
+        found.append((name, topic_id, refused))
+        if refused is None and name is not None:
+            names.append(name)
         await pace.step()
-    names = [name for name, _, refused in found if refused is None and name is not None]
     outcomes: Outcomes = []
     late = await outcome_of(context.controller.delete_topics(names, outcomes, quota.record), timeout)
     known = iter(outcomes[:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cluster.broker.context import Body, Context, Request, told
 from cluster.broker.dynamic import quotas
 from cluster.errors import NONE, KafkaProtocolError
+from cluster.pace import Pace
 
 API_KEY = 48
 VERSIONS = (0, 1)
@@ -16,13 +17,15 @@ async def handle(context: Context, request: Request) -> Body:
         wanted = _filter(request.body["components"])
     except KafkaProtocolError as error:
         return failure(request, error.code) | {"error_message": told(error)}
-    entries = [
-        _entry(entity, values)
-        for path, config in context.dynamic.quotas.items()
-        if (entity := quotas.entity_of(path)) is not None
-        and (values := quotas.values_of(path, config))
-        and quotas.matches(wanted, request.body["strict"], entity)
-    ]
+    entries, pace = [], Pace()
+    for path, config in list(context.dynamic.quotas.items()):
+        if (
+            (entity := quotas.entity_of(path)) is not None
+            and (values := quotas.values_of(path, config))
+            and quotas.matches(wanted, request.body["strict"], entity)
+        ):
+            entries.append(_entry(entity, values))
+        await pace.step()
     return {"error_code": NONE, "error_message": "", "entries": entries}
 
 

@@ -18,6 +18,7 @@ from cluster.broker.dynamic.description import (
 from cluster.broker.handlers._own_id import require_own_id
 from cluster.controller.names import validate_topic_name
 from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, UnknownTopicOrPartition, for_code
+from cluster.pace import Pace
 
 API_KEY = 32
 VERSIONS = (0, 4)
@@ -30,10 +31,11 @@ async def handle(context: Context, request: Request) -> Body:
     """Describes each resource by itself; a kind of resource that there is not fails the whole request. Where there is
     nothing to say of an error its message is empty, not absent, as Kafka's is. Others are served between two resources.
     """
-    resources = request.body["resources"]
+    resources, pace = request.body["resources"], Pace()
     for item in resources:
         if item["resource_type"] not in _NAMES:
             raise InvalidRequest(f"Unexpected resource type {item['resource_type']}")
+        await pace.step()
     descriptions = _Descriptions(context, request)
     results = []
     for item in resources:

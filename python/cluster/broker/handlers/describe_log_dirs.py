@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 
-from cluster.broker.context import Body, Context, Request
+from cluster.broker.context import Body, Context, ReplicaLogs, Request
 from cluster.errors import NONE, KafkaStorageError
 
 API_KEY = 35
@@ -20,13 +20,15 @@ _NO_SPACE = (-1, -1)
 
 async def handle(context: Context, request: Request) -> Body:
     """Describes every directory, with the partitions that were asked for; null asks for all."""
-    topics = request.body["topics"]
+    return await asyncio.to_thread(_describe, context.logs, request.body["topics"])
+
+
+def _describe(logs: ReplicaLogs, topics: list[Body] | None) -> Body:
     wanted = None
     if topics is not None:
         wanted = {(topic["topic"], partition) for topic in topics for partition in topic["partitions"]}
-    described = await asyncio.to_thread(context.logs.describe_log_dirs)
     results = []
-    for path, space, replicas in described:
+    for path, space, replicas in logs.describe_log_dirs():
         found: dict[str, list[Body]] = {}
         for topic, partition, size, lag, is_future in replicas:
             if wanted is None or (topic, partition) in wanted:

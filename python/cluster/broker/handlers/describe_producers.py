@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import cache, partial
 
 from cluster.broker.context import Body, Context, ReplicaLogs, Request
@@ -17,6 +18,7 @@ from cluster.errors import (
     NotLeaderOrFollower,
     UnknownTopicOrPartition,
 )
+from cluster.pace import Pace
 
 API_KEY = 61
 VERSIONS = (0, 0)
@@ -34,16 +36,19 @@ _FIELDS = (
 async def handle(context: Context, request: Request) -> Body:
     """Describes each partition by itself, and once, as often as it is named."""
     topics = request.body["topics"]
-    asked = {(topic["name"], partition) for topic in topics for partition in topic["partition_indexes"]}
+    known, refused, pace = set(), {}, Pace()
     # The metadata are the event loop's; the logs may block.
-    known = {partition for partition in asked if context.has_partition(*partition)}
-    refused = {name: _refusal(context, name) for name in {topic["name"] for topic in topics}}
-    answer = await asyncio.to_thread(_describe, context.logs, topics, known)
-    for topic in answer["topics"]:
-        error = refused[topic["name"]]
+    for topic in topics:
+        name = topic["name"]
+        error = _refusal(context, name)
         if error is not None:
-            _refuse(topic["partitions"], error)
-    return answer
+            refused[name] = error
+        for partition in topic["partition_indexes"]:
+            if context.has_partition(name, partition):
+                known.add((name, partition))
+            await pace.step()
+        await pace.step()
+    return await asyncio.to_thread(_describe, context.logs, topics, known, refused)
 
 
 def _refusal(context: Context, name: str) -> KafkaProtocolError | None:
@@ -57,17 +62,19 @@ def _refusal(context: Context, name: str) -> KafkaProtocolError | None:
     return UnknownTopicOrPartition()
 
 
-def _refuse(partitions: list[Body], error: KafkaProtocolError) -> None:
-    """Kafka has words for a topic that there is not, and none for a partition."""
-    for entry in partitions:
-        entry["error_code"], entry["error_message"] = error.code, str(error)
-
-
-def _describe(logs: ReplicaLogs, topics: list[Body], known: set[tuple[str, int]]) -> Body:
+def _describe(
+    logs: ReplicaLogs,
+    topics: list[Body],
+    known: set[tuple[str, int]],
+    refused: Mapping[str, KafkaProtocolError],
+) -> Body:
     repetitions = Repetitions()
     describe = cache(partial(_partition, logs))
 
     def entry(topic: str, partition: int) -> Body:
+        if topic in refused:
+            # Kafka has words for a topic that there is not, and none for a partition.
+            return _entry(partition, refused[topic].code) | {"error_message": str(refused[topic])}
         if (topic, partition) not in known:
             return _entry(partition, UnknownTopicOrPartition.code)
         try:

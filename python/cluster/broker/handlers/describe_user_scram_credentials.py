@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from operator import itemgetter
 
 from cluster.broker.context import Body, Context, Request
 from cluster.broker.dynamic.quotas import USER, entity_of
 from cluster.errors import NONE, DuplicateResource, KafkaProtocolError, ResourceNotFound
+from cluster.pace import Pace
 
 API_KEY = 50
 VERSIONS = (0, 0)
@@ -21,17 +23,18 @@ _ITERATIONS = re.compile(r"(?:^|,)iterations=([0-9]+)")
 
 async def handle(context: Context, request: Request) -> Body:
     """Answers at once: for all users who have credentials, or for those named."""
-    known = {
-        entity[USER] or "": infos
-        for path, config in context.dynamic.quotas.items()
-        if (entity := entity_of(path)) is not None
-        and list(entity) == [USER]
-        and entity[USER] is not None
-        and (infos := _infos(config))
-    }
-    asked = [item["name"] for item in request.body["users"] or ()]
-    counts = Counter(asked)
-    results = [_result(name, counts[name], known) for name in counts] if asked else _all(known)
+    known, pace = {}, Pace()
+    for path, config in list(context.dynamic.quotas.items()):
+        entity = entity_of(path)
+        name = entity[USER] if entity is not None and list(entity) == [USER] else None
+        if name is not None and (infos := _infos(config)):
+            known[name] = infos
+        await pace.step()
+    counts = Counter(map(itemgetter("name"), request.body["users"] or ())) or dict.fromkeys(sorted(known), 1)
+    results = []
+    for user, times in counts.items():
+        results.append(_result(user, times, known))
+        await pace.step()
     return {"error_code": NONE, "error_message": None, "results": results}
 
 
@@ -41,10 +44,6 @@ def _infos(config: Mapping[str, str]) -> list[Body]:
         for name, number in _MECHANISMS.items()
         if (found := _ITERATIONS.search(config.get(name, "")))
     ]
-
-
-def _all(known: Mapping[str, list[Body]]) -> list[Body]:
-    return [_result(name, 1, known) for name in sorted(known)]
 
 
 def _result(name: str, times: int, known: Mapping[str, list[Body]]) -> Body:

@@ -35,7 +35,7 @@ async def handle(context: Context, request: Request) -> Body:
     for key in dict.fromkeys(keys):
         found[key] = {"key": key, **await _find(context, request, key, body["key_type"])}
         await pace.step()
-    return {"coordinators": [found[key] for key in keys]}
+    return {"coordinators": list(map(found.__getitem__, keys))}
 
 
 async def _find(context: Context, request: Request, key: str, kind: int) -> Body:

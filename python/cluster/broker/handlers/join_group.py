@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from cluster.broker.context import Body, Context, Request
 from cluster.groups import Join, JoinResult
 
@@ -30,7 +32,7 @@ async def handle(context: Context, request: Request) -> Body:
             rebalance_timeout_ms=body["rebalance_timeout_ms"] if version >= 1 else session,
             session_timeout_ms=session,
             protocol_type=body["protocol_type"],
-            protocols=tuple((item["name"], item["metadata"]) for item in body["protocols"]),
+            protocols=tuple(map(itemgetter("name", "metadata"), body["protocols"])),
             known_id_required=version >= _KNOWN_ID_REQUIRED,
             skips_assignment=version >= _SKIPS_ASSIGNMENT,
         )

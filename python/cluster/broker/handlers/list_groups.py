@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cluster.broker.context import Body, Context, Request
 from cluster.errors import NONE, CoordinatorLoadInProgress
+from cluster.pace import Pace
 
 API_KEY = 16
 VERSIONS = (0, 5)
@@ -15,18 +16,18 @@ async def handle(context: Context, request: Request) -> Body:
     """Answers at once; while groups are being read, with those that have been."""
     body = request.body
     groups = context.groups.machine.list_groups(body["states_filter"], body["types_filter"])
-    return {
-        "error_code": CoordinatorLoadInProgress.code if context.groups.loading else NONE,
-        "groups": [
-            {
-                "group_id": group.group,
-                "protocol_type": group.protocol_type,
-                "group_state": group.state,
-                "group_type": _TYPE,
-            }
-            for group in groups
-        ],
-    }
+    code = CoordinatorLoadInProgress.code if context.groups.loading else NONE
+    entries, pace = [], Pace()
+    for group in groups:
+        entry = {
+            "group_id": group.group,
+            "protocol_type": group.protocol_type,
+            "group_state": group.state,
+            "group_type": _TYPE,
+        }
+        entries.append(entry)
+        await pace.step()
+    return {"error_code": code, "groups": entries}
 
 
 def failure(request: Request, code: int) -> Body:

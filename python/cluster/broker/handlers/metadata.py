@@ -51,20 +51,27 @@ async def handle(context: Context, request: Request) -> Body:
             topics.append(_topic(context, request, topic))
             await pace.step()
     else:
-        _check_names(asked, version)
-        ids = dict.fromkeys(item["topic_id"] for item in asked if item["topic_id"] != NO_TOPIC_ID)
-        if ids:
-            # As in Kafka, who asks for one topic by its id gets none by name.
-            topics = [_by_id(context, request, topic_id) for topic_id in ids]
-        else:
-            topics = await _by_names(context, request, list(dict.fromkeys(item["name"] for item in asked)))
+        names, ids = await _named(asked, version)
+        # As in Kafka, who asks for one topic by its id gets none by name.
+        topics = await (_by_ids(context, request, ids) if ids else _by_names(context, request, names))
     return _frame(context, request, topics)
 
 
-def _check_names(asked: list[Body], version: int) -> None:
-    by_name = all(item["name"] is not None and item["topic_id"] == NO_TOPIC_ID for item in asked)
-    if version < _BY_ID and not by_name:
-        raise InvalidRequest(f"version {version} finds topics by their names only")
+async def _named(asked: list[Body], version: int) -> tuple[list[str | None], list[TopicId]]:
+    """The names, and the ids, each once."""
+    names: dict[str | None, None] = {}
+    ids: dict[TopicId, None] = {}
+    pace = Pace()
+    for item in asked:
+        name, topic_id = item["name"], item["topic_id"]
+        if version < _BY_ID and (name is None or topic_id != NO_TOPIC_ID):
+            raise InvalidRequest(f"version {version} finds topics by their names only")
+        if topic_id == NO_TOPIC_ID:
+            names[name] = None
+        else:
+            ids[topic_id] = None
+        await pace.step()
+    return list(names), list(ids)
 
 
 def _frame(context: Context, request: Request, topics: list[Body]) -> Body:
@@ -93,6 +100,14 @@ def _by_id(context: Context, request: Request, topic_id: TopicId) -> Body:
     if topic is None:
         return _unknown(None, UnknownTopicId.code, topic_id)
     return _topic(context, request, topic)
+
+
+async def _by_ids(context: Context, request: Request, ids: list[TopicId]) -> list[Body]:
+    topics, pace = [], Pace()
+    for topic_id in ids:
+        topics.append(_by_id(context, request, topic_id))
+        await pace.step()
+    return topics
 
 
 async def _by_names(context: Context, request: Request, names: list[str | None]) -> list[Body]:

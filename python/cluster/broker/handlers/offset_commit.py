@@ -5,12 +5,13 @@ __consumer_offsets.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from cluster.broker.context import Body, Context, Request
-from cluster.errors import NONE, UnknownTopicOrPartition
+from cluster.errors import NONE, UnknownTopicOrPartition, for_code
 from cluster.groups import Commit, CommittedOffset
 from cluster.model import TopicPartition
-from cluster.pace import Pace
+from cluster.pace import Pace, thought
 
 API_KEY = 8
 VERSIONS = (0, 9)
@@ -26,7 +27,7 @@ async def handle(context: Context, request: Request) -> Body:
     body = request.body
     error = context.groups.status(body["group_id"], empty_allowed=True)
     if error:
-        return failure(request, error)
+        raise for_code(error)
     offsets: dict[TopicPartition, CommittedOffset] = {}
     errors: dict[TopicPartition, int] = {}
     now = context.groups.now()
@@ -48,8 +49,10 @@ async def handle(context: Context, request: Request) -> Body:
                 offsets=offsets,
             )
         )
-        errors |= {item: result.errors.get(item, result.error) for item in offsets}
-    return _answer(request, errors, NONE)
+        for item in offsets:
+            errors[item] = result.errors.get(item, result.error)
+            await pace.step()
+    return await thought(len(errors), partial(_answer, request, errors, NONE))
 
 
 def _partitions(request: Request) -> Iterator[tuple[TopicPartition, Body]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from cluster.broker.context import Body, Context, Request
 from cluster.errors import CoordinatorLoadInProgress, InconsistentGroupProtocol, RebalanceInProgress
 from cluster.groups import Sync, SyncResult
@@ -33,7 +35,7 @@ async def handle(context: Context, request: Request) -> Body:
             instance=body["group_instance_id"],
             protocol_type=body["protocol_type"],
             protocol=body["protocol_name"],
-            assignments={item["member_id"]: item["assignment"] for item in body["assignments"]},
+            assignments=dict(map(itemgetter("member_id", "assignment"), body["assignments"])),
         )
     )
     return _answer(result)
