@@ -39,6 +39,9 @@ TOPICS = {
 }
 COUNTS = {"topics": [{"name": name, "count": 2} for name in NAMES], "timeout_ms": 60_000}
 CONFIGS = [{"name": "retention.ms", "config_operation": 0, "value": "1"}]
+LADEN = [
+    {"resource_type": 2, "resource_name": "t", "configs": [{"name": name, "value": ""} for name in NAMES]}
+]
 PLAIN = [{"resource_type": 2, "resource_name": name, "configs": []} for name in NAMES]
 RESOURCES = [{"resource_type": 2, "resource_name": name, "configs": CONFIGS} for name in NAMES]
 COMMITS = [{"partition_index": number, "committed_offset": 0} for number in NUMBERS]
@@ -75,6 +78,8 @@ REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
     ("DescribeUserScramCredentials", 0, {"users": [{"name": name} for name in NAMES]}),
     ("DescribeConfigs", 1, {"resources": [{"resource_type": 2, "resource_name": name} for name in NAMES]}),
     ("AlterConfigs", 1, {"resources": PLAIN, "validate_only": True}),
+    ("AlterConfigs", 1, {"resources": LADEN, "validate_only": True}),
+    ("IncrementalAlterConfigs", 1, {"resources": LADEN, "validate_only": True}),
 ]
 
 
@@ -142,7 +147,7 @@ def test_others_have_a_turn_before_all_items_are_passed(
             monkeypatch.setattr(pace, "_TURN_SECONDS", 0.0)
             monkeypatch.setitem(bridge_module.HANDLERS, watched.API_KEY, watched)
             answer = await wire.ask(name, version, **body)
-            assert MANY in lengths(answer)
+            assert MANY in lengths(answer) or body.get("resources") is LADEN
 
     asyncio.run(run())
     assert watched.longest.total() < MANY, watched.longest.most_common(3)

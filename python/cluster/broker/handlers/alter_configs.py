@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from cluster.broker.context import Body, Context, Request
-from cluster.broker.dynamic.alteration import Change, Op, check_changes, replacement
+from cluster.broker.dynamic.alteration import Alteration, Change, Op, check_changes, replacement
 from cluster.broker.handlers._alter import alter_each, alter_stored, failure
+from cluster.pace import thought
 
 __all__ = ["API_KEY", "VERSIONS", "failure", "handle"]
 
@@ -16,8 +19,13 @@ async def handle(context: Context, request: Request) -> Body:
     """Answers when the settings are in force here."""
 
     async def alter(item: Body) -> None:
-        changes = [Change(config["name"], Op.SET, config["value"]) for config in item["configs"]]
-        check_changes(changes)
-        await alter_stored(context, request, item, replacement(changes))
+        alteration = await thought(len(item["configs"]), partial(_replacement, item))
+        await alter_stored(context, request, item, alteration)
 
     return await alter_each(request, alter)
+
+
+def _replacement(item: Body) -> Alteration:
+    changes = [Change(config["name"], Op.SET, config["value"]) for config in item["configs"]]
+    check_changes(changes)
+    return replacement(changes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from cluster.broker.context import Body, Context, Request
 from cluster.broker.dynamic import loggers
 from cluster.broker.dynamic.alteration import BROKER_LOGGER, TOPIC, Change, check_changes, increments
@@ -9,6 +11,7 @@ from cluster.broker.dynamic.broker_rules import described_settings
 from cluster.broker.handlers._alter import alter_each, alter_stored, failure
 from cluster.broker.handlers._own_id import require_own_id
 from cluster.broker.settings import topic_settings
+from cluster.pace import thought
 
 __all__ = ["API_KEY", "VERSIONS", "failure", "handle"]
 
@@ -20,10 +23,7 @@ async def handle(context: Context, request: Request) -> Body:
     """Answers when the settings are in force here."""
 
     async def alter(item: Body) -> None:
-        changes = [
-            Change(config["name"], config["config_operation"], config["value"]) for config in item["configs"]
-        ]
-        check_changes(changes)
+        changes = await thought(len(item["configs"]), partial(_changes, item))
         if item["resource_type"] == BROKER_LOGGER:
             require_own_id(context, item["resource_name"])
             loggers.alter(changes, request.body["validate_only"])
@@ -32,3 +32,11 @@ async def handle(context: Context, request: Request) -> Body:
         await alter_stored(context, request, item, increments(changes, table))
 
     return await alter_each(request, alter)
+
+
+def _changes(item: Body) -> list[Change]:
+    changes = [
+        Change(config["name"], config["config_operation"], config["value"]) for config in item["configs"]
+    ]
+    check_changes(changes)
+    return changes
