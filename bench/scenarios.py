@@ -190,37 +190,47 @@ def perf_scenario(run: Run) -> None:
                 )
 
 
+# 1 KiB records in 16 KiB batches over eight connections.
+PACED = {"record": 1024, "batch": 16384, "partitions": 8, "connections": 8}
+
+
+def latency_curves(run: Run, name: str, along: str, linear: bool) -> dict[str, Curve]:
+    return {
+        f"{quantile}_us": run.board.curve(
+            Curve(name, f"produce latency {shown}", along, "µs", more_is_better=False, linear=linear)
+        )
+        for quantile, shown in QUANTILES.items()
+    }
+
+
 def load_scenario(run: Run) -> None:
     """Latency against load: 1 KiB records in 16 KiB batches over eight connections, at shares of each one's own peak.
 
     The peak is what the same connections reach with five requests in flight on each, measured just before.
     """
-    shape = {"record": 1024, "batch": 16384, "partitions": 8, "connections": 8}
     peak = run.board.figure(Figure("peak to which the load is relative", "requests/s"))
-    wanted = {
-        f"{quantile}_us": run.board.curve(
-            Curve(
-                "load",
-                f"produce latency {name}",
-                "% of its own peak",
-                "µs",
-                more_is_better=False,
-                linear=True,
-            )
-        )
-        for quantile, name in QUANTILES.items()
-    }
+    wanted = latency_curves(run, "load", "% of its own peak", linear=True)
     for number in run.rounds("latency against load", run.board.sweep_rounds):
         for server in run.servers:
             got = run.measure(
-                server, number, {"requests_per_s": peak}, produce, "peak", **shape, in_flight=5, threads=1
+                server, number, {"requests_per_s": peak}, produce, "peak", **PACED, in_flight=5, threads=1
             )
             if got is None:
                 continue
             for share in run.steps(10, 20, 30, 40, 50, 60, 70, 80, 90):
                 at = {name: curve.at(share) for name, curve in wanted.items()}
                 rate = got["requests_per_s"] * share / 100
-                run.measure(server, number, at, paced, "paced", **shape, rate=rate)
+                run.measure(server, number, at, paced, "paced", **PACED, rate=rate)
+
+
+def rate_scenario(run: Run) -> None:
+    """Latency at the same load for all: 1 KiB records in 16 KiB batches over eight connections."""
+    wanted = latency_curves(run, "rate", "requests/s", linear=False)
+    for number in run.rounds("latency at the same load", run.board.sweep_rounds):
+        for rate in run.steps(1000, 2000, 4000, 8000, 16000):
+            for server in run.servers:
+                at = {name: curve.at(rate) for name, curve in wanted.items()}
+                run.measure(server, number, at, paced, "paced", **PACED, rate=rate)
 
 
 def grow(
@@ -290,6 +300,7 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     "fetch": fetch_scenario,
     "perf": perf_scenario,
     "load": load_scenario,
+    "rate": rate_scenario,
     "batch": batch_scenario,
     "partitions": partitions_scenario,
     # The last, as a server may keep the memory of five thousand connections.
