@@ -7,11 +7,12 @@ Kafka and not described.
 `queued.max.request.bytes` is what all requests' frames may have; what they are decoded to shares as much again, or 16
 MiB if that is more, three quarters of it for the handlers in Python: one request that needs more closes its connection.
 A quarter as much again is for what groups' members bring, who may be gone, and for groups without committed offsets.
-Four defaults are not acted on. While `num.network.threads` is not set, there is one a core. While
+Five defaults are not acted on. While `num.network.threads` is not set, there is one a core. While
 `num.recovery.threads.per.data.dir` is not set, logs are loaded by two threads a core, at most 8, because one thread
 leaves the disk idle. While `queued.max.request.bytes` is not set, large requests share 256 MiB (or twice
 `socket.request.max.bytes`), because slow clients could have all of the memory else. While
-`socket.receive.buffer.bytes` is not set, the operating system tunes it.
+`socket.receive.buffer.bytes` is not set, the operating system tunes it, and `socket.send.buffer.bytes` is 320 KiB, with
+which consumers read half as much again.
 """
 
 TABLE = """

@@ -27,8 +27,7 @@ pub(crate) struct ServerConfig {
     pub(crate) request_bytes_max: usize,
     /// `socket.listen.backlog.size`
     pub(crate) listen_backlog: i32,
-    /// `socket.send.buffer.bytes`; `None`, -1, is the operating system's tuning. Kafka's 100 KiB keep what a consumer is sent in
-    /// the processor's cache until it reads it.
+    /// `socket.send.buffer.bytes`; `None`, -1, is the operating system's tuning.
     pub(crate) send_buffer_bytes: Option<usize>,
     /// `socket.receive.buffer.bytes`; unless it is set, the operating system tunes the buffer by itself.
     pub(crate) receive_buffer_bytes: Option<usize>,
@@ -125,6 +124,11 @@ impl ConnectionLimits {
 /// Only few servers ever have so much on its way.
 const REQUEST_MEMORY: usize = 256 << 20;
 
+/// A socket's buffer unless it is set: what a consumer is sent is still in the processor's cache when it reads it, which it is not
+/// if the operating system tunes the buffer, and the sender is woken a third as often as with Kafka's 100 KiB
+/// (bench/results/fetch-profile.md).
+const SEND_BUFFER: i32 = 320 << 10;
+
 const CONNECTIONS_MAX: &str = "max.connections";
 const CREATION_RATE: &str = "max.connection.creation.rate";
 const LISTENER_PREFIX: &str = "listener.name.";
@@ -200,7 +204,7 @@ impl ServerConfig {
         Ok(Self {
             request_bytes_max: of.request_bytes_max()?,
             listen_backlog: of.number("socket.listen.backlog.size", 50, 1, i32::MAX)?,
-            send_buffer_bytes: of.buffer("socket.send.buffer.bytes", 102_400)?,
+            send_buffer_bytes: of.buffer("socket.send.buffer.bytes", SEND_BUFFER)?,
             receive_buffer_bytes: of.buffer("socket.receive.buffer.bytes", -1)?,
             connection_idle_max: of.duration("connections.max.idle.ms", Some(600_000), -1)?,
             busy_poll: Duration::from_micros(of.number("socket.busy.poll.us", 100, 0, 10_000)?),

@@ -1,5 +1,5 @@
 //! The threads that look after the logs: flush intervals, retention, delayed removal of files, checkpoints, compaction, moves
-//! between directories.
+//! between directories. And after memory that requests had: it is given back to the operating system.
 //!
 //! One thread per server, asleep between its rounds, and the storage crate's cleaner and that of [`Moves`] beside it. An I/O error becomes a log line; a panic becomes one too and the next
 //! round is tried. A crash in the middle of a round leaves what the storage crate's recovery expects.
@@ -184,10 +184,25 @@ fn run(shared: &Shared, stop: &Stop) {
             return;
         }
         drop(stopped);
-        let round = AssertUnwindSafe(|| shared.logs.maintain(now_ms(), &shared.lines));
+        let round = AssertUnwindSafe(|| {
+            shared.logs.maintain(now_ms(), &shared.lines);
+            if shared.memory.has_ebbed() {
+                give_back();
+            }
+        });
         if catch_unwind(round).is_err() {
             shared.lines.error("housekeeping panicked, which is a defect of the server; the next round will be tried");
         }
         stopped = stop.stopped.lock();
+    }
+}
+
+/// Has glibc's allocator give back what was freed: by itself it keeps what lies below anything that is still in use, for each
+/// thread that ever allocated, which is a multiple of the most there was. Others have to do so by themselves.
+fn give_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: the function takes the allocator's own locks and touches nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }

@@ -35,6 +35,8 @@ const TIME: Duration = Duration::from_secs(10);
 const RATE: u64 = 1 << 20;
 /// What all responses may have that found no memory left.
 const BEYOND: usize = 16 << 20;
+/// What is worth giving back to the operating system when it is not had any more.
+const EBB: usize = 32 << 20;
 
 /// The memory of all connections' frames.
 pub(crate) struct RequestMemory {
@@ -49,6 +51,8 @@ pub(crate) struct RequestMemory {
     waiting: AtomicUsize,
     /// Connections that read.
     readers: AtomicUsize,
+    /// The most there was at a time, of late.
+    most: AtomicUsize,
 }
 
 /// What one request has of it; given back when it is dropped.
@@ -178,12 +182,14 @@ impl RequestMemory {
             lane: Arc::default(),
             waiting: AtomicUsize::new(0),
             readers: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
         }
     }
 
     /// A connection comes that reads frames.
     pub(crate) fn enter(&self) {
         self.readers.fetch_add(1, Ordering::Relaxed);
+        self.risen();
     }
 
     /// It is gone.
@@ -198,6 +204,7 @@ impl RequestMemory {
         if missing == 0 || charge.lane.is_some() {
             return false;
         }
+        self.risen();
         let is_large = frame > LARGE;
         let large = is_large.then(|| try_hold(&self.large, missing));
         if !matches!(large, Some(None))
@@ -268,6 +275,26 @@ impl RequestMemory {
                 None => Cover::Nothing,
             },
         }
+    }
+
+    /// Whether so much less is had than was at some time since this was last true that the allocator should give it back.
+    pub(crate) fn has_ebbed(&self) -> bool {
+        let now = self.had();
+        let ebbs = self.most.load(Ordering::Relaxed).saturating_sub(now) >= EBB;
+        if ebbs {
+            self.most.store(now, Ordering::Relaxed);
+        }
+        ebbs
+    }
+
+    fn risen(&self) {
+        self.most.fetch_max(self.had(), Ordering::Relaxed);
+    }
+
+    /// What all may have: what is counted, and what every connection has without asking.
+    fn had(&self) -> usize {
+        let counted = self.whole - self.shared.available_permits();
+        counted + self.readers.load(Ordering::Relaxed) * FREE
     }
 
     /// Whether somebody waits.
@@ -376,6 +403,27 @@ mod tests {
         held.clear();
         assert_eq!(memory.used(), 0);
         assert_eq!(memory.large.available_permits(), 12 * MIB);
+    }
+
+    // If this failed, what a crowd had of memory would stay with the process, or it would be given back again and again.
+    #[test]
+    fn what_a_crowd_had_is_given_back_once() {
+        let memory = RequestMemory::new(Some(96 << 20), 100);
+        let crowd = EBB / FREE;
+        (0..=crowd).for_each(|_| memory.enter());
+        assert!(!memory.has_ebbed());
+        (0..crowd).for_each(|_| memory.leave());
+        assert!(memory.has_ebbed());
+        assert!(!memory.has_ebbed());
+        let mut charges: Vec<Charge> = (0..2).map(|_| Charge::default()).collect();
+        for charge in &mut charges {
+            assert!(poll(std::pin::pin!(memory.grow(charge, FREE + EBB, 100))).is_some());
+        }
+        let more = &mut Charge::default();
+        assert!(poll(std::pin::pin!(memory.grow(more, FREE + 100, 100))).is_some());
+        charges.clear();
+        assert!(memory.has_ebbed());
+        assert!(!memory.has_ebbed());
     }
 
     // If this failed, answers would be counted twice or not at all, or there would be any number of them that are not.
