@@ -10,10 +10,12 @@ and what was in force stays so. Source: kafka.server.ZkConfigManager, ZkAdminMan
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from cluster.broker.config import BrokerConfig
@@ -29,6 +31,9 @@ from cluster.errors import InvalidConfig, InvalidRequest, RequestTimedOut
 from cluster.model import BrokerId
 
 log = logging.getLogger(__name__)
+
+# A name server that does not answer keeps nobody waiting but those who name hosts.
+_resolvers = ThreadPoolExecutor(4, "logcore-names")
 
 _READS_AT_ONCE = 256
 """How many znodes are read at the same time at the start, as the controller does it."""
@@ -357,8 +362,10 @@ def _host_of(entity: str) -> list[str]:
 
 async def _address(host: str) -> str | None:
     """The first address of a host; None when it has none."""
+    loop = asyncio.get_running_loop()
+    look_up = functools.partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        found = await loop.run_in_executor(_resolvers, look_up)
     except (OSError, UnicodeError):
         return None
     return str(found[0][4][0])

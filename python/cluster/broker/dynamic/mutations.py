@@ -41,7 +41,8 @@ class MutationQuotas:
         self.clock = clock
         self._window_seconds = window_seconds
         self._bounds: dict[tuple[str | None, str | None], float] = {}
-        self._buckets: dict[tuple[str, str], _Bucket] = {}
+        # By the hash of whose they are, which nobody can foresee: a client's id has whatever length it likes.
+        self._buckets: dict[int, _Bucket] = {}
 
     def replace(self, quotas: Iterable[ClientQuota]) -> None:
         """Takes other bounds; what clients have used stays used."""
@@ -64,8 +65,9 @@ class MutationQuotas:
                 return self._bounds[None, client], ("", client_id)
         return None
 
-    def bucket(self, key: tuple[str, str], per_second: float, now: float) -> _Bucket:
+    def bucket(self, whose: tuple[str, str], per_second: float, now: float) -> _Bucket:
         """What is left for a client now; negative when it took more than it had."""
+        key = hash(whose)
         burst = per_second * self._window_seconds
         bucket = self._buckets.get(key)
         if bucket is None:

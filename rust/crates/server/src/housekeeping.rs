@@ -1,5 +1,6 @@
 //! The threads that look after the logs: flush intervals, retention, delayed removal of files, checkpoints, compaction, moves
-//! between directories. And after memory that requests had: it is given back to the operating system.
+//! between directories. And after memory: what requests had is given back to the operating system, clients that used
+//! nothing of late have no account any more.
 //!
 //! One thread per server, asleep between its rounds, and the storage crate's cleaner and that of [`Moves`] beside it. An I/O error becomes a log line; a panic becomes one too and the next
 //! round is tried. A crash in the middle of a round leaves what the storage crate's recovery expects.
@@ -186,6 +187,7 @@ fn run(shared: &Shared, stop: &Stop) {
         drop(stopped);
         let round = AssertUnwindSafe(|| {
             shared.logs.maintain(now_ms(), &shared.lines);
+            shared.quotas.forget();
             if shared.memory.has_ebbed() {
                 give_back();
             }

@@ -6,7 +6,9 @@
 //! everybody begins anew, and Python sets the quotas again. Source: `ClientQuotaManager`, `ClientRequestQuotaManager`,
 //! `DefaultQuotaCallback`, `QuotaUtils`, `Rate`, `SampledStat`.
 
+use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,7 +20,8 @@ use crate::error::{Result, ServerError};
 pub(crate) const ANONYMOUS: &str = "ANONYMOUS";
 /// The part of an entity that stands for everybody who has no quota of his own.
 const DEFAULT: &str = "";
-/// How many rates of one quota are remembered; should more clients than that come within a window, the newcomers share one.
+/// How many rates of one quota are remembered; should more clients than that come within a window, the newcomers share one
+/// until some are forgotten.
 const RATES_MAX: usize = 65_536;
 /// A share of a thread's time, in percent, for each nanosecond in a second.
 const PERCENT_PER_NANO: f64 = 100.0 / 1e9;
@@ -213,26 +216,31 @@ impl Bounds {
     }
 }
 
-/// What clients have used.
+/// What clients have used, by a hash of who they are that nobody can foresee: a client's id has whatever length it likes.
 #[derive(Debug, Default)]
 struct Rates {
-    by_client: HashMap<(String, String), Rate>,
-    /// Looked through for forgotten ones when there are so many.
-    sweep_at: usize,
+    by_client: HashMap<u128, Rate>,
+    hasher: RandomState,
+    /// Of those for whom there is no room.
+    shared: Rate,
 }
 
 impl Rates {
-    fn of(&mut self, window: Window, bound: Bound<'_>, now_ms: u64) -> &mut Rate {
-        let mut key = (bound.user.to_owned(), bound.client_id.to_owned());
-        if !self.by_client.contains_key(&key) && self.by_client.len() >= self.sweep_at {
-            self.by_client
-                .retain(|_, rate| !rate.is_forgotten(window, now_ms));
-            self.sweep_at = (2 * self.by_client.len()).clamp(1024, RATES_MAX);
-            if self.by_client.len() >= RATES_MAX {
-                key = Default::default();
-            }
+    fn of(&mut self, bound: Bound<'_>) -> &mut Rate {
+        let half = |which: u8| self.hasher.hash_one((which, bound.user, bound.client_id));
+        let key = u128::from(half(0)) << 64 | u128::from(half(1));
+        if self.by_client.len() >= RATES_MAX && !self.by_client.contains_key(&key) {
+            return &mut self.shared;
         }
         self.by_client.entry(key).or_default()
+    }
+
+    fn forget(&mut self, window: Window, now_ms: u64) {
+        self.by_client
+            .retain(|_, rate| !rate.is_forgotten(window, now_ms));
+        if self.by_client.capacity() > 4 * self.by_client.len() {
+            self.by_client.shrink_to_fit();
+        }
     }
 }
 
@@ -283,7 +291,7 @@ impl Quota {
             return 0;
         };
         let mut rates = self.rates.lock();
-        let rate = rates.of(window, bound, now_ms);
+        let rate = rates.of(bound);
         rate.record(window, amount, now_ms);
         rate.throttle_ms(window, bound.per_second, now_ms)
     }
@@ -329,6 +337,14 @@ impl ClientQuotas {
         self.fetch.replace(quotas, CONSUMER_BYTE_RATE);
         self.request.replace(quotas, REQUEST_PERCENTAGE);
         Ok(())
+    }
+
+    /// Forgets those who have used nothing for a window. To be called now and then: nothing else makes room.
+    pub(crate) fn forget(&self) {
+        let now_ms = self.now_ms();
+        for quota in [&self.produce, &self.fetch, &self.request] {
+            quota.rates.lock().forget(self.window, now_ms);
+        }
     }
 
     fn now_ms(&self) -> u64 {
@@ -634,13 +650,40 @@ mod tests {
             quotas.record(WINDOW, client, 1.0, 0);
         }
         let count = |quotas: &Quota| quotas.rates.lock().by_client.len();
-        assert_eq!(count(&quotas), RATES_MAX + 1);
+        assert_eq!(count(&quotas), RATES_MAX);
         let late = Client {
             user: ANONYMOUS,
             id: "late",
         };
-        quotas.record(WINDOW, late, 1.0, 11_000);
+        // Newcomers share an account while there is no room, and have their own again later.
+        assert_eq!(quotas.record(WINDOW, late, 1.0, 5000), 0);
+        assert!(quotas.record(WINDOW, late, 1e6, 5000) > 0);
+        assert_eq!(count(&quotas), RATES_MAX);
+        quotas.rates.lock().forget(WINDOW, 11_000);
+        assert_eq!(count(&quotas), 0);
+        assert_eq!(quotas.record(WINDOW, late, 1.0, 11_000), 0);
         assert_eq!(count(&quotas), 1);
+        assert!(quotas.rates.lock().by_client.capacity() < 100);
+    }
+
+    // If this failed, a client with very long ids would fill the memory, or two clients would have one account.
+    #[test]
+    fn an_account_is_as_large_whatever_its_client_is_called() {
+        assert_eq!(size_of::<(u128, Rate)>(), 48);
+        let quotas = Quota::default();
+        quotas.replace(&[quota(None, Some(""), 1000.0)], PRODUCER_BYTE_RATE);
+        let long = "x".repeat(32_000);
+        for (id, amount, waits) in [
+            (&long[..], 1e6, true),
+            (&long[1..], 1.0, false),
+            (&long, 1.0, true),
+        ] {
+            let client = Client {
+                user: ANONYMOUS,
+                id,
+            };
+            assert_eq!(quotas.record(WINDOW, client, amount, 0) > 0, waits);
+        }
     }
 
     // If this failed, the largest of several waits would not be the one a client is told, or time would not count.
