@@ -563,6 +563,30 @@ def test_a_quota_goes_to_the_data_plane_once(tmp_path: Path, monkeypatch: pytest
     run(work)
 
 
+def test_the_quotas_of_one_request_go_to_the_data_plane_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, a request that sets many would take a time that grows with their square."""
+
+    async def work() -> None:
+        async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
+            assert broker._dynamic is not None
+            assert broker._server is not None
+            counting = Counting(broker._server)
+            monkeypatch.setattr(broker._dynamic, "_data_plane", counting)
+            ops = [{"key": "producer_byte_rate", "value": 5.0, "remove": False}]
+            names = [f"c{number:02}" for number in range(20)]
+            entries = [
+                {"entity": [{"entity_type": "client-id", "entity_name": name}], "ops": ops} for name in names
+            ]
+            answer = await wire.ask("AlterClientQuotas", 0, entries=entries, validate_only=False)
+            assert [outcome(entry) for entry in answer["entries"]] == ["ok"] * 20
+            assert counting.told == ["set_client_quotas"]
+            assert await quotas(wire) == [f"client-id={name} producer_byte_rate:5" for name in names]
+
+    run(work)
+
+
 def test_a_slow_name_server_holds_up_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         asked, answered = asyncio.Event(), asyncio.Event()

@@ -14,8 +14,9 @@ import functools
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from cluster.broker.config import BrokerConfig
@@ -73,6 +74,7 @@ class DynamicConfigs:
         """The settings in the znode of each user, client and address."""
         self.mutations = MutationQuotas(_mutation_window(live.static), time.monotonic)
         self._client_quotas: list[quotas.ClientQuota] | None = None
+        self._quotas_wait = 0
         self._ip_quotas: list[tuple[str | None, float]] | None = None
         """What the data plane was told last."""
         self._addresses: dict[str, str] = {}
@@ -140,19 +142,20 @@ class DynamicConfigs:
     async def _take_notices(self) -> None:
         lost: tuple[type[Exception], ...] = (*_connection_errors(), RequestTimedOut)
         names = await self._store.notices(self._woken.set)
-        for name in names:
-            number = _number(name)
-            if number <= self._seen:
-                continue
-            try:
-                entity = await self._store.noticed(name)
-                if entity is not None:
-                    await self._apply(entity)
-            except lost:
-                raise
-            except Exception:
-                log.exception("a change of settings is passed over")
-            self._seen = number
+        async with self.quotas_together():
+            for name in names:
+                number = _number(name)
+                if number <= self._seen:
+                    continue
+                try:
+                    entity = await self._store.noticed(name)
+                    if entity is not None:
+                        await self._apply(entity)
+                except lost:
+                    raise
+                except Exception:
+                    log.exception("a change of settings is passed over")
+                self._seen = number
         await self._store.purge(names, int(time.time() * 1000))
 
     async def _apply(self, entity: str) -> None:
@@ -229,7 +232,23 @@ class DynamicConfigs:
             self.quotas.pop(entity, None)
         await self._take_quotas()
 
+    @asynccontextmanager
+    async def quotas_together(self) -> AsyncIterator[None]:
+        """What changes of quotas inside is in force at its end: telling the data plane takes as long as there are quotas."""
+        self._quotas_wait += 1
+        try:
+            yield
+        finally:
+            self._quotas_wait -= 1
+            # Whoever else is in the middle of changes: these are answered now.
+            async with self._applying:
+                await self._tell_quotas()
+
     async def _take_quotas(self) -> None:
+        if self._quotas_wait == 0:
+            await self._tell_quotas()
+
+    async def _tell_quotas(self) -> None:
         """Tells the data plane what it was not told yet."""
         if self._data_plane is None:
             return

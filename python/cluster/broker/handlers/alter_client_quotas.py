@@ -17,16 +17,17 @@ async def handle(context: Context, request: Request) -> Body:
     """
     entries: dict[frozenset[tuple[str, str | None]], Body] = {}
     pace = Pace()
-    for item in request.body["entries"]:
-        entity = {part["entity_type"]: part["entity_name"] for part in item["entity"]}
-        ops = [QuotaOp(op["key"], None if op["remove"] else op["value"]) for op in item["ops"]]
-        code, message = NONE, None
-        try:
-            await context.dynamic.alter_quotas(entity, ops, request.body["validate_only"])
-        except KafkaProtocolError as error:
-            code, message = error.code, told(error)
-        entries[frozenset(entity.items())] = _entry(item, code, message)
-        await pace.step()
+    async with context.dynamic.quotas_together():
+        for item in request.body["entries"]:
+            entity = {part["entity_type"]: part["entity_name"] for part in item["entity"]}
+            ops = [QuotaOp(op["key"], None if op["remove"] else op["value"]) for op in item["ops"]]
+            code, message = NONE, None
+            try:
+                await context.dynamic.alter_quotas(entity, ops, request.body["validate_only"])
+            except KafkaProtocolError as error:
+                code, message = error.code, told(error)
+            entries[frozenset(entity.items())] = _entry(item, code, message)
+            await pace.step()
     return {"entries": list(entries.values())}
 
 
