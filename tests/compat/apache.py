@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
@@ -28,10 +28,17 @@ def free_port() -> int:
 
 
 class JavaServer:
-    """A main class of Kafka's jars as a child process; `wait_output` waits for a line of what it prints."""
+    """A main class of `jars`, Kafka's if nothing else is said, as a child process; `options` are the JVM's."""
 
-    def __init__(self, heap: str, main_class: str, *arguments: str) -> None:
-        java = ["java", heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{KAFKA_LIBS}/*"]
+    def __init__(
+        self,
+        heap: str,
+        main_class: str,
+        *arguments: str,
+        jars: Path = KAFKA_LIBS,
+        options: Sequence[str] = (),
+    ) -> None:
+        java = ["java", heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *options, "-cp", f"{jars}/*"]
         self.name = main_class
         self.process = subprocess.Popen(
             [*java, main_class, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

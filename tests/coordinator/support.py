@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cluster.coordinator import CoordinatorServer
+from cluster.coordinator import CoordinatorServer, Settings
 
 T = TypeVar("T")
 
@@ -65,12 +65,19 @@ class Coordinator:
         directory: Path,
         port: int = 0,
         clock: FakeClock | None = None,
+        settings: Settings | None = None,
         **options: Any,
     ) -> None:
         self.thread = thread
         self.directory = directory
         self.clock = clock or FakeClock()
-        self.server = CoordinatorServer(directory, port=port, clock=self.clock, **options)
+        self.server = CoordinatorServer(
+            directory,
+            port=port,
+            clock=self.clock,
+            settings=settings or Settings(max_client_connections=0),
+            **options,
+        )
         self.port = thread.run(self.server.start())
         self._stopped = False
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kazoo.client import KazooClient
 
+from cluster.coordinator.errors import Code
 from cluster.coordinator.jute import MAX_BUFFER
 from cluster.coordinator.requests import Op
 
@@ -54,37 +55,44 @@ def test_the_largest_allowed_frame_is_served(client: KazooClient) -> None:
     assert len(client.get("/big")[0]) == room
 
 
-def test_a_malformed_request_closes_the_connection_and_the_session_lives(open_raw: OpenRaw) -> None:
+def test_a_malformed_request_is_refused_and_the_next_is_served(open_raw: OpenRaw) -> None:
+    raw = open_raw()
+    raw.connect()
+    too_long = struct.pack(">i", 2**30) + b"/a"
+    for op in (Op.GET_DATA, Op.CREATE, Op.SET_WATCHES, Op.MULTI_READ, Op.ADD_WATCH):
+        assert raw.request(1, op, too_long)[:3:2] == (1, Code.MARSHALLING_ERROR)
+    assert raw.request(-2, Op.PING)[2] == 0
+
+
+def test_a_malformed_request_without_a_header_closes_the_connection_and_the_session_lives(
+    open_raw: OpenRaw,
+) -> None:
     raw = open_raw()
     _timeout, session, password = raw.connect()
-    raw.send(struct.pack(">ii", 1, Op.GET_DATA) + struct.pack(">i", 2**30) + b"/a")
+    raw.send(b"\0\0\0\1\0\0")
     assert raw.receive() == b""
     again = open_raw()
     assert again.connect(session_id=session, password=password)[1] == session
 
 
-def test_an_unknown_operation_is_answered_unimplemented(open_raw: OpenRaw) -> None:
+@pytest.mark.parametrize("op", [999, Op.CHECK, Op.CREATE_SESSION, Op.ERROR, 0])
+def test_what_is_no_clients_operation_is_answered_unimplemented_and_ends(open_raw: OpenRaw, op: int) -> None:
     raw = open_raw()
     raw.connect()
-    assert raw.request(7, 999)[2] == -6
-    assert raw.request(8, Op.EXISTS, struct.pack(">i", 1) + b"/\0")[2] == 0
-
-
-def test_a_client_cannot_forge_the_birth_of_a_session(open_raw: OpenRaw) -> None:
-    raw = open_raw()
-    raw.connect()
-    raw.send(struct.pack(">ii", 1, Op.CREATE_SESSION) + struct.pack(">ii", 4000, 0))
+    assert raw.request(7, op, struct.pack(">iii", 4000, 0, 0))[:3] == (7, -1, Code.UNIMPLEMENTED)
     assert raw.receive() == b""
 
 
-def test_a_wrong_password_gets_no_session(open_raw: OpenRaw) -> None:
+def test_a_wrong_password_gets_no_session_and_ends_the_owners_connection(open_raw: OpenRaw) -> None:
+    """As with ZooKeeper; the owner comes back with its password."""
     owner = open_raw()
     _timeout, session, password = owner.connect()
     for guess in (bytes(16), b"", password[:-1]):
         thief = open_raw()
         assert thief.connect(session_id=session, password=guess) == (0, 0, bytes(16))
         assert thief.receive() == b""
-    assert owner.request(-2, Op.PING)[0] == -2
+    assert owner.receive() == b""
+    assert open_raw().connect(session_id=session, password=password)[1] == session
 
 
 def test_a_session_moves_to_its_newest_connection(open_raw: OpenRaw) -> None:
@@ -145,6 +153,6 @@ def test_a_client_that_never_reads_blocks_nobody(
     assert client.get("/large")[1].dataLength == 500_000
     # The server stopped reading this client when its replies piled up: it holds a few of them, not thousands.
     connection = next(
-        connection for connection in coordinator.server._connections if connection.buffered_bytes > 0
+        connection for connection in coordinator.server.connections if connection.buffered_bytes > 0
     )
     assert connection.buffered_bytes < 4_000_000

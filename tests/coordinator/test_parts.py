@@ -13,58 +13,85 @@ from cluster.coordinator.sessions import (
     SessionExpiry,
     SessionTable,
     first_session_id,
-    negotiate_timeout,
 )
-from cluster.coordinator.tree import Event
-from cluster.coordinator.watches import Kind, Notification, WatchManager
+from cluster.coordinator.settings import Settings
+from cluster.coordinator.tree import Change, Event
+from cluster.coordinator.watches import Mode, Registry, WatcherType, WatchManager
+
+
+def change(event: Event, path: str) -> Change:
+    return Change(event, path, access.OPEN, access.OPEN)
+
+
+def told(watches: WatchManager[str], event: Event, path: str) -> list[tuple[str, Event, str]]:
+    return [(watcher, event, path) for watcher, event, path, _acl in watches.fire(change(event, path))]
 
 
 def test_a_data_watch_fires_once() -> None:
     watches: WatchManager[str] = WatchManager()
-    watches.add(Kind.DATA, "/a", "me")
-    assert watches.fire(Event.DATA_CHANGED, "/a") == [Notification("me", Event.DATA_CHANGED, "/a")]
-    assert watches.fire(Event.DATA_CHANGED, "/a") == []
+    watches.add(Registry.DATA, Mode.STANDARD, "/a", "me")
+    assert told(watches, Event.DATA_CHANGED, "/a") == [("me", Event.DATA_CHANGED, "/a")]
+    assert told(watches, Event.DATA_CHANGED, "/a") == []
     assert len(watches) == 0
 
 
-def test_a_deletion_is_told_once_to_who_watches_both_ways_and_to_the_parent() -> None:
+def test_a_deletion_is_told_to_who_watches_it_either_way_and_to_the_parent() -> None:
     watches: WatchManager[str] = WatchManager()
-    for kind in (Kind.DATA, Kind.CHILD):
-        watches.add(kind, "/a/b", "me")
-    watches.add(Kind.CHILD, "/a", "you")
-    assert watches.fire(Event.DELETED, "/a/b") == [
-        Notification("me", Event.DELETED, "/a/b"),
-        Notification("you", Event.CHILDREN_CHANGED, "/a"),
+    for registry in Registry:
+        watches.add(registry, Mode.STANDARD, "/a/b", "me")
+    watches.add(Registry.CHILDREN, Mode.STANDARD, "/a", "you")
+    assert told(watches, Event.DELETED, "/a/b") == [
+        ("me", Event.DELETED, "/a/b"),
+        ("you", Event.CHILDREN_CHANGED, "/a"),
     ]
 
 
 def test_persistent_watches_stay_and_recursive_ones_see_everything_below() -> None:
     watches: WatchManager[str] = WatchManager()
-    watches.add(Kind.PERSISTENT, "/a", "p")
-    watches.add(Kind.RECURSIVE, "/", "r")
+    watches.add_persistent("/a", "p", recursive=False)
+    watches.add_persistent("/", "r", recursive=True)
     for _ in range(2):
-        assert watches.fire(Event.CREATED, "/a/b") == [
-            Notification("r", Event.CREATED, "/a/b"),
-            Notification("p", Event.CHILDREN_CHANGED, "/a"),
+        assert told(watches, Event.CREATED, "/a/b") == [
+            ("r", Event.CREATED, "/a/b"),
+            ("p", Event.CHILDREN_CHANGED, "/a"),
         ]
-    assert watches.remove(Kind.ANY, "/a", "p")
-    assert not watches.remove(Kind.ANY, "/a", "p")
-    assert watches.has(Kind.ANY, "/", "r")
+    assert watches.remove(WatcherType.ANY, "/a", "p")
+    assert not watches.remove(WatcherType.ANY, "/a", "p")
+    assert watches.has(WatcherType.ANY, "/", "r")
+
+
+def test_modes_of_one_path_add_up_and_are_taken_one_by_one() -> None:
+    watches: WatchManager[str] = WatchManager()
+    watches.add(Registry.DATA, Mode.STANDARD, "/a", "me")
+    watches.add_persistent("/a", "me", recursive=False)
+    watches.add_persistent("/a", "me", recursive=True)
+    assert told(watches, Event.DATA_CHANGED, "/a") == [("me", Event.DATA_CHANGED, "/a")]
+    assert not watches.has(WatcherType.DATA, "/a", "me")
+    assert watches.remove(WatcherType.PERSISTENT, "/a", "me")
+    assert told(watches, Event.CREATED, "/a/b") == [("me", Event.CREATED, "/a/b")]
+    assert watches.remove(WatcherType.RECURSIVE, "/a", "me")
+    assert told(watches, Event.CREATED, "/a/b") == []
+    assert len(watches) == 0
 
 
 def test_a_connection_takes_its_watches_with_it() -> None:
     watches: WatchManager[str] = WatchManager()
-    watches.add(Kind.DATA, "/a", "gone")
-    watches.add(Kind.DATA, "/a", "here")
+    watches.add(Registry.DATA, Mode.STANDARD, "/a", "gone")
+    watches.add(Registry.DATA, Mode.STANDARD, "/a", "here")
     watches.remove_watcher("gone")
-    assert [told.watcher for told in watches.fire(Event.CREATED, "/a")] == ["here"]
+    assert [watcher for watcher, *_ in told(watches, Event.CREATED, "/a")] == ["here"]
 
 
 @pytest.mark.parametrize(
     ("asked", "given"), [(1, 4000), (4000, 4000), (9000, 9000), (100_000, 40_000), (-1, 4000)]
 )
 def test_timeouts_are_between_2_and_20_ticks(asked: int, given: int) -> None:
-    assert negotiate_timeout(asked, 2000) == given
+    assert Settings(tick_time_ms=2000).session_timeout_ms(asked) == given
+
+
+def test_timeouts_have_bounds_of_their_own_and_the_upper_one_wins() -> None:
+    bounds = Settings(min_session_timeout_ms=500, max_session_timeout_ms=300)
+    assert [bounds.session_timeout_ms(asked) for asked in (1, 400, 1000)] == [300, 300, 300]
 
 
 def test_a_session_expires_at_the_tick_after_its_timeout_unless_heard_from() -> None:
@@ -107,30 +134,94 @@ def test_session_ids_grow_with_time_and_stay_positive() -> None:
 def test_digest_identities_are_zookeepers() -> None:
     # The example of ZooKeeper's administrator's guide: super:test.
     assert access.digest_identity(b"super:test") == Id("digest", "super:D/InIHSb7yEEbrWz8b9l71RjZJU=")
-    assert access.digest_identity(b"nobody") is None
+    # Without a colon all of it is the name, and all of it is hashed.
+    assert access.digest_identity(b"nobody").id.startswith("nobody:")
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("::1", "0:0:0:0:0:0:0:1"),
+        ("fe80::1%eth0", "fe80:0:0:0:0:0:0:1%eth0"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+    ],
+)
+def test_addresses_are_written_as_java_does(address: str, shown: str) -> None:
+    assert access.address_identity(address) == Id("ip", shown)
+
+
+def subject(*identities: Id, rules: access.Rules = access.Rules.NONE) -> access.Subject:
+    return access.Subject(identities, rules)
 
 
 def test_permissions_are_per_identity() -> None:
     mine = Id("digest", "me:hash")
     acl = (Acl(access.ALL, mine), Acl(access.READ, Id("ip", "10.0.0.0/8")))
-    assert access.allowed(acl, access.WRITE, [mine])
-    assert access.allowed(acl, access.READ, [Id("ip", "10.1.2.3")])
-    assert not access.allowed(acl, access.WRITE, [Id("ip", "10.1.2.3")])
-    assert not access.allowed(acl, access.READ, [Id("ip", "11.1.2.3")])
+    assert subject(mine).may(access.WRITE, acl)
+    assert subject(Id("ip", "10.1.2.3")).may(access.READ, acl)
+    assert not subject(Id("ip", "10.1.2.3")).may(access.WRITE, acl)
+    assert not subject(Id("ip", "11.1.2.3")).may(access.READ, acl)
+    assert subject(access.SUPER).may(access.ADMIN, acl)
+    assert subject(rules=access.Rules.SKIP_ACL).may(access.ADMIN, acl)
 
 
 @pytest.mark.parametrize(
     "entry",
-    [Acl(31, Id("auth", "")), Acl(31, Id("sasl", "x")), Acl(31, Id("digest", "x")), Acl(31, Id("ip", "x"))],
+    [
+        Acl(31, Id("auth", "")),
+        Acl(31, Id("sasl", "x")),
+        Acl(31, Id("x509", "CN=x")),
+        Acl(31, Id("world", "me")),
+        *(Acl(31, Id("digest", text)) for text in ("", "x", "a:", "a:b:c")),
+        *(
+            Acl(31, Id("ip", text))
+            for text in (
+                "",
+                "x",
+                "1.2.3",
+                "1.2.3.256",
+                "1.2.3.4/33",
+                "1.2.3.4/255.0.0.0",
+                "::1::",
+                "::1.2.3.4",
+            )
+        ),
+        Acl(31, Id("ip", "1:2:3:4:5:6:7:8:9")),
+        Acl(31, Id("ip", "::1/129")),
+    ],
 )
 def test_an_acl_nobody_can_have_is_refused(entry: Acl) -> None:
     with pytest.raises(ZooKeeperError) as caught:
-        access.resolve([entry], [Id("ip", "127.0.0.1")], "/a")
+        access.resolve([entry], subject(Id("ip", "127.0.0.1")), "/a")
     assert caught.value.code is Code.INVALID_ACL
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        *(Id("digest", text) for text in ("a:b", ":b", "a:b:", "a:b::")),
+        *(Id("ip", text) for text in ("010.0.0.1", "1.2.3.4/0", "::", "::1/128", "1:2:3:4:5:6:7:8", "a::b")),
+    ],
+)
+def test_an_acl_that_java_takes_is_taken(wanted: Id) -> None:
+    entry = Acl(access.READ, wanted)
+    assert access.resolve([entry], subject(), "/a") == (entry,)
+
+
+def test_addresses_match_within_their_family_only() -> None:
+    everybody = (Acl(access.READ, Id("ip", "0.0.0.0/0")),)
+    assert subject(Id("ip", "1.2.3.4")).may(access.READ, everybody)
+    assert not subject(Id("ip", "0:0:0:0:0:0:0:1")).may(access.READ, everybody)
+    loopback = (Acl(access.READ, Id("ip", "::1")),)
+    assert subject(Id("ip", "0:0:0:0:0:0:0:1")).may(access.READ, loopback)
 
 
 def test_auth_stands_for_the_creators_identities() -> None:
     mine = Id("digest", "me:hash")
-    assert access.resolve([Acl(1, Id("auth", ""))] * 2, [Id("ip", "::1"), mine], "/a") == (Acl(1, mine),)
+    me = subject(Id("ip", "::1"), mine)
+    assert access.resolve([Acl(1, Id("auth", ""))] * 2, me, "/a") == (Acl(1, mine),)
+    # What it stands for is not compared with the rest.
+    assert access.resolve([Acl(1, Id("auth", "")), Acl(1, mine)], me, "/a") == (Acl(1, mine), Acl(1, mine))
     with pytest.raises(ZooKeeperError):
-        access.resolve([], [mine], "/a")
+        access.resolve([], me, "/a")

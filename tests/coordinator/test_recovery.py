@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kazoo.client import KazooClient
 
-from cluster.coordinator import CoordinatorError
+from cluster.coordinator import CoordinatorError, Settings
 from cluster.coordinator._engine import EngineLog
-from cluster.coordinator.acl import OPEN
+from cluster.coordinator.acl import OPEN, Rules
 from cluster.coordinator.jute import Acl, Id, Reader, Writer
 from cluster.coordinator.log import TransactionLog
 from cluster.coordinator.machine import Command, Machine, State, decode_command
-from cluster.coordinator.requests import CreateSession, Op, decode_request, encode_create_session
+from cluster.coordinator.requests import CreateSession, Op, decode_write, encode_create_session
 from cluster.coordinator.sessions import Session
 from cluster.coordinator.snapshot import decode, encode, read_snapshot, snapshot_path, write_snapshot
 from cluster.coordinator.tree import NodeState
@@ -30,7 +30,7 @@ from .support import WAIT_SECONDS, Coordinator, RawClient
 
 
 def command(zxid: int, op: Op, body: bytes, session: int = 1) -> Command:
-    return Command(zxid, zxid * 1000, session, op, (), decode_request(op, Reader(body)), body)  # type: ignore[arg-type]
+    return Command(zxid, zxid * 1000, session, op, Rules.NONE, (), decode_write(op, Reader(body)), body)
 
 
 def history(count: int, seed: int = 1) -> list[Command]:
@@ -97,8 +97,18 @@ def newest_log(directory: Path) -> Path:
 
 def test_commands_read_back_as_they_were_logged() -> None:
     for each in history(50):
-        with_identity = each._replace(identities=(Id("digest", "me:hash"), Id("ip", "::1")))
-        assert decode_command(with_identity.encode()) == with_identity
+        whole = each._replace(
+            identities=(Id("digest", "me:hash"), Id("ip", "::1")),
+            rules=Rules.EXTENDED_TYPES | Rules.ENFORCE_QUOTA,
+        )
+        assert decode_command(whole.encode()) == whole
+
+
+def test_commands_logged_before_there_were_rules_are_read() -> None:
+    """Their operation had four bytes."""
+    for each in history(50):
+        old = Writer().i64(each.zxid).i64(each.time_ms).i64(each.session_id).i32(each.op).ids([]).finish()
+        assert decode_command(old + each.body) == each
 
 
 @settings(max_examples=20, deadline=None)
@@ -269,7 +279,7 @@ def test_a_killed_server_keeps_what_it_answered(
     error, body = raw.request(1, Op.GET_CHILDREN, Writer().string("/k").boolean(False).finish())[2:]
     raw.close()
     assert error == 0
-    children = Reader(body).strings()
+    children = Reader(body).strings() or []
     assert len(children) >= before
     assert children == [f"{number:05}" for number in range(len(children))]
 
@@ -278,7 +288,7 @@ def test_snapshots_are_taken_while_serving(
     start_coordinator: StartCoordinator, connect: Connect, tmp_path: Path
 ) -> None:
     directory = tmp_path / "snapshots"
-    busy = start_coordinator(directory, snapshot_transactions=50)
+    busy = start_coordinator(directory, settings=Settings(snapshot_transactions=50))
     client = connect(busy)
     client.create("/n", b"")
     for result in [client.set_async("/n", str(number).encode()) for number in range(1000)]:

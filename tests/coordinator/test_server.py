@@ -50,7 +50,7 @@ class Events:
         return self._queue.empty()
 
 
-def notification(reply: tuple[int, int, int, bytes]) -> tuple[int, str]:
+def notification(reply: tuple[int, int, int, bytes]) -> tuple[int, str | None]:
     """Type and path of a WatcherEvent."""
     xid, _zxid, error, body = reply
     assert (xid, error) == (-1, 0)
@@ -387,9 +387,18 @@ def test_locks_and_elections_of_kazoo_work(connect: Connect) -> None:
     thread.join(WAIT_SECONDS)
 
 
-def test_four_letter_words(client: KazooClient) -> None:
-    assert client.command(b"ruok") == "imok"
-    status = client.command(b"srvr")
-    assert "Mode: standalone" in status
-    assert "Node count: 4" in status
-    assert client.server_version() == (3, 9, 0)
+def test_a_reconnect_gets_the_timeout_it_asks_for(coordinator: Coordinator, open_raw: OpenRaw) -> None:
+    first = open_raw()
+    _timeout, session, password = first.connect(timeout_ms=10_000)
+    first.close()
+    again = open_raw()
+    assert again.connect(timeout_ms=30_000, session_id=session, password=password)[0] == 30_000
+    coordinator.pass_time(20_000)
+    assert again.request(-2, Op.PING)[2] == 0
+
+
+def test_members_are_not_for_one_server_to_change(open_raw: OpenRaw) -> None:
+    raw = open_raw()
+    raw.connect()
+    body = Writer().string(None).string(None).string("server.1=a:1:2").i64(-1).finish()
+    assert raw.request(1, Op.RECONFIG, body)[2] == Code.RECONFIG_DISABLED

@@ -12,11 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cluster.coordinator.acl import OPEN
 from cluster.coordinator.errors import Code, ZooKeeperError
-from cluster.coordinator.requests import Check, Create, Delete, SetData
+from cluster.coordinator.requests import EPHEMERAL, SEQUENTIAL, Check, Create, Delete, Op, SetData
 from cluster.coordinator.tree import (
-    EPHEMERAL,
     ROOT,
-    SEQUENTIAL,
     SPECIAL_PATHS,
     Context,
     Effects,
@@ -54,6 +52,7 @@ def children_of(model: Model, path: str) -> set[str]:
 
 def model_apply(model: Model, operation: Operation, zxid: int, session: int) -> Code:
     """Changes the model, or says why not."""
+    assert operation.path is not None
     node = model.get(operation.path)
     if isinstance(operation, Create):
         parent_path = parent_of(operation.path)
@@ -105,7 +104,7 @@ versions = st.sampled_from([-1, -1, 0, 1, 2])
 data = st.one_of(st.none(), st.binary(max_size=3))
 flags = st.sampled_from([0, 0, EPHEMERAL, SEQUENTIAL, EPHEMERAL | SEQUENTIAL])
 operations = st.one_of(
-    st.builds(Create, paths, data, st.just(list(OPEN)), flags, st.just(False)),
+    st.builds(Create, paths, data, st.just(list(OPEN)), flags, st.just(Op.CREATE), st.just(-1)),
     st.builds(Delete, paths, versions),
     st.builds(SetData, paths, data, versions),
     st.builds(Check, paths, versions),
@@ -135,7 +134,7 @@ class TreeAgainstModel(RuleBasedStateMachine):
         except ZooKeeperError as error:
             code = error.code
         assert code is expected
-        assert len(effects.events) == (code is Code.OK and not isinstance(operation, Check))
+        assert len(effects.changes) == (code is Code.OK and not isinstance(operation, Check))
 
     @rule(batch=st.lists(operations, min_size=1, max_size=6), session=st.sampled_from([1, 2]))
     def multi(self, batch: list[Operation], session: int) -> None:
@@ -156,7 +155,7 @@ class TreeAgainstModel(RuleBasedStateMachine):
             self.model = attempt
         else:
             assert refused == (failed, expected[refused[0]])
-            assert effects.events == []
+            assert effects.changes == []
 
     @rule(session=st.sampled_from([1, 2]))
     def end_session(self, session: int) -> None:
@@ -165,7 +164,7 @@ class TreeAgainstModel(RuleBasedStateMachine):
         self.tree.delete_ephemerals(session, context.zxid, effects)
         for path in held:
             assert model_apply(self.model, Delete(path, -1), context.zxid, session) is Code.OK
-        assert effects.events == [(Event.DELETED, path) for path in held]
+        assert [change[:2] for change in effects.changes] == [(Event.DELETED, path) for path in held]
 
     @rule()
     def restore(self) -> None:
@@ -209,6 +208,7 @@ TestTreeAgainstModel.settings = settings(max_examples=60, stateful_step_count=30
         "/\x7f",
         "/\uf000",
         "/\uffff",
+        "/\U0001f600",
     ],
 )
 def test_bad_paths_are_refused(path: str) -> None:
@@ -224,14 +224,14 @@ def test_good_paths_pass(path: str) -> None:
 
 def test_a_sequential_child_may_have_only_its_number_for_a_name() -> None:
     tree, effects = Tree(), Effects()
-    create = Create("/", b"", list(OPEN), SEQUENTIAL, False)
+    create = Create("/", b"", list(OPEN), SEQUENTIAL)
     # The root has counted no creation: the nodes every tree starts with were not created by requests.
     assert tree.create(create, Context(1, 0, 1, ()), effects) == "/0000000000"
 
 
 def test_unknown_create_flags_are_refused() -> None:
     with pytest.raises(ZooKeeperError) as caught:
-        Tree().create(Create("/a", b"", list(OPEN), 4, False), Context(1, 0, 1, ()), Effects())
+        Tree().create(Create("/a", b"", list(OPEN), 7), Context(1, 0, 1, ()), Effects())
     assert caught.value.code is Code.BAD_ARGUMENTS
 
 

@@ -1,8 +1,8 @@
 """Access control: what the identities of a client may do to a znode.
 
-Owns the schemes ``world``, ``auth``, ``digest`` and ``ip`` and ZooKeeper's checks on them
-(``ZooKeeperServer.checkACL``, ``PrepRequestProcessor.fixupACL``). Pure functions over values; other schemes
-are refused with InvalidACL, as by a ZooKeeper server without their provider.
+Owns the schemes ``world``, ``auth``, ``digest``, ``ip``, ``sasl``, ``x509`` and ``super``, and ZooKeeper's
+checks on them (``ZooKeeperServer.checkACL``, ``PrepRequestProcessor.fixupACL``, the providers in
+``org.apache.zookeeper.server.auth``). Pure functions over values.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import ipaddress
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
+from enum import IntFlag
+from functools import lru_cache
+from typing import NamedTuple
 
 from .errors import Code, ZooKeeperError
 from .jute import Acl, Id
@@ -25,58 +29,99 @@ ALL = 31
 ANYONE = Id("world", "anyone")
 OPEN = (Acl(ALL, ANYONE),)
 """Everything to everybody: ``ZooDefs.Ids.OPEN_ACL_UNSAFE``."""
+READ_ONLY = (Acl(READ, ANYONE),)
+SUPER = Id("super", "")
+"""Whoever has this identity may do everything."""
+
+_DECIMAL = re.compile(r"[+-]?[0-9]{1,10}")
+_HEXADECIMAL_GROUP = re.compile(r"[0-9a-fA-F]{1,4}")
+# A Kerberos name as Hadoop's KerberosName reads it: primary, primary/instance, each with or without @realm.
+_PRINCIPAL = re.compile(r"[^/@]*(/[^/@]*)?(@[^/@]*)?")
 
 
-def digest_identity(credentials: bytes) -> Id | None:
-    """The identity of ``user:password``, as DigestAuthenticationProvider makes it; None without a colon."""
-    user, colon, _password = credentials.partition(b":")
-    if not colon:
-        return None
-    hashed = base64.b64encode(hashlib.sha1(credentials, usedforsecurity=False).digest()).decode("ascii")
-    return Id("digest", f"{user.decode('utf-8', 'replace')}:{hashed}")
+class Rules(IntFlag):
+    """Settings that decide what a write does. They travel with it, so that it does the same on every server
+    and after every restart."""
+
+    NONE = 0
+    EXTENDED_TYPES = 1
+    """Nodes with a TTL may be created (``zookeeper.extendedTypesEnabled``)."""
+    ENFORCE_QUOTA = 2
+    """Hard limits of quotas are limits (``zookeeper.enforceQuota``)."""
+    SKIP_ACL = 4
+    """Everybody may do everything (``zookeeper.skipACL``)."""
+    SASL = 8
+    """ACLs may name the scheme ``sasl``."""
+    X509 = 16
+    """ACLs may name the scheme ``x509``."""
+    ALL = 31
 
 
-def allowed(acl: Sequence[Acl], permission: int, identities: Iterable[Id]) -> bool:
-    """Whether ``identities`` have any bit of ``permission`` under ``acl``. No ACL allows everything."""
-    if not acl:
-        return True
-    identities = tuple(identities)
-    for entry in acl:
-        if entry.perms & permission == 0:
-            continue
-        if entry.id == ANYONE:
+class Subject(NamedTuple):
+    """Who asks, under which rules."""
+
+    identities: tuple[Id, ...]
+    rules: Rules = Rules.NONE
+
+    def may(self, permission: int, acl: Sequence[Acl]) -> bool:
+        """Whether it has any bit of ``permission`` under ``acl``. No ACL allows everything."""
+        if not acl or self.rules & Rules.SKIP_ACL:
             return True
-        for identity in identities:
-            if identity.scheme == entry.id.scheme and _matches(identity, entry.id.id):
-                return True
-    return False
+        granted = [entry.id for entry in acl if entry.perms & permission]
+        if ANYONE in granted:
+            return True
+        return any(
+            identity.scheme == "super"
+            or any(identity.scheme == wanted.scheme and _matches(identity, wanted.id) for wanted in granted)
+            for identity in self.identities
+        )
+
+    def check(self, permission: int, acl: Sequence[Acl], path: str | None) -> None:
+        """Raises NoAuth unless it :meth:`may`."""
+        if not self.may(permission, acl):
+            raise ZooKeeperError(Code.NO_AUTH, path)
 
 
-def check(acl: Sequence[Acl], permission: int, identities: Iterable[Id], path: str) -> None:
-    """Raises NoAuth unless :func:`allowed`."""
-    if not allowed(acl, permission, identities):
-        raise ZooKeeperError(Code.NO_AUTH, path)
+def digest_identity(credentials: bytes) -> Id:
+    """The identity of ``user:password``, as DigestAuthenticationProvider makes it: without a colon all of it
+    is the name."""
+    text = credentials.decode("utf-8", "replace")
+    hashed = hashlib.sha1(text.encode("utf-8"), usedforsecurity=False).digest()
+    return Id("digest", f"{text.partition(':')[0]}:{base64.b64encode(hashed).decode('ascii')}")
 
 
-def resolve(acl: Sequence[Acl], identities: Sequence[Id], path: str) -> tuple[Acl, ...]:
-    """The ACL to store for a requested one: duplicates dropped, ``auth`` replaced by the creator's
+def address_identity(address: str) -> Id:
+    """The identity of a peer's address, written as Java does: IPv6 in eight groups, nothing left out."""
+    host, percent, scope = address.partition("%")
+    try:
+        parsed = ipaddress.ip_address(host)
+    except ValueError:
+        return Id("ip", address)
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return Id("ip", str(parsed.ipv4_mapped))
+        groups = (f"{int(group, 16):x}" for group in parsed.exploded.split(":"))
+        return Id("ip", ":".join(groups) + percent + scope)
+    return Id("ip", host)
+
+
+def resolve(acl: Sequence[Acl], subject: Subject, path: str | None) -> tuple[Acl, ...]:
+    """The ACL to store for a requested one: duplicates dropped, then ``auth`` replaced by the creator's
     identities.
 
-    Raises InvalidACL when it is empty, names an unknown scheme or an id its scheme does not have.
+    Raises InvalidACL when it is empty, names a scheme that is not there or an id its scheme does not have.
     """
-    resolved: dict[Acl, None] = {}
-    for entry in acl:
-        scheme, name = entry.id
+    resolved: list[Acl] = []
+    for entry in dict.fromkeys(acl):
         if entry.id == ANYONE:
-            resolved[entry] = None
-        elif scheme == "auth":
-            own = [identity for identity in identities if identity.scheme == "digest"]
+            resolved.append(entry)
+        elif entry.id.scheme == "auth":
+            own = [identity for identity in subject.identities if _authenticated(identity)]
             if not own:
                 raise ZooKeeperError(Code.INVALID_ACL, path)
-            for identity in own:
-                resolved[Acl(entry.perms, identity)] = None
-        elif (scheme == "digest" and name.count(":") == 1) or (scheme == "ip" and _network(name) is not None):
-            resolved[entry] = None
+            resolved += [Acl(entry.perms, identity) for identity in own]
+        elif _valid(entry.id, subject.rules):
+            resolved.append(entry)
         else:
             raise ZooKeeperError(Code.INVALID_ACL, path)
     if not resolved:
@@ -94,18 +139,74 @@ def without_digests(acl: Sequence[Acl]) -> list[Acl]:
     ]
 
 
-def _matches(identity: Id, pattern: str) -> bool:
+def shown(identity: Id) -> Id:
+    """An identity as whoAmI tells of it."""
+    if identity.scheme == "digest":
+        return Id("digest", identity.id.partition(":")[0])
+    return identity if identity.scheme != "super" else Id("super", "")
+
+
+def _authenticated(identity: Id) -> bool:
+    """Whether an identity is somebody, and not only somewhere."""
+    return identity.scheme in ("digest", "sasl", "x509")
+
+
+def _valid(wanted: Id, rules: Rules) -> bool:
+    if wanted.scheme == "digest":
+        # Java's split drops what is empty at the end.
+        return len(wanted.id.rstrip(":").split(":")) == 2
+    if wanted.scheme == "ip":
+        return _network(wanted.id) is not None
+    if wanted.scheme == "sasl":
+        return bool(rules & Rules.SASL) and _PRINCIPAL.fullmatch(wanted.id) is not None
+    if wanted.scheme == "x509":
+        return bool(rules & Rules.X509) and "=" in wanted.id
+    return False
+
+
+def _matches(identity: Id, wanted: str) -> bool:
     if identity.scheme != "ip":
-        return identity.id == pattern
-    network = _network(pattern)
-    try:
-        return network is not None and ipaddress.ip_address(identity.id) in network
-    except ValueError:
+        return identity.id == wanted
+    network = _network(wanted)
+    address = _address(identity.id)
+    if network is None or address is None or len(address) != len(network[0]):
         return False
+    kept = len(address) * 8 - network[1]
+    return int.from_bytes(address, "big") >> kept == int.from_bytes(network[0], "big") >> kept
 
 
-def _network(pattern: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    try:
-        return ipaddress.ip_network(pattern, strict=False)
-    except ValueError:
+@lru_cache(maxsize=1024)
+def _network(wanted: str) -> tuple[bytes, int] | None:
+    """Address and prefix of ``address`` or ``address/bits`` (IPAuthenticationProvider)."""
+    text, slash, bits = wanted.partition("/")
+    address = _address(text)
+    if address is None:
         return None
+    if not slash:
+        return address, len(address) * 8
+    if _DECIMAL.fullmatch(bits) is None or not 0 <= int(bits) <= len(address) * 8:
+        return None
+    return address, int(bits)
+
+
+@lru_cache(maxsize=1024)
+def _address(text: str) -> bytes | None:
+    if ":" in text:
+        return _ipv6(text)
+    parts = text.split(".")
+    if len(parts) != 4 or any(_DECIMAL.fullmatch(part) is None for part in parts):
+        return None
+    numbers = [int(part) for part in parts]
+    return bytes(numbers) if all(0 <= number <= 255 for number in numbers) else None
+
+
+def _ipv6(text: str) -> bytes | None:
+    head, gap, tail = text.partition("::")
+    groups = [part.split(":") if part else [] for part in (head, tail)]
+    missing = 8 - len(groups[0]) - len(groups[1])
+    if (missing < 1 if gap else missing != 0) or any(
+        _HEXADECIMAL_GROUP.fullmatch(group) is None for part in groups for group in part
+    ):
+        return None
+    whole = groups[0] + ["0"] * missing + groups[1]
+    return b"".join(int(group, 16).to_bytes(2, "big") for group in whole)

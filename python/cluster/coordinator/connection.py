@@ -2,8 +2,12 @@
 
 Owns framing, the handshake's state, the queue that keeps a client's requests in order, and the client's
 identities. What requests do is the server's (:class:`.server.CoordinatorServer`). Runs on the event loop.
-Whatever is wrong with a client's bytes closes its connection and nothing else; the session lives on until
-it expires.
+A frame, a handshake or credentials that make no sense close the connection and nothing else, and the session
+lives on until it expires; other requests that make none are answered MarshallingError.
+
+Credentials are looked at as they are read, before what the client sent earlier is answered: they count for
+what it sends later. An operation that there is not is answered at once and ends the connection, as in
+ZooKeeper.
 
 Reading stops while a handshake or too many writes are in flight, and while the client does not read its
 replies, so memory per connection is bounded by the frame size and :data:`OUTSTANDING_MAX`.
@@ -18,30 +22,65 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from . import replies
-from .acl import digest_identity
-from .errors import Code, JuteError
-from .jute import MAX_BUFFER, Id, Reader
+from .acl import SUPER, Subject, address_identity, digest_identity
+from .errors import Code, JuteError, MissingValueError
+from .jute import Id, Reader, Writer
 from .requests import (
+    READS,
+    WRITES,
     Auth,
-    CreateSession,
     Op,
     Read,
-    Write,
+    decode_auth,
     decode_connect,
-    decode_request,
+    decode_read,
+    decode_sasl,
+    decode_write,
 )
+from .statistics import ClientTraffic
 
 if TYPE_CHECKING:
     from .server import CoordinatorServer
 
 OUTSTANDING_MAX = 1000
 """Requests of one client in flight; ZooKeeper's ``globalOutstandingLimit``, here per client."""
-IDENTITIES_MAX = 16
-"""Identities one connection may add: they travel with each of its writes."""
+IDENTITIES_MAX = 256
+"""Identities one connection may have, for they travel with each of its writes; ZooKeeper has no limit."""
 FLUSH_BYTES = 64 << 10
 """Output that is handed to the transport at once, which then says whether the client keeps up."""
 UNSENT_BYTES_MAX = 64 << 20
 """A client that leaves this much unread (watch events, in the end) is cut off."""
+
+OPERATIONS: dict[int, str] = {
+    Op.CREATE: "CREA",
+    Op.CREATE2: "CREA",
+    Op.CREATE_CONTAINER: "CREA",
+    Op.CREATE_TTL: "CREA",
+    Op.DELETE: "DELE",
+    Op.DELETE_CONTAINER: "DELE",
+    Op.EXISTS: "EXIS",
+    Op.GET_DATA: "GETD",
+    Op.SET_DATA: "SETD",
+    Op.GET_ACL: "GETA",
+    Op.SET_ACL: "SETA",
+    Op.GET_CHILDREN: "GETC",
+    Op.GET_CHILDREN2: "GETC",
+    Op.GET_ALL_CHILDREN_NUMBER: "GETACN",
+    Op.GET_EPHEMERALS: "GETE",
+    Op.SYNC: "SYNC",
+    Op.PING: "PING",
+    Op.MULTI: "MULT",
+    Op.MULTI_READ: "MLTR",
+    Op.RECONFIG: "RECO",
+    Op.CHECK_WATCHES: "CHKW",
+    Op.REMOVE_WATCHES: "REMW",
+    Op.SET_WATCHES: "SETW",
+    Op.SET_WATCHES2: "STW2",
+    Op.ADD_WATCH: "ADDW",
+    Op.WHO_AM_I: "HOMI",
+    Op.CLOSE_SESSION: "CLOS",
+}
+"""What ``cons`` calls an operation."""
 
 _logger = logging.getLogger(__name__)
 
@@ -56,13 +95,26 @@ class Phase(enum.Enum):
 
 
 class Pending:
-    """A request not answered yet: a read to be answered in its turn, or a write whose answer arrives."""
+    """A request not answered yet: a read to be answered in its turn, by who asked then; one that is refused
+    in its turn; or a write whose answer arrives."""
 
-    __slots__ = ("answer", "read", "xid")
+    __slots__ = ("answer", "began_ms", "op", "read", "refusal", "subject", "xid")
 
-    def __init__(self, xid: int, read: Read | None) -> None:
+    def __init__(
+        self,
+        xid: int,
+        op: int,
+        began_ms: int,
+        read: Read | None = None,
+        subject: Subject | None = None,
+        refusal: Code = Code.OK,
+    ) -> None:
         self.xid = xid
+        self.op = op
+        self.began_ms = began_ms
         self.read = read
+        self.subject = subject
+        self.refusal = refusal
         self.answer: bytes | None = None
 
 
@@ -84,6 +136,10 @@ class Connection(asyncio.Protocol):
         self.handshake_timer: asyncio.TimerHandle | None = None
         self.sends_read_only = False
         self.address = ""
+        self.port = 0
+        self.timeout_ms = 0
+        self.established_ms = server.clock.wall_ms()
+        self.traffic = ClientTraffic()
         self.identities: tuple[Id, ...] = ()
 
     @property
@@ -92,6 +148,17 @@ class Connection(asyncio.Protocol):
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return len(self._received) + self._out_bytes + unsent
 
+    @property
+    def outstanding(self) -> int:
+        """Requests that are not answered yet."""
+        return len(self._pending)
+
+    @property
+    def interest(self) -> int:
+        """1 while the client is read, 4 while it has to be written to: a selector's bits."""
+        unsent = self._transport is not None and self._transport.get_write_buffer_size() > 0
+        return (1 if self._reading and self.phase is not Phase.CLOSED else 0) | (4 if unsent else 0)
+
     # ---- called by asyncio ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -99,7 +166,8 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
-        self.identities = (Id("ip", self.address),)
+        self.port = int(peer[1]) if peer else 0
+        self.identities = (address_identity(self.address),)
         if not self._server.admit(self):
             self.close()
 
@@ -135,7 +203,7 @@ class Connection(asyncio.Protocol):
         try:
             while self._may_read() and len(received) - position >= 4:
                 length = int.from_bytes(received[position : position + 4], "big", signed=True)
-                if not 0 <= length <= MAX_BUFFER:
+                if not 0 <= length <= self._server.settings.max_buffer:
                     self._no_frame(bytes(received[position : position + 4]), length)
                     return
                 if len(received) - position - 4 < length:
@@ -171,13 +239,16 @@ class Connection(asyncio.Protocol):
                 "closing the connection of %s: a frame of %d bytes, at most %d are allowed",
                 self.address,
                 length,
-                MAX_BUFFER,
+                self._server.settings.max_buffer,
             )
         else:
+            self.traffic.received += 1
             self.send(text.encode("utf-8"))
         self.close()
 
     def _handle(self, body: bytes) -> None:
+        self.traffic.received += 1
+        self._server.traffic.received += 1
         if self.phase is Phase.NEW:
             request = decode_connect(body)
             self.phase = Phase.CONNECTING
@@ -186,18 +257,53 @@ class Connection(asyncio.Protocol):
             return
         reader = Reader(body)
         xid, op = reader.i32(), reader.i32()
-        self._server.heard_from(self)
-        asked = decode_request(op, reader)
-        if isinstance(asked, CreateSession):
-            raise JuteError("createSession is no client's request")
-        if isinstance(asked, Write):
-            pending = Pending(xid, None)
-            self._pending.append(pending)
-            self._writes.append(pending)
-            self._server.write(self, Op(op), asked, body[8:])
+        if op == Op.AUTH:
+            self._authenticate(xid, decode_auth(reader))
+        elif op == Op.SASL:
+            decode_sasl(reader)
+            # No login is configured: the client goes on without one (ZooKeeperServer.processSasl).
+            body = Writer().buffer(None).finish()
+            self._server.answer_now(self, xid, replies.NO_ZXID, Code.OK, body)
         else:
-            self._pending.append(Pending(xid, asked))
-            self._answer()
+            self._server.heard_from(self)
+            if op in WRITES:
+                self._write(xid, Op(op), reader, body)
+            elif op in READS:
+                self._read(xid, op, reader)
+            else:
+                self._server.answer_now(self, xid, replies.UNKNOWN_ZXID, Code.UNIMPLEMENTED)
+                self.close()
+
+    def _write(self, xid: int, op: Op, reader: Reader, body: bytes) -> None:
+        pending = Pending(xid, op, self._server.clock.monotonic_ms())
+        self._pending.append(pending)
+        try:
+            request = decode_write(op, reader)
+        except JuteError as error:
+            if op is Op.MULTI and not isinstance(error, MissingValueError):
+                self._writes.append(pending)
+                self._server.refuse(self, Code.MARSHALLING_ERROR)
+            else:
+                pending.refusal = Code.MARSHALLING_ERROR
+                self._answer()
+            return
+        self._writes.append(pending)
+        self._server.write(self, op, request, body[8:])
+
+    def _read(self, xid: int, op: int, reader: Reader) -> None:
+        pending = Pending(xid, op, self._server.clock.monotonic_ms())
+        self._pending.append(pending)
+        try:
+            pending.read = decode_read(op, reader)
+            pending.subject = self.subject
+        except JuteError:
+            pending.refusal = Code.MARSHALLING_ERROR
+        self._answer()
+
+    @property
+    def subject(self) -> Subject:
+        """Who the client is now."""
+        return Subject(self.identities, self._server.settings.rules)
 
     # ---- answers ----
 
@@ -205,15 +311,26 @@ class Connection(asyncio.Protocol):
         """Answers what can be answered in order, while the client takes its replies."""
         while self._pending and self._writable and self.phase is Phase.OPEN:
             pending = self._pending[0]
-            if pending.read is None:
-                if pending.answer is None:
-                    return
-                self.send(pending.answer)
-            elif isinstance(pending.read, Auth):
-                self._authenticate(pending.xid, pending.read)
+            if pending.read is not None and pending.subject is not None:
+                self._server.read(self, pending.xid, pending.read, pending.subject)
+            elif pending.refusal is not Code.OK:
+                self._server.reply(self, pending.xid, pending.refusal)
+            elif pending.answer is None:
+                return
             else:
-                self._server.read(self, pending.xid, pending.read)
+                self.send(pending.answer)
             self._pending.popleft()
+            self._answered(pending)
+
+    def _answered(self, pending: Pending) -> None:
+        now = self._server.clock.monotonic_ms()
+        traffic = self.traffic
+        traffic.latency.add(now - pending.began_ms)
+        self._server.traffic.latency.add(now - pending.began_ms)
+        traffic.last_operation = OPERATIONS.get(pending.op, "NA")
+        traffic.last_cxid = pending.xid
+        traffic.last_zxid = self._server.machine.last_zxid
+        traffic.last_response_ms = now
 
     def complete_write(self, zxid: int, code: Code, body: bytes) -> None:
         """The oldest write of this client is durable and applied."""
@@ -223,22 +340,27 @@ class Connection(asyncio.Protocol):
             self._answer()
 
     def _authenticate(self, xid: int, request: Auth) -> None:
-        """Adds an identity; a scheme we do not know ends the connection, as ZooKeeper does."""
-        identity = digest_identity(request.credentials) if request.scheme == "digest" else None
-        if request.scheme == "ip":
-            identity = self.identities[0]
-        if identity is None or len(self.identities) > IDENTITIES_MAX:
-            self._server.reply(self, xid, Code.AUTH_FAILED)
+        """Adds identities; credentials that are none, or of a scheme that is not there, end the connection."""
+        added: tuple[Id, ...] = ()
+        if request.scheme == "digest" and request.credentials is not None:
+            identity = digest_identity(request.credentials)
+            is_super = identity.id == self._server.settings.super_digest
+            added = (SUPER, identity) if is_super else (identity,)
+        elif request.scheme == "ip":
+            added = (address_identity(self.address),)
+        if not added or len(self.identities) >= IDENTITIES_MAX:
+            self._server.answer_now(self, xid, replies.NO_ZXID, Code.AUTH_FAILED)
             self.close()
             return
-        if identity not in self.identities:
-            self.identities += (identity,)
-        self._server.reply(self, xid)
+        self.identities += tuple(identity for identity in added if identity not in self.identities)
+        self._server.answer_now(self, xid, replies.NO_ZXID)
 
     def send(self, data: bytes) -> None:
         """Queues bytes; the server sends them at the end of this turn."""
         if self.phase is Phase.CLOSED:
             return
+        self.traffic.sent += 1
+        self._server.traffic.sent += 1
         if not self._out:
             self._server.has_output(self)
         self._out.append(data)
@@ -257,10 +379,11 @@ class Connection(asyncio.Protocol):
                 _logger.warning("cutting off %s: it does not read its replies", self.address)
                 self.abort()
 
-    def opened(self, session_id: int) -> None:
+    def opened(self, session_id: int, timeout_ms: int) -> None:
         """The handshake is over."""
         self.phase = Phase.OPEN
         self.session_id = session_id
+        self.timeout_ms = timeout_ms
         self._stop_handshake_timer()
 
     def abort(self) -> None:

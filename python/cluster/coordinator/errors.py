@@ -1,8 +1,8 @@
 """Errors of the coordinator.
 
 Owns ZooKeeper's error codes (the numbers of ``org.apache.zookeeper.KeeperException.Code``) and the three
-exceptions of this package. A :class:`ZooKeeperError` is an answer to a request, a :class:`JuteError` costs a
-connection, a :class:`CoordinatorError` stops the server. Pure; imported by every module here.
+exceptions of this package. A :class:`ZooKeeperError` is an answer to a request, a :class:`JuteError` are bytes
+that are no request, a :class:`CoordinatorError` stops the server. Pure; imported by every module here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,16 @@ class Code(IntEnum):
     OK = 0
     SYSTEM_ERROR = -1
     RUNTIME_INCONSISTENCY = -2
+    DATA_INCONSISTENCY = -3
+    CONNECTION_LOSS = -4
     MARSHALLING_ERROR = -5
     UNIMPLEMENTED = -6
+    OPERATION_TIMEOUT = -7
     BAD_ARGUMENTS = -8
+    UNKNOWN_SESSION = -12
+    NEW_CONFIG_NO_QUORUM = -13
+    RECONFIG_IN_PROGRESS = -14
+    API_ERROR = -100
     NO_NODE = -101
     NO_AUTH = -102
     BAD_VERSION = -103
@@ -26,22 +33,37 @@ class Code(IntEnum):
     NODE_EXISTS = -110
     NOT_EMPTY = -111
     SESSION_EXPIRED = -112
+    INVALID_CALLBACK = -113
     INVALID_ACL = -114
     AUTH_FAILED = -115
+    SESSION_MOVED = -118
+    NOT_READ_ONLY = -119
+    EPHEMERAL_ON_LOCAL_SESSION = -120
     NO_WATCHER = -121
+    REQUEST_TIMEOUT = -122
+    RECONFIG_DISABLED = -123
+    SESSION_CLOSED_REQUIRE_AUTH = -124
+    QUOTA_EXCEEDED = -125
+    THROTTLED_OP = -127
 
 
 class ZooKeeperError(Exception):
     """A request is refused; ``code`` goes into the header of its reply."""
 
-    def __init__(self, code: Code, path: str = "") -> None:
-        super().__init__(f"{code.name} {path}".rstrip())
+    def __init__(self, code: Code, path: str | None = "") -> None:
+        super().__init__(f"{code.name} {path or ''}".rstrip())
         self.code = code
         self.path = path
 
 
 class JuteError(Exception):
-    """Bytes of a client that are no request: its connection is closed, nobody else notices."""
+    """Bytes of a client that are no request. In a frame's header, a handshake or credentials they cost the
+    connection, elsewhere the request: MarshallingError."""
+
+
+class MissingValueError(JuteError):
+    """A null where its request needs a value. ZooKeeper finds out at another place than about other errors,
+    so that it costs no transaction id."""
 
 
 class CoordinatorError(OSError):

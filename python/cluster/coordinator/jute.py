@@ -5,10 +5,11 @@ remain before anything is allocated, and any disagreement raises :class:`JuteErr
 
 Layout (``zookeeper-jute``'s ``BinaryInputArchive``; all integers big-endian, two's complement)::
 
-    int     4 bytes          long    8 bytes          boolean 1 byte, 0 or 1
+    int     4 bytes          long    8 bytes          boolean 1 byte, 0 or not
     buffer  int length, bytes; length -1 is null
-    ustring as buffer, UTF-8
-    vector  int count, elements; count -1 is null
+    ustring as buffer, UTF-8 when read; written as Java's chars, so that what is beyond the basic plane takes
+            two times three bytes
+    vector  int count, elements; count -1 is null, any other negative one is empty
     Id      ustring scheme, ustring id
     ACL     int perms, Id
     Stat    czxid mzxid ctime mtime: long; version cversion aversion: int; ephemeralOwner: long;
@@ -17,6 +18,7 @@ Layout (``zookeeper-jute``'s ``BinaryInputArchive``; all integers big-endian, tw
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
@@ -26,6 +28,9 @@ from .errors import JuteError
 MAX_BUFFER = 0xFFFFF
 """Largest frame accepted, in bytes: the default of ZooKeeper's ``jute.maxbuffer``."""
 
+_BEYOND_BASIC_PLANE = re.compile("[\U00010000-\U0010ffff]")
+
+_SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _STAT = struct.Struct(">qqqqiiiqiiq")
@@ -85,8 +90,19 @@ class Reader:
         self._position = position + length
         return position
 
+    def i16(self) -> int:
+        """Two bytes; jute has no such type, the transaction log does."""
+        value: int = _SHORT.unpack_from(self._data, self._take(2))[0]
+        return value
+
     def i32(self) -> int:
         value: int = _INT.unpack_from(self._data, self._take(4))[0]
+        return value
+
+    def peek_i32(self) -> int:
+        """The next int, which is left where it is."""
+        value = self.i32()
+        self._position -= 4
         return value
 
     def i64(self) -> int:
@@ -105,39 +121,38 @@ class Reader:
         position = self._take(length)
         return self._data[position : position + length]
 
-    def string(self) -> str:
-        """A string; null reads as the empty string, which no valid path or name is."""
+    def string(self) -> str | None:
+        """A string or null. What is not UTF-8 reads as U+FFFD, as in Java."""
         raw = self.buffer()
-        if raw is None:
-            return ""
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise JuteError(f"a string that is not UTF-8: {error}") from error
+        return None if raw is None else raw.decode("utf-8", "replace")
 
-    def vector(self, element: Callable[[], T], element_bytes_min: int) -> list[T]:
-        """``count`` elements, each at least ``element_bytes_min`` bytes; null reads as an empty list."""
+    def text(self) -> str:
+        """A string; null reads as the empty string."""
+        return self.string() or ""
+
+    def vector(self, element: Callable[[], T], element_bytes_min: int) -> list[T] | None:
+        """``count`` elements, each at least ``element_bytes_min`` bytes, or null."""
         count = self.i32()
         if count == -1:
-            return []
-        if count < 0 or count * element_bytes_min > self.remaining:
+            return None
+        if count * element_bytes_min > self.remaining:
             raise JuteError(f"a vector of {count} elements in {self.remaining} bytes")
         return [element() for _ in range(count)]
 
-    def strings(self) -> list[str]:
+    def strings(self) -> list[str | None] | None:
         return self.vector(self.string, 4)
 
     def identity(self) -> Id:
-        return Id(self.string(), self.string())
+        return Id(self.text(), self.text())
 
     def acl(self) -> Acl:
         return Acl(self.i32(), self.identity())
 
-    def acls(self) -> list[Acl]:
+    def acls(self) -> list[Acl] | None:
         return self.vector(self.acl, 12)
 
     def identities(self) -> list[Id]:
-        return self.vector(self.identity, 8)
+        return self.vector(self.identity, 8) or []
 
     def take(self, length: int) -> bytes:
         """The next ``length`` bytes, raw."""
@@ -156,6 +171,10 @@ class Writer:
 
     def __init__(self) -> None:
         self.out = bytearray()
+
+    def i16(self, value: int) -> Writer:
+        self.out += _SHORT.pack(value)
+        return self
 
     def i32(self, value: int) -> Writer:
         self.out += _INT.pack(value)
@@ -177,8 +196,8 @@ class Writer:
             self.out += value
         return self
 
-    def string(self, value: str) -> Writer:
-        return self.buffer(value.encode("utf-8"))
+    def string(self, value: str | None) -> Writer:
+        return self.buffer(None if value is None else encode_text(value))
 
     def strings(self, values: Sequence[str]) -> Writer:
         self.i32(len(values))
@@ -204,6 +223,18 @@ class Writer:
 
     def finish(self) -> bytes:
         return bytes(self.out)
+
+
+def encode_text(value: str) -> bytes:
+    """A string as Java's jute writes it: each of its UTF-16 units by itself."""
+    if value.isascii():
+        return value.encode("ascii")
+    return _BEYOND_BASIC_PLANE.sub(_surrogates, value).encode("utf-8", "surrogatepass")
+
+
+def _surrogates(character: re.Match[str]) -> str:
+    above = ord(character[0]) - 0x10000
+    return chr(0xD800 + (above >> 10)) + chr(0xDC00 + (above & 0x3FF))
 
 
 def frame(parts: Iterable[bytes]) -> bytes:

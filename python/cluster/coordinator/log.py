@@ -6,8 +6,8 @@ Owns the data directory::
     embedded log; its records are commands (:mod:`.machine`), the first has this zxid snapshot.<zxid>
     state after the transaction with this zxid (:mod:`.snapshot`)
 
-(zxids as 16 hex digits.) A snapshot begins a new log, so purging is removing whole logs. The newest three
-snapshots stay, with every log since the oldest of them, so that one unreadable snapshot loses nothing.
+(zxids as 16 hex digits.) A snapshot begins a new log, so purging is removing whole logs. The newest snapshots
+stay, three or more, with every log since the oldest of them, so that one unreadable snapshot loses nothing.
 
 A crash at any point leaves: a torn tail in the newest log (the engine cuts it at open; nobody was
 answered), an unfinished ``snapshot.*.tmp`` (removed), a snapshot whose new log is not there yet (made at
@@ -36,7 +36,7 @@ from .snapshot import NAME_PREFIX, read_snapshot, snapshot_path, sync_directory,
 
 LOG_PREFIX = "log."
 SNAPSHOTS_RETAINED = 3
-"""ZooKeeper's smallest ``autopurge.snapRetainCount``."""
+"""ZooKeeper's smallest ``autopurge.snapRetainCount``, and its default."""
 
 _logger = logging.getLogger(__name__)
 
@@ -56,10 +56,16 @@ class RecordLog(Protocol):
 class TransactionLog:
     """Logs and snapshots of one data directory."""
 
-    def __init__(self, directory: Path, open_log: Callable[[Path], RecordLog] = open_engine_log) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        open_log: Callable[[Path], RecordLog] = open_engine_log,
+        snapshots_retained: int = SNAPSHOTS_RETAINED,
+    ) -> None:
         """Takes the directory, made if missing. Raises CoordinatorError when another server has it."""
         self._directory = directory
         self._open_log = open_log
+        self._retained = snapshots_retained
         self._log: RecordLog | None = None
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -122,11 +128,11 @@ class TransactionLog:
         that."""
         write_snapshot(self._directory, state)
         snapshots = self._snapshots()
-        for zxid in snapshots[:-SNAPSHOTS_RETAINED]:
+        for zxid in snapshots[: -self._retained]:
             snapshot_path(self._directory, zxid).unlink(missing_ok=True)
-        oldest = snapshots[-SNAPSHOTS_RETAINED:][0]
+        oldest = snapshots[-self._retained :][0]
         logs = self._logs()
-        if len(snapshots) < SNAPSHOTS_RETAINED:
+        if len(snapshots) < self._retained:
             return  # the very first log still stands in for the snapshots there are not yet
         for (_first, path), (next_first, _next_path) in itertools.pairwise(logs):
             if next_first <= oldest + 1:

@@ -8,15 +8,16 @@ by :mod:`.server` on the event loop, and by recovery before there is one; a cras
 
 A command as logged (jute's types)::
 
-    long zxid, long time (ms), long session id, int operation, vector<Id> identities, then the request's own
-    body
+    long zxid, long time (ms), long session id, short rules, short operation, vector<Id> identities, then the
+    request's own body
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from .errors import Code, JuteError, ZooKeeperError
+from .acl import Rules
+from .errors import Code, ZooKeeperError
 from .jute import Id, Reader, Stat, Writer
 from .requests import (
     Check,
@@ -24,43 +25,58 @@ from .requests import (
     Create,
     CreateSession,
     Delete,
+    DeleteContainer,
     Multi,
     Op,
+    Reconfig,
+    Refuse,
     SetAcl,
     SetData,
     Write,
-    decode_request,
+    decode_write,
 )
 from .sessions import Session, SessionTable
-from .tree import Context, Effects, Event, NodeState, Tree
+from .tree import Change, Context, Effects, NodeState, Tree
 
 
 class Command(NamedTuple):
-    """A write on its way through the log. ``body`` holds the bytes ``request`` was read from."""
+    """A write on its way through the log. ``body`` holds the bytes ``request`` was read from. The server's own
+    (deletions of containers) have session 0."""
 
     zxid: int
     time_ms: int
     session_id: int
-    op: int
+    op: Op
+    rules: Rules
     identities: tuple[Id, ...]
     request: Write
     body: bytes
 
     def encode(self) -> bytes:
-        writer = Writer().i64(self.zxid).i64(self.time_ms).i64(self.session_id).i32(self.op)
+        writer = Writer().i64(self.zxid).i64(self.time_ms).i64(self.session_id)
+        writer.i16(self.rules).i16(self.op)
         return writer.ids(self.identities).finish() + self.body
 
 
 def decode_command(data: bytes) -> Command:
-    """The command of a log record. Raises JuteError when it is none."""
+    """The command of a log record. Raises JuteError when it is none.
+
+    Before there were rules an operation had four bytes: what a negative one has in their place is no rule.
+    """
     reader = Reader(data)
-    zxid, time_ms, session_id, op = reader.i64(), reader.i64(), reader.i64(), reader.i32()
+    zxid, time_ms, session_id, rules, op = (
+        reader.i64(),
+        reader.i64(),
+        reader.i64(),
+        reader.i16(),
+        reader.i16(),
+    )
     identities = tuple(reader.identities())
     body = reader.rest()
-    request = decode_request(op, Reader(body))
-    if not isinstance(request, Write):
-        raise JuteError(f"operation {op} is no write")
-    return Command(zxid, time_ms, session_id, op, identities, request, body)
+    request = decode_write(op, Reader(body))
+    return Command(
+        zxid, time_ms, session_id, Op(op), Rules(max(rules, 0) & Rules.ALL), identities, request, body
+    )
 
 
 class Created(NamedTuple):
@@ -91,10 +107,10 @@ Result = Created | Done | Failed | MultiDone
 
 
 class Outcome(NamedTuple):
-    """What a command did: its result, events for watches in order, and the session it ended or began."""
+    """What a command did: its result, changes for watches in order, and the session it ended or began."""
 
     result: Result
-    events: list[tuple[Event, str]]
+    changes: list[Change]
     closed_session: int = 0
     opened_session: Session | None = None
 
@@ -126,28 +142,33 @@ class Machine:
         """Applies the next command; its zxid must be higher than every one before."""
         assert command.zxid > self.last_zxid, "transactions are applied in order, once"
         self.last_zxid = command.zxid
-        context = Context(command.zxid, command.time_ms, command.session_id, command.identities)
+        context = Context(
+            command.zxid, command.time_ms, command.session_id, command.identities, command.rules
+        )
         request = command.request
         if isinstance(request, CreateSession):
             session = Session(command.session_id, request.timeout_ms, request.password)
             self.sessions.open(session)
             return Outcome(Done(Op.CREATE_SESSION), [], opened_session=session)
-        if command.session_id not in self.sessions:
+        if command.session_id != 0 and command.session_id not in self.sessions:
             return Outcome(Failed(Code.SESSION_EXPIRED), [])
         effects = Effects()
         if isinstance(request, CloseSession):
             self.tree.delete_ephemerals(command.session_id, command.zxid, effects)
             self.sessions.close(command.session_id)
-            return Outcome(Done(Op.CLOSE_SESSION), effects.events, closed_session=command.session_id)
-        if isinstance(request, Multi):
-            return Outcome(self._multi(request, context, effects), effects.events)
+            return Outcome(Done(Op.CLOSE_SESSION), effects.changes, closed_session=command.session_id)
         try:
-            return Outcome(self._one(request, context, effects), effects.events)
+            if isinstance(request, Multi):
+                return Outcome(self._multi(request, context, effects), effects.changes)
+            return Outcome(self._one(request, context, effects), effects.changes)
         except ZooKeeperError as error:
             return Outcome(Failed(error.code), [])
 
     def _one(
-        self, request: Create | Delete | SetData | SetAcl | Check, context: Context, effects: Effects
+        self,
+        request: Create | Delete | SetData | SetAcl | Check | DeleteContainer | Reconfig | Refuse,
+        context: Context,
+        effects: Effects,
     ) -> Created | Done:
         tree = self.tree
         if isinstance(request, Create):
@@ -160,15 +181,25 @@ class Machine:
             return Done(Op.SET_DATA, tree.set_data(request, context, effects))
         if isinstance(request, SetAcl):
             return Done(Op.SET_ACL, tree.set_acl(request, context, effects))
-        return Done(Op.CHECK, tree.check(request, context))
+        if isinstance(request, Check):
+            return Done(Op.CHECK, tree.check(request, context))
+        if isinstance(request, DeleteContainer):
+            tree.delete_container(request, context, effects, context.session_id != 0)
+            return Done(Op.DELETE_CONTAINER)
+        raise ZooKeeperError(request.code if isinstance(request, Refuse) else Code.UNIMPLEMENTED)
 
     def _multi(self, request: Multi, context: Context, effects: Effects) -> MultiDone:
+        """All or nothing; a request that makes no sense (MarshallingError) is refused as a whole."""
+        if any(operation.path is None for operation in request.operations):
+            raise ZooKeeperError(Code.MARSHALLING_ERROR)
         results: list[Created | Done | Failed] = []
         try:
             for operation in request.operations:
                 results.append(self._one(operation, context, effects))
         except ZooKeeperError as error:
             effects.roll_back()
+            if error.code is Code.MARSHALLING_ERROR:
+                raise
             failed_at, count = len(results), len(request.operations)
             results = [Failed(Code.OK)] * failed_at
             results.append(Failed(error.code))

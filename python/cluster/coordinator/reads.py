@@ -11,8 +11,9 @@ from collections.abc import Hashable
 from typing import Generic, NamedTuple, TypeVar
 
 from . import acl as access
+from .acl import Subject
 from .errors import Code, ZooKeeperError
-from .jute import Id, Writer
+from .jute import Writer
 from .machine import Machine
 from .replies import end_of_multi, multi_error, multi_ok
 from .requests import (
@@ -30,175 +31,185 @@ from .requests import (
     Read,
     SetWatches,
     Sync,
-    Unknown,
     WhoAmI,
 )
-from .tree import Event, Node, Tree, validate_path
-from .watches import Kind, Notification, WatchManager
+from .tree import Event, Node, Tree
+from .watches import Mode, Notification, Registry, WatcherType, WatchManager
 
 W = TypeVar("W", bound=Hashable)
 
 
 class Client(NamedTuple, Generic[W]):
-    """Who reads: its connection (which receives notifications), session and identities."""
+    """Who reads: its connection (which receives notifications), its session, and who it was when it asked."""
 
     watcher: W
     session_id: int
-    identities: tuple[Id, ...]
+    subject: Subject
 
 
 class Answer(NamedTuple, Generic[W]):
     """Body of the reply, and notifications that have to arrive before it."""
 
     body: bytes
-    notifications: list[Notification[W]]
+    missed: list[Notification[W]]
+    code: Code = Code.OK
 
 
 def answer(request: Read, client: Client[W], machine: Machine, watches: WatchManager[W]) -> Answer[W]:
     """Answers one read. Raises ZooKeeperError."""
     if isinstance(request, SetWatches):
-        return Answer(b"", _set_watches(request, client, machine.tree, watches))
+        return _set_watches(request, client, machine.tree, watches)
+    if isinstance(request, MultiRead):
+        return _multi_read(request, client, machine.tree)
     writer = Writer()
     if isinstance(request, Exists):
         _exists(request, client, machine.tree, watches, writer)
     elif isinstance(request, GetData):
-        _get_data(request, client, machine.tree, watches, writer)
+        _get_data(request, client, machine.tree, writer)
+        if request.watch:
+            watches.add(Registry.DATA, Mode.STANDARD, request.path, client.watcher)
     elif isinstance(request, GetChildren):
-        _get_children(request, client, machine.tree, watches, writer)
+        _get_children(request, client, machine.tree, writer)
+        if request.watch:
+            watches.add(Registry.CHILDREN, Mode.STANDARD, request.path, client.watcher)
     elif isinstance(request, GetAcl):
         _get_acl(request, client, machine.tree, writer)
-    elif isinstance(request, MultiRead):
-        _multi_read(request, client, machine.tree, watches, writer)
     elif isinstance(request, AddWatch):
-        validate_path(request.path)
-        watches.add(Kind.RECURSIVE if request.recursive else Kind.PERSISTENT, request.path, client.watcher)
+        watches.add_persistent(request.path, client.watcher, request.recursive)
         writer.i32(Code.OK)  # ErrorResponse
     elif isinstance(request, FindWatches):
         find = watches.remove if request.remove else watches.has
-        if not find(Kind(request.kind), request.path, client.watcher):
+        if not find(WatcherType(request.kind), request.path, client.watcher):
             raise ZooKeeperError(Code.NO_WATCHER, request.path)
     elif isinstance(request, GetEphemerals):
+        prefix = request.prefix or ""
         held = machine.tree.ephemerals(client.session_id)
-        writer.strings([path for path in held if path.startswith(request.prefix.strip())])
+        if prefix.strip() not in ("", "/"):
+            held = [path for path in held if path.startswith(prefix)]
+        writer.strings(held)
     elif isinstance(request, CountDescendants):
         _readable(request.path, client, machine.tree)
-        writer.i32(machine.tree.count_descendants(request.path))
+        writer.i32(machine.tree.count_descendants(_there(request.path)))
     elif isinstance(request, Sync):
         # Every write received before this request has been applied by now: the request waited for them.
         writer.string(request.path)
     elif isinstance(request, WhoAmI):
-        # ClientInfo{ustring authScheme, ustring user}: laid out as Id is, less the password's hash.
-        writer.ids(
-            [
-                Id(scheme, name.partition(":")[0] if scheme == "digest" else name)
-                for scheme, name in client.identities
-            ]
-        )
-    elif isinstance(request, Unknown):
-        raise ZooKeeperError(Code.UNIMPLEMENTED)
+        # ClientInfo{ustring authScheme, ustring user}: laid out as Id is.
+        writer.ids([access.shown(identity) for identity in client.subject.identities])
     else:
-        assert isinstance(request, Ping), "authentication is the connection's"
+        assert isinstance(request, Ping)
     return Answer(writer.finish(), [])
 
 
-def _readable(path: str, client: Client[W], tree: Tree) -> Node:
-    node = tree.node(path)
-    access.check(node.state.acl, access.READ, client.identities, path)
+def _there(path: str | None) -> str:
+    """A path that is needed; raises MarshallingError for null."""
+    if path is None:
+        raise ZooKeeperError(Code.MARSHALLING_ERROR)
+    return path
+
+
+def _readable(path: str | None, client: Client[W], tree: Tree) -> Node:
+    node = tree.node(_there(path))
+    client.subject.check(access.READ, node.state.acl, path)
     return node
 
 
 def _exists(request: Exists, client: Client[W], tree: Tree, watches: WatchManager[W], writer: Writer) -> None:
-    if "\0" in request.path:
-        raise ZooKeeperError(Code.BAD_ARGUMENTS, request.path)
-    if tree.find(request.path) is not None:
-        _readable(request.path, client, tree)
+    path = _there(request.path)
+    if "\0" in path:
+        raise ZooKeeperError(Code.BAD_ARGUMENTS, path)
+    if tree.find(path) is not None:
+        _readable(path, client, tree)
     if request.watch:  # also on a node that is not there: it waits for the creation
-        watches.add(Kind.DATA, request.path, client.watcher)
-    writer.stat(tree.node(request.path).stat())
+        watches.add(Registry.DATA, Mode.STANDARD, path, client.watcher)
+    writer.stat(tree.node(path).stat())
 
 
-def _get_data(
-    request: GetData, client: Client[W], tree: Tree, watches: WatchManager[W], writer: Writer
-) -> None:
+def _get_data(request: GetData, client: Client[W], tree: Tree, writer: Writer) -> None:
     node = _readable(request.path, client, tree)
-    if request.watch:
-        watches.add(Kind.DATA, request.path, client.watcher)
     writer.buffer(node.state.data).stat(node.stat())
 
 
-def _get_children(
-    request: GetChildren, client: Client[W], tree: Tree, watches: WatchManager[W], writer: Writer
-) -> None:
+def _get_children(request: GetChildren, client: Client[W], tree: Tree, writer: Writer) -> None:
     node = _readable(request.path, client, tree)
-    if request.watch:
-        watches.add(Kind.CHILD, request.path, client.watcher)
     writer.strings(sorted(node.children or ()))
     if request.with_stat:
         writer.stat(node.stat())
 
 
 def _get_acl(request: GetAcl, client: Client[W], tree: Tree, writer: Writer) -> None:
-    node = tree.node(request.path)
+    node = tree.node(_there(request.path))
     acl = node.state.acl
-    access.check(acl, access.READ | access.ADMIN, client.identities, request.path)
-    visible = (
-        list(acl) if access.allowed(acl, access.ADMIN, client.identities) else access.without_digests(acl)
-    )
+    client.subject.check(access.READ | access.ADMIN, acl, request.path)
+    visible = list(acl) if client.subject.may(access.ADMIN, acl) else access.without_digests(acl)
     writer.acls(visible).stat(node.stat())
 
 
-def _multi_read(
-    request: MultiRead, client: Client[W], tree: Tree, watches: WatchManager[W], writer: Writer
-) -> None:
+def _multi_read(request: MultiRead, client: Client[W], tree: Tree) -> Answer[W]:
+    """Every read by itself; watches are not set, as in ZooKeeper. A null path refuses all, and so do writes; what was
+    read before is sent along, as there."""
+    writer = Writer()
+    code = Code.MARSHALLING_ERROR if request.is_refused else Code.OK
     for operation in request.operations:
         part = Writer()
         try:
             if isinstance(operation, GetData):
-                _get_data(operation, client, tree, watches, part)
+                _get_data(operation, client, tree, part)
                 op = Op.GET_DATA
             else:
-                _get_children(operation, client, tree, watches, part)
+                _get_children(operation, client, tree, part)
                 op = Op.GET_CHILDREN
         except ZooKeeperError as error:
+            if error.code is Code.MARSHALLING_ERROR:
+                code = error.code
+                break
             multi_error(writer, error.code)
         else:
             multi_ok(writer, op)
             writer.out += part.out
     end_of_multi(writer)
+    return Answer(writer.finish(), [], code)
 
 
-def _set_watches(
-    request: SetWatches, client: Client[W], tree: Tree, watches: WatchManager[W]
-) -> list[Notification[W]]:
-    """Watches of a client that reconnected: what it missed since ``relative_zxid`` is told at once."""
+def _set_watches(request: SetWatches, client: Client[W], tree: Tree, watches: WatchManager[W]) -> Answer[W]:
+    """Watches of a client that reconnected: what it missed since ``relative_zxid`` is told at once, if it may
+    read it (ZooKeeper 3.9 tells it anyway). A null ends it where it stands; what was told before stays so."""
     missed: list[Notification[W]] = []
 
-    def tell(event: Event, path: str) -> None:
-        missed.append(Notification(client.watcher, event, path))
+    def tell(event: Event, path: str, node: Node | None) -> None:
+        if node is None or client.subject.may(access.READ, node.state.acl):
+            missed.append(Notification(client.watcher, event, path))
 
-    for path in request.data:
-        node = tree.find(path)
-        if node is None:
-            tell(Event.DELETED, path)
-        elif node.state.mzxid > request.relative_zxid:
-            tell(Event.DATA_CHANGED, path)
-        else:
-            watches.add(Kind.DATA, path, client.watcher)
-    for path in request.exist:
-        if tree.find(path) is not None:
-            tell(Event.CREATED, path)
-        else:
-            watches.add(Kind.DATA, path, client.watcher)
-    for path in request.child:
-        node = tree.find(path)
-        if node is None:
-            tell(Event.DELETED, path)
-        elif node.state.pzxid > request.relative_zxid:
-            tell(Event.CHILDREN_CHANGED, path)
-        else:
-            watches.add(Kind.CHILD, path, client.watcher)
-    for path in request.persistent:
-        watches.add(Kind.PERSISTENT, path, client.watcher)
-    for path in request.recursive:
-        watches.add(Kind.RECURSIVE, path, client.watcher)
-    return missed
+    def each(paths: list[str | None] | None) -> list[tuple[str, Node | None]]:
+        if paths is None:
+            raise ZooKeeperError(Code.MARSHALLING_ERROR)
+        return [(_there(path), tree.find(_there(path))) for path in paths]
+
+    try:
+        for path, node in each(request.data):
+            if node is None:
+                tell(Event.DELETED, path, node)
+            elif node.state.mzxid > request.relative_zxid:
+                tell(Event.DATA_CHANGED, path, node)
+            else:
+                watches.add(Registry.DATA, Mode.STANDARD, path, client.watcher)
+        for path, node in each(request.exist):
+            if node is not None:
+                tell(Event.CREATED, path, node)
+            else:
+                watches.add(Registry.DATA, Mode.STANDARD, path, client.watcher)
+        for path, node in each(request.child):
+            if node is None:
+                tell(Event.DELETED, path, node)
+            elif node.state.pzxid > request.relative_zxid:
+                tell(Event.CHILDREN_CHANGED, path, node)
+            else:
+                watches.add(Registry.CHILDREN, Mode.STANDARD, path, client.watcher)
+        for paths, recursive in ((request.persistent, False), (request.recursive, True)):
+            if paths is None:
+                raise ZooKeeperError(Code.MARSHALLING_ERROR)
+            for kept in paths:
+                watches.add_persistent(kept, client.watcher, recursive)
+    except ZooKeeperError as error:
+        return Answer(b"", missed, error.code)
+    return Answer(b"", missed)

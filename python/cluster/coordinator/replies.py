@@ -16,15 +16,18 @@ from .tree import Event
 
 NOTIFICATION_XID = -1
 PING_XID = -2
-AUTH_XID = -4
+NO_ZXID = 0
+"""In replies to auth and sasl, which are outside of the order of transactions."""
+UNKNOWN_ZXID = -1
+"""In replies to what is no operation, and in notifications of what a client missed while it was away."""
 
 _HEADER = struct.Struct(">iqi")
 _SYNC_CONNECTED = 3
 
 
 def reply(xid: int, zxid: int, code: Code, body: bytes = b"") -> bytes:
-    """A whole frame."""
-    return frame((_HEADER.pack(xid, zxid, code), body if code is Code.OK else b""))
+    """A whole frame. Errors have no body but that of a failed SASL."""
+    return frame((_HEADER.pack(xid, zxid, code), body))
 
 
 def connected(timeout_ms: int, session_id: int, password: bytes, sends_read_only: bool) -> bytes:
@@ -35,7 +38,7 @@ def connected(timeout_ms: int, session_id: int, password: bytes, sends_read_only
     return frame((writer.finish(),))
 
 
-def notification(event: Event, path: str, zxid: int) -> bytes:
+def notification(event: Event, path: str | None, zxid: int) -> bytes:
     """A WatcherEvent{int type, int state, ustring path} under the header of notifications."""
     body = Writer().i32(event).i32(_SYNC_CONNECTED).string(path).finish()
     return frame((_HEADER.pack(NOTIFICATION_XID, zxid, 0), body))
@@ -81,7 +84,7 @@ def _multi_part(writer: Writer, part: Created | Done | Failed) -> None:
         _body(writer, part)
     else:
         multi_ok(writer, part.op)
-        if part.op is not Op.CHECK:  # CheckResult has no body, the reply to a check alone has
+        if part.op is not Op.CHECK:  # CheckResult has no body
             _body(writer, part)
 
 

@@ -1,7 +1,8 @@
 """The requests of ZooKeeper's client protocol, as values, and how they are read from a frame.
 
 Owns operation numbers (``ZooDefs.OpCode``), one tuple per request and :func:`decode_request`. Knows nothing
-of connections, of the tree, or of who asks. A request body is either one of these or a :class:`JuteError`.
+of connections, of the tree, or of who asks. A request body is either one of these or a :class:`JuteError`. A
+path may be null, which only some requests mind.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
-from .errors import JuteError
+from .errors import Code, JuteError, MissingValueError
 from .jute import Acl, Reader, Writer
 
 T = TypeVar("T")
 
 
 class Op(IntEnum):
-    """Operation numbers; negative ones never arrive from clients except CLOSE_SESSION."""
+    """Operation numbers; negative ones never arrive from clients except CLOSE_SESSION. ERROR is a write that
+    was refused before it reached the log, and takes a transaction id all the same."""
 
     CREATE = 1
     DELETE = 2
@@ -33,11 +35,16 @@ class Op(IntEnum):
     CHECK = 13
     MULTI = 14
     CREATE2 = 15
+    RECONFIG = 16
     CHECK_WATCHES = 17
     REMOVE_WATCHES = 18
+    CREATE_CONTAINER = 19
+    DELETE_CONTAINER = 20
+    CREATE_TTL = 21
     MULTI_READ = 22
     AUTH = 100
     SET_WATCHES = 101
+    SASL = 102
     GET_EPHEMERALS = 103
     GET_ALL_CHILDREN_NUMBER = 104
     SET_WATCHES2 = 105
@@ -46,6 +53,17 @@ class Op(IntEnum):
     CREATE_SESSION = -10
     CLOSE_SESSION = -11
     ERROR = -1
+
+
+EPHEMERAL = 1
+SEQUENTIAL = 2
+CONTAINER = 4
+TTL = 5
+TTL_SEQUENTIAL = 6
+"""Values of a create's ``flags``: those of ``CreateMode``. 3 is an ephemeral sequential node."""
+
+MAX_TTL_MS = 0xFF_FFFF_FFFF
+"""The longest life of a node with a TTL: 40 bits (``EphemeralType.TTL``)."""
 
 
 class ConnectRequest(NamedTuple):
@@ -60,33 +78,47 @@ class ConnectRequest(NamedTuple):
 
 
 class Create(NamedTuple):
-    path: str
+    """``op`` is CREATE, CREATE2, CREATE_CONTAINER or CREATE_TTL, and decides what is made."""
+
+    path: str | None
     data: bytes | None
     acl: list[Acl]
     flags: int
-    with_stat: bool
+    op: Op = Op.CREATE
+    ttl_ms: int = -1
+
+    @property
+    def with_stat(self) -> bool:
+        """Whether the reply has a Stat."""
+        return self.op is not Op.CREATE
 
 
 class Delete(NamedTuple):
-    path: str
+    path: str | None
     version: int
 
 
 class SetData(NamedTuple):
-    path: str
+    path: str | None
     data: bytes | None
     version: int
 
 
 class SetAcl(NamedTuple):
-    path: str
+    path: str | None
     acl: list[Acl]
     version: int
 
 
 class Check(NamedTuple):
-    path: str
+    path: str | None
     version: int
+
+
+class DeleteContainer(NamedTuple):
+    """Deletes a container or a node with a TTL, if it has no children."""
+
+    path: str | None
 
 
 class Multi(NamedTuple):
@@ -102,28 +134,34 @@ class CloseSession(NamedTuple):
     pass
 
 
+class Refuse(NamedTuple):
+    """A write that was refused before it reached the log."""
+
+    code: Code
+
+
 class Exists(NamedTuple):
-    path: str
+    path: str | None
     watch: bool
 
 
 class GetData(NamedTuple):
-    path: str
+    path: str | None
     watch: bool
 
 
 class GetChildren(NamedTuple):
-    path: str
+    path: str | None
     watch: bool
     with_stat: bool
 
 
 class GetAcl(NamedTuple):
-    path: str
+    path: str | None
 
 
 class Sync(NamedTuple):
-    path: str
+    path: str | None
 
 
 class Ping(NamedTuple):
@@ -132,54 +170,79 @@ class Ping(NamedTuple):
 
 class Auth(NamedTuple):
     scheme: str
-    credentials: bytes
+    credentials: bytes | None
+
+
+class Sasl(NamedTuple):
+    token: bytes
 
 
 class SetWatches(NamedTuple):
+    """Null lists are refused when it is their turn; ``persistent`` and ``recursive`` are empty in its first
+    version."""
+
     relative_zxid: int
-    data: list[str]
-    exist: list[str]
-    child: list[str]
-    persistent: list[str]
-    recursive: list[str]
+    data: list[str | None] | None
+    exist: list[str | None] | None
+    child: list[str | None] | None
+    persistent: list[str | None] | None
+    recursive: list[str | None] | None
 
 
 class AddWatch(NamedTuple):
-    path: str
+    path: str | None
     recursive: bool
 
 
 class FindWatches(NamedTuple):
-    """checkWatches and, with ``remove``, removeWatches. ``kind``: 1 children, 2 data, 3 any."""
+    """checkWatches and, with ``remove``, removeWatches. ``kind``: a :class:`.watches.WatcherType`."""
 
-    path: str
+    path: str | None
     kind: int
     remove: bool
 
 
 class MultiRead(NamedTuple):
+    """``is_refused``: its operations are writes, which it cannot have."""
+
     operations: list[GetData | GetChildren]
+    is_refused: bool = False
 
 
 class GetEphemerals(NamedTuple):
-    prefix: str
+    prefix: str | None
 
 
 class CountDescendants(NamedTuple):
-    path: str
+    path: str | None
 
 
 class WhoAmI(NamedTuple):
     pass
 
 
-class Unknown(NamedTuple):
-    """An operation this server does not have."""
+class Reconfig(NamedTuple):
+    """Changes the members of an ensemble; texts as in a dynamic configuration file."""
 
-    op: int
+    joining: str | None
+    leaving: str | None
+    members: str | None
+    version: int
 
 
-Write = Create | Delete | SetData | SetAcl | Check | Multi | CreateSession | CloseSession
+Write = (
+    Create
+    | Delete
+    | SetData
+    | SetAcl
+    | Check
+    | DeleteContainer
+    | Multi
+    | CreateSession
+    | CloseSession
+    | Reconfig
+    | Refuse
+)
 """What changes the tree, a session, or must be ordered with such: goes through the transaction log."""
 
 Read = (
@@ -189,7 +252,6 @@ Read = (
     | GetAcl
     | Sync
     | Ping
-    | Auth
     | SetWatches
     | AddWatch
     | FindWatches
@@ -197,9 +259,47 @@ Read = (
     | GetEphemerals
     | CountDescendants
     | WhoAmI
-    | Unknown
 )
 """What is answered from this server's applied state."""
+
+WRITES = frozenset(
+    {
+        Op.CREATE,
+        Op.CREATE2,
+        Op.CREATE_CONTAINER,
+        Op.CREATE_TTL,
+        Op.DELETE,
+        Op.DELETE_CONTAINER,
+        Op.SET_DATA,
+        Op.SET_ACL,
+        Op.MULTI,
+        Op.RECONFIG,
+        Op.CLOSE_SESSION,
+    }
+)
+"""Writes that clients may send."""
+
+READS = frozenset(
+    {
+        Op.EXISTS,
+        Op.GET_DATA,
+        Op.GET_CHILDREN,
+        Op.GET_CHILDREN2,
+        Op.GET_ACL,
+        Op.SYNC,
+        Op.PING,
+        Op.SET_WATCHES,
+        Op.SET_WATCHES2,
+        Op.ADD_WATCH,
+        Op.CHECK_WATCHES,
+        Op.REMOVE_WATCHES,
+        Op.MULTI_READ,
+        Op.GET_EPHEMERALS,
+        Op.GET_ALL_CHILDREN_NUMBER,
+        Op.WHO_AM_I,
+    }
+)
+"""Reads that clients may send."""
 
 
 def decode_connect(body: bytes) -> ConnectRequest:
@@ -214,18 +314,40 @@ def decode_connect(body: bytes) -> ConnectRequest:
     return ConnectRequest(last_zxid_seen, timeout_ms, session_id, password, sends_read_only)
 
 
-def decode_request(op: int, reader: Reader) -> Write | Read:
-    """The request with operation number ``op`` whose body ``reader`` stands at."""
-    decoder = _DECODERS.get(op)
-    return Unknown(op) if decoder is None else decoder(reader)
+def decode_write(op: int, reader: Reader) -> Write:
+    """The write with operation number ``op`` whose body ``reader`` stands at. Raises JuteError."""
+    decoder = _WRITES.get(op)
+    if decoder is None:
+        raise JuteError(f"operation {op} is no write")
+    return decoder(reader)
 
 
-def _create(reader: Reader) -> Create:
-    return Create(reader.string(), reader.buffer(), reader.acls(), reader.i32(), False)
+def decode_read(op: int, reader: Reader) -> Read:
+    """The read with operation number ``op`` whose body ``reader`` stands at. Raises JuteError."""
+    decoder = _READS.get(op)
+    if decoder is None:
+        raise JuteError(f"operation {op} is no read")
+    return decoder(reader)
 
 
-def _create2(reader: Reader) -> Create:
-    return Create(reader.string(), reader.buffer(), reader.acls(), reader.i32(), True)
+def decode_auth(reader: Reader) -> Auth:
+    reader.i32()  # type, unused since the beginning
+    return Auth(reader.text(), reader.buffer())
+
+
+def decode_sasl(reader: Reader) -> Sasl:
+    token = reader.buffer()
+    if token is None:
+        raise JuteError("a SASL token that is null")
+    return Sasl(token)
+
+
+def _create(reader: Reader, op: Op = Op.CREATE) -> Create:
+    return Create(reader.string(), reader.buffer(), reader.acls() or [], reader.i32(), op)
+
+
+def _create_ttl(reader: Reader) -> Create:
+    return _create(reader, Op.CREATE_TTL)._replace(ttl_ms=reader.i64())
 
 
 def _delete(reader: Reader) -> Delete:
@@ -248,11 +370,6 @@ def _get_children(reader: Reader) -> GetChildren:
     return GetChildren(reader.string(), reader.boolean(), False)
 
 
-def _auth(reader: Reader) -> Auth:
-    reader.i32()  # type, unused since the beginning
-    return Auth(reader.string(), reader.buffer() or b"")
-
-
 def _set_watches(reader: Reader) -> SetWatches:
     return SetWatches(reader.i64(), reader.strings(), reader.strings(), reader.strings(), [], [])
 
@@ -271,14 +388,44 @@ def _add_watch(reader: Reader) -> AddWatch:
 
 def _find_watches(reader: Reader, remove: bool) -> FindWatches:
     path, kind = reader.string(), reader.i32()
-    if kind not in (1, 2, 3):
+    if not 1 <= kind <= 5:
         raise JuteError(f"watcher type {kind}")
     return FindWatches(path, kind, remove)
 
 
+# Inside a multi a create's flags are looked at as it is read (MultiOperationRecord, Op.Create): those of a
+# container make one, whatever the operation is called, and those of a TTL are for createTTL alone.
+
+
+def _create_in_multi(reader: Reader, op: Op) -> Create:
+    path, data, acl, flags = reader.string(), reader.buffer(), reader.acls(), reader.i32()
+    if acl is None:
+        raise MissingValueError("a create without an ACL inside a multi")
+    if not 0 <= flags <= CONTAINER:
+        raise JuteError(f"flags {flags} of a create inside a multi")
+    return Create(path, data, acl, flags, Op.CREATE_CONTAINER if flags == CONTAINER else op)
+
+
+def _create_ttl_in_multi(reader: Reader) -> Create:
+    path, data, acl, flags, ttl_ms = (
+        reader.string(),
+        reader.buffer(),
+        reader.acls(),
+        reader.i32(),
+        reader.i64(),
+    )
+    if acl is None:
+        raise MissingValueError("a create without an ACL inside a multi")
+    if flags in (TTL, TTL_SEQUENTIAL):
+        return Create(path, data, acl, flags, Op.CREATE_TTL, ttl_ms)
+    return Create(path, data, acl, flags, Op.CREATE_CONTAINER if flags == CONTAINER else Op.CREATE)
+
+
 _IN_MULTI: dict[int, Callable[[Reader], Create | Delete | SetData | Check]] = {
-    Op.CREATE: _create,
-    Op.CREATE2: _create2,
+    Op.CREATE: lambda reader: _create_in_multi(reader, Op.CREATE),
+    Op.CREATE2: lambda reader: _create_in_multi(reader, Op.CREATE2),
+    Op.CREATE_CONTAINER: lambda reader: _create_in_multi(reader, Op.CREATE_CONTAINER),
+    Op.CREATE_TTL: _create_ttl_in_multi,
     Op.DELETE: _delete,
     Op.SET_DATA: _set_data,
     Op.CHECK: _check,
@@ -303,16 +450,39 @@ def _operations(reader: Reader, decoders: dict[int, Callable[[Reader], T]]) -> l
         operations.append(decoder(reader))
 
 
-_DECODERS: dict[int, Callable[[Reader], Write | Read]] = {
+def _multi_read(reader: Reader) -> MultiRead:
+    if reader.peek_i32() in _IN_MULTI:
+        _operations(reader, _IN_MULTI)
+        return MultiRead([], is_refused=True)
+    return MultiRead(_operations(reader, _IN_MULTI_READ))
+
+
+def _refuse(reader: Reader) -> Refuse:
+    code = reader.i32()
+    try:
+        return Refuse(Code(code))
+    except ValueError:
+        raise JuteError(f"error code {code}") from None
+
+
+_WRITES: dict[int, Callable[[Reader], Write]] = {
     Op.CREATE: _create,
-    Op.CREATE2: _create2,
+    Op.CREATE2: lambda reader: _create(reader, Op.CREATE2),
+    Op.CREATE_CONTAINER: lambda reader: _create(reader, Op.CREATE_CONTAINER),
+    Op.CREATE_TTL: _create_ttl,
     Op.DELETE: _delete,
+    Op.DELETE_CONTAINER: lambda reader: DeleteContainer(reader.string()),
     Op.SET_DATA: _set_data,
-    Op.SET_ACL: lambda reader: SetAcl(reader.string(), reader.acls(), reader.i32()),
+    Op.SET_ACL: lambda reader: SetAcl(reader.string(), reader.acls() or [], reader.i32()),
     Op.CHECK: _check,
     Op.MULTI: lambda reader: Multi(_operations(reader, _IN_MULTI)),
+    Op.RECONFIG: lambda reader: Reconfig(reader.string(), reader.string(), reader.string(), reader.i64()),
     Op.CLOSE_SESSION: lambda reader: CloseSession(),
     Op.CREATE_SESSION: lambda reader: CreateSession(reader.i32(), reader.buffer() or b""),
+    Op.ERROR: _refuse,
+}
+
+_READS: dict[int, Callable[[Reader], Read]] = {
     Op.EXISTS: lambda reader: Exists(reader.string(), reader.boolean()),
     Op.GET_DATA: _get_data,
     Op.GET_CHILDREN: _get_children,
@@ -320,13 +490,12 @@ _DECODERS: dict[int, Callable[[Reader], Write | Read]] = {
     Op.GET_ACL: lambda reader: GetAcl(reader.string()),
     Op.SYNC: lambda reader: Sync(reader.string()),
     Op.PING: lambda reader: Ping(),
-    Op.AUTH: _auth,
     Op.SET_WATCHES: _set_watches,
     Op.SET_WATCHES2: _set_watches2,
     Op.ADD_WATCH: _add_watch,
     Op.CHECK_WATCHES: lambda reader: _find_watches(reader, False),
     Op.REMOVE_WATCHES: lambda reader: _find_watches(reader, True),
-    Op.MULTI_READ: lambda reader: MultiRead(_operations(reader, _IN_MULTI_READ)),
+    Op.MULTI_READ: _multi_read,
     Op.WHO_AM_I: lambda reader: WhoAmI(),
     Op.GET_EPHEMERALS: lambda reader: GetEphemerals(reader.string()),
     Op.GET_ALL_CHILDREN_NUMBER: lambda reader: CountDescendants(reader.string()),
@@ -336,3 +505,8 @@ _DECODERS: dict[int, Callable[[Reader], Write | Read]] = {
 def encode_create_session(request: CreateSession) -> bytes:
     """The body under which a session's birth is logged: int timeout in milliseconds, buffer password."""
     return Writer().i32(request.timeout_ms).buffer(request.password).finish()
+
+
+def encode_refusal(code: Code) -> bytes:
+    """The body under which a refused write is logged."""
+    return Writer().i32(code).finish()

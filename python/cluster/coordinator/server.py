@@ -26,12 +26,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from . import replies
+from . import replies, words
 from ._engine import open_engine_log
+from .acl import READ, Subject
 from .clock import Clock, SystemClock
 from .connection import Connection, Phase
+from .containers import ContainerKeeper
 from .errors import Code, CoordinatorError, ZooKeeperError
-from .jute import Id
+from .jute import Id, Writer
 from .log import RecordLog, TransactionLog
 from .machine import Command, Machine, Outcome
 from .reads import Client, answer
@@ -39,23 +41,21 @@ from .requests import (
     CloseSession,
     ConnectRequest,
     CreateSession,
+    DeleteContainer,
     Op,
     Ping,
     Read,
+    Reconfig,
+    Refuse,
     Write,
     encode_create_session,
+    encode_refusal,
 )
-from .sessions import PASSWORD_BYTES, Session, SessionExpiry, first_session_id, negotiate_timeout
+from .sessions import PASSWORD_BYTES, Session, SessionExpiry, first_session_id
+from .settings import Settings
+from .statistics import Traffic
+from .view import view
 from .watches import Notification, WatchManager
-from .words import Statistics, four_letter_word
-
-SNAPSHOT_TRANSACTIONS = 100_000
-"""Transactions between snapshots; ZooKeeper's ``snapCount``."""
-HANDSHAKE_TIMEOUT_MS = 10_000
-"""How long a connection may stay without a session; ZooKeeper's ``zookeeper.nio.sessionlessCnxnTimeout``."""
-CLIENT_CONNECTIONS_MAX = 1000
-"""Connections from one address. ZooKeeper's ``maxClientCnxns`` is 60, too few for brokers that share a
-machine."""
 
 _logger = logging.getLogger(__name__)
 
@@ -68,8 +68,8 @@ class _Proposal(NamedTuple):
 class CoordinatorServer:
     """A ZooKeeper-compatible server on one data directory.
 
-    ``tick_time_ms`` bounds session timeouts (2 to 20 ticks). With ``expire_sessions_at_start`` every
-    session of an earlier process is over, and its ephemeral nodes gone, before the first client is served.
+    With ``expire_sessions_at_start`` every session of an earlier process is over, and its ephemeral nodes
+    gone, before the first client is served.
     """
 
     def __init__(
@@ -78,32 +78,29 @@ class CoordinatorServer:
         host: str = "127.0.0.1",
         port: int = 0,
         *,
-        tick_time_ms: int = 2000,
+        settings: Settings | None = None,
         expire_sessions_at_start: bool = False,
-        snapshot_transactions: int = SNAPSHOT_TRANSACTIONS,
-        server_id: int = 0,
         clock: Clock | None = None,
         open_log: Callable[[Path], RecordLog] = open_engine_log,
     ) -> None:
-        self._directory = Path(data_dir)
+        self.directory = Path(data_dir)
         self._host = host
-        self._port = port
-        self._tick_time_ms = tick_time_ms
+        self.port = port
+        self.settings = settings or Settings()
         self._expire_at_start = expire_sessions_at_start
-        self._snapshot_transactions = snapshot_transactions
-        self._server_id = server_id
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self._open_log = open_log
 
-        self._machine = Machine()
-        self._watches: WatchManager[Connection] = WatchManager()
-        self._expiry = SessionExpiry(tick_time_ms)
+        self.machine = Machine()
+        self.watches: WatchManager[Connection] = WatchManager()
+        self.expiry = SessionExpiry(self.settings.tick_time_ms)
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._expiry_armed_for = 0
-        self._connections: dict[Connection, None] = {}
+        self.connections: dict[Connection, None] = {}
         self._by_session: dict[int, Connection] = {}
         self._with_output: list[Connection] = []
-        self._statistics = Statistics()
+        self.traffic = Traffic()
+        self._containers = ContainerKeeper(self.settings, self._lapsed, self._propose_deletion)
 
         self._log: TransactionLog | None = None
         self._writer = ThreadPoolExecutor(1, "coordinator-log")
@@ -118,6 +115,7 @@ class CoordinatorServer:
 
         self._server: asyncio.Server | None = None
         self._stopping = False
+        self.started_ms = 0
         self.failed: asyncio.Future[None] | None = None
 
     # ---- life ----
@@ -127,38 +125,40 @@ class CoordinatorServer:
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
         try:
-            self._log = TransactionLog(self._directory, self._open_log)
-            self._machine, self._since_snapshot = await loop.run_in_executor(self._writer, self._log.recover)
-            self._next_zxid = self._machine.last_zxid + 1
-            first_id = first_session_id(self._clock.wall_ms(), self._server_id)
-            self._next_session_id = max(first_id, self._machine.sessions.last_id) + 1
+            self._log = TransactionLog(self.directory, self._open_log, self.settings.snapshots_retained)
+            self.machine, self._since_snapshot = await loop.run_in_executor(self._writer, self._log.recover)
+            self._next_zxid = self.machine.last_zxid + 1
+            first_id = first_session_id(self.clock.wall_ms(), self.settings.server_id)
+            self._next_session_id = max(first_id, self.machine.sessions.last_id) + 1
             await self._adopt_sessions()
             self._server = await self._listen(loop)
+            self._containers.start()
         except BaseException:
             await self.stop()
             raise
-        port: int = self._server.sockets[0].getsockname()[1]
-        _logger.info("coordinator on %s:%d, data in %s", self._host, port, self._directory)
-        return port
+        self.port = self._server.sockets[0].getsockname()[1]
+        self.started_ms = self.clock.monotonic_ms()
+        _logger.info("coordinator on %s:%d, data in %s", self._host, self.port, self.directory)
+        return self.port
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
         try:
-            return await loop.create_server(lambda: Connection(self), self._host, self._port)
+            return await loop.create_server(lambda: Connection(self), self._host, self.port)
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
             raise CoordinatorError(
-                f"the coordinator cannot listen on {self._host}:{self._port}: {reason}; "
+                f"the coordinator cannot listen on {self._host}:{self.port}: {reason}; "
                 "stop what uses the port or choose another"
             ) from error
 
     async def _adopt_sessions(self) -> None:
         """Gives recovered sessions a full timeout anew, or ends them."""
-        now = self._clock.monotonic_ms()
-        for session in self._machine.sessions.all():
+        now = self.clock.monotonic_ms()
+        for session in self.machine.sessions.all():
             if self._expire_at_start:
                 self._propose_close(session.id)
             else:
-                self._expiry.track(session.id, session.timeout_ms, now)
+                self.expiry.track(session.id, session.timeout_ms, now)
         await self._drain()
         self._arm_expiry()
 
@@ -189,23 +189,24 @@ class CoordinatorServer:
 
     def _close_connections(self) -> None:
         self._stopping = True
+        self._containers.stop()
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
             self._expiry_timer = None
         if self._server is not None:
             self._server.close()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.abort()
 
     def _fail(self, error: BaseException) -> None:
-        _logger.error("the coordinator stops: %s: %s", self._directory, error)
+        _logger.error("the coordinator stops: %s: %s", self.directory, error)
         self._close_connections()
         self._proposed.clear()
         self._appending = False
         self._became_idle()
         if self.failed is not None and not self.failed.done():
             self.failed.set_exception(
-                CoordinatorError(f"the coordinator's log in {self._directory} failed: {error}")
+                CoordinatorError(f"the coordinator's log in {self.directory} failed: {error}")
             )
             self.failed.exception()  # seen: nobody has to await it
 
@@ -220,90 +221,109 @@ class CoordinatorServer:
         """Whether a new connection may stay."""
         if self._stopping:
             return False
-        self._connections[connection] = None
-        same = sum(1 for other in self._connections if other.address == connection.address)
-        if same > CLIENT_CONNECTIONS_MAX:
-            _logger.warning(
-                "refusing a connection of %s: it has %d already", connection.address, CLIENT_CONNECTIONS_MAX
-            )
-            return False
+        self.connections[connection] = None
+        same = sum(1 for other in self.connections if other.address == connection.address)
+        for what, count, most in (
+            (f"{connection.address} has", same, self.settings.max_client_connections),
+            ("all together have", len(self.connections), self.settings.max_connections),
+        ):
+            if 0 < most < count:
+                _logger.warning("refusing a connection of %s: %s %d already", connection.address, what, most)
+                return False
         loop = asyncio.get_running_loop()
-        connection.handshake_timer = loop.call_later(HANDSHAKE_TIMEOUT_MS / 1000, connection.close)
+        connection.handshake_timer = loop.call_later(
+            self.settings.handshake_timeout_ms / 1000, connection.close
+        )
         return True
 
     def disconnected(self, connection: Connection) -> None:
-        self._connections.pop(connection, None)
-        self._watches.remove_watcher(connection)
+        self.connections.pop(connection, None)
+        self.watches.remove_watcher(connection)
         if self._by_session.get(connection.session_id) is connection:
             del self._by_session[connection.session_id]
 
     def four_letter_word(self, word: bytes) -> str | None:
-        return four_letter_word(
-            word, self._machine, len(self._connections), len(self._watches), self._statistics
-        )
+        """The answer to an administrator, or None for what is no question."""
+        self.traffic.received += 1
+        return words.answer(word, self.settings.words_whitelist, lambda: view(self))
 
     def connect(self, connection: Connection, request: ConnectRequest) -> None:
         """A handshake: a new session, or one of this client's again."""
-        if self._stopping or request.last_zxid_seen > self._machine.last_zxid:
+        if self._stopping or request.last_zxid_seen > self.machine.last_zxid:
             # The client has seen a state newer than ours: serving it would take it back in time.
             _logger.warning(
                 "closing the connection of %s: it has seen zxid %#x, we are at %#x",
                 connection.address,
                 request.last_zxid_seen,
-                self._machine.last_zxid,
+                self.machine.last_zxid,
             )
             connection.close()
             return
+        timeout_ms = self.settings.session_timeout_ms(request.timeout_ms)
         if request.session_id != 0:
-            known = self._machine.sessions.proves(request.session_id, request.password)
-            session = self._machine.sessions.find(request.session_id) if known else None
+            # Whoever had the session loses it, before its password is looked at: as in ZooKeeper.
+            previous = self._by_session.pop(request.session_id, None)
+            if previous is not None:
+                previous.close()
+                self.watches.remove_watcher(previous)
+            known = self.machine.sessions.proves(request.session_id, request.password)
+            session = self.machine.sessions.find(request.session_id) if known else None
             if session is None:
                 connection.send(replies.connected(0, 0, bytes(PASSWORD_BYTES), connection.sends_read_only))
                 connection.close()
             else:
-                self._established(connection, session)
+                self._established(connection, session._replace(timeout_ms=timeout_ms))
             return
-        timeout_ms = negotiate_timeout(request.timeout_ms, self._tick_time_ms)
         birth = CreateSession(timeout_ms, secrets.token_bytes(PASSWORD_BYTES))
         session_id, self._next_session_id = self._next_session_id, self._next_session_id + 1
         body = encode_create_session(birth)
         self._propose(session_id, Op.CREATE_SESSION, (), birth, body, connection)
 
     def _established(self, connection: Connection, session: Session) -> None:
-        previous = self._by_session.get(session.id)
-        if previous is not None and previous is not connection:
-            previous.close()
-            self._watches.remove_watcher(previous)
         self._by_session[session.id] = connection
-        self._expiry.track(session.id, session.timeout_ms, self._clock.monotonic_ms())
+        self.expiry.track(session.id, session.timeout_ms, self.clock.monotonic_ms())
         self._arm_expiry()
-        connection.opened(session.id)
+        connection.opened(session.id, session.timeout_ms)
         connection.send(
             replies.connected(session.timeout_ms, session.id, session.password, connection.sends_read_only)
         )
 
     def heard_from(self, connection: Connection) -> None:
-        self._statistics.received += 1
-        self._expiry.touch(connection.session_id, self._clock.monotonic_ms())
+        self.expiry.touch(connection.session_id, self.clock.monotonic_ms())
 
     def write(self, connection: Connection, op: Op, request: Write, body: bytes) -> None:
         """Sends a write on its way; the connection hears of it by ``complete_write``."""
-        self._propose(connection.session_id, op, connection.identities, request, body, connection)
+        if isinstance(request, Reconfig):
+            enabled = self.settings.reconfig_enabled  # for one server alone there is nothing to change
+            self.refuse(connection, Code.UNIMPLEMENTED if enabled else Code.RECONFIG_DISABLED)
+        else:
+            self._propose(connection.session_id, op, connection.identities, request, body, connection)
 
-    def read(self, connection: Connection, xid: int, request: Read) -> None:
+    def refuse(self, connection: Connection, code: Code) -> None:
+        """Refuses a write that takes a transaction id all the same."""
+        self._propose(connection.session_id, Op.ERROR, (), Refuse(code), encode_refusal(code), connection)
+
+    def read(self, connection: Connection, xid: int, request: Read, subject: Subject) -> None:
         """Answers a read from the applied state."""
-        client = Client(connection, connection.session_id, connection.identities)
+        client = Client(connection, connection.session_id, subject)
         try:
-            answered = answer(request, client, self._machine, self._watches)
+            answered = answer(request, client, self.machine, self.watches)
         except ZooKeeperError as error:
             self.reply(connection, xid, error.code)
             return
-        self._notify(answered.notifications)
-        self.reply(connection, replies.PING_XID if isinstance(request, Ping) else xid, Code.OK, answered.body)
+        self._notify(answered.missed, replies.UNKNOWN_ZXID)
+        xid = replies.PING_XID if isinstance(request, Ping) else xid
+        self.reply(connection, xid, answered.code, answered.body)
 
     def reply(self, connection: Connection, xid: int, code: Code = Code.OK, body: bytes = b"") -> None:
-        self._statistics.sent += 1
-        connection.send(replies.reply(xid, self._machine.last_zxid, code, body))
+        """Answers with the newest transaction id."""
+        self.answer_now(connection, xid, self.machine.last_zxid, code, body)
+
+    def answer_now(
+        self, connection: Connection, xid: int, zxid: int, code: Code = Code.OK, body: bytes = b""
+    ) -> None:
+        """Answers, whatever else the client waits for."""
+        connection.send(replies.reply(xid, zxid, code, body))
 
     def has_output(self, connection: Connection) -> None:
         self._with_output.append(connection)
@@ -325,7 +345,9 @@ class CoordinatorServer:
         connection: Connection | None = None,
     ) -> None:
         zxid, self._next_zxid = self._next_zxid, self._next_zxid + 1
-        command = Command(zxid, self._clock.wall_ms(), session_id, op, identities, request, body)
+        command = Command(
+            zxid, self.clock.wall_ms(), session_id, op, self.settings.rules, identities, request, body
+        )
         self._proposed.append(_Proposal(command, connection))
         if not self._appending:
             self._appending = True
@@ -333,6 +355,13 @@ class CoordinatorServer:
 
     def _propose_close(self, session_id: int) -> None:
         self._propose(session_id, Op.CLOSE_SESSION, (), CloseSession(), b"")
+
+    def _lapsed(self) -> list[str]:
+        return self.machine.tree.lapsed(self.clock.wall_ms(), self.settings.container_max_never_used_ms)
+
+    def _propose_deletion(self, path: str) -> None:
+        body = Writer().string(path).finish()
+        self._propose(0, Op.DELETE_CONTAINER, (), DeleteContainer(path), body)
 
     def _append(self) -> None:
         """Makes everything proposed so far durable, in one append."""
@@ -353,48 +382,48 @@ class CoordinatorServer:
             self._fail(error)
             return
         for command, connection in proposals:
-            outcome = self._machine.apply(command)
+            outcome = self.machine.apply(command)
             self._after(command, outcome, connection)
         for _command, connection in proposals:
             if connection is not None:
                 connection.pump()
         self.send_all()
         self._since_snapshot += len(proposals)
-        if self._since_snapshot >= self._snapshot_transactions and self._snapshot is None:
+        if self._since_snapshot >= self.settings.snapshot_transactions and self._snapshot is None:
             self._begin_snapshot()
         self._append()
 
     def _after(self, command: Command, outcome: Outcome, connection: Connection | None) -> None:
         """Tells everybody concerned what a command did: watchers first, then its client."""
-        for event, path in outcome.events:
-            self._notify(self._watches.fire(event, path))
+        for change in outcome.changes:
+            self._notify(self.watches.fire(change), command.zxid)
         if outcome.opened_session is not None:
             if connection is not None and connection.phase is Phase.CONNECTING:
                 self._established(connection, outcome.opened_session)
             else:  # the client left during its handshake; the session ends like any other
                 session = outcome.opened_session
-                self._expiry.track(session.id, session.timeout_ms, self._clock.monotonic_ms())
+                self.expiry.track(session.id, session.timeout_ms, self.clock.monotonic_ms())
                 self._arm_expiry()
         elif connection is not None:
-            self._statistics.sent += 1
             connection.complete_write(command.zxid, *replies.encode_result(outcome.result))
         if outcome.closed_session:
-            self._expiry.forget(outcome.closed_session)
+            self.expiry.forget(outcome.closed_session)
             current = self._by_session.pop(outcome.closed_session, None)
             if current is not None:
                 current.close()
 
-    def _notify(self, notifications: list[Notification[Connection]]) -> None:
-        for connection, event, path in notifications:
-            self._statistics.sent += 1
-            connection.send(replies.notification(event, path, self._machine.last_zxid))
+    def _notify(self, notifications: list[Notification[Connection]], zxid: int) -> None:
+        """Tells those who may read what has changed."""
+        for connection, event, path, acl in notifications:
+            if connection.subject.may(READ, acl):
+                connection.send(replies.notification(event, path, zxid))
 
     def _begin_snapshot(self) -> None:
         """Saves the applied state. No append is running here, so the next log begins exactly after it."""
         log = self._log
         assert log is not None
         self._since_snapshot = 0
-        state = self._machine.export()
+        state = self.machine.export()
         loop = asyncio.get_running_loop()
         rolled = loop.run_in_executor(self._writer, log.roll, state.last_zxid + 1)
         rolled.add_done_callback(self._rolled)
@@ -408,38 +437,38 @@ class CoordinatorServer:
     def _saved(self, saved: asyncio.Future[None]) -> None:
         self._snapshot = None
         if not saved.cancelled() and (error := saved.exception()) is not None:
-            _logger.error("no snapshot was taken in %s: %s; the log keeps everything", self._directory, error)
+            _logger.error("no snapshot was taken in %s: %s; the log keeps everything", self.directory, error)
 
     # ---- expiry ----
 
     def expire_sessions(self) -> None:
         """Ends the sessions whose time is over by the clock; the timer calls it, and tests that bring a
         clock."""
-        for session_id in self._expiry.take_expired(self._clock.monotonic_ms()):
+        for session_id in self.expiry.take_expired(self.clock.monotonic_ms()):
             _logger.info("session %#x expired", session_id)
             self._propose_close(session_id)
         self._arm_expiry()
 
     def _arm_expiry(self) -> None:
         """Wakes up at the next deadline."""
-        deadline = self._expiry.next_deadline()
+        deadline = self.expiry.next_deadline()
         if deadline is None or self._stopping:
             return
         if self._expiry_timer is not None:
             if self._expiry_armed_for <= deadline:
                 return
             self._expiry_timer.cancel()
-        delay_ms = max(deadline - self._clock.monotonic_ms(), 1)
+        delay_ms = max(deadline - self.clock.monotonic_ms(), 1)
         self._expiry_armed_for = deadline
         self._expiry_timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._expiry_due)
 
     def _expiry_due(self) -> None:
         self._expiry_timer = None
-        late_ms = self._clock.monotonic_ms() - self._expiry_armed_for
-        if late_ms > self._tick_time_ms:
+        late_ms = self.clock.monotonic_ms() - self._expiry_armed_for
+        if late_ms > self.settings.tick_time_ms:
             # We were suspended or starved: clients' pings wait in their sockets. Hear them first.
             _logger.warning("this process did not run for %d ms; sessions get that time", late_ms)
-            self._expiry.postpone(late_ms)
+            self.expiry.postpone(late_ms)
             self._arm_expiry()
         else:
             self.expire_sessions()

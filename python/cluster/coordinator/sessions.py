@@ -23,11 +23,6 @@ class Session(NamedTuple):
     password: bytes
 
 
-def negotiate_timeout(requested_ms: int, tick_time_ms: int) -> int:
-    """The timeout a client gets: what it asks for, between 2 and 20 ticks."""
-    return max(2 * tick_time_ms, min(requested_ms, 20 * tick_time_ms))
-
-
 class SessionTable:
     """All open sessions."""
 
@@ -94,6 +89,10 @@ class SessionExpiry:
     def next_deadline(self) -> int | None:
         """When the next session would expire, in the same milliseconds as ``now_ms``."""
         return min(self._buckets, default=None)
+
+    def deadlines(self) -> list[tuple[int, set[int]]]:
+        """Which sessions would expire when, in the same milliseconds as ``now_ms``."""
+        return sorted(self._buckets.items())
 
     def take_expired(self, now_ms: int) -> list[int]:
         """Sessions whose deadline has passed, no longer tracked; sorted."""

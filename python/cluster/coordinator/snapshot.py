@@ -97,14 +97,14 @@ def decode(data: bytes) -> State:
     if version != VERSION:
         raise JuteError(f"its format version is {version}, this program reads {VERSION}")
     last_zxid, last_session_id = reader.i64(), reader.i64()
-    sessions = reader.vector(lambda: Session(reader.i64(), reader.i32(), reader.buffer() or b""), 16)
-    acls = [tuple(acl) for acl in reader.vector(reader.acls, 4)]
-    nodes = reader.vector(lambda: _node(reader, acls), _NODE_BYTES_MIN)
+    sessions = reader.vector(lambda: Session(reader.i64(), reader.i32(), reader.buffer() or b""), 16) or []
+    acls = [tuple(acl or ()) for acl in reader.vector(reader.acls, 4) or []]
+    nodes = reader.vector(lambda: _node(reader, acls), _NODE_BYTES_MIN) or []
     return State(last_zxid, last_session_id, sessions, nodes)
 
 
 def _node(reader: Reader, acls: list[tuple[Acl, ...]]) -> tuple[str, NodeState]:
-    path, data = reader.string(), reader.buffer()
+    path, data = reader.text(), reader.buffer()
     acl, *rest = _NODE_TAIL.unpack(reader.take(_NODE_TAIL.size))
     if not 0 <= acl < len(acls):
         raise JuteError(f"{path} has ACL {acl} of {len(acls)}")

@@ -1,14 +1,15 @@
 """The znode tree: what is stored where, and the rules for changing it.
 
-Owns nodes, their versions and the paths each session holds ephemerally. Pure: no I/O and no clock,
-transaction ids and times come in with :class:`Context`, what happened goes out through :class:`Effects`
-(events for watches, closures that take the change back). The same calls on the same tree always give the
-same tree, so a log of requests is enough to rebuild it. Called by :mod:`.machine` (changes) and
-:mod:`.reads` (the rest), one thread.
+Owns nodes, their versions, the paths each session holds ephemerally, those that go by themselves (containers,
+nodes with a TTL) and the counters of quotas. Pure: no I/O and no clock, transaction ids and times come in with
+:class:`Context`, what happened goes out through :class:`Effects` (changes for watches, closures that take them
+back). The same calls on the same tree always give the same tree, so a log of requests is enough to rebuild it.
+Called by :mod:`.machine` (changes) and :mod:`.reads` (the rest), one thread.
 
 Rules and error codes are those of ``DataTree`` and ``PrepRequestProcessor`` of ZooKeeper 3.9, among them:
 the number of a sequential node is how many children were ever created under its parent; a visible
-``cversion`` counts creations and deletions; versions skip -1, which means "any" in a request.
+``cversion`` counts creations and deletions; the order in which a request is checked. Versions skip -1, which
+means "any" in a request, as in ZooKeeper after 3.9.
 """
 
 from __future__ import annotations
@@ -19,19 +20,59 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from . import acl as access
+from . import quota
+from .acl import Rules, Subject
 from .errors import Code, ZooKeeperError
 from .jute import Acl, Id, Stat
-from .requests import Check, Create, Delete, SetAcl, SetData
+from .requests import (
+    CONTAINER,
+    EPHEMERAL,
+    MAX_TTL_MS,
+    SEQUENTIAL,
+    TTL,
+    TTL_SEQUENTIAL,
+    Check,
+    Create,
+    Delete,
+    DeleteContainer,
+    Op,
+    SetAcl,
+    SetData,
+)
 
 ROOT = "/"
-SPECIAL_PATHS = (ROOT, "/zookeeper", "/zookeeper/quota", "/zookeeper/config")
+CONFIG = "/zookeeper/config"
+SPECIAL_PATHS = (ROOT, "/zookeeper", quota.ROOT_OF_QUOTAS, CONFIG)
 """In every tree from the start, and not to be deleted."""
 
-_INVALID = re.compile(r"//|/\.{1,2}(?:/|\Z)|[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
-"""Empty and relative names, and the characters ZooKeeper forbids."""
+CONTAINER_OWNER = -(1 << 63)
+"""The owner that is stored for a container (``EphemeralType.CONTAINER``)."""
+_TTL_OWNER = -(1 << 56)
+"""The owner of a node with a TTL has this in its upper bytes, and its TTL below."""
 
-EPHEMERAL = 1
-SEQUENTIAL = 2
+_INT_MAX = (1 << 31) - 1
+# Empty and relative names, and the characters ZooKeeper forbids; Java sees those beyond the basic plane as
+# two surrogates each.
+_INVALID = re.compile(r"//|/\.{1,2}(?:/|\Z)|[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+
+
+class Kind(IntEnum):
+    """What becomes of a node by itself."""
+
+    PERSISTENT = 0
+    EPHEMERAL = 1
+    CONTAINER = 2
+    TTL = 3
+
+
+def kind_of(owner: int) -> Kind:
+    """What an owner says of its node."""
+    if owner == 0:
+        return Kind.PERSISTENT
+    if owner == CONTAINER_OWNER:
+        return Kind.CONTAINER
+    # No session has such an id: a server's own is at most 127.
+    return Kind.TTL if _TTL_OWNER <= owner < 0 else Kind.EPHEMERAL
 
 
 class Event(IntEnum):
@@ -43,40 +84,56 @@ class Event(IntEnum):
     CHILDREN_CHANGED = 4
 
 
+class Change(NamedTuple):
+    """What happened to a node, and who may hear of it: who may read it, of its parent who may read that."""
+
+    event: Event
+    path: str
+    acl: tuple[Acl, ...]
+    parent_acl: tuple[Acl, ...] = ()
+
+
 class Context(NamedTuple):
-    """One transaction: its id, its time in milliseconds, its session and the identities of its client."""
+    """One transaction: its id, its time in milliseconds, its session, the identities of its client and the
+    rules it is under."""
 
     zxid: int
     time_ms: int
     session_id: int
     identities: tuple[Id, ...]
+    rules: Rules = Rules.NONE
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(self.identities, self.rules)
 
 
 class Effects:
-    """What changes did: ``events`` in order, and how to take them back."""
+    """What changes did: ``changes`` in order, and how to take them back."""
 
-    __slots__ = ("_undo", "events")
+    __slots__ = ("_undo", "changes")
 
     def __init__(self) -> None:
-        self.events: list[tuple[Event, str]] = []
+        self.changes: list[Change] = []
         self._undo: list[Callable[[], None]] = []
 
-    def add(self, event: Event | None, path: str, undo: Callable[[], None]) -> None:
-        if event is not None:
-            self.events.append((event, path))
+    def add(self, change: Change | None, undo: Callable[[], None]) -> None:
+        if change is not None:
+            self.changes.append(change)
         self._undo.append(undo)
 
     def roll_back(self) -> None:
-        """Takes back every change, last first; no event remains."""
+        """Takes back every change, last first; none remains."""
         while self._undo:
             self._undo.pop()()
-        self.events.clear()
+        self.changes.clear()
 
 
 class NodeState(NamedTuple):
     """A znode without its children: what a snapshot holds, and what one change replaces as a whole.
 
-    ``creations``: children ever created here. ``owner``: session of an ephemeral node, else 0.
+    ``creations``: children ever created here. ``owner``: session of an ephemeral node; for containers and
+    nodes with a TTL what :func:`kind_of` knows; else 0.
     """
 
     data: bytes | None
@@ -90,6 +147,11 @@ class NodeState(NamedTuple):
     creations: int
     acl_version: int
     owner: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of its data."""
+        return len(self.data) if self.data is not None else 0
 
 
 class Node:
@@ -112,8 +174,8 @@ class Node:
             state.version,
             _int32(state.creations * 2 - children),
             state.acl_version,
-            state.owner,
-            len(state.data) if state.data is not None else 0,
+            state.owner if state.owner > 0 or kind_of(state.owner) is Kind.EPHEMERAL else 0,
+            state.size,
             children,
             state.pzxid,
         )
@@ -125,8 +187,12 @@ class Tree:
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
         self._ephemerals: dict[int, set[str]] = {}
+        self._containers: set[str] = set()
+        self._with_ttl: set[str] = set()
+        self._quotas: set[str] = set()
         for path in SPECIAL_PATHS:
-            self._attach(path, Node(NodeState(b"", access.OPEN, 0, 0, 0, 0, 0, 0, 0, 0, 0)))
+            acl, acl_version = (access.READ_ONLY, -1) if path == CONFIG else (access.OPEN, 0)
+            self._attach(path, Node(NodeState(b"", acl, 0, 0, 0, 0, 0, 0, 0, acl_version, 0)))
 
     # ---- reading ----
 
@@ -134,11 +200,12 @@ class Tree:
         return len(self._nodes)
 
     def find(self, path: str) -> Node | None:
-        return self._nodes.get(path)
+        """The node at ``path``; the root has a second name, the empty one."""
+        return self._nodes.get(path or ROOT)
 
     def node(self, path: str) -> Node:
         """The node at ``path``; raises NoNode."""
-        node = self._nodes.get(path)
+        node = self.find(path)
         if node is None:
             raise ZooKeeperError(Code.NO_NODE, path)
         return node
@@ -151,12 +218,37 @@ class Tree:
         """Sessions that hold ephemeral nodes."""
         return set(self._ephemerals)
 
+    def ephemeral_count(self) -> int:
+        return sum(len(held) for held in self._ephemerals.values())
+
     def count_descendants(self, path: str) -> int:
         self.node(path)
         if path == ROOT:
             return len(self._nodes) - 1
+        if path == "":
+            return len(self._nodes)
         prefix = path + "/"
         return sum(1 for other in self._nodes if other.startswith(prefix))
+
+    def data_size(self) -> int:
+        """Bytes of all paths and data: the approximate data size of ZooKeeper."""
+        return sum(len(path) + node.state.size for path, node in self._nodes.items())
+
+    def lapsed(self, now_ms: int, never_used_ms: int) -> list[str]:
+        """Containers and nodes with a TTL that may be deleted: without children, and once used or for
+        ``never_used_ms`` unused (0: kept then), or not changed for their TTL (``ContainerManager``)."""
+        found = []
+        for path in self._containers:
+            node = self._nodes[path]
+            unused = node.state.creations == 0
+            old = never_used_ms > 0 and now_ms - node.state.mtime > never_used_ms
+            if not node.children and (not unused or old):
+                found.append(path)
+        for path in self._with_ttl:
+            node = self._nodes[path]
+            if not node.children and now_ms - node.state.mtime > node.state.owner - _TTL_OWNER:
+                found.append(path)
+        return sorted(found)
 
     def export(self) -> list[tuple[str, NodeState]]:
         """Every node, as it is now; later changes do not reach the list. Any order."""
@@ -178,83 +270,106 @@ class Tree:
     # ---- changing ----
 
     def create(self, request: Create, context: Context, effects: Effects) -> str:
-        """Creates a node and returns its path. Raises BadArguments, NoNode, NoAuth, InvalidACL, NodeExists,
-        NoChildrenForEphemerals."""
-        if request.flags not in (0, EPHEMERAL, SEQUENTIAL, EPHEMERAL | SEQUENTIAL):
-            raise ZooKeeperError(Code.BAD_ARGUMENTS, request.path)
-        path = request.path
-        sequential = request.flags & SEQUENTIAL != 0
-        # A sequential path may end with a slash: the number becomes the whole name.
-        validate_path(path + "0" if sequential else path)
-        stored_acl = access.resolve(request.acl, context.identities, path)
+        """Creates a node and returns its path. Raises BadArguments, Unimplemented (a TTL where there is
+        none), MarshallingError (no path), InvalidACL, NoNode, NoAuth, NodeExists, NoChildrenForEphemerals,
+        QuotaExceeded; checked in this order."""
+        owner = _owner(request, context)
+        path = _path(request.path)
+        if "/" not in path or "\0" in path:
+            raise ZooKeeperError(Code.BAD_ARGUMENTS, path)
+        stored_acl = access.resolve(request.acl, context.subject, path)
         parent = self.node(parent_of(path))
         before = parent.state
-        access.check(before.acl, access.CREATE, context.identities, path)
-        if sequential:
+        context.subject.check(access.CREATE, before.acl, path)
+        if request.flags in (SEQUENTIAL, EPHEMERAL | SEQUENTIAL, TTL_SEQUENTIAL):
             path += f"{before.creations:010d}"
+        validate_path(path)
         if path in self._nodes:
             raise ZooKeeperError(Code.NODE_EXISTS, path)
-        if before.owner != 0:
+        if kind_of(before.owner) is Kind.EPHEMERAL:
             raise ZooKeeperError(Code.NO_CHILDREN_FOR_EPHEMERALS, path)
+        if path == f"{quota.ROOT_OF_QUOTAS}/{quota.LIMITS}":  # of no path
+            raise ZooKeeperError(Code.BAD_ARGUMENTS, path)
         zxid, now = context.zxid, context.time_ms
-        owner = context.session_id if request.flags & EPHEMERAL else 0
         state = NodeState(request.data, stored_acl, zxid, zxid, zxid, now, now, 0, 0, 0, owner)
+        self._check_quota(path, 1, state.size, context)
         self._attach(path, Node(state))
-        parent.state = before._replace(creations=_int32(before.creations + 1), pzxid=zxid)
+        parent.state = before._replace(creations=min(before.creations + 1, _INT_MAX), pzxid=zxid)
 
         def undo() -> None:
             self._detach(path)
             parent.state = before
 
-        effects.add(Event.CREATED, path, undo)
+        effects.add(Change(Event.CREATED, path, stored_acl, before.acl), undo)
+        self._begin_counting(path, effects)
+        self._count(path, 1, state.size, effects)
         return path
 
     def delete(self, request: Delete, context: Context, effects: Effects) -> None:
-        """Deletes a node. Raises BadArguments, NoNode, NoAuth, BadVersion, NotEmpty."""
-        path = request.path
-        if "/" not in path or "\0" in path or path in SPECIAL_PATHS:
-            raise ZooKeeperError(Code.BAD_ARGUMENTS, path)
+        """Deletes a node. Raises MarshallingError (no path), BadArguments, NoNode, NoAuth, BadVersion,
+        NotEmpty."""
+        path = _deletable(request.path)
         parent = self.node(parent_of(path))
-        access.check(parent.state.acl, access.DELETE, context.identities, path)
+        context.subject.check(access.DELETE, parent.state.acl, path)
         node = self.node(path)
         _next_version(node.state.version, request.version, path)
         if node.children:
             raise ZooKeeperError(Code.NOT_EMPTY, path)
         self._delete(path, context.zxid, effects)
 
+    def delete_container(
+        self, request: DeleteContainer, context: Context, effects: Effects, anybody: bool
+    ) -> None:
+        """Deletes a container or a node with a TTL; the server does, and ``anybody`` who may delete it.
+        Raises MarshallingError (no path), BadArguments, NoNode, NoAuth, NotEmpty, BadVersion for an ephemeral
+        or, unlike ZooKeeper, a persistent node."""
+        path = _deletable(request.path)
+        node = self.node(path)
+        if anybody:
+            context.subject.check(access.DELETE, self.node(parent_of(path)).state.acl, path)
+        if node.children:
+            raise ZooKeeperError(Code.NOT_EMPTY, path)
+        if kind_of(node.state.owner) in (Kind.EPHEMERAL, Kind.PERSISTENT):
+            raise ZooKeeperError(Code.BAD_VERSION, path)
+        self._delete(path, context.zxid, effects)
+
     def set_data(self, request: SetData, context: Context, effects: Effects) -> Stat:
-        """Replaces a node's data. Raises BadArguments, NoNode, NoAuth, BadVersion."""
-        path = request.path
+        """Replaces a node's data. Raises BadArguments, NoNode, NoAuth, QuotaExceeded, BadVersion."""
+        path = request.path or ""
         validate_path(path)
         node = self.node(path)
         before = node.state
-        access.check(before.acl, access.WRITE, context.identities, path)
+        context.subject.check(access.WRITE, before.acl, path)
+        added = (len(request.data) if request.data is not None else 0) - before.size
+        self._check_quota(path, 0, added, context)
         version = _next_version(before.version, request.version, path)
         node.state = before._replace(
             data=request.data, version=version, mzxid=context.zxid, mtime=context.time_ms
         )
-        effects.add(Event.DATA_CHANGED, path, lambda: setattr(node, "state", before))
+        effects.add(Change(Event.DATA_CHANGED, path, before.acl), lambda: setattr(node, "state", before))
+        self._count(path, 0, added, effects)
         return node.stat()
 
     def set_acl(self, request: SetAcl, context: Context, effects: Effects) -> Stat:
         """Replaces a node's ACL. Raises BadArguments, InvalidACL, NoNode, NoAuth, BadVersion."""
-        path = request.path
+        path = request.path or ""
         validate_path(path)
-        stored_acl = access.resolve(request.acl, context.identities, path)
+        stored_acl = access.resolve(request.acl, context.subject, path)
         node = self.node(path)
         before = node.state
-        access.check(before.acl, access.ADMIN, context.identities, path)
+        context.subject.check(access.ADMIN, before.acl, path)
         version = _next_version(before.acl_version, request.version, path)
         node.state = before._replace(acl=stored_acl, acl_version=version)
-        effects.add(None, path, lambda: setattr(node, "state", before))
+        effects.add(None, lambda: setattr(node, "state", before))
         return node.stat()
 
     def check(self, request: Check, context: Context) -> Stat:
         """Raises BadArguments, NoNode, NoAuth, or BadVersion unless the node has the version."""
-        validate_path(request.path)
-        node = self.node(request.path)
-        access.check(node.state.acl, access.READ, context.identities, request.path)
-        _next_version(node.state.version, request.version, request.path)
+        path = request.path or ""
+        validate_path(path)
+        node = self.node(path)
+        context.subject.check(access.READ, node.state.acl, path)
+        _next_version(node.state.version, request.version, path)
         return node.stat()
 
     def delete_ephemerals(self, session_id: int, zxid: int, effects: Effects) -> None:
@@ -273,28 +388,98 @@ class Tree:
             self._attach(path, node)  # the same object: earlier closures of this transaction hold it
             parent.state = before
 
-        effects.add(Event.DELETED, path, undo)
+        effects.add(Change(Event.DELETED, path, node.state.acl, before.acl), undo)
+        self._count(path, -1, -node.state.size, effects)
 
     def _attach(self, path: str, node: Node) -> None:
         self._nodes[path] = node
-        if node.state.owner:
-            self._ephemerals.setdefault(node.state.owner, set()).add(path)
+        owner = node.state.owner
+        if owner:
+            self._registered(owner).add(path)
         if path != ROOT:
             parent = self._nodes[parent_of(path)]
             if parent.children is None:
                 parent.children = set()
             parent.children.add(name_of(path))
+        if (limited := quota.path_of(path)) is not None:
+            self._quotas.add(limited)
 
     def _detach(self, path: str) -> None:
-        node = self._nodes.pop(path)
+        owner = self._nodes.pop(path).state.owner
         siblings = self._nodes[parent_of(path)].children
         if siblings is not None:
             siblings.discard(name_of(path))
-        if node.state.owner:
-            held = self._ephemerals[node.state.owner]
+        if owner:
+            held = self._registered(owner)
             held.discard(path)
-            if not held:
-                del self._ephemerals[node.state.owner]
+            if not held and owner in self._ephemerals:
+                del self._ephemerals[owner]
+        if (limited := quota.path_of(path)) is not None:
+            self._quotas.discard(limited)
+
+    def _registered(self, owner: int) -> set[str]:
+        """The nodes that end as those of this owner do."""
+        kind = kind_of(owner)
+        if kind is Kind.EPHEMERAL:
+            return self._ephemerals.setdefault(owner, set())
+        return self._containers if kind is Kind.CONTAINER else self._with_ttl
+
+    # ---- quotas ----
+
+    def _limited(self, path: str) -> str | None:
+        """The deepest path with a quota at or above ``path``."""
+        if not self._quotas:
+            return None
+        return next((place for place in ancestors(path) if place in self._quotas), None)
+
+    def _check_quota(self, path: str, added_nodes: int, added_size: int, context: Context) -> None:
+        """Raises QuotaExceeded, or MarshallingError for limits and counters that are none."""
+        if not context.rules & Rules.ENFORCE_QUOTA or (limited := self._limited(path)) is None:
+            return
+        stats = self._nodes.get(quota.stats_of(limited))
+        try:
+            limits = quota.decode_track(self._nodes[quota.limits_of(limited)].state.data)
+            used = quota.decode_track(stats.state.data) if stats is not None else quota.Track(0, 0)
+        except ValueError:
+            raise ZooKeeperError(Code.MARSHALLING_ERROR, path) from None
+        if quota.exceeded(limits, used, added_nodes, added_size):
+            raise ZooKeeperError(Code.QUOTA_EXCEEDED, path)
+
+    def _begin_counting(self, path: str, effects: Effects) -> None:
+        """A new counter gets what there is."""
+        if name_of(path) != quota.STATS or not path.startswith(quota.ROOT_OF_QUOTAS + "/"):
+            return
+        counted = path[len(quota.ROOT_OF_QUOTAS) : -len(quota.STATS) - 1]
+        count = size = 0
+        if counted in self._nodes:
+            below = counted + "/"
+            for other, node in self._nodes.items():
+                if other == counted or other.startswith(below):
+                    count += 1
+                    size += node.state.size
+        self._put_counter(path, quota.Track(count, size), effects)
+
+    def _count(self, path: str, added_nodes: int, added_size: int, effects: Effects) -> None:
+        """Counts a change in the quota it is under. A counter that somebody made unreadable stays as it is."""
+        if (limited := self._limited(path)) is None:
+            return
+        place = quota.stats_of(limited)
+        stats = self._nodes.get(place)
+        if stats is None:
+            return
+        try:
+            used = quota.decode_track(stats.state.data)
+        except ValueError:
+            return
+        counted = used._replace(nodes=used.nodes + added_nodes, size=used.size + added_size)
+        self._put_counter(place, counted, effects)
+
+    def _put_counter(self, path: str, counted: quota.Track, effects: Effects) -> None:
+        """Counters change without a version, a time or an event."""
+        node = self._nodes[path]
+        before = node.state
+        node.state = before._replace(data=counted.encode())
+        effects.add(None, lambda: setattr(node, "state", before))
 
 
 def parent_of(path: str) -> str:
@@ -318,6 +503,37 @@ def validate_path(path: str) -> None:
     """Raises BadArguments unless ``path`` is absolute and whole: the rules of ``PathUtils.validatePath``."""
     if path != ROOT and (not path.startswith("/") or path.endswith("/") or _INVALID.search(path)):
         raise ZooKeeperError(Code.BAD_ARGUMENTS, path)
+
+
+def _path(path: str | None) -> str:
+    if path is None:
+        raise ZooKeeperError(Code.MARSHALLING_ERROR)
+    return path
+
+
+def _deletable(path: str | None) -> str:
+    path = _path(path)
+    if "/" not in path or "\0" in path or path in SPECIAL_PATHS:
+        raise ZooKeeperError(Code.BAD_ARGUMENTS, path)
+    return path
+
+
+def _owner(request: Create, context: Context) -> int:
+    """What is stored as the owner of a node to create. Raises BadArguments, Unimplemented."""
+    flags = request.flags
+    if not 0 <= flags <= TTL_SEQUENTIAL:
+        raise ZooKeeperError(Code.BAD_ARGUMENTS, request.path)
+    if flags in (TTL, TTL_SEQUENTIAL):
+        if not context.rules & Rules.EXTENDED_TYPES:
+            raise ZooKeeperError(Code.UNIMPLEMENTED, request.path)
+        if request.op is not Op.CREATE_TTL or not 0 < request.ttl_ms <= MAX_TTL_MS:
+            raise ZooKeeperError(Code.BAD_ARGUMENTS, request.path)
+        return _TTL_OWNER | request.ttl_ms
+    if request.op is Op.CREATE_TTL:
+        raise ZooKeeperError(Code.BAD_ARGUMENTS, request.path)
+    if request.op is Op.CREATE_CONTAINER:
+        return CONTAINER_OWNER
+    return context.session_id if flags != CONTAINER and flags & EPHEMERAL else 0
 
 
 def _next_version(current: int, expected: int, path: str) -> int:

@@ -1,40 +1,74 @@
 """Watches: who wants to hear of which path.
 
 Owns the registrations of this server's connections; they live as long as the connection (a client sets them
-again when it reconnects). A change of the tree comes in, notifications come out. Pure, one thread. Kinds,
-as ZooKeeper's:
+again when it reconnects). A change of the tree comes in, notifications come out. Pure, one thread. As in
+ZooKeeper's ``WatchManager`` there are two registries, and in each a connection watches a path in one or more
+modes:
 
-* data: once, for creation, deletion or new data of a path (``exists`` and ``getData``);
-* child: once, for a new or lost child of a path, or its deletion (``getChildren``);
-* persistent: both, again and again;
-* recursive: creation, deletion and new data of a path and everything below, again and again.
+* data: creation, deletion and new data of a path (``exists`` and ``getData``);
+* children: a new or lost child of a path, or its deletion (``getChildren``);
+
+* standard: once;
+* persistent: again and again, in both registries;
+* recursive: again and again, of everything below the path too, in the registry of data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from enum import IntFlag
+from collections.abc import Hashable, Iterator
+from enum import IntEnum, IntFlag
 from typing import Generic, NamedTuple, TypeVar
 
-from .tree import ROOT, Event, ancestors, parent_of
+from .jute import Acl
+from .tree import ROOT, Change, Event, ancestors, parent_of
 
 W = TypeVar("W", bound=Hashable)
 
 
-class Kind(IntFlag):
-    """Kinds of watch; the values of CHILD, DATA and ANY are those of ``Watcher.WatcherType``."""
+class Registry(IntEnum):
+    """Of what a watch is."""
 
-    CHILD = 1
+    DATA = 0
+    CHILDREN = 1
+
+
+class Mode(IntFlag):
+    """How often, and of how much, a watch tells."""
+
+    STANDARD = 1
+    PERSISTENT = 2
+    RECURSIVE = 4
+
+
+_ALL = Mode.STANDARD | Mode.PERSISTENT | Mode.RECURSIVE
+
+
+class WatcherType(IntEnum):
+    """Which watches a client means; the numbers of ``Watcher.WatcherType``."""
+
+    CHILDREN = 1
     DATA = 2
     ANY = 3
     PERSISTENT = 4
-    RECURSIVE = 8
+    RECURSIVE = 5
+
+
+_COVERED = {
+    WatcherType.CHILDREN: ((Registry.CHILDREN, Mode.STANDARD),),
+    WatcherType.DATA: ((Registry.DATA, Mode.STANDARD),),
+    WatcherType.ANY: ((Registry.DATA, _ALL), (Registry.CHILDREN, _ALL)),
+    WatcherType.PERSISTENT: ((Registry.DATA, Mode.PERSISTENT), (Registry.CHILDREN, Mode.PERSISTENT)),
+    WatcherType.RECURSIVE: ((Registry.DATA, Mode.RECURSIVE),),
+}
 
 
 class Notification(NamedTuple, Generic[W]):
+    """What a watcher is told if it may read what it is about: ``acl``, empty for who may anyway."""
+
     watcher: W
     event: Event
     path: str
+    acl: tuple[Acl, ...] = ()
 
 
 class WatchManager(Generic[W]):
@@ -42,75 +76,100 @@ class WatchManager(Generic[W]):
 
     def __init__(self) -> None:
         # Dictionaries serve as sets that keep their order.
-        self._by_path: dict[Kind, dict[str, dict[W, None]]] = {
-            kind: {} for kind in (Kind.CHILD, Kind.DATA, Kind.PERSISTENT, Kind.RECURSIVE)
-        }
-        self._by_watcher: dict[W, dict[tuple[Kind, str], None]] = {}
+        self._registries: tuple[dict[str | None, dict[W, Mode]], ...] = ({}, {})
+        self._by_watcher: dict[W, dict[tuple[Registry, str | None], None]] = {}
+        self._recursive = 0
 
     def __len__(self) -> int:
+        """Watched paths of each connection in each registry."""
         return sum(len(held) for held in self._by_watcher.values())
 
-    def add(self, kind: Kind, path: str, watcher: W) -> None:
-        self._by_path[kind].setdefault(path, {})[watcher] = None
-        self._by_watcher.setdefault(watcher, {})[(kind, path)] = None
+    def paths(self, registry: Registry) -> Iterator[tuple[str | None, list[W]]]:
+        """Every watched path and who watches it."""
+        for path, watchers in self._registries[registry].items():
+            yield path, list(watchers)
 
-    def has(self, wanted: Kind, path: str, watcher: W) -> bool:
-        """Whether the watcher has a watch that ``wanted`` (CHILD, DATA or ANY) covers."""
-        held = self._by_watcher.get(watcher, {})
-        return any((kind, path) in held for kind in _covered(wanted))
+    def add(self, registry: Registry, mode: Mode, path: str | None, watcher: W) -> None:
+        """Adds one watch."""
+        watchers = self._registries[registry].setdefault(path, {})
+        held = watchers.get(watcher, Mode(0))
+        if mode & Mode.RECURSIVE and not held & Mode.RECURSIVE:
+            self._recursive += 1
+        watchers[watcher] = held | mode
+        self._by_watcher.setdefault(watcher, {})[(registry, path)] = None
 
-    def remove(self, wanted: Kind, path: str, watcher: W) -> bool:
+    def add_persistent(self, path: str | None, watcher: W, recursive: bool) -> None:
+        """Adds a watch that stays (addWatch)."""
+        if recursive:
+            self.add(Registry.DATA, Mode.RECURSIVE, path, watcher)
+        else:
+            self.add(Registry.DATA, Mode.PERSISTENT, path, watcher)
+            self.add(Registry.CHILDREN, Mode.PERSISTENT, path, watcher)
+
+    def has(self, wanted: WatcherType, path: str | None, watcher: W) -> bool:
+        """Whether the watcher has a watch that ``wanted`` covers."""
+        return any(
+            self._registries[registry].get(path, {}).get(watcher, Mode(0)) & modes
+            for registry, modes in _COVERED[wanted]
+        )
+
+    def remove(self, wanted: WatcherType, path: str | None, watcher: W) -> bool:
         """Takes watches back; False when there were none."""
-        held = self._by_watcher.get(watcher, {})
-        found = [kind for kind in _covered(wanted) if (kind, path) in held]
-        for kind in found:
-            self._drop(kind, path, watcher)
-        return bool(found)
+        found = self.has(wanted, path, watcher)
+        for registry, modes in _COVERED[wanted]:
+            self._take(registry, modes, path, watcher)
+        return found
 
     def remove_watcher(self, watcher: W) -> None:
         """Forgets a connection."""
-        for kind, path in list(self._by_watcher.get(watcher, ())):
-            self._drop(kind, path, watcher)
+        for registry, path in list(self._by_watcher.get(watcher, ())):
+            self._take(registry, _ALL, path, watcher)
 
-    def fire(self, event: Event, path: str) -> list[Notification[W]]:
-        """Who is to be told of a change, once each per event; one-shot watches are used up."""
-        told: dict[W, None] = {}
-        kinds = (Kind.DATA, Kind.CHILD) if event is Event.DELETED else (Kind.DATA,)
-        for kind in kinds:
-            told.update(self._use_up(kind, path))
-        told.update(self._by_path[Kind.PERSISTENT].get(path, {}))
-        if self._by_path[Kind.RECURSIVE]:
-            for place in ancestors(path):
-                told.update(self._by_path[Kind.RECURSIVE].get(place, {}))
-        notifications = [Notification(watcher, event, path) for watcher in told]
+    def fire(self, change: Change) -> list[Notification[W]]:
+        """Who is to be told of a change, once each; watches that tell once are used up, also those of who may
+        not hear."""
+        event, path, acl, parent_acl = change
+        told = self._trigger(Registry.DATA, path)
+        if event is Event.DELETED:
+            told.update(self._trigger(Registry.CHILDREN, path))
+        notifications = [Notification(watcher, event, path, acl) for watcher in told]
         if event is not Event.DATA_CHANGED and path != ROOT:
             parent = parent_of(path)
-            told = dict(self._use_up(Kind.CHILD, parent))
-            told.update(self._by_path[Kind.PERSISTENT].get(parent, {}))
-            notifications += [Notification(watcher, Event.CHILDREN_CHANGED, parent) for watcher in told]
+            notifications += [
+                Notification(watcher, Event.CHILDREN_CHANGED, parent, parent_acl)
+                for watcher in self._trigger(Registry.CHILDREN, parent)
+            ]
         return notifications
 
-    def _use_up(self, kind: Kind, path: str) -> dict[W, None]:
-        watchers = self._by_path[kind].pop(path, {})
-        for watcher in watchers:
-            self._release(kind, path, watcher)
-        return watchers
+    def _trigger(self, registry: Registry, path: str) -> dict[W, None]:
+        told: dict[W, None] = {}
+        for watcher, modes in list(self._registries[registry].get(path, {}).items()):
+            told[watcher] = None
+            if modes & Mode.STANDARD:
+                self._take(registry, Mode.STANDARD, path, watcher)
+        if self._recursive and registry is Registry.DATA and path != ROOT:
+            for place in ancestors(parent_of(path)):
+                for watcher, modes in self._registries[registry].get(place, {}).items():
+                    if modes & Mode.RECURSIVE:
+                        told[watcher] = None
+        return told
 
-    def _drop(self, kind: Kind, path: str, watcher: W) -> None:
-        watchers = self._by_path[kind][path]
+    def _take(self, registry: Registry, modes: Mode, path: str | None, watcher: W) -> None:
+        """Takes modes from a watch, and the watch when none is left."""
+        watchers = self._registries[registry].get(path, {})
+        held = watchers.get(watcher)
+        if held is None:
+            return
+        if held & modes & Mode.RECURSIVE:
+            self._recursive -= 1
+        kept = held & ~modes
+        if kept:
+            watchers[watcher] = kept
+            return
         del watchers[watcher]
         if not watchers:
-            del self._by_path[kind][path]
-        self._release(kind, path, watcher)
-
-    def _release(self, kind: Kind, path: str, watcher: W) -> None:
-        held = self._by_watcher[watcher]
-        del held[(kind, path)]
-        if not held:
+            del self._registries[registry][path]
+        mine = self._by_watcher[watcher]
+        del mine[(registry, path)]
+        if not mine:
             del self._by_watcher[watcher]
-
-
-def _covered(wanted: Kind) -> tuple[Kind, ...]:
-    if wanted is Kind.ANY:
-        return (Kind.CHILD, Kind.DATA, Kind.PERSISTENT, Kind.RECURSIVE)
-    return (wanted,)

@@ -1,47 +1,261 @@
 """Four-letter words: the questions an administrator asks with ``nc``.
 
-Owns the texts of ``ruok``, ``srvr``, ``stat``, ``isro`` and ``envi`` as ZooKeeper's tools expect them. Pure.
+Owns the texts as ZooKeeper's tools and other people's monitoring expect them
+(``org.apache.zookeeper.server.command``), and which may be asked: ``srvr`` may always, the others if
+``4lw.commands.whitelist`` names them. Pure over :class:`Seen`, which the server fills.
 """
 
 from __future__ import annotations
 
-from .machine import Machine
+import getpass
+import os
+import platform
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
 
-VERSION = "3.9.0-logcore"
+from .statistics import ClientTraffic, Traffic
+
+VERSION = "3.9.4-logcore"
 """The ZooKeeper whose protocol is spoken, and by whom."""
+EVERY_WORD = "*"
+ALWAYS = "srvr"
 
 
-class Statistics:
-    """Packets since the start."""
+class Client(NamedTuple):
+    """A connection. ``interest``: 1 while it is read, 4 while it has to be written to; times in milliseconds of
+    the epoch."""
 
-    def __init__(self) -> None:
-        self.received = 0
-        self.sent = 0
+    address: str
+    port: int
+    interest: int
+    queued: int
+    session_id: int
+    timeout_ms: int
+    established_ms: int
+    traffic: ClientTraffic
 
 
-def four_letter_word(
-    word: bytes, machine: Machine, connections: int, watches: int, statistics: Statistics
-) -> str | None:
+class Expiry(NamedTuple):
+    """Sessions, or connections, that end at the same time if nothing is heard of them."""
+
+    at_ms: int
+    members: Sequence[int]
+
+
+@dataclass
+class Seen:
+    """What there is to tell of a server."""
+
+    mode: str
+    last_zxid: int
+    node_count: int
+    outstanding: int
+    traffic: Traffic
+    clients: Sequence[Client]
+    configuration: Mapping[str, object]
+    """Of ``conf``, in its order."""
+    data_bytes: Callable[[], tuple[int, int]]
+    """Bytes of snapshots and of logs."""
+    data_watches: Callable[[], Iterable[tuple[str | None, Sequence[int]]]]
+    """Watched paths and the sessions that watch them."""
+    expiries: Callable[[], Sequence[Expiry]]
+    ephemerals: Callable[[], Mapping[int, Sequence[str]]]
+    monitor: Callable[[], Mapping[str, object]]
+    """Of ``mntr``, without what ``srvr`` tells, too."""
+    reset: Callable[[bool], None]
+    """Forgets what was counted: of the connections, or (True) of the server."""
+
+
+def answer(word: bytes, whitelist: Iterable[str], seen: Callable[[], Seen]) -> str | None:
     """The answer, or None for what is no word."""
-    if word == b"ruok":
-        return "imok"
-    if word == b"isro":
-        return "rw"
-    if word == b"envi":
-        return f"Environment:\nzookeeper.version={VERSION}\n"
-    if word in (b"srvr", b"stat"):
-        lines = [
-            f"Zookeeper version: {VERSION}",
-            "Latency min/avg/max: 0/0.0/0",
-            f"Received: {statistics.received}",
-            f"Sent: {statistics.sent}",
-            f"Connections: {connections}",
-            "Outstanding: 0",
-            f"Zxid: {machine.last_zxid:#x}",
-            "Mode: standalone",
-            f"Node count: {len(machine.tree)}",
-        ]
-        if word == b"stat":
-            lines.insert(1, f"Watches: {watches}")
-        return "\n".join(lines) + "\n"
-    return None
+    name = word.decode("latin-1")
+    tell = _WORDS.get(name)
+    if tell is None:
+        return None
+    if name != ALWAYS and EVERY_WORD not in whitelist and name not in whitelist:
+        return f"{name} is not executed because it is not in the whitelist.\n"
+    return tell(seen())
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(line + "\n" for line in lines)
+
+
+def _summary(seen: Seen) -> list[str]:
+    latency = seen.traffic.latency
+    return [
+        f"Latency min/avg/max: {latency.shortest}/{latency.mean}/{latency.most}",
+        f"Received: {seen.traffic.received}",
+        f"Sent: {seen.traffic.sent}",
+        f"Connections: {len(seen.clients)}",
+        f"Outstanding: {seen.outstanding}",
+        f"Zxid: {seen.last_zxid:#x}",
+        f"Mode: {seen.mode}",
+        f"Node count: {seen.node_count}",
+    ]
+
+
+def _srvr(seen: Seen) -> str:
+    return _lines([f"Zookeeper version: {VERSION}", *_summary(seen)])
+
+
+def _stat(seen: Seen) -> str:
+    clients = [_client(client) + ")" for client in seen.clients]
+    return _lines([f"Zookeeper version: {VERSION}", "Clients:", *clients, "", *_summary(seen)])
+
+
+def _client(client: Client) -> str:
+    traffic = client.traffic
+    address = f"[{client.address}]" if ":" in client.address else client.address
+    return (
+        f" /{address}:{client.port}[{client.interest:x}]"
+        f"(queued={client.queued},recved={traffic.received},sent={traffic.sent}"
+    )
+
+
+def _cons(seen: Seen) -> str:
+    lines = []
+    for client in seen.clients:
+        line, traffic = _client(client), client.traffic
+        if client.session_id:
+            line += f",sid={_long(client.session_id)},lop={traffic.last_operation}"
+            line += f",est={client.established_ms},to={client.timeout_ms}"
+            if traffic.last_cxid >= 0:
+                line += f",lcxid={_long(traffic.last_cxid)}"
+            latency = traffic.latency
+            line += f",lzxid={_long(traffic.last_zxid)},lresp={traffic.last_response_ms},llat={latency.last}"
+            mean = latency.total // latency.count if latency.count else 0
+            line += f",minlat={latency.shortest},avglat={mean},maxlat={latency.most}"
+        lines.append(line + ")")
+    return _lines([*lines, ""])
+
+
+def _crst(seen: Seen) -> str:
+    seen.reset(False)
+    return "Connection stats reset.\n"
+
+
+def _srst(seen: Seen) -> str:
+    seen.reset(True)
+    return "Server stats reset.\n"
+
+
+def _dirs(seen: Seen) -> str:
+    snapshots, logs = seen.data_bytes()
+    return f"datadir_size: {snapshots}\nlogdir_size: {logs}\n"
+
+
+def _conf(seen: Seen) -> str:
+    return _lines(f"{name}={value}" for name, value in seen.configuration.items())
+
+
+def _envi(_seen: Seen) -> str:
+    """ZooKeeper's names; what only a Java machine has is not there."""
+    unknown = "<NA>"
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    values = {
+        "zookeeper.version": VERSION,
+        "host.name": socket.gethostname(),
+        **{
+            f"java.{name}": unknown
+            for name in ("version", "vendor", "home", "class.path", "library.path", "io.tmpdir", "compiler")
+        },
+        "os.name": platform.system(),
+        "os.arch": platform.machine(),
+        "os.version": platform.release(),
+        "user.name": getpass.getuser(),
+        "user.home": os.path.expanduser("~"),
+        "user.dir": os.getcwd(),
+        "os.memory.free": f"{free}MB",
+        "os.memory.max": f"{memory}MB",
+        "os.memory.total": f"{memory}MB",
+    }
+    return _lines(["Environment:", *(f"{name}={value}" for name, value in values.items())])
+
+
+def _wchs(seen: Seen) -> str:
+    """As in ZooKeeper, without those for children."""
+    watched = list(seen.data_watches())
+    sessions = {session for _path, watchers in watched for session in watchers}
+    total = sum(len(watchers) for _path, watchers in watched)
+    return f"{len(sessions)} connections watching {len(watched)} paths\nTotal watches:{total}\n"
+
+
+def _wchc(seen: Seen) -> str:
+    by_session: dict[int, list[str | None]] = {}
+    for path, watchers in seen.data_watches():
+        for session in watchers:
+            by_session.setdefault(session, []).append(path)
+    lines = []
+    for session, paths in by_session.items():
+        lines += [_long(session), *(f"\t{path}" for path in paths)]
+    return _lines([*lines, ""])
+
+
+def _wchp(seen: Seen) -> str:
+    lines = []
+    for path, watchers in seen.data_watches():
+        lines += [str(path), *(f"\t{_long(session)}" for session in watchers)]
+    return _lines([*lines, ""])
+
+
+def _dump(seen: Seen) -> str:
+    expiries = sorted(seen.expiries())
+    sessions = sum(len(expiry.members) for expiry in expiries)
+    lines = ["SessionTracker dump:", f"Session Sets ({len(expiries)})/({sessions}):"]
+    for expiry in expiries:
+        when = datetime.fromtimestamp(expiry.at_ms / 1000).astimezone()
+        lines.append(f"{len(expiry.members)} expire at {when:%a %b %d %H:%M:%S %Z %Y}:")
+        lines += [f"\t{_long(session)}" for session in expiry.members]
+    ephemerals = seen.ephemerals()
+    lines += ["ephemeral nodes dump:", f"Sessions with Ephemerals ({len(ephemerals)}):"]
+    for session, paths in ephemerals.items():
+        lines += [f"{_long(session)}:", *(f"\t{path}" for path in paths)]
+    lines += ["Connections dump:"]
+    return _lines(lines)
+
+
+def _mntr(seen: Seen) -> str:
+    latency = seen.traffic.latency
+    values: dict[str, object] = {
+        "version": VERSION,
+        "server_state": seen.mode,
+        "avg_latency": latency.mean,
+        "max_latency": latency.most,
+        "min_latency": latency.shortest,
+        "packets_received": seen.traffic.received,
+        "packets_sent": seen.traffic.sent,
+        "num_alive_connections": len(seen.clients),
+        "outstanding_requests": seen.outstanding,
+        "znode_count": seen.node_count,
+        **seen.monitor(),
+    }
+    return _lines(f"zk_{name}\t{value}" for name, value in values.items())
+
+
+def _long(value: int) -> str:
+    """A long of Java in hexadecimal."""
+    return f"{value & 0xFFFF_FFFF_FFFF_FFFF:#x}"
+
+
+_WORDS: dict[str, Callable[[Seen], str]] = {
+    "ruok": lambda _seen: "imok",
+    "isro": lambda _seen: "rw",
+    "srvr": _srvr,
+    "stat": _stat,
+    "cons": _cons,
+    "crst": _crst,
+    "srst": _srst,
+    "dirs": _dirs,
+    "conf": _conf,
+    "envi": _envi,
+    "wchs": _wchs,
+    "wchc": _wchc,
+    "wchp": _wchp,
+    "dump": _dump,
+    "mntr": _mntr,
+}

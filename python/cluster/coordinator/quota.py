@@ -1,0 +1,82 @@
+"""Quotas: how many znodes and bytes there may be below a path.
+
+Owns where limits and counters are kept, and their texts (``Quotas``, ``StatsTrack`` of ZooKeeper)::
+
+    /zookeeper/quota<path>/zookeeper_limits   what somebody wants: count, bytes (told in the log only),
+                                              countHardLimit, byteHardLimit (refused beyond)
+    /zookeeper/quota<path>/zookeeper_stats    what there is: count, bytes
+
+Both are ``key=number`` with commas or semicolons between. Pure; the counting itself is :mod:`.tree`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+ROOT_OF_QUOTAS = "/zookeeper/quota"
+LIMITS = "zookeeper_limits"
+STATS = "zookeeper_stats"
+UNSET = -1
+
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+
+
+class Track(NamedTuple):
+    """Limits or counters; :data:`UNSET` where there is none. Sizes in bytes of znodes' data."""
+
+    nodes: int = UNSET
+    size: int = UNSET
+    nodes_hard_limit: int = UNSET
+    size_hard_limit: int = UNSET
+
+    def encode(self) -> bytes:
+        """As ZooKeeper writes it: hard limits, if any, behind an ``=``, in the order of their names."""
+        text = f"count={self.nodes},bytes={self.size}"
+        hard = [
+            f";{name}={value}"
+            for name, value in (
+                ("byteHardLimit", self.size_hard_limit),
+                ("countHardLimit", self.nodes_hard_limit),
+            )
+            if value != UNSET
+        ]
+        return (text + ("=" + "".join(hard) if hard else "")).encode()
+
+
+def decode_track(data: bytes | None) -> Track:
+    """Raises ValueError for what is no such text."""
+    values: dict[str, int] = {}
+    for part in re.split("[,;]+", (data or b"").decode("utf-8", "replace")):
+        name, equals, value = part.rstrip("=").partition("=")
+        if not equals or _NUMBER.fullmatch(value) is None:
+            raise ValueError(f"{part!r} in a quota is no key=number")
+        values[name] = int(value)
+    return Track(
+        values.get("count", UNSET),
+        values.get("bytes", UNSET),
+        values.get("countHardLimit", UNSET),
+        values.get("byteHardLimit", UNSET),
+    )
+
+
+def path_of(node: str) -> str | None:
+    """The path whose limits ``node`` holds, or None."""
+    if not node.startswith(ROOT_OF_QUOTAS + "/") or not node.endswith("/" + LIMITS):
+        return None
+    return node[len(ROOT_OF_QUOTAS) : -len(LIMITS) - 1] or None
+
+
+def limits_of(path: str) -> str:
+    return f"{ROOT_OF_QUOTAS}{path}/{LIMITS}"
+
+
+def stats_of(path: str) -> str:
+    return f"{ROOT_OF_QUOTAS}{path}/{STATS}"
+
+
+def exceeded(limits: Track, used: Track, added_nodes: int, added_size: int) -> bool:
+    """Whether so much more is beyond a hard limit."""
+    if added_nodes and UNSET < limits.nodes_hard_limit < used.nodes + added_nodes:
+        return True
+    return added_size != 0 and UNSET < limits.size_hard_limit < used.size + added_size

@@ -1,0 +1,57 @@
+"""What an administrator decides about a coordinator, with ZooKeeper's names and defaults.
+
+Owns :class:`Settings`, one immutable value; reading files is :mod:`.configuration`'s. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .acl import Rules
+from .jute import MAX_BUFFER
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Times in milliseconds, sizes in bytes. A session timeout of -1 is 2 (min) or 20 (max) ticks."""
+
+    tick_time_ms: int = 2000
+    min_session_timeout_ms: int = -1
+    max_session_timeout_ms: int = -1
+    max_client_connections: int = 60
+    """Connections from one address; 0 is any number (``maxClientCnxns``)."""
+    max_connections: int = 0
+    """All connections; 0 is any number (``maxCnxns``)."""
+    max_buffer: int = MAX_BUFFER
+    """The largest request (``jute.maxbuffer``)."""
+    snapshot_transactions: int = 100_000
+    """Transactions between snapshots (``snapCount``)."""
+    snapshots_retained: int = 3
+    """Snapshots that are kept, with what is logged since the oldest (``autopurge.snapRetainCount``)."""
+    server_id: int = 0
+    rules: Rules = Rules.NONE
+    reconfig_enabled: bool = False
+    super_digest: str = ""
+    """The digest identity, ``user:hash``, of who may do everything."""
+    container_check_interval_ms: int = 60_000
+    """How often containers and nodes with a TTL are looked through (``znode.container.checkIntervalMs``)."""
+    container_max_per_minute: int = 10_000
+    container_max_never_used_ms: int = 0
+    """How long a container stays that never had a child; 0 is for ever."""
+    handshake_timeout_ms: int = 10_000
+    """How long a connection may stay without a session (``zookeeper.nio.sessionlessCnxnTimeout``)."""
+
+    words_whitelist: frozenset[str] = frozenset()
+    """Four-letter words that are answered besides ``srvr``; ``*`` is all (``4lw.commands.whitelist``)."""
+
+    @property
+    def least_session_timeout_ms(self) -> int:
+        return self.min_session_timeout_ms if self.min_session_timeout_ms != -1 else 2 * self.tick_time_ms
+
+    @property
+    def most_session_timeout_ms(self) -> int:
+        return self.max_session_timeout_ms if self.max_session_timeout_ms != -1 else 20 * self.tick_time_ms
+
+    def session_timeout_ms(self, requested_ms: int) -> int:
+        """The timeout a client gets: what it asks for, within bounds; the upper one wins."""
+        return min(max(requested_ms, self.least_session_timeout_ms), self.most_session_timeout_ms)

@@ -1,0 +1,121 @@
+"""What a running server shows of itself to four-letter words and metrics.
+
+Owns nothing; reads the server's parts on the event loop.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .log import LOG_PREFIX
+from .snapshot import NAME_PREFIX
+from .watches import Registry
+from .words import Client, Expiry, Seen
+
+if TYPE_CHECKING:
+    from .connection import Connection
+    from .server import CoordinatorServer
+
+
+def view(server: CoordinatorServer) -> Seen:
+    """The server as it is now; what is dear is found when it is asked for."""
+    return Seen(
+        mode="standalone",
+        last_zxid=server.machine.last_zxid,
+        # ZooKeeper counts the root twice, for it has two names.
+        node_count=len(server.machine.tree) + 1,
+        outstanding=sum(connection.outstanding for connection in server.connections),
+        traffic=server.traffic,
+        clients=[_client(connection) for connection in server.connections],
+        configuration=_configuration(server),
+        data_bytes=lambda: _data_bytes(server.directory),
+        data_watches=lambda: _data_watches(server),
+        expiries=lambda: _expiries(server),
+        ephemerals=lambda: _ephemerals(server),
+        monitor=lambda: _monitor(server),
+        reset=lambda whole: _reset(server, whole),
+    )
+
+
+def _client(connection: Connection) -> Client:
+    return Client(
+        connection.address,
+        connection.port,
+        connection.interest,
+        connection.outstanding,
+        connection.session_id,
+        connection.timeout_ms,
+        connection.established_ms,
+        connection.traffic,
+    )
+
+
+def _configuration(server: CoordinatorServer) -> Mapping[str, object]:
+    settings = server.settings
+    snapshots, logs = _data_bytes(server.directory)
+    directory = server.directory.absolute()
+    return {
+        "clientPort": server.port,
+        "secureClientPort": -1,
+        "dataDir": directory,
+        "dataDirSize": snapshots,
+        "dataLogDir": directory,
+        "dataLogSize": logs,
+        "tickTime": settings.tick_time_ms,
+        "maxClientCnxns": settings.max_client_connections,
+        "minSessionTimeout": settings.least_session_timeout_ms,
+        "maxSessionTimeout": settings.most_session_timeout_ms,
+        "clientPortListenBacklog": -1,
+        "serverId": settings.server_id,
+    }
+
+
+def _data_bytes(directory: Path) -> tuple[int, int]:
+    """Bytes of snapshots and of logs."""
+    sizes = {NAME_PREFIX: 0, LOG_PREFIX: 0}
+    for path in directory.rglob("*"):
+        for prefix in sizes:
+            if path.relative_to(directory).parts[0].startswith(prefix) and path.is_file():
+                sizes[prefix] += path.stat().st_size
+    return sizes[NAME_PREFIX], sizes[LOG_PREFIX]
+
+
+def _data_watches(server: CoordinatorServer) -> Iterator[tuple[str | None, Sequence[int]]]:
+    for path, watchers in server.watches.paths(Registry.DATA):
+        yield path, [connection.session_id for connection in watchers]
+
+
+def _expiries(server: CoordinatorServer) -> list[Expiry]:
+    to_wall = server.clock.wall_ms() - server.clock.monotonic_ms()
+    return [Expiry(at + to_wall, sorted(members)) for at, members in server.expiry.deadlines()]
+
+
+def _ephemerals(server: CoordinatorServer) -> Mapping[int, Sequence[str]]:
+    tree = server.machine.tree
+    return {session: tree.ephemerals(session) for session in sorted(tree.owners())}
+
+
+def _monitor(server: CoordinatorServer) -> Mapping[str, object]:
+    tree = server.machine.tree
+    return {
+        "uptime": server.clock.monotonic_ms() - server.started_ms,
+        "watch_count": len(server.watches),
+        "ephemerals_count": tree.ephemeral_count(),
+        "approximate_data_size": tree.data_size(),
+        "global_sessions": len(server.machine.sessions),
+        "local_sessions": 0,
+        "open_file_descriptor_count": len(os.listdir("/proc/self/fd")),
+        "max_file_descriptor_count": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    }
+
+
+def _reset(server: CoordinatorServer, whole: bool) -> None:
+    if whole:
+        server.traffic.reset()
+        return
+    for connection in server.connections:
+        connection.traffic.reset()

@@ -1,0 +1,227 @@
+"""Apache ZooKeeper 3.9 and our coordinator side by side: the same requests to both, what each answers made comparable."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cluster.coordinator import CoordinatorServer, Settings
+from cluster.coordinator.jute import Reader, Writer
+from cluster.coordinator.requests import Op
+from tests.compat.apache import START_TIMEOUT, JavaServer, free_port
+from tests.compat.conftest import peer_jars
+from tests.coordinator.support import LoopThread, RawClient
+
+PING_XID = -2
+NOTIFICATION_XID = -1
+TICK_MS = 30_000
+"""So long that no session of a history expires beside it."""
+
+
+@contextlib.contextmanager
+def apache_zookeeper(directory: Path, settings: dict[str, str], properties: dict[str, str]) -> Iterator[int]:
+    """A standalone server with its data below `directory`; its port. `properties` are Java's."""
+    port = free_port()
+    lines = {
+        "dataDir": str(directory / "zookeeper"),
+        "clientPort": str(port),
+        "clientPortAddress": "127.0.0.1",
+        "admin.enableServer": "false",
+        "maxClientCnxns": "0",
+        "tickTime": str(TICK_MS),
+        "4lw.commands.whitelist": "*",
+    } | settings
+    config = directory / "zoo.cfg"
+    config.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    server = JavaServer(
+        "-Xmx256m",
+        "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+        str(config),
+        jars=peer_jars("zookeeper-3.9.4"),
+        options=[f"-D{name}={value}" for name, value in properties.items()],
+    )
+    try:
+        end = time.monotonic() + START_TIMEOUT
+        while not _answers(port):
+            if time.monotonic() > end or server.process.poll() is not None:
+                raise AssertionError(f"Apache ZooKeeper did not come up; it said:\n{server.output()[-4000:]}")
+            time.sleep(0.05)
+        yield port
+    finally:
+        server.stop()
+
+
+def _answers(port: int) -> bool:
+    """Whether a session can be opened; it is closed, or else it would expire in the middle of a history."""
+    try:
+        client = RawClient(port)
+        try:
+            return client.connect()[1] != 0 and client.request(1, Op.CLOSE_SESSION)[2] == 0
+        finally:
+            client.close()
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def our_coordinator(directory: Path, settings: Settings) -> Iterator[int]:
+    """Ours with its data below `directory`; its port."""
+    thread = LoopThread()
+    server = CoordinatorServer(directory / "coordinator", settings=settings)
+    try:
+        port = thread.run(server.start())
+        yield port
+        thread.run(server.stop())
+    finally:
+        thread.close()
+
+
+class Request(NamedTuple):
+    """What one client sends: an operation and its body."""
+
+    op: int
+    body: bytes = b""
+
+
+class Reply(NamedTuple):
+    """A frame, made comparable: transaction ids count from the history's start, sessions are numbered."""
+
+    xid: int
+    zxid: int
+    error: int
+    value: Any
+
+
+class Side:
+    """One server and the clients of a history on it."""
+
+    def __init__(self, port: int, clients: int) -> None:
+        self._port = port
+        self._sessions: dict[int, int] = {0: 0}
+        self._clients = [self._open() for _ in range(clients)]
+        self._xid = 0
+        self._base = 0
+        self._base = self._clients[0].request(0, Op.EXISTS, Writer().string("/").boolean(False).finish())[1]
+
+    def close(self) -> None:
+        for client in self._clients:
+            with contextlib.suppress(OSError):
+                client.send(struct.pack(">ii", 1, Op.CLOSE_SESSION))
+                client.read_all()
+            client.close()
+
+    def do(self, number: int, requests: Sequence[Request], ends: bool = False) -> list[list[Reply | str]]:
+        """Sends requests together, and returns what each client got until it was quiet again, or if the last one `ends` its
+        connection until that; a connection that ended is replaced."""
+        asked: dict[int, int] = {}
+        frames = b""
+        for request in requests:
+            self._xid += 1
+            asked[self._xid] = request.op
+            payload = struct.pack(">ii", self._xid, request.op) + request.body
+            frames += struct.pack(">i", len(payload)) + payload
+        with contextlib.suppress(OSError):
+            self._clients[number].socket.sendall(frames)
+        heard = [self._heard(number, asked, ends)]
+        heard += [self._heard(each, asked, False) for each in self._others(number)]
+        return [_settled(each) for each in heard] if Op.CLOSE_SESSION in asked.values() else heard
+
+    def _others(self, number: int) -> list[int]:
+        return [each for each in range(len(self._clients)) if each != number]
+
+    def _open(self) -> RawClient:
+        client = RawClient(self._port)
+        _timeout, session, _password = client.connect(timeout_ms=20 * TICK_MS)
+        self._sessions[session] = len(self._sessions)
+        return client
+
+    def _heard(self, number: int, asked: dict[int, int], ends: bool) -> list[Reply | str]:
+        """Everything up to the end, or up to the answer to a ping: it is the last in any order."""
+        client = self._clients[number]
+        heard: list[Reply | str] = []
+        if not ends:
+            with contextlib.suppress(OSError):
+                client.send(struct.pack(">ii", PING_XID, Op.PING))
+        while True:
+            frame = client.receive()
+            if not frame:
+                client.close()
+                self._clients[number] = self._open()
+                return [*heard, "closed"]
+            xid, zxid, error = struct.unpack_from(">iqi", frame)
+            if xid == PING_XID:
+                return heard
+            value = self._decode(xid, asked.get(xid, 0), error, frame[16:])
+            heard.append(Reply(xid, self._since(zxid), error, value))
+
+    def _since(self, zxid: int) -> int:
+        return zxid - self._base if zxid > 0 else zxid
+
+    def _decode(self, xid: int, op: int, error: int, body: bytes) -> Any:
+        reader = Reader(body)
+        if xid == NOTIFICATION_XID:
+            value: Any = (reader.i32(), reader.i32(), reader.string())
+        elif error != 0 and (op not in (Op.SASL, Op.MULTI_READ) or not body):
+            value = None
+        else:
+            value = self._body(op, reader)
+        return value, reader.rest()
+
+    def _body(self, op: int, reader: Reader) -> Any:
+        match op:
+            case Op.CREATE | Op.SYNC:
+                return reader.string()
+            case Op.CREATE2 | Op.CREATE_CONTAINER | Op.CREATE_TTL:
+                return reader.string(), self._stat(reader)
+            case Op.EXISTS | Op.SET_DATA | Op.SET_ACL:
+                return self._stat(reader)
+            case Op.GET_DATA:
+                return reader.buffer(), self._stat(reader)
+            case Op.GET_ACL:
+                return sorted(reader.acls() or []), self._stat(reader)
+            case Op.GET_CHILDREN | Op.GET_EPHEMERALS:
+                return sorted(reader.strings() or [], key=str)
+            case Op.GET_CHILDREN2:
+                return sorted(reader.strings() or [], key=str), self._stat(reader)
+            case Op.GET_ALL_CHILDREN_NUMBER | Op.ADD_WATCH:
+                return reader.i32()
+            case Op.WHO_AM_I:
+                return sorted(reader.identities())
+            case Op.SASL:
+                return reader.buffer()
+            case Op.MULTI | Op.MULTI_READ:
+                return self._multi(reader)
+            case _:
+                return None
+
+    def _multi(self, reader: Reader) -> list[Any]:
+        results: list[Any] = []
+        while True:
+            op, done, error = reader.i32(), reader.boolean(), reader.i32()
+            if done:
+                return [*results, (op, error)]
+            value = reader.i32() if op == Op.ERROR else None if op == Op.CHECK else self._body(op, reader)
+            results.append((op, error, value))
+
+    def _stat(self, reader: Reader) -> Any:
+        czxid, mzxid, ctime, mtime = reader.i64(), reader.i64(), reader.i64(), reader.i64()
+        versions = (reader.i32(), reader.i32(), reader.i32())
+        owner, length, children, pzxid = reader.i64(), reader.i32(), reader.i32(), reader.i64()
+        return {
+            "zxids": [self._since(zxid) for zxid in (czxid, mzxid, pzxid)],
+            "times": (ctime > 0, mtime >= ctime),
+            "versions": versions,
+            "owner": self._sessions.get(owner, owner),
+            "length": length,
+            "children": children,
+        }
+
+
+def _settled(heard: list[Reply | str]) -> list[Reply | str]:
+    """With what is told of a session's nodes in one order: Apache deletes them in that of their hashes."""
+    told = [each for each in heard if isinstance(each, Reply) and each.xid == NOTIFICATION_XID]
+    return [*sorted(told, key=str), *(each for each in heard if each not in told)]

@@ -1,0 +1,150 @@
+"""zoo.cfg. If these fail, an operator's file means something else here, or a mistake in it is not told."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster.coordinator import CoordinatorError, Settings, parse_configuration
+from cluster.coordinator.acl import Rules
+from cluster.properties import parse_properties
+from tests.coordinator.support import WAIT_SECONDS, RawClient
+
+LEAST = {"dataDir": "/data", "clientPort": "2181"}
+
+
+def test_the_smallest_file_has_zookeepers_defaults() -> None:
+    configuration = parse_configuration(LEAST)
+    assert (configuration.data_dir, configuration.host, configuration.port) == (
+        Path("/data"),
+        "0.0.0.0",
+        2181,
+    )
+    assert configuration.settings == Settings(tick_time_ms=3000)
+    assert configuration.warnings == ()
+
+
+def test_every_setting_arrives() -> None:
+    text = """
+        # A comment, and a value with an escaped colon.
+        dataDir=/var/lib/zoo\\:keeper
+        clientPort = 2182
+        clientPortAddress: 127.0.0.1
+        tickTime=1000
+        minSessionTimeout=500
+        maxSessionTimeout=90000
+        maxClientCnxns=0
+        maxCnxns=7
+        snapCount=500
+        autopurge.snapRetainCount=5
+        4lw.commands.whitelist=ruok, mntr,,srvr
+        extendedTypesEnabled=TRUE
+        zookeeper.enforceQuota=true
+        skipACL=yes
+        reconfigEnabled=true
+        DigestAuthenticationProvider.superDigest=super:hash
+        jute.maxbuffer=2000000
+        znode.container.checkIntervalMs=10
+        znode.container.maxPerMinute=20
+        znode.container.maxNeverUsedIntervalMs=30
+        initLimit=5
+        autopurge.purgeInterval=1
+    """
+    configuration = parse_configuration(parse_properties(text))
+    assert (configuration.host, configuration.port) == ("127.0.0.1", 2182)
+    assert configuration.data_dir == Path("/var/lib/zoo:keeper")
+    assert configuration.settings == Settings(
+        tick_time_ms=1000,
+        min_session_timeout_ms=500,
+        max_session_timeout_ms=90_000,
+        max_client_connections=0,
+        max_connections=7,
+        snapshot_transactions=500,
+        snapshots_retained=5,
+        words_whitelist=frozenset({"ruok", "mntr", "srvr"}),
+        rules=Rules.EXTENDED_TYPES | Rules.ENFORCE_QUOTA | Rules.SKIP_ACL,
+        reconfig_enabled=True,
+        super_digest="super:hash",
+        max_buffer=2_000_000,
+        container_check_interval_ms=10,
+        container_max_per_minute=20,
+        container_max_never_used_ms=30,
+    )
+    assert configuration.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"dataDir": ""}, "dataDir is not set"),
+        ({"clientPort": "x"}, "clientPort is 'x', and has to be a whole number from 0 to 65535"),
+        ({"clientPort": "65536"}, "clientPort is '65536'"),
+        ({"tickTime": "0"}, "tickTime is '0'"),
+        ({"tickTime": "2000 # ms"}, "tickTime is '2000 # ms'"),
+        ({"minSessionTimeout": "9", "maxSessionTimeout": "8"}, "larger than maxSessionTimeout"),
+        ({"extendedTypesEnabled": "yes"}, "extendedTypesEnabled is 'yes', and has to be true or false"),
+        ({"server.1": "a:1:2", "server.2": "b:1:2"}, "the file names 2 servers"),
+    ],
+)
+def test_a_bad_value_is_named(changed: dict[str, str], told: str) -> None:
+    with pytest.raises(CoordinatorError) as caught:
+        parse_configuration(LEAST | changed)
+    assert told in str(caught.value)
+
+
+def test_a_file_without_a_port_is_refused() -> None:
+    with pytest.raises(CoordinatorError, match="clientPort is not set"):
+        parse_configuration({"dataDir": "/data"})
+
+
+def test_what_has_no_effect_is_told_and_one_server_alone_is_no_ensemble() -> None:
+    configuration = parse_configuration(
+        LEAST
+        | {
+            "server.1": "a:1:2",
+            "syncLimit": "2",
+            "tickTiem": "9",
+            "ssl.keyStore.location": "/k",
+            "dataLogDir": "/logs",
+        }
+    )
+    assert configuration.warnings == (
+        "dataLogDir=/logs: logs are kept in dataDir, /data",
+        "ssl.keyStore.location=/k: this setting has no effect here",
+        "tickTiem=9: this setting has no effect here",
+    )
+
+
+def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    config = tmp_path / "zoo.cfg"
+    config.write_text(f"dataDir={tmp_path}/data\nclientPort=0\nclientPortAddress=127.0.0.1\ntypo=1\n")
+    command = [sys.executable, "-m", "cluster.cli", "coordinator", str(config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "the coordinator is ready\n"
+        port = int(process.stdout.readline().rpartition(":")[2])
+        client = RawClient(port)
+        assert client.connect()[1] != 0
+        client.close()
+        process.send_signal(signal.SIGTERM)
+        said, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 0
+    assert said.endswith("the coordinator has stopped; what it answered is on disk\n")
+    assert "typo=1: this setting has no effect here" in errors
+
+
+@pytest.mark.parametrize(("text", "status"), [("clientPort=1\n", 2), (None, 1)])
+def test_a_start_that_cannot_be_is_one_line(tmp_path: Path, text: str | None, status: int) -> None:
+    config = tmp_path / "zoo.cfg"
+    if text is not None:
+        config.write_text(text)
+    command = [sys.executable, "-m", "cluster.cli", "coordinator", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS)
+    assert done.returncode == status
+    assert done.stderr.startswith("logcore coordinator: ")
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,115 @@
+"""Four-letter words. If these fail, somebody's monitoring reads the wrong number, or nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from cluster.coordinator import Settings
+
+from .conftest import Connect, StartCoordinator
+from .support import Coordinator, RawClient
+
+Ask = Callable[[str], str]
+EVERYTHING = Settings(max_client_connections=0, words_whitelist=frozenset({"*"}))
+
+
+def ask(coordinator: Coordinator, word: str) -> str:
+    raw = RawClient(coordinator.port)
+    raw.socket.sendall(word.encode() + b"\n")
+    try:
+        return raw.read_all().decode()
+    finally:
+        raw.close()
+
+
+@pytest.fixture
+def open_server(start_coordinator: StartCoordinator, tmp_path: Path) -> Coordinator:
+    return start_coordinator(tmp_path / "words", settings=EVERYTHING)
+
+
+@pytest.fixture
+def busy(open_server: Coordinator, connect: Connect) -> KazooClient:
+    """A client with an ephemeral node and two watches, one of them for children."""
+    client = connect(open_server)
+    client.create("/e", b"data", ephemeral=True)
+    client.get("/e", watch=print)
+    client.get_children("/", watch=print)
+    return client
+
+
+def test_words_that_are_not_allowed_say_so(coordinator: Coordinator) -> None:
+    assert ask(coordinator, "ruok") == "ruok is not executed because it is not in the whitelist.\n"
+    assert ask(coordinator, "srvr").startswith("Zookeeper version: 3.9.")
+    assert ask(coordinator, "what") == ""
+
+
+def test_short_words(open_server: Coordinator) -> None:
+    assert ask(open_server, "ruok") == "imok"
+    assert ask(open_server, "isro") == "rw"
+    assert ask(open_server, "crst") == "Connection stats reset.\n"
+    assert ask(open_server, "srst") == "Server stats reset.\n"
+
+
+def test_srvr_and_stat(open_server: Coordinator, busy: KazooClient) -> None:
+    summary = (
+        r"Latency min/avg/max: \d+/\d+\.\d+/\d+\nReceived: \d+\nSent: \d+\nConnections: 2\nOutstanding: 0\n"
+        r"Zxid: 0x2\nMode: standalone\nNode count: 6\n"
+    )
+    version = r"Zookeeper version: 3\.9\.\d+-logcore\n"
+    assert re.fullmatch(version + summary, ask(open_server, "srvr"))
+    clients = r"Clients:\n( /127\.0\.0\.1:\d+\[[0-9a-f]\]\(queued=\d+,recved=\d+,sent=\d+\)\n){2}\n"
+    assert re.fullmatch(version + clients + summary, ask(open_server, "stat"))
+    assert busy.server_version() == (3, 9, 4)
+
+
+def test_cons(open_server: Coordinator, busy: KazooClient) -> None:
+    session = busy.client_id[0]
+    line = (
+        rf"\(queued=0,recved=\d+,sent=\d+,sid={session:#x},lop=GETC,est=\d+,to=10000,lcxid=0x3,lzxid=0x2,lresp=\d+,"
+        r"llat=\d+,minlat=\d+,avglat=\d+,maxlat=\d+\)\n"
+    )
+    said = ask(open_server, "cons")
+    assert re.search(line, said), said
+    assert said.endswith(")\n\n")
+
+
+def test_watches(open_server: Coordinator, busy: KazooClient) -> None:
+    session = busy.client_id[0]
+    assert ask(open_server, "wchs") == "1 connections watching 1 paths\nTotal watches:1\n"
+    assert ask(open_server, "wchc") == f"{session:#x}\n\t/e\n\n"
+    assert ask(open_server, "wchp") == f"/e\n\t{session:#x}\n\n"
+
+
+def test_dump(open_server: Coordinator, busy: KazooClient) -> None:
+    session = busy.client_id[0]
+    said = ask(open_server, "dump")
+    assert "SessionTracker dump:\nSession Sets (1)/(1):\n1 expire at " in said
+    assert f"ephemeral nodes dump:\nSessions with Ephemerals (1):\n{session:#x}:\n\t/e\n" in said
+
+
+def test_conf_dirs_and_envi(open_server: Coordinator, busy: KazooClient) -> None:
+    conf = dict(line.split("=", 1) for line in ask(open_server, "conf").splitlines())
+    assert conf["clientPort"] == str(open_server.port)
+    assert conf["dataDir"] == str(open_server.directory)
+    assert (conf["minSessionTimeout"], conf["maxSessionTimeout"]) == ("4000", "40000")
+    assert int(conf["dataLogSize"]) > 0
+    assert re.fullmatch(r"datadir_size: 0\nlogdir_size: [1-9]\d*\n", ask(open_server, "dirs"))
+    assert ask(open_server, "envi").startswith("Environment:\nzookeeper.version=3.9.")
+
+
+def test_mntr_has_numbers_that_other_tools_read(open_server: Coordinator, busy: KazooClient) -> None:
+    lines = [line.split("\t") for line in ask(open_server, "mntr").splitlines()]
+    values = dict(lines)
+    assert values["zk_server_state"] == "standalone"
+    assert values["zk_znode_count"] == "6"
+    assert values["zk_ephemerals_count"] == "1"
+    assert values["zk_watch_count"] == "2"
+    assert values["zk_num_alive_connections"] == "2"
+    assert values["zk_global_sessions"] == "1"
+    assert int(values["zk_approximate_data_size"]) > 0
+    assert all(re.fullmatch(r"[0-9.-]+", value) for name, value in lines[2:]), lines
