@@ -142,7 +142,7 @@ class DynamicConfigs:
     async def _take_notices(self) -> None:
         lost: tuple[type[Exception], ...] = (*_connection_errors(), RequestTimedOut)
         names = await self._store.notices(self._woken.set)
-        async with self.quotas_together():
+        async with self.quotas_together(is_answered=False):
             for name in names:
                 number = _number(name)
                 if number <= self._seen:
@@ -233,16 +233,17 @@ class DynamicConfigs:
         await self._take_quotas()
 
     @asynccontextmanager
-    async def quotas_together(self) -> AsyncIterator[None]:
-        """What changes of quotas inside is in force at its end: telling the data plane takes as long as there are quotas."""
+    async def quotas_together(self, is_answered: bool = True) -> AsyncIterator[None]:
+        """What changes of quotas inside is in force at its end: telling the data plane takes as long as there are quotas. If
+        nobody is answered then, it is when whoever is in the middle of changes is at the end of them.
+        """
         self._quotas_wait += 1
         try:
             yield
         finally:
             self._quotas_wait -= 1
-            # Whoever else is in the middle of changes: these are answered now.
             async with self._applying:
-                await self._tell_quotas()
+                await (self._tell_quotas() if is_answered else self._take_quotas())
 
     async def _take_quotas(self) -> None:
         if self._quotas_wait == 0:
