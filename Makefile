@@ -79,7 +79,7 @@ bench: $(VENV)/.dev $(VENV)/.built peers  ## the extension's benchmarks, then th
 # What bench/broker.py is told: make bench-broker BROKER="--quick --only produce".
 BROKER ?=
 
-bench-broker: $(VENV)/.dev $(VENV)/.built peers  ## the broker beside Apache Kafka 3.9.1 and 4.1.0, on tmpfs and disk (40 minutes)
+bench-broker: $(VENV)/.dev $(VENV)/.built peers  ## the broker beside Apache Kafka 3.9.1 and 4.1.0, on tmpfs and disk (75 minutes)
 	@cargo build --release --locked -p logcore-bench-wire
 	$(PY) -u bench/broker.py $(BROKER)
 
