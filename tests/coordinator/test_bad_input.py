@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import os
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kazoo.client import KazooClient
 
+from cluster.coordinator import Settings
+from cluster.coordinator.acl import OPEN
 from cluster.coordinator.errors import Code
-from cluster.coordinator.jute import MAX_BUFFER
+from cluster.coordinator.jute import MAX_BUFFER, Writer
 from cluster.coordinator.requests import Op
 
-from .conftest import OpenRaw
-from .support import Coordinator
+from .conftest import OpenRaw, StartCoordinator
+from .support import WAIT_SECONDS, Coordinator, RawClient
 
 HTTP = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 TLS = bytes.fromhex("16030100c8010000c40303")
@@ -156,3 +159,62 @@ def test_a_client_that_never_reads_blocks_nobody(
         connection for connection in coordinator.server.connections if connection.buffered_bytes > 0
     )
     assert connection.buffered_bytes < 4_000_000
+
+
+def auth(credentials: bytes) -> bytes:
+    return Writer().i32(0).string("digest").buffer(credentials).finish()
+
+
+def create(path: str, data: bytes = b"") -> bytes:
+    return Writer().string(path).buffer(data).acls(OPEN).i32(0).finish()
+
+
+def test_names_of_any_length_do_not_travel_with_writes(client: KazooClient, open_raw: OpenRaw) -> None:
+    """If this failed, a client with a few names of a megabyte would make a write that the log has no room for, and end the
+    service for everybody."""
+    raw = open_raw()
+    raw.connect()
+    assert raw.request(-4, Op.AUTH, auth(b"x" * 60_000))[2] == 0
+    assert raw.request(1, Op.CREATE, create("/named", b"x" * (MAX_BUFFER - 200)))[2] == 0
+    assert raw.request(-4, Op.AUTH, auth(b"y" * 60_000))[2] == Code.AUTH_FAILED
+    assert raw.receive() == b""
+    assert client.exists("/named")
+
+
+def test_a_larger_request_that_is_allowed_is_logged(
+    start_coordinator: StartCoordinator, tmp_path: Path
+) -> None:
+    size = 5_000_000
+    server = start_coordinator(tmp_path / "large", settings=Settings(max_buffer=size))
+    raw = RawClient(server.port)
+    raw.connect()
+    assert raw.request(1, Op.CREATE, create("/large", b"x" * (size - 100)))[2] == 0
+    assert raw.request(2, Op.EXISTS, Writer().string("/large").boolean(False).finish())[2] == 0
+    raw.close()
+
+
+def test_many_large_writes_at_once_are_logged(client: KazooClient) -> None:
+    room = MAX_BUFFER - 200
+    pending = [client.create_async(f"/many{number}", b"x" * room) for number in range(20)]
+    assert [answer.get(timeout=WAIT_SECONDS) for answer in pending] == [
+        f"/many{number}" for number in range(20)
+    ]
+
+
+def test_an_address_has_as_many_connections_as_it_may(
+    start_coordinator: StartCoordinator, tmp_path: Path
+) -> None:
+    server = start_coordinator(tmp_path / "few", settings=Settings(max_client_connections=2))
+    first, second, third = (RawClient(server.port) for _ in range(3))
+    assert first.connect()[1] != 0
+    assert second.connect()[1] != 0
+    assert third.receive() == b""
+    first.close()
+    while server.thread.call(lambda: len(server.server.connections)) > 1:
+        pass
+    second.send(Writer().i32(-2).i32(Op.PING).finish())
+    assert second.reply()[0] == -2
+    again = RawClient(server.port)
+    assert again.connect()[1] != 0
+    for raw in (second, third, again):
+        raw.close()

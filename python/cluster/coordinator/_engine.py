@@ -12,17 +12,18 @@ from pathlib import Path
 import logcore
 
 from .errors import CoordinatorError
+from .jute import IDENTITIES_BYTES_MAX, MAX_BUFFER
 
-BATCH_BYTES_MAX = 2 << 20
-"""The largest command is a frame of 1 MiB and its client's identities; the engine's default has no room for
-them."""
+_OVERHEAD = 64 << 10
+"""More than a command's own fields and the engine's batch around it take."""
 
 
 class EngineLog:
     """A :class:`.log.RecordLog` on the log engine."""
 
-    def __init__(self, path: Path) -> None:
-        self._log = logcore.open(path, max_message_bytes=BATCH_BYTES_MAX, retention_ms=-1)
+    def __init__(self, path: Path, request_bytes_max: int = MAX_BUFFER) -> None:
+        largest = request_bytes_max + IDENTITIES_BYTES_MAX + _OVERHEAD
+        self._log = logcore.open(path, max_message_bytes=largest, retention_ms=-1)
 
     def append(self, records: Sequence[bytes]) -> None:
         self._log.append_records(records)
@@ -35,10 +36,11 @@ class EngineLog:
         self._log.close()
 
 
-def open_engine_log(path: Path) -> EngineLog:
-    """Opens a log, made if missing; a torn tail is cut. Raises CoordinatorError."""
+def open_engine_log(path: Path, request_bytes_max: int = MAX_BUFFER) -> EngineLog:
+    """Opens a log, made if missing, for commands of requests of at most so many bytes; a torn tail is cut. Raises
+    CoordinatorError."""
     try:
-        return EngineLog(path)
+        return EngineLog(path, request_bytes_max)
     except logcore.LogError as error:
         raise CoordinatorError(
             f"the coordinator's transaction log {path} cannot be opened: {error}"

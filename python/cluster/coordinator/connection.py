@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from . import replies
 from .acl import SUPER, Subject, address_identity, digest_identity
 from .errors import Code, JuteError, MissingValueError
-from .jute import Id, Reader, Writer
+from .jute import IDENTITIES_BYTES_MAX, Id, Reader, Writer
 from .requests import (
     READS,
     WRITES,
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 OUTSTANDING_MAX = 1000
 """Requests of one client in flight; ZooKeeper's ``globalOutstandingLimit``, here per client."""
-IDENTITIES_MAX = 256
-"""Identities one connection may have, for they travel with each of its writes; ZooKeeper has no limit."""
 FLUSH_BYTES = 64 << 10
 """Output that is handed to the transport at once, which then says whether the client keeps up."""
 UNSENT_BYTES_MAX = 64 << 20
@@ -348,11 +346,12 @@ class Connection(asyncio.Protocol):
             added = (SUPER, identity) if is_super else (identity,)
         elif request.scheme == "ip":
             added = (address_identity(self.address),)
-        if not added or len(self.identities) >= IDENTITIES_MAX:
+        identities = tuple(dict.fromkeys((*self.identities, *added)))
+        if not added or len(Writer().ids(identities).out) > IDENTITIES_BYTES_MAX:
             self._server.answer_now(self, xid, replies.NO_ZXID, Code.AUTH_FAILED)
             self.close()
             return
-        self.identities += tuple(identity for identity in added if identity not in self.identities)
+        self.identities = identities
         self._server.answer_now(self, xid, replies.NO_ZXID)
 
     def send(self, data: bytes) -> None:

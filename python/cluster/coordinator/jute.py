@@ -28,6 +28,9 @@ from .errors import JuteError
 MAX_BUFFER = 0xFFFFF
 """Largest frame accepted, in bytes: the default of ZooKeeper's ``jute.maxbuffer``."""
 
+IDENTITIES_BYTES_MAX = 64 << 10
+"""What the identities of one connection may take, for they travel with each of its writes; ZooKeeper has no limit."""
+
 _BEYOND_BASIC_PLANE = re.compile("[\U00010000-\U0010ffff]")
 
 _SHORT = struct.Struct(">h")

@@ -21,8 +21,10 @@ import asyncio
 import logging
 import os
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,7 +83,7 @@ class CoordinatorServer:
         settings: Settings | None = None,
         expire_sessions_at_start: bool = False,
         clock: Clock | None = None,
-        open_log: Callable[[Path], RecordLog] = open_engine_log,
+        open_log: Callable[[Path], RecordLog] | None = None,
     ) -> None:
         self.directory = Path(data_dir)
         self._host = host
@@ -89,7 +91,7 @@ class CoordinatorServer:
         self.settings = settings or Settings()
         self._expire_at_start = expire_sessions_at_start
         self.clock = clock or SystemClock()
-        self._open_log = open_log
+        self._open_log = open_log or partial(open_engine_log, request_bytes_max=self.settings.max_buffer)
 
         self.machine = Machine()
         self.watches: WatchManager[Connection] = WatchManager()
@@ -97,6 +99,7 @@ class CoordinatorServer:
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._expiry_armed_for = 0
         self.connections: dict[Connection, None] = {}
+        self._by_address: Counter[str] = Counter()
         self._by_session: dict[int, Connection] = {}
         self._with_output: list[Connection] = []
         self.traffic = Traffic()
@@ -222,7 +225,8 @@ class CoordinatorServer:
         if self._stopping:
             return False
         self.connections[connection] = None
-        same = sum(1 for other in self.connections if other.address == connection.address)
+        self._by_address[connection.address] += 1
+        same = self._by_address[connection.address]
         for what, count, most in (
             (f"{connection.address} has", same, self.settings.max_client_connections),
             ("all together have", len(self.connections), self.settings.max_connections),
@@ -237,7 +241,11 @@ class CoordinatorServer:
         return True
 
     def disconnected(self, connection: Connection) -> None:
-        self.connections.pop(connection, None)
+        if connection in self.connections:
+            del self.connections[connection]
+            self._by_address[connection.address] -= 1
+            if not self._by_address[connection.address]:
+                del self._by_address[connection.address]
         self.watches.remove_watcher(connection)
         if self._by_session.get(connection.session_id) is connection:
             del self._by_session[connection.session_id]
