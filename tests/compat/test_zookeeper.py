@@ -287,6 +287,9 @@ CASES: dict[str, Callable[[str], list[Request]]] = {
         set_data(root, b"1"),
         Request(Op.SET_WATCHES, Writer().i64(0).strings([f"{root}/none"]).i32(-1).i32(-1).finish()),
         Request(Op.SET_WATCHES, Writer().i64(0).i32(1).string(None).i32(0).i32(0).finish()),
+        Request(
+            Op.SET_WATCHES, Writer().i64(0).i32(3).string(root).string(None).string(root).i32(0).i32(0).finish()
+        ),
     ],
     "who": lambda root: [
         Request(Op.WHO_AM_I),

@@ -7,7 +7,7 @@ its own writes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from . import acl as access
@@ -180,10 +180,11 @@ def _set_watches(request: SetWatches, client: Client[W], tree: Tree, watches: Wa
         if node is None or client.subject.may(access.READ, node.state.acl):
             missed.append(Notification(client.watcher, event, path))
 
-    def each(paths: list[str | None] | None) -> list[tuple[str, Node | None]]:
+    def each(paths: list[str | None] | None) -> Iterator[tuple[str, Node | None]]:
         if paths is None:
             raise ZooKeeperError(Code.MARSHALLING_ERROR)
-        return [(_there(path), tree.find(_there(path))) for path in paths]
+        for path in map(_there, paths):
+            yield path, tree.find(path)
 
     try:
         for path, node in each(request.data):
