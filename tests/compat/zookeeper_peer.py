@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -47,9 +48,12 @@ def apache_zookeeper(directory: Path, settings: dict[str, str], properties: dict
     try:
         end = time.monotonic() + START_TIMEOUT
         while not _answers(port):
-            if time.monotonic() > end or server.process.poll() is not None:
+            # It says nothing when it is ready: it is asked again, unless it has ended.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.process.wait(0.05)
+                raise AssertionError(f"Apache ZooKeeper ended; it said:\n{server.output()[-4000:]}")
+            if time.monotonic() > end:
                 raise AssertionError(f"Apache ZooKeeper did not come up; it said:\n{server.output()[-4000:]}")
-            time.sleep(0.05)
         yield port
     finally:
         server.stop()

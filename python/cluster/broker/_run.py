@@ -1,7 +1,8 @@
-"""Running a broker until it is told to stop: the two entrances of the command line.
+"""Running a broker, a coordinator or both until they are told to stop: the entrances of the command line.
 
 `run` takes a configuration whose coordinator runs elsewhere; `run_embedded` runs the coordinator too, in the
-same process and on a loopback port, with all data below one directory: `kafka-logs` and `coordinator`.
+same process and on a loopback port, with all data below one directory: `kafka-logs` and `coordinator`;
+`run_coordinator` runs that one by itself.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from cluster.broker.start_error import BrokerStartError
 from cluster.broker.stop_error import BrokerStopError
 
 if TYPE_CHECKING:
-    from cluster.coordinator import CoordinatorServer
+    from cluster.coordinator import Configuration, CoordinatorServer
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,30 @@ async def run_embedded(
         broker, coordinator = await _start_both(stack, data_dir, host, port, overrides)
         ready(broker)
         await _stopped_or_failed(stopped, coordinator)
+
+
+async def run_coordinator(configuration: Configuration, ready: Callable[[int], None]) -> None:
+    """Runs a coordinator by itself until SIGINT or SIGTERM; `ready` is told its port once clients are served. CoordinatorError
+    when it cannot start or its disk fails.
+    """
+    from cluster.coordinator import CoordinatorServer
+
+    _log_to_stderr(None)
+    _raise_descriptor_limit()
+    for warning in configuration.warnings:
+        log.warning("%s", warning)
+    async with AsyncExitStack() as stack:
+        stopped = _stop_signal(stack)
+        server = CoordinatorServer(
+            configuration.data_dir,
+            configuration.host,
+            configuration.port,
+            settings=configuration.settings,
+        )
+        port = await server.start()
+        stack.push_async_callback(server.stop)
+        ready(port)
+        await _until_stopped(stopped, server)
 
 
 async def start_embedded(
@@ -165,12 +190,22 @@ async def _stopped_or_failed(stopped: asyncio.Event, coordinator: CoordinatorSer
     """Waits for the signal to stop; BrokerStopError when the coordinator fails first, for without it no topic
     can be made and no restart is safe.
     """
+    from cluster.coordinator import CoordinatorError
+
+    try:
+        await _until_stopped(stopped, coordinator)
+    except CoordinatorError as error:
+        raise BrokerStopError(f"{error}, so the broker stopped; mend that disk and start again") from None
+
+
+async def _until_stopped(stopped: asyncio.Event, coordinator: CoordinatorServer) -> None:
+    """Waits for the signal to stop; raises CoordinatorError when the coordinator fails first."""
     assert coordinator.failed is not None
     signalled = asyncio.ensure_future(stopped.wait())
     await asyncio.wait((signalled, coordinator.failed), return_when=asyncio.FIRST_COMPLETED)
     signalled.cancel()
-    if coordinator.failed.done() and (error := coordinator.failed.exception()) is not None:
-        raise BrokerStopError(f"{error}, so the broker stopped; mend that disk and start again")
+    if coordinator.failed.done():
+        coordinator.failed.result()
 
 
 @contextmanager

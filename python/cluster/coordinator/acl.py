@@ -143,7 +143,7 @@ def shown(identity: Id) -> Id:
     """An identity as whoAmI tells of it."""
     if identity.scheme == "digest":
         return Id("digest", identity.id.partition(":")[0])
-    return identity if identity.scheme != "super" else Id("super", "")
+    return identity
 
 
 def _authenticated(identity: Id) -> bool:

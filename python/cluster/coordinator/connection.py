@@ -98,21 +98,13 @@ class Pending:
 
     __slots__ = ("answer", "began_ms", "op", "read", "refusal", "subject", "xid")
 
-    def __init__(
-        self,
-        xid: int,
-        op: int,
-        began_ms: int,
-        read: Read | None = None,
-        subject: Subject | None = None,
-        refusal: Code = Code.OK,
-    ) -> None:
+    def __init__(self, xid: int, op: int, began_ms: int) -> None:
         self.xid = xid
         self.op = op
         self.began_ms = began_ms
-        self.read = read
-        self.subject = subject
-        self.refusal = refusal
+        self.read: Read | None = None
+        self.subject: Subject | None = None
+        self.refusal = Code.OK
         self.answer: bytes | None = None
 
 

@@ -186,26 +186,26 @@ def _set_watches(request: SetWatches, client: Client[W], tree: Tree, watches: Wa
         for path in map(_there, paths):
             yield path, tree.find(path)
 
+    def watch_again(registry: Registry, path: str, node: Node | None, changed: Event, last_zxid: int) -> None:
+        if node is None:
+            tell(Event.DELETED, path, node)
+        elif last_zxid > request.relative_zxid:
+            tell(changed, path, node)
+        else:
+            watches.add(registry, Mode.STANDARD, path, client.watcher)
+
     try:
         for path, node in each(request.data):
-            if node is None:
-                tell(Event.DELETED, path, node)
-            elif node.state.mzxid > request.relative_zxid:
-                tell(Event.DATA_CHANGED, path, node)
-            else:
-                watches.add(Registry.DATA, Mode.STANDARD, path, client.watcher)
+            last_zxid = node.state.mzxid if node is not None else 0
+            watch_again(Registry.DATA, path, node, Event.DATA_CHANGED, last_zxid)
         for path, node in each(request.exist):
             if node is not None:
                 tell(Event.CREATED, path, node)
             else:
                 watches.add(Registry.DATA, Mode.STANDARD, path, client.watcher)
         for path, node in each(request.child):
-            if node is None:
-                tell(Event.DELETED, path, node)
-            elif node.state.pzxid > request.relative_zxid:
-                tell(Event.CHILDREN_CHANGED, path, node)
-            else:
-                watches.add(Registry.CHILDREN, Mode.STANDARD, path, client.watcher)
+            last_zxid = node.state.pzxid if node is not None else 0
+            watch_again(Registry.CHILDREN, path, node, Event.CHILDREN_CHANGED, last_zxid)
         for paths, recursive in ((request.persistent, False), (request.recursive, True)):
             if paths is None:
                 raise ZooKeeperError(Code.MARSHALLING_ERROR)

@@ -31,7 +31,7 @@ def view(server: CoordinatorServer) -> Seen:
         outstanding=sum(connection.outstanding for connection in server.connections),
         traffic=server.traffic,
         clients=[_client(connection) for connection in server.connections],
-        configuration=_configuration(server),
+        configuration=lambda: _configuration(server),
         data_bytes=lambda: _data_bytes(server.directory),
         data_watches=lambda: _data_watches(server),
         expiries=lambda: _expiries(server),
@@ -76,12 +76,16 @@ def _configuration(server: CoordinatorServer) -> Mapping[str, object]:
 
 def _data_bytes(directory: Path) -> tuple[int, int]:
     """Bytes of snapshots and of logs."""
-    sizes = {NAME_PREFIX: 0, LOG_PREFIX: 0}
-    for path in directory.rglob("*"):
-        for prefix in sizes:
-            if path.relative_to(directory).parts[0].startswith(prefix) and path.is_file():
-                sizes[prefix] += path.stat().st_size
-    return sizes[NAME_PREFIX], sizes[LOG_PREFIX]
+    snapshots = sum(_size(path) for path in directory.glob(f"{NAME_PREFIX}*"))
+    return snapshots, sum(_size(path) for path in directory.glob(f"{LOG_PREFIX}*/*"))
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; none of one that was purged meanwhile."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _data_watches(server: CoordinatorServer) -> Iterator[tuple[str | None, Sequence[int]]]:

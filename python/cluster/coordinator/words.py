@@ -55,7 +55,7 @@ class Seen:
     outstanding: int
     traffic: Traffic
     clients: Sequence[Client]
-    configuration: Mapping[str, object]
+    configuration: Callable[[], Mapping[str, object]]
     """Of ``conf``, in its order."""
     data_bytes: Callable[[], tuple[int, int]]
     """Bytes of snapshots and of logs."""
@@ -149,7 +149,7 @@ def _dirs(seen: Seen) -> str:
 
 
 def _conf(seen: Seen) -> str:
-    return _lines(f"{name}={value}" for name, value in seen.configuration.items())
+    return _lines(f"{name}={value}" for name, value in seen.configuration().items())
 
 
 def _envi(_seen: Seen) -> str:
@@ -167,7 +167,7 @@ def _envi(_seen: Seen) -> str:
         "os.name": platform.system(),
         "os.arch": platform.machine(),
         "os.version": platform.release(),
-        "user.name": getpass.getuser(),
+        "user.name": _user(),
         "user.home": os.path.expanduser("~"),
         "user.dir": os.getcwd(),
         "os.memory.free": f"{free}MB",
@@ -175,6 +175,14 @@ def _envi(_seen: Seen) -> str:
         "os.memory.total": f"{memory}MB",
     }
     return _lines(["Environment:", *(f"{name}={value}" for name, value in values.items())])
+
+
+def _user() -> str:
+    """In a container it may have no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def _wchs(seen: Seen) -> str:
