@@ -86,11 +86,12 @@ bench-broker: $(VENV)/.dev $(VENV)/.built peers  ## the broker beside Apache Kaf
 # Each test that draws its inputs from seeds runs for so long, with seeds nobody has run.
 MINUTES ?= 10
 
-fuzz: $(VENV)/.dev $(VENV)/.built peers  ## new seeds for the crash histories, the decoders, the server, the broker and the coordinator, MINUTES=10 each
+fuzz: $(VENV)/.dev $(VENV)/.built peers  ## new seeds for the crash histories, the decoders, the server, the ensemble, the broker and the coordinator, MINUTES=10 each
 	@export LOGCORE_FUZZ_MINUTES=$(MINUTES)
 	cargo test --locked -p logcore-storage --lib -- --nocapture crash::no_fault fuzz::
 	cargo test --locked -p logcore-records --test fuzz -- --nocapture
 	cargo test --locked -p logcore-server --test fuzz -- --nocapture
+	cargo test --locked -p logcore-quorum --test simulation -- --nocapture nothing_that
 	$(PY) -m pytest -q -s tests/broker/test_fuzz.py
 	$(PY) -m pytest -q -s -o timeout=0 tests/compat/test_zookeeper.py -k histories
 

@@ -21,6 +21,7 @@
 //! | [`verify`] | reading everything and saying what is wrong |
 //! | [`repair`] | mending it: cutting and rebuilding, with what was there kept aside |
 //! | [`mod@slice`] | what reads and appends return |
+//! | [`small_file`] | small files of others, replaced whole |
 //! | [`process`] | which process this is |
 //! | [`watch`] | waiting for a log to change |
 //! | [`config`], [`error`] | settings, and everything that can go wrong |
@@ -61,6 +62,7 @@ mod scan;
 mod segment;
 pub mod segment_file;
 pub mod slice;
+pub mod small_file;
 pub mod standalone;
 #[cfg(test)]
 #[path = "../../records/tests/support/mod.rs"]

@@ -1,0 +1,109 @@
+//! What was agreed on, entry by entry, for one who applies it.
+
+use std::io;
+
+use crate::delivery::Delivery;
+use crate::entry::Command;
+use crate::machine::{Data, Snapshot, Snapshots, Told};
+use crate::member::Member;
+use crate::store::DiskReader;
+use crate::types::{LogId, Membership, Payload, Types};
+
+/// How far one who applies entries has come.
+#[derive(Debug, Default)]
+pub struct Reader {
+    next: u64,
+    delivery: Delivery,
+}
+
+/// What there is to apply.
+#[derive(Debug)]
+pub enum Delivered<D: Data> {
+    /// Forget everything and begin with this. What this member proposed and is in it is not told of one by one.
+    Install(Snapshot<D>),
+    /// Entries, in order, without a hole.
+    Entries(Vec<DeliveredEntry>),
+}
+
+/// One entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeliveredEntry {
+    pub log_id: LogId,
+    /// The clock of who proposed the commands, in milliseconds since 1970; 0 without commands.
+    pub time_ms: i64,
+    /// Those that count.
+    pub commands: Vec<Counted>,
+    /// Who is a member from here on.
+    pub membership: Option<Membership>,
+}
+
+/// A command that counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counted {
+    pub command: Command,
+    /// Proposed by this member since it started: somebody may wait for what comes of it.
+    pub mine: bool,
+}
+
+impl Reader {
+    /// The index of the entry that is delivered next.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Of the commands that were delivered, the last of each member that counted: a part of a snapshot that is made of what was
+    /// delivered.
+    pub fn delivery(&self) -> &Delivery {
+        &self.delivery
+    }
+
+    /// What comes next, about `max_bytes` at most; `None` when there is nothing now. The feed wakes when there is more.
+    ///
+    /// Errors: the disk's.
+    pub async fn take<C: Types, R: DiskReader, S: Snapshots>(
+        &mut self,
+        member: &Member<C, R, S>,
+        max_bytes: usize,
+    ) -> io::Result<Option<Delivered<S::Data>>> {
+        match member.feed().look(self.next) {
+            None => Ok(None),
+            Some(Told::Install(snapshot)) => {
+                self.next = snapshot.meta.last_log_id.map_or(0, |last| last.index + 1);
+                self.delivery = member.snapshots().delivery(&snapshot.snapshot);
+                member.proposals().delivered_up_to(&self.delivery);
+                Ok(Some(Delivered::Install(snapshot)))
+            }
+            Some(Told::Entries { before }) => {
+                let read = member.store().read(self.next, before, Some(max_bytes));
+                let mut entries = Vec::new();
+                for entry in read.await? {
+                    self.next = entry.log_id.index + 1;
+                    let mut delivered = DeliveredEntry {
+                        log_id: entry.log_id,
+                        time_ms: 0,
+                        commands: Vec::new(),
+                        membership: None,
+                    };
+                    match entry.payload {
+                        Payload::Blank => {}
+                        Payload::Normal(commands) => {
+                            delivered.time_ms = commands.time_ms();
+                            for command in commands.iter() {
+                                if self.delivery.counts(&command) {
+                                    let mine = member.proposals().delivered(&command);
+                                    delivered.commands.push(Counted { command, mine });
+                                }
+                            }
+                        }
+                        Payload::Membership(membership) => {
+                            self.delivery.keep_members_of(&membership);
+                            delivered.membership = Some(membership);
+                        }
+                    }
+                    entries.push(delivered);
+                }
+                Ok(Some(Delivered::Entries(entries)))
+            }
+        }
+    }
+}

@@ -1,0 +1,619 @@
+//! Members that reach each other over TCP.
+//!
+//! A member dials another for each [`Stream`] it has something to say on, and keeps the connection; a snapshot has one of its
+//! own, so that nothing waits behind it. Who is dialled answers on the same connection, in whatever order it is done. A
+//! connection begins with who is meant: one to another ensemble, or to a member that is not there any more, is refused.
+//!
+//! A request that is not answered in time gives its connection up, if nothing at all was heard on it meanwhile.
+//!
+//! The ports trust their network, as ZooKeeper's do without TLS.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::time::timeout;
+
+use crate::network::{Answer, Links, NoAnswer, Request};
+use crate::snapshots::{Received, SnapshotFile};
+use crate::types::{Address, MemberId, Server, Types};
+use crate::wire::{self, FRAME_FRONT, Kind, WireError};
+
+const MAGIC: &[u8; 4] = b"LCQ1";
+const VERSION: u8 = 1;
+/// Before it is known who is there.
+const HELLO_BYTES: usize = 512;
+/// The largest entry and what is around it.
+const FRAME_BYTES: usize = 72 << 20;
+const CHUNK: usize = 256 << 10;
+const CONNECT: Duration = Duration::from_secs(2);
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// What a peer may have sent without an answer yet.
+const REQUESTS_AT_ONCE: usize = 64;
+/// Connections of a port that were accepted and are open.
+const CONNECTIONS: usize = 256;
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Stream {
+    /// Votes and heartbeats; the election port.
+    Control = 0,
+    /// Entries and what is proposed; the quorum port.
+    Log = 1,
+    /// One snapshot; the quorum port.
+    Snapshot = 2,
+}
+
+impl Stream {
+    fn addresses(self, server: &Server) -> &[Address] {
+        match self {
+            Self::Control if !server.election.is_empty() => &server.election,
+            _ => &server.quorum,
+        }
+    }
+}
+
+/// Who a member is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// The ensemble's, the same for all of its members.
+    pub ensemble: [u8; 16],
+    pub member: MemberId,
+}
+
+/// Whoever answers on behalf of this member.
+pub trait Answers<C: Types>: Clone + Send + Sync + 'static {
+    /// Does what another member asks.
+    fn answer(
+        &self,
+        request: Request<C, SnapshotFile>,
+    ) -> impl Future<Output = Result<Answer<C>, NoAnswer>> + Send;
+
+    /// Where to put a snapshot that another member sends.
+    fn receive(&self) -> io::Result<Received>;
+}
+
+// ---- dialling ----
+
+/// This member's ways to the others. A clone is the same.
+pub struct TcpLinks<C: Types>(Arc<Ways<C>>);
+
+struct Ways<C: Types> {
+    me: Identity,
+    by_peer: Mutex<ByPeer<C>>,
+}
+
+type ByPeer<C> = HashMap<(MemberId, Stream), Arc<Way<C>>>;
+
+impl<C: Types> Clone for TcpLinks<C> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+/// A connection that there may be.
+struct Way<C: Types> {
+    live: Mutex<Option<Arc<Live<C>>>>,
+    dialling: tokio::sync::Mutex<()>,
+}
+
+/// A connection that there is, until one side ends it.
+struct Live<C: Types> {
+    frames: mpsc::Sender<Vec<u8>>,
+    expected: Arc<Expected<C>>,
+    tasks: [AbortHandle; 2],
+}
+
+type Expecting<C> = oneshot::Sender<Result<Answer<C>, NoAnswer>>;
+
+struct Expected<C: Types> {
+    /// `None` once the connection has ended.
+    by_request: Mutex<Option<HashMap<u32, Expecting<C>>>>,
+    next: AtomicU64,
+    /// How many answers came.
+    heard: AtomicU64,
+}
+
+impl<C: Types> Drop for Live<C> {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+impl<C: Types> TcpLinks<C> {
+    /// Nobody is dialled before there is something to say.
+    pub fn new(me: Identity) -> Self {
+        Self(Arc::new(Ways {
+            me,
+            by_peer: Mutex::default(),
+        }))
+    }
+
+    fn way(&self, member: MemberId, stream: Stream) -> Arc<Way<C>> {
+        let mut ways = self.0.by_peer.lock();
+        let way = ways.entry((member, stream)).or_insert_with(|| {
+            Arc::new(Way {
+                live: Mutex::new(None),
+                dialling: tokio::sync::Mutex::new(()),
+            })
+        });
+        way.clone()
+    }
+
+    async fn live(
+        &self,
+        member: MemberId,
+        server: &Server,
+        stream: Stream,
+    ) -> Result<Arc<Live<C>>, NoAnswer> {
+        let way = self.way(member, stream);
+        if let Some(live) = way.current() {
+            return Ok(live);
+        }
+        let (me, addresses) = (self.0.me, stream.addresses(server).to_vec());
+        // Whoever asked may not wait as long as a far connection takes to come about; the next will find it.
+        let dialled = tokio::spawn(async move {
+            let _alone = way.dialling.lock().await;
+            if let Some(live) = way.current() {
+                return Ok(live);
+            }
+            let connection = dial(me, member, &addresses, stream).await?;
+            let live = Arc::new(Live::start(connection));
+            *way.live.lock() = Some(live.clone());
+            Ok(live)
+        });
+        dialled
+            .await
+            .map_err(|error| NoAnswer::Broken(error.to_string()))?
+    }
+
+    async fn converse(
+        &self,
+        member: MemberId,
+        server: &Server,
+        stream: Stream,
+        patience: Duration,
+        frame: impl FnOnce(u32) -> Vec<u8>,
+    ) -> Result<Answer<C>, NoAnswer> {
+        let deadline = tokio::time::Instant::now() + patience;
+        let live = tokio::time::timeout_at(deadline, self.live(member, server, stream));
+        let live = live.await.map_err(|_| NoAnswer::TimedOut)??;
+        let heard = live.expected.heard.load(Ordering::Relaxed);
+        let request = live.expected.next.fetch_add(1, Ordering::Relaxed) as u32;
+        let (told, answered) = oneshot::channel();
+        match &mut *live.expected.by_request.lock() {
+            Some(expected) => expected.insert(request, told),
+            None => return Err(NoAnswer::Broken("the connection ended".to_owned())),
+        };
+        let _forget = Forget(&live.expected, request);
+        let asked = async {
+            let ended = || NoAnswer::Broken("the connection ended".to_owned());
+            live.frames
+                .send(frame(request))
+                .await
+                .map_err(|_| ended())?;
+            answered.await.map_err(|_| ended())?
+        };
+        match tokio::time::timeout_at(deadline, asked).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                if live.expected.heard.load(Ordering::Relaxed) == heard {
+                    self.way(member, stream).give_up(&live);
+                }
+                Err(NoAnswer::TimedOut)
+            }
+        }
+    }
+
+    async fn send_snapshot(
+        &self,
+        member: MemberId,
+        server: &Server,
+        request: &Request<C, SnapshotFile>,
+        file: &SnapshotFile,
+    ) -> Result<Answer<C>, NoAnswer> {
+        let broken = |error: io::Error| NoAnswer::Broken(error.to_string());
+        let (file, length) = file.open_whole().map_err(broken)?;
+        let addresses = Stream::Snapshot.addresses(server);
+        let mut connection = dial(self.0.me, member, addresses, Stream::Snapshot).await?;
+        let front = wire::request_frame(0, request, length);
+        connection.write_all(&front).await.map_err(broken)?;
+        let (mut file, mut left) = (file, length);
+        while left > 0 {
+            let wanted = left.min(CHUNK as u64) as usize;
+            let read = move || {
+                let mut chunk = vec![0; wanted];
+                io::Read::read_exact(&mut file, &mut chunk).map(|()| (file, chunk))
+            };
+            let chunk;
+            (file, chunk) = spawn_blocking(read)
+                .await
+                .map_err(io::Error::other)
+                .and_then(|read| read)
+                .map_err(broken)?;
+            connection.write_all(&chunk).await.map_err(broken)?;
+            left -= wanted as u64;
+        }
+        let (kind, _, body) = read_frame(&mut connection, FRAME_BYTES)
+            .await
+            .map_err(broken)?
+            .ok_or_else(|| NoAnswer::Broken("the connection ended".to_owned()))?;
+        answer_of(kind, body)
+    }
+}
+
+struct Forget<'a, C: Types>(&'a Expected<C>, u32);
+
+impl<C: Types> Drop for Forget<'_, C> {
+    fn drop(&mut self) {
+        if let Some(expected) = &mut *self.0.by_request.lock() {
+            expected.remove(&self.1);
+        }
+    }
+}
+
+impl<C: Types> Way<C> {
+    fn current(&self) -> Option<Arc<Live<C>>> {
+        let live = self.live.lock();
+        let open = |live: &&Arc<Live<C>>| live.expected.by_request.lock().is_some();
+        live.as_ref().filter(open).cloned()
+    }
+
+    fn give_up(&self, given_up: &Arc<Live<C>>) {
+        let mut live = self.live.lock();
+        if live
+            .as_ref()
+            .is_some_and(|live| Arc::ptr_eq(live, given_up))
+        {
+            *live = None;
+        }
+        given_up.expected.end();
+    }
+}
+
+impl<C: Types> Expected<C> {
+    /// Whoever waits is told that nothing comes any more.
+    fn end(&self) {
+        self.by_request.lock().take();
+    }
+}
+
+impl<C: Types> Live<C> {
+    fn start(connection: TcpStream) -> Self {
+        let (reads, writes) = connection.into_split();
+        let (frames, to_write) = mpsc::channel(REQUESTS_AT_ONCE);
+        let expected = Arc::new(Expected {
+            by_request: Mutex::new(Some(HashMap::new())),
+            next: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
+        });
+        let (written, heard) = (expected.clone(), expected.clone());
+        let writing = tokio::spawn(async move {
+            let _ended = write_frames(writes, to_write).await;
+            written.end();
+        });
+        let reading = tokio::spawn(async move {
+            let _ended = hear(reads, &heard).await;
+            heard.end();
+        });
+        Self {
+            frames,
+            expected,
+            tasks: [writing.abort_handle(), reading.abort_handle()],
+        }
+    }
+}
+
+async fn write_frames(
+    mut writes: OwnedWriteHalf,
+    mut frames: mpsc::Receiver<Vec<u8>>,
+) -> io::Result<()> {
+    while let Some(frame) = frames.recv().await {
+        writes.write_all(&frame).await?;
+    }
+    Ok(())
+}
+
+async fn hear<C: Types>(mut reads: OwnedReadHalf, expected: &Expected<C>) -> io::Result<()> {
+    while let Some((kind, request, body)) = read_frame(&mut reads, FRAME_BYTES).await? {
+        let answer = answer_of(kind, body);
+        expected.heard.fetch_add(1, Ordering::Relaxed);
+        let waiting = match &mut *expected.by_request.lock() {
+            Some(waiting) => waiting.remove(&request),
+            None => return Ok(()),
+        };
+        if let Some(waiting) = waiting {
+            // It may have given up.
+            let _ = waiting.send(answer);
+        }
+    }
+    Ok(())
+}
+
+fn answer_of<C: Types>(kind: Kind, body: Bytes) -> Result<Answer<C>, NoAnswer> {
+    match wire::get_answer(kind, body) {
+        Ok(answer) => answer.map_err(NoAnswer::Broken),
+        Err(error) => Err(NoAnswer::Broken(error.to_string())),
+    }
+}
+
+async fn dial(
+    me: Identity,
+    member: MemberId,
+    addresses: &[Address],
+    stream: Stream,
+) -> Result<TcpStream, NoAnswer> {
+    let mut reasons = Vec::new();
+    for address in addresses {
+        let place = (address.host.as_str(), address.port);
+        match timeout(CONNECT, TcpStream::connect(place)).await {
+            Ok(Ok(connection)) => {
+                match timeout(HANDSHAKE, greet(connection, me, member, stream)).await {
+                    Ok(Ok(connection)) => return Ok(connection),
+                    Ok(Err(error)) => reasons.push(format!("{}:{}: {error}", place.0, place.1)),
+                    Err(_) => reasons.push(format!("{}:{} does not answer", place.0, place.1)),
+                }
+            }
+            Ok(Err(error)) => reasons.push(format!("{}:{}: {error}", place.0, place.1)),
+            Err(_) => reasons.push(format!("{}:{} cannot be reached", place.0, place.1)),
+        }
+    }
+    Err(NoAnswer::Unreachable(reasons.join("; ")))
+}
+
+async fn greet(
+    mut connection: TcpStream,
+    me: Identity,
+    member: MemberId,
+    stream: Stream,
+) -> io::Result<TcpStream> {
+    connection.set_nodelay(true)?;
+    let hello = wire::frame(Kind::Hello, 0, |out| {
+        out.put_slice(MAGIC);
+        out.put_u8(VERSION);
+        out.put_u8(stream as u8);
+        out.put_slice(&me.ensemble);
+        out.put_u64(me.member);
+        out.put_u64(member);
+    });
+    connection.write_all(&hello).await?;
+    match read_frame(&mut connection, HELLO_BYTES).await? {
+        Some((Kind::Welcome, ..)) => Ok(connection),
+        Some((Kind::Refused, _, why)) => {
+            let why = String::from_utf8_lossy(&why);
+            Err(io::Error::other(format!("it refuses: {why}")))
+        }
+        Some(_) => Err(io::Error::other("it is no member of an ensemble")),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+impl<C: Types> Links<C, SnapshotFile> for TcpLinks<C> {
+    async fn ask(
+        &self,
+        member: MemberId,
+        server: &Server,
+        request: Request<C, SnapshotFile>,
+        patience: Duration,
+    ) -> Result<Answer<C>, NoAnswer> {
+        let stream = match &request {
+            Request::Snapshot(_, snapshot) => {
+                let sent = self.send_snapshot(member, server, &request, &snapshot.snapshot);
+                let sent = timeout(patience, sent).await;
+                return sent.unwrap_or(Err(NoAnswer::TimedOut));
+            }
+            Request::Append(append) if !append.entries.is_empty() => Stream::Log,
+            Request::Propose(..) => Stream::Log,
+            _ => Stream::Control,
+        };
+        let frame = |number| wire::request_frame(number, &request, 0);
+        self.converse(member, server, stream, patience, frame).await
+    }
+}
+
+// ---- being dialled ----
+
+/// Answers whoever dials, until it is dropped. What ends a connection is told to `told`.
+pub async fn serve<C: Types>(
+    listener: TcpListener,
+    me: Identity,
+    answers: impl Answers<C>,
+    told: impl Fn(String) + Clone + Send + Sync + 'static,
+) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        // Those that have ended are not kept.
+        while connections.try_join_next().is_some() {}
+        let Ok(permit) = room.clone().acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((connection, from)) => {
+                let (answers, told) = (answers.clone(), told.clone());
+                connections.spawn(async move {
+                    let _permit = permit;
+                    if let Err(error) = attend(connection, me, answers).await {
+                        told(format!("the connection of {from}: {error}"));
+                    }
+                });
+            }
+            Err(error) => {
+                told(format!("accepting a connection: {error}"));
+                // Too many open files, for one: that passes.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn attend<C: Types>(
+    connection: TcpStream,
+    me: Identity,
+    answers: impl Answers<C>,
+) -> io::Result<()> {
+    connection.set_nodelay(true)?;
+    let (mut reads, mut writes) = connection.into_split();
+    let hello = timeout(HANDSHAKE, read_frame(&mut reads, HELLO_BYTES)).await;
+    let hello = hello.map_err(|_| io::Error::other("it did not say who it is"))??;
+    match hello
+        .ok_or(io::ErrorKind::UnexpectedEof)
+        .map(|hello| check_hello(me, hello))
+    {
+        Ok(Ok(())) => {
+            writes
+                .write_all(&wire::frame(Kind::Welcome, 0, |_| {}))
+                .await?
+        }
+        Ok(Err(why)) => {
+            let refusal = wire::frame(Kind::Refused, 0, |out| out.put_slice(why.as_bytes()));
+            writes.write_all(&refusal).await?;
+            return Err(io::Error::other(why));
+        }
+        Err(kind) => return Err(kind.into()),
+    }
+    let (frames, to_write) = mpsc::channel(REQUESTS_AT_ONCE);
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(async move {
+        // A peer that is gone is noticed by whoever reads.
+        let _ = write_frames(writes, to_write).await;
+    });
+    let room = Arc::new(Semaphore::new(REQUESTS_AT_ONCE));
+    while let Some((kind, number, mut body)) = read_frame(&mut reads, FRAME_BYTES).await? {
+        while tasks.len() > REQUESTS_AT_ONCE && tasks.try_join_next().is_some() {}
+        let request = if kind == Kind::Snapshot {
+            let vote = wire::get_vote(&mut body).map_err(invalid)?;
+            let length = body.try_get_u64().map_err(|error| invalid(error.into()))?;
+            wire::end(&body).map_err(invalid)?;
+            let received = receive(&mut reads, length, answers.receive()?).await?;
+            let snapshot = spawn_blocking(|| received.finish())
+                .await
+                .map_err(io::Error::other)??;
+            Request::Snapshot(vote, snapshot)
+        } else {
+            request_of(kind, body).map_err(invalid)?
+        };
+        let Ok(permit) = room.clone().acquire_owned().await else {
+            return Ok(());
+        };
+        let (answers, frames) = (answers.clone(), frames.clone());
+        tasks.spawn(async move {
+            let _permit = permit;
+            let frame = match answers.answer(request).await {
+                Ok(answer) => wire::answer_frame(number, &answer),
+                Err(why) => wire::frame(Kind::Failed, number, |out| {
+                    out.put_slice(format!("{why:?}").as_bytes());
+                }),
+            };
+            // The connection may have ended.
+            let _ = frames.send(frame).await;
+        });
+    }
+    Ok(())
+}
+
+fn invalid(error: WireError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+fn check_hello(me: Identity, (kind, _, mut body): (Kind, u32, Bytes)) -> Result<(), String> {
+    if kind != Kind::Hello || !body.starts_with(MAGIC) {
+        return Err("this is a port of an ensemble of logcore coordinators".to_owned());
+    }
+    body.advance(MAGIC.len());
+    let cut_off = |error: bytes::TryGetError| error.to_string();
+    let version = body.try_get_u8().map_err(cut_off)?;
+    if version != VERSION {
+        return Err(format!(
+            "version {version} of the protocol; this member knows {VERSION}"
+        ));
+    }
+    body.try_get_u8().map_err(cut_off)?;
+    let mut ensemble = [0; 16];
+    body.try_copy_to_slice(&mut ensemble).map_err(cut_off)?;
+    let from = body.try_get_u64().map_err(cut_off)?;
+    let to = body.try_get_u64().map_err(cut_off)?;
+    if ensemble != me.ensemble {
+        return Err(format!("member {from} belongs to another ensemble"));
+    }
+    if to != me.member {
+        return Err(format!(
+            "member {to} is meant, and this is member {}",
+            me.member
+        ));
+    }
+    Ok(())
+}
+
+fn request_of<C: Types>(kind: Kind, body: Bytes) -> Result<Request<C, SnapshotFile>, WireError> {
+    match kind {
+        Kind::Append => wire::get_append(body).map(Request::Append),
+        Kind::Vote => wire::get_vote_request(body).map(Request::Vote),
+        Kind::PreVote => wire::get_vote_request(body).map(Request::PreVote),
+        Kind::Transfer => wire::get_transfer(body).map(Request::Transfer),
+        Kind::Propose => {
+            wire::get_propose(body).map(|(term, commands)| Request::Propose(term, commands))
+        }
+        other => Err(WireError::Unknown("request", other as u64)),
+    }
+}
+
+async fn receive(
+    reads: &mut OwnedReadHalf,
+    length: u64,
+    mut received: Received,
+) -> io::Result<Received> {
+    let mut left = length;
+    while left > 0 {
+        let mut chunk = vec![0; left.min(CHUNK as u64) as usize];
+        reads.read_exact(&mut chunk).await?;
+        left -= chunk.len() as u64;
+        let write = move || received.write(&chunk).map(|()| received);
+        received = spawn_blocking(write).await.map_err(io::Error::other)??;
+    }
+    Ok(received)
+}
+
+/// The next frame; `None` when the other side has ended the connection between two.
+async fn read_frame(
+    reads: &mut (impl AsyncRead + Unpin),
+    most: usize,
+) -> io::Result<Option<(Kind, u32, Bytes)>> {
+    let mut front = [0; FRAME_FRONT];
+    if reads.read(&mut front[..1]).await? == 0 {
+        return Ok(None);
+    }
+    reads.read_exact(&mut front[1..]).await?;
+    let mut rest = &front[..];
+    let length = rest.get_u32() as usize;
+    let (kind, request) = (rest.get_u8(), rest.get_u32());
+    let Some(length) = length
+        .checked_sub(FRAME_FRONT - 4)
+        .filter(|length| *length <= most)
+    else {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a frame of {length} bytes; the most is {most}"),
+        ));
+    };
+    let kind = Kind::of(kind).map_err(invalid)?;
+    // Memory for what comes, not for what is said.
+    let mut body = Vec::with_capacity(length.min(64 << 10));
+    reads.take(length as u64).read_to_end(&mut body).await?;
+    if body.len() < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(Some((kind, request, body.into())))
+}

@@ -1,0 +1,337 @@
+//! What members say to each other, in bytes. Big-endian.
+//!
+//! ```text
+//! frame:        u32 length of what follows | u8 kind | u32 request | body
+//! log id:       u64 term | u64 index;  with a u8 before it, 1 or 0, where there may be none
+//! vote:         u64 term | u64 voted for | u8 committed
+//! Append:       vote | log id? before | log id? committed | u32 count, each { u32 length | entry }
+//! Appended:     u8 0 success, 1 partly up to log id?, 2 conflict, 3 higher vote
+//! Vote:         vote | log id? last | u8 transfer of leadership          (also PreVote)
+//! Voted:        vote | u8 granted | log id? last
+//! Transfer:     vote | u64 to | log id? last
+//! Transferred:  u8 0, or 1 vote expected | vote, or 2 log id? expected | log id?
+//! Snapshot:     vote | u64 length;  as many bytes of a snapshot's file follow the frame
+//! Installed:    vote
+//! Propose:      u64 term | commands
+//! Proposed:     nothing
+//! Failed:       why, in UTF-8
+//! ```
+//!
+//! Every count and length is checked against the bytes that are there. A kind or version that is not known ends a connection.
+
+use bytes::{Buf, BufMut, Bytes, TryGetError};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderError,
+    TransferLeaderRequest, VoteRequest, VoteResponse,
+};
+use openraft::vote::RaftLeaderId;
+use thiserror::Error;
+
+use crate::entry::{self, Commands, Malformed};
+use crate::machine::Data;
+use crate::network::{Answer, Request};
+use crate::types::{LeaderId, LogId, Term, Types, Vote};
+
+/// Before a frame's body: length, kind, request.
+pub(crate) const FRAME_FRONT: usize = 9;
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Hello = 1,
+    Welcome = 2,
+    Refused = 3,
+    Append = 10,
+    Vote = 11,
+    PreVote = 12,
+    Transfer = 13,
+    Snapshot = 14,
+    Propose = 15,
+    Appended = 20,
+    Voted = 21,
+    Transferred = 22,
+    Installed = 23,
+    Proposed = 24,
+    Failed = 29,
+}
+
+impl Kind {
+    pub(crate) fn of(code: u8) -> Result<Self, WireError> {
+        let known = [
+            Self::Hello,
+            Self::Welcome,
+            Self::Refused,
+            Self::Append,
+            Self::Vote,
+            Self::PreVote,
+            Self::Transfer,
+            Self::Snapshot,
+            Self::Propose,
+            Self::Appended,
+            Self::Voted,
+            Self::Transferred,
+            Self::Installed,
+            Self::Proposed,
+            Self::Failed,
+        ];
+        let found = known.into_iter().find(|kind| *kind as u8 == code);
+        found.ok_or(WireError::Unknown("kind of frame", code.into()))
+    }
+}
+
+/// Bytes that are no message.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub enum WireError {
+    #[error("a message is cut off: {0}")]
+    CutOff(#[from] TryGetError),
+    #[error("a message has an unknown {0}, {1}")]
+    Unknown(&'static str, u64),
+    #[error("a message has {0} bytes after its end")]
+    TooLong(usize),
+    #[error("a message has a bad entry: {0}")]
+    Entry(#[from] Malformed),
+}
+
+type Result<T, E = WireError> = std::result::Result<T, E>;
+
+/// A whole frame.
+pub(crate) fn frame(kind: Kind, request: u32, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = vec![0; 4];
+    out.put_u8(kind as u8);
+    out.put_u32(request);
+    body(&mut out);
+    let length = (out.len() - 4) as u32;
+    out[..4].copy_from_slice(&length.to_be_bytes());
+    out
+}
+
+pub(crate) fn put_log_id(id: Option<LogId>, out: &mut Vec<u8>) {
+    out.put_u8(u8::from(id.is_some()));
+    if let Some(id) = id {
+        out.put_u64(id.leader_id.term);
+        out.put_u64(id.index);
+    }
+}
+
+pub(crate) fn get_log_id(bytes: &mut Bytes) -> Result<Option<LogId>> {
+    if !get_bool(bytes)? {
+        return Ok(None);
+    }
+    Ok(Some(LogId {
+        leader_id: Term::new(bytes.try_get_u64()?),
+        index: bytes.try_get_u64()?,
+    }))
+}
+
+fn get_bool(bytes: &mut Bytes) -> Result<bool> {
+    match bytes.try_get_u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(WireError::Unknown("truth value", other.into())),
+    }
+}
+
+pub(crate) fn put_vote(vote: &Vote, out: &mut Vec<u8>) {
+    out.put_u64(vote.leader_id.term);
+    out.put_u64(vote.leader_id.voted_for);
+    out.put_u8(u8::from(vote.committed));
+}
+
+pub(crate) fn get_vote(bytes: &mut Bytes) -> Result<Vote> {
+    let (term, voted_for) = (bytes.try_get_u64()?, bytes.try_get_u64()?);
+    Ok(Vote {
+        leader_id: LeaderId::new(term, voted_for),
+        committed: get_bool(bytes)?,
+    })
+}
+
+fn take(bytes: &mut Bytes, count: usize) -> Result<Bytes> {
+    if bytes.len() < count {
+        return Err(WireError::CutOff(TryGetError {
+            requested: count,
+            available: bytes.len(),
+        }));
+    }
+    Ok(bytes.split_to(count))
+}
+
+/// That nothing is left.
+pub(crate) fn end(bytes: &Bytes) -> Result<()> {
+    match bytes.len() {
+        0 => Ok(()),
+        left => Err(WireError::TooLong(left)),
+    }
+}
+
+fn put_append<C: Types>(request: &AppendEntriesRequest<C>, out: &mut Vec<u8>) {
+    put_vote(&request.vote, out);
+    put_log_id(request.prev_log_id, out);
+    put_log_id(request.leader_commit, out);
+    out.put_u32(request.entries.len() as u32);
+    for entry in &request.entries {
+        let start = out.len();
+        out.put_u32(0);
+        entry::encode(entry, out);
+        let length = (out.len() - start - 4) as u32;
+        out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+    }
+}
+
+pub(crate) fn get_append<C: Types>(mut bytes: Bytes) -> Result<AppendEntriesRequest<C>> {
+    let vote = get_vote(&mut bytes)?;
+    let (prev_log_id, leader_commit) = (get_log_id(&mut bytes)?, get_log_id(&mut bytes)?);
+    let mut entries = Vec::new();
+    for _ in 0..bytes.try_get_u32()? {
+        let length = bytes.try_get_u32()? as usize;
+        entries.push(entry::decode(take(&mut bytes, length)?)?);
+    }
+    end(&bytes)?;
+    Ok(AppendEntriesRequest {
+        vote,
+        prev_log_id,
+        entries,
+        leader_commit,
+    })
+}
+
+fn put_vote_request<C: Types>(request: &VoteRequest<C>, out: &mut Vec<u8>) {
+    put_vote(&request.vote, out);
+    put_log_id(request.last_log_id, out);
+    out.put_u8(u8::from(request.leadership_transfer));
+}
+
+pub(crate) fn get_vote_request<C: Types>(mut bytes: Bytes) -> Result<VoteRequest<C>> {
+    let mut request = VoteRequest::new(get_vote(&mut bytes)?, get_log_id(&mut bytes)?);
+    request.leadership_transfer = get_bool(&mut bytes)?;
+    end(&bytes)?;
+    Ok(request)
+}
+
+fn put_transfer<C: Types>(request: &TransferLeaderRequest<C>, out: &mut Vec<u8>) {
+    put_vote(request.from_leader(), out);
+    out.put_u64(*request.to_node_id());
+    put_log_id(request.last_log_id().copied(), out);
+}
+
+pub(crate) fn get_transfer<C: Types>(mut bytes: Bytes) -> Result<TransferLeaderRequest<C>> {
+    let (from, to) = (get_vote(&mut bytes)?, bytes.try_get_u64()?);
+    let request = TransferLeaderRequest::new(from, to, get_log_id(&mut bytes)?);
+    end(&bytes)?;
+    Ok(request)
+}
+
+fn put_propose(term: u64, commands: &Commands, out: &mut Vec<u8>) {
+    out.put_u64(term);
+    out.put_slice(commands.as_bytes());
+}
+
+pub(crate) fn get_propose(mut bytes: Bytes) -> Result<(u64, Commands)> {
+    let term = bytes.try_get_u64()?;
+    Ok((term, Commands::parse(bytes)?))
+}
+
+/// The frame of a request; `length` is that of the file that follows a snapshot's.
+pub(crate) fn request_frame<C: Types, D: Data>(
+    number: u32,
+    request: &Request<C, D>,
+    length: u64,
+) -> Vec<u8> {
+    match request {
+        Request::Append(request) => frame(Kind::Append, number, |out| put_append(request, out)),
+        Request::Vote(request) => frame(Kind::Vote, number, |out| put_vote_request(request, out)),
+        Request::PreVote(request) => {
+            frame(Kind::PreVote, number, |out| put_vote_request(request, out))
+        }
+        Request::Transfer(request) => {
+            frame(Kind::Transfer, number, |out| put_transfer(request, out))
+        }
+        Request::Propose(term, commands) => frame(Kind::Propose, number, |out| {
+            put_propose(*term, commands, out)
+        }),
+        Request::Snapshot(vote, _) => frame(Kind::Snapshot, number, |out| {
+            put_vote(vote, out);
+            out.put_u64(length);
+        }),
+    }
+}
+
+/// The frame of an answer.
+pub(crate) fn answer_frame<C: Types>(request: u32, answer: &Answer<C>) -> Vec<u8> {
+    match answer {
+        Answer::Append(answer) => frame(Kind::Appended, request, |out| match answer {
+            AppendEntriesResponse::Success => out.put_u8(0),
+            AppendEntriesResponse::PartialSuccess(up_to) => {
+                out.put_u8(1);
+                put_log_id(*up_to, out);
+            }
+            AppendEntriesResponse::Conflict => out.put_u8(2),
+            AppendEntriesResponse::HigherVote(vote) => {
+                out.put_u8(3);
+                put_vote(vote, out);
+            }
+        }),
+        Answer::Vote(answer) => frame(Kind::Voted, request, |out| {
+            put_vote(&answer.vote, out);
+            out.put_u8(u8::from(answer.vote_granted));
+            put_log_id(answer.last_log_id, out);
+        }),
+        Answer::Proposed => frame(Kind::Proposed, request, |_| {}),
+        Answer::Snapshot(answer) => frame(Kind::Installed, request, |out| {
+            put_vote(&answer.vote, out);
+        }),
+        Answer::Transfer(answer) => frame(Kind::Transferred, request, |out| match answer {
+            Ok(()) => out.put_u8(0),
+            Err(TransferLeaderError::VoteChanged { expected, actual }) => {
+                out.put_u8(1);
+                put_vote(expected, out);
+                put_vote(actual, out);
+            }
+            Err(TransferLeaderError::LogNotFlushed { expected, actual }) => {
+                out.put_u8(2);
+                put_log_id(*expected, out);
+                put_log_id(*actual, out);
+            }
+        }),
+    }
+}
+
+/// The answer in a frame's body; `Err` in the result for one that says why there is none.
+pub(crate) fn get_answer<C: Types>(
+    kind: Kind,
+    mut bytes: Bytes,
+) -> Result<std::result::Result<Answer<C>, String>> {
+    let answer = match kind {
+        Kind::Appended => Answer::Append(match bytes.try_get_u8()? {
+            0 => AppendEntriesResponse::Success,
+            1 => AppendEntriesResponse::PartialSuccess(get_log_id(&mut bytes)?),
+            2 => AppendEntriesResponse::Conflict,
+            3 => AppendEntriesResponse::HigherVote(get_vote(&mut bytes)?),
+            other => return Err(WireError::Unknown("outcome of an append", other.into())),
+        }),
+        Kind::Voted => {
+            let (vote, granted) = (get_vote(&mut bytes)?, get_bool(&mut bytes)?);
+            Answer::Vote(VoteResponse::new(vote, get_log_id(&mut bytes)?, granted))
+        }
+        Kind::Proposed => Answer::Proposed,
+        Kind::Installed => Answer::Snapshot(SnapshotResponse::new(get_vote(&mut bytes)?)),
+        Kind::Transferred => Answer::Transfer(match bytes.try_get_u8()? {
+            0 => Ok(()),
+            1 => Err(TransferLeaderError::VoteChanged {
+                expected: get_vote(&mut bytes)?,
+                actual: get_vote(&mut bytes)?,
+            }),
+            2 => Err(TransferLeaderError::LogNotFlushed {
+                expected: get_log_id(&mut bytes)?,
+                actual: get_log_id(&mut bytes)?,
+            }),
+            other => return Err(WireError::Unknown("outcome of a transfer", other.into())),
+        }),
+        Kind::Failed => {
+            return Ok(Err(String::from_utf8_lossy(&bytes).into_owned()));
+        }
+        other => return Err(WireError::Unknown("answer", other as u64)),
+    };
+    end(&bytes)?;
+    Ok(Ok(answer))
+}

@@ -1,0 +1,138 @@
+//! Writes and reads, at members drawn at random.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use logcore_quorum::entry::{Command, Commands};
+use openraft::errors::{ClientWriteError, RaftError};
+use openraft::{AsyncRuntime, ReadPolicy};
+use openraft_rt_sim::{SimJoinHandle, SimRuntime};
+
+use crate::history::Key;
+use crate::life::Life;
+use crate::sleep;
+use crate::world::World;
+
+const CLIENTS: usize = 4;
+/// After this an outcome is unknown.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub(crate) fn start(world: &Arc<World>) -> Vec<SimJoinHandle<()>> {
+    let client = |_| SimRuntime::spawn(work(world.clone()));
+    (0..CLIENTS).map(client).collect()
+}
+
+async fn work(world: Arc<World>) {
+    while !world.clients_stop() {
+        world.look();
+        let (life, kind, pause_ms) = {
+            let lives = world.lives();
+            let mut random = world.random();
+            let life = (!lives.is_empty()).then(|| random.pick(&lives).clone());
+            (life, random.below(4), random.between(0, 40))
+        };
+        if let Some(life) = life {
+            match kind {
+                0 => read(&world, &life).await,
+                1 => {
+                    write(&world, &life).await;
+                }
+                _ => {
+                    propose(&world, &life);
+                }
+            }
+        }
+        sleep(Duration::from_millis(pause_ms as u64)).await;
+    }
+}
+
+/// A member proposes a command, whoever leads. It counts unless the member dies.
+fn propose(world: &World, life: &Life) -> Key {
+    let body = Bytes::from(vec![9; world.random().between(0, 300)]);
+    let ticket = life.member.proposals().propose(body).unwrap();
+    world.history().proposed((life.id, ticket));
+    (life.id, ticket)
+}
+
+/// Has openraft write one command, at this member and no other; whether it was acknowledged.
+async fn write(world: &World, life: &Life) -> bool {
+    // Of somebody who writes once.
+    let key = (world.next_writer(), 0);
+    let begun = world.history().begin();
+    let command = Command {
+        member: key.0,
+        ticket: key.1,
+        body: Bytes::from(vec![7; world.random().between(0, 200)]),
+    };
+    let proposed = life
+        .member
+        .raft()
+        .client_write(Commands::new(0, &[command]));
+    match SimRuntime::timeout(PATIENCE, proposed).await {
+        Ok(Ok(response)) => {
+            world
+                .history()
+                .acknowledged(key, response.log_id.index, begun);
+            true
+        }
+        Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => {
+            world.history().refused(key);
+            false
+        }
+        // It may be there, or come, or not.
+        Ok(Err(_)) | Err(_) => false,
+    }
+}
+
+async fn read(world: &World, life: &Life) {
+    let begun = world.history().begin();
+    let asked = life.member.raft().get_read_log_id(ReadPolicy::ReadIndex);
+    if let Ok(Ok((read, _))) = SimRuntime::timeout(PATIENCE, asked).await {
+        world.history().read(read.log_id().index, begun);
+    }
+}
+
+/// Without faults what each member proposes is agreed on within this time.
+pub(crate) async fn propose_within(world: &World, within: Duration) {
+    let keys: Vec<Key> = world
+        .lives()
+        .iter()
+        .map(|life| propose(world, life))
+        .collect();
+    let agreed = async {
+        while !keys.iter().all(|key| world.history().has(*key)) {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    if SimRuntime::timeout(within, agreed).await.is_err() {
+        let missing: Vec<_> = keys
+            .iter()
+            .filter(|key| !world.history().has(**key))
+            .collect();
+        panic!("not agreed on within {within:?} without faults: {missing:x?}");
+    }
+}
+
+/// Without faults somebody agrees to something within this time.
+pub(crate) async fn write_within(world: &World, within: Duration) {
+    let written = async {
+        loop {
+            for life in world.lives() {
+                if write(world, &life).await {
+                    return;
+                }
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    if SimRuntime::timeout(within, written).await.is_err() {
+        for life in world.lives() {
+            let metrics = life.member.raft().metrics();
+            let metrics =
+                openraft::async_runtime::watch::WatchReceiver::borrow_watched(&metrics).clone();
+            eprintln!("{metrics}");
+        }
+        panic!("nothing was agreed on within {within:?} without faults");
+    }
+}

@@ -1,0 +1,135 @@
+//! What goes wrong: one fault after another, some beside others, each for a while.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use logcore_quorum::types::MemberId;
+
+use crate::sleep;
+use crate::world::World;
+
+/// How many faults a history has, at most.
+const FAULTS: usize = 14;
+
+pub(crate) async fn strike(world: &Arc<World>) {
+    let count = world.random().between(2, FAULTS);
+    for _ in 0..count {
+        let wait_ms = world.random().between(20, 1_200) as u64;
+        sleep(Duration::from_millis(wait_ms)).await;
+        let kind = world.random().below(10);
+        let member = one(world);
+        match kind {
+            0 | 1 => kill(world, member).await,
+            2 => {
+                for member in world.members.clone() {
+                    world.crash(member, true).await;
+                }
+            }
+            3 => partition(world),
+            4 => cut_one_way(world),
+            5 => bridge(world),
+            6 => {
+                world.faults().paused.insert(member);
+            }
+            7 => {
+                let slow_ms = world.random().between(50, 3_000);
+                world.faults().slow_disks.insert(member, slow_ms);
+            }
+            8 => {
+                world.faults().breaking = world.random().between(3, 30);
+            }
+            _ => transfer(world, member).await,
+        }
+        if world.random().one_in(2) {
+            let last_ms = world.random().between(10, 3_000) as u64;
+            sleep(Duration::from_millis(last_ms)).await;
+            mend(world).await;
+        }
+    }
+}
+
+fn one(world: &World) -> MemberId {
+    *world.random().pick(&world.members)
+}
+
+async fn kill(world: &Arc<World>, member: MemberId) {
+    let power = world.random().one_in(2);
+    world.crash(member, power).await;
+    if world.random().one_in(2) {
+        // At once, as whoever supervises it does.
+        world.start(member).await;
+    }
+}
+
+/// One side and the other.
+fn partition(world: &World) {
+    let side: BTreeSet<MemberId> = {
+        let mut random = world.random();
+        let inside = |_: &&MemberId| random.one_in(2);
+        world.members.iter().filter(inside).copied().collect()
+    };
+    let mut faults = world.faults();
+    for a in &world.members {
+        for b in &world.members {
+            if side.contains(a) != side.contains(b) {
+                faults.cut.insert((*a, *b));
+            }
+        }
+    }
+}
+
+/// One hears another no more, and is heard.
+fn cut_one_way(world: &World) {
+    let (from, to) = (one(world), one(world));
+    if from != to {
+        world.faults().cut.insert((from, to));
+    }
+}
+
+/// All but one hear only that one.
+fn bridge(world: &World) {
+    let bridge = one(world);
+    let mut faults = world.faults();
+    for a in &world.members {
+        for b in &world.members {
+            if a != b && *a != bridge && *b != bridge {
+                faults.cut.insert((*a, *b));
+            }
+        }
+    }
+}
+
+async fn transfer(world: &World, to: MemberId) {
+    for life in world.lives() {
+        // A leader that is told to hand over to itself takes no writes any more.
+        if life.member.raft().is_leader() && life.id != to {
+            // Whether it comes to that or not.
+            let _ = life.member.raft().trigger().transfer_leader(to).await;
+        }
+    }
+}
+
+/// Some of it ends.
+async fn mend(world: &Arc<World>) {
+    {
+        let all = world.random().one_in(2);
+        let mut faults = world.faults();
+        faults.paused.clear();
+        if all {
+            faults.cut.clear();
+            faults.slow_disks.clear();
+            faults.breaking = 0;
+        } else {
+            faults.cut.pop_first();
+            faults.slow_disks.pop_first();
+        }
+    }
+    world.calmer();
+    for member in world.members.clone() {
+        let starts = world.random().one_in(2);
+        if starts {
+            world.start(member).await;
+        }
+    }
+}
