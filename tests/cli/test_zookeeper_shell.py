@@ -24,7 +24,7 @@ import pytest
 
 from cluster.cli import main
 from cluster.cli.zookeeper.arguments import Arguments, Options, parse, split
-from cluster.cli.zookeeper.commands import parse_acl
+from cluster.cli.zookeeper.commands import parse_acl, version
 from cluster.cli.zookeeper.console import Console
 from cluster.cli.zookeeper.errors import ServerError, ShellError, check_path, integer
 from cluster.cli.zookeeper.printing import Event, event_text, hex_dump, stat_text
@@ -136,8 +136,13 @@ def test_numbers_of_history_are_decoded_as_java_does(text: str, number: int) -> 
 
 @pytest.mark.parametrize("text", ["", "x", "1_0", "2147483648", "08", "0x"])
 def test_what_is_no_number_is_told(text: str) -> None:
-    with pytest.raises(ShellError, match="For input string"):
+    with pytest.raises(ShellError, match="redo takes the number of a line"):
         decode(text)
+
+
+def test_a_version_that_is_no_number_is_told() -> None:
+    with pytest.raises(ShellError, match="-v takes a version, a whole number or -1 for any, not 'x'"):
+        version(Arguments(options={"v": "x"}))
 
 
 def test_longs_and_hexadecimal_numbers_are_read() -> None:
@@ -393,6 +398,7 @@ def test_a_session_that_expires_is_not_replaced(coordinator: Coordinator) -> Non
     coordinator.pass_time(60_000)
     told.until("Expired")
     assert (session.alive, session.state) == (False, "CLOSED")
+    assert session._client._connection.connection_stopped.wait(WAIT_SECONDS), "it connects again"
     session.close()
 
 

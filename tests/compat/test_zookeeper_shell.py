@@ -6,10 +6,12 @@ If these fail, a script written for zkCli.sh or zookeeper-shell.sh reads somethi
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -17,7 +19,8 @@ from kazoo.client import KazooClient
 
 from cluster.coordinator import Settings
 from cluster.coordinator.acl import Rules
-from tests.compat.conftest import KAFKA_LIBS, ROOT, RUN_TIMEOUT, peer_jars
+from tests.compat.apache import free_port
+from tests.compat.conftest import KAFKA_LIBS, ROOT, RUN_TIMEOUT, missing, peer_jars
 from tests.compat.zookeeper_peer import apache_zookeeper, our_coordinator
 
 JARS = ROOT / "build" / "peers" / "zookeeper-3.9.4"
@@ -155,6 +158,7 @@ SCRIPTS = {
         "set -v 1 /a/b right",
         "set /a/b -s again",
         "set -b /a/b aGVsbG8=",
+        "set -b /a/b aGVsbG8",
         "get /a/b",
         "set /missing x",
         "stat /a/b",
@@ -165,7 +169,7 @@ SCRIPTS = {
         "getEphemerals /b",
         "delete /a",
         "delete -v 7 /a/b",
-        "delete -v 3 /a/b",
+        "delete -v=4 /a/b",
         "delete /a/b",
         "delete /",
         "deleteall /a -b 3",
@@ -237,6 +241,10 @@ SCRIPTS = {
         "removewatches /w -c -l",
         "get -w /w",
         "delete /none",
+        "stat -w /later",
+        "removewatches /later",
+        "config -w",
+        "removewatches /zookeeper/config -d",
         "addWatch -m wrong /w",
         "addWatch /w /b",
         "addWatch /missing",
@@ -354,6 +362,9 @@ SCRIPTS = {
         "reconfig -members 1=a:1:2 -add 1=a:1:2",
         "reconfig -members 1=a:1:2 -file x",
         "reconfig -file /nonexistent",
+        "reconfig --file /nonexistent",
+        "reconfig -add=1=a:1:2",
+        "reconfig -s -remove",
         "redo 5000",
         "redo",
         "delete /x 5",
@@ -442,6 +453,37 @@ def test_nobody_there_is_told_alike(unused_port: int) -> None:
     expected = theirs("-server", f"127.0.0.1:{unused_port}", "ls", "/")
     assert ours("-server", f"127.0.0.1:{unused_port}", "ls", "/") == expected
     assert expected.status == 1
+
+
+def test_a_server_is_reached_through_tls(tmp_path: Path) -> None:
+    """Apache's secureClientPort, which asks for our certificate, too; both sides' is the same one."""
+    if shutil.which("openssl") is None:
+        missing("openssl", "apt-get install openssl")
+    keys, certificate = tmp_path / "keys.pem", tmp_path / "certificate.pem"
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    files = ["-keyout", str(keys), "-out", str(certificate)]
+    subprocess.run([*make.split(), *files], check=True, capture_output=True, timeout=RUN_TIMEOUT)
+    keys.write_bytes(keys.read_bytes() + certificate.read_bytes())
+    stores = {
+        "ssl.keyStore.location": str(keys),
+        "ssl.keyStore.type": "PEM",
+        "ssl.trustStore.location": str(certificate),
+        "ssl.trustStore.type": "PEM",
+    }
+    port = free_port()
+    settings = {
+        "secureClientPort": str(port),
+        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+    }
+    client = tmp_path / "client.properties"
+    secure = {"client.secure": "true", "clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty"}
+    client.write_text("".join(f"zookeeper.{name}={value}\n" for name, value in (secure | stores).items()))
+    with apache_zookeeper(tmp_path, settings | stores, {}):
+        asked = ["-server", f"127.0.0.1:{port}", "-waitforconnection"]
+        done = ours(*asked, "-client-configuration", str(client), "ls", "/")
+        assert done == theirs(*asked, "-client-configuration", str(client), "ls", "/")
+        assert (done.status, done.out[-1]) == (0, "[zookeeper]")
+        assert ours(*asked, "-timeout", "1000", "ls", "/").status == 1, "without TLS"
 
 
 def test_a_configuration_is_read_alike(servers: Servers) -> None:

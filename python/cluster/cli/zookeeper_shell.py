@@ -118,7 +118,10 @@ def shell(start: Start, tls: dict[str, Any]) -> int:
         if start.complaint:
             console.error(start.complaint)
         console.out(f"Connecting to {start.server}")
-        timeout_ms = integer(start.timeout)
+        try:
+            timeout_ms = integer(start.timeout)
+        except ShellError:
+            raise ShellError(f"-timeout takes milliseconds, not {start.timeout!r}") from None
         made = Shell(lambda host: Session(host, timeout_ms, console.event, start.read_only, tls), console)
         made.connect(start.server)
         assert made.session is not None

@@ -214,7 +214,8 @@ def set_data(context: Context, given: Arguments) -> None:
     data = text.encode()
     if given.has("b"):
         try:
-            data = base64.b64decode(text, validate=True)
+            # The last signs may be missing.
+            data = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
         except binascii.Error as error:
             raise ShellError(f"{text!r} is not base64: {error}") from None
     found = context.session.set(path, data, version(given))
@@ -224,7 +225,11 @@ def set_data(context: Context, given: Arguments) -> None:
 
 def version(given: Arguments) -> int:
     """The version that -v asks for; -1, which is any, without it."""
-    return integer(given.options["v"]) if given.has("v") else -1
+    text = given.options.get("v", "-1")
+    try:
+        return integer(text)
+    except ShellError:
+        raise ShellError(f"-v takes a version, a whole number or -1 for any, not {text!r}") from None
 
 
 def delete(context: Context, given: Arguments) -> None:

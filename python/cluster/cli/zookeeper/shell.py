@@ -123,9 +123,12 @@ def usage() -> str:
 
 
 def decode(text: str) -> int:
-    """A number as Java's Integer.decode reads it: decimal, 0x, # or 0 before hexadecimal and octal digits."""
-    found = re.fullmatch(r"([+-]?)(0[xX]|#|0(?=.))?(.*)", text)
-    if found is None:
-        raise ShellError(f'For input string: "{text}"')
-    sign, prefix, digits = found.groups()
-    return integer(sign + digits, radix={None: 10, "0": 8}.get(prefix, 16))
+    """A line's number as Java's Integer.decode reads it: decimal, or after 0x, # or 0 hexadecimal or octal."""
+    found = re.fullmatch(r"([+-]?)(0[xX]|#|0(?=\d))?([0-9a-fA-F]+)", text)
+    try:
+        if found is not None:
+            sign, prefix, digits = found.groups()
+            return integer(sign + digits, radix={None: 10, "0": 8}.get(prefix, 16))
+    except ShellError:
+        pass
+    raise ShellError(f"redo takes the number of a line of history, not {text!r}")
