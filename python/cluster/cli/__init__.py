@@ -16,6 +16,10 @@ COMMANDS = {
     "start": ("cluster.cli.start", "run one broker and all it needs in this process"),
     "broker": ("cluster.cli.broker", "run a broker from a server.properties file"),
     "coordinator": ("cluster.cli.coordinator", "run a ZooKeeper-compatible server from a zoo.cfg file"),
+    "zookeeper-shell": (
+        "cluster.cli.zookeeper_shell",
+        "ask and change a ZooKeeper's nodes (zkCli.sh, zookeeper-shell.sh)",
+    ),
     "topics": ("cluster.cli.topics", "create, list, describe, alter and delete topics (kafka-topics.sh)"),
     "console-producer": (
         "cluster.cli.console_producer",

@@ -1,0 +1,72 @@
+"""The client's properties for TLS, with ZooKeeper's names (ZKClientConfig, ClientX509Util) and those of Kafka's -zk-tls-config-file,
+as KazooClient's arguments. Keys and certificates are PEM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cluster.cli._common import CommandError
+from cluster.properties import parse_properties
+
+INVALID_CONFIGURATION = 2
+"""zkCli's exit code."""
+
+_SECURE = ("zookeeper.client.secure", "zookeeper.ssl.client.enable")
+_KEYS = "zookeeper.ssl.keystore"
+_TRUSTED = "zookeeper.ssl.truststore"
+_CHECK_HOST = "zookeeper.ssl.hostnameverification"
+_ENDPOINT = "zookeeper.ssl.endpoint.identification.algorithm"
+_KNOWN = {
+    *_SECURE,
+    _CHECK_HOST,
+    _ENDPOINT,
+    # Which of Java's sockets is used.
+    "zookeeper.clientcnxnsocket",
+    *(f"{store}.{part}" for store in (_KEYS, _TRUSTED) for part in ("location", "password", "type")),
+}
+
+
+def client_arguments(name: str) -> tuple[dict[str, Any], list[str]]:
+    """KazooClient's arguments from a properties file, and the settings in it that have no effect.
+
+    Raises CommandError for a file that cannot be read, or stores that are not PEM.
+    """
+    try:
+        properties = parse_properties(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CommandError(
+            f"cannot read the client's configuration {name}: {error}", INVALID_CONFIGURATION
+        ) from None
+    unknown = sorted(key for key in properties if key.lower() not in _KNOWN)
+    settings = {key.lower(): value.strip() for key, value in properties.items()}
+    if not any(settings.get(key, "").lower() == "true" for key in _SECURE):
+        return {}, unknown
+    checked = settings.get(_CHECK_HOST, "true").lower() == "true" and settings.get(_ENDPOINT, "https") != ""
+    arguments: dict[str, Any] = {"use_ssl": True, "verify_certs": True, "check_hostname": checked}
+    keys, trusted = (_store(name, settings, store) for store in (_KEYS, _TRUSTED))
+    if keys:
+        arguments |= {
+            "keyfile": keys,
+            "certfile": keys,
+            "keyfile_password": settings.get(f"{_KEYS}.password"),
+        }
+    if trusted:
+        arguments["ca"] = trusted
+    return arguments, unknown
+
+
+def _store(name: str, settings: dict[str, str], store: str) -> str | None:
+    location = settings.get(f"{store}.location")
+    if not location:
+        return None
+    kind = settings.get(f"{store}.type", "PEM" if location.endswith(".pem") else "JKS").upper()
+    if kind != "PEM":
+        raise CommandError(
+            f"{name}: {store}.location={location} is of type {kind}; give the keys and certificates as PEM (and "
+            f"{store}.type=PEM)",
+            INVALID_CONFIGURATION,
+        )
+    if not Path(location).is_file():
+        raise CommandError(f"{name}: {store}.location={location} is no file", INVALID_CONFIGURATION)
+    return location
