@@ -17,7 +17,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker._broker import Broker
 from cluster.broker.config import BrokerConfig
@@ -92,9 +92,16 @@ async def run_embedded(
         await _stopped_or_failed(stopped, coordinator)
 
 
-async def run_coordinator(configuration: Configuration, ready: Callable[[int], None]) -> None:
-    """Runs a coordinator by itself until SIGINT or SIGTERM; `ready` is told its port once clients are served. CoordinatorError
-    when it cannot start or its disk fails.
+class CoordinatorPorts(NamedTuple):
+    """Where a coordinator listens, -1 for what there is not."""
+
+    clients: int
+    secure_clients: int
+
+
+async def run_coordinator(configuration: Configuration, ready: Callable[[CoordinatorPorts], None]) -> None:
+    """Runs a coordinator by itself until SIGINT or SIGTERM; `ready` is told the ports once
+    clients are served. CoordinatorError when it cannot start or its disk fails.
     """
     from cluster.coordinator import CoordinatorServer
 
@@ -109,10 +116,12 @@ async def run_coordinator(configuration: Configuration, ready: Callable[[int], N
             configuration.host,
             configuration.port,
             settings=configuration.settings,
+            secure=configuration.secure,
+            unified=configuration.unified,
         )
-        port = await server.start()
+        await server.start()
         stack.push_async_callback(server.stop)
-        ready(port)
+        ready(CoordinatorPorts(server.port, server.secure_port))
         await _until_stopped(stopped, server)
 
 

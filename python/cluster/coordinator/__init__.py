@@ -1,8 +1,19 @@
 """The coordinator: a ZooKeeper-compatible server, in-process with the broker or by itself."""
 
-from .configuration import Configuration, parse_configuration
+from .configuration import Configuration, parse_configuration, system_properties
 from .errors import CoordinatorError
 from .server import CoordinatorServer
 from .settings import Settings
+from .view import view
+from .words import gauges
 
-__all__ = ["Configuration", "CoordinatorError", "CoordinatorServer", "Settings", "parse_configuration"]
+__all__ = [
+    "Configuration",
+    "CoordinatorError",
+    "CoordinatorServer",
+    "Settings",
+    "gauges",
+    "parse_configuration",
+    "system_properties",
+    "view",
+]

@@ -38,6 +38,8 @@ from .errors import Code, CoordinatorError, ZooKeeperError
 from .jute import Id, Writer
 from .log import RecordLog, TransactionLog
 from .machine import Command, Machine, Outcome
+from .metrics import ServerMetrics, Sizes
+from .ports import NO_PORT, ClientPorts
 from .reads import Client, answer
 from .requests import (
     CloseSession,
@@ -56,10 +58,19 @@ from .requests import (
 from .sessions import PASSWORD_BYTES, Session, SessionExpiry, first_session_id
 from .settings import Settings
 from .statistics import Traffic
+from .tls import SecurePort, TlsSettings
+from .tree import Event
 from .view import view
 from .watches import Notification, WatchManager
 
 _logger = logging.getLogger(__name__)
+
+_WATCH_METRICS = {
+    Event.CREATED: "node_created_watch_count",
+    Event.DELETED: "node_deleted_watch_count",
+    Event.DATA_CHANGED: "node_changed_watch_count",
+    Event.CHILDREN_CHANGED: "node_children_watch_count",
+}
 
 
 class _Proposal(NamedTuple):
@@ -70,8 +81,9 @@ class _Proposal(NamedTuple):
 class CoordinatorServer:
     """A ZooKeeper-compatible server on one data directory.
 
-    With ``expire_sessions_at_start`` every session of an earlier process is over, and its ephemeral nodes
-    gone, before the first client is served.
+    A ``port`` of -1 is none, but for the ``secure`` one; with ``unified`` the plain port takes TLS, too. With
+    ``expire_sessions_at_start`` every session of an earlier process is over, and its ephemeral nodes gone, before the
+    first client is served.
     """
 
     def __init__(
@@ -81,6 +93,8 @@ class CoordinatorServer:
         port: int = 0,
         *,
         settings: Settings | None = None,
+        secure: SecurePort | None = None,
+        unified: TlsSettings | None = None,
         expire_sessions_at_start: bool = False,
         clock: Clock | None = None,
         open_log: Callable[[Path], RecordLog] | None = None,
@@ -89,6 +103,9 @@ class CoordinatorServer:
         self._host = host
         self.port = port
         self.settings = settings or Settings()
+        self._secure = secure
+        self._unified = unified
+        self.secure_port = NO_PORT
         self._expire_at_start = expire_sessions_at_start
         self.clock = clock or SystemClock()
         self._open_log = open_log or partial(open_engine_log, request_bytes_max=self.settings.max_buffer)
@@ -103,6 +120,9 @@ class CoordinatorServer:
         self._by_session: dict[int, Connection] = {}
         self._with_output: list[Connection] = []
         self.traffic = Traffic()
+        self.metrics = ServerMetrics()
+        self.response_sizes = Sizes()
+        self.auth_failed = self.plain_remote = self.plain_local = 0
         self._containers = ContainerKeeper(self.settings, self._lapsed, self._propose_deletion)
 
         self._log: TransactionLog | None = None
@@ -116,7 +136,12 @@ class CoordinatorServer:
         self._since_snapshot = 0
         self._snapshot: asyncio.Future[None] | None = None
 
-        self._server: asyncio.Server | None = None
+        self._ports = ClientPorts(
+            partial(Connection, self),
+            self._may_enter,
+            self._handshake_failed,
+            self.settings.handshake_timeout_ms,
+        )
         self._stopping = False
         self.started_ms = 0
         self.failed: asyncio.Future[None] | None = None
@@ -124,35 +149,63 @@ class CoordinatorServer:
     # ---- life ----
 
     async def start(self) -> int:
-        """Recovers, listens, and returns the port. Raises CoordinatorError."""
+        """Recovers, listens, and returns the port, the secure one if there is no other. Raises CoordinatorError."""
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
         try:
             self._log = TransactionLog(self.directory, self._open_log, self.settings.snapshots_retained)
+            began_ms = self.clock.monotonic_ms()
             self.machine, self._since_snapshot = await loop.run_in_executor(self._writer, self._log.recover)
+            self.metrics.add("dbinittime", self.clock.monotonic_ms() - began_ms)
+            self.metrics.add("startup_txns_loaded", self._since_snapshot)
             self._next_zxid = self.machine.last_zxid + 1
             first_id = first_session_id(self.clock.wall_ms(), self.settings.server_id)
             self._next_session_id = max(first_id, self.machine.sessions.last_id) + 1
             await self._adopt_sessions()
-            self._server = await self._listen(loop)
+            self.port, self.secure_port = await self._ports.listen(
+                self._host, self.port, self._secure, self._unified
+            )
             self._containers.start()
         except BaseException:
             await self.stop()
             raise
-        self.port = self._server.sockets[0].getsockname()[1]
         self.started_ms = self.clock.monotonic_ms()
         _logger.info("coordinator on %s:%d, data in %s", self._host, self.port, self.directory)
-        return self.port
+        return self.port if self.port != NO_PORT else self.secure_port
 
-    async def _listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
-        try:
-            return await loop.create_server(lambda: Connection(self), self._host, self.port)
-        except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise CoordinatorError(
-                f"the coordinator cannot listen on {self._host}:{self.port}: {reason}; "
-                "stop what uses the port or choose another"
-            ) from error
+    @property
+    def handshakes(self) -> int:
+        """Connections that are in TLS's handshake."""
+        return self._ports.handshakes
+
+    def _may_enter(self, address: str, of_it: int, entering: int) -> bool:
+        """Whether one more may begin its handshake: they count as connections do."""
+        settings = self.settings
+        if 0 < settings.max_handshakes <= entering:
+            self.metrics.count("tls_handshake_exceeded")
+            return False
+        return self._has_room(address, self._by_address[address] + of_it, len(self.connections) + entering)
+
+    def _has_room(self, address: str, same: int, all_together: int) -> bool:
+        """Whether there may be one more connection of an address of which there are so many."""
+        for what, count, most in (
+            (f"{address} has", same, self.settings.max_client_connections),
+            ("all together have", all_together, self.settings.max_connections),
+        ):
+            if 0 < most <= count:
+                self.metrics.count("connection_rejected")
+                _logger.warning("refusing a connection of %s: %s %d already", address, what, most)
+                return False
+        return True
+
+    def _handshake_failed(self, address: str, error: Exception) -> None:
+        self.metrics.count("unsuccessful_handshake")
+        _logger.info("closing the connection of %s: no TLS: %s", address, error or "it took too long")
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients are answered."""
+        return not self._stopping and self._log is not None
 
     async def _adopt_sessions(self) -> None:
         """Gives recovered sessions a full timeout anew, or ends them."""
@@ -173,9 +226,7 @@ class CoordinatorServer:
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])
         await asyncio.get_running_loop().run_in_executor(None, self._close_log)
-        if self._server is not None:
-            await self._server.wait_closed()
-            self._server = None
+        await self._ports.wait_closed()
 
     def _close_log(self) -> None:
         self._snapshotter.shutdown()
@@ -192,17 +243,23 @@ class CoordinatorServer:
 
     def _close_connections(self) -> None:
         self._stopping = True
+        self._stop_timers()
+        self._ports.close()
+        self._abort_all()
+
+    def _stop_timers(self) -> None:
         self._containers.stop()
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
             self._expiry_timer = None
-        if self._server is not None:
-            self._server.close()
+
+    def _abort_all(self) -> None:
         for connection in list(self.connections):
             connection.abort()
 
     def _fail(self, error: BaseException) -> None:
         _logger.error("the coordinator stops: %s: %s", self.directory, error)
+        self.metrics.count("unrecoverable_error_count")
         self._close_connections()
         self._proposed.clear()
         self._appending = False
@@ -222,23 +279,29 @@ class CoordinatorServer:
 
     def admit(self, connection: Connection) -> bool:
         """Whether a new connection may stay."""
-        if self._stopping:
+        if not self.is_serving:
             return False
+        has_room = self._has_room(
+            connection.address, self._by_address[connection.address], len(self.connections)
+        )
         self.connections[connection] = None
         self._by_address[connection.address] += 1
-        same = self._by_address[connection.address]
-        for what, count, most in (
-            (f"{connection.address} has", same, self.settings.max_client_connections),
-            ("all together have", len(self.connections), self.settings.max_connections),
-        ):
-            if 0 < most < count:
-                _logger.warning("refusing a connection of %s: %s %d already", connection.address, what, most)
-                return False
-        loop = asyncio.get_running_loop()
-        connection.handshake_timer = loop.call_later(
-            self.settings.handshake_timeout_ms / 1000, connection.close
+        if not has_room:
+            return False
+        if not connection.is_secure:
+            if connection.address.startswith("127.") or connection.address == "::1":
+                self.plain_local += 1
+            else:
+                self.plain_remote += 1
+        connection.handshake_timer = asyncio.get_running_loop().call_later(
+            self.settings.handshake_timeout_ms / 1000, self._sessionless, connection
         )
         return True
+
+    def _sessionless(self, connection: Connection) -> None:
+        """The connection has no session after all this time."""
+        self.metrics.count("sessionless_connections_expired")
+        connection.close()
 
     def disconnected(self, connection: Connection) -> None:
         if connection in self.connections:
@@ -250,13 +313,14 @@ class CoordinatorServer:
         if self._by_session.get(connection.session_id) is connection:
             del self._by_session[connection.session_id]
 
-    def four_letter_word(self, word: bytes) -> str | None:
+    def four_letter_word(self, word: bytes, on_secure: bool = False) -> str | None:
         """The answer to an administrator, or None for what is no question."""
         self.traffic.received += 1
-        return words.answer(word, self.settings.words_whitelist, lambda: view(self))
+        return words.answer(word, self.settings.words_whitelist, lambda: view(self, on_secure))
 
     def connect(self, connection: Connection, request: ConnectRequest) -> None:
         """A handshake: a new session, or one of this client's again."""
+        self.metrics.count("connection_request_count")
         if self._stopping or request.last_zxid_seen > self.machine.last_zxid:
             # The client has seen a state newer than ours: serving it would take it back in time.
             _logger.warning(
@@ -357,6 +421,7 @@ class CoordinatorServer:
             zxid, self.clock.wall_ms(), session_id, op, self.settings.rules, identities, request, body
         )
         self._proposed.append(_Proposal(command, connection))
+        self.metrics.count("sync_processor_request_queued")
         if not self._appending:
             self._appending = True
             asyncio.get_running_loop().call_soon(self._append)
@@ -379,16 +444,19 @@ class CoordinatorServer:
             self._became_idle()
             return
         records = [proposal.command.encode() for proposal in proposals]
+        self.metrics.add("sync_processor_batch_size", len(records))
+        began_ms = self.clock.monotonic_ms()
         appended = asyncio.get_running_loop().run_in_executor(self._writer, self._log.append, records)
-        appended.add_done_callback(lambda done: self._durable(done, proposals))
+        appended.add_done_callback(lambda done: self._durable(done, proposals, began_ms))
 
-    def _durable(self, appended: asyncio.Future[None], proposals: list[_Proposal]) -> None:
+    def _durable(self, appended: asyncio.Future[None], proposals: list[_Proposal], began_ms: int) -> None:
         if appended.cancelled() or self._log is None:
             return
         error = appended.exception()
         if error is not None:
             self._fail(error)
             return
+        self.metrics.add("fsynctime", self.clock.monotonic_ms() - began_ms)
         for command, connection in proposals:
             outcome = self.machine.apply(command)
             self._after(command, outcome, connection)
@@ -404,7 +472,10 @@ class CoordinatorServer:
     def _after(self, command: Command, outcome: Outcome, connection: Connection | None) -> None:
         """Tells everybody concerned what a command did: watchers first, then its client."""
         for change in outcome.changes:
-            self._notify(self.watches.fire(change), command.zxid)
+            fired = self.watches.fire(change)
+            for event, count in Counter(each.event for each in fired).items():
+                self.metrics.add(_WATCH_METRICS[event], count)
+            self._notify(fired, command.zxid)
         if outcome.opened_session is not None:
             if connection is not None and connection.phase is Phase.CONNECTING:
                 self._established(connection, outcome.opened_session)
@@ -424,7 +495,7 @@ class CoordinatorServer:
         """Tells those who may read what has changed."""
         for connection, event, path, acl in notifications:
             if connection.subject.may(READ, acl):
-                connection.send(replies.notification(event, path, zxid))
+                connection.notify(replies.notification(event, path, zxid))
 
     def _begin_snapshot(self) -> None:
         """Saves the applied state. No append is running here, so the next log begins exactly after it."""
@@ -435,16 +506,19 @@ class CoordinatorServer:
         loop = asyncio.get_running_loop()
         rolled = loop.run_in_executor(self._writer, log.roll, state.last_zxid + 1)
         rolled.add_done_callback(self._rolled)
+        began_ms = self.clock.monotonic_ms()
         self._snapshot = loop.run_in_executor(self._snapshotter, log.save, state)
-        self._snapshot.add_done_callback(self._saved)
+        self._snapshot.add_done_callback(lambda saved: self._saved(saved, began_ms))
 
     def _rolled(self, rolled: asyncio.Future[None]) -> None:
         if not rolled.cancelled() and (error := rolled.exception()) is not None:
             self._fail(error)
 
-    def _saved(self, saved: asyncio.Future[None]) -> None:
+    def _saved(self, saved: asyncio.Future[None], began_ms: int) -> None:
         self._snapshot = None
+        self.metrics.add("snapshottime", self.clock.monotonic_ms() - began_ms)
         if not saved.cancelled() and (error := saved.exception()) is not None:
+            self.metrics.count("snapshot_error_count")
             _logger.error("no snapshot was taken in %s: %s; the log keeps everything", self.directory, error)
 
     # ---- expiry ----
@@ -454,6 +528,7 @@ class CoordinatorServer:
         clock."""
         for session_id in self.expiry.take_expired(self.clock.monotonic_ms()):
             _logger.info("session %#x expired", session_id)
+            self.metrics.count("stale_sessions_expired")
             self._propose_close(session_id)
         self._arm_expiry()
 
