@@ -97,13 +97,14 @@ class CoordinatorPorts(NamedTuple):
 
     clients: int
     secure_clients: int
+    metrics: int
 
 
 async def run_coordinator(configuration: Configuration, ready: Callable[[CoordinatorPorts], None]) -> None:
-    """Runs a coordinator by itself until SIGINT or SIGTERM; `ready` is told the ports once
+    """Runs a coordinator by itself until SIGINT or SIGTERM, with its metrics; `ready` is told the ports once
     clients are served. CoordinatorError when it cannot start or its disk fails.
     """
-    from cluster.coordinator import CoordinatorServer
+    from cluster.coordinator import CoordinatorServer, PrometheusProvider, gauges, view
 
     _log_to_stderr(None)
     _raise_descriptor_limit()
@@ -121,7 +122,12 @@ async def run_coordinator(configuration: Configuration, ready: Callable[[Coordin
         )
         await server.start()
         stack.push_async_callback(server.stop)
-        ready(CoordinatorPorts(server.port, server.secure_port))
+        metrics = -1
+        if configuration.metrics is not None:
+            provider = PrometheusProvider(configuration.metrics, server.metrics, lambda: gauges(view(server)))
+            stack.push_async_callback(provider.stop)
+            metrics = await provider.start()
+        ready(CoordinatorPorts(server.port, server.secure_port, metrics))
         await _until_stopped(stopped, server)
 
 

@@ -49,6 +49,8 @@ def run(arguments: list[str]) -> int:
             lines.append(f"  clients  {configuration.host}:{ports.clients}")
         if configuration.secure is not None:
             lines.append(f"  secure   {configuration.secure.host}:{ports.secure_clients}")
+        if configuration.metrics is not None:
+            lines.append(f"  metrics  http://{configuration.metrics.host}:{ports.metrics}/metrics")
         print("\n".join([*lines, "Ctrl-C stops it."]), flush=True)
 
     try:

@@ -2,6 +2,7 @@
 
 from .configuration import Configuration, parse_configuration, system_properties
 from .errors import CoordinatorError
+from .prometheus import PrometheusProvider
 from .server import CoordinatorServer
 from .settings import Settings
 from .view import view
@@ -11,6 +12,7 @@ __all__ = [
     "Configuration",
     "CoordinatorError",
     "CoordinatorServer",
+    "PrometheusProvider",
     "Settings",
     "gauges",
     "parse_configuration",

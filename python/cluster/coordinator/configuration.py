@@ -19,6 +19,7 @@ from .acl import Rules
 from .authentication import JAAS_FILE, read_authentication
 from .errors import CoordinatorError
 from .ports import NO_PORT
+from .prometheus import PrometheusSettings, prometheus_settings
 from .settings import Settings
 from .tls import SecurePort, TlsSettings, tls_settings
 from .values import HIDDEN, PREFIX, Values, is_secret
@@ -72,6 +73,7 @@ class Configuration:
     warnings: tuple[str, ...] = ()
     secure: SecurePort | None = None
     unified: TlsSettings | None = None
+    metrics: PrometheusSettings | None = None
 
 
 def parse_configuration(properties: Mapping[str, str]) -> Configuration:
@@ -122,7 +124,10 @@ class _Parser:
             raise CoordinatorError(
                 "clientPort is not set: name the port clients connect to, as in clientPort=2181"
             )
-        settings = self._settings(secure is not None or unified is not None)
+        metrics = prometheus_settings(self._all)
+        settings = replace(
+            self._settings(secure is not None or unified is not None), prometheus=metrics is not None
+        )
         if settings.least_session_timeout_ms > settings.most_session_timeout_ms:
             raise CoordinatorError(
                 f"minSessionTimeout ({settings.least_session_timeout_ms} ms) is larger than maxSessionTimeout "
@@ -142,6 +147,7 @@ class _Parser:
             tuple(self._warnings),
             secure,
             unified,
+            metrics,
         )
 
     def _secure_port(self) -> SecurePort | None:
