@@ -165,19 +165,20 @@ def test_settings_arrive() -> None:
         parse_configuration(least | {CLASS_NAME: "com.example.Metrics"})
 
 
-def test_the_command_serves_metrics(tmp_path: Path) -> None:
+def test_the_command_serves_metrics_and_commands(tmp_path: Path) -> None:
     config = tmp_path / "zoo.cfg"
     config.write_text(
-        f"dataDir={tmp_path}/data\nclientPort=0\nclientPortAddress=127.0.0.1\n"
-        f"{CLASS_NAME}={PROMETHEUS}\nmetricsProvider.httpHost=127.0.0.1\nmetricsProvider.httpPort=0\n"
+        f"dataDir={tmp_path}/data\nclientPort=0\nclientPortAddress=127.0.0.1\nadmin.serverAddress=127.0.0.1\n"
+        f"admin.serverPort=0\n{CLASS_NAME}={PROMETHEUS}\nmetricsProvider.httpHost=127.0.0.1\nmetricsProvider.httpPort=0\n"
     )
     command = [sys.executable, "-m", "cluster.cli", "coordinator", str(config)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        lines = [process.stdout.readline().split() for _ in range(3)]
-        assert [line[0] for line in lines[1:]] == ["clients", "metrics"]
-        with urllib.request.urlopen(lines[2][1], timeout=WAIT_SECONDS) as response:
-            assert b"znode_count 5.0\n" in response.read()
+        lines = [process.stdout.readline().split() for _ in range(4)]
+        assert [line[0] for line in lines[1:]] == ["clients", "admin", "metrics"]
+        for line, part in ((lines[2], b'"commands/'), (lines[3], b"znode_count 5.0\n")):
+            with urllib.request.urlopen(line[1], timeout=WAIT_SECONDS) as response:
+                assert part.strip(b'"') in response.read()
         process.send_signal(signal.SIGTERM)
         _said, errors = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 0

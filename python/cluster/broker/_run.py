@@ -97,14 +97,17 @@ class CoordinatorPorts(NamedTuple):
 
     clients: int
     secure_clients: int
+    admin: int
     metrics: int
 
 
-async def run_coordinator(configuration: Configuration, ready: Callable[[CoordinatorPorts], None]) -> None:
-    """Runs a coordinator by itself until SIGINT or SIGTERM, with its metrics; `ready` is told the ports once
-    clients are served. CoordinatorError when it cannot start or its disk fails.
+async def run_coordinator(
+    configuration: Configuration, ready: Callable[[CoordinatorPorts], None], text: str = ""
+) -> None:
+    """Runs a coordinator by itself until SIGINT or SIGTERM, with its admin server and metrics; `ready` is told the ports once
+    clients are served. `text` is that of the `zoo.cfg`. CoordinatorError when it cannot start or its disk fails.
     """
-    from cluster.coordinator import CoordinatorServer, PrometheusProvider, gauges, view
+    from cluster.coordinator import AdminServer, CoordinatorServer, PrometheusProvider, gauges, view
 
     _log_to_stderr(None)
     _raise_descriptor_limit()
@@ -122,12 +125,16 @@ async def run_coordinator(configuration: Configuration, ready: Callable[[Coordin
         )
         await server.start()
         stack.push_async_callback(server.stop)
-        metrics = -1
+        metrics = admin = -1
         if configuration.metrics is not None:
             provider = PrometheusProvider(configuration.metrics, server.metrics, lambda: gauges(view(server)))
             stack.push_async_callback(provider.stop)
             metrics = await provider.start()
-        ready(CoordinatorPorts(server.port, server.secure_port, metrics))
+        if configuration.admin is not None:
+            commands = AdminServer(server, configuration.admin, text, configuration.properties)
+            stack.push_async_callback(commands.stop)
+            admin = await commands.start()
+        ready(CoordinatorPorts(server.port, server.secure_port, admin, metrics))
         await _until_stopped(stopped, server)
 
 

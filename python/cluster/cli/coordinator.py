@@ -1,4 +1,4 @@
-"""`logcore coordinator zoo.cfg`: the arguments of zkServer.sh start-foreground."""
+"""`logcore coordinator zoo.cfg`: the arguments of zkServer.sh start-foreground, and ZooKeeper's exit statuses."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cluster.broker import CoordinatorPorts
 
 INVALID = 2
+NO_ADMIN_SERVER = 4
 
 
 def parser() -> Parser:
@@ -30,6 +31,7 @@ def run(arguments: list[str]) -> int:
 
     from cluster.broker import run_coordinator
     from cluster.coordinator import (
+        AdminServerError,
         CoordinatorError,
         parse_configuration,
         system_properties,
@@ -49,12 +51,19 @@ def run(arguments: list[str]) -> int:
             lines.append(f"  clients  {configuration.host}:{ports.clients}")
         if configuration.secure is not None:
             lines.append(f"  secure   {configuration.secure.host}:{ports.secure_clients}")
+        if configuration.admin is not None:
+            scheme = "http" if configuration.admin.tls is None else "https"
+            lines.append(
+                f"  admin    {scheme}://{configuration.admin.host}:{ports.admin}{configuration.admin.url}"
+            )
         if configuration.metrics is not None:
             lines.append(f"  metrics  http://{configuration.metrics.host}:{ports.metrics}/metrics")
         print("\n".join([*lines, "Ctrl-C stops it."]), flush=True)
 
     try:
-        asyncio.run(run_coordinator(configuration, ready))
+        asyncio.run(run_coordinator(configuration, ready, text))
+    except AdminServerError as error:
+        raise CommandError(str(error), status=NO_ADMIN_SERVER) from None
     except CoordinatorError as error:
         raise CommandError(str(error)) from None
     print("the coordinator has stopped; what it answered is on disk", flush=True)

@@ -1,5 +1,6 @@
 """The coordinator: a ZooKeeper-compatible server, in-process with the broker or by itself."""
 
+from .admin import AdminServer, AdminServerError
 from .configuration import Configuration, parse_configuration, system_properties
 from .errors import CoordinatorError
 from .prometheus import PrometheusProvider
@@ -9,6 +10,8 @@ from .view import view
 from .words import gauges
 
 __all__ = [
+    "AdminServer",
+    "AdminServerError",
     "Configuration",
     "CoordinatorError",
     "CoordinatorServer",

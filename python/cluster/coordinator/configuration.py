@@ -12,10 +12,11 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .acl import Rules
+from .admin import AdminSettings, admin_settings
 from .authentication import JAAS_FILE, read_authentication
 from .errors import CoordinatorError
 from .ports import NO_PORT
@@ -51,7 +52,6 @@ _WITHOUT_EFFECT = frozenset(
         "datadir.autocreate",
         "snapshot.trust.empty",
         "serverCnxnFactory",
-        "admin.enableServer",
         "ssl.hostnameVerification",
         "ssl.handshakeDetectionTimeoutMillis",
         "fips-mode",
@@ -64,7 +64,7 @@ _WITHOUT_EFFECT = frozenset(
 @dataclass(frozen=True)
 class Configuration:
     """Where a coordinator keeps its data and listens, its settings, and what of the file had no effect. A port of
-    :data:`NO_PORT` is none. ``unified``: the plain port takes TLS, too."""
+    :data:`NO_PORT` is none. ``unified``: the plain port takes TLS, too. ``properties`` are all names and values."""
 
     data_dir: Path
     host: str
@@ -73,7 +73,9 @@ class Configuration:
     warnings: tuple[str, ...] = ()
     secure: SecurePort | None = None
     unified: TlsSettings | None = None
+    admin: AdminSettings | None = None
     metrics: PrometheusSettings | None = None
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def parse_configuration(properties: Mapping[str, str]) -> Configuration:
@@ -138,6 +140,7 @@ class _Parser:
         log_dir = self._text("dataLogDir")
         if log_dir and os.path.abspath(log_dir) != os.path.abspath(data_dir):
             self._warnings.append(f"dataLogDir={log_dir}: logs are kept in dataDir, {data_dir}")
+        admin = admin_settings(self._all)
         self._tell_unused()
         return Configuration(
             Path(data_dir),
@@ -147,7 +150,9 @@ class _Parser:
             tuple(self._warnings),
             secure,
             unified,
+            admin,
             metrics,
+            dict(self._values),
         )
 
     def _secure_port(self) -> SecurePort | None:

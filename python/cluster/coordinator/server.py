@@ -57,6 +57,7 @@ from .requests import (
 )
 from .sessions import PASSWORD_BYTES, Session, SessionExpiry, first_session_id
 from .settings import Settings
+from .snapshot import decode, snapshot_path
 from .statistics import Traffic
 from .tls import SecurePort, TlsSettings
 from .tree import Event
@@ -143,6 +144,7 @@ class CoordinatorServer:
             self.settings.handshake_timeout_ms,
         )
         self._stopping = False
+        self._restoration: asyncio.Task[int] | None = None
         self.started_ms = 0
         self.failed: asyncio.Future[None] | None = None
 
@@ -205,7 +207,7 @@ class CoordinatorServer:
     @property
     def is_serving(self) -> bool:
         """Whether clients are answered."""
-        return not self._stopping and self._log is not None
+        return not self._stopping and self._restoration is None and self._log is not None
 
     async def _adopt_sessions(self) -> None:
         """Gives recovered sessions a full timeout anew, or ends them."""
@@ -222,6 +224,8 @@ class CoordinatorServer:
         """Ends the service; what was answered is on disk. Sessions stay open for a next start. Safe to
         repeat."""
         self._close_connections()
+        if self._restoration is not None:
+            await asyncio.wait([self._restoration])
         await self._drain()
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])
@@ -520,6 +524,76 @@ class CoordinatorServer:
         if not saved.cancelled() and (error := saved.exception()) is not None:
             self.metrics.count("snapshot_error_count")
             _logger.error("no snapshot was taken in %s: %s; the log keeps everything", self.directory, error)
+
+    async def take_snapshot(self) -> tuple[int, Path]:
+        """Saves the applied state beside the running log, and returns its zxid and its file. Raises OSError."""
+        log = self._log
+        if log is None:
+            raise CoordinatorError(f"the coordinator on {self.directory} does not run")
+        state = self.machine.export()
+        began_ms = self.clock.monotonic_ms()
+        await asyncio.get_running_loop().run_in_executor(self._snapshotter, log.save, state)
+        self.metrics.add("snapshottime", self.clock.monotonic_ms() - began_ms)
+        return state.last_zxid, snapshot_path(self.directory, state.last_zxid)
+
+    async def restore(self, data: bytes) -> int:
+        """Puts a snapshot in the place of everything there is, ends every connection, and returns the zxid that the
+        restored state has: the next one, so that transaction ids never go back. Its sessions are open, for a whole timeout.
+        Raises JuteError or ValueError for what is no snapshot, OSError when it cannot be saved; then nothing is changed.
+        """
+        loop = asyncio.get_running_loop()
+        machine = await loop.run_in_executor(None, lambda: Machine(decode(data)))
+        log = self._log
+        if log is None or not self.is_serving:
+            raise CoordinatorError(f"the coordinator on {self.directory} does not serve")
+        self._restoration = loop.create_task(self._put_in_place(machine, log))
+        self._restoration.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self._restoration)  # who asked may leave: half of it must not be done
+
+    async def _put_in_place(self, machine: Machine, log: TransactionLog) -> int:
+        loop = asyncio.get_running_loop()
+        began_ms = self.clock.monotonic_ms()
+        self._stop_timers()
+        self._abort_all()
+        await self._drain()
+        if self._snapshot is not None:
+            await asyncio.wait([self._snapshot])
+        zxid = max(self.machine.last_zxid, machine.last_zxid) + 1
+        machine.last_zxid = zxid
+        machine.sessions.last_id = max(self.machine.sessions.last_id, machine.sessions.last_id)
+        saved = snapshot_path(self.directory, zxid)
+        try:
+            try:
+                await loop.run_in_executor(self._snapshotter, log.save, machine.export())
+            except OSError:
+                saved.unlink(missing_ok=True)
+                raise
+            await loop.run_in_executor(self._writer, log.roll, zxid + 1)
+            self._adopt(machine)
+        except BaseException as error:
+            if saved.exists():
+                self._fail(
+                    error
+                )  # a restart begins with what was restored: nothing may be logged after the old state
+            raise
+        finally:
+            self._restoration = None
+            if not self._stopping:
+                self._containers.start()
+                self._arm_expiry()
+        self.metrics.add("restore_time", self.clock.monotonic_ms() - began_ms)
+        return zxid
+
+    def _adopt(self, machine: Machine) -> None:
+        """Goes on with another state, whose sessions are heard from now."""
+        self.machine = machine
+        self._since_snapshot = 0
+        self._next_zxid = machine.last_zxid + 1
+        self._next_session_id = max(self._next_session_id, machine.sessions.last_id + 1)
+        self.expiry = SessionExpiry(self.settings.tick_time_ms)
+        now = self.clock.monotonic_ms()
+        for session in machine.sessions.all():
+            self.expiry.track(session.id, session.timeout_ms, now)
 
     # ---- expiry ----
 
