@@ -1,8 +1,8 @@
 """A listening socket whose connections are plain, TLS, or either.
 
-Owns a connection from its accept to its protocol: the first byte where both kinds are served, TLS's handshake, how
-long that may take and how many may be at it. A peer that says nothing costs a socket until the time is over, and
-nobody else anything. Runs on the event loop.
+Owns a connection from its accept to its protocol: its first byte, TLS's handshake, how long that may take and how many
+may be at it. A peer that says nothing costs a socket until the time is over (asyncio's buffers for TLS, of 256 KiB, are
+made after the first byte), and nobody else anything. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ class Listener:
         context = self._context
         try:
             async with asyncio.timeout(self._patience):
-                if context is not None and self._accepts_plain and not await _begins_tls(accepted):
+                if context is not None and not await _begins_tls(accepted):
+                    if not self._accepts_plain:
+                        raise ssl.SSLError("what it sends does not begin as TLS")
                     context = None
                 secure = context is not None
                 await asyncio.get_running_loop().connect_accepted_socket(

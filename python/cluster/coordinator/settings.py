@@ -42,7 +42,7 @@ class Settings:
     handshake_timeout_ms: int = 10_000
     """How long a connection may stay without a session (``zookeeper.nio.sessionlessCnxnTimeout``)."""
 
-    max_handshakes: int = 1000
+    max_handshakes: int = 250
     """Connections in TLS's handshake at once; -1 is any number (``netty.server.outstandingHandshake.limit``)."""
     authentication: Authentication = NOBODY
     prometheus: bool = False
