@@ -239,16 +239,10 @@ UNMEASURED = {
     "prep_processor_queue_size",
     "prep_processor_queue_time_ms",
     "proposal_process_time",
-    "quota_bytes_limit_per_namespace",
-    "quota_bytes_usage_per_namespace",
-    "quota_count_limit_per_namespace",
-    "quota_count_usage_per_namespace",
-    "quota_exceeded_error_per_namespace",
     "read_commit_proc_issued",
     "read_commit_proc_req_queued",
     "read_commitproc_time_ms",
     "read_final_proc_time_ms",
-    "read_per_namespace",
     "reads_after_write_in_session_queue",
     "reads_issued_from_session_queue",
     "request_commit_queued",
@@ -270,9 +264,8 @@ UNMEASURED = {
     "write_commit_proc_req_queued",
     "write_commitproc_time_ms",
     "write_final_proc_time_ms",
-    "write_per_namespace",
 }
-"""Of queues, of learners, of Netty and of namespaces: ours has none."""
+"""Of queues, of learners and of Netty: ours has none."""
 
 
 def shape(value: Any) -> Any:
@@ -288,18 +281,18 @@ def shape(value: Any) -> Any:
     )
 
 
-def with_a_client(port: int) -> RawClient:
+def with_a_client(port: int, path: str) -> RawClient:
     """It has an ephemeral node and a watch."""
     client = RawClient(port)
     client.connect()
-    body = Writer().string(f"/e{port}").buffer(b"").acls([Acl(31, Id("world", "anyone"))]).i32(1).finish()
+    body = Writer().string(path).buffer(b"").acls([Acl(31, Id("world", "anyone"))]).i32(1).finish()
     assert client.request(1, Op.CREATE, body)[2] == 0
     assert client.request(2, Op.EXISTS, Writer().string("/e").boolean(True).finish())[2] != 0
     return client
 
 
 def test_each_command_has_zookeepers_fields(plain: Pair) -> None:
-    clients = [with_a_client(ports.clients) for ports in plain]
+    clients = [with_a_client(ports.clients, "/fields") for ports in plain]
     for name in COMMANDS:
         answers = [ask(ports.admin, f"/commands/{name}") for ports in plain]
         assert answers[0][0] == answers[1][0], name
@@ -340,14 +333,37 @@ def test_a_snapshot_has_zookeepers_headers(plain: Pair) -> None:
     assert found[0] == found[1]
 
 
+def test_what_is_read_and_written_of_a_namespace_is_as_much(plain: Pair) -> None:
+    found = []
+    for ports in plain:
+        client = RawClient(ports.clients)
+        client.connect()
+        for op, path, more in (
+            (Op.CREATE, "/ns", Writer().buffer(b"data").acls([Acl(31, Id("world", "anyone"))]).i32(0)),
+            (Op.CREATE, "/ns/child", Writer().buffer(b"").acls([Acl(31, Id("world", "anyone"))]).i32(0)),
+            (Op.SET_DATA, "/ns", Writer().buffer(b"other data").i32(-1)),
+            (Op.GET_DATA, "/ns", Writer().boolean(False)),
+            (Op.EXISTS, "/ns", Writer().boolean(False)),
+            (Op.EXISTS, "/ns/none", Writer().boolean(False)),
+            (Op.GET_CHILDREN, "/ns", Writer().boolean(False)),
+            (Op.GET_CHILDREN2, "/ns", Writer().boolean(False)),
+            (Op.DELETE, "/ns/child", Writer().i32(-1)),
+        ):
+            client.request(1, op, Writer().string(path).finish() + more.finish())
+        client.close()
+        told = json.loads(ask(ports.admin, "/commands/monitor")[1])
+        found.append({name: value for name, value in told.items() if "_ns_" in name})
+    assert len(found[0]) == 10
+    assert found[1] == found[0]
+
+
 def test_what_is_monitored_is_a_part_of_what_zookeeper_has(plain: Pair) -> None:
     theirs, ours = (json.loads(ask(ports.admin, "/commands/monitor")[1]) for ports in plain)
     assert {name: shape(value) for name, value in ours.items()} == {
         name: shape(value) for name, value in theirs.items() if name in ours
     }
     left_out = {
-        re.sub("^(avg|min|max|cnt|sum|p50|p95|p99|p999)_(.*?_(?=(read|write)_per_namespace))?", "", name)
-        for name in theirs.keys() - ours.keys()
+        re.sub("^(avg|min|max|cnt|sum|p50|p95|p99|p999)_", "", name) for name in theirs.keys() - ours.keys()
     }
     assert left_out - UNMEASURED == set()
 
@@ -357,7 +373,7 @@ def test_what_is_monitored_is_a_part_of_what_zookeeper_has(plain: Pair) -> None:
 
 def test_metrics_have_zookeepers_names_and_types(full: Pair) -> None:
     for ports in full:
-        with_a_client(ports.clients).close()
+        with_a_client(ports.clients, "/metrics").close()
     kinds, labels = [], []
     for ports in full:
         families = list(text_string_to_metric_families(ask(ports.metrics, "/metrics")[1]))

@@ -19,12 +19,12 @@ from cluster.coordinator import (
     CoordinatorError,
     PrometheusProvider,
     Settings,
-    gauges,
+    all_gauges,
     parse_configuration,
     view,
 )
 from cluster.coordinator.exposition import exposition, java_double
-from cluster.coordinator.metrics import ServerMetrics
+from cluster.coordinator.metrics import NAMESPACES_MAX, READS, ServerMetrics
 from cluster.coordinator.prometheus import CLASS_NAME, PROMETHEUS, PrometheusSettings
 
 from .conftest import Connect, StartCoordinator
@@ -43,7 +43,7 @@ def port(measured: Coordinator) -> Iterator[int]:
     server = measured.server
     provider = measured.thread.call(
         lambda: PrometheusProvider(
-            PrometheusSettings("127.0.0.1", 0), server.metrics, lambda: gauges(view(server))
+            PrometheusSettings("127.0.0.1", 0), server.metrics, lambda: all_gauges(view(server))
         )
     )
     yield measured.thread.run(provider.start())
@@ -83,6 +83,40 @@ def test_what_clients_do_is_measured(measured: Coordinator, port: int, connect: 
     assert families["bytes_received_count"] == "counter"
     assert families["process_cpu_seconds"] == "counter"
     assert families["fsynctime"] == "summary"
+
+
+def test_namespaces_and_their_quotas_are_measured(measured: Coordinator, port: int, connect: Connect) -> None:
+    client: KazooClient = connect(measured)
+    client.create("/app", b"data")
+    client.get("/app")
+    client.create("/zookeeper/quota/app")
+    client.create("/zookeeper/quota/app/zookeeper_limits", b"count=5,bytes=-1=;byteHardLimit=20")
+    client.create("/zookeeper/quota/app/zookeeper_stats", b"")
+    client.create('/"')
+    text = scrape(port)
+    for line in (
+        'write_per_namespace_count{key="app",} 1.0',
+        'write_per_namespace_sum{key="app",} 8.0',
+        'read_per_namespace{key="app",quantile="0.5",} 76.0',
+        'quota_count_limit_per_namespace{key="app",} 5.0',
+        'quota_bytes_limit_per_namespace{key="app",} 20.0',
+        'quota_count_usage_per_namespace{key="app",} 1.0',
+        'quota_bytes_usage_per_namespace{key="app",} 4.0',
+        'write_per_namespace_count{key="\\"",} 1.0',
+    ):
+        assert f"\n{line}\n" in text, line
+    assert list(text_string_to_metric_families(text))
+
+
+def test_namespaces_are_bounded() -> None:
+    metrics = ServerMetrics()
+    for number in range(NAMESPACES_MAX * 2):
+        metrics.add_in_namespace(READS, f"/{number}/a", 1)
+        metrics.count_quota_exceeded(f"/{number}")
+    metrics.add_in_namespace(READS, "/", 1)
+    metrics.add_in_namespace(READS, "/0", 1)
+    assert len(metrics.by_namespace[READS]) == len(metrics.quota_exceeded) == NAMESPACES_MAX
+    assert metrics.values()["cnt_0_read_per_namespace"] == 2
 
 
 def test_other_paths_and_methods(port: int) -> None:

@@ -107,7 +107,7 @@ async def run_coordinator(
     """Runs a coordinator by itself until SIGINT or SIGTERM, with its admin server and metrics; `ready` is told the ports once
     clients are served. `text` is that of the `zoo.cfg`. CoordinatorError when it cannot start or its disk fails.
     """
-    from cluster.coordinator import AdminServer, CoordinatorServer, PrometheusProvider, gauges, view
+    from cluster.coordinator import AdminServer, CoordinatorServer, PrometheusProvider, all_gauges, view
 
     _log_to_stderr(None)
     _raise_descriptor_limit()
@@ -127,7 +127,9 @@ async def run_coordinator(
         stack.push_async_callback(server.stop)
         metrics = admin = -1
         if configuration.metrics is not None:
-            provider = PrometheusProvider(configuration.metrics, server.metrics, lambda: gauges(view(server)))
+            provider = PrometheusProvider(
+                configuration.metrics, server.metrics, lambda: all_gauges(view(server))
+            )
             stack.push_async_callback(provider.stop)
             metrics = await provider.start()
         if configuration.admin is not None:

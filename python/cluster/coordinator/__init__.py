@@ -7,7 +7,7 @@ from .prometheus import PrometheusProvider
 from .server import CoordinatorServer
 from .settings import Settings
 from .view import view
-from .words import gauges
+from .words import all_gauges
 
 __all__ = [
     "AdminServer",
@@ -17,7 +17,7 @@ __all__ = [
     "CoordinatorServer",
     "PrometheusProvider",
     "Settings",
-    "gauges",
+    "all_gauges",
     "parse_configuration",
     "system_properties",
     "view",

@@ -2,7 +2,7 @@
 
 Owns counters and summaries; gauges are read from the server when they are asked for (:mod:`.view`). Changed on the event
 loop only. What has no counterpart in this server (ZooKeeper's queues between its threads, Netty's buffers) has no
-metric either, nor has a single namespace; what happens in ensembles only, or is not done here (caching answers, slowing
+metric either; what happens in ensembles only, or is not done here (caching answers, slowing
 clients down), is there and stays at nothing.
 """
 
@@ -13,6 +13,8 @@ from collections import deque
 
 RECENT = 1024
 """So many of the latest numbers stand for a summary's quantiles."""
+NAMESPACES_MAX = 100
+"""So many first names of paths are told apart; whoever may create nodes chooses them."""
 
 COUNTERS = (
     "bytes_received_count",
@@ -107,6 +109,11 @@ ADVANCED = (
 )
 """Summaries of which more quantiles are told."""
 
+READS, WRITES = "read_per_namespace", "write_per_namespace"
+"""Basic summaries by namespace: bytes of paths and of what was read or written."""
+QUOTA_EXCEEDED = "quota_exceeded_error_per_namespace"
+"""A counter by namespace."""
+
 
 class Summary:
     """How many numbers there were, their sum, least and most, and the latest :data:`RECENT`."""
@@ -168,6 +175,8 @@ class ServerMetrics:
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.basic = {name: Summary() for name in BASIC}
         self.advanced = {name: Summary() for name in ADVANCED}
+        self.by_namespace: dict[str, dict[str, Summary]] = {READS: {}, WRITES: {}}
+        self.quota_exceeded: dict[str, int] = {}
         self.read_latency = self.advanced["readlatency"]
         self.update_latency = self.advanced["updatelatency"]
 
@@ -178,16 +187,36 @@ class ServerMetrics:
         """Into a basic summary."""
         self.basic[name].add(value)
 
+    def add_in_namespace(self, name: str, path: str, size: int) -> None:
+        """Into the summary :data:`READS` or :data:`WRITES`: so many bytes beside those of the path."""
+        namespace = namespace_of(path)
+        summaries = self.by_namespace[name]
+        if namespace in summaries or (namespace and len(summaries) < NAMESPACES_MAX):
+            summaries.setdefault(namespace, Summary()).add(len(path) + size)
+
+    def count_quota_exceeded(self, path: str) -> None:
+        namespace = namespace_of(path)
+        if namespace in self.quota_exceeded or (namespace and len(self.quota_exceeded) < NAMESPACES_MAX):
+            self.quota_exceeded[namespace] = self.quota_exceeded.get(namespace, 0) + 1
+
     def reset(self) -> None:
-        """Begins anew."""
+        """Begins anew; namespaces stay, with nothing in them."""
         self.counters = dict.fromkeys(COUNTERS, 0)
-        for summary in (*self.basic.values(), *self.advanced.values()):
-            summary.reset()
+        self.quota_exceeded = dict.fromkeys(self.quota_exceeded, 0)
+        for summaries in (self.basic, self.advanced, *self.by_namespace.values()):
+            for summary in summaries.values():
+                summary.reset()
 
     def values(self) -> dict[str, int | float]:
         """As ``mntr`` has them (``DefaultMetricsProvider``)."""
         found: dict[str, int | float] = dict(self.counters)
-        for name, summary in (*self.basic.items(), *self.advanced.items()):
+        by_namespace = (
+            (f"{namespace}_{name}", summary)
+            for name, summaries in self.by_namespace.items()
+            for namespace, summary in summaries.items()
+        )
+        found |= {f"{namespace}_{QUOTA_EXCEEDED}": count for namespace, count in self.quota_exceeded.items()}
+        for name, summary in (*self.basic.items(), *self.advanced.items(), *by_namespace):
             found[f"avg_{name}"] = summary.mean
             found[f"min_{name}"] = summary.least
             found[f"max_{name}"] = summary.most
@@ -198,3 +227,8 @@ class ServerMetrics:
             for label, value in zip(("p50", "p95", "p99", "p999"), values, strict=True):
                 found[f"{label}_{name}"] = 0 if math.isnan(value) else int(value)
         return found
+
+
+def namespace_of(path: str) -> str:
+    """The first name of a path; none of the root."""
+    return path.split("/", 2)[1] if path.startswith("/") else ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from .errors import CoordinatorError
-from .exposition import exposition
+from .exposition import GaugeSets, exposition
 from .http import HttpServer, Request, Response
 from .listener import cannot_listen
 from .metrics import ServerMetrics
@@ -53,13 +53,13 @@ def prometheus_settings(values: Values) -> PrometheusSettings | None:
 
 
 class PrometheusProvider:
-    """Serves ``/metrics``. ``gauges`` are read at each scrape."""
+    """Serves ``/metrics``. ``gauges`` are read at each scrape, those by namespace beside the others."""
 
     def __init__(
         self,
         settings: PrometheusSettings,
         metrics: ServerMetrics,
-        gauges: Callable[[], Mapping[str, int | float]],
+        gauges: Callable[[], tuple[Mapping[str, int | float], GaugeSets]],
     ) -> None:
         self._settings = settings
         self._metrics = metrics
@@ -86,5 +86,5 @@ class PrometheusProvider:
             return Response(b"there is /metrics here\n", status=404)
         if request.method not in ("GET", "HEAD"):
             return Response(b"ask with GET\n", status=405, headers={"Allow": "GET, HEAD"})
-        text = exposition(self._metrics, self._gauges()).encode()
+        text = exposition(self._metrics, *self._gauges()).encode()
         return Response(text + generate_latest(self._process), _CONTENT_TYPE)

@@ -22,7 +22,7 @@ import logging
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -37,20 +37,26 @@ from .containers import ContainerKeeper
 from .errors import Code, CoordinatorError, ZooKeeperError
 from .jute import Id, Writer
 from .log import RecordLog, TransactionLog
-from .machine import Command, Machine, Outcome
-from .metrics import ServerMetrics, Sizes
+from .machine import Command, Failed, Machine, MultiDone, Outcome, Result
+from .metrics import READS, WRITES, ServerMetrics, Sizes
 from .ports import NO_PORT, ClientPorts
 from .reads import Client, answer
 from .requests import (
     CloseSession,
     ConnectRequest,
+    Create,
     CreateSession,
     DeleteContainer,
+    Exists,
+    GetChildren,
+    GetData,
+    Multi,
     Op,
     Ping,
     Read,
     Reconfig,
     Refuse,
+    SetData,
     Write,
     encode_create_session,
     encode_refusal,
@@ -66,6 +72,7 @@ from .watches import Notification, WatchManager
 
 _logger = logging.getLogger(__name__)
 
+STAT_BYTES = 68
 _WATCH_METRICS = {
     Event.CREATED: "node_created_watch_count",
     Event.DELETED: "node_deleted_watch_count",
@@ -387,9 +394,23 @@ class CoordinatorServer:
         except ZooKeeperError as error:
             self.reply(connection, xid, error.code)
             return
+        self._count_read(request)
         self._notify(answered.missed, replies.UNKNOWN_ZXID)
         xid = replies.PING_XID if isinstance(request, Ping) else xid
         self.reply(connection, xid, answered.code, answered.body)
+
+    def _count_read(self, request: Read) -> None:
+        """As in ``DataTree.updateReadStat``: a Stat counts 68 bytes."""
+        if not isinstance(request, Exists | GetData | GetChildren) or request.path is None:
+            return
+        node = self.machine.tree.find(request.path)
+        if node is not None:
+            size = STAT_BYTES
+            if isinstance(request, GetData):
+                size += node.state.size
+            elif isinstance(request, GetChildren):
+                size += sum(map(len, node.children or ()))
+            self.metrics.add_in_namespace(READS, request.path, size)
 
     def reply(self, connection: Connection, xid: int, code: Code = Code.OK, body: bytes = b"") -> None:
         """Answers with the newest transaction id."""
@@ -475,6 +496,7 @@ class CoordinatorServer:
 
     def _after(self, command: Command, outcome: Outcome, connection: Connection | None) -> None:
         """Tells everybody concerned what a command did: watchers first, then its client."""
+        self._count_write(command, outcome)
         for change in outcome.changes:
             fired = self.watches.fire(change)
             for event, count in Counter(each.event for each in fired).items():
@@ -494,6 +516,19 @@ class CoordinatorServer:
             current = self._by_session.pop(outcome.closed_session, None)
             if current is not None:
                 current.close()
+
+    def _count_write(self, command: Command, outcome: Outcome) -> None:
+        """As in ``DataTree.updateWriteStat``; and what a quota forbade."""
+        for event, path, *_acls in outcome.changes:
+            node = self.machine.tree.find(path) if event is not Event.DELETED else None
+            self.metrics.add_in_namespace(WRITES, path, node.state.size if node is not None else 0)
+        requests: Sequence[Write] = (command.request,)
+        results: Sequence[Result] = (outcome.result,)
+        if isinstance(command.request, Multi) and isinstance(outcome.result, MultiDone):
+            requests, results = command.request.operations, outcome.result.results
+        for request, result in zip(requests, results, strict=True):
+            if result == Failed(Code.QUOTA_EXCEEDED) and isinstance(request, Create | SetData):
+                self.metrics.count_quota_exceeded(request.path or "")
 
     def _notify(self, notifications: list[Notification[Connection]], zxid: int) -> None:
         """Tells those who may read what has changed."""

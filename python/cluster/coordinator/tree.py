@@ -236,6 +236,17 @@ class Tree:
         and go, for it is asked at each scrape."""
         return self._size
 
+    def quotas(self) -> Iterator[tuple[str, quota.Track, quota.Track]]:
+        """Each path with a quota, its limits, and what is used of them; those that cannot be read are left out."""
+        for path in self._quotas:
+            stats = self._nodes.get(quota.stats_of(path))
+            try:
+                limits = quota.decode_track(self._nodes[quota.limits_of(path)].state.data)
+                used = quota.decode_track(stats.state.data) if stats is not None else quota.Track()
+            except ValueError:
+                continue
+            yield path, limits, used
+
     def lapsed(self, now_ms: int, never_used_ms: int) -> list[str]:
         """Containers and nodes with a TTL that may be deleted: without children, and once used or for
         ``never_used_ms`` unused (0: kept then), or not changed for their TTL (``ContainerManager``)."""

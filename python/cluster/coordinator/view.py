@@ -12,9 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .log import LOG_PREFIX
+from .metrics import namespace_of
+from .quota import UNSET
 from .snapshot import NAME_PREFIX
 from .watches import Registry
 from .words import Client, Expiry, Seen
+
+_QUOTA_GAUGES = (
+    "quota_count_limit_per_namespace",
+    "quota_bytes_limit_per_namespace",
+    "quota_count_usage_per_namespace",
+    "quota_bytes_usage_per_namespace",
+)
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -39,6 +48,7 @@ def view(server: CoordinatorServer, on_secure: bool = False) -> Seen:
         handshakes=server.handshakes,
         response_sizes=server.response_sizes,
         metrics=server.metrics,
+        quotas=lambda: _quotas(server),
         prometheus=server.settings.prometheus,
         last_snapshot=lambda: _last_snapshot(server.directory),
         configuration=lambda: _configuration(server),
@@ -96,6 +106,19 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def _quotas(server: CoordinatorServer) -> Mapping[str, Mapping[str, int]]:
+    """Limits, the hard one before the other, and what is used of them, added up by namespace (``QuotaMetricsUtils``)."""
+    found: dict[str, dict[str, int]] = {name: {} for name in _QUOTA_GAUGES}
+    for path, limits, used in server.machine.tree.quotas():
+        count = limits.nodes_hard_limit if limits.nodes_hard_limit > UNSET else limits.nodes
+        size = limits.size_hard_limit if limits.size_hard_limit > UNSET else limits.size
+        for name, value in zip(_QUOTA_GAUGES, (count, size, used.nodes, used.size), strict=True):
+            if value > UNSET:
+                namespace = namespace_of(path)
+                found[name][namespace] = found[name].get(namespace, 0) + value
+    return found
 
 
 def _last_snapshot(directory: Path) -> tuple[int, int] | None:

@@ -69,6 +69,8 @@ class Seen:
     """Of TLS, not over yet."""
     response_sizes: Sizes
     metrics: ServerMetrics
+    quotas: Callable[[], Mapping[str, Mapping[str, int]]]
+    """Gauges of quotas, by namespace."""
     prometheus: bool
     """Whether ``mntr`` tells what the Prometheus provider does."""
     last_snapshot: Callable[[], tuple[int, int] | None]
@@ -281,10 +283,18 @@ def gauges(seen: Seen) -> dict[str, int | float]:
     }
 
 
+def all_gauges(seen: Seen) -> tuple[dict[str, int | float], Mapping[str, Mapping[str, int]]]:
+    """Those of the server, and those of quotas by namespace."""
+    return gauges(seen), seen.quotas()
+
+
 def monitored(seen: Seen) -> dict[str, str | int | float]:
     """Everything there is to watch: of ``mntr``, and of the admin server's ``monitor``."""
-    values = gauges(seen)
-    told = samples(seen.metrics, values) if seen.prometheus else values | seen.metrics.values()
+    values, quotas = all_gauges(seen)
+    if seen.prometheus:
+        return {"version": VERSION, "server_state": seen.mode, **samples(seen.metrics, values, quotas)}
+    of_quotas = {f"{key}_{name}": value for name, each in quotas.items() for key, value in each.items()}
+    told = values | of_quotas | seen.metrics.values()
     return {"version": VERSION, "server_state": seen.mode, **told}
 
 
