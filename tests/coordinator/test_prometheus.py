@@ -23,9 +23,13 @@ from cluster.coordinator import (
     parse_configuration,
     view,
 )
+from cluster.coordinator.acl import OPEN, Rules
+from cluster.coordinator.errors import Code
 from cluster.coordinator.exposition import exposition, java_double
+from cluster.coordinator.jute import Writer
 from cluster.coordinator.metrics import NAMESPACES_MAX, READS, ServerMetrics
 from cluster.coordinator.prometheus import CLASS_NAME, PROMETHEUS, PrometheusSettings
+from cluster.coordinator.requests import Op
 
 from .conftest import Connect, StartCoordinator
 from .support import WAIT_SECONDS, Coordinator, RawClient
@@ -106,6 +110,29 @@ def test_namespaces_and_their_quotas_are_measured(measured: Coordinator, port: i
     ):
         assert f"\n{line}\n" in text, line
     assert list(text_string_to_metric_families(text))
+
+
+def test_what_a_quota_forbids_is_counted(start_coordinator: StartCoordinator, tmp_path: Path) -> None:
+    server = start_coordinator(tmp_path / "quota", settings=Settings(rules=Rules.ENFORCE_QUOTA))
+    client = RawClient(server.port)
+    client.connect()
+
+    def create(path: str, data: bytes = b"") -> bytes:
+        return Writer().string(path).buffer(data).acls(OPEN).i32(0).finish()
+
+    for path, data in (
+        ("/app", b""),
+        ("/zookeeper/quota/app", b""),
+        ("/zookeeper/quota/app/zookeeper_limits", b"count=-1,bytes=-1=;countHardLimit=1"),
+        ("/zookeeper/quota/app/zookeeper_stats", b""),
+    ):
+        assert client.request(1, Op.CREATE, create(path, data))[2] == 0
+    assert client.request(2, Op.CREATE, create("/app/one"))[2] == Code.QUOTA_EXCEEDED
+    header, end = (Writer().i32(op).boolean(op < 0).i32(-1).finish() for op in (Op.CREATE, Op.ERROR))
+    multi = header + create("/other") + header + create("/app/two") + end
+    assert client.request(3, Op.MULTI, multi)[2] == 0
+    client.close()
+    assert server.thread.call(lambda: dict(server.server.metrics.quota_exceeded)) == {"app": 2}
 
 
 def test_namespaces_are_bounded() -> None:
