@@ -24,8 +24,10 @@ TICK_MS = 30_000
 
 
 @contextlib.contextmanager
-def apache_zookeeper(directory: Path, settings: dict[str, str], properties: dict[str, str]) -> Iterator[int]:
-    """A standalone server with its data below `directory`; its port. `properties` are Java's."""
+def apache_zookeeper(
+    directory: Path, settings: dict[str, str], properties: dict[str, str], peer: str = "zookeeper-3.9.4"
+) -> Iterator[int]:
+    """A standalone server with its data below `directory`; its port. `properties` are Java's; `peer` is the folder of its jars."""
     port = free_port()
     lines = {
         "dataDir": str(directory / "zookeeper"),
@@ -42,7 +44,7 @@ def apache_zookeeper(directory: Path, settings: dict[str, str], properties: dict
         "-Xmx256m",
         "org.apache.zookeeper.server.quorum.QuorumPeerMain",
         str(config),
-        jars=peer_jars("zookeeper-3.9.4"),
+        jars=peer_jars(peer),
         options=[f"-D{name}={value}" for name, value in properties.items()],
     )
     try:

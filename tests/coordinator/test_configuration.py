@@ -121,7 +121,9 @@ def test_what_has_no_effect_is_told_and_one_server_alone_is_no_ensemble() -> Non
 
 def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
     config = tmp_path / "zoo.cfg"
-    config.write_text(f"dataDir={tmp_path}/data\nclientPort=0\nclientPortAddress=127.0.0.1\ntypo=1\n")
+    config.write_text(
+        f"dataDir={tmp_path}/data\nclientPort=0\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\ntypo=1\n"
+    )
     command = [sys.executable, "-m", "cluster.cli", "coordinator", str(config)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -173,6 +173,8 @@ class TreeAgainstModel(RuleBasedStateMachine):
     @invariant()
     def same(self) -> None:
         assert len(self.tree) == len(self.model)
+        sizes = (len(path) + len(node.data or b"") for path, node in self.model.items())
+        assert self.tree.data_size() == sum(sizes)
         for path, expected in self.model.items():
             node = self.tree.node(path)
             stat = node.stat()

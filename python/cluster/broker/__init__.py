@@ -6,7 +6,14 @@ their own.
 """
 
 from cluster.broker._broker import Broker
-from cluster.broker._run import run, run_coordinator, run_embedded, run_properties, start_embedded
+from cluster.broker._run import (
+    CoordinatorPorts,
+    run,
+    run_coordinator,
+    run_embedded,
+    run_properties,
+    start_embedded,
+)
 from cluster.broker.config import BrokerConfig
 from cluster.broker.settings import ConfigError
 from cluster.broker.start_error import BrokerStartError
@@ -18,6 +25,7 @@ __all__ = [
     "BrokerStartError",
     "BrokerStopError",
     "ConfigError",
+    "CoordinatorPorts",
     "run",
     "run_coordinator",
     "run_embedded",

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.broker._broker import Broker
 from cluster.broker.config import BrokerConfig
@@ -92,11 +92,22 @@ async def run_embedded(
         await _stopped_or_failed(stopped, coordinator)
 
 
-async def run_coordinator(configuration: Configuration, ready: Callable[[int], None]) -> None:
-    """Runs a coordinator by itself until SIGINT or SIGTERM; `ready` is told its port once clients are served. CoordinatorError
-    when it cannot start or its disk fails.
+class CoordinatorPorts(NamedTuple):
+    """Where a coordinator listens, -1 for what there is not."""
+
+    clients: int
+    secure_clients: int
+    admin: int
+    metrics: int
+
+
+async def run_coordinator(
+    configuration: Configuration, ready: Callable[[CoordinatorPorts], None], text: str = ""
+) -> None:
+    """Runs a coordinator by itself until SIGINT or SIGTERM, with its admin server and metrics; `ready` is told the ports once
+    clients are served. `text` is that of the `zoo.cfg`. CoordinatorError when it cannot start or its disk fails.
     """
-    from cluster.coordinator import CoordinatorServer
+    from cluster.coordinator import AdminServer, CoordinatorServer, PrometheusProvider, all_gauges, view
 
     _log_to_stderr(None)
     _raise_descriptor_limit()
@@ -109,10 +120,23 @@ async def run_coordinator(configuration: Configuration, ready: Callable[[int], N
             configuration.host,
             configuration.port,
             settings=configuration.settings,
+            secure=configuration.secure,
+            unified=configuration.unified,
         )
-        port = await server.start()
+        await server.start()
         stack.push_async_callback(server.stop)
-        ready(port)
+        metrics = admin = -1
+        if configuration.metrics is not None:
+            provider = PrometheusProvider(
+                configuration.metrics, server.metrics, lambda: all_gauges(view(server))
+            )
+            stack.push_async_callback(provider.stop)
+            metrics = await provider.start()
+        if configuration.admin is not None:
+            commands = AdminServer(server, configuration.admin, text, configuration.properties)
+            stack.push_async_callback(commands.stop)
+            admin = await commands.start()
+        ready(CoordinatorPorts(server.port, server.secure_port, admin, metrics))
         await _until_stopped(stopped, server)
 
 

@@ -1,12 +1,20 @@
-"""`logcore coordinator zoo.cfg`: the arguments of zkServer.sh start-foreground."""
+"""`logcore coordinator zoo.cfg`: the arguments of zkServer.sh start-foreground, and ZooKeeper's exit statuses."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cluster.cli._common import CommandError, Parser
 from cluster.properties import parse_properties
+
+if TYPE_CHECKING:
+    from cluster.broker import CoordinatorPorts
+
+INVALID = 2
+NO_ADMIN_SERVER = 4
 
 
 def parser() -> Parser:
@@ -22,22 +30,40 @@ def run(arguments: list[str]) -> int:
     path = parser().parse_args(arguments).configuration
 
     from cluster.broker import run_coordinator
-    from cluster.coordinator import CoordinatorError, parse_configuration
+    from cluster.coordinator import (
+        AdminServerError,
+        CoordinatorError,
+        parse_configuration,
+        system_properties,
+    )
 
     try:
-        configuration = parse_configuration(parse_properties(path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
+        configuration = parse_configuration(system_properties(os.environ) | parse_properties(text))
     except CoordinatorError as error:
-        raise CommandError(f"{path}: {error}", status=2) from None
+        raise CommandError(f"{path}: {error}", status=INVALID) from None
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{path} cannot be read: {error}") from None
 
-    def ready(port: int) -> None:
-        print(
-            f"the coordinator is ready\n  clients  {configuration.host}:{port}\nCtrl-C stops it.", flush=True
-        )
+    def ready(ports: CoordinatorPorts) -> None:
+        lines = ["the coordinator is ready"]
+        if ports.clients >= 0:
+            lines.append(f"  clients  {configuration.host}:{ports.clients}")
+        if configuration.secure is not None:
+            lines.append(f"  secure   {configuration.secure.host}:{ports.secure_clients}")
+        if configuration.admin is not None:
+            scheme = "http" if configuration.admin.tls is None else "https"
+            lines.append(
+                f"  admin    {scheme}://{configuration.admin.host}:{ports.admin}{configuration.admin.url}"
+            )
+        if configuration.metrics is not None:
+            lines.append(f"  metrics  http://{configuration.metrics.host}:{ports.metrics}/metrics")
+        print("\n".join([*lines, "Ctrl-C stops it."]), flush=True)
 
     try:
-        asyncio.run(run_coordinator(configuration, ready))
+        asyncio.run(run_coordinator(configuration, ready, text))
+    except AdminServerError as error:
+        raise CommandError(str(error), status=NO_ADMIN_SERVER) from None
     except CoordinatorError as error:
         raise CommandError(str(error)) from None
     print("the coordinator has stopped; what it answered is on disk", flush=True)

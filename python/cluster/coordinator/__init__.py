@@ -1,8 +1,24 @@
 """The coordinator: a ZooKeeper-compatible server, in-process with the broker or by itself."""
 
-from .configuration import Configuration, parse_configuration
+from .admin import AdminServer, AdminServerError
+from .configuration import Configuration, parse_configuration, system_properties
 from .errors import CoordinatorError
+from .prometheus import PrometheusProvider
 from .server import CoordinatorServer
 from .settings import Settings
+from .view import view
+from .words import all_gauges
 
-__all__ = ["Configuration", "CoordinatorError", "CoordinatorServer", "Settings", "parse_configuration"]
+__all__ = [
+    "AdminServer",
+    "AdminServerError",
+    "Configuration",
+    "CoordinatorError",
+    "CoordinatorServer",
+    "PrometheusProvider",
+    "Settings",
+    "all_gauges",
+    "parse_configuration",
+    "system_properties",
+    "view",
+]

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from .errors import Code, ZooKeeperError
 from .jute import Acl, Id
+from .x500 import is_name
 
 READ = 1
 WRITE = 2
@@ -32,11 +33,13 @@ OPEN = (Acl(ALL, ANYONE),)
 READ_ONLY = (Acl(READ, ANYONE),)
 SUPER = Id("super", "")
 """Whoever has this identity may do everything."""
+SASL_SUPER = "super"
+"""Whoever logs in with SASL under this name is everybody in the scheme ``sasl`` (SASLAuthenticationProvider)."""
 
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,10}")
 _HEXADECIMAL_GROUP = re.compile(r"[0-9a-fA-F]{1,4}")
-# A Kerberos name as Hadoop's KerberosName reads it: primary, primary/instance, each with or without @realm.
-_PRINCIPAL = re.compile(r"[^/@]*(/[^/@]*)?(@[^/@]*)?")
+# A Kerberos name as KerberosName reads it: primary@realm or primary/instance@realm; without @ it is all primary.
+_PRINCIPAL = re.compile(r"[^/@]*(/[^/@]*)?@[^/@]*|[^@]*")
 
 
 class Rules(IntFlag):
@@ -57,6 +60,9 @@ class Rules(IntFlag):
     ALL = 31
 
 
+_NEEDED = {"sasl": Rules.SASL, "x509": Rules.X509}
+
+
 class Subject(NamedTuple):
     """Who asks, under which rules."""
 
@@ -67,7 +73,7 @@ class Subject(NamedTuple):
         """Whether it has any bit of ``permission`` under ``acl``. No ACL allows everything."""
         if not acl or self.rules & Rules.SKIP_ACL:
             return True
-        granted = [entry.id for entry in acl if entry.perms & permission]
+        granted = [entry.id for entry in acl if entry.perms & permission and _served(entry.id, self.rules)]
         if ANYONE in granted:
             return True
         return any(
@@ -160,11 +166,19 @@ def _valid(wanted: Id, rules: Rules) -> bool:
     if wanted.scheme == "sasl":
         return bool(rules & Rules.SASL) and _PRINCIPAL.fullmatch(wanted.id) is not None
     if wanted.scheme == "x509":
-        return bool(rules & Rules.X509) and "=" in wanted.id
+        return bool(rules & Rules.X509) and is_name(wanted.id)
     return False
 
 
+def _served(wanted: Id, rules: Rules) -> bool:
+    """Whether there is a provider for its scheme; nobody has an identity of one that there is not."""
+    needed = _NEEDED.get(wanted.scheme)
+    return needed is None or bool(rules & needed)
+
+
 def _matches(identity: Id, wanted: str) -> bool:
+    if identity.scheme == "sasl" and identity.id == SASL_SUPER:
+        return True
     if identity.scheme != "ip":
         return identity.id == wanted
     network = _network(wanted)

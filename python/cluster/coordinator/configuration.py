@@ -2,29 +2,31 @@
 
 Owns which names there are, what their values may be, and what becomes of those that are somebody else's
 (``QuorumPeerConfig``). ZooKeeper takes a name it does not know for a system property and says nothing; here
-every name that has no effect is told in one warning. A name may have the prefix ``zookeeper.`` that ZooKeeper's
-system properties have. Pure but for paths' existence.
+every name that has no effect is told in one warning. Reads the file with the users of SASL if there is one; key stores
+are read when a server starts.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 from .acl import Rules
+from .admin import AdminSettings, admin_settings
+from .authentication import JAAS_FILE, read_authentication
 from .errors import CoordinatorError
+from .ports import NO_PORT
+from .prometheus import PrometheusSettings, prometheus_settings
 from .settings import Settings
-
-T = TypeVar("T")
+from .tls import SecurePort, TlsSettings, tls_settings
+from .values import HIDDEN, PREFIX, Values, is_secret
 
 TICK_TIME_MS = 3000
 """What ZooKeeper takes when ``tickTime`` is not set; its sample file has 2000."""
-_INT_MAX = 2**31 - 1
-_PREFIX = "zookeeper."
 _MEMBER = re.compile(r"server\.(.*)")
 _EVERYWHERE = "0.0.0.0"
 
@@ -50,7 +52,9 @@ _WITHOUT_EFFECT = frozenset(
         "datadir.autocreate",
         "snapshot.trust.empty",
         "serverCnxnFactory",
-        "admin.enableServer",
+        "ssl.hostnameVerification",
+        "ssl.handshakeDetectionTimeoutMillis",
+        "fips-mode",
         "nio.numSelectorThreads",
         "nio.numWorkerThreads",
     }
@@ -59,13 +63,19 @@ _WITHOUT_EFFECT = frozenset(
 
 @dataclass(frozen=True)
 class Configuration:
-    """Where a coordinator keeps its data and listens, its settings, and what of the file had no effect."""
+    """Where a coordinator keeps its data and listens, its settings, and what of the file had no effect. A port of
+    :data:`NO_PORT` is none. ``unified``: the plain port takes TLS, too. ``properties`` are all names and values."""
 
     data_dir: Path
     host: str
     port: int
     settings: Settings
     warnings: tuple[str, ...] = ()
+    secure: SecurePort | None = None
+    unified: TlsSettings | None = None
+    admin: AdminSettings | None = None
+    metrics: PrometheusSettings | None = None
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def parse_configuration(properties: Mapping[str, str]) -> Configuration:
@@ -73,10 +83,28 @@ def parse_configuration(properties: Mapping[str, str]) -> Configuration:
     return _Parser(properties).configuration()
 
 
+def system_properties(environment: Mapping[str, str]) -> dict[str, str]:
+    """What ``JVMFLAGS`` and ``SERVER_JVMFLAGS`` tell a ZooKeeper server with ``-Dname=value``, as `zkServer.sh` hands it to
+    Java: ``zookeeper.``'s names, and the login configuration. A line of `zoo.cfg` goes before them. Raises CoordinatorError
+    for quotation marks that are not closed."""
+    found: dict[str, str] = {}
+    for variable in ("SERVER_JVMFLAGS", "JVMFLAGS"):
+        try:
+            words = shlex.split(environment.get(variable, ""))
+        except ValueError as error:
+            raise CoordinatorError(f"the environment's {variable} cannot be taken apart: {error}") from None
+        for word in words:
+            name, _equals, value = word.removeprefix("-D").partition("=")
+            if word.startswith("-D") and (name.startswith(PREFIX) or name == JAAS_FILE):
+                found[name.removeprefix(PREFIX)] = value
+    return found
+
+
 class _Parser:
     def __init__(self, properties: Mapping[str, str]) -> None:
-        self._values = {name.removeprefix(_PREFIX).strip(): text.strip() for name, text in properties.items()}
-        self._used: set[str] = set()
+        values = self._all = Values(properties)
+        self._values, self._used = values.texts, values.used
+        self._text, self._number, self._boolean = values.text, values.number, values.boolean
         self._warnings: list[str] = []
 
     def configuration(self) -> Configuration:
@@ -90,25 +118,55 @@ class _Parser:
         data_dir = self._text("dataDir")
         if not data_dir:
             raise CoordinatorError("dataDir is not set: name the directory for the coordinator's data")
-        if "clientPort" not in self._values:
+        secure = self._secure_port()
+        has_port = "clientPort" in self._values
+        unifies = self._boolean("client.portUnification", False)
+        unified = tls_settings(self._all) if unifies and has_port else None
+        if not has_port and secure is None:
             raise CoordinatorError(
                 "clientPort is not set: name the port clients connect to, as in clientPort=2181"
             )
-        settings = self._settings()
+        metrics = prometheus_settings(self._all)
+        settings = replace(
+            self._settings(secure is not None or unified is not None), prometheus=metrics is not None
+        )
         if settings.least_session_timeout_ms > settings.most_session_timeout_ms:
             raise CoordinatorError(
                 f"minSessionTimeout ({settings.least_session_timeout_ms} ms) is larger than maxSessionTimeout "
                 f"({settings.most_session_timeout_ms} ms)"
             )
-        port = self._number("clientPort", 0, 0, 65535)
+        port = self._number("clientPort", NO_PORT, 0, 65535)
         host = self._text("clientPortAddress") or _EVERYWHERE
         log_dir = self._text("dataLogDir")
         if log_dir and os.path.abspath(log_dir) != os.path.abspath(data_dir):
             self._warnings.append(f"dataLogDir={log_dir}: logs are kept in dataDir, {data_dir}")
+        admin = admin_settings(self._all)
         self._tell_unused()
-        return Configuration(Path(data_dir), host, port, settings, tuple(self._warnings))
+        return Configuration(
+            Path(data_dir),
+            host,
+            port,
+            settings,
+            tuple(self._warnings),
+            secure,
+            unified,
+            admin,
+            metrics,
+            dict(self._values),
+        )
 
-    def _settings(self) -> Settings:
+    def _secure_port(self) -> SecurePort | None:
+        host = self._text("secureClientPortAddress")
+        if "secureClientPort" not in self._values:
+            if host:
+                raise CoordinatorError(
+                    "secureClientPortAddress is set, and secureClientPort is not: name it, too"
+                )
+            return None
+        port = self._number("secureClientPort", 0, 0, 65535)
+        return SecurePort(host or _EVERYWHERE, port, tls_settings(self._all))
+
+    def _settings(self, has_tls: bool) -> Settings:
         defaults = Settings()
         tick_time_ms = self._number("tickTime", TICK_TIME_MS, 1)
         retained = self._number("autopurge.snapRetainCount", defaults.snapshots_retained)
@@ -116,7 +174,7 @@ class _Parser:
             self._warnings.append(
                 f"autopurge.snapRetainCount={retained}: {defaults.snapshots_retained} snapshots are kept at least"
             )
-        rules = Rules.NONE
+        authentication, rules = read_authentication(self._all, has_tls)
         for name, rule in (
             ("extendedTypesEnabled", Rules.EXTENDED_TYPES),
             ("enforceQuota", Rules.ENFORCE_QUOTA),
@@ -147,39 +205,14 @@ class _Parser:
             ),
             container_max_never_used_ms=self._number("znode.container.maxNeverUsedIntervalMs", 0),
             handshake_timeout_ms=self._number("nio.sessionlessCnxnTimeout", defaults.handshake_timeout_ms, 1),
+            max_handshakes=self._number(
+                "netty.server.outstandingHandshake.limit", defaults.max_handshakes, -1
+            ),
+            authentication=authentication,
             words_whitelist=frozenset(word for word in words if word),
         )
 
     def _tell_unused(self) -> None:
         for name in sorted(self._values.keys() - self._used - _WITHOUT_EFFECT):
-            self._warnings.append(f"{name}={self._values[name]}: this setting has no effect here")
-
-    def _text(self, name: str) -> str:
-        self._used.add(name)
-        return self._values.get(name, "")
-
-    def _number(self, name: str, default: int, least: int = 0, most: int = _INT_MAX) -> int:
-        def within(text: str) -> int:
-            value = int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else least - 1
-            if not least <= value <= most:
-                raise ValueError(f"a whole number from {least} to {most}")
-            return value
-
-        return self._read(name, default, within)
-
-    def _boolean(self, name: str, default: bool) -> bool:
-        def either(text: str) -> bool:
-            if text.lower() not in ("true", "false"):
-                raise ValueError("true or false")
-            return text.lower() == "true"
-
-        return self._read(name, default, either)
-
-    def _read(self, name: str, default: T, read: Callable[[str], T]) -> T:
-        text = self._text(name)
-        if name not in self._values:
-            return default
-        try:
-            return read(text)
-        except ValueError as error:
-            raise CoordinatorError(f"{name} is {text!r}, and has to be {error}") from None
+            shown = HIDDEN if is_secret(name) else self._values[name]
+            self._warnings.append(f"{name}={shown}: this setting has no effect here")

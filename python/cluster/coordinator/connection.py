@@ -7,7 +7,7 @@ lives on until it expires; other requests that make none are answered Marshallin
 
 Credentials are looked at as they are read, before what the client sent earlier is answered: they count for
 what it sends later. An operation that there is not is answered at once and ends the connection, as in
-ZooKeeper.
+ZooKeeper. So is what a client asks that has to be somebody and is nobody.
 
 Reading stops while a handshake or too many writes are in flight, and while the client does not read its
 replies, so memory per connection is bounded by the frame size and :data:`OUTSTANDING_MAX`.
@@ -18,11 +18,12 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import ssl
 from collections import deque
 from typing import TYPE_CHECKING
 
 from . import replies
-from .acl import SUPER, Subject, address_identity, digest_identity
+from .acl import Subject, address_identity
 from .errors import Code, JuteError, MissingValueError
 from .jute import IDENTITIES_BYTES_MAX, Id, Reader, Writer
 from .requests import (
@@ -31,12 +32,14 @@ from .requests import (
     Auth,
     Op,
     Read,
+    Sasl,
     decode_auth,
     decode_connect,
     decode_read,
     decode_sasl,
     decode_write,
 )
+from .sasl import DigestMd5, SaslError
 from .statistics import ClientTraffic
 
 if TYPE_CHECKING:
@@ -92,6 +95,10 @@ class Phase(enum.Enum):
     CLOSED = enum.auto()
 
 
+class _TooManyNames(Exception):
+    """The identities of one connection take more than they may."""
+
+
 class Pending:
     """A request not answered yet: a read to be answered in its turn, by who asked then; one that is refused
     in its turn; or a write whose answer arrives."""
@@ -109,9 +116,9 @@ class Pending:
 
 
 class Connection(asyncio.Protocol):
-    """A client."""
+    """A client; ``secure`` if its transport is TLS."""
 
-    def __init__(self, server: CoordinatorServer) -> None:
+    def __init__(self, server: CoordinatorServer, secure: bool = False) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
@@ -130,7 +137,10 @@ class Connection(asyncio.Protocol):
         self.timeout_ms = 0
         self.established_ms = server.clock.wall_ms()
         self.traffic = ClientTraffic()
+        self.is_secure = secure
         self.identities: tuple[Id, ...] = ()
+        self._certificate: bytes | None = None
+        self._login: DigestMd5 | None = None
 
     @property
     def buffered_bytes(self) -> int:
@@ -158,8 +168,24 @@ class Connection(asyncio.Protocol):
         self.address = str(peer[0]) if peer else ""
         self.port = int(peer[1]) if peer else 0
         self.identities = (address_identity(self.address),)
-        if not self._server.admit(self):
+        if not self._server.admit(self) or not self._read_certificate(transport):
             self.close()
+
+    def _read_certificate(self, transport: asyncio.Transport) -> bool:
+        """Takes the identities of the client's certificate, if it showed one; False if that cannot be."""
+        tls = transport.get_extra_info("ssl_object")
+        if tls is None or tls.context.verify_mode == ssl.CERT_NONE:
+            return True
+        self._certificate = tls.getpeercert(binary_form=True)
+        if self._certificate is None:
+            return True
+        try:
+            self._add(self._server.settings.authentication.certificate_identities(self._certificate))
+        except (ValueError, _TooManyNames) as error:
+            _logger.warning("closing the connection of %s: its certificate: %s", self.address, error)
+            self._server.auth_failed += 1
+            return False
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.phase = Phase.CLOSED
@@ -172,6 +198,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
+        self._server.metrics.count("bytes_received_count", len(data))
         self.pump()
         self._server.send_all()
 
@@ -223,7 +250,7 @@ class Connection(asyncio.Protocol):
 
     def _no_frame(self, word: bytes, length: int) -> None:
         """A four-letter word of an administrator, or garbage."""
-        text = self._server.four_letter_word(word) if self.phase is Phase.NEW else None
+        text = self._server.four_letter_word(word, self.is_secure) if self.phase is Phase.NEW else None
         if text is None:
             _logger.info(
                 "closing the connection of %s: a frame of %d bytes, at most %d are allowed",
@@ -250,12 +277,16 @@ class Connection(asyncio.Protocol):
         if op == Op.AUTH:
             self._authenticate(xid, decode_auth(reader))
         elif op == Op.SASL:
-            decode_sasl(reader)
-            # No login is configured: the client goes on without one (ZooKeeperServer.processSasl).
-            body = Writer().buffer(None).finish()
-            self._server.answer_now(self, xid, replies.NO_ZXID, Code.OK, body)
+            self._log_in(xid, decode_sasl(reader))
+        elif not self._server.settings.authentication.lets_in(self.identities):
+            _logger.warning(
+                "closing the connection of %s: it is nobody, and has to be somebody", self.address
+            )
+            self._server.answer_now(self, xid, replies.NO_ZXID, Code.SESSION_CLOSED_REQUIRE_AUTH)
+            self.close()
         else:
             self._server.heard_from(self)
+            self._server.metrics.count("prep_processor_request_queued")
             if op in WRITES:
                 self._write(xid, Op(op), reader, body)
             elif op in READS:
@@ -315,8 +346,11 @@ class Connection(asyncio.Protocol):
     def _answered(self, pending: Pending) -> None:
         now = self._server.clock.monotonic_ms()
         traffic = self.traffic
-        traffic.latency.add(now - pending.began_ms)
-        self._server.traffic.latency.add(now - pending.began_ms)
+        took_ms = now - pending.began_ms
+        traffic.latency.add(took_ms)
+        self._server.traffic.latency.add(took_ms)
+        metrics = self._server.metrics
+        (metrics.update_latency if pending.op in WRITES else metrics.read_latency).add(took_ms)
         traffic.last_operation = OPERATIONS.get(pending.op, "NA")
         traffic.last_cxid = pending.xid
         traffic.last_zxid = self._server.machine.last_zxid
@@ -331,23 +365,65 @@ class Connection(asyncio.Protocol):
 
     def _authenticate(self, xid: int, request: Auth) -> None:
         """Adds identities; credentials that are none, or of a scheme that is not there, end the connection."""
-        added: tuple[Id, ...] = ()
-        if request.scheme == "digest" and request.credentials is not None:
-            identity = digest_identity(request.credentials)
-            is_super = identity.id == self._server.settings.super_digest
-            added = (SUPER, identity) if is_super else (identity,)
-        elif request.scheme == "ip":
-            added = (address_identity(self.address),)
-        identities = tuple(dict.fromkeys((*self.identities, *added)))
-        if not added or len(Writer().ids(identities).out) > IDENTITIES_BYTES_MAX:
+        settings = self._server.settings
+        try:
+            added = settings.authentication.identities(
+                request.scheme, request.credentials, self.address, self._certificate, settings.super_digest
+            )
+            self._add(added)
+        except (ValueError, _TooManyNames):
+            added = ()
+        if not added:
+            self._server.auth_failed += 1
             self._server.answer_now(self, xid, replies.NO_ZXID, Code.AUTH_FAILED)
             self.close()
             return
-        self.identities = identities
         self._server.answer_now(self, xid, replies.NO_ZXID)
 
+    def _add(self, added: tuple[Id, ...]) -> None:
+        identities = tuple(dict.fromkeys((*self.identities, *added)))
+        if len(Writer().ids(identities).out) > IDENTITIES_BYTES_MAX:
+            raise _TooManyNames(f"names of more than {IDENTITIES_BYTES_MAX} bytes")
+        self.identities = identities
+
+    def _log_in(self, xid: int, request: Sasl) -> None:
+        """The next step of a SASL login. Where no login is configured the client goes on without one
+        (``ZooKeeperServer.processSasl``)."""
+        authentication = self._server.settings.authentication
+        token: bytes | None = None
+        if authentication.login is not None:
+            self._login = self._login or DigestMd5(authentication.login)
+            try:
+                token = self._login.answer(request.token)
+                if self._login.user is not None:
+                    self._add(authentication.sasl_identities(self._login.user))
+            except (SaslError, _TooManyNames) as error:
+                _logger.warning("%s could not log in: %s", self.address, error)
+                self._server.auth_failed += 1
+                if not authentication.allows_failed_sasl or authentication.requires_sasl:
+                    required = authentication.requires_sasl
+                    code = Code.SESSION_CLOSED_REQUIRE_AUTH if required else Code.AUTH_FAILED
+                    self._answer_sasl(xid, None, code)
+                    self.close()
+                    return
+        self._answer_sasl(xid, token)
+
+    def _answer_sasl(self, xid: int, token: bytes | None, code: Code = Code.OK) -> None:
+        body = Writer().buffer(token).finish()
+        self._server.answer_now(self, xid, replies.NO_ZXID, code, body)
+
+    def notify(self, data: bytes) -> None:
+        """Queues a watch's event."""
+        self._server.metrics.count("watch_bytes", len(data))
+        self._queue(data)
+
     def send(self, data: bytes) -> None:
-        """Queues bytes; the server sends them at the end of this turn."""
+        """Queues an answer; the server sends it at the end of this turn."""
+        self._server.response_sizes.add(len(data))
+        self._server.metrics.count("response_bytes", len(data))
+        self._queue(data)
+
+    def _queue(self, data: bytes) -> None:
         if self.phase is Phase.CLOSED:
             return
         self.traffic.sent += 1

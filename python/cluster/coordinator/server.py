@@ -22,7 +22,7 @@ import logging
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -37,29 +37,48 @@ from .containers import ContainerKeeper
 from .errors import Code, CoordinatorError, ZooKeeperError
 from .jute import Id, Writer
 from .log import RecordLog, TransactionLog
-from .machine import Command, Machine, Outcome
+from .machine import Command, Failed, Machine, MultiDone, Outcome, Result
+from .metrics import READS, WRITES, ServerMetrics, Sizes
+from .ports import NO_PORT, ClientPorts
 from .reads import Client, answer
 from .requests import (
     CloseSession,
     ConnectRequest,
+    Create,
     CreateSession,
     DeleteContainer,
+    Exists,
+    GetChildren,
+    GetData,
+    Multi,
     Op,
     Ping,
     Read,
     Reconfig,
     Refuse,
+    SetData,
     Write,
     encode_create_session,
     encode_refusal,
 )
 from .sessions import PASSWORD_BYTES, Session, SessionExpiry, first_session_id
 from .settings import Settings
+from .snapshot import decode, snapshot_path
 from .statistics import Traffic
+from .tls import SecurePort, TlsSettings
+from .tree import Event
 from .view import view
 from .watches import Notification, WatchManager
 
 _logger = logging.getLogger(__name__)
+
+STAT_BYTES = 68
+_WATCH_METRICS = {
+    Event.CREATED: "node_created_watch_count",
+    Event.DELETED: "node_deleted_watch_count",
+    Event.DATA_CHANGED: "node_changed_watch_count",
+    Event.CHILDREN_CHANGED: "node_children_watch_count",
+}
 
 
 class _Proposal(NamedTuple):
@@ -70,8 +89,9 @@ class _Proposal(NamedTuple):
 class CoordinatorServer:
     """A ZooKeeper-compatible server on one data directory.
 
-    With ``expire_sessions_at_start`` every session of an earlier process is over, and its ephemeral nodes
-    gone, before the first client is served.
+    A ``port`` of -1 is none, but for the ``secure`` one; with ``unified`` the plain port takes TLS, too. With
+    ``expire_sessions_at_start`` every session of an earlier process is over, and its ephemeral nodes gone, before the
+    first client is served.
     """
 
     def __init__(
@@ -81,6 +101,8 @@ class CoordinatorServer:
         port: int = 0,
         *,
         settings: Settings | None = None,
+        secure: SecurePort | None = None,
+        unified: TlsSettings | None = None,
         expire_sessions_at_start: bool = False,
         clock: Clock | None = None,
         open_log: Callable[[Path], RecordLog] | None = None,
@@ -89,6 +111,9 @@ class CoordinatorServer:
         self._host = host
         self.port = port
         self.settings = settings or Settings()
+        self._secure = secure
+        self._unified = unified
+        self.secure_port = NO_PORT
         self._expire_at_start = expire_sessions_at_start
         self.clock = clock or SystemClock()
         self._open_log = open_log or partial(open_engine_log, request_bytes_max=self.settings.max_buffer)
@@ -103,6 +128,9 @@ class CoordinatorServer:
         self._by_session: dict[int, Connection] = {}
         self._with_output: list[Connection] = []
         self.traffic = Traffic()
+        self.metrics = ServerMetrics()
+        self.response_sizes = Sizes()
+        self.auth_failed = self.plain_remote = self.plain_local = 0
         self._containers = ContainerKeeper(self.settings, self._lapsed, self._propose_deletion)
 
         self._log: TransactionLog | None = None
@@ -116,43 +144,77 @@ class CoordinatorServer:
         self._since_snapshot = 0
         self._snapshot: asyncio.Future[None] | None = None
 
-        self._server: asyncio.Server | None = None
+        self._ports = ClientPorts(
+            partial(Connection, self),
+            self._may_enter,
+            self._handshake_failed,
+            self.settings.handshake_timeout_ms,
+        )
         self._stopping = False
+        self._restoration: asyncio.Task[int] | None = None
         self.started_ms = 0
         self.failed: asyncio.Future[None] | None = None
 
     # ---- life ----
 
     async def start(self) -> int:
-        """Recovers, listens, and returns the port. Raises CoordinatorError."""
+        """Recovers, listens, and returns the port, the secure one if there is no other. Raises CoordinatorError."""
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
         try:
             self._log = TransactionLog(self.directory, self._open_log, self.settings.snapshots_retained)
+            began_ms = self.clock.monotonic_ms()
             self.machine, self._since_snapshot = await loop.run_in_executor(self._writer, self._log.recover)
+            self.metrics.add("dbinittime", self.clock.monotonic_ms() - began_ms)
+            self.metrics.add("startup_txns_loaded", self._since_snapshot)
             self._next_zxid = self.machine.last_zxid + 1
             first_id = first_session_id(self.clock.wall_ms(), self.settings.server_id)
             self._next_session_id = max(first_id, self.machine.sessions.last_id) + 1
             await self._adopt_sessions()
-            self._server = await self._listen(loop)
+            self.port, self.secure_port = await self._ports.listen(
+                self._host, self.port, self._secure, self._unified
+            )
             self._containers.start()
         except BaseException:
             await self.stop()
             raise
-        self.port = self._server.sockets[0].getsockname()[1]
         self.started_ms = self.clock.monotonic_ms()
         _logger.info("coordinator on %s:%d, data in %s", self._host, self.port, self.directory)
-        return self.port
+        return self.port if self.port != NO_PORT else self.secure_port
 
-    async def _listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
-        try:
-            return await loop.create_server(lambda: Connection(self), self._host, self.port)
-        except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise CoordinatorError(
-                f"the coordinator cannot listen on {self._host}:{self.port}: {reason}; "
-                "stop what uses the port or choose another"
-            ) from error
+    @property
+    def handshakes(self) -> int:
+        """Connections that are in TLS's handshake."""
+        return self._ports.handshakes
+
+    def _may_enter(self, address: str, of_it: int, entering: int) -> bool:
+        """Whether one more may begin its handshake: they count as connections do."""
+        settings = self.settings
+        if 0 < settings.max_handshakes <= entering:
+            self.metrics.count("tls_handshake_exceeded")
+            return False
+        return self._has_room(address, self._by_address[address] + of_it, len(self.connections) + entering)
+
+    def _has_room(self, address: str, same: int, all_together: int) -> bool:
+        """Whether there may be one more connection of an address of which there are so many."""
+        for what, count, most in (
+            (f"{address} has", same, self.settings.max_client_connections),
+            ("all together have", all_together, self.settings.max_connections),
+        ):
+            if 0 < most <= count:
+                self.metrics.count("connection_rejected")
+                _logger.warning("refusing a connection of %s: %s %d already", address, what, most)
+                return False
+        return True
+
+    def _handshake_failed(self, address: str, error: Exception) -> None:
+        self.metrics.count("unsuccessful_handshake")
+        _logger.info("closing the connection of %s: no TLS: %s", address, error or "it took too long")
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients are answered."""
+        return not self._stopping and self._restoration is None and self._log is not None
 
     async def _adopt_sessions(self) -> None:
         """Gives recovered sessions a full timeout anew, or ends them."""
@@ -169,13 +231,13 @@ class CoordinatorServer:
         """Ends the service; what was answered is on disk. Sessions stay open for a next start. Safe to
         repeat."""
         self._close_connections()
+        if self._restoration is not None:
+            await asyncio.wait([self._restoration])
         await self._drain()
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])
         await asyncio.get_running_loop().run_in_executor(None, self._close_log)
-        if self._server is not None:
-            await self._server.wait_closed()
-            self._server = None
+        await self._ports.wait_closed()
 
     def _close_log(self) -> None:
         self._snapshotter.shutdown()
@@ -192,17 +254,23 @@ class CoordinatorServer:
 
     def _close_connections(self) -> None:
         self._stopping = True
+        self._stop_timers()
+        self._ports.close()
+        self._abort_all()
+
+    def _stop_timers(self) -> None:
         self._containers.stop()
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
             self._expiry_timer = None
-        if self._server is not None:
-            self._server.close()
+
+    def _abort_all(self) -> None:
         for connection in list(self.connections):
             connection.abort()
 
     def _fail(self, error: BaseException) -> None:
         _logger.error("the coordinator stops: %s: %s", self.directory, error)
+        self.metrics.count("unrecoverable_error_count")
         self._close_connections()
         self._proposed.clear()
         self._appending = False
@@ -222,23 +290,29 @@ class CoordinatorServer:
 
     def admit(self, connection: Connection) -> bool:
         """Whether a new connection may stay."""
-        if self._stopping:
+        if not self.is_serving:
             return False
+        has_room = self._has_room(
+            connection.address, self._by_address[connection.address], len(self.connections)
+        )
         self.connections[connection] = None
         self._by_address[connection.address] += 1
-        same = self._by_address[connection.address]
-        for what, count, most in (
-            (f"{connection.address} has", same, self.settings.max_client_connections),
-            ("all together have", len(self.connections), self.settings.max_connections),
-        ):
-            if 0 < most < count:
-                _logger.warning("refusing a connection of %s: %s %d already", connection.address, what, most)
-                return False
-        loop = asyncio.get_running_loop()
-        connection.handshake_timer = loop.call_later(
-            self.settings.handshake_timeout_ms / 1000, connection.close
+        if not has_room:
+            return False
+        if not connection.is_secure:
+            if connection.address.startswith("127.") or connection.address == "::1":
+                self.plain_local += 1
+            else:
+                self.plain_remote += 1
+        connection.handshake_timer = asyncio.get_running_loop().call_later(
+            self.settings.handshake_timeout_ms / 1000, self._sessionless, connection
         )
         return True
+
+    def _sessionless(self, connection: Connection) -> None:
+        """The connection has no session after all this time."""
+        self.metrics.count("sessionless_connections_expired")
+        connection.close()
 
     def disconnected(self, connection: Connection) -> None:
         if connection in self.connections:
@@ -250,13 +324,14 @@ class CoordinatorServer:
         if self._by_session.get(connection.session_id) is connection:
             del self._by_session[connection.session_id]
 
-    def four_letter_word(self, word: bytes) -> str | None:
+    def four_letter_word(self, word: bytes, on_secure: bool = False) -> str | None:
         """The answer to an administrator, or None for what is no question."""
         self.traffic.received += 1
-        return words.answer(word, self.settings.words_whitelist, lambda: view(self))
+        return words.answer(word, self.settings.words_whitelist, lambda: view(self, on_secure))
 
     def connect(self, connection: Connection, request: ConnectRequest) -> None:
         """A handshake: a new session, or one of this client's again."""
+        self.metrics.count("connection_request_count")
         if self._stopping or request.last_zxid_seen > self.machine.last_zxid:
             # The client has seen a state newer than ours: serving it would take it back in time.
             _logger.warning(
@@ -319,9 +394,23 @@ class CoordinatorServer:
         except ZooKeeperError as error:
             self.reply(connection, xid, error.code)
             return
+        self._count_read(request)
         self._notify(answered.missed, replies.UNKNOWN_ZXID)
         xid = replies.PING_XID if isinstance(request, Ping) else xid
         self.reply(connection, xid, answered.code, answered.body)
+
+    def _count_read(self, request: Read) -> None:
+        """As in ``DataTree.updateReadStat``: a Stat counts 68 bytes."""
+        if not isinstance(request, Exists | GetData | GetChildren) or request.path is None:
+            return
+        node = self.machine.tree.find(request.path)
+        if node is not None:
+            size = STAT_BYTES
+            if isinstance(request, GetData):
+                size += node.state.size
+            elif isinstance(request, GetChildren):
+                size += sum(map(len, node.children or ()))
+            self.metrics.add_in_namespace(READS, request.path, size)
 
     def reply(self, connection: Connection, xid: int, code: Code = Code.OK, body: bytes = b"") -> None:
         """Answers with the newest transaction id."""
@@ -357,6 +446,7 @@ class CoordinatorServer:
             zxid, self.clock.wall_ms(), session_id, op, self.settings.rules, identities, request, body
         )
         self._proposed.append(_Proposal(command, connection))
+        self.metrics.count("sync_processor_request_queued")
         if not self._appending:
             self._appending = True
             asyncio.get_running_loop().call_soon(self._append)
@@ -379,16 +469,19 @@ class CoordinatorServer:
             self._became_idle()
             return
         records = [proposal.command.encode() for proposal in proposals]
+        self.metrics.add("sync_processor_batch_size", len(records))
+        began_ms = self.clock.monotonic_ms()
         appended = asyncio.get_running_loop().run_in_executor(self._writer, self._log.append, records)
-        appended.add_done_callback(lambda done: self._durable(done, proposals))
+        appended.add_done_callback(lambda done: self._durable(done, proposals, began_ms))
 
-    def _durable(self, appended: asyncio.Future[None], proposals: list[_Proposal]) -> None:
+    def _durable(self, appended: asyncio.Future[None], proposals: list[_Proposal], began_ms: int) -> None:
         if appended.cancelled() or self._log is None:
             return
         error = appended.exception()
         if error is not None:
             self._fail(error)
             return
+        self.metrics.add("fsynctime", self.clock.monotonic_ms() - began_ms)
         for command, connection in proposals:
             outcome = self.machine.apply(command)
             self._after(command, outcome, connection)
@@ -403,8 +496,12 @@ class CoordinatorServer:
 
     def _after(self, command: Command, outcome: Outcome, connection: Connection | None) -> None:
         """Tells everybody concerned what a command did: watchers first, then its client."""
+        self._count_write(command, outcome)
         for change in outcome.changes:
-            self._notify(self.watches.fire(change), command.zxid)
+            fired = self.watches.fire(change)
+            for event, count in Counter(each.event for each in fired).items():
+                self.metrics.add(_WATCH_METRICS[event], count)
+            self._notify(fired, command.zxid)
         if outcome.opened_session is not None:
             if connection is not None and connection.phase is Phase.CONNECTING:
                 self._established(connection, outcome.opened_session)
@@ -420,11 +517,24 @@ class CoordinatorServer:
             if current is not None:
                 current.close()
 
+    def _count_write(self, command: Command, outcome: Outcome) -> None:
+        """As in ``DataTree.updateWriteStat``; and what a quota forbade."""
+        for event, path, *_acls in outcome.changes:
+            node = self.machine.tree.find(path) if event is not Event.DELETED else None
+            self.metrics.add_in_namespace(WRITES, path, node.state.size if node is not None else 0)
+        requests: Sequence[Write] = (command.request,)
+        results: Sequence[Result] = (outcome.result,)
+        if isinstance(command.request, Multi) and isinstance(outcome.result, MultiDone):
+            requests, results = command.request.operations, outcome.result.results
+        for request, result in zip(requests, results, strict=True):
+            if result == Failed(Code.QUOTA_EXCEEDED) and isinstance(request, Create | SetData):
+                self.metrics.count_quota_exceeded(request.path or "")
+
     def _notify(self, notifications: list[Notification[Connection]], zxid: int) -> None:
         """Tells those who may read what has changed."""
         for connection, event, path, acl in notifications:
             if connection.subject.may(READ, acl):
-                connection.send(replies.notification(event, path, zxid))
+                connection.notify(replies.notification(event, path, zxid))
 
     def _begin_snapshot(self) -> None:
         """Saves the applied state. No append is running here, so the next log begins exactly after it."""
@@ -435,17 +545,90 @@ class CoordinatorServer:
         loop = asyncio.get_running_loop()
         rolled = loop.run_in_executor(self._writer, log.roll, state.last_zxid + 1)
         rolled.add_done_callback(self._rolled)
+        began_ms = self.clock.monotonic_ms()
         self._snapshot = loop.run_in_executor(self._snapshotter, log.save, state)
-        self._snapshot.add_done_callback(self._saved)
+        self._snapshot.add_done_callback(lambda saved: self._saved(saved, began_ms))
 
     def _rolled(self, rolled: asyncio.Future[None]) -> None:
         if not rolled.cancelled() and (error := rolled.exception()) is not None:
             self._fail(error)
 
-    def _saved(self, saved: asyncio.Future[None]) -> None:
+    def _saved(self, saved: asyncio.Future[None], began_ms: int) -> None:
         self._snapshot = None
+        self.metrics.add("snapshottime", self.clock.monotonic_ms() - began_ms)
         if not saved.cancelled() and (error := saved.exception()) is not None:
+            self.metrics.count("snapshot_error_count")
             _logger.error("no snapshot was taken in %s: %s; the log keeps everything", self.directory, error)
+
+    async def take_snapshot(self) -> tuple[int, Path]:
+        """Saves the applied state beside the running log, and returns its zxid and its file. Raises OSError."""
+        log = self._log
+        if log is None:
+            raise CoordinatorError(f"the coordinator on {self.directory} does not run")
+        state = self.machine.export()
+        began_ms = self.clock.monotonic_ms()
+        await asyncio.get_running_loop().run_in_executor(self._snapshotter, log.save, state)
+        self.metrics.add("snapshottime", self.clock.monotonic_ms() - began_ms)
+        return state.last_zxid, snapshot_path(self.directory, state.last_zxid)
+
+    async def restore(self, data: bytes) -> int:
+        """Puts a snapshot in the place of everything there is, ends every connection, and returns the zxid that the
+        restored state has: the next one, so that transaction ids never go back. Its sessions are open, for a whole timeout.
+        Raises JuteError or ValueError for what is no snapshot, OSError when it cannot be saved; then nothing is changed.
+        """
+        loop = asyncio.get_running_loop()
+        machine = await loop.run_in_executor(None, lambda: Machine(decode(data)))
+        log = self._log
+        if log is None or not self.is_serving:
+            raise CoordinatorError(f"the coordinator on {self.directory} does not serve")
+        self._restoration = loop.create_task(self._put_in_place(machine, log))
+        self._restoration.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self._restoration)  # who asked may leave: half of it must not be done
+
+    async def _put_in_place(self, machine: Machine, log: TransactionLog) -> int:
+        loop = asyncio.get_running_loop()
+        began_ms = self.clock.monotonic_ms()
+        self._stop_timers()
+        self._abort_all()
+        await self._drain()
+        if self._snapshot is not None:
+            await asyncio.wait([self._snapshot])
+        zxid = max(self.machine.last_zxid, machine.last_zxid) + 1
+        machine.last_zxid = zxid
+        machine.sessions.last_id = max(self.machine.sessions.last_id, machine.sessions.last_id)
+        saved = snapshot_path(self.directory, zxid)
+        try:
+            try:
+                await loop.run_in_executor(self._snapshotter, log.save, machine.export())
+            except OSError:
+                saved.unlink(missing_ok=True)
+                raise
+            await loop.run_in_executor(self._writer, log.roll, zxid + 1)
+            self._adopt(machine)
+        except BaseException as error:
+            if saved.exists():
+                self._fail(
+                    error
+                )  # a restart begins with what was restored: nothing may be logged after the old state
+            raise
+        finally:
+            self._restoration = None
+            if not self._stopping:
+                self._containers.start()
+                self._arm_expiry()
+        self.metrics.add("restore_time", self.clock.monotonic_ms() - began_ms)
+        return zxid
+
+    def _adopt(self, machine: Machine) -> None:
+        """Goes on with another state, whose sessions are heard from now."""
+        self.machine = machine
+        self._since_snapshot = 0
+        self._next_zxid = machine.last_zxid + 1
+        self._next_session_id = max(self._next_session_id, machine.sessions.last_id + 1)
+        self.expiry = SessionExpiry(self.settings.tick_time_ms)
+        now = self.clock.monotonic_ms()
+        for session in machine.sessions.all():
+            self.expiry.track(session.id, session.timeout_ms, now)
 
     # ---- expiry ----
 
@@ -454,6 +637,7 @@ class CoordinatorServer:
         clock."""
         for session_id in self.expiry.take_expired(self.clock.monotonic_ms()):
             _logger.info("session %#x expired", session_id)
+            self.metrics.count("stale_sessions_expired")
             self._propose_close(session_id)
         self._arm_expiry()
 

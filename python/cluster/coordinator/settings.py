@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .acl import Rules
+from .authentication import NOBODY, Authentication
 from .jute import MAX_BUFFER
 
 
@@ -40,6 +41,12 @@ class Settings:
     """How long a container stays that never had a child; 0 is for ever."""
     handshake_timeout_ms: int = 10_000
     """How long a connection may stay without a session (``zookeeper.nio.sessionlessCnxnTimeout``)."""
+
+    max_handshakes: int = 250
+    """Connections in TLS's handshake at once; -1 is any number (``netty.server.outstandingHandshake.limit``)."""
+    authentication: Authentication = NOBODY
+    prometheus: bool = False
+    """Whether ``mntr`` tells what the Prometheus provider does, under its names."""
 
     words_whitelist: frozenset[str] = frozenset()
     """Four-letter words that are answered besides ``srvr``; ``*`` is all (``4lw.commands.whitelist``)."""

@@ -190,6 +190,7 @@ class Tree:
         self._containers: set[str] = set()
         self._with_ttl: set[str] = set()
         self._quotas: set[str] = set()
+        self._size = 0
         for path in SPECIAL_PATHS:
             acl, acl_version = (access.READ_ONLY, -1) if path == CONFIG else (access.OPEN, 0)
             self._attach(path, Node(NodeState(b"", acl, 0, 0, 0, 0, 0, 0, 0, acl_version, 0)))
@@ -231,8 +232,20 @@ class Tree:
         return sum(1 for other in self._nodes if other.startswith(prefix))
 
     def data_size(self) -> int:
-        """Bytes of all paths and data: the approximate data size of ZooKeeper."""
-        return sum(len(path) + node.state.size for path, node in self._nodes.items())
+        """Characters of all paths and bytes of all data: the approximate data size of ZooKeeper. Kept as nodes come, change
+        and go, for it is asked at each scrape."""
+        return self._size
+
+    def quotas(self) -> Iterator[tuple[str, quota.Track, quota.Track]]:
+        """Each path with a quota, its limits, and what is used of them; those that cannot be read are left out."""
+        for path in self._quotas:
+            stats = self._nodes.get(quota.stats_of(path))
+            try:
+                limits = quota.decode_track(self._nodes[quota.limits_of(path)].state.data)
+                used = quota.decode_track(stats.state.data) if stats is not None else quota.Track()
+            except ValueError:
+                continue
+            yield path, limits, used
 
     def lapsed(self, now_ms: int, never_used_ms: int) -> list[str]:
         """Containers and nodes with a TTL that may be deleted: without children, and once used or for
@@ -259,6 +272,7 @@ class Tree:
         """The tree of an :meth:`export`. Raises ValueError when a node has no parent or comes twice."""
         tree = cls()
         tree._nodes.clear()
+        tree._size = 0
         for path, state in sorted(nodes, key=lambda item: item[0].count("/") if item[0] != ROOT else 0):
             if path in tree._nodes or (path != ROOT and parent_of(path) not in tree._nodes):
                 raise ValueError(f"znode {path!r} is there twice or has no parent")
@@ -343,10 +357,9 @@ class Tree:
         added = (len(request.data) if request.data is not None else 0) - before.size
         self._check_quota(path, 0, added, context)
         version = _next_version(before.version, request.version, path)
-        node.state = before._replace(
-            data=request.data, version=version, mzxid=context.zxid, mtime=context.time_ms
-        )
-        effects.add(Change(Event.DATA_CHANGED, path, before.acl), lambda: setattr(node, "state", before))
+        after = before._replace(data=request.data, version=version, mzxid=context.zxid, mtime=context.time_ms)
+        self._become(node, after)
+        effects.add(Change(Event.DATA_CHANGED, path, before.acl), lambda: self._become(node, before))
         self._count(path, 0, added, effects)
         return node.stat()
 
@@ -393,6 +406,7 @@ class Tree:
 
     def _attach(self, path: str, node: Node) -> None:
         self._nodes[path] = node
+        self._size += len(path) + node.state.size
         owner = node.state.owner
         if owner:
             self._registered(owner).add(path)
@@ -405,7 +419,9 @@ class Tree:
             self._quotas.add(limited)
 
     def _detach(self, path: str) -> None:
-        owner = self._nodes.pop(path).state.owner
+        state = self._nodes.pop(path).state
+        self._size -= len(path) + state.size
+        owner = state.owner
         siblings = self._nodes[parent_of(path)].children
         if siblings is not None:
             siblings.discard(name_of(path))
@@ -416,6 +432,11 @@ class Tree:
                 del self._ephemerals[owner]
         if (limited := quota.path_of(path)) is not None:
             self._quotas.discard(limited)
+
+    def _become(self, node: Node, state: NodeState) -> None:
+        """Gives a node other data."""
+        self._size += state.size - node.state.size
+        node.state = state
 
     def _registered(self, owner: int) -> set[str]:
         """The nodes that end as those of this owner do."""
@@ -478,8 +499,8 @@ class Tree:
         """Counters change without a version, a time or an event."""
         node = self._nodes[path]
         before = node.state
-        node.state = before._replace(data=counted.encode())
-        effects.add(None, lambda: setattr(node, "state", before))
+        self._become(node, before._replace(data=counted.encode()))
+        effects.add(None, lambda: self._become(node, before))
 
 
 def parent_of(path: str) -> str:

@@ -12,17 +12,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .log import LOG_PREFIX
+from .metrics import namespace_of
+from .quota import UNSET
 from .snapshot import NAME_PREFIX
 from .watches import Registry
 from .words import Client, Expiry, Seen
+
+_QUOTA_GAUGES = (
+    "quota_count_limit_per_namespace",
+    "quota_bytes_limit_per_namespace",
+    "quota_count_usage_per_namespace",
+    "quota_bytes_usage_per_namespace",
+)
 
 if TYPE_CHECKING:
     from .connection import Connection
     from .server import CoordinatorServer
 
 
-def view(server: CoordinatorServer) -> Seen:
-    """The server as it is now; what is dear is found when it is asked for."""
+def view(server: CoordinatorServer, on_secure: bool = False) -> Seen:
+    """The server as it is now, asked on its plain or its secure port; what is dear is found when it is asked for."""
     return Seen(
         mode="standalone",
         last_zxid=server.machine.last_zxid,
@@ -30,14 +39,25 @@ def view(server: CoordinatorServer) -> Seen:
         node_count=len(server.machine.tree) + 1,
         outstanding=sum(connection.outstanding for connection in server.connections),
         traffic=server.traffic,
-        clients=[_client(connection) for connection in server.connections],
+        plain=[_client(connection) for connection in server.connections if not connection.is_secure],
+        secure=[_client(connection) for connection in server.connections if connection.is_secure],
+        on_secure=on_secure,
+        auth_failed=server.auth_failed,
+        plain_remote=server.plain_remote,
+        plain_local=server.plain_local,
+        handshakes=server.handshakes,
+        response_sizes=server.response_sizes,
+        metrics=server.metrics,
+        quotas=lambda: _quotas(server),
+        prometheus=server.settings.prometheus,
+        last_snapshot=lambda: _last_snapshot(server.directory),
         configuration=lambda: _configuration(server),
         data_bytes=lambda: _data_bytes(server.directory),
         data_watches=lambda: _data_watches(server),
         expiries=lambda: _expiries(server),
         ephemerals=lambda: _ephemerals(server),
         monitor=lambda: _monitor(server),
-        reset=lambda whole: _reset(server, whole),
+        reset=lambda whole: _reset(server, whole, on_secure),
     )
 
 
@@ -60,7 +80,7 @@ def _configuration(server: CoordinatorServer) -> Mapping[str, object]:
     directory = server.directory.absolute()
     return {
         "clientPort": server.port,
-        "secureClientPort": -1,
+        "secureClientPort": server.secure_port,
         "dataDir": directory,
         "dataDirSize": snapshots,
         "dataLogDir": directory,
@@ -88,6 +108,29 @@ def _size(path: Path) -> int:
         return 0
 
 
+def _quotas(server: CoordinatorServer) -> Mapping[str, Mapping[str, int]]:
+    """Limits, the hard one before the other, and what is used of them, added up by namespace (``QuotaMetricsUtils``)."""
+    found: dict[str, dict[str, int]] = {name: {} for name in _QUOTA_GAUGES}
+    for path, limits, used in server.machine.tree.quotas():
+        count = limits.nodes_hard_limit if limits.nodes_hard_limit > UNSET else limits.nodes
+        size = limits.size_hard_limit if limits.size_hard_limit > UNSET else limits.size
+        for name, value in zip(_QUOTA_GAUGES, (count, size, used.nodes, used.size), strict=True):
+            if value > UNSET:
+                namespace = namespace_of(path)
+                found[name][namespace] = found[name].get(namespace, 0) + value
+    return found
+
+
+def _last_snapshot(directory: Path) -> tuple[int, int] | None:
+    """The zxid of the newest, and its time in seconds of the epoch."""
+    for path in sorted(directory.glob(f"{NAME_PREFIX}*"), reverse=True):
+        try:
+            return int(path.name.removeprefix(NAME_PREFIX), 16), int(path.stat().st_mtime)
+        except (ValueError, FileNotFoundError):
+            continue
+    return None
+
+
 def _data_watches(server: CoordinatorServer) -> Iterator[tuple[str | None, Sequence[int]]]:
     for path, watchers in server.watches.paths(Registry.DATA):
         yield path, [connection.session_id for connection in watchers]
@@ -103,7 +146,7 @@ def _ephemerals(server: CoordinatorServer) -> Mapping[int, Sequence[str]]:
     return {session: tree.ephemerals(session) for session in sorted(tree.owners())}
 
 
-def _monitor(server: CoordinatorServer) -> Mapping[str, object]:
+def _monitor(server: CoordinatorServer) -> Mapping[str, int]:
     tree = server.machine.tree
     return {
         "uptime": server.clock.monotonic_ms() - server.started_ms,
@@ -117,9 +160,14 @@ def _monitor(server: CoordinatorServer) -> Mapping[str, object]:
     }
 
 
-def _reset(server: CoordinatorServer, whole: bool) -> None:
+def _reset(server: CoordinatorServer, whole: bool, on_secure: bool) -> None:
     if whole:
         server.traffic.reset()
+        server.response_sizes.reset()
+        server.auth_failed = 0
+        if not server.settings.prometheus:  # whose counters only grow
+            server.metrics.reset()
         return
     for connection in server.connections:
-        connection.traffic.reset()
+        if connection.is_secure is on_secure:
+            connection.traffic.reset()

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from .exposition import java_double, samples
+from .metrics import ServerMetrics, Sizes
 from .statistics import ClientTraffic, Traffic
 
 VERSION = "3.9.4-logcore"
@@ -54,7 +56,25 @@ class Seen:
     node_count: int
     outstanding: int
     traffic: Traffic
-    clients: Sequence[Client]
+    plain: Sequence[Client]
+    secure: Sequence[Client]
+    """Those of the port with TLS."""
+    on_secure: bool
+    """Whether it is asked on that port: some words tell of those on the same port only."""
+    auth_failed: int
+    plain_remote: int
+    """Connections without TLS that there were from other machines, and from this one."""
+    plain_local: int
+    handshakes: int
+    """Of TLS, not over yet."""
+    response_sizes: Sizes
+    metrics: ServerMetrics
+    quotas: Callable[[], Mapping[str, Mapping[str, int]]]
+    """Gauges of quotas, by namespace."""
+    prometheus: bool
+    """Whether ``mntr`` tells what the Prometheus provider does."""
+    last_snapshot: Callable[[], tuple[int, int] | None]
+    """Its zxid, and its time in seconds of the epoch."""
     configuration: Callable[[], Mapping[str, object]]
     """Of ``conf``, in its order."""
     data_bytes: Callable[[], tuple[int, int]]
@@ -63,10 +83,19 @@ class Seen:
     """Watched paths and the sessions that watch them."""
     expiries: Callable[[], Sequence[Expiry]]
     ephemerals: Callable[[], Mapping[int, Sequence[str]]]
-    monitor: Callable[[], Mapping[str, object]]
-    """Of ``mntr``, without what ``srvr`` tells, too."""
+    monitor: Callable[[], Mapping[str, int]]
+    """Gauges that are not in the fields above."""
     reset: Callable[[bool], None]
-    """Forgets what was counted: of the connections, or (True) of the server."""
+    """Forgets what was counted: of the connections of the port it is asked on, or (True) of the server."""
+
+    @property
+    def clients(self) -> Sequence[Client]:
+        return self.secure if self.on_secure else self.plain
+
+    @property
+    def alive(self) -> int:
+        """All connections."""
+        return len(self.plain) + len(self.secure)
 
 
 def answer(word: bytes, whitelist: Iterable[str], seen: Callable[[], Seen]) -> str | None:
@@ -90,7 +119,7 @@ def _summary(seen: Seen) -> list[str]:
         f"Latency min/avg/max: {latency.shortest}/{latency.mean}/{latency.most}",
         f"Received: {seen.traffic.received}",
         f"Sent: {seen.traffic.sent}",
-        f"Connections: {len(seen.clients)}",
+        f"Connections: {seen.alive}",
         f"Outstanding: {seen.outstanding}",
         f"Zxid: {seen.last_zxid:#x}",
         f"Mode: {seen.mode}",
@@ -152,12 +181,12 @@ def _conf(seen: Seen) -> str:
     return _lines(f"{name}={value}" for name, value in seen.configuration().items())
 
 
-def _envi(_seen: Seen) -> str:
+def environment() -> dict[str, str]:
     """ZooKeeper's names; what only a Java machine has is not there."""
     unknown = "<NA>"
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
-    values = {
+    return {
         "zookeeper.version": VERSION,
         "host.name": socket.gethostname(),
         **{
@@ -174,7 +203,10 @@ def _envi(_seen: Seen) -> str:
         "os.memory.max": f"{memory}MB",
         "os.memory.total": f"{memory}MB",
     }
-    return _lines(["Environment:", *(f"{name}={value}" for name, value in values.items())])
+
+
+def _envi(_seen: Seen) -> str:
+    return _lines(["Environment:", *(f"{name}={value}" for name, value in environment().items())])
 
 
 def _user() -> str:
@@ -227,22 +259,51 @@ def _dump(seen: Seen) -> str:
     return _lines(lines)
 
 
-def _mntr(seen: Seen) -> str:
-    latency = seen.traffic.latency
-    values: dict[str, object] = {
-        "version": VERSION,
-        "server_state": seen.mode,
+def gauges(seen: Seen) -> dict[str, int | float]:
+    """What is read from the server when it is asked for."""
+    latency, sizes = seen.traffic.latency, seen.response_sizes
+    return {
         "avg_latency": latency.mean,
         "max_latency": latency.most,
         "min_latency": latency.shortest,
         "packets_received": seen.traffic.received,
         "packets_sent": seen.traffic.sent,
-        "num_alive_connections": len(seen.clients),
+        "num_alive_connections": seen.alive,
         "outstanding_requests": seen.outstanding,
         "znode_count": seen.node_count,
         **seen.monitor(),
+        "connection_drop_probability": 0.0,
+        "last_client_response_size": sizes.last,
+        "max_client_response_size": sizes.most,
+        "min_client_response_size": sizes.least,
+        "outstanding_tls_handshake": seen.handshakes,
+        "auth_failed_count": seen.auth_failed,
+        "non_mtls_remote_conn_count": seen.plain_remote,
+        "non_mtls_local_conn_count": seen.plain_local,
     }
-    return _lines(f"zk_{name}\t{value}" for name, value in values.items())
+
+
+def all_gauges(seen: Seen) -> tuple[dict[str, int | float], Mapping[str, Mapping[str, int]]]:
+    """Those of the server, and those of quotas by namespace."""
+    return gauges(seen), seen.quotas()
+
+
+def monitored(seen: Seen) -> dict[str, str | int | float]:
+    """Everything there is to watch: of ``mntr``, and of the admin server's ``monitor``."""
+    values, quotas = all_gauges(seen)
+    if seen.prometheus:
+        return {"version": VERSION, "server_state": seen.mode, **samples(seen.metrics, values, quotas)}
+    of_quotas = {f"{key}_{name}": value for name, each in quotas.items() for key, value in each.items()}
+    told = values | of_quotas | seen.metrics.values()
+    return {"version": VERSION, "server_state": seen.mode, **told}
+
+
+def _mntr(seen: Seen) -> str:
+    return _lines(f"zk_{name}\t{_number(value)}" for name, value in monitored(seen).items())
+
+
+def _number(value: str | float) -> str:
+    return java_double(value) if isinstance(value, float) else str(value)
 
 
 def _long(value: int) -> str:

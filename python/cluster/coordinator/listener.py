@@ -1,0 +1,160 @@
+"""A listening socket whose connections are plain, TLS, or either.
+
+Owns a connection from its accept to its protocol: its first byte, TLS's handshake, how long that may take and how many
+may be at it. A peer that says nothing costs a socket until the time is over (asyncio's buffers for TLS, of 256 KiB, are
+made after the first byte), and nobody else anything. Runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from .errors import CoordinatorError
+
+BACKLOG = 100
+ACCEPT_PAUSE_SECONDS = 1.0
+"""After an accept that failed: descriptors ran out, most likely."""
+SHUTDOWN_SECONDS = 2.0
+"""How long a peer may take to answer the end of TLS."""
+_HANDSHAKE = b"\x16"
+"""The first byte of every TLS connection (RFC 8446, 5.1); as a frame's length it would be beyond every bound."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Listener:
+    """``made`` makes the protocol of a connection, told whether it is TLS. ``may_enter`` is asked, with an address and
+    how many of it and of all are not through yet, whether one more may begin; ``failed`` hears of those that did not get
+    through. Without ``context`` all are plain; with it all are TLS, or with ``accepts_plain`` as each begins."""
+
+    def __init__(
+        self,
+        made: Callable[[bool], asyncio.BaseProtocol],
+        may_enter: Callable[[str, int, int], bool],
+        failed: Callable[[str, Exception], None],
+        *,
+        context: ssl.SSLContext | None = None,
+        accepts_plain: bool = False,
+        patience_seconds: float = 10.0,
+    ) -> None:
+        self._made = made
+        self._may_enter = may_enter
+        self._failed = failed
+        self._context = context
+        self._accepts_plain = accepts_plain
+        self._patience = patience_seconds
+        self._by_address: Counter[str] = Counter()
+        self.entering = 0
+        """Connections that have no protocol yet."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._socket: socket.socket | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens, and returns the port. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _type, _protocol, _name, address = found[0]
+        listening = self._socket = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        listening.setblocking(False)
+        self._begin(self._accept(listening))
+        return int(listening.getsockname()[1])
+
+    def close(self) -> None:
+        """Accepts no more, and drops those that have no protocol yet. Safe to repeat."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Returns when the port is free."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+        if self._socket is not None:
+            self._socket.close()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _logger.error("accepting connections failed", exc_info=error)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with listening:
+            while True:
+                try:
+                    accepted, address = await loop.sock_accept(listening)
+                except OSError as error:
+                    _logger.warning("a connection could not be accepted: %s; trying again", error)
+                    await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
+                    continue
+                host = str(address[0])
+                if self._may_enter(host, self._by_address[host], self.entering):
+                    self._by_address[host] += 1
+                    self.entering += 1
+                    self._begin(self._enter(accepted, host))
+                else:
+                    accepted.close()
+                await asyncio.sleep(0)  # others' turn, however many there are to accept
+
+    async def _enter(self, accepted: socket.socket, host: str) -> None:
+        context = self._context
+        try:
+            async with asyncio.timeout(self._patience):
+                if context is not None and not await _begins_tls(accepted):
+                    if not self._accepts_plain:
+                        raise ssl.SSLError("what it sends does not begin as TLS")
+                    context = None
+                secure = context is not None
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: self._made(secure),
+                    accepted,
+                    ssl=context,
+                    ssl_handshake_timeout=self._patience if secure else None,
+                    ssl_shutdown_timeout=SHUTDOWN_SECONDS if secure else None,
+                )
+        except Exception as error:  # of the socket, of TLS, of a certificate, or of the clock
+            accepted.close()
+            self._failed(host, error)
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+        finally:
+            self.entering -= 1
+            self._by_address[host] -= 1
+            if not self._by_address[host]:
+                del self._by_address[host]
+
+
+async def _begins_tls(accepted: socket.socket) -> bool:
+    """Waits for the first byte, and leaves it where it is."""
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def has_come() -> None:
+        if not readable.done():
+            readable.set_result(None)
+
+    loop.add_reader(accepted, has_come)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(accepted)
+    return accepted.recv(1, socket.MSG_PEEK) == _HANDSHAKE
+
+
+def cannot_listen(what: str, host: str, port: int, error: OSError, mend: str = "") -> CoordinatorError:
+    """The sentence for a port that cannot be had."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    advice = mend or "stop what uses the port or choose another"
+    return CoordinatorError(f"{what} cannot listen on {host}:{port}: {reason}; {advice}")

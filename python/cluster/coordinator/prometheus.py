@@ -1,0 +1,90 @@
+"""ZooKeeper's metrics for Prometheus: ``metricsProvider.className=...PrometheusMetricsProvider``.
+
+Owns its settings and its HTTP port; the text is :mod:`.exposition`'s. A restart begins all numbers anew, ``srst`` does
+not. With ``exportJvmInfo`` there is also what is known of the process. Runs on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+
+from .errors import CoordinatorError
+from .exposition import GaugeSets, exposition
+from .http import HttpServer, Request, Response
+from .listener import cannot_listen
+from .metrics import ServerMetrics
+from .values import Values
+
+CLASS_NAME = "metricsProvider.className"
+PROMETHEUS = "org.apache.zookeeper.metrics.prometheus.PrometheusMetricsProvider"
+_OTHERS = (
+    "org.apache.zookeeper.metrics.impl.DefaultMetricsProvider",
+    "org.apache.zookeeper.metrics.impl.NullMetricsProvider",
+)
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_IDLE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class PrometheusSettings:
+    """Where it is listened, and whether the process is told of."""
+
+    host: str = "0.0.0.0"
+    port: int = 7000
+    exports_process: bool = True
+
+
+def prometheus_settings(values: Values) -> PrometheusSettings | None:
+    """None for ZooKeeper's other providers. Raises CoordinatorError for one that is not there."""
+    name = values.text(CLASS_NAME)
+    settings = PrometheusSettings(
+        values.text("metricsProvider.httpHost") or PrometheusSettings.host,
+        values.number("metricsProvider.httpPort", PrometheusSettings.port, 0, 65535),
+        values.boolean("metricsProvider.exportJvmInfo", True),
+    )
+    for worker in ("numWorkerThreads", "maxQueueSize", "workerShutdownTimeoutMs"):
+        values.text(f"metricsProvider.{worker}")
+    if name and name not in (PROMETHEUS, *_OTHERS):
+        raise CoordinatorError(f"{CLASS_NAME} is {name!r}, a class that is not here: use {PROMETHEUS}")
+    return settings if name == PROMETHEUS else None
+
+
+class PrometheusProvider:
+    """Serves ``/metrics``. ``gauges`` are read at each scrape, those by namespace beside the others."""
+
+    def __init__(
+        self,
+        settings: PrometheusSettings,
+        metrics: ServerMetrics,
+        gauges: Callable[[], tuple[Mapping[str, int | float], GaugeSets]],
+    ) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._gauges = gauges
+        self._http = HttpServer(self._answer, _IDLE_SECONDS)
+        self._process = CollectorRegistry(auto_describe=False)
+        if settings.exports_process:
+            ProcessCollector(registry=self._process)
+
+    async def start(self) -> int:
+        """Listens, and returns the port. Raises CoordinatorError."""
+        host, port = self._settings.host, self._settings.port
+        try:
+            return await self._http.start(host, port)
+        except OSError as error:
+            mend = "stop what uses the port or choose another with metricsProvider.httpPort"
+            raise cannot_listen("the metrics provider", host, port, error, mend) from error
+
+    async def stop(self) -> None:
+        await self._http.stop()
+
+    async def _answer(self, request: Request) -> Response:
+        if request.path != "/metrics":
+            return Response(b"there is /metrics here\n", status=404)
+        if request.method not in ("GET", "HEAD"):
+            return Response(b"ask with GET\n", status=405, headers={"Allow": "GET, HEAD"})
+        text = exposition(self._metrics, *self._gauges()).encode()
+        return Response(text + generate_latest(self._process), _CONTENT_TYPE)

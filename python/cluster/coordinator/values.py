@@ -1,0 +1,90 @@
+"""The values of a `zoo.cfg`, read one by one under ZooKeeper's names.
+
+Owns what numbers and booleans look like, and which names were asked for. A name may have the prefix
+``zookeeper.`` that ZooKeeper's system properties have. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from .errors import CoordinatorError
+
+T = TypeVar("T")
+
+INT_MAX = 2**31 - 1
+PREFIX = "zookeeper."
+HIDDEN = "*****"
+"""In place of what is secret."""
+_SECRET = re.compile(r"(password|superDigest)$", re.IGNORECASE)
+
+
+class Values:
+    """Names and texts. ``used`` holds the names that were asked for."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self.texts = {name.removeprefix(PREFIX).strip(): text.strip() for name, text in properties.items()}
+        self.used: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.texts
+
+    def text(self, name: str) -> str:
+        """The text, empty when there is none."""
+        self.used.add(name)
+        return self.texts.get(name, "")
+
+    def beginning(self, prefix: str) -> dict[str, str]:
+        """What has a name that begins so."""
+        found = {name: text for name, text in self.texts.items() if name.startswith(prefix)}
+        self.used.update(found)
+        return found
+
+    def number(self, name: str, default: int, least: int = 0, most: int = INT_MAX) -> int:
+        """A whole number within bounds. Raises CoordinatorError for anything else."""
+
+        def within(text: str) -> int:
+            value = int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else least - 1
+            if not least <= value <= most:
+                raise ValueError(f"a whole number from {least} to {most}")
+            return value
+
+        return self.read(name, default, within)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """True or false, in any case. Raises CoordinatorError for anything else."""
+
+        def either(text: str) -> bool:
+            if text.lower() not in ("true", "false"):
+                raise ValueError("true or false")
+            return text.lower() == "true"
+
+        return self.read(name, default, either)
+
+    def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
+        """One of some words, in any case. Raises CoordinatorError for anything else."""
+
+        def one(text: str) -> str:
+            for each in choices:
+                if each.lower() == text.lower():
+                    return each
+            raise ValueError(f"one of {', '.join(choices)}")
+
+        return self.read(name, default, one)
+
+    def read(self, name: str, default: T, read: Callable[[str], T]) -> T:
+        """What ``read`` makes of the text; its ValueError says what the text has to be."""
+        text = self.text(name)
+        if name not in self.texts:
+            return default
+        try:
+            return read(text)
+        except ValueError as error:
+            raise CoordinatorError(f"{name} is {text!r}, and has to be {error}") from None
+
+
+def is_secret(name: str) -> bool:
+    """Whether the setting of this name is nobody's to read."""
+    return _SECRET.search(name) is not None

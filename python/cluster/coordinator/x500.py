@@ -1,0 +1,135 @@
+"""Distinguished names, written as Java writes them: what a client's certificate says who it is.
+
+Owns the subject of a certificate in DER (X.509, RFC 5280 4.1) as ``X500Principal.getName()`` gives it, which is RFC
+2253 with Java's escapes, and which names ``new X500Principal(text)`` takes. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_KEYWORDS = {
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "STREET",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "0.9.2342.19200300.100.1.25": "DC",
+    "0.9.2342.19200300.100.1.1": "UID",
+}
+"""RFC 2253, 2.3. Other types are written as their numbers, with the value in hexadecimal."""
+
+_STRINGS = {0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1C, 0x1E}
+"""Tags of strings: UTF8, Printable, T61, IA5, General, Universal, BMP."""
+
+_ESCAPED = re.compile(r'[,=+<>#;"\\]')
+_OUTER_SPACE = re.compile(r"^[ \r]+|[ \r]+$")
+
+_SEQUENCE, _OBJECT_IDENTIFIER = 0x30, 0x06
+_VERSION = 0xA0
+
+
+class _Element(NamedTuple):
+    """``whole`` is tag, length and content."""
+
+    tag: int
+    content: bytes
+    whole: bytes
+
+
+def subject(certificate: bytes) -> str:
+    """The subject of a certificate in DER. Raises ValueError for what is none."""
+    try:
+        return _subject(certificate)
+    except (IndexError, StopIteration) as error:
+        raise ValueError("the certificate ends early") from error
+
+
+def _subject(certificate: bytes) -> str:
+    signed = _elements(_one(certificate).content)[0]
+    fields = _elements(signed.content)
+    if fields[0].tag == _VERSION:
+        fields = fields[1:]
+    # serialNumber, signature, issuer, validity, subject
+    name = fields[4]
+    relative = [_relative(each) for each in _elements(name.content)]
+    return ",".join(reversed(relative))
+
+
+def _relative(element: _Element) -> str:
+    """One relative name: mostly one attribute, otherwise some with ``+`` between."""
+    return "+".join(map(_attribute, _elements(element.content)))
+
+
+def _attribute(element: _Element) -> str:
+    kind, value = _elements(element.content)
+    number = _number(kind)
+    keyword = _KEYWORDS.get(number)
+    if keyword is None or value.tag not in _STRINGS:
+        return f"{keyword or number}=#{value.whole.hex()}"
+    text = _ESCAPED.sub(r"\\\g<0>", value.content.decode("utf-8", "replace")).replace("\0", "\\00")
+    return f"{keyword}={_OUTER_SPACE.sub(_escape_each, text)}"
+
+
+def _escape_each(found: re.Match[str]) -> str:
+    return "".join("\\" + character for character in found[0])
+
+
+def _number(element: _Element) -> str:
+    """An object identifier with dots."""
+    if element.tag != _OBJECT_IDENTIFIER:
+        raise ValueError(f"tag {element.tag:#x} where an attribute's type belongs")
+    numbers: list[int] = []
+    value = 0
+    for byte in element.content:
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            numbers.append(value)
+            value = 0
+    first = min(numbers[0] // 40, 2)
+    return ".".join(map(str, [first, numbers[0] - 40 * first, *numbers[1:]]))
+
+
+def _one(data: bytes) -> _Element:
+    element = next(iter(_elements(data)))
+    if element.tag != _SEQUENCE:
+        raise ValueError(f"tag {element.tag:#x} where a certificate begins")
+    return element
+
+
+def _elements(data: bytes) -> list[_Element]:
+    """What follows one another in ``data``: each a tag, a length of one byte or more, and a content."""
+    elements = []
+    position = 0
+    while position < len(data):
+        start, tag, length = position, data[position], data[position + 1]
+        position += 2
+        if length & 0x80:
+            size = length & 0x7F
+            length = int.from_bytes(data[position : position + size], "big")
+            position += size
+        end = position + length
+        if end > len(data):
+            raise ValueError(f"an element of {length} bytes where {len(data) - position} are left")
+        elements.append(_Element(tag, data[position:end], data[start:end]))
+        position = end
+    return elements
+
+
+_KNOWN_TO_JAVA = (
+    "CN|C|L|S|ST|O|OU|T|IP|STREET|DC|DNQUALIFIER|DNQ|SURNAME|GIVENNAME|INITIALS|GENERATION|EMAIL|EMAILADDRESS|UID|"
+    "SERIALNUMBER"
+)
+_TYPE = rf"(?:{_KNOWN_TO_JAVA}|(?:OID\.)?[0-2](?:\.[0-9]+)+)"
+_VALUE = r'(?:"(?:[^"\\]|\\.)*+"\s*+|#(?:[0-9A-F]{2})++\s*+|(?:[^,+;"\\#<>=\s]|\\.)(?:[^,+;"\\<>]|\\.)*+|)'
+_PART = rf"\s*+{_TYPE}\s*+=\s*+{_VALUE}"
+_NAME = re.compile(rf"{_PART}(?:[,;+]{_PART})*+", re.IGNORECASE | re.DOTALL)
+NAME_LENGTH_MAX = 4096
+
+
+def is_name(text: str) -> bool:
+    """Whether Java takes it for a name; longer ones than any certificate's are none here."""
+    return not text or (len(text) <= NAME_LENGTH_MAX and _NAME.fullmatch(text) is not None)

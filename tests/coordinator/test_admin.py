@@ -1,0 +1,507 @@
+"""The admin server. If these fail, somebody's monitoring reads the wrong field, a stranger takes or replaces all data, or whoever
+reaches the port can stop the coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
+
+from cluster.coordinator import AdminServer, CoordinatorError, parse_configuration
+from cluster.coordinator.admin import AdminSettings
+from cluster.coordinator.http import CONNECTIONS_MAX, HEAD_BYTES_MAX
+from cluster.coordinator.java_json import indented
+from cluster.coordinator.machine import State
+from cluster.coordinator.tls import Store, TlsSettings
+
+from .certificates import Authority
+from .conftest import Connect, StartCoordinator
+from .support import WAIT_SECONDS, Coordinator
+
+SETTINGS = AdminSettings("127.0.0.1", 0, rate_interval_ms=0)
+TEXT = """\
+# the server
+dataDir=/data
+ssl.keyStore.password = secret1
+DigestAuthenticationProvider.superDigest=super:hash
+snapCount=500
+"""
+PROPERTIES = {
+    "dataDir": "/data",
+    "ssl.keyStore.password": "secret1",
+    "DigestAuthenticationProvider.superDigest": "super:hash",
+    "snapCount": "500",
+}
+NAMES = [
+    "configuration",
+    "connection_stat_reset",
+    "connections",
+    "dirs",
+    "dump",
+    "environment",
+    "get_trace_mask",
+    "hash",
+    "initial_configuration",
+    "is_read_only",
+    "last_snapshot",
+    "leader",
+    "monitor",
+    "observer_connection_stat_reset",
+    "observers",
+    "restore",
+    "ruok",
+    "server_stats",
+    "set_trace_mask",
+    "snapshot",
+    "stat_reset",
+    "stats",
+    "system_properties",
+    "voting_view",
+    "watch_summary",
+    "watches",
+    "watches_by_path",
+    "zabstate",
+]
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.body)
+
+
+class Admin:
+    """A running admin server."""
+
+    def __init__(self, coordinator: Coordinator, settings: AdminSettings) -> None:
+        self.coordinator = coordinator
+        self.server = coordinator.thread.call(
+            lambda: AdminServer(coordinator.server, settings, TEXT, PROPERTIES)
+        )
+        self.port = coordinator.thread.run(self.server.start())
+
+    def ask(self, path: str, authorization: str = "", body: bytes | None = None, **options: Any) -> Answer:
+        """GET, or POST with a body."""
+        scheme = options.pop("scheme", "http")
+        request = urllib.request.Request(f"{scheme}://localhost:{self.port}{path}", body, **options)
+        if authorization:
+            request.add_header("Authorization", authorization)
+        try:
+            with urllib.request.urlopen(request, timeout=WAIT_SECONDS) as response:
+                return Answer(response.status, dict(response.headers), response.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(error.code, dict(error.headers), error.read())
+
+    def command(self, name: str) -> Any:
+        answer = self.ask(f"/commands/{name}")
+        assert answer.status == 200
+        assert answer.headers["Content-Type"] == "application/json;charset=utf-8"
+        return answer.data
+
+
+StartAdmin = Callable[..., Admin]
+
+
+@pytest.fixture
+def start_admin(coordinator: Coordinator) -> Iterator[StartAdmin]:
+    running: list[Admin] = []
+
+    def start(settings: AdminSettings = SETTINGS, target: Coordinator | None = None) -> Admin:
+        running.append(Admin(target or coordinator, settings))
+        return running[-1]
+
+    yield start
+    for admin in running:
+        admin.coordinator.thread.run(admin.server.stop())
+
+
+@pytest.fixture
+def admin(start_admin: StartAdmin) -> Admin:
+    return start_admin()
+
+
+# ---- commands ----
+
+
+def test_the_index_links_to_every_command(admin: Admin) -> None:
+    for path in ("/commands", "/commands/"):
+        text = admin.ask(path).body.decode()
+        assert text == "".join(f'<a href="/commands/{name}">{name}</a>\n<br/>\n' for name in NAMES)
+
+
+def test_every_command_says_its_name_and_no_error(admin: Admin) -> None:
+    for name in (name for name in NAMES if name not in ("restore", "snapshot", "leader", "set_trace_mask")):
+        data = admin.command(name)
+        assert list(data)[-2:] == ["command", "error"], data
+        assert (data["command"], data["error"]) == (name, None)
+
+
+def test_what_a_client_does_is_told(admin: Admin, client: KazooClient) -> None:
+    client.create("/e", b"data", ephemeral=True)
+    client.get("/e", watch=print)
+    session = client.client_id[0]
+    stats = admin.command("stats")
+    assert stats["server_stats"]["server_state"] == "standalone"
+    assert (stats["node_count"], stats["server_stats"]["last_processed_zxid"]) == (6, 2)
+    assert [set(each) for each in stats["connections"]] == [
+        {"remote_socket_address", "interest_ops", "outstanding_requests", "packets_received", "packets_sent"}
+    ]
+    [connection] = admin.command("cons")["connections"]
+    assert (connection["session_id"], connection["last_operation"]) == (session, "GETD")
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", connection["remote_socket_address"])
+    dump = admin.command("dump")
+    assert list(dump["expiry_time_to_session_ids"].values()) == [[session]]
+    assert dump["session_id_to_ephemeral_paths"] == {str(session): ["/e"]}
+    assert admin.command("wchc")["session_id_to_watched_paths"] == {str(session): ["/e"]}
+    assert admin.command("wchp")["path_to_session_ids"] == {"/e": [session]}
+    summary = admin.command("wchs")
+    assert (summary["num_connections"], summary["num_paths"], summary["num_total_watches"]) == (1, 1, 1)
+    monitor = admin.command("mntr")
+    assert (monitor["znode_count"], monitor["watch_count"], monitor["server_state"]) == (6, 1, "standalone")
+    assert monitor["cnt_updatelatency"] == 1
+    assert admin.command("crst")["error"] is None
+    assert admin.command("cons")["connections"][0]["last_operation"] == "NA"
+    admin.command("srst")
+    assert admin.command("mntr")["packets_received"] == 0
+
+
+def test_settings_are_told_without_secrets(admin: Admin, coordinator: Coordinator) -> None:
+    configuration = admin.command("conf")
+    assert (configuration["client_port"], configuration["tick_time"]) == (coordinator.port, 2000)
+    text = admin.command("icfg")["initial_configuration"]
+    assert text == TEXT.replace("secret1", "*****").replace("super:hash", "*****")
+    properties = admin.command("sysp")
+    assert properties["zookeeper.snapCount"] == "500"
+    assert properties["zookeeper.ssl.keyStore.password"] == "*****"
+    assert "zookeeper.dataDir" not in properties
+
+
+def test_the_trace_mask(admin: Admin) -> None:
+    assert admin.command("gtmk")["tracemask"] == 306
+    assert admin.command("stmk?traceMask=5")["tracemask"] == 5
+    assert admin.command("gtmk")["tracemask"] == 5
+    assert admin.command("stmk")["error"] == "setTraceMask requires long traceMask argument"
+    assert (
+        admin.command("stmk?traceMask=x")["error"] == "setTraceMask requires long traceMask argument, got x"
+    )
+
+
+def test_what_is_no_command(admin: Admin) -> None:
+    assert admin.command("what") == {"command": "what", "error": "Unknown command: what"}
+    assert admin.command("leader")["error"] == "server is not initialized"
+    assert admin.ask("/").status == 404
+    assert admin.ask("/commandsandmore").status == 404
+    assert admin.ask("/commands/ruok", body=b"x").status == 405
+    assert admin.ask("/commands/restore").status == 405
+
+
+def test_a_server_that_does_not_serve_says_so(admin: Admin, coordinator: Coordinator) -> None:
+    coordinator.stop()
+    assert admin.command("stat") == {
+        "command": "stat",
+        "error": "This ZooKeeper instance is not currently serving requests",
+    }
+    assert admin.command("envi")["error"] is None
+
+
+def test_json_is_indented_as_jackson_does() -> None:
+    value = {"a": [], "b": {}, "c": [1, "x"], "d": [{"e": None}], "f": {"g": True}, "h": 0.5, "i": 1e7}
+    assert indented(value) == (
+        '{\n  "a" : [ ],\n  "b" : { },\n  "c" : [ 1, "x" ],\n  "d" : [ {\n    "e" : null\n  } ],\n'
+        '  "f" : {\n    "g" : true\n  },\n  "h" : 0.5,\n  "i" : 1.0E7\n}'
+    )
+
+
+# ---- snapshots ----
+
+
+def test_a_snapshot_is_restored_and_outlives_a_restart(
+    admin: Admin, coordinator: Coordinator, connect: Connect, start_coordinator: StartCoordinator
+) -> None:
+    client = connect()
+    client.create("/kept", b"before")
+    snapshot = admin.ask("/commands/snapshot", "ip")
+    assert snapshot.status == 200
+    assert snapshot.headers["Content-Type"] == "application/octet-stream"
+    assert int(snapshot.headers["snapshot_size"]) == len(snapshot.body)
+    zxid = int(snapshot.headers["last_zxid"], 16)
+    assert zxid == client.exists("/kept").czxid
+    client.set("/kept", b"after")
+    client.create("/gone")
+    last = client.exists("/gone").czxid
+    answer = admin.ask("/commands/restore", "ip", snapshot.body)
+    assert (answer.status, answer.data) == (
+        200,
+        {"last_zxid": last + 1, "command": "restore", "error": None},
+    )
+    again = connect()
+    assert again.get("/kept")[0] == b"before"
+    assert again.exists("/gone") is None
+    again.create("/later")
+    assert again.exists("/later").czxid > last + 1, "transaction ids never go back"
+    assert admin.command("lsnp")["zxid"] == f"{last + 1:x}"
+    client.stop()
+    again.stop()
+    coordinator.stop()
+    restarted = connect(start_coordinator(coordinator.directory))
+    assert restarted.get("/kept")[0] == b"before"
+    assert sorted(restarted.get_children("/")) == ["kept", "later", "zookeeper"]
+
+
+def test_a_snapshot_that_is_not_streamed_is_a_file_only(admin: Admin, coordinator: Coordinator) -> None:
+    answer = admin.ask("/commands/snapshot?streaming=false", "ip")
+    assert answer.data == {"command": "snapshot", "error": None}
+    name = f"snapshot.{int(answer.headers['last_zxid'], 16):016x}"
+    assert (coordinator.directory / name).stat().st_size == int(answer.headers["snapshot_size"])
+
+
+def test_a_restore_is_done_whole_whoever_leaves(
+    coordinator: Coordinator, connect: Connect, start_coordinator: StartCoordinator
+) -> None:
+    """Half of it, and a restart would apply what was written after the old state to the restored one."""
+    client = connect()
+    client.create("/kept", b"before")
+    server = coordinator.server
+
+    async def leave() -> None:
+        _zxid, path = await server.take_snapshot()
+        restoring = asyncio.ensure_future(server.restore(path.read_bytes()))
+        while server.is_serving:
+            await asyncio.sleep(0)
+        restoring.cancel()
+        with suppress(asyncio.CancelledError):
+            await restoring
+        while not server.is_serving:
+            await asyncio.sleep(0)
+
+    client.set("/kept", b"after")
+    coordinator.thread.run(leave())
+    client.stop()
+    later = connect()
+    later.create("/later")
+    later.stop()
+    coordinator.stop()
+    again = connect(start_coordinator(coordinator.directory))
+    assert again.get("/kept")[0] == b"after"
+    assert again.exists("/later")
+
+
+def test_a_restore_that_cannot_be_saved_changes_nothing(coordinator: Coordinator, connect: Connect) -> None:
+    client = connect()
+    client.create("/kept")
+    server = coordinator.server
+    _zxid, path = coordinator.thread.run(server.take_snapshot())
+    client.create("/later")
+
+    log = server._log
+    assert log is not None
+    save = log.save
+
+    def fail(state: State) -> None:
+        save(state)  # it is there, and whether it stays is not known
+        raise OSError("no space")
+
+    log.save = fail  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="no space"):
+        coordinator.thread.run(server.restore(path.read_bytes()))
+    assert connect().exists("/later"), "clients have to come again, to what there was"
+
+
+@pytest.mark.parametrize("garbage", [b"x", b"LCZNODES" + b"\0" * 100])
+def test_what_is_no_snapshot_changes_nothing(admin: Admin, client: KazooClient, garbage: bytes) -> None:
+    client.create("/kept")
+    answer = admin.ask("/commands/restore", "ip", garbage)
+    assert answer.status == 500
+    assert answer.data["error"].startswith("not restored: ")
+    assert client.exists("/kept")
+    assert admin.ask("/commands/restore", "ip", b"").status == 400
+
+
+def test_who_may_take_snapshots(start_admin: StartAdmin, client: KazooClient) -> None:
+    admin = start_admin()
+    for authorization, status, error in (
+        ("", 401, "Auth info is missing for the command"),
+        ("none x", 401, "Not authenticated"),
+        ("x509", 401, "Not authenticated"),
+        ("digest", 401, "Not authenticated"),
+        ("digest ann:secret", 200, None),
+    ):
+        answer = admin.ask("/commands/snapshot?streaming=false", authorization)
+        assert (answer.status, answer.data["error"]) == (status, error), authorization
+    client.set_acls("/", [make_digest_acl("ann", "secret", all=True), make_digest_acl("bob", "x", read=True)])
+    for authorization, status in (("digest ann:secret", 200), ("digest bob:x", 403), ("ip", 403)):
+        for name, body in (("snapshot?streaming=false", None), ("restore", b"")):
+            answer = admin.ask(f"/commands/{name}", authorization, body)
+            assert answer.status == (400 if body is not None and status == 200 else status), authorization
+
+
+def test_snapshots_are_as_often_as_is_set(start_admin: StartAdmin, coordinator: Coordinator) -> None:
+    admin = start_admin(replace(SETTINGS, rate_interval_ms=1000))
+    assert admin.ask("/commands/snapshot", "ip").status == 200
+    assert admin.ask("/commands/snapshot", "ip").status == 429
+    assert admin.ask("/commands/restore", "ip", b"").status == 400, "each has its own"
+    coordinator.pass_time(1000)
+    assert admin.ask("/commands/snapshot", "ip").status == 200
+    closed = start_admin(replace(SETTINGS, takes_snapshots=False, restores=False))
+    assert closed.ask("/commands/snapshot", "ip").status == 503
+    assert closed.ask("/commands/restore", "ip", b"x").status == 503
+
+
+# ---- the port ----
+
+
+def say(admin: Admin, data: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", admin.port), WAIT_SECONDS) as peer:
+        with suppress(OSError):
+            peer.sendall(data)
+        answer = b""
+        with suppress(OSError):
+            while part := peer.recv(65536):
+                answer += part
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"what\r\n\r\n", 400),
+        (b"GET /commands HTTP/2\r\n\r\n", 400),
+        (b"GET /commands HTTP/1.1\r\nno header\r\n\r\n", 400),
+        (b"GET /commands HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"GET http://[ HTTP/1.1\r\n\r\n", 400),
+        (b"GET /commands?" + b"a=1&" * 200 + b" HTTP/1.1\r\n\r\n", 400),
+        (b"POST /commands/restore HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
+        (b"GET /commands HTTP/1.1\r\nX: " + b"x" * HEAD_BYTES_MAX + b"\r\n\r\n", 431),
+        (b"x" * 3 * HEAD_BYTES_MAX, 431),
+        (
+            b"POST /commands/restore HTTP/1.1\r\nAuthorization: ip\r\nContent-Length: 99999999999999\r\n\r\n",
+            413,
+        ),
+        (b"TRACE /commands HTTP/1.1\r\n\r\n", 405),
+    ],
+)
+def test_what_is_no_request_is_refused(admin: Admin, data: bytes, status: int) -> None:
+    if status == 405:
+        data = data.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    assert say(admin, data).startswith(f"HTTP/1.1 {status} ".encode())
+    assert admin.command("ruok")["error"] is None
+
+
+def test_a_connection_asks_again_until_it_says_otherwise(admin: Admin) -> None:
+    twice = (
+        b"GET /commands/ruok HTTP/1.1\r\n\r\n" + b"HEAD /commands/ruok HTTP/1.1\r\nConnection: close\r\n\r\n"
+    )
+    answer = say(admin, twice)
+    assert answer.count(b"HTTP/1.1 200 OK\r\n") == 2
+    assert answer.count(b'"error"') == 1, "a HEAD has no body"
+
+
+def test_who_is_silent_is_cut_off(start_admin: StartAdmin) -> None:
+    admin = start_admin(replace(SETTINGS, idle_ms=500))
+    for begun in (
+        b"",
+        b"GET /comm",
+        b"POST /commands/restore HTTP/1.1\r\nAuthorization: ip\r\nContent-Length: 9\r\n\r\nx",
+    ):
+        assert b"200 OK" not in say(admin, begun)
+    assert admin.command("ruok")["error"] is None
+
+
+def test_a_crowd_is_turned_away(admin: Admin) -> None:
+    crowd = [
+        socket.create_connection(("127.0.0.1", admin.port), WAIT_SECONDS) for _ in range(CONNECTIONS_MAX + 5)
+    ]
+    for peer in crowd[CONNECTIONS_MAX:]:
+        with suppress(ConnectionResetError):
+            assert peer.recv(1) == b"", "at once, long before it would be cut off for its silence"
+    for peer in crowd:
+        peer.close()
+    while admin.coordinator.thread.call(lambda: len(admin.server._http._serving)) > 0:
+        pass
+    assert admin.command("ruok")["error"] is None
+
+
+def test_https_with_a_certificate_of_the_client(
+    start_admin: StartAdmin, client: KazooClient, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    server, ann = authority.issue("server", "/CN=localhost"), authority.issue("ann", "/CN=ann")
+    tls = TlsSettings(Store(server), Store(authority.certificate), prefix="ssl.quorum.")
+    admin = start_admin(replace(SETTINGS, tls=tls))
+    context = authority.client_context(ann)
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+    request = urllib.request.Request(
+        f"https://localhost:{admin.port}/commands/snapshot", headers={"Authorization": "x509"}
+    )
+    with opener.open(request, timeout=WAIT_SECONDS) as response:
+        assert response.status == 200
+    assert say(admin, b"GET /commands/ruok HTTP/1.1\r\n\r\n") == b""
+
+
+def test_settings_arrive() -> None:
+    least = {"dataDir": "/data", "clientPort": "1"}
+    assert parse_configuration(least).admin == AdminSettings("0.0.0.0", 8080, "/commands")
+    assert parse_configuration(least | {"admin.enableServer": "false"}).admin is None
+    changed = parse_configuration(
+        least
+        | {
+            "admin.enableServer": "true",
+            "admin.serverAddress": "127.0.0.1",
+            "zookeeper.admin.serverPort": "8081",
+            "admin.commandURL": "/admin/",
+            "admin.idleTimeout": "5",
+            "admin.rateLimiterIntervalInMS": "6",
+            "admin.snapshot.enabled": "false",
+            "admin.restore.enabled": "false",
+            "admin.portUnification": "true",
+            "ssl.quorum.keyStore.location": "/k",
+        }
+    )
+    assert changed.warnings == ()
+    tls = TlsSettings(Store(Path("/k")), client_auth="none", prefix="ssl.quorum.")
+    assert changed.admin == AdminSettings("127.0.0.1", 8081, "/admin", 5, 6, False, False, tls, True)
+    with pytest.raises(CoordinatorError, match=r"ssl\.quorum\.trustStore\.location is not set"):
+        parse_configuration(
+            least
+            | {
+                "admin.forceHttps": "true",
+                "admin.needClientAuth": "true",
+                "ssl.quorum.keyStore.location": "/k",
+            }
+        )
+
+
+def test_a_port_that_is_taken_stops_the_start_as_with_zookeeper(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = tmp_path / "zoo.cfg"
+        config.write_text(
+            f"dataDir={tmp_path}/data\nclientPort=0\nclientPortAddress=127.0.0.1\nadmin.serverAddress=127.0.0.1\n"
+            f"admin.serverPort={port}\n"
+        )
+        command = [sys.executable, "-m", "cluster.cli", "coordinator", str(config)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS * 2)
+    assert done.returncode == 4
+    assert done.stderr == (
+        f"logcore coordinator: the admin server cannot listen on 127.0.0.1:{port}: Address already in use; stop what uses "
+        "the port, choose another with admin.serverPort, or do without with admin.enableServer=false\n"
+    )
