@@ -171,17 +171,16 @@ def _connect(addresses: Sequence[Address]) -> _Connection:
     for address in addresses:
         try:
             return _Connection(address)
-        except OSError as error:
+        except (OSError, JuteError) as error:
             reasons.append(f"{address.host}:{address.port}: {error}")
     raise CoordinatorError(f"no server answers: {'; '.join(reasons)}")
 
 
 class _Seen(NamedTuple):
-    """A node as three answers have it; ``stat`` is of the first."""
+    """A node as three answers have it; ``stat`` is of the first, so that a change between them is seen as one."""
 
     stat: Stat
     state: NodeState
-    children: frozenset[str]
 
 
 class _Walk:
@@ -207,6 +206,8 @@ class _Walk:
                 f"{self._connection.name} does not let {len(self._unreadable)} nodes be read: {some(self._unreadable)}; "
                 "give the credentials of the super user (DigestAuthenticationProvider.superDigest), or read its data directory"
             )
+        if ROOT not in self._nodes:
+            raise CoordinatorError(f"{self._connection.name} has no root; is it ZooKeeper?")
         if self._masked:
             raise CoordinatorError(
                 f"{self._connection.name} does not show the password hashes in the ACLs of {len(self._masked)} nodes: "
@@ -258,19 +259,8 @@ class _Walk:
                 ],
             )
             for path in asked:
-                seen = self._answered(path)
-                before = self._nodes.get(path)
-                self._unreadable.discard(path)
-                if isinstance(seen, Code):
-                    self._forget(path)
-                    if seen is Code.NO_AUTH:
-                        self._unreadable.add(path)
-                    continue
-                for name in before.children - seen.children if before is not None else ():
-                    self._forget(_child(path, name))
-                self._nodes[path] = seen
-                below = (_child(path, name) for name in seen.children)
-                queue += [child for child in below if child not in self._nodes]
+                children = self._answered(path)
+                queue += [child for child in children if child not in self._nodes]
                 if len(self._nodes) % 1000 == 0:
                     self._progress("reading nodes", len(self._nodes), 0)
 
@@ -296,24 +286,25 @@ class _Walk:
             self._connection.send(batch)
             yield from waiting
 
-    def _answered(self, path: str) -> _Seen | Code:
-        """The node of the next three answers; NO_NODE when it is not there, NO_AUTH when it is not for us."""
+    def _answered(self, path: str) -> list[str]:
+        """Notes the node of the next three answers, or that it is not there or not for us; returns its children."""
         answers = [self._connection.reply() for _ in range(3)]
         for _reader, code in answers:
             self._require(code, (Code.OK, Code.NO_NODE, Code.NO_AUTH), path)
         codes = [code for _reader, code in answers]
+        self._nodes.pop(path, None)
+        self._unreadable.discard(path)
+        self._masked.discard(path)
         if Code.NO_NODE in codes:
-            if path == ROOT:
-                raise CoordinatorError(f"{self._connection.name} has no root")
-            return Code.NO_NODE
+            return []
         if Code.NO_AUTH in codes:
-            return Code.NO_AUTH
+            self._unreadable.add(path)
+            return []
         data_reader, acl_reader, children_reader = (reader for reader, _code in answers)
         data, stat = data_reader.buffer(), _stat(data_reader)
         acl, acl_stat = read_acls(acl_reader), _stat(acl_reader)
-        children = frozenset(name or "" for name in children_reader.strings() or ())
+        children = [_child(path, name or "") for name in children_reader.strings() or ()]
         below = _stat(children_reader)
-        self._masked.discard(path)
         if any(_is_masked(entry) for entry in acl):
             self._masked.add(path)
         # A visible cversion is twice the creations less the children; halves beyond an int's do not come up.
@@ -331,18 +322,8 @@ class _Walk:
             acl_stat.aversion,
             stat.ephemeral_owner,
         )
-        return _Seen(stat, state, children)
-
-    def _forget(self, path: str) -> None:
-        """Forgets a node and what is below it."""
-        gone = [path]
-        while gone:
-            path = gone.pop()
-            self._masked.discard(path)
-            self._unreadable.discard(path)
-            seen = self._nodes.pop(path, None)
-            if seen is not None:
-                gone += [_child(path, name) for name in seen.children]
+        self._nodes[path] = _Seen(stat, state)
+        return children
 
     def _require(self, code: int, expected: tuple[Code, ...], path: str) -> None:
         if code not in expected:
@@ -357,7 +338,7 @@ class _Walk:
             try:
                 draft.add(path, DraftNode(*seen.state))
             except ValueError:
-                continue  # its parent went meanwhile, which is among the changes
+                continue  # its parent went while this was read; both are among the changes
         self._notes.append(
             "clients are not told which nodes are containers or have a TTL: all are persistent here; sessions are not told either"
         )
