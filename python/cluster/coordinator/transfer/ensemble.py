@@ -198,9 +198,7 @@ class _Walk:
         self._require(code, (Code.OK,), ROOT)
         first = self._connection.zxid
         self._read([ROOT])
-        moving: list[str] = []
-        if self._connection.zxid != first:
-            moving = self._settle()
+        moving = self._settle()
         if self._unreadable:
             raise CoordinatorError(
                 f"{self._connection.name} does not let {len(self._unreadable)} nodes be read: {some(self._unreadable)}; "
@@ -307,7 +305,7 @@ class _Walk:
         below = _stat(children_reader)
         if any(_is_masked(entry) for entry in acl):
             self._masked.add(path)
-        # A visible cversion is twice the creations less the children; halves beyond an int's do not come up.
+        # A visible cversion is twice the creations less the children. What doubling loses, 2**31, no node has.
         creations = ((below.cversion + below.num_children) & 0xFFFF_FFFF) >> 1
         state = NodeState(
             data,
