@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import struct
 import subprocess
 import time
@@ -25,9 +26,14 @@ TICK_MS = 30_000
 
 @contextlib.contextmanager
 def apache_zookeeper(
-    directory: Path, settings: dict[str, str], properties: dict[str, str], peer: str = "zookeeper-3.9.4"
+    directory: Path,
+    settings: dict[str, str],
+    properties: dict[str, str],
+    peer: str = "zookeeper-3.9.4",
+    how: signal.Signals = signal.SIGTERM,
 ) -> Iterator[int]:
-    """A standalone server with its data below `directory`; its port. `properties` are Java's; `peer` is the folder of its jars."""
+    """A standalone server with its data below `directory`; its port. `properties` are Java's; `peer` is the folder of its jars,
+    `how` it is ended."""
     port = free_port()
     lines = {
         "dataDir": str(directory / "zookeeper"),
@@ -48,17 +54,21 @@ def apache_zookeeper(
         options=[f"-D{name}={value}" for name, value in properties.items()],
     )
     try:
-        end = time.monotonic() + START_TIMEOUT
-        while not _answers(port):
-            # It says nothing when it is ready: it is asked again, unless it has ended.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                server.process.wait(0.05)
-                raise AssertionError(f"Apache ZooKeeper ended; it said:\n{server.output()[-4000:]}")
-            if time.monotonic() > end:
-                raise AssertionError(f"Apache ZooKeeper did not come up; it said:\n{server.output()[-4000:]}")
+        wait_until_serving(server, port)
         yield port
     finally:
-        server.stop()
+        server.stop(how)
+
+
+def wait_until_serving(server: JavaServer, port: int) -> None:
+    """It says nothing when it is ready: it is asked again, unless it has ended."""
+    end = time.monotonic() + START_TIMEOUT
+    while not _answers(port):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.process.wait(0.05)
+            raise AssertionError(f"Apache ZooKeeper ended; it said:\n{server.output()[-4000:]}")
+        if time.monotonic() > end:
+            raise AssertionError(f"Apache ZooKeeper did not come up; it said:\n{server.output()[-4000:]}")
 
 
 def _answers(port: int) -> bool:

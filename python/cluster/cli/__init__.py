@@ -15,7 +15,10 @@ from cluster.cli._common import CommandError
 COMMANDS = {
     "start": ("cluster.cli.start", "run one broker and all it needs in this process"),
     "broker": ("cluster.cli.broker", "run a broker from a server.properties file"),
-    "coordinator": ("cluster.cli.coordinator", "run a ZooKeeper-compatible server from a zoo.cfg file"),
+    "coordinator": (
+        "cluster.cli.coordinator",
+        "run a ZooKeeper-compatible server from a zoo.cfg file, move its data in and out",
+    ),
     "zookeeper-shell": (
         "cluster.cli.zookeeper_shell",
         "ask and change a ZooKeeper's nodes (zkCli.sh, zookeeper-shell.sh)",

@@ -1,4 +1,5 @@
-"""`logcore coordinator zoo.cfg`: the arguments of zkServer.sh start-foreground, and ZooKeeper's exit statuses."""
+"""`logcore coordinator zoo.cfg`: the arguments of zkServer.sh start-foreground, and ZooKeeper's exit statuses. With `import` or
+`export` in front of its arguments, what :mod:`cluster.cli._coordinator_data` does; a file of such a name is `./import`."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from cluster.properties import parse_properties
 
 if TYPE_CHECKING:
     from cluster.broker import CoordinatorPorts
+    from cluster.coordinator import Configuration
 
 INVALID = 2
 NO_ADMIN_SERVER = 4
@@ -20,30 +22,22 @@ NO_ADMIN_SERVER = 4
 def parser() -> Parser:
     options = Parser(
         "coordinator",
-        "Runs a ZooKeeper-compatible server with the settings of a zoo.cfg file, until Ctrl-C or SIGTERM.",
+        "Runs a ZooKeeper-compatible server with the settings of a zoo.cfg file, until Ctrl-C or SIGTERM. `logcore coordinator "
+        "import --help` and `logcore coordinator export --help` tell how data comes from Apache ZooKeeper, and goes back.",
     )
     options.add_argument("configuration", type=Path, metavar="zoo.cfg")
     return options
 
 
 def run(arguments: list[str]) -> int:
-    path = parser().parse_args(arguments).configuration
+    if arguments[:1] in (["import"], ["export"]):
+        from cluster.cli import _coordinator_data as data
+
+        return (data.run_import if arguments[0] == "import" else data.run_export)(arguments[1:])
+    configuration, text = _read(parser().parse_args(arguments).configuration)
 
     from cluster.broker import run_coordinator
-    from cluster.coordinator import (
-        AdminServerError,
-        CoordinatorError,
-        parse_configuration,
-        system_properties,
-    )
-
-    try:
-        text = path.read_text(encoding="utf-8")
-        configuration = parse_configuration(system_properties(os.environ) | parse_properties(text))
-    except CoordinatorError as error:
-        raise CommandError(f"{path}: {error}", status=INVALID) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{path} cannot be read: {error}") from None
+    from cluster.coordinator import AdminServerError, CoordinatorError
 
     def ready(ports: CoordinatorPorts) -> None:
         lines = ["the coordinator is ready"]
@@ -68,3 +62,20 @@ def run(arguments: list[str]) -> int:
         raise CommandError(str(error)) from None
     print("the coordinator has stopped; what it answered is on disk", flush=True)
     return 0
+
+
+def read_configuration(path: Path) -> Configuration:
+    """The configuration of a zoo.cfg; what is wrong with it is a one-line error."""
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[Configuration, str]:
+    from cluster.coordinator import CoordinatorError, parse_configuration, system_properties
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        return parse_configuration(system_properties(os.environ) | parse_properties(text)), text
+    except CoordinatorError as error:
+        raise CommandError(f"{path}: {error}", status=INVALID) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"{path} cannot be read: {error}") from None

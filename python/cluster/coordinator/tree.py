@@ -47,7 +47,7 @@ SPECIAL_PATHS = (ROOT, "/zookeeper", quota.ROOT_OF_QUOTAS, CONFIG)
 
 CONTAINER_OWNER = -(1 << 63)
 """The owner that is stored for a container (``EphemeralType.CONTAINER``)."""
-_TTL_OWNER = -(1 << 56)
+TTL_OWNER = -(1 << 56)
 """The owner of a node with a TTL has this in its upper bytes, and its TTL below."""
 
 _INT_MAX = (1 << 31) - 1
@@ -72,7 +72,7 @@ def kind_of(owner: int) -> Kind:
     if owner == CONTAINER_OWNER:
         return Kind.CONTAINER
     # No session has such an id: a server's own is at most 127.
-    return Kind.TTL if _TTL_OWNER <= owner < 0 else Kind.EPHEMERAL
+    return Kind.TTL if TTL_OWNER <= owner < 0 else Kind.EPHEMERAL
 
 
 class Event(IntEnum):
@@ -259,7 +259,7 @@ class Tree:
                 found.append(path)
         for path in self._with_ttl:
             node = self._nodes[path]
-            if not node.children and now_ms - node.state.mtime > node.state.owner - _TTL_OWNER:
+            if not node.children and now_ms - node.state.mtime > node.state.owner - TTL_OWNER:
                 found.append(path)
         return sorted(found)
 
@@ -549,7 +549,7 @@ def _owner(request: Create, context: Context) -> int:
             raise ZooKeeperError(Code.UNIMPLEMENTED, request.path)
         if request.op is not Op.CREATE_TTL or not 0 < request.ttl_ms <= MAX_TTL_MS:
             raise ZooKeeperError(Code.BAD_ARGUMENTS, request.path)
-        return _TTL_OWNER | request.ttl_ms
+        return TTL_OWNER | request.ttl_ms
     if request.op is Op.CREATE_TTL:
         raise ZooKeeperError(Code.BAD_ARGUMENTS, request.path)
     if request.op is Op.CREATE_CONTAINER:

@@ -1,0 +1,467 @@
+"""From Apache ZooKeeper 3.9.4 to our coordinator and back, by its data directories and over the network: every node's data,
+stat and ACL is compared as clients see it, and the sessions go on.
+
+If these fail, whoever moves finds other data than was left, or Apache ZooKeeper does not start on what we wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from cluster.cli import main
+from cluster.coordinator import Settings
+from cluster.coordinator.acl import Rules, digest_identity
+from cluster.coordinator.jute import Acl, Id, Reader, Stat, Writer
+from cluster.coordinator.machine import State
+from cluster.coordinator.requests import CONTAINER, EPHEMERAL, SEQUENTIAL, TTL, Op
+from cluster.coordinator.transfer import load_directory, read_directory
+from cluster.coordinator.tree import CONFIG, Kind, kind_of
+from tests.compat.apache import JavaServer, free_port
+from tests.compat.conftest import peer_jars
+from tests.compat.test_zookeeper import (
+    NEVER_MS,
+    OPEN,
+    SUPER,
+    History,
+    auth,
+    check,
+    create,
+    delete,
+    multi,
+    read,
+    set_acl,
+    set_data,
+)
+from tests.compat.zookeeper_peer import (
+    TICK_MS,
+    Request,
+    Side,
+    apache_zookeeper,
+    our_coordinator,
+    wait_until_serving,
+)
+from tests.coordinator.support import RawClient
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
+
+ANN = digest_identity(b"ann:secret")
+PROPERTIES = {
+    "zookeeper.DigestAuthenticationProvider.superDigest": digest_identity(SUPER).id,
+    "zookeeper.extendedTypesEnabled": "true",
+    "znode.container.checkIntervalMs": str(NEVER_MS),
+}
+SETTINGS = Settings(
+    tick_time_ms=TICK_MS,
+    max_client_connections=0,
+    super_digest=digest_identity(SUPER).id,
+    container_check_interval_ms=NEVER_MS,
+    rules=Rules.EXTENDED_TYPES,
+)
+SEEDS = range(5)
+REQUESTS = 150
+
+Seen = dict[str, tuple[bytes | None, Stat, tuple[Acl, ...]]]
+
+
+class Held(NamedTuple):
+    """A session that is not ended, with an ephemeral node of its own."""
+
+    id: int
+    password: bytes
+    timeout_ms: int
+    path: str
+
+
+# ---- filling and looking ----
+
+
+def ask(client: RawClient, request: Request) -> tuple[int, Reader]:
+    """The zxid and the body of a request that is not refused."""
+    _xid, zxid, error, body = client.request(1, request.op, request.body)
+    assert error == 0, f"{request} is answered {error}"
+    return zxid, Reader(body)
+
+
+def logged_in(port: int) -> RawClient:
+    client = RawClient(port)
+    client.connect(timeout_ms=20 * TICK_MS)
+    assert client.request(-4, Op.AUTH, auth("digest", SUPER).body)[2] == 0
+    return client
+
+
+def fill(port: int, seeds: Iterable[int] = SEEDS) -> None:
+    """Every kind of node, and every kind of transaction; then histories of what clients may send."""
+    client = logged_in(port)
+    limits = "/zookeeper/quota/kinds"
+    for request in (
+        create("/kinds", b"x"),
+        create("/kinds/null", None),
+        create("/kinds/empty", b""),
+        create("/kinds/large", bytes(range(256)) * 2000),
+        create("/kinds/ä-€-\u4e2d", "ü".encode()),
+        create("/kinds/ann", b"a", [Acl(31, ANN), Acl(1, Id("world", "anyone"))]),
+        create("/kinds/address", b"a", [Acl(31, Id("ip", "127.0.0.0/8"))]),
+        create("/kinds/container", flags=CONTAINER, op=Op.CREATE_CONTAINER),
+        create("/kinds/container/below"),
+        create("/kinds/ttl", flags=TTL, op=Op.CREATE_TTL, ttl_ms=3_600_000),
+        create("/kinds/ttl/below"),
+        *(create("/kinds/s-", flags=SEQUENTIAL) for _ in range(4)),
+        delete("/kinds/s-0000000009"),
+        *(set_data("/kinds", bytes([number])) for number in range(5)),
+        set_acl("/kinds/empty", [Acl(31, ANN), *OPEN]),
+        set_acl("/kinds/empty", [*OPEN]),
+        multi(
+            create("/kinds/multi"),
+            create("/kinds/multi/a", flags=SEQUENTIAL, op=Op.CREATE2),
+            set_data("/kinds/multi", b"m"),
+            check("/kinds/multi", 1),
+            create("/kinds/multi/b"),
+            delete("/kinds/multi/b"),
+        ),
+        multi(create("/kinds/failed"), check("/kinds", 99)),
+        create(limits),
+        create(f"{limits}/zookeeper_limits", b"count=1000,bytes=-1"),
+        create(f"{limits}/zookeeper_stats", b"count=0,bytes=0"),
+        create("/kinds/counted", b"12345"),
+    ):
+        client.request(1, request.op, request.body)
+    ask(client, Request(Op.CLOSE_SESSION))
+    client.close()
+    for seed in seeds:
+        history = History(seed, extended=True)
+        side = Side(port, 3)
+        side.do(0, [create(history.root)])
+        for _ in range(REQUESTS):
+            side.do(history._chance.randrange(3), [history.request()])
+        side.close()
+
+
+def hold(port: int) -> Held:
+    """Opens a session that stays, as that of a client whose server goes."""
+    client = RawClient(port)
+    timeout_ms, session, password = client.connect(timeout_ms=10 * TICK_MS)
+    ask(client, create(f"/held-{session:x}", b"mine", flags=EPHEMERAL))
+    client.close()
+    return Held(session, password, timeout_ms, f"/held-{session:x}")
+
+
+def look(port: int, *, end: bool = True) -> tuple[Seen, int]:
+    """Everything the super user sees, and the last zxid; with ``end`` that of its own leaving."""
+    client = logged_in(port)
+    seen: Seen = {}
+    paths = ["/"]
+    while paths:
+        path = paths.pop()
+        _zxid, data_reader = ask(client, read(Op.GET_DATA, path))
+        _zxid, acl_reader = ask(client, read(Op.GET_ACL, path))
+        _zxid, children_reader = ask(client, read(Op.GET_CHILDREN, path))
+        stat = ask(client, read(Op.EXISTS, path))[1]
+        seen[path] = data_reader.buffer(), _stat(stat), tuple(acl_reader.acls() or ())
+        paths += [f"{path.rstrip('/')}/{name}" for name in children_reader.strings() or ()]
+    zxid, _reader = ask(client, Request(Op.CLOSE_SESSION))
+    client.close()
+    return seen, zxid
+
+
+def _stat(reader: Reader) -> Stat:
+    times = [reader.i64() for _ in range(4)]
+    versions = [reader.i32() for _ in range(3)]
+    return Stat(*times, *versions, reader.i64(), reader.i32(), reader.i32(), reader.i64())
+
+
+def differences(first: Seen, second: Seen) -> dict[str, Any]:
+    return {
+        path: (first.get(path), second.get(path))
+        for path in first.keys() | second.keys()
+        if first.get(path) != second.get(path)
+    }
+
+
+def logcore(*arguments: object) -> None:
+    assert main(["coordinator", *map(str, arguments)]) == 0
+
+
+def comparable(state: State) -> State:
+    return state._replace(nodes=sorted(state.nodes), sessions=sorted(state.sessions))
+
+
+def goes_on(port: int, held: Held, last_zxid: int) -> None:
+    """The session and its node are there for the client that has its password; ended, the node is gone."""
+    other = RawClient(port)
+    assert other.connect(held.timeout_ms, held.id, bytes(16), last_zxid)[1] == 0
+    other.close()
+    client = RawClient(port)
+    assert client.connect(held.timeout_ms, held.id, held.password, last_zxid) == (
+        held.timeout_ms,
+        held.id,
+        held.password,
+    )
+    assert ask(client, read(Op.GET_DATA, held.path))[1].buffer() == b"mine"
+    ask(client, Request(Op.CLOSE_SESSION))
+    client.close()
+    client = RawClient(port)
+    client.connect()
+    assert client.request(1, Op.EXISTS, read(Op.EXISTS, held.path).body)[2] == -101
+    client.close()
+
+
+@contextlib.contextmanager
+def ours_on(directory: Path) -> Iterator[int]:
+    with our_coordinator(directory, SETTINGS) as port:
+        yield port
+
+
+class Member(NamedTuple):
+    port: int
+    directory: Path
+
+
+@contextlib.contextmanager
+def apache_ensemble(directory: Path, begins_with: Path | None = None) -> Iterator[list[Member]]:
+    """Three servers of one ensemble, killed at the end; each `begins_with` a copy of a dataDir."""
+    ports = [(free_port(), free_port(), free_port()) for _ in range(3)]
+    servers: list[JavaServer] = []
+    members: list[Member] = []
+    try:
+        for number, (client_port, _quorum_port, _election_port) in enumerate(ports, 1):
+            data = directory / str(number)
+            if begins_with is not None:
+                shutil.copytree(begins_with, data)
+            data.mkdir(parents=True, exist_ok=True)
+            (data / "myid").write_text(str(number))
+            lines = {
+                "dataDir": str(data),
+                "clientPort": str(client_port),
+                "clientPortAddress": "127.0.0.1",
+                "admin.enableServer": "false",
+                "maxClientCnxns": "0",
+                "tickTime": "2000",
+                "maxSessionTimeout": str(20 * TICK_MS),
+                "initLimit": "20",
+                "syncLimit": "20",
+            } | {
+                f"server.{each}": f"127.0.0.1:{two}:{three}"
+                for each, (_one, two, three) in enumerate(ports, 1)
+            }
+            config = directory / f"{number}.cfg"
+            config.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+            servers.append(
+                JavaServer(
+                    "-Xmx128m",
+                    "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+                    str(config),
+                    jars=peer_jars("zookeeper-3.9.4"),
+                    options=[f"-D{name}={value}" for name, value in PROPERTIES.items()],
+                )
+            )
+            members.append(Member(client_port, data))
+        for server, member in zip(servers, members, strict=True):
+            wait_until_serving(server, member.port)
+        yield members
+    finally:
+        for server in servers:
+            server.stop(signal.SIGKILL)
+
+
+class Filled(NamedTuple):
+    directory: Path
+    seen: Seen
+    zxid: int
+    held: Held
+
+
+WAYS = {
+    # Stopped, and its snapshots exact or from between transactions; killed in the middle; compressed; without digests.
+    "stopped": ({}, signal.SIGTERM),
+    "killed": ({}, signal.SIGKILL),
+    "many-snapshots": ({"zookeeper.snapCount": "40"}, signal.SIGKILL),
+    "zipped": ({"zookeeper.snapCount": "40", "zookeeper.snapshot.compression.method": "gz"}, signal.SIGTERM),
+    "as-3.5": (
+        {
+            "zookeeper.snapCount": "40",
+            "zookeeper.digest.enabled": "false",
+            "zookeeper.serializeLastProcessedZxid.enabled": "false",
+            "zookeeper.closeSessionTxn.enabled": "false",
+        },
+        signal.SIGKILL,
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    """What Apache ZooKeeper left, and what it had last."""
+    properties, how = WAYS[request.param]
+    directory = tmp_path_factory.mktemp(f"left-{request.param}")
+    with apache_zookeeper(directory, {}, PROPERTIES | properties, how) as port:
+        held = hold(port)
+        fill(port)
+        seen, zxid = look(port)
+    assert len(seen) > 50
+    return Filled(directory / "zookeeper", seen, zxid, held)
+
+
+# ---- by directories ----
+
+
+def test_ours_goes_on_where_apache_stopped(filled: Filled, tmp_path: Path) -> None:
+    logcore("import", filled.directory, tmp_path / "coordinator")
+    state = load_directory(tmp_path / "coordinator")
+    assert state.last_zxid == filled.zxid
+    kinds = {path: kind_of(node.owner) for path, node in state.nodes}
+    assert (kinds["/kinds/container"], kinds["/kinds/ttl"]) == (Kind.CONTAINER, Kind.TTL)
+    with ours_on(tmp_path) as port:
+        seen, zxid = look(port)
+        assert differences(filled.seen, seen) == {}
+        assert zxid == filled.zxid + 2, "a session that began and ended, and nothing else"
+        goes_on(port, filled.held, filled.zxid)
+
+
+def test_apache_finds_what_it_left_and_what_ours_added(filled: Filled, tmp_path: Path) -> None:
+    logcore("import", filled.directory, tmp_path / "coordinator")
+    with ours_on(tmp_path) as port:
+        fill(port)  # whose histories find other things in their way, and do what they can
+        held = hold(port)
+        client = logged_in(port)
+        ask(client, create("/added-here", b"new", flags=SEQUENTIAL))
+        ask(client, Request(Op.CLOSE_SESSION))
+        client.close()
+        expected, zxid = look(port)
+    logcore("export", tmp_path / "coordinator", tmp_path / "zookeeper")
+    with apache_zookeeper(tmp_path, {}, PROPERTIES) as port:
+        seen, _zxid = look(port)
+        assert differences(expected, seen) == {}
+        assert held.path in seen
+        goes_on(port, filled.held, zxid)
+    again = read_directory(tmp_path / "zookeeper")
+    assert again.state.last_zxid > zxid
+    assert not any("digest" in note for note in again.notes)
+
+
+def test_in_out_and_in_again_is_the_same(filled: Filled, tmp_path: Path) -> None:
+    logcore("import", filled.directory, tmp_path / "first")
+    logcore("export", tmp_path / "first", tmp_path / "out")
+    logcore("import", tmp_path / "out", tmp_path / "second")
+    first, second = load_directory(tmp_path / "first"), load_directory(tmp_path / "second")
+    assert comparable(first) == comparable(second)
+
+
+def test_every_snapshot_with_the_logs_after_it_gives_the_same(filled: Filled, tmp_path: Path) -> None:
+    """Snapshots written while the server served are whole only with what the log holds: each is tried as the newest."""
+    inside = filled.directory / "version-2"
+    names = sorted(inside.glob("snapshot.*"), key=lambda path: int(path.name.split(".")[1], 16))
+    expected = comparable(read_directory(filled.directory).state)
+    for number in range(len(names)):
+        copy = tmp_path / str(number)
+        copy.mkdir()
+        for path in (*names[: number + 1], *inside.glob("log.*")):
+            (copy / path.name).symlink_to(path)
+        moved = read_directory(copy)
+        assert comparable(moved.state) == expected
+        assert moved.notes == []
+
+
+def test_ours_as_it_is_born_goes_to_apache(tmp_path: Path) -> None:
+    """Nothing of it was ever Apache's: its special nodes, its sessions, its zxids."""
+    with ours_on(tmp_path) as port:
+        fill(port)
+        held = hold(port)
+        expected, _zxid = look(port)
+    logcore("export", tmp_path / "coordinator", tmp_path / "zookeeper")
+    with apache_zookeeper(tmp_path, {}, PROPERTIES) as port:
+        assert differences(expected, look(port)[0]) == {}
+        client = RawClient(port)
+        assert client.connect(held.timeout_ms, held.id, held.password)[1] == 0, "its password was random"
+        client.close()
+
+
+def test_what_apache_answered_before_it_was_killed_is_there(tmp_path: Path) -> None:
+    """It dies in the middle of writes, in the middle of snapshots."""
+    properties = PROPERTIES | {"zookeeper.snapCount": "100"}
+    answered = 1000
+    with apache_zookeeper(tmp_path, {"preAllocSize": "64"}, properties, signal.SIGKILL) as port:
+        client = RawClient(port)
+        client.connect(timeout_ms=20 * TICK_MS)
+        ask(client, create("/k"))
+        body = create("/k/n", b"x" * 100, flags=SEQUENTIAL).body
+        for _ in range(4 * answered):
+            client.send(Writer().i32(1).i32(Op.CREATE).finish() + body)
+        for number in range(answered):
+            assert client.reply()[2] == 0, f"create {number}"
+    client.close()
+    moved = read_directory(tmp_path / "zookeeper")
+    nodes = dict(moved.state.nodes)
+    children = sorted(path for path in nodes if path.startswith("/k/"))
+    assert answered <= len(children) <= 4 * answered
+    assert children == [f"/k/n{number:010d}" for number in range(len(children))]
+    assert nodes["/k"].creations == len(children)
+    assert nodes["/k"].pzxid == moved.state.last_zxid == nodes[children[-1]].czxid
+    assert not any("missing" in note for note in moved.notes)
+
+
+def test_an_ensembles_member_moves_with_its_epoch_and_ours_becomes_every_member(tmp_path: Path) -> None:
+    with apache_ensemble(tmp_path / "theirs") as members:
+        held = hold(members[0].port)
+        fill(members[0].port, ())  # a member waits for ever with what makes no sense
+        expected, zxid = look(members[0].port)
+        for member in members[1:]:
+            client = logged_in(member.port)
+            ask(client, read(Op.SYNC, "/"))
+            client.close()
+    assert zxid >> 32 > 0
+    moved = [read_directory(member.directory) for member in members]
+    best = max(range(len(members)), key=lambda number: moved[number].state.last_zxid)
+    assert any("one member's data" in note for note in moved[best].notes)
+    logcore("import", members[best].directory, tmp_path / "coordinator")
+    state = load_directory(tmp_path / "coordinator")
+    assert state.last_zxid >= zxid
+    with ours_on(tmp_path) as port:
+        seen, last = look(port)
+        # Members write their own configuration when they find each other, and log nothing of it.
+        assert differences({**expected, CONFIG: seen[CONFIG]}, seen) == {}
+        assert last >> 32 == zxid >> 32
+    logcore("export", tmp_path / "coordinator", tmp_path / "out")
+    with apache_ensemble(tmp_path / "again", tmp_path / "out") as members:
+        for member in members:
+            client = logged_in(member.port)
+            ask(client, read(Op.SYNC, "/"))
+            client.close()
+            seen, after = look(member.port)
+            assert differences({**expected, CONFIG: seen[CONFIG]}, seen) == {}
+            assert after >> 32 > last >> 32
+        goes_on(members[1].port, held, last)
+
+
+# ---- over the network ----
+
+
+def test_a_running_apache_is_read_as_a_client_can(tmp_path: Path) -> None:
+    credentials = tmp_path / "credentials"
+    credentials.write_text(f"digest {SUPER.decode()}\n")
+    with apache_zookeeper(tmp_path, {}, PROPERTIES) as port:
+        fill(port)
+        held = hold(port)
+        expected, _zxid = look(port)
+        arguments = ["coordinator", "import", f"127.0.0.1:{port}", str(tmp_path / "coordinator")]
+        assert main(arguments) == 1, "without credentials some nodes are not to be read"
+        assert not (tmp_path / "coordinator").exists()
+        logcore(*arguments[1:], "--credentials", credentials)
+    with ours_on(tmp_path) as port:
+        seen, _zxid = look(port)
+    assert held.path in expected
+    for path in [path for path, (_data, stat, _acl) in expected.items() if stat.ephemeral_owner != 0]:
+        # It went as if it were deleted.
+        del expected[path]
+        parent = path.rpartition("/")[0] or "/"
+        data, stat, acl = expected[parent]
+        pzxid = seen[parent][1].pzxid
+        assert pzxid >= stat.pzxid
+        fewer = stat._replace(cversion=stat.cversion + 1, num_children=stat.num_children - 1, pzxid=pzxid)
+        expected[parent] = data, fewer, acl
+    assert differences(expected, seen) == {}
