@@ -136,7 +136,7 @@ log.message.downconversion.enable boolean true - d
 log.message.format.version string 3.0-IV1 - -
 log.message.timestamp.after.max.ms long 9223372036854775807 0.. ds
 log.message.timestamp.before.max.ms long 9223372036854775807 0.. ds
-log.message.timestamp.difference.max.ms long 9223372036854775807 0.. d
+log.message.timestamp.difference.max.ms long 9223372036854775807 0.. ds
 log.message.timestamp.type string CreateTime CreateTime|LogAppendTime ds
 log.preallocate boolean false - d
 log.retention.bytes long -1 - ds
@@ -196,7 +196,7 @@ password.encoder.old.secret password ~ - -
 password.encoder.secret password ~ - -
 principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder - d
 process.roles list "" broker|controller -
-producer.id.expiration.check.interval.ms int 600000 1.. i
+producer.id.expiration.check.interval.ms int 600000 1.. is
 producer.id.expiration.ms int 86400000 1.. ds
 producer.purgatory.purge.interval.requests int 1000 - -
 queued.max.request.bytes long -1 - s

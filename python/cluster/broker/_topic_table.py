@@ -26,7 +26,7 @@ message.downconversion.enable boolean true - - log.message.downconversion.enable
 message.format.version string 3.0-IV1 - - log.message.format.version
 message.timestamp.after.max.ms long 9223372036854775807 0.. s log.message.timestamp.after.max.ms
 message.timestamp.before.max.ms long 9223372036854775807 0.. s log.message.timestamp.before.max.ms
-message.timestamp.difference.max.ms long 9223372036854775807 0.. - log.message.timestamp.difference.max.ms
+message.timestamp.difference.max.ms long 9223372036854775807 0.. s log.message.timestamp.difference.max.ms
 message.timestamp.type string CreateTime CreateTime|LogAppendTime s log.message.timestamp.type
 min.cleanable.dirty.ratio double 0.5 0..1 s log.cleaner.min.cleanable.ratio
 min.compaction.lag.ms long 0 0.. s log.cleaner.min.compaction.lag.ms

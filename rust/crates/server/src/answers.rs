@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use logcore_protocol::Value;
 
@@ -44,35 +44,35 @@ pub(crate) struct Answers([Line; LARGE.len()]);
 /// The memory of one API's answers, and whose turn it is.
 struct Line {
     memory: Arc<Semaphore>,
-    turn: Mutex<()>,
+    turn: Arc<Mutex<()>>,
 }
 
 /// The right to have a request answered by Python, until its answer has its memory.
-pub(crate) struct Turn<'a> {
-    memory: &'a Arc<Semaphore>,
-    _turn: MutexGuard<'a, ()>,
+pub(crate) struct Turn {
+    memory: Arc<Semaphore>,
+    _turn: OwnedMutexGuard<()>,
 }
 
 impl Default for Line {
     fn default() -> Self {
         Self {
             memory: Arc::new(Semaphore::new(WHOLE)),
-            turn: Mutex::default(),
+            turn: Arc::default(),
         }
     }
 }
 
 impl Answers {
     /// Waits for the request's turn, if its answer may be large.
-    pub(crate) async fn turn(&self, key: i16, request: &Value) -> Option<Turn<'_>> {
+    pub(crate) async fn turn(&self, key: i16, request: &Value) -> Option<Turn> {
         if !asks_for_much(key, request) {
             return None;
         }
         let index = LARGE.iter().position(|large| *large == key)?;
         let line = &self.0[index];
         Some(Turn {
-            memory: &line.memory,
-            _turn: line.turn.lock().await,
+            memory: line.memory.clone(),
+            _turn: line.turn.clone().lock_owned().await,
         })
     }
 }
@@ -115,14 +115,14 @@ fn named_partitions(group: &Value) -> Option<usize> {
     Some(topics.iter().map(of).sum())
 }
 
-impl Turn<'_> {
+impl Turn {
     /// Waits until there is room for an answer of so many bytes; then it is the next one's turn.
     pub(crate) async fn room(self, bytes: usize) -> Held {
         if bytes <= FREE {
             return None;
         }
         // The longest has all there is.
-        hold(self.memory, bytes.min(WHOLE)).await
+        hold(&self.memory, bytes.min(WHOLE)).await
     }
 }
 

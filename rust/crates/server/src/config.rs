@@ -153,6 +153,11 @@ const TOPIC_DEFAULTS: &[(&str, &str, i64)] = &[
         "message.timestamp.after.max.ms",
         1,
     ),
+    (
+        "log.message.timestamp.difference.max.ms",
+        "message.timestamp.difference.max.ms",
+        1,
+    ),
     ("log.retention.hours", "retention.ms", 3_600_000),
     ("log.retention.minutes", "retention.ms", 60_000),
     ("log.retention.ms", "retention.ms", 1),
@@ -177,6 +182,11 @@ const TOPIC_DEFAULTS: &[(&str, &str, i64)] = &[
     ("log.flush.interval.ms", "flush.ms", 1),
     ("log.segment.delete.delay.ms", "file.delete.delay.ms", 1),
     ("producer.id.expiration.ms", "producer.id.expiration.ms", 1),
+    (
+        "producer.id.expiration.check.interval.ms",
+        "producer.id.expiration.check.interval.ms",
+        1,
+    ),
 ];
 
 /// The same for settings that are words or fractions.

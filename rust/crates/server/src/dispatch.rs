@@ -7,10 +7,13 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 
 use logcore_protocol::{RequestHeader, Value};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
+use crate::answers::Turn;
 use crate::api::api_versions::{self, ApiTable};
 use crate::api::{Outcome, fetch, list_offsets, native_versions, offset_for_leader_epoch, produce};
-use crate::control::{Answer, ConnectionInfo, ControlRequest};
+use crate::control::{Answer, ConnectionInfo, ControlRequest, Crossing};
 use crate::memory::{Charge, Held, RequestMemory};
 use crate::metrics::Stages;
 use crate::quotas::Meter;
@@ -60,6 +63,26 @@ impl Answered {
             self.charge = Charge::default();
         }
         self
+    }
+}
+
+/// An answer that Python makes. It goes on making it when nobody waits any more, and has the turn as long.
+struct Making {
+    answer: oneshot::Receiver<(Answer, Crossing)>,
+    turn: Option<Turn>,
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let (Some(turn), Ok(runtime)) = (self.turn.take(), Handle::try_current()) else {
+            return;
+        };
+        let (_, nobody) = oneshot::channel();
+        let answer = std::mem::replace(&mut self.answer, nobody);
+        runtime.spawn(async move {
+            let _made = answer.await;
+            drop(turn);
+        });
     }
 }
 
@@ -183,7 +206,9 @@ impl Dispatch<'_> {
             return Outcome::Close("the server stops".to_owned()).into();
         }
         let waiting = self.shared.control.waiting(key, &self.info.id);
-        let answer = answer.await;
+        let mut making = Making { answer, turn };
+        let answer = (&mut making.answer).await;
+        let turn = making.turn.take();
         waiting.over();
         let Ok((mut answer, mut crossing)) = answer else {
             return Outcome::Close(format!(

@@ -25,6 +25,8 @@ use crate::registry::TopicRef;
 const STALE_AFTER: Duration = Duration::from_secs(120);
 /// How many partitions a session may have when all have as many, and how many in any case that there are not.
 const PARTITIONS_PER_SLOT: usize = 200;
+/// The longest name of a topic, in bytes (`Topic.MAX_NAME_LENGTH`), and a byte.
+const TOPIC_NAME_MAX: usize = 250;
 /// The id of no session.
 pub(crate) const NO_SESSION: i32 = 0;
 /// The epoch of a full request that asks for a session.
@@ -223,8 +225,10 @@ impl FetchSessions {
                     .get_mut(id)
                     .filter(|session| session.epoch == *epoch);
                 let session = session.ok_or(ErrorCode::INVALID_FETCH_SESSION_EPOCH)?;
+                let wanted = session.partitions.iter().map(|cached| &cached.wanted);
+                let weight = weight_of_unknown(wanted, told);
                 let must = session.tell(told);
-                if session.unknown > PARTITIONS_PER_SLOT {
+                if weight > PARTITIONS_PER_SLOT {
                     // Its client learns it with the next request, and begins again.
                     sessions.remove(id);
                 }
@@ -263,7 +267,7 @@ impl FetchSessions {
         let now = Instant::now();
         let unknown = count_unknown(told);
         let known = wanted.len() - unknown;
-        if unknown > PARTITIONS_PER_SLOT || known > self.partitions_max() {
+        if weight_of_unknown(wanted, told) > PARTITIONS_PER_SLOT || known > self.partitions_max() {
             return NO_SESSION;
         }
         let mut sessions = self.sessions.lock();
@@ -342,6 +346,17 @@ impl FetchSessions {
 
 /// What a session is worth: a follower's more than a consumer's, then by how many of its partitions there are.
 type Worth = (bool, usize);
+
+/// What a session keeps of partitions that there are not: each is one, and one more for each length of a name that a topic can have.
+fn weight_of_unknown<'w>(wanted: impl IntoIterator<Item = &'w Wanted>, told: &[Told<'_>]) -> usize {
+    let all = wanted.into_iter().zip(told);
+    let unknown = all.filter(|(_, told)| told.is_unknown);
+    let weight = |topic: &TopicRef| match topic {
+        TopicRef::Name(name) => 1 + name.len() / TOPIC_NAME_MAX,
+        TopicRef::Id(_) => 1,
+    };
+    unknown.map(|(wanted, _)| weight(&wanted.topic)).sum()
+}
 
 fn count_unknown(told: &[Told<'_>]) -> usize {
     told.iter().filter(|told| told.is_unknown).count()

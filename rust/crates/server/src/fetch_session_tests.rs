@@ -275,3 +275,23 @@ fn partitions_that_there_are_not_take_no_place() {
     );
     assert_eq!(sessions.len(), 0);
 }
+
+// If this failed, a few requests that name what no topic can be called would fill the memory with their sessions.
+#[test]
+fn names_that_no_topic_can_have_are_not_kept() {
+    let sessions = FetchSessions::new(3);
+    let name = "n".repeat(TOPIC_NAME_MAX * PARTITIONS_PER_SLOT);
+    let context = sessions
+        .begin(request(0, 0, vec![wanted(&name, 0)]))
+        .unwrap();
+    let answered = sessions.finish(&context, false, false, &[unknown()]);
+    assert_eq!(answered, Ok((NO_SESSION, vec![true])));
+
+    let id = opened(&sessions, &["a"]);
+    let context = sessions
+        .begin(request(id, 1, vec![wanted(&name, 0)]))
+        .unwrap();
+    let told = [quiet(5), unknown()];
+    sessions.finish(&context, false, false, &told).unwrap();
+    assert_eq!(sessions.len(), 0);
+}

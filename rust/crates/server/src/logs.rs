@@ -95,6 +95,17 @@ pub(crate) struct Logs {
     offline: Vec<(PathBuf, String)>,
 }
 
+/// The settings of a log before its topic's are told: whatever the defaults say, nothing is deleted or compacted that its topic
+/// may keep.
+fn until_told(defaults: &LogConfig) -> LogConfig {
+    LogConfig {
+        retention_ms: -1,
+        retention_bytes: -1,
+        cleanup_compact: false,
+        ..defaults.clone()
+    }
+}
+
 impl Logs {
     /// Opens every directory and recovers what is in it. Logs that cannot be loaded are reported and stay out; so do
     /// directories whose disk fails, as long as there is another.
@@ -158,7 +169,8 @@ impl Logs {
         lines: &LogLines,
     ) -> Result<(), StorageError> {
         let teller = Teller::new(path, lines);
-        let config_for = |_: &str| log_defaults.clone();
+        let until_told = until_told(log_defaults);
+        let config_for = |_: &str| until_told.clone();
         let opening = Opening {
             on_log: &|progress| teller.tell(progress),
             takes_all: true,

@@ -437,6 +437,34 @@ fn answers_from_python_share_what_there_is() {
     assert!(watch.peak() <= most, "{} > {most}", watch.peak());
 }
 
+// If this failed, clients that ask for everything and go away at once would have as much made for them together as there are of
+// them.
+#[test]
+fn an_answer_that_nobody_waits_for_keeps_its_turn() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let apis = [(0, 0, 11), (15, 0, 5), (16, 0, 5), (18, 0, 4)];
+    let server = TestServer::start_serving(dir, &["logs"], &LIMITS, &apis);
+    let mut gone = server.client();
+    gone.send(15, 0, request(15));
+    let making = server.take_request();
+    drop(gone);
+    // The one that looks is left.
+    server.wait_until("its connection is gone", || {
+        let metrics = server.server.metrics();
+        let has = |figure: (&'static str, u64)| metrics.contains(&figure);
+        has(("connections_accepted", 2)) && has(("connections", 1))
+    });
+    let mut other = server.client();
+    other.send(15, 0, request(15));
+    server.wait_for_requests(15, 2);
+    check_served(&server);
+    assert!(server.server.take_requests(usize::MAX).is_empty());
+    tell(making, MEGABYTE);
+    tell(server.take_request(), 0);
+    other.receive(15, 0);
+}
+
 // If this failed, the data path could be made to take the memory that is bounded elsewhere, or the full fetch of a large
 // consumer would be taken for an attack.
 #[test]

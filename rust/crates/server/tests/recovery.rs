@@ -5,17 +5,21 @@ mod common;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{batch, partition, properties};
-use logcore_server::{Server, ServerOptions};
+use logcore_server::{PartitionSpec, Server, ServerOptions};
 
 fn open(dir: &Path) -> Server {
+    open_with(dir, &[])
+}
+
+fn open_with(dir: &Path, config: &[(&str, &str)]) -> Server {
     Server::open(&ServerOptions {
         node_id: 1,
         cluster_id: "abcdefghijklmnopqrstug".to_owned(),
         log_dirs: vec![dir.to_string_lossy().into_owned()],
-        properties: properties(&[]),
+        properties: properties(config),
         progress: Arc::default(),
     })
     .unwrap()
@@ -92,4 +96,56 @@ fn a_damaged_log_stays_offline_and_the_others_are_served() {
         error.contains("1 log was not closed cleanly") && error.contains("t-1"),
         "{error}"
     );
+}
+
+// Broken if it failed: each start would delete, or compact away, what topics with settings of their own are to keep, for the
+// broker's defaults would be in force until they are told.
+#[test]
+fn nothing_is_removed_from_a_log_before_its_settings_are_told() {
+    const KEPT: &str = "kept";
+    const PATIENCE: Duration = Duration::from_secs(60);
+    // The records are old, each in a segment of its own.
+    let defaults = [
+        ("log.retention.check.interval.ms", "1"),
+        ("log.cleaner.backoff.ms", "1"),
+        ("log.cleanup.policy", "compact,delete"),
+        ("log.retention.ms", "1000"),
+        ("log.segment.bytes", "100"),
+    ];
+    let keeps = properties(&[("retention.ms", "-1"), ("cleanup.policy", "delete")]);
+    let temporary = tempfile::tempdir().unwrap();
+    let server = open(temporary.path());
+    for topic in [KEPT, "t"] {
+        let mut spec = partition(topic, 0);
+        spec.config = keeps.clone();
+        server.create_partition(&spec).unwrap();
+        for _ in 0..5 {
+            server.append(topic, 0, &batch(&[b"value"])).unwrap();
+        }
+    }
+    server.stop(Duration::ZERO).unwrap();
+    drop(server);
+
+    let server = open_with(temporary.path(), &defaults);
+    // The other topic has the defaults: once it has lost its records the logs were looked at, this one too.
+    let other = partition("t", 0);
+    server
+        .create_partition(&PartitionSpec {
+            new: false,
+            ..other
+        })
+        .unwrap();
+    let begun = Instant::now();
+    while server.offsets("t", 0).unwrap().log_start < 4 {
+        assert!(begun.elapsed() < PATIENCE, "the defaults are not applied");
+        std::thread::yield_now();
+    }
+    let mut spec = partition(KEPT, 0);
+    (spec.new, spec.config) = (false, keeps);
+    server.create_partition(&spec).unwrap();
+    let offsets = server.offsets(KEPT, 0).unwrap();
+    assert_eq!((offsets.log_start, offsets.log_end), (0, 5));
+    let read = server.read(KEPT, 0, 0, 1 << 20).unwrap();
+    assert!(read.starts_with(&0i64.to_be_bytes()));
+    server.stop(Duration::ZERO).unwrap();
 }

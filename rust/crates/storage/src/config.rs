@@ -42,6 +42,8 @@ pub struct LogConfig {
     pub timestamp_before_max_ms: i64,
     /// `message.timestamp.after.max.ms`: how far a create time may lie in the future.
     pub timestamp_after_max_ms: i64,
+    /// `message.timestamp.difference.max.ms`, which is in force where one of the two is not set.
+    pub timestamp_difference_max_ms: i64,
     /// `retention.ms`; -1 keeps for ever.
     pub retention_ms: i64,
     /// `retention.bytes`; -1 keeps everything.
@@ -67,6 +69,9 @@ pub struct LogConfig {
     pub file_delete_delay_ms: i64,
     /// `producer.id.expiration.ms`: a producer idle for longer is forgotten.
     pub producer_id_expiration_ms: i64,
+    /// `producer.id.expiration.check.interval.ms`: how often is looked whether one has been idle for so long. By the time that its
+    /// records have, so that a producer of old records is known for this long at least.
+    pub producer_id_expiration_check_ms: i64,
     /// Fsync a segment when the next one begins, inside the append. Kafka does this in the background, as
     /// [`crate::Log::maintain`] does; an embedded log has nothing running in the background.
     pub flush_on_roll: bool,
@@ -92,6 +97,7 @@ impl Default for LogConfig {
             timestamp_type: TimestampType::CreateTime,
             timestamp_before_max_ms: i64::MAX,
             timestamp_after_max_ms: i64::MAX,
+            timestamp_difference_max_ms: i64::MAX,
             retention_ms: WEEK_MS,
             retention_bytes: -1,
             cleanup_delete: true,
@@ -104,6 +110,7 @@ impl Default for LogConfig {
             flush_ms: i64::MAX,
             file_delete_delay_ms: 60_000,
             producer_id_expiration_ms: 86_400_000,
+            producer_id_expiration_check_ms: 600_000,
             flush_on_roll: false,
         }
     }
@@ -162,7 +169,7 @@ impl LogConfig {
                 self.downconversion = boolean("message.downconversion.enable", value)?;
             }
             "message.timestamp.type" => {
-                self.timestamp_type = match value {
+                self.timestamp_type = match value.trim() {
                     "CreateTime" => TimestampType::CreateTime,
                     "LogAppendTime" => TimestampType::LogAppendTime,
                     _ => {
@@ -181,6 +188,10 @@ impl LogConfig {
             "message.timestamp.after.max.ms" => {
                 self.timestamp_after_max_ms =
                     number("message.timestamp.after.max.ms", value, 0, i64::MAX)?;
+            }
+            "message.timestamp.difference.max.ms" => {
+                self.timestamp_difference_max_ms =
+                    number("message.timestamp.difference.max.ms", value, 0, i64::MAX)?;
             }
             "retention.ms" => self.retention_ms = number("retention.ms", value, -1, i64::MAX)?,
             "retention.bytes" => {
@@ -204,6 +215,14 @@ impl LogConfig {
             "file.delete.delay.ms" => {
                 self.file_delete_delay_ms = number("file.delete.delay.ms", value, 0, i64::MAX)?;
             }
+            "producer.id.expiration.check.interval.ms" => {
+                self.producer_id_expiration_check_ms = number(
+                    "producer.id.expiration.check.interval.ms",
+                    value,
+                    1,
+                    i64::MAX,
+                )?;
+            }
             "producer.id.expiration.ms" => {
                 self.producer_id_expiration_ms =
                     number("producer.id.expiration.ms", value, 1, i64::MAX)?;
@@ -211,6 +230,18 @@ impl LogConfig {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// How far a create time may lie in the past and in the future (`LogConfig.getMessageTimestampBeforeMaxMs`, `…AfterMaxMs`).
+    pub fn timestamp_limits_ms(&self) -> (i64, i64) {
+        let limit = |limit| match limit {
+            i64::MAX => self.timestamp_difference_max_ms,
+            set => set,
+        };
+        (
+            limit(self.timestamp_before_max_ms),
+            limit(self.timestamp_after_max_ms),
+        )
     }
 
     /// The level for a codec, on its own scale; `None` is its default.
@@ -238,7 +269,9 @@ impl LogConfig {
 
     fn set_cleanup_policy(&mut self, value: &str) -> Result<()> {
         let (mut delete, mut compact) = (false, false);
-        for policy in value.split(',').map(str::trim) {
+        // None at all keeps everything.
+        let policies = value.split(',').map(str::trim);
+        for policy in policies.filter(|_| !value.trim().is_empty()) {
             match policy {
                 "delete" => delete = true,
                 "compact" => compact = true,

@@ -109,6 +109,8 @@ pub struct Log {
 #[derive(Debug)]
 struct Writer {
     producers: ProducerState,
+    /// When was last looked whether any of them is idle.
+    producers_checked_ms: Option<i64>,
     /// The active segment as the last append left it; `None` when another became the active one since, or it was cut.
     active: Option<OpenSegment>,
     snapshot_offset: i64,
@@ -215,6 +217,7 @@ impl Log {
             segments: RwLock::new(Arc::new(loaded.segments)),
             writer: Mutex::new(Writer {
                 producers: loaded.producers,
+                producers_checked_ms: None,
                 active: None,
                 snapshot_offset: loaded.snapshot_offset,
                 roll_random: random(),

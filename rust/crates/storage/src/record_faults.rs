@@ -8,8 +8,10 @@ use logcore_records::{Batch, Record, RecordError, TimestampType};
 
 use crate::config::LogConfig;
 
-/// How many faults are kept. A batch may have millions of records, and its sender gets the point sooner.
+/// Of how many it is kept why. A batch may have millions of records, and its sender gets the point sooner.
 const FAULTS_KEPT: usize = 1000;
+/// Of how many more it is kept which they are: of all, in a batch of a megabyte of records of some size.
+const NUMBERS_KEPT: usize = 16_384;
 
 /// The timestamp of a record without one.
 const NO_TIME: i64 = -1;
@@ -48,6 +50,8 @@ pub struct RecordFault {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordFaults {
     first: Vec<RecordFault>,
+    /// The numbers of the others.
+    rest: Vec<i32>,
     count: usize,
     about_time: bool,
     /// The batch is compressed.
@@ -58,6 +62,11 @@ impl RecordFaults {
     /// The first of them, in order.
     pub fn first(&self) -> &[RecordFault] {
         &self.first
+    }
+
+    /// The numbers in the batch of those after the first, or of many of them.
+    pub fn rest(&self) -> &[i32] {
+        &self.rest
     }
 
     /// How many there are, beyond the first ones too.
@@ -73,9 +82,11 @@ impl RecordFaults {
     fn note(&mut self, index: usize, fault: Fault) {
         self.count += 1;
         self.about_time |= fault != Fault::Keyless;
+        let index = i32::try_from(index).unwrap_or(i32::MAX);
         if self.first.len() < FAULTS_KEPT {
-            let index = i32::try_from(index).unwrap_or(i32::MAX);
             self.first.push(RecordFault { index, fault });
+        } else if self.rest.len() < NUMBERS_KEPT {
+            self.rest.push(index);
         }
     }
 }
@@ -118,6 +129,7 @@ pub(crate) fn find(
 ) -> Result<(Option<RecordFaults>, bool), RecordError> {
     let mut faults = RecordFaults {
         first: Vec::new(),
+        rest: Vec::new(),
         count: 0,
         about_time: false,
         compressed: batch.header.compression()? != logcore_records::Compression::None,
@@ -140,11 +152,12 @@ fn fault_of(record: &Record<'_>, appended: bool, config: &LogConfig, now_ms: i64
         return Some(Fault::Keyless);
     }
     if config.timestamp_type == TimestampType::CreateTime && timestamp != NO_TIME {
+        let (before_max, after_max) = config.timestamp_limits_ms();
         return is_outside(timestamp, config, now_ms).then(|| Fault::Time {
             timestamp,
             offset,
-            earliest: now_ms.wrapping_sub(config.timestamp_before_max_ms),
-            latest: now_ms.wrapping_add(config.timestamp_after_max_ms),
+            earliest: now_ms.wrapping_sub(before_max),
+            latest: now_ms.wrapping_add(after_max),
         });
     }
     appended.then(|| Fault::AppendTime {
@@ -157,7 +170,8 @@ fn fault_of(record: &Record<'_>, appended: bool, config: &LogConfig, now_ms: i64
 
 /// Whether a create time is too far from the broker's time.
 pub(crate) fn is_outside(timestamp: i64, config: &LogConfig, now_ms: i64) -> bool {
+    let (before_max, after_max) = config.timestamp_limits_ms();
     timestamp != NO_TIME
-        && (now_ms.saturating_sub(timestamp) > config.timestamp_before_max_ms
-            || timestamp.saturating_sub(now_ms) > config.timestamp_after_max_ms)
+        && (now_ms.saturating_sub(timestamp) > before_max
+            || timestamp.saturating_sub(now_ms) > after_max)
 }

@@ -137,11 +137,8 @@ fn check_shape(
 }
 
 fn limits_times(config: &LogConfig) -> bool {
-    let limits = [
-        config.timestamp_before_max_ms,
-        config.timestamp_after_max_ms,
-    ];
-    config.timestamp_type == TimestampType::CreateTime && limits != [i64::MAX; 2]
+    let limits = config.timestamp_limits_ms();
+    config.timestamp_type == TimestampType::CreateTime && limits != (i64::MAX, i64::MAX)
 }
 
 /// Whether something may be wrong with a single record.

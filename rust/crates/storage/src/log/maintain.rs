@@ -39,9 +39,14 @@ impl Log {
         self.flush_rolled()?;
         let flush_due = {
             let mut writer = self.writer.lock();
-            writer
-                .producers
-                .remove_expired(now_ms, config.producer_id_expiration_ms);
+            // Counted from the first look, as Kafka's scheduler counts from its start.
+            let checked = *writer.producers_checked_ms.get_or_insert(now_ms);
+            if now_ms.saturating_sub(checked) >= config.producer_id_expiration_check_ms {
+                writer.producers_checked_ms = Some(now_ms);
+                writer
+                    .producers
+                    .remove_expired(now_ms, config.producer_id_expiration_ms);
+            }
             writer
                 .unflushed_since_ms
                 .is_some_and(|since| now_ms.saturating_sub(since) >= config.flush_ms)

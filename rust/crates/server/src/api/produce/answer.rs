@@ -103,7 +103,13 @@ fn tell_faults(answer: &mut Struct, faults: &RecordFaults, partition: &str) {
         let error = answer.element("record_errors").with("batch_index", index);
         Value::Struct(error.with("batch_index_error_message", text.as_str()))
     });
-    let errors: Vec<Value> = errors.collect();
+    let mut errors: Vec<Value> = errors.collect();
+    // A producer takes a record that is not named for a good one.
+    errors.extend(
+        faults.rest().iter().map(|index| {
+            Value::Struct(answer.element("record_errors").with("batch_index", *index))
+        }),
+    );
     answer
         .set("record_errors", errors)
         .set("error_message", message.as_str());

@@ -81,6 +81,66 @@ fn the_faults_that_are_kept_are_few() {
     let log = opened(dir.path(), &[("cleanup.policy", "compact")]);
     let faults = refused(&log, &keyed(Compression::Zstd, &[None; 5000], 1));
     assert_eq!((faults.first().len(), faults.count()), (1000, 5000));
+    // Which they are is told of many more: a producer takes a record that is not named for a good one.
+    assert_eq!(faults.rest(), (1000..5000).collect::<Vec<i32>>());
+    let faults = refused(&log, &keyed(Compression::Zstd, &[None; 20_000], 1));
+    assert_eq!((faults.rest().len(), faults.count()), (16_384, 20_000));
+}
+
+// Broken if it failed: a cluster that bounds its records' times by the older setting would take any.
+#[test]
+fn the_older_bound_of_times_is_in_force_where_the_newer_are_not_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let difference = ("message.timestamp.difference.max.ms", "1000");
+    let key: Option<&[u8]> = Some(b"k");
+    let log = opened(&dir.path().join("both"), &[difference]);
+    for time in [8_999, 11_001] {
+        let faults = refused(&log, &keyed(Compression::None, &[key], time));
+        assert!(faults.is_about_time());
+    }
+    log.append_as_leader(&mut keyed(Compression::None, &[key], 9_000), 0, 10_000)
+        .unwrap();
+    let before = ("message.timestamp.before.max.ms", "5000");
+    let log = opened(&dir.path().join("one"), &[difference, before]);
+    log.append_as_leader(&mut keyed(Compression::None, &[key], 5_000), 0, 10_000)
+        .unwrap();
+    let faults = refused(&log, &keyed(Compression::None, &[key], 11_001));
+    assert!(faults.is_about_time());
+}
+
+// Broken if it failed: who copies old records, and sends a batch again because the answer was lost, would have it twice.
+#[test]
+fn a_producer_of_old_records_is_known_until_the_next_look_at_idle_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = [
+        ("producer.id.expiration.ms", "1000"),
+        ("producer.id.expiration.check.interval.ms", "500"),
+    ];
+    let log = opened(dir.path(), &settings);
+    // Its records are of the time 1000.
+    let sent = producer_batch(7, 0, 0, 2);
+    log.maintain(99_000).unwrap();
+    log.append_as_leader(&mut sent.clone(), 0, 99_100).unwrap();
+    log.maintain(99_499).unwrap();
+    let again = log.append_as_leader(&mut sent.clone(), 0, 99_499).unwrap();
+    assert!(again.duplicate);
+    log.maintain(99_500).unwrap();
+    assert_eq!(log.producer_count(), 0);
+}
+
+// Broken if it failed: a topic that keeps everything could not be had, or would lose what it is to keep.
+#[test]
+fn no_policy_at_all_keeps_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = opened(
+        dir.path(),
+        &[("cleanup.policy", " "), ("retention.ms", "1")],
+    );
+    log.append_as_leader(&mut keyed(Compression::None, &[None], 1), 0, 1)
+        .unwrap();
+    log.roll(1).unwrap();
+    assert_eq!(log.delete_old_segments(1_000_000).unwrap(), 0);
+    assert!(!log.config().cleanup_compact);
 }
 
 // Broken if it failed: a producer could pass its clock off as the broker's, or lose records over a flag.
