@@ -231,6 +231,14 @@ def test_snapshots_refuse_every_flipped_byte(tmp_path: Path) -> None:
             read_snapshot(path)
 
 
+def test_characters_beyond_the_basic_plane_survive_a_snapshot() -> None:
+    state = machine_of(history(20)).export()
+    path, node = state.nodes[-1]
+    key = node._replace(acl=(Acl(31, Id("digest", "\U0001f511:x")),))
+    named = state._replace(nodes=[*state.nodes, (f"{path}\U0001f333", key)])
+    assert decode(encode(named)) == named
+
+
 def test_the_snapshot_format_of_version_1() -> None:
     """Bytes of the first release; they have to be readable forever."""
     root = NodeState(b"", OPEN, 0, 0, 3, 0, 0, 0, 1, 0, 0)
