@@ -86,11 +86,14 @@ class Broker:
         return f"[{first.host}]:{first.port}" if ":" in first.host else f"{first.host}:{first.port}"
 
     async def start(self) -> None:
-        """Starts; returns when every partition is open and requests are answered."""
+        """Starts; returns when every partition is open and requests are answered. Cancelled, it stops as `stop` does."""
         for warning in self.config.warnings:
             log.warning("%s", warning)
         try:
             await self._start()
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
         except BaseException:
             try:
                 await self.stop()
@@ -163,7 +166,9 @@ class Broker:
             raise BrokerStartError(str(error)) from None
 
     async def _recover(self, broker: BrokerId, cluster: str, live: LiveConfig) -> Server:
-        """Opens the log directories, and says every few seconds how far that is."""
+        """Opens the log directories, and says every few seconds how far that is. Once begun, the opening goes to its end:
+        when it is cancelled, the logs are there to be closed.
+        """
         from logcore._native import LoadProgress
 
         progress = self.loading = self._parts.loading = LoadProgress()
@@ -180,9 +185,13 @@ class Broker:
                     progress.bytes_checked >> 20,
                     progress.bytes_total >> 20,
                 )
-            return await opening
-        finally:
-            opening.cancel()
+        except asyncio.CancelledError:
+            log.warning(
+                "stopping once the logs are open: %d of %d done", progress.logs_done, progress.logs_total
+            )
+            self._server = await opening
+            raise
+        return opening.result()
 
     def _open(self, broker: BrokerId, cluster: str, config: BrokerConfig, progress: LoadProgress) -> Server:
         from logcore._native import LogDirError, Server, ServerError

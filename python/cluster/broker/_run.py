@@ -2,7 +2,7 @@
 
 `run` takes a configuration whose coordinator runs elsewhere; `run_embedded` runs the coordinator too, in the
 same process and on a loopback port, with all data below one directory: `kafka-logs` and `coordinator`;
-`run_coordinator` runs that one by itself.
+`run_coordinator` runs that one by itself. A signal during the start ends it, as it ends the service.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cluster.broker._broker import Broker
 from cluster.broker.config import BrokerConfig
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from cluster.coordinator import Configuration, CoordinatorServer
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Ready = Callable[[Broker], None]
 """Called once clients are served."""
@@ -54,11 +56,10 @@ async def run(config: BrokerConfig, ready: Ready) -> None:
     _raise_descriptor_limit()
     async with AsyncExitStack() as stack:
         stopped = _stop_signal(stack)
-        broker = Broker(config)
-        await broker.start()
-        _stop_at_exit(stack, broker.stop)
-        ready(broker)
-        await stopped.wait()
+        broker = await _unless_stopped(stopped, _start_broker(stack, config))
+        if broker is not None:
+            ready(broker)
+            await stopped.wait()
 
 
 async def run_properties(path: Path, overrides: Mapping[str, str], ready: Ready) -> None:
@@ -87,9 +88,11 @@ async def run_embedded(
     _raise_descriptor_limit()
     async with AsyncExitStack() as stack:
         stopped = _stop_signal(stack)
-        broker, coordinator = await _start_both(stack, data_dir, host, port, overrides)
-        ready(broker)
-        await _stopped_or_failed(stopped, coordinator)
+        started = await _unless_stopped(stopped, _start_both(stack, data_dir, host, port, overrides))
+        if started is not None:
+            broker, coordinator = started
+            ready(broker)
+            await _stopped_or_failed(stopped, coordinator)
 
 
 class CoordinatorPorts(NamedTuple):
@@ -123,7 +126,8 @@ async def run_coordinator(
             secure=configuration.secure,
             unified=configuration.unified,
         )
-        await server.start()
+        if await _unless_stopped(stopped, server.start()) is None:
+            return
         stack.push_async_callback(server.stop)
         metrics = admin = -1
         if configuration.metrics is not None:
@@ -168,12 +172,17 @@ async def _start_both(
         "zookeeper.connect": f"127.0.0.1:{coordinator_port}",
     }
     try:
-        broker = Broker(BrokerConfig.parse(settings))
+        config = BrokerConfig.parse(settings)
     except ConfigError as error:
         raise BrokerStartError(str(error)) from None
+    return await _start_broker(stack, config), coordinator
+
+
+async def _start_broker(stack: AsyncExitStack, config: BrokerConfig) -> Broker:
+    broker = Broker(config)
     await broker.start()
     _stop_at_exit(stack, broker.stop)
-    return broker, coordinator
+    return broker
 
 
 async def _start_coordinator(stack: AsyncExitStack, directory: Path) -> tuple[CoordinatorServer, int]:
@@ -208,6 +217,19 @@ def _stop_at_exit(stack: AsyncExitStack, stop: Callable[[], Awaitable[None]]) ->
         return False
 
     stack.push_async_exit(stop_and_tell)
+
+
+async def _unless_stopped(stopped: asyncio.Event, starting: Coroutine[Any, Any, T]) -> T | None:
+    """What `starting` gives; None when the signal to stop came first: it was cancelled, and has closed what it had opened."""
+    start = asyncio.create_task(starting)
+    signalled = asyncio.create_task(stopped.wait())
+    try:
+        await asyncio.wait((start, signalled), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        signalled.cancel()
+        start.cancel()
+        await asyncio.wait((start,))
+    return None if start.cancelled() else start.result()
 
 
 async def _stopped_or_failed(stopped: asyncio.Event, coordinator: CoordinatorServer) -> None:

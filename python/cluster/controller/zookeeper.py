@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cluster.model import Milliseconds
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
 log = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 5.0
+"""For the answer to a session's end: who does not give it may be away for good."""
 
 Watch = Callable[[], None]
 
@@ -85,7 +90,6 @@ class ZooKeeper:
         Raises ConnectionError when no server answers in time.
         """
         from kazoo.client import KazooClient
-        from kazoo.handlers.threading import KazooTimeoutError
         from kazoo.retry import KazooRetry
 
         hosts, slash, chroot = connect.partition("/")
@@ -94,27 +98,54 @@ class ZooKeeper:
         client = KazooClient(hosts=hosts, timeout=session_timeout_ms / 1000, connection_retry=retry)
         zk = cls(client, asyncio.get_running_loop())
         client.add_listener(zk._listen)
+        client.start_async()
         try:
-            await asyncio.to_thread(client.start, connection_timeout_ms / 1000)
-        except KazooTimeoutError:
-            await asyncio.to_thread(client.close)
+            async with asyncio.timeout(connection_timeout_ms / 1000):
+                await zk.wait_connected()
+        except BaseException as error:
+            zk._end()
+            if not isinstance(error, TimeoutError):
+                raise
             raise ConnectionError(
                 f"no coordinator answers at {hosts} within {connection_timeout_ms} ms; "
                 "is it running, and is zookeeper.connect right?"
             ) from None
         if slash and chroot:
-            await asyncio.to_thread(client.ensure_path, f"/{chroot}")
+            try:
+                await zk._result(client.ensure_path_async(f"/{chroot}"))
+            except BaseException:
+                await zk.close()
+                raise
             client.chroot = f"/{chroot}"
         return zk
 
     async def close(self) -> None:
-        """Ends the session, which removes its ephemeral nodes."""
+        """Ends the session, which removes its ephemeral nodes; they stay until it times out when no server answers."""
         self._on_session = None
-        await asyncio.to_thread(self._stop)
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(self._end()), _CLOSE_SECONDS)
+        except TimeoutError:
+            log.warning(
+                "the coordinator does not answer; the session %#x is left to its timeout", self.session_id
+            )
 
-    def _stop(self) -> None:
-        self._client.stop()
-        self._client.close()
+    def _end(self) -> Future[None]:
+        """Has kazoo stop, in a thread that holds up no end of the process: what kazoo is at may take a session's timeout."""
+        self._client.remove_listener(self._listen)
+        ended: Future[None] = Future()
+        ended.set_running_or_notify_cancel()
+
+        def end() -> None:
+            try:
+                self._client.stop()
+                self._client.close()
+            except Exception as error:
+                ended.set_exception(error)
+            else:
+                ended.set_result(None)
+
+        threading.Thread(target=end, name="coordinator's end", daemon=True).start()
+        return ended
 
     @property
     def session_id(self) -> int:

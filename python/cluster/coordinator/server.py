@@ -164,7 +164,7 @@ class CoordinatorServer:
         try:
             self._log = TransactionLog(self.directory, self._open_log, self.settings.snapshots_retained)
             began_ms = self.clock.monotonic_ms()
-            self.machine, self._since_snapshot = await loop.run_in_executor(self._writer, self._log.recover)
+            self.machine, self._since_snapshot = await self._recover(self._log)
             self.metrics.add("dbinittime", self.clock.monotonic_ms() - began_ms)
             self.metrics.add("startup_txns_loaded", self._since_snapshot)
             self._next_zxid = self.machine.last_zxid + 1
@@ -250,7 +250,17 @@ class CoordinatorServer:
         """Waits until every proposed write is applied, or the server failed."""
         if self._proposed or self._appending:
             self._idle = self._idle or asyncio.get_running_loop().create_future()
-            await self._idle
+            await asyncio.shield(self._idle)
+
+    async def _recover(self, log: TransactionLog) -> tuple[Machine, int]:
+        """Has the log read in its thread. Once begun, that goes to its end."""
+        recovering = asyncio.get_running_loop().run_in_executor(self._writer, log.recover)
+        try:
+            return await asyncio.shield(recovering)
+        except asyncio.CancelledError:
+            _logger.warning("stopping once the log in %s is open", self.directory)
+            await recovering
+            raise
 
     def _close_connections(self) -> None:
         self._stopping = True
