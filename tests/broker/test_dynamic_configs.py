@@ -719,6 +719,41 @@ def test_quotas_that_are_refused(tmp_path: Path) -> None:
     run(work)
 
 
+def test_an_entity_that_cannot_be_keeps_no_other_from_its_quotas(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as (wire, _zk):
+            entities = [
+                {"user": "before"},
+                {"user": ".."},
+                {"client-id": "."},
+                {"user": "u", "client-id": ".."},
+                {"user": "..."},
+            ]
+            entries = [
+                {
+                    "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()],
+                    "ops": [{"key": "producer_byte_rate", "value": 5.0, "remove": False}],
+                }
+                for entity in entities
+            ]
+            answer = await wire.ask("AlterClientQuotas", 0, entries=entries, validate_only=False)
+            refused = "INVALID_REQUEST: No znode can be named {}, so there are no quotas of this {}"
+            assert [outcome(entry) for entry in answer["entries"]] == [
+                "ok",
+                refused.format("..", "user"),
+                refused.format(".", "client-id"),
+                refused.format("..", "client-id"),
+                "ok",
+            ]
+            assert await quotas(wire) == ["user=... producer_byte_rate:5", "user=before producer_byte_rate:5"]
+
+    with caplog.at_level(logging.ERROR):
+        run(work)
+    assert caplog.messages == []
+
+
 def test_changes_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as (_wire, zk):
