@@ -21,6 +21,7 @@ from kazoo.exceptions import ConnectionLoss
 from cluster.broker import Broker, registration, start_embedded
 from cluster.broker.dynamic import driver
 from cluster.broker.dynamic.store import NOTICES_KEPT_MS, ConfigStore
+from cluster.broker.settings import topic_settings
 from cluster.client import KafkaError, Producer
 from cluster.controller import ZooKeeper, znodes
 from cluster.errors import DuplicateResource, ResourceNotFound, for_code
@@ -750,6 +751,38 @@ def test_an_entity_that_cannot_be_keeps_no_other_from_its_quotas(
             assert await quotas(wire) == ["user=... producer_byte_rate:5", "user=before producer_byte_rate:5"]
 
     with caplog.at_level(logging.ERROR):
+        run(work)
+    assert caplog.messages == []
+
+
+def test_what_does_not_fit_the_coordinator_is_refused_before_it_is_tried(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The coordinator closes the connection on more, with everybody's requests on it."""
+    many = [(f"somebodys.plugin.{number}", SET, "x" * 30_000) for number in range(40)]
+
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            for broker, check in (("", True), ("", False), ("0", False)):
+                said = await alter(wire, BROKER, broker, *many, check=check)
+                assert said.startswith("INVALID_CONFIG: The settings of brokers/"), said
+                assert "jute.maxbuffer" in said
+            leader, follower = (f"{role}.replication.throttled.replicas" for role in ("leader", "follower"))
+            large = {follower: ",".join(["0:0"] * 245_000)}
+            await zk.set(znodes.config_path("topics/t"), znodes.encode_config(large))
+            said = await alter(wire, TOPIC, "t", (leader, SET, ",".join(["1:0"] * 8000)))
+            assert said.startswith("INVALID_CONFIG: The settings of topics/t take 10"), said
+            assert await stored(zk, "topics/t") == large
+            configs = [
+                {"name": setting.name, "value": f"{setting.default:32000}"}
+                for setting in topic_settings().values()
+            ]
+            topic = {"name": "large", "num_partitions": 1, "replication_factor": 1, "configs": configs}
+            answer = await wire.ask("CreateTopics", 4, topics=[topic], timeout_ms=30_000)
+            said = outcome(answer["topics"][0])
+            assert said.startswith("INVALID_CONFIG: Topic 'large' with 1 partitions"), said
+
+    with caplog.at_level(logging.WARNING, "cluster.controller.zookeeper"):
         run(work)
     assert caplog.messages == []
 

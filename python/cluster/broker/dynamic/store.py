@@ -11,13 +11,18 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from cluster.controller import ZooKeeper, znodes
 from cluster.controller.zookeeper import Create, Delete, Operation, SetData, Stat
-from cluster.errors import RequestTimedOut
+from cluster.errors import InvalidConfig, RequestTimedOut
 
 NOTICES_KEPT_MS = 15 * 60 * 1000
 """How long a notice stays for brokers that are away for a moment."""
 
 _ATTEMPTS = 10
 """How often a change is tried while others change the same settings."""
+
+_NAMED_TIMES = 3
+"""How often a change names its entity: in the path of its settings, in its notice, and in what goes with it. Names leave
+room, for the protocol's strings are short.
+"""
 
 _QUOTAS = ("users/", "clients/", "ips/")
 """Entities whose znode goes when nothing is left in it."""
@@ -58,20 +63,27 @@ class ConfigStore:
         check: Check | None = None,
     ) -> None:
         """Writes what `alter` makes of an entity's settings, and a notice; nothing if it or `check` raises, or
-        `validate_only`.
+        `validate_only`. Raises InvalidConfig for settings that are too large for the coordinator.
         """
         from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
         path = znodes.config_path(entity)
+        room = znodes.REQUEST_BYTES_MAX - _NAMED_TIMES * len(path.encode())
         for _ in range(_ATTEMPTS):
             found = await self._zk.find(path)
             config = alter(znodes.decode_config(path, found[0] if found else None))
             if check is not None:
                 await check(config)
+            data = znodes.encode_config(config)
+            if len(data) > room:
+                raise InvalidConfig(
+                    f"The settings of {entity} take {len(data)} bytes in the coordinator, which takes {room} at "
+                    "most (jute.maxbuffer); ask for fewer or shorter ones."
+                )
             if validate_only:
                 return
             try:
-                operations = await self._operations(entity, config, found[1] if found else None)
+                operations = await self._operations(entity, config, data, found[1] if found else None)
                 await self._zk.transaction([*operations, _notice(entity)])
                 return
             except (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError):
@@ -79,15 +91,17 @@ class ConfigStore:
                 continue
         raise RequestTimedOut(f"The settings of {entity} are being changed by others all the time.")
 
-    async def _operations(self, entity: str, config: Mapping[str, str], stat: Stat | None) -> list[Operation]:
+    async def _operations(
+        self, entity: str, config: Mapping[str, str], data: bytes, stat: Stat | None
+    ) -> list[Operation]:
         path = znodes.config_path(entity)
         if stat is None:
             if not config and entity.startswith(_QUOTAS):
                 return []
             await self._zk.ensure([path.rpartition("/")[0]])
-            return [Create(path, znodes.encode_config(config))]
+            return [Create(path, data)]
         if config or not entity.startswith(_QUOTAS) or await self._zk.children(path):
-            return [SetData(path, znodes.encode_config(config), stat.version)]
+            return [SetData(path, data, stat.version)]
         return [Delete(path, stat.version), *await self._empty_parents(entity)]
 
     async def _empty_parents(self, entity: str) -> list[Operation]:
