@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -792,12 +792,14 @@ def test_changes_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
         async with served(tmp_path) as (_wire, zk):
             # Two brokers, each with a store of its own.
             stores = [ConfigStore(zk), ConfigStore(zk)]
-            await asyncio.gather(
-                *(
-                    stores[number % 2].change("users/u", lambda config, key=str(number): {**config, key: "1"})
-                    for number in range(8)
-                )
-            )
+
+            async def add(number: int) -> None:
+                async def alter(config: Mapping[str, str]) -> Mapping[str, str]:
+                    return {**config, str(number): "1"}
+
+                await stores[number % 2].change("users/u", alter)
+
+            await asyncio.gather(*map(add, range(8)))
             assert set(await stored(zk, "users/u")) == {str(number) for number in range(8)}
             assert await notices(zk) == ["users/u"] * 8
 

@@ -28,8 +28,8 @@ _QUOTAS = ("users/", "clients/", "ips/")
 """Entities whose znode goes when nothing is left in it."""
 
 
-Check = Callable[[Mapping[str, str]], Awaitable[None]]
-"""Raises for settings that must not be written."""
+Alter = Callable[[Mapping[str, str]], Awaitable[Mapping[str, str]]]
+"""From the settings an entity has to those it shall have; raises for such as must not be written."""
 
 
 class ConfigStore:
@@ -55,15 +55,9 @@ class ConfigStore:
     async def _names(self, parent: str) -> list[str]:
         return await self._zk.children(znodes.config_path(parent))
 
-    async def change(
-        self,
-        entity: str,
-        alter: Callable[[Mapping[str, str]], Mapping[str, str]],
-        validate_only: bool = False,
-        check: Check | None = None,
-    ) -> None:
-        """Writes what `alter` makes of an entity's settings, and a notice; nothing if it or `check` raises, or
-        `validate_only`. Raises InvalidConfig for settings that are too large for the coordinator.
+    async def change(self, entity: str, alter: Alter, validate_only: bool = False) -> None:
+        """Writes what `alter` makes of an entity's settings, and a notice; nothing if it raises, or `validate_only`.
+        Raises InvalidConfig for settings that are too large for the coordinator.
         """
         from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
@@ -71,9 +65,7 @@ class ConfigStore:
         room = znodes.REQUEST_BYTES_MAX - _NAMED_TIMES * len(path.encode())
         for _ in range(_ATTEMPTS):
             found = await self._zk.find(path)
-            config = alter(znodes.decode_config(path, found[0] if found else None))
-            if check is not None:
-                await check(config)
+            config = await alter(znodes.decode_config(path, found[0] if found else None))
             data = znodes.encode_config(config)
             if len(data) > room:
                 raise InvalidConfig(
