@@ -41,9 +41,10 @@ AS_JAVA_READS_THEM = [
 
 
 @asynccontextmanager
-async def served(data: Path) -> AsyncIterator[tuple[Broker, Wire]]:
+async def served(data: Path, **overrides: str) -> AsyncIterator[tuple[Broker, Wire]]:
+    settings = {name.replace("_", "."): value for name, value in overrides.items()}
     async with AsyncExitStack() as stack:
-        broker = await start_embedded(stack, data, port=0)
+        broker = await start_embedded(stack, data, port=0, overrides=settings)
         yield broker, await stack.enter_async_context(Wire(broker.bootstrap))
 
 
@@ -119,7 +120,10 @@ def test_values_go_to_the_data_plane_as_they_are_understood() -> None:
 
 def values_of(setting: Setting) -> set[str]:
     """The least, the largest and every named value that a setting may have."""
-    if setting.type in ("string", "list"):
+    if setting.type == "list":
+        words = setting.valid.split("|") if setting.valid != "-" else []
+        return {"", ",".join(words), *words}
+    if setting.type == "string":
         return {setting.default or "", *(setting.valid.split("|") if setting.valid != "-" else ())}
     if setting.type == "boolean":
         return {"true", "false"}
@@ -217,3 +221,44 @@ def test_what_another_program_stored_takes_no_partition_offline(
     with caplog.at_level(logging.ERROR, "cluster.broker.topic_logs"):
         run(after_a_restart)
     assert any("topic t" in line and "segment.ms=soon" in line for line in caplog.messages)
+
+
+def test_an_empty_cleanup_policy_keeps_everything(tmp_path: Path) -> None:
+    """As Kafka takes it: neither `delete` nor `compact`. Were it refused, the default would delete records."""
+
+    async def start(wire: Wire, topic: str) -> int:
+        partition = {"partition_index": 0, "timestamp": -2}
+        topics = [{"name": topic, "partitions": [partition]}]
+        answer = await wire.ask("ListOffsets", 1, replica_id=-1, topics=topics)
+        found: dict[str, Any] = answer["topics"][0]["partitions"][0]
+        assert found["error_code"] == NONE
+        return int(found["offset"])
+
+    async def fill(wire: Wire, topic: str) -> None:
+        for _ in range(5):
+            assert (await produce(wire, topic, 1500))["error_code"] == NONE
+
+    async def first() -> None:
+        async with served(tmp_path, log_retention_check_interval_ms="100") as (_, wire):
+            small = {"segment_bytes": "2000", "retention_ms": "1000"}
+            await create(wire, "made", cleanup_policy="", **small)
+            await create(wire, "altered", **small)
+            await alter(wire, "altered", ("cleanup.policy", SUBTRACT, "delete"))
+            await create(wire, "deleted", **small)
+            for topic in "made", "altered", "deleted":
+                await fill(wire, topic)
+            # Retention goes through all logs: what it leaves of the others it left when it cut this one twice.
+            while await start(wire, "deleted") < 4:
+                await asyncio.sleep(0)
+            await fill(wire, "deleted")
+            while await start(wire, "deleted") < 9:
+                await asyncio.sleep(0)
+            assert [await start(wire, topic) for topic in ("made", "altered")] == [0, 0]
+
+    async def after_a_restart() -> None:
+        async with served(tmp_path) as (_, wire):
+            assert [await leader(wire, topic) for topic in ("made", "altered")] == [0, 0]
+            assert [await start(wire, topic) for topic in ("made", "altered")] == [0, 0]
+
+    run(first)
+    run(after_a_restart)
