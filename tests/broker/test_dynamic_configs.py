@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from kazoo.exceptions import ConnectionLoss
 from cluster.broker import Broker, registration, start_embedded
 from cluster.broker.dynamic import driver
 from cluster.broker.dynamic.store import NOTICES_KEPT_MS, ConfigStore
+from cluster.broker.settings import topic_settings
 from cluster.client import KafkaError, Producer
 from cluster.controller import ZooKeeper, znodes
 from cluster.errors import DuplicateResource, ResourceNotFound, for_code
@@ -719,17 +720,86 @@ def test_quotas_that_are_refused(tmp_path: Path) -> None:
     run(work)
 
 
+def test_an_entity_that_cannot_be_keeps_no_other_from_its_quotas(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with served(tmp_path) as (wire, _zk):
+            entities = [
+                {"user": "before"},
+                {"user": ".."},
+                {"client-id": "."},
+                {"user": "u", "client-id": ".."},
+                {"user": "..."},
+            ]
+            entries = [
+                {
+                    "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()],
+                    "ops": [{"key": "producer_byte_rate", "value": 5.0, "remove": False}],
+                }
+                for entity in entities
+            ]
+            answer = await wire.ask("AlterClientQuotas", 0, entries=entries, validate_only=False)
+            refused = "INVALID_REQUEST: No znode can be named {}, so there are no quotas of this {}"
+            assert [outcome(entry) for entry in answer["entries"]] == [
+                "ok",
+                refused.format("..", "user"),
+                refused.format(".", "client-id"),
+                refused.format("..", "client-id"),
+                "ok",
+            ]
+            assert await quotas(wire) == ["user=... producer_byte_rate:5", "user=before producer_byte_rate:5"]
+
+    with caplog.at_level(logging.ERROR):
+        run(work)
+    assert caplog.messages == []
+
+
+def test_what_does_not_fit_the_coordinator_is_refused_before_it_is_tried(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The coordinator closes the connection on more, with everybody's requests on it."""
+    many = [(f"somebodys.plugin.{number}", SET, "x" * 30_000) for number in range(40)]
+
+    async def work() -> None:
+        async with served(tmp_path) as (wire, zk):
+            for broker, check in (("", True), ("", False), ("0", False)):
+                said = await alter(wire, BROKER, broker, *many, check=check)
+                assert said.startswith("INVALID_CONFIG: The settings of brokers/"), said
+                assert "jute.maxbuffer" in said
+            leader, follower = (f"{role}.replication.throttled.replicas" for role in ("leader", "follower"))
+            large = {follower: ",".join(["0:0"] * 245_000)}
+            await zk.set(znodes.config_path("topics/t"), znodes.encode_config(large))
+            said = await alter(wire, TOPIC, "t", (leader, SET, ",".join(["1:0"] * 8000)))
+            assert said.startswith("INVALID_CONFIG: The settings of topics/t take 10"), said
+            assert await stored(zk, "topics/t") == large
+            configs = [
+                {"name": setting.name, "value": f"{setting.default:32000}"}
+                for setting in topic_settings().values()
+            ]
+            topic = {"name": "large", "num_partitions": 1, "replication_factor": 1, "configs": configs}
+            answer = await wire.ask("CreateTopics", 4, topics=[topic], timeout_ms=30_000)
+            said = outcome(answer["topics"][0])
+            assert said.startswith("INVALID_CONFIG: Topic 'large' with 1 partitions"), said
+
+    with caplog.at_level(logging.WARNING, "cluster.controller.zookeeper"):
+        run(work)
+    assert caplog.messages == []
+
+
 def test_changes_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as (_wire, zk):
             # Two brokers, each with a store of its own.
             stores = [ConfigStore(zk), ConfigStore(zk)]
-            await asyncio.gather(
-                *(
-                    stores[number % 2].change("users/u", lambda config, key=str(number): {**config, key: "1"})
-                    for number in range(8)
-                )
-            )
+
+            async def add(number: int) -> None:
+                async def alter(config: Mapping[str, str]) -> Mapping[str, str]:
+                    return {**config, str(number): "1"}
+
+                await stores[number % 2].change("users/u", alter)
+
+            await asyncio.gather(*map(add, range(8)))
             assert set(await stored(zk, "users/u")) == {str(number) for number in range(8)}
             assert await notices(zk) == ["users/u"] * 8
 

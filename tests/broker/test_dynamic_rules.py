@@ -81,6 +81,16 @@ def live(cluster: dict[str, str] | None = None, own: dict[str, str] | None = Non
             {"cleanup.policy": "delete"},
         ),
         ({}, Change("cleanup.policy", Op.SUBTRACT, "delete,other"), {"cleanup.policy": ""}),
+        (
+            {"cleanup.policy": "a,b,a,c,a"},
+            Change("cleanup.policy", Op.SUBTRACT, "c,a,a"),
+            {"cleanup.policy": "b,a"},
+        ),
+        (
+            {"cleanup.policy": "b,a"},
+            Change("cleanup.policy", Op.APPEND, "c,a,c"),
+            {"cleanup.policy": "b,a,c,c"},
+        ),
     ],
 )
 def test_operations(before: dict[str, str], change: Change, after: dict[str, str]) -> None:
@@ -104,6 +114,17 @@ def test_operations(before: dict[str, str], change: Change, after: dict[str, str
 def test_operations_that_cannot_be(change: Change, error: type[KafkaProtocolError], says: str) -> None:
     with pytest.raises(error, match=says):
         increments([change], topic_settings())({})
+
+
+@pytest.mark.timeout(60)
+def test_a_long_list_is_gone_through_once() -> None:
+    """For each word of the other it would take minutes."""
+    name, words = "leader.replication.throttled.replicas", [f"{number}:0" for number in range(200_000)]
+    before, others = {name: ",".join(words)}, [f"{number}:1" for number in range(200_000)]
+    added = Change(name, Op.APPEND, ",".join(words + others))
+    assert increments([added], topic_settings())(before) == {name: ",".join(words + others)}
+    gone = Change(name, Op.SUBTRACT, ",".join(reversed(words[1:] + others)))
+    assert increments([gone], topic_settings())(before) == {name: words[0]}
 
 
 def test_a_replacement_leaves_nothing_else() -> None:

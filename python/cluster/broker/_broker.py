@@ -27,6 +27,7 @@ from cluster.broker.parts import BrokerState, Parts
 from cluster.broker.producer_ids import ProducerIds
 from cluster.broker.start_error import BrokerStartError
 from cluster.broker.stop_error import BrokerStopError
+from cluster.broker.topic_logs import TopicLogs
 from cluster.broker.topic_policy import offsets_topic_config, topic_defaults
 from cluster.controller import Controller, MetadataCache, NewTopic, ZooKeeper, znodes
 from cluster.controller.names import GROUP_METADATA_TOPIC
@@ -257,7 +258,7 @@ class Broker:
         broker = self._info.id
         controller = self._controller = Controller(
             zk,
-            server,
+            TopicLogs(server),
             metadata,
             broker,
             topic_defaults(dynamic.live),

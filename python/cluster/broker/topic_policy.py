@@ -47,7 +47,10 @@ def check_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> None:
 def _check_throttled(values: Mapping[str, Value]) -> None:
     for name in ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas"):
         replicas = values.get(name)
-        if isinstance(replicas, list) and replicas != ["*"] and not all(map(_THROTTLED.fullmatch, replicas)):
+        if not isinstance(replicas, list) or replicas == ["*"]:
+            continue
+        # In Python's own steps, between which others have the interpreter: there may be very many.
+        if not all(_THROTTLED.fullmatch(replica) for replica in replicas):
             shown = ",".join(replicas)
             raise InvalidConfig(f"{name}={shown} is not allowed: * or PARTITION:BROKER pairs are needed")
 

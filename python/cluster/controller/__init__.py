@@ -6,6 +6,7 @@ it all happen, with `_actions.py` and `zookeeper.py` for the doing. Only the bro
 """
 
 from cluster.controller import znodes
+from cluster.controller._actions import Logs
 from cluster.controller.driver import Controller, Outcomes, outcome_of
 from cluster.controller.metadata import MetadataCache
 from cluster.controller.topics import NewPartitions, NewTopic, TopicDefaults
@@ -13,6 +14,7 @@ from cluster.controller.zookeeper import ZooKeeper
 
 __all__ = [
     "Controller",
+    "Logs",
     "MetadataCache",
     "NewPartitions",
     "NewTopic",

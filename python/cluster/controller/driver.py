@@ -34,6 +34,7 @@ from cluster.controller.topics import (
 )
 from cluster.controller.zookeeper import Check, Create, SetData, ZooKeeper
 from cluster.errors import (
+    InvalidConfig,
     InvalidPartitions,
     KafkaProtocolError,
     NotController,
@@ -53,11 +54,6 @@ _PATIENCE_SECONDS = 30.0
 """Kafka's request.timeout.ms."""
 
 T = TypeVar("T")
-
-_TOPIC_BYTES_MAX = 1_000_000
-"""What a request to the coordinator may have of a topic: ZooKeeper's jute.maxbuffer, 1 MiB, less the rest of
-the request. It closes the connection on more.
-"""
 
 _READS_AT_ONCE = 256
 """How many topics are read at the same time at start: enough to hide the round trips, few enough for the
@@ -450,12 +446,16 @@ class Controller:
 
     def _refuse_without_room(self, topic: TopicInfo, added: int, room: int) -> None:
         """Refuses what has no room in the coordinator or, with `added` logs more, on this broker."""
-        size = len(znodes.encode_topic(topic.id, topic.assignment)) + len(znodes.encode_config(topic.config))
-        if size > _TOPIC_BYTES_MAX:
-            raise InvalidPartitions(
-                f"Topic '{topic.name}' with {len(topic.assignment)} partitions takes {size} bytes in the "
-                f"coordinator, which takes {_TOPIC_BYTES_MAX} at most (jute.maxbuffer); ask for fewer partitions."
+        partitions = len(znodes.encode_topic(topic.id, topic.assignment))
+        settings = len(znodes.encode_config(topic.config))
+        if partitions + settings > znodes.REQUEST_BYTES_MAX:
+            says = (
+                f"Topic '{topic.name}' with {len(topic.assignment)} partitions takes {partitions} bytes in the coordinator, "
+                f"and {settings} for its settings, which takes {znodes.REQUEST_BYTES_MAX} at most (jute.maxbuffer)"
             )
+            if settings > partitions:
+                raise InvalidConfig(f"{says}; ask for fewer or shorter settings.")
+            raise InvalidPartitions(f"{says}; ask for fewer partitions.")
         if added > room:
             raise PolicyViolation(
                 f"Topic '{topic.name}' needs {added} more logs on broker {self._local}, whose limit of open files "

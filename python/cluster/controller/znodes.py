@@ -41,6 +41,11 @@ CONFIG_CHANGE_PREFIX = "/config/changes/config_change_"
 DEFAULT_ENTITY = "<default>"
 """The name that stands for all entities of a kind which have no settings of their own (ZooKeeperInternals)."""
 
+REQUEST_BYTES_MAX = 1_000_000
+"""What one request to the coordinator may have of nodes, with their names: ZooKeeper's jute.maxbuffer, 1 MiB, less the rest of
+the request. It closes the connection on more, whoever else has requests on it.
+"""
+
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
 

@@ -79,13 +79,17 @@ def _apply(config: dict[str, str], change: Change, table: Mapping[str, Setting])
             config.pop(change.name, None)
         case Op.APPEND:
             before = _words(_list_text(config, change, table))
-            news = [word for word in value.split(",") if word not in before]
+            known = set(before)
+            news = [word for word in value.split(",") if word not in known]
             config[change.name] = ",".join(before + news)
         case Op.SUBTRACT:
-            kept = _list_text(config, change, table).split(",")
-            for word in value.split(","):
-                if word in kept:
-                    kept.remove(word)
+            gone = Counter(value.split(","))
+            kept = []
+            for word in _list_text(config, change, table).split(","):
+                if gone[word]:
+                    gone[word] -= 1
+                else:
+                    kept.append(word)
             config[change.name] = ",".join(kept)
         case _:
             raise InvalidRequest(f"Unknown operations type {change.op}")

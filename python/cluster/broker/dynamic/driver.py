@@ -24,7 +24,7 @@ from cluster.broker.dynamic import broker_rules, quotas
 from cluster.broker.dynamic.alteration import Alteration
 from cluster.broker.dynamic.live import LiveConfig
 from cluster.broker.dynamic.mutations import MutationQuotas
-from cluster.broker.dynamic.store import Check, ConfigStore, notice_number
+from cluster.broker.dynamic.store import Alter, ConfigStore, notice_number
 from cluster.broker.settings import ConfigError
 from cluster.broker.topic_policy import check_topic_config
 from cluster.controller import ZooKeeper, znodes
@@ -293,18 +293,20 @@ class DynamicConfigs:
             check_topic_config(altered, self.live.current)
             return altered
 
-        await self._change(f"topics/{name}", checked, validate_only)
+        await self._change(f"topics/{name}", _in_a_thread(checked), validate_only)
 
     async def alter_broker(self, alter: Alteration, own: bool, validate_only: bool) -> None:
         """Changes the dynamic settings of this broker (`own`) or the defaults of all."""
         checked = broker_rules.checked(alter, self.live, own)
 
-        async def taken(config: Mapping[str, str]) -> None:
-            await self._check_taken(config, own)
+        def taken(config: Mapping[str, str]) -> dict[str, str]:
+            altered = checked(config)
+            self._check_taken(altered, own)
+            return altered
 
-        await self._change(self._own_entity if own else CLUSTER_ENTITY, checked, validate_only, taken)
+        await self._change(self._own_entity if own else CLUSTER_ENTITY, _in_a_thread(taken), validate_only)
 
-    async def _check_taken(self, config: Mapping[str, str], own: bool) -> None:
+    def _check_taken(self, config: Mapping[str, str], own: bool) -> None:
         """Refuses settings of a broker's znode that the data plane would not take: stored, they would keep it from
         every later change.
         """
@@ -316,7 +318,7 @@ class DynamicConfigs:
         layers = (self.live.cluster, layer) if own else (layer, self.live.own)
         after = self.live.effective(*layers)
         try:
-            await asyncio.to_thread(self._data_plane.check_config, after.server_settings())
+            self._data_plane.check_config(after.server_settings())
         except ServerConfigError as error:
             raise InvalidConfig(str(error)) from None
 
@@ -325,26 +327,33 @@ class DynamicConfigs:
     ) -> None:
         """Changes the quotas of an entity."""
         path = quotas.entity_path(entity)
-        alter = quotas.alteration(entity, ops)
+        altered = quotas.alteration(entity, ops)
+
+        async def alter(config: Mapping[str, str]) -> Mapping[str, str]:
+            return altered(config)
+
         # As Kafka does, the sanitized name: an IPv6 address has none.
         name = path.removeprefix("ips/")
         if name not in (path, znodes.DEFAULT_ENTITY) and await _address(name) is None:
             raise InvalidRequest(f"{name} is not a valid IP or resolvable host.")
         await self._change(path, alter, validate_only)
 
-    async def _change(
-        self,
-        entity: str,
-        alter: Callable[[Mapping[str, str]], dict[str, str]],
-        validate_only: bool,
-        check: Check | None = None,
-    ) -> None:
+    async def _change(self, entity: str, alter: Alter, validate_only: bool) -> None:
         try:
-            await self._store.change(entity, alter, validate_only, check)
+            await self._store.change(entity, alter, validate_only)
             if not validate_only:
                 await self._apply(entity)
         except _connection_errors():
             raise RequestTimedOut("The coordinator did not answer; the change may have been made.") from None
+
+
+def _in_a_thread(alter: Alteration) -> Alter:
+    """Settings are as long as the coordinator has room, and lists among them have very many words."""
+
+    async def altered(config: Mapping[str, str]) -> dict[str, str]:
+        return await asyncio.to_thread(alter, config)
+
+    return altered
 
 
 def _connection_errors() -> tuple[type[Exception], ...]:

@@ -30,6 +30,8 @@ IP_KEY = "connection_creation_rate"
 _IP_KEYS = {IP_KEY: "INT"}
 """Quotas and their types (`QuotaConfigs`)."""
 
+_NO_NODES = (".", "..")
+
 _BOUNDS = {"LONG": 2**63 - 1, "INT": 2**31 - 1}
 _EPSILON = 1e-6
 _NO_LIMIT = float(2**63 - 1)
@@ -60,6 +62,9 @@ def entity_path(entity: Entity) -> str:
             raise InvalidRequest(f"Unhandled client quota entity type: {kind}")
         if name == "":
             raise InvalidRequest(f"Empty {kind} not supported")
+        if name in _NO_NODES:
+            # Nor does Kafka take these names, with UNKNOWN_SERVER_ERROR: the encoding of names leaves dots.
+            raise InvalidRequest(f"No znode can be named {name}, so there are no quotas of this {kind}")
     node = {
         kind: znodes.DEFAULT_ENTITY if name is None else znodes.sanitize(name)
         for kind, name in entity.items()

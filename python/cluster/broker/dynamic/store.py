@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from cluster.controller import ZooKeeper, znodes
 from cluster.controller.zookeeper import Create, Delete, Operation, SetData, Stat
-from cluster.errors import RequestTimedOut
+from cluster.errors import InvalidConfig, RequestTimedOut
 
 NOTICES_KEPT_MS = 15 * 60 * 1000
 """How long a notice stays for brokers that are away for a moment."""
@@ -19,12 +19,17 @@ NOTICES_KEPT_MS = 15 * 60 * 1000
 _ATTEMPTS = 10
 """How often a change is tried while others change the same settings."""
 
+_NAMED_TIMES = 3
+"""How often a change names its entity: in the path of its settings, in its notice, and in what goes with it. Names leave
+room, for the protocol's strings are short.
+"""
+
 _QUOTAS = ("users/", "clients/", "ips/")
 """Entities whose znode goes when nothing is left in it."""
 
 
-Check = Callable[[Mapping[str, str]], Awaitable[None]]
-"""Raises for settings that must not be written."""
+Alter = Callable[[Mapping[str, str]], Awaitable[Mapping[str, str]]]
+"""From the settings an entity has to those it shall have; raises for such as must not be written."""
 
 
 class ConfigStore:
@@ -50,28 +55,27 @@ class ConfigStore:
     async def _names(self, parent: str) -> list[str]:
         return await self._zk.children(znodes.config_path(parent))
 
-    async def change(
-        self,
-        entity: str,
-        alter: Callable[[Mapping[str, str]], Mapping[str, str]],
-        validate_only: bool = False,
-        check: Check | None = None,
-    ) -> None:
-        """Writes what `alter` makes of an entity's settings, and a notice; nothing if it or `check` raises, or
-        `validate_only`.
+    async def change(self, entity: str, alter: Alter, validate_only: bool = False) -> None:
+        """Writes what `alter` makes of an entity's settings, and a notice; nothing if it raises, or `validate_only`.
+        Raises InvalidConfig for settings that are too large for the coordinator.
         """
         from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
         path = znodes.config_path(entity)
+        room = znodes.REQUEST_BYTES_MAX - _NAMED_TIMES * len(path.encode())
         for _ in range(_ATTEMPTS):
             found = await self._zk.find(path)
-            config = alter(znodes.decode_config(path, found[0] if found else None))
-            if check is not None:
-                await check(config)
+            config = await alter(znodes.decode_config(path, found[0] if found else None))
+            data = znodes.encode_config(config)
+            if len(data) > room:
+                raise InvalidConfig(
+                    f"The settings of {entity} take {len(data)} bytes in the coordinator, which takes {room} at "
+                    "most (jute.maxbuffer); ask for fewer or shorter ones."
+                )
             if validate_only:
                 return
             try:
-                operations = await self._operations(entity, config, found[1] if found else None)
+                operations = await self._operations(entity, config, data, found[1] if found else None)
                 await self._zk.transaction([*operations, _notice(entity)])
                 return
             except (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError):
@@ -79,15 +83,17 @@ class ConfigStore:
                 continue
         raise RequestTimedOut(f"The settings of {entity} are being changed by others all the time.")
 
-    async def _operations(self, entity: str, config: Mapping[str, str], stat: Stat | None) -> list[Operation]:
+    async def _operations(
+        self, entity: str, config: Mapping[str, str], data: bytes, stat: Stat | None
+    ) -> list[Operation]:
         path = znodes.config_path(entity)
         if stat is None:
             if not config and entity.startswith(_QUOTAS):
                 return []
             await self._zk.ensure([path.rpartition("/")[0]])
-            return [Create(path, znodes.encode_config(config))]
+            return [Create(path, data)]
         if config or not entity.startswith(_QUOTAS) or await self._zk.children(path):
-            return [SetData(path, znodes.encode_config(config), stat.version)]
+            return [SetData(path, data, stat.version)]
         return [Delete(path, stat.version), *await self._empty_parents(entity)]
 
     async def _empty_parents(self, entity: str) -> list[Operation]:
