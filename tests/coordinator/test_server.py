@@ -4,6 +4,7 @@ state late, in the wrong order, or not at all."""
 from __future__ import annotations
 
 import queue
+import struct
 import threading
 from typing import Any
 
@@ -308,6 +309,15 @@ def test_a_silent_session_expires_and_its_ephemerals_go(
     states.wait(KazooState.CONNECTED)
     assert owner.client_id[0] != session
     assert owner.exists("/stays")
+
+
+def test_nothing_is_answered_after_a_sessions_end(open_raw: OpenRaw) -> None:
+    client = open_raw()
+    client.connect()
+    close, ping = struct.pack(">ii", 7, Op.CLOSE_SESSION), struct.pack(">ii", -2, Op.PING)
+    client.socket.sendall(struct.pack(">i", len(close)) + close + struct.pack(">i", len(ping)) + ping)
+    assert client.reply()[:1] == (7,)
+    assert client.receive() == b""
 
 
 def test_timeouts_are_negotiated(open_raw: OpenRaw) -> None:

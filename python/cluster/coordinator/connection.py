@@ -342,6 +342,9 @@ class Connection(asyncio.Protocol):
                 self.send(pending.answer)
             self._pending.popleft()
             self._answered(pending)
+            if pending.op is Op.CLOSE_SESSION:
+                # The last that is answered; the server closes the connection.
+                self._pending.clear()
 
     def _answered(self, pending: Pending) -> None:
         now = self._server.clock.monotonic_ms()
