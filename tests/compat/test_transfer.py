@@ -299,7 +299,7 @@ def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """What Apache ZooKeeper left, and what it had last."""
     properties, how = WAYS[request.param]
     directory = tmp_path_factory.mktemp(f"left-{request.param}")
-    with apache_zookeeper(directory, {}, PROPERTIES | properties, how) as port:
+    with apache_zookeeper(directory, {}, PROPERTIES | properties, how=how) as port:
         held = hold(port)
         fill(port)
         seen, zxid = look(port)
@@ -385,7 +385,7 @@ def test_what_apache_answered_before_it_was_killed_is_there(tmp_path: Path) -> N
     """It dies in the middle of writes, in the middle of snapshots."""
     properties = PROPERTIES | {"zookeeper.snapCount": "100"}
     answered = 1000
-    with apache_zookeeper(tmp_path, {"preAllocSize": "64"}, properties, signal.SIGKILL) as port:
+    with apache_zookeeper(tmp_path, {"preAllocSize": "64"}, properties, how=signal.SIGKILL) as port:
         client = RawClient(port)
         client.connect(timeout_ms=20 * TICK_MS)
         ask(client, create("/k"))
