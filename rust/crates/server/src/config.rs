@@ -263,6 +263,17 @@ impl DynamicConfig {
         })
     }
 
+    /// The settings of a log before its topic's are told: whatever the defaults say, nothing is deleted or compacted that its
+    /// topic may keep.
+    pub(crate) fn until_told(&self) -> LogConfig {
+        LogConfig {
+            retention_ms: -1,
+            retention_bytes: -1,
+            cleanup_compact: false,
+            ..self.log_defaults.clone()
+        }
+    }
+
     /// The settings of a topic's logs: the broker's defaults and the topic's own.
     ///
     /// # Errors

@@ -95,17 +95,6 @@ pub(crate) struct Logs {
     offline: Vec<(PathBuf, String)>,
 }
 
-/// The settings of a log before its topic's are told: whatever the defaults say, nothing is deleted or compacted that its topic
-/// may keep.
-fn until_told(defaults: &LogConfig) -> LogConfig {
-    LogConfig {
-        retention_ms: -1,
-        retention_bytes: -1,
-        cleanup_compact: false,
-        ..defaults.clone()
-    }
-}
-
 impl Logs {
     /// Opens every directory and recovers what is in it. Logs that cannot be loaded are reported and stay out; so do
     /// directories whose disk fails, as long as there is another.
@@ -116,7 +105,7 @@ impl Logs {
     pub(crate) fn open(
         options: &ServerOptions,
         config: &ServerConfig,
-        log_defaults: &LogConfig,
+        until_told: &LogConfig,
         lines: &LogLines,
     ) -> Result<Self> {
         let paths: Vec<_> = options.log_dirs.iter().map(PathBuf::from).collect();
@@ -136,7 +125,7 @@ impl Logs {
         };
         let mut first = None;
         for path in &options.log_dirs {
-            match logs.open_one(path, options, config, log_defaults, lines) {
+            match logs.open_one(path, options, config, until_told, lines) {
                 Ok(()) => {
                     let opened = logs.dirs.last().cloned();
                     logs.configured.push((told(path), opened));
@@ -165,11 +154,10 @@ impl Logs {
         path: &str,
         options: &ServerOptions,
         config: &ServerConfig,
-        log_defaults: &LogConfig,
+        until_told: &LogConfig,
         lines: &LogLines,
     ) -> Result<(), StorageError> {
         let teller = Teller::new(path, lines);
-        let until_told = until_told(log_defaults);
         let config_for = |_: &str| until_told.clone();
         let opening = Opening {
             on_log: &|progress| teller.tell(progress),

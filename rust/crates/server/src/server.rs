@@ -130,7 +130,7 @@ impl Server {
         let dynamic = DynamicConfig::new(&options.properties)?;
         let wake = Arc::new(WakeFd::new().map_err(os("create an eventfd"))?);
         let lines = Arc::new(LogLines::new(Arc::clone(&wake)));
-        let logs = Logs::open(options, &config, &dynamic.log_defaults, &lines)?;
+        let logs = Logs::open(options, &config, &dynamic.until_told(), &lines)?;
         let registry = Registry::default();
         for found in logs.partitions() {
             let id = found.topic_id.unwrap_or_default();
@@ -412,11 +412,13 @@ impl Server {
         dynamic: &DynamicConfig,
         overrides: &HashMap<String, Properties>,
     ) -> Result<Vec<(Arc<Partition>, LogConfig)>> {
-        let none = Properties::new();
         let all = self.shared.registry.all().into_iter();
         all.map(|partition| {
-            let own = overrides.get(&*partition.topic).unwrap_or(&none);
-            Ok((partition, dynamic.topic(own)?))
+            let config = match overrides.get(&*partition.topic) {
+                Some(own) => dynamic.topic(own)?,
+                None => dynamic.until_told(),
+            };
+            Ok((partition, config))
         })
         .collect()
     }

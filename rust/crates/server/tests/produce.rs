@@ -249,6 +249,27 @@ fn bad_records_are_told_by_their_index() {
     assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 0);
 }
 
+// If this failed, a producer would take the records that are not named for good ones, and send them again for ever.
+#[test]
+fn bad_records_beyond_those_with_a_text_are_named() {
+    let server = TestServer::start(&[]);
+    let compacted = common::properties(&[("cleanup.policy", "compact")]);
+    server.server.update_topic_config("t", &compacted).unwrap();
+    let keyless = batch(&[&b"v"[..]; 1200]);
+    let body = server
+        .client()
+        .call(0, 9, produce("t", 1, &[(0, &keyless)]));
+    let answer = produced(&body);
+    let errors: Vec<_> = answer.get("record_errors").unwrap().structs().collect();
+    let indexes: Vec<_> = errors
+        .iter()
+        .map(|error| int(error, "batch_index"))
+        .collect();
+    assert_eq!(indexes, (0..1200).collect::<Vec<i64>>());
+    let has_text = |error: &&Struct| !error.get("batch_index_error_message").unwrap().is_null();
+    assert_eq!(errors.iter().filter(|error| has_text(error)).count(), 1000);
+}
+
 // If this failed, a topic with log-append time would keep the producers' clocks, or its batches a wrong checksum.
 #[test]
 fn log_append_time_is_the_brokers() {
