@@ -24,11 +24,11 @@ use logcore_quorum::types::{
 };
 use openraft::AsyncRuntime;
 use openraft_rt_tokio::TokioRuntime;
-use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 openraft::declare_raft_types!(
     pub Served:
@@ -77,7 +77,7 @@ struct Running {
     id: MemberId,
     node: Node,
     snapshots: Kept,
-    applied: Arc<Mutex<Applied>>,
+    applied: Arc<watch::Sender<Applied>>,
     tasks: Vec<AbortHandle>,
     disk: JoinHandle<Directory>,
 }
@@ -88,7 +88,7 @@ async fn begin(id: MemberId, start: u32, path: &Path, listener: TcpListener) -> 
     let disk = std::thread::spawn(|| writer.run());
     let damaged = |path: &Path, error: &io::Error| panic!("{}: {error}", path.display());
     let snapshots = Arc::new(SnapshotDir::open(&path.join("snapshots"), damaged).unwrap());
-    let more = Arc::new(tokio::sync::Notify::new());
+    let more = Arc::new(Notify::new());
     let wake = more.clone();
     let feed = Arc::new(Feed::new(move || wake.notify_one()));
     let me = Identity {
@@ -110,7 +110,7 @@ async fn begin(id: MemberId, start: u32, path: &Path, listener: TcpListener) -> 
     let node = node.await.unwrap();
     let answering = Answering(node.clone(), snapshots.clone());
     let serving = tokio::spawn(serve(listener, me, answering, |_| {}));
-    let applied: Arc<Mutex<Applied>> = Arc::default();
+    let applied: Arc<watch::Sender<Applied>> = Arc::default();
     let applying = tokio::spawn(apply(node.clone(), applied.clone(), more));
     Running {
         id,
@@ -122,7 +122,7 @@ async fn begin(id: MemberId, start: u32, path: &Path, listener: TcpListener) -> 
     }
 }
 
-async fn apply(node: Node, applied: Arc<Mutex<Applied>>, more: Arc<tokio::sync::Notify>) {
+async fn apply(node: Node, applied: Arc<watch::Sender<Applied>>, more: Arc<Notify>) {
     let mut reader = Reader::default();
     loop {
         match reader.take(&node, 1 << 16).await.unwrap() {
@@ -131,18 +131,18 @@ async fn apply(node: Node, applied: Arc<Mutex<Applied>>, more: Arc<tokio::sync::
                 let mut bytes = Vec::new();
                 let mut content = snapshot.snapshot.open_content().unwrap();
                 content.read_to_end(&mut bytes).unwrap();
-                let mut applied = applied.lock();
-                applied.bodies = bytes
-                    .chunks_exact(8)
-                    .map(|body| u64::from_be_bytes(body.try_into().unwrap()))
-                    .collect();
-                applied.last = snapshot.meta.last_log_id;
-                applied.membership = snapshot.meta.last_membership;
-                applied.delivery = reader.delivery().clone();
-                applied.installed += 1;
+                applied.send_modify(|applied| {
+                    applied.bodies = bytes
+                        .chunks_exact(8)
+                        .map(|body| u64::from_be_bytes(body.try_into().unwrap()))
+                        .collect();
+                    applied.last = snapshot.meta.last_log_id;
+                    applied.membership = snapshot.meta.last_membership;
+                    applied.delivery = reader.delivery().clone();
+                    applied.installed += 1;
+                });
             }
-            Some(Delivered::Entries(entries)) => {
-                let mut applied = applied.lock();
+            Some(Delivered::Entries(entries)) => applied.send_modify(|applied| {
                 for entry in entries {
                     applied.last = Some(entry.log_id);
                     for counted in entry.commands {
@@ -154,7 +154,7 @@ async fn apply(node: Node, applied: Arc<Mutex<Applied>>, more: Arc<tokio::sync::
                     }
                 }
                 applied.delivery = reader.delivery().clone();
-            }
+            }),
         }
     }
 }
@@ -179,7 +179,7 @@ impl Running {
     /// Makes a snapshot of what was applied, and has the log's front removed.
     async fn save_snapshot(&self) {
         let (meta, delivery, content) = {
-            let applied = self.applied.lock();
+            let applied = self.applied.borrow();
             let content: Vec<u8> = applied
                 .bodies
                 .iter()
@@ -200,13 +200,10 @@ impl Running {
     }
 
     async fn has_applied(&self, expected: &BTreeSet<u64>) {
-        let applied = async {
-            while self.applied.lock().bodies.len() < expected.len() {
-                sleep(Duration::from_millis(2)).await;
-            }
-        };
-        let in_time = timeout(PATIENCE, applied).await.is_ok();
-        let bodies = self.applied.lock().bodies.clone();
+        let mut applied = self.applied.subscribe();
+        let enough = applied.wait_for(|applied| applied.bodies.len() >= expected.len());
+        let in_time = timeout(PATIENCE, enough).await.is_ok();
+        let bodies = self.applied.borrow().bodies.clone();
         assert!(in_time, "member {} applied {bodies:?}", self.id);
         // Each once.
         assert_eq!(bodies.len(), expected.len());
@@ -225,16 +222,10 @@ fn propose(nodes: &[Running], numbers: std::ops::Range<u64>) {
 }
 
 async fn leader(nodes: &[Running]) -> usize {
-    let leads = |node: &Running| node.node.raft().is_leader();
-    let found = async {
-        loop {
-            if let Some(leader) = nodes.iter().position(leads) {
-                return leader;
-            }
-            sleep(Duration::from_millis(2)).await;
-        }
-    };
-    timeout(PATIENCE, found).await.unwrap()
+    let found = nodes[0].node.raft().wait(Some(PATIENCE));
+    let leads = found.metrics(|metrics| metrics.current_leader.is_some(), "a leader");
+    let leader = leads.await.unwrap().current_leader.unwrap();
+    nodes.iter().position(|node| node.id == leader).unwrap()
 }
 
 #[test]
@@ -304,7 +295,7 @@ fn members_agree_and_catch_up() {
             .unwrap();
         let back = begin(id, 2, &path(id), listener).await;
         back.has_applied(&all).await;
-        assert!(back.applied.lock().installed >= 1);
+        assert!(back.applied.borrow().installed >= 1);
         let there: Snapshot<SnapshotFile> = Snapshots::newest(&back.snapshots).unwrap();
         assert!(there.meta.last_log_id.is_some());
         nodes.push(back);

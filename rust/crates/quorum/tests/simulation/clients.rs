@@ -100,11 +100,7 @@ pub(crate) async fn propose_within(world: &World, within: Duration) {
         .iter()
         .map(|life| propose(world, life))
         .collect();
-    let agreed = async {
-        while !keys.iter().all(|key| world.history().has(*key)) {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
+    let agreed = world.progress_to(|| keys.iter().all(|key| world.history().has(*key)));
     if SimRuntime::timeout(within, agreed).await.is_err() {
         let missing: Vec<_> = keys
             .iter()
@@ -123,6 +119,7 @@ pub(crate) async fn write_within(world: &World, within: Duration) {
                     return;
                 }
             }
+            // As a client does that was refused by all.
             sleep(Duration::from_millis(10)).await;
         }
     };

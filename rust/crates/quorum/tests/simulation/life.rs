@@ -183,6 +183,7 @@ async fn apply(world: Arc<World>, life: Arc<Life>, more: Arc<Notify>) {
         }
         assert_eq!(reader.next(), model.next);
         life.applied.store(model.next, Ordering::Relaxed);
+        world.progress();
     }
 }
 

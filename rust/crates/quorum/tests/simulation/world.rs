@@ -32,6 +32,8 @@ pub(crate) struct World {
     /// Told whenever a fault ends.
     calmer: Notify,
     history: Mutex<History>,
+    /// Told whenever a member has applied something.
+    progress: Notify,
     next_writer: AtomicU64,
     next_life: AtomicU64,
     clients_stop: AtomicBool,
@@ -84,6 +86,7 @@ impl World {
             }),
             calmer: Notify::new(),
             history: Mutex::default(),
+            progress: Notify::new(),
             next_writer: AtomicU64::new(1 << 32),
             next_life: AtomicU64::new(1),
             clients_stop: AtomicBool::new(false),
@@ -254,13 +257,25 @@ impl World {
         }
     }
 
+    pub(crate) fn progress(&self) {
+        self.progress.notify_waiters();
+    }
+
+    /// Returns once what members apply makes it so.
+    pub(crate) async fn progress_to(&self, is_so: impl Fn() -> bool) {
+        loop {
+            let progress = self.progress.notified();
+            if is_so() {
+                return;
+            }
+            progress.await;
+        }
+    }
+
     pub(crate) async fn all_apply_everything(&self, within: Duration) {
         let wanted = self.history().applied_next();
-        let caught_up = async {
-            while self.lives().iter().any(|life| life.applied() < wanted) {
-                sleep(Duration::from_millis(5)).await;
-            }
-        };
+        let is_behind = |life: &Arc<Life>| life.applied() < wanted;
+        let caught_up = self.progress_to(|| !self.lives().iter().any(is_behind));
         if SimRuntime::timeout(within, caught_up).await.is_err() {
             let applied: Vec<_> = self
                 .lives()
