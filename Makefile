@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name '*.toml' -o -name '*.table' 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help demo test test-rust test-python clients lint fmt bench bench-broker fuzz wheel peers clean
+.PHONY: help demo test test-rust test-python clients lint fmt bench bench-broker bench-coordinator fuzz wheel peers clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -82,6 +82,12 @@ BROKER ?=
 bench-broker: $(VENV)/.dev $(VENV)/.built peers  ## the broker beside Apache Kafka 3.9.1 and 4.1.0, on tmpfs and disk (75 minutes)
 	@cargo build --release --locked -p logcore-bench-wire
 	$(PY) -u bench/broker.py $(BROKER)
+
+# What bench/coordinator.py is told: make bench-coordinator COORDINATOR="--quick --sizes 1".
+COORDINATOR ?=
+
+bench-coordinator: $(VENV)/.dev $(VENV)/.built peers  ## the coordinator beside Apache ZooKeeper 3.9.4, one server and three
+	$(PY) -u bench/coordinator.py $(COORDINATOR)
 
 # Each test that draws its inputs from seeds runs for so long, with seeds nobody has run.
 MINUTES ?= 10

@@ -1,0 +1,420 @@
+"""The coordinator beside Apache ZooKeeper 3.9.4, in turn on the same machine, as ratios.
+
+usage: coordinator.py [--rounds 5] [--quick] [--sizes 1,3] [--only SCENARIO,...] [--directory DIR] [--results NAME]
+
+Writes bench/results/NAME.md (coordinator.md by default). "Raw" is bench/sessions.py, requests made beforehand on one thread;
+"kazoo" is what Python programs use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Barrier, Thread
+
+from kazoo.client import KazooClient
+
+from broker import RESULTS, machine, names, revision
+from figures import Figure, Goal, shown, shown_spread, table
+from scenarios import reason_of, say
+from servers import ROOT
+from sessions import (
+    Session,
+    close_sessions,
+    create,
+    delete,
+    get_data,
+    latencies,
+    open_sessions,
+    run,
+    set_data,
+    until_all_are_told,
+)
+from zookeepers import OURS, ZOOKEEPER, Ensemble, running
+
+DATA = b"x" * 100
+NODES = 200
+WARM_UPS = 2
+PIPELINED = 500
+CROWDS = (1, 10, 50, 200)
+EQUAL = (Goal(1, ZOOKEEPER),)
+
+
+@dataclass
+class Run:
+    """One size of ensemble: who is measured, and what was found."""
+
+    ensembles: list[Ensemble]
+    rounds: int
+    quick: bool
+    figures: dict[str, Figure] = field(default_factory=dict)
+
+    def figure(
+        self, what: str, unit: str, goals: tuple[Goal, ...] = (), more_is_better: bool = True
+    ) -> Figure:
+        known = self.figures.get(what)
+        if known is None:
+            known = self.figures[what] = Figure(what, unit, goals, more_is_better)
+        return known
+
+    def count(self, whole: int) -> int:
+        return max(whole // 50, 20) if self.quick else whole
+
+    def each(self, what: str, measure: Callable[[Ensemble, int], None], warm_ups: int = WARM_UPS) -> None:
+        """Measures every ensemble in every round, the order turned round each time. Rounds below 0 are not kept."""
+        for number in range(-(0 if self.quick else warm_ups), self.rounds):
+            say(f"{what}: round {number + 1} of {self.rounds}")
+            for ensemble in self.ensembles if number % 2 == 0 else self.ensembles[::-1]:
+                try:
+                    measure(ensemble, number)
+                except Exception as error:  # the other is measured without it
+                    self.figure(what, "").failed[ensemble.name] = reason_of(error)
+
+    def keep(self, figure: Figure, ensemble: Ensemble, number: int, value: float) -> None:
+        if number >= 0:
+            figure.add(ensemble.name, number, value)
+
+
+def prepared(ensemble: Ensemble, name: str, nodes: int) -> str:
+    """A new directory of so many nodes; its path."""
+    session = Session(ensemble.ports[0])
+    path = f"/{name}-{time.monotonic_ns()}"
+    requests = [create(path, b""), *(create(f"{path}/{number}", DATA) for number in range(nodes))]
+    run([session], [requests], 100)
+    session.close()
+    return path
+
+
+def dealt(requests: Sequence[bytes], hands: int) -> list[Sequence[bytes]]:
+    return [requests[number::hands] for number in range(hands)]
+
+
+def pipelined(run_: Run) -> None:
+    """One session with 500 requests in flight."""
+    many = run_.count(20_000)
+
+    def measure(ensemble: Ensemble, number: int) -> None:
+        path = prepared(ensemble, "pipelined", NODES)
+        session = Session(ensemble.ports[-1])
+        kinds = {
+            "create": [create(f"{path}/new-{n}", DATA) for n in range(many)],
+            "set": [set_data(f"{path}/{n % NODES}", DATA) for n in range(many)],
+            "get": [get_data(f"{path}/{n % NODES}") for n in range(many)],
+            "90% get, 10% set": [
+                set_data(f"{path}/{n % NODES}", DATA) if n % 10 == 0 else get_data(f"{path}/{n % NODES}")
+                for n in range(many)
+            ],
+            "delete": [delete(f"{path}/new-{n}") for n in range(many)],
+        }
+        for kind, requests in kinds.items():
+            seconds = run([session], [requests], PIPELINED)
+            figure = run_.figure(f"raw, one session, {PIPELINED} in flight: {kind}", "requests/s", EQUAL)
+            run_.keep(figure, ensemble, number, len(requests) / seconds)
+        session.close()
+
+    run_.each("pipelined", measure)
+
+
+def crowd(run_: Run) -> None:
+    """1 to 200 sessions, each with one request in flight, spread over the members."""
+    for clients in CROWDS:
+        many = run_.count(2_000 if clients == 1 else 10_000)
+
+        def measure(ensemble: Ensemble, number: int, clients: int = clients, many: int = many) -> None:
+            path = prepared(ensemble, "crowd", NODES)
+            sessions = open_sessions(ensemble.ports, clients)
+            kinds = {
+                "create": [create(f"{path}/new-{n}", DATA) for n in range(many)],
+                "set": [set_data(f"{path}/{n % NODES}", DATA) for n in range(many)],
+                "get": [get_data(f"{path}/{n % NODES}") for n in range(many)],
+                "90% get, 10% set": [
+                    set_data(f"{path}/{n % NODES}", DATA) if n % 10 == 0 else get_data(f"{path}/{n % NODES}")
+                    for n in range(many)
+                ],
+                "delete": [delete(f"{path}/new-{n}") for n in range(many)],
+            }
+            for kind, requests in kinds.items():
+                shares = dealt(requests, clients)
+                if kind.startswith("90%"):  # or else every tenth session does all the writing
+                    step = len(requests) // clients
+                    shares = [requests[first * step : (first + 1) * step] for first in range(clients)]
+                seconds = run(sessions, shares, 1)
+                figure = run_.figure(
+                    f"raw, sessions: {clients}, one in flight each: {kind}", "requests/s", EQUAL
+                )
+                run_.keep(figure, ensemble, number, sum(map(len, shares)) / seconds)
+            close_sessions(sessions)
+
+        run_.each(f"crowd of {clients}", measure)
+
+
+def latency(run_: Run) -> None:
+    """One request at a time."""
+    many = run_.count(2_000)
+
+    def measure(ensemble: Ensemble, number: int) -> None:
+        path = prepared(ensemble, "latency", 1)
+        session = Session(ensemble.ports[-1])
+        for kind, message in (("set", set_data(f"{path}/0", DATA)), ("get", get_data(f"{path}/0"))):
+            taken = latencies(session, [message] * many)
+            for percent in (50, 99):
+                figure = run_.figure(f"raw, one at a time: {kind}, p{percent}", "ms", EQUAL, False)
+                run_.keep(figure, ensemble, number, taken[len(taken) * percent // 100] * 1000)
+        session.close()
+
+    run_.each("latency", measure)
+
+
+def kazoo(run_: Run) -> None:
+    """kazoo: one client with 500 asynchronous requests in flight, and threads of clients with one each."""
+    many = run_.count(3_000)
+
+    def measure(ensemble: Ensemble, number: int) -> None:
+        path = prepared(ensemble, "kazoo", NODES)
+        clients = [client_of(ensemble, number) for number in range(max(CROWDS[:3]))]
+        try:
+            first = clients[0]
+            kinds: dict[str, Callable[[int], object]] = {
+                "create": lambda n: first.create_async(f"{path}/new-{n}", DATA),
+                "set": lambda n: first.set_async(f"{path}/{n % NODES}", DATA),
+                "get": lambda n: first.get_async(f"{path}/{n % NODES}"),
+                "delete": lambda n: first.delete_async(f"{path}/new-{n}"),
+            }
+            for kind, ask in kinds.items():
+                began = time.perf_counter()
+                for start in range(0, many, PIPELINED):
+                    asked = [ask(n) for n in range(start, min(start + PIPELINED, many))]
+                    for answer in asked:
+                        answer.get(timeout=60)  # type: ignore[attr-defined]
+                figure = run_.figure(f"kazoo, one client, {PIPELINED} in flight: {kind}", "requests/s", EQUAL)
+                run_.keep(figure, ensemble, number, many / (time.perf_counter() - began))
+            for crowd_size in CROWDS[:3]:
+                rate = threads_of(clients[:crowd_size], path, many)
+                figure = run_.figure(
+                    f"kazoo, clients: {crowd_size}, one in flight each: 90% get, 10% set", "requests/s", EQUAL
+                )
+                run_.keep(figure, ensemble, number, rate)
+        finally:
+            for client in clients:
+                client.stop()
+                client.close()
+
+    run_.each("kazoo", measure, 1)
+
+
+def client_of(ensemble: Ensemble, number: int) -> KazooClient:
+    port = ensemble.ports[number % len(ensemble.ports)]
+    client = KazooClient(f"127.0.0.1:{port}", timeout=60)
+    client.start(timeout=60)
+    return client
+
+
+def threads_of(clients: Sequence[KazooClient], path: str, many: int) -> float:
+    """Requests a second of one thread a client."""
+    ready = Barrier(len(clients) + 1)
+    each = many // len(clients)
+    failed: list[BaseException] = []
+
+    def work(client: KazooClient) -> None:
+        ready.wait()
+        try:
+            for n in range(each):
+                node = f"{path}/{n % NODES}"
+                client.set(node, DATA) if n % 10 == 0 else client.get(node)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [Thread(target=work, args=(client,)) for client in clients]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    began = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - began
+    if failed:
+        raise failed[0]
+    return each * len(clients) / seconds
+
+
+def watches(run_: Run) -> None:
+    """1,000 sessions watch one node; the time from a set until the last was told."""
+    watchers = run_.count(1_000)
+
+    def measure(ensemble: Ensemble, number: int) -> None:
+        path = prepared(ensemble, "watches", 1)
+        sessions = open_sessions(ensemble.ports, watchers)
+        setter = Session(ensemble.ports[-1])
+        taken = []
+        for _ in range(5):
+            for session in sessions:
+                session.ask(get_data(f"{path}/0", watch=True))
+            taken.append(until_all_are_told(sessions, setter, set_data(f"{path}/0", DATA)))
+        goals = (Goal(50),)
+        figure = run_.figure(f"a change told to {watchers:,} sessions", "ms", goals, False)
+        run_.keep(figure, ensemble, number, statistics.median(taken) * 1000)
+        close_sessions([*sessions, setter])
+
+    run_.each("watches", measure)
+
+
+SCENARIOS = {
+    "pipelined": pipelined,
+    "crowd": crowd,
+    "latency": latency,
+    "kazoo": kazoo,
+    "watches": watches,
+}
+
+
+def sizes_of(directory: Path, size: int, rounds: int, quick: bool) -> Run:
+    """Memory and start: idle, with 200,000 nodes and 5,000 sessions, and a start with these nodes."""
+    nodes, clients = (2_000, 50) if quick else (200_000, 5_000)
+    found = Run([], rounds, quick)
+    for number in range(rounds):
+        for name in (OURS, ZOOKEEPER):
+            say(f"memory and start, {name}: round {number + 1} of {rounds}")
+            home = Path(tempfile.mkdtemp(dir=directory))
+            ensemble = Ensemble(name, home, size)
+            try:
+                measure_size(found, ensemble, number, nodes, clients)
+            except Exception as error:
+                found.figure("memory and start", "").failed[name] = reason_of(error)
+            finally:
+                ensemble.stop()
+                shutil.rmtree(home, ignore_errors=True)
+    return found
+
+
+def measure_size(found: Run, ensemble: Ensemble, number: int, nodes: int, clients: int) -> None:
+    ensemble.start()
+    first = found.figure("start of an empty one", "s", (), False)
+    first.add(ensemble.name, number, ensemble.seconds_to_answer)
+    idle = found.figure("resident memory, idle", "MB", (Goal(60),), False)
+    idle.add(ensemble.name, number, ensemble.resident_mb())
+    path = prepared(ensemble, "size", 0)
+    writers = open_sessions(ensemble.ports, 4)
+    run(writers, dealt([create(f"{path}/{n:06}", DATA) for n in range(nodes)], 4), 100)
+    close_sessions(writers)
+    sessions = open_sessions(ensemble.ports, clients)
+    full = found.figure(
+        f"resident memory, {nodes:,} nodes of {len(DATA)} B and {clients:,} sessions",
+        "MB",
+        (Goal(300),),
+        False,
+    )
+    full.add(ensemble.name, number, ensemble.resident_mb())
+    close_sessions(sessions)
+    ensemble.stop()
+    ensemble.start()
+    again = found.figure(f"start with {nodes:,} nodes", "s", (Goal(2),), False)
+    again.add(ensemble.name, number, ensemble.seconds_to_answer)
+    session = Session(ensemble.ports[0])
+    session.ask(get_data(f"{path}/{nodes - 1:06}"))
+    session.close()
+
+
+def goals_of(figure: Figure) -> str:
+    words = {True: "", False: " **missed**", None: " (not measured)"}
+    cells = []
+    for goal in figure.goals:
+        sign = "≥" if figure.more_is_better else "≤"
+        bound = f"{goal.bound:g} {figure.unit}" if goal.to is None else f"{goal.bound:g}x ZooKeeper"
+        cells.append(f"{sign} {bound}{words[figure.reached(goal)]}")
+    return "; ".join(cells)
+
+
+def section(size: int, figures: Sequence[Figure]) -> list[str]:
+    heads = ["what", "unit", OURS, ZOOKEEPER, "ours ÷ ZooKeeper", "goal"]
+    rows = [
+        [f.what, f.unit, f.cell(OURS), f.cell(ZOOKEEPER), shown_spread(f.ratio(ZOOKEEPER)), goals_of(f)]
+        for f in figures
+        if f.values
+    ]
+    failures = [f"- {name}: {f.what}: {reason}" for f in figures for name, reason in f.failed.items()]
+    title = "One server" if size == 1 else f"{size} servers"
+    return ["", f"## {title}", "", *table(heads, rows), *(["", "Failed:", "", *failures] if failures else [])]
+
+
+def head(options: argparse.Namespace) -> list[str]:
+    return [
+        "# The coordinator beside Apache ZooKeeper",
+        "",
+        f"`bench/coordinator.py` on {datetime.now(UTC):%Y-%m-%d} at {revision()}: {machine()}; client and servers share them, one "
+        f"ensemble at a time has work. Median (minimum–maximum) of {options.rounds} rounds after {WARM_UPS} that are not counted; a "
+        "ratio is taken round by round, and the order turns round with each. Both have the same settings but for directories and ports, "
+        "and are told of every write once it is on disk, which here is "
+        f"{'tmpfs' if options.directory == Path('/dev/shm') else 'a disk'}. Nodes have {len(DATA)} bytes. "
+        "Memory is that of the member that has most.",
+    ]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="a short pass, whose figures mean nothing")
+    parser.add_argument("--sizes", default="1,3", help="members of an ensemble: 1,3")
+    known = [*SCENARIOS, "size"]
+    parser.add_argument("--only", type=names(known), default=known, help=f"of {','.join(known)}")
+    parser.add_argument("--directory", type=Path, default=Path("/dev/shm"), help="where the data goes")
+    parser.add_argument("--results", default="coordinator", help="the name of the table in bench/results")
+    options = parser.parse_args()
+    options.sizes = [int(size) for size in options.sizes.split(",")]
+    if options.quick:
+        options.rounds = 1
+    return options
+
+
+def measured(directory: Path, size: int, options: argparse.Namespace) -> list[Figure]:
+    figures: list[Figure] = []
+    if scenarios := [name for name in options.only if name != "size"]:
+        with ExitStack() as stack:
+            ensembles = [
+                stack.enter_context(running(name, directory / f"{size}-{name.split()[-1]}", size))
+                for name in (OURS, ZOOKEEPER)
+            ]
+            run_ = Run(ensembles, options.rounds, options.quick)
+            for name in scenarios:
+                SCENARIOS[name](run_)
+            figures += run_.figures.values()
+    if "size" in options.only:
+        rounds = min(options.rounds, 3)
+        figures += sizes_of(directory, size, rounds, options.quick).figures.values()
+    return figures
+
+
+def main() -> int:
+    options = arguments()
+    # Whoever ends the run early finds no server left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    begun = time.monotonic()
+    lines = head(options)
+    (ROOT / "build").mkdir(exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="logcore-bench-", dir=options.directory))
+    try:
+        for size in options.sizes:
+            lines += section(size, measured(directory, size, options))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        text = "\n".join(lines) + "\n"
+        (RESULTS / f"{options.results}.md").write_text(text)
+    print(text)
+    say(f"took {shown((time.monotonic() - begun) / 60)} minutes")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
