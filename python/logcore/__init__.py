@@ -9,7 +9,7 @@
 [b'departed', b'departed', b'cancelled']
 
 `open_dir` opens many logs at once, as a broker has them; `Log.follow` waits for more; `Log.scan` and
-`Log.append_table` speak Arrow. Whatever reads can leave out what is not committed
+`Log.append_table` speak Arrow; an `Appender` appends beside an event loop. Whatever reads can leave out what is not committed
 (`isolation_level="read_committed"`). `Log.maintain` applies retention, `Log.compact` compacts, `Log.truncate` and
 `Log.delete_records` shorten a log at its end and at its front; `verify` and `repair` are for directories.
 
@@ -34,6 +34,7 @@ Errors::
     └── OfflineError             a write failed before; open the log anew
 """
 
+from logcore._appender import Appender
 from logcore._directory import LogDirectory, open_dir
 from logcore._log import (
     AbortedTransaction,
@@ -71,6 +72,7 @@ from logcore._tools import repair, verify
 
 __all__ = [
     "AbortedTransaction",
+    "Appender",
     "ArrowTable",
     "CleanerStats",
     "CorruptLogError",

@@ -223,6 +223,20 @@ def partition_of_directory(name: str) -> tuple[str, int] | None:
     """Topic and partition of a directory's name, None of other names."""
 
 @final
+class Appender:
+    """Appends to a log and flushes it, in a thread of its own, one call's records at a time."""
+
+    def __new__(cls, log: Log) -> Self: ...
+    def begin(self, records: Iterable[object]) -> None:
+        """Hands records over."""
+    def finish(self) -> bool:
+        """Whether the records that were handed over are on disk; asked when the descriptor is readable."""
+    def fileno(self) -> int:
+        """A descriptor that is readable when there is something to finish."""
+    def close(self) -> None:
+        """Ends the thread once it has done what it does."""
+
+@final
 class Watch:
     """Sees a log grow, from when it is made."""
 

@@ -3,6 +3,7 @@
 //! Everything that reads or writes files runs without the GIL, through [`off_gil`]. Records cross in lists, a fetch at a
 //! time; fetched bytes cross as a buffer that Python looks into without a copy. The Python face is `logcore.Log`.
 
+mod appender;
 mod buffer;
 mod compact;
 mod decode;
@@ -18,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use logcore_columns::{Aborted, AbortedTransaction, EncodeOptions, LogSource, encode_rows};
-use logcore_records::{BatchBuilder, Compression, batches};
+use logcore_records::{BatchBuilder, Compression};
 use logcore_storage::{IsolationLevel, Log, LogSlice, StandaloneLog, StorageError};
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -37,6 +38,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(module)?;
     module.add_class::<PyLog>()?;
     module.add_class::<PyRecord>()?;
+    module.add_class::<appender::Appender>()?;
     module.add_class::<follow::Watch>()?;
     module.add_class::<compact::CleanerStats>()?;
     module.add_class::<directory::PyLogDir>()?;
@@ -120,7 +122,12 @@ impl PyLog {
     }
 
     fn append_records(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<(i64, i64)> {
-        let mut encoder = Encoder::new(self.compression, None, self.batch_bytes(), system_now_ms());
+        let mut encoder = Encoder::new(
+            self.compression,
+            None,
+            self.handle.batch_bytes(),
+            system_now_ms(),
+        );
         for record in records.try_iter()? {
             encoder.push(&record?)?;
         }
@@ -128,7 +135,7 @@ impl PyLog {
         if bytes.is_empty() {
             return Err(PyValueError::new_err("there are no records to append"));
         }
-        off_gil(py, || self.append_in_segments(&mut bytes))
+        off_gil(py, || self.handle.append_in_segments(&mut bytes))
     }
 
     /// Appends the rows of a table or record batch of Arrow's; all are encoded before any is appended.
@@ -140,7 +147,7 @@ impl PyLog {
         level: Option<i32>,
         batch_bytes: Option<usize>,
     ) -> PyResult<(i64, i64)> {
-        let limit = self.batch_bytes();
+        let limit = self.handle.batch_bytes();
         let compression = compression.map_or(Ok(self.compression), encode::codec)?;
         let options = EncodeOptions {
             compression,
@@ -161,7 +168,7 @@ impl PyLog {
         if bytes.is_empty() {
             return Err(PyValueError::new_err("there are no rows to append"));
         }
-        off_gil(py, || self.append_in_segments(&mut bytes))
+        off_gil(py, || self.handle.append_in_segments(&mut bytes))
     }
 
     fn append_batches(&self, py: Python<'_>, batches: &Bound<'_, PyAny>) -> PyResult<(i64, i64)> {
@@ -373,44 +380,6 @@ impl PyLog {
 
     fn log(&self) -> &Log {
         self.handle.log()
-    }
-
-    /// The most bytes of a batch that the log takes.
-    fn batch_bytes(&self) -> usize {
-        let config = self.log().config();
-        (config.max_message_bytes as usize).min(config.segment_bytes as usize)
-    }
-
-    /// Appends batches, as many at a time as fit into a segment; none when the log would refuse one.
-    fn append_in_segments(&self, bytes: &mut [u8]) -> Result<(i64, i64), StorageError> {
-        let limit = self.log().config().segment_bytes as usize;
-        if bytes.len() > limit {
-            self.log().check_append(bytes)?;
-        }
-        let mut range: Option<(i64, i64)> = None;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let mut end = 0;
-            for batch in batches(rest) {
-                let size = match batch {
-                    Ok(batch) => batch.bytes.len(),
-                    Err(_) => break,
-                };
-                if end > 0 && end + size > limit {
-                    break;
-                }
-                end += size;
-            }
-            // What is not a batch is for the append to refuse.
-            let (part, after) = rest.split_at_mut(if end == 0 { rest.len() } else { end });
-            let appended = self.handle.append(part)?;
-            range = Some((
-                range.map_or(appended.first_offset, |(first, _)| first),
-                appended.last_offset,
-            ));
-            rest = after;
-        }
-        Ok(range.unwrap_or((-1, -1)))
     }
 
     /// Whole batches; a reader beside a writer looks again when it has reached the end it knew.

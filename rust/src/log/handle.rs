@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use logcore_columns::LogSource;
+use logcore_records::batches;
 use logcore_storage::log_dir::{LogDir, Partition};
 use logcore_storage::watch::{Signal, Watch};
 use logcore_storage::{
@@ -75,6 +76,44 @@ impl Handle {
         };
         self.notify();
         Ok(appended)
+    }
+
+    /// The most bytes of a batch that the log takes.
+    pub(super) fn batch_bytes(&self) -> usize {
+        let config = self.log().config();
+        (config.max_message_bytes as usize).min(config.segment_bytes as usize)
+    }
+
+    /// Appends batches, as many at a time as fit into a segment; none when the log would refuse one.
+    pub(super) fn append_in_segments(&self, bytes: &mut [u8]) -> Result<(i64, i64), StorageError> {
+        let limit = self.log().config().segment_bytes as usize;
+        if bytes.len() > limit {
+            self.log().check_append(bytes)?;
+        }
+        let mut range: Option<(i64, i64)> = None;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let mut end = 0;
+            for batch in batches(rest) {
+                let size = match batch {
+                    Ok(batch) => batch.bytes.len(),
+                    Err(_) => break,
+                };
+                if end > 0 && end + size > limit {
+                    break;
+                }
+                end += size;
+            }
+            // What is not a batch is for the append to refuse.
+            let (part, after) = rest.split_at_mut(if end == 0 { rest.len() } else { end });
+            let appended = self.append(part)?;
+            range = Some((
+                range.map_or(appended.first_offset, |(first, _)| first),
+                appended.last_offset,
+            ));
+            rest = after;
+        }
+        Ok(range.unwrap_or((-1, -1)))
     }
 
     /// Applies retention and what else is done now and then.
@@ -208,7 +247,8 @@ impl Handle {
         self.grown.watch(&dir)
     }
 
-    fn check_process(&self) -> Result<(), StorageError> {
+    /// Whether this is the process that opened it.
+    pub(super) fn check_process(&self) -> Result<(), StorageError> {
         if self.opened_by == process::id() {
             return Ok(());
         }

@@ -1,0 +1,178 @@
+"""Appends in a thread of its own: what is finished is on disk, errors come back, and nothing is left hanging."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import gc
+import os
+import select
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import logcore
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[logcore.Log]:
+    with logcore.open(tmp_path / "log", segment_bytes=4000) as log:
+        yield log
+
+
+def wait(appender: logcore.Appender) -> None:
+    readable, _, _ = select.select([appender], [], [], PATIENCE)
+    assert readable, "the appender never said that it is done"
+
+
+def append(appender: logcore.Appender, records: list[bytes]) -> None:
+    appender.begin(records)
+    wait(appender)
+    assert appender.finish()
+
+
+def values(log: logcore.Log) -> list[bytes | None]:
+    return [record.value for record in log]
+
+
+def test_what_is_finished_is_in_the_log_in_order(log: logcore.Log) -> None:
+    # Broken if it failed: a coordinator would answer what a crash takes back, or change the order of what it was asked.
+    with logcore.Appender(log) as appender:
+        expected = []
+        for number in range(200):  # several segments
+            records = [f"{number}-{each}".encode() for each in range(number % 3 + 1)]
+            append(appender, records)
+            expected += records
+            assert log.end_offset == len(expected)
+    assert values(log) == expected
+
+
+def refuse_to_sync() -> None:
+    """Lets fsync and fdatasync of this thread, and of those it starts, fail with EIO: a filter of seccomp(2)."""
+    numbers = {"x86_64": (74, 75), "aarch64": (82, 83)}[os.uname().machine]
+    load, jump_if_equal, give_back = 0x20, 0x15, 0x06
+    allow, fail = 0x7FFF0000, 0x00050000 | errno.EIO
+    program = [
+        (load, 0, 0, 0),  # the system call's number
+        (jump_if_equal, 2, 0, numbers[0]),
+        (jump_if_equal, 1, 0, numbers[1]),
+        (give_back, 0, 0, allow),
+        (give_back, 0, 0, fail),
+    ]
+    instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in program))
+    described = struct.pack("HxxxxxxP", len(program), ctypes.addressof(instructions))
+    libc = ctypes.CDLL(None, use_errno=True)
+    no_new_privileges, set_filter = (38, 1, 0, 0, 0), (22, 2, described, 0, 0)
+    for arguments in (no_new_privileges, set_filter):
+        if libc.prctl(*arguments) != 0:
+            raise OSError(ctypes.get_errno(), "prctl")
+
+
+def test_it_brings_records_to_disk_and_tells_when_it_cannot(tmp_path: Path) -> None:
+    # Broken if it failed: a power cut would lose what was finished.
+    child = os.fork()
+    if child == 0:
+        status = 1
+        with contextlib.suppress(BaseException):
+            log = logcore.open(tmp_path / "log")
+            refuse_to_sync()
+            appender = logcore.Appender(log)
+            appender.begin([b"written"])
+            wait(appender)
+            try:
+                appender.finish()
+            except logcore.LogIOError:
+                status = 0
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_one_at_a_time(log: logcore.Log) -> None:
+    # Broken if it failed: what was begun second could be thrown away, or be taken for the first.
+    with logcore.Appender(log) as appender:
+        assert appender.finish() is False
+        appender.begin([b"first"])
+        with pytest.raises(RuntimeError, match="wait for them"):
+            appender.begin([b"second"])
+        wait(appender)
+        assert appender.finish() is True
+        assert appender.finish() is False
+        append(appender, [b"third"])
+    assert values(log) == [b"first", b"third"]
+
+
+def test_errors_come_back_and_the_next_append_goes_on(log: logcore.Log) -> None:
+    # Broken if it failed: a write that did not happen would be answered, or its waiter would wait for ever.
+    with logcore.Appender(log) as appender:
+        with pytest.raises(ValueError, match="no records"):
+            appender.begin([])
+        appender.begin([bytes(5000)])  # no segment takes it
+        wait(appender)
+        with pytest.raises(logcore.RecordTooLargeError):
+            appender.finish()
+        append(appender, [b"small"])
+        log.close()
+        appender.begin([b"too late"])
+        wait(appender)
+        with pytest.raises(logcore.LogClosedError):
+            appender.finish()
+
+
+def test_closing_waits_for_what_was_begun(log: logcore.Log) -> None:
+    # Broken if it failed: a stop would cut off an append, or close the log below it.
+    for number in range(50):
+        appender = logcore.Appender(log)
+        appender.begin([str(number).encode()])
+        appender.close()
+        appender.close()
+        assert log.end_offset == number + 1
+        with pytest.raises(logcore.LogClosedError):
+            appender.begin([b"more"])
+        with pytest.raises(logcore.LogClosedError):
+            appender.finish()
+
+
+def test_one_that_is_forgotten_ends_its_thread(log: logcore.Log) -> None:
+    # Broken if it failed: each server that comes and goes would leave a thread and a descriptor behind.
+    names = Path("/proc/self/task")
+
+    def threads() -> int:
+        return sum((task / "comm").read_text() == "log-appender\n" for task in names.iterdir())
+
+    before = threads()
+    appenders = [logcore.Appender(log) for _ in range(5)]
+    for appender in appenders:  # a thread has its name once it runs
+        append(appender, [b"it runs"])
+    del appender
+    assert threads() == before + 5
+    kept = appenders[0]
+    del appenders
+    gc.collect()
+    kept.close()
+    poll = select.poll()  # nobody says when a forgotten thread has gone
+    for _ in range(6000):
+        if threads() <= before:
+            break
+        poll.poll(10)
+    assert threads() <= before
+
+
+def test_a_forked_child_is_refused(log: logcore.Log) -> None:
+    # Broken if it failed: the child would wait for a thread that it does not have.
+    with logcore.Appender(log) as appender:
+        append(appender, [b"the parent's"])
+        child = os.fork()
+        if child == 0:
+            try:
+                appender.begin([b"the child's"])
+            except logcore.LogClosedError:
+                appender.close()
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert values(log) == [b"the parent's"]
