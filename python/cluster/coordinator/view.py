@@ -8,13 +8,10 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .log import LOG_PREFIX
 from .metrics import namespace_of
 from .quota import UNSET
-from .snapshot import NAME_PREFIX
 from .watches import Registry
 from .words import Client, Expiry, Seen
 
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
 def view(server: CoordinatorServer, on_secure: bool = False) -> Seen:
     """The server as it is now, asked on its plain or its secure port; what is dear is found when it is asked for."""
     return Seen(
-        mode="standalone",
+        mode=server.replication.mode,
         last_zxid=server.machine.last_zxid,
         # ZooKeeper counts the root twice, for it has two names.
         node_count=len(server.machine.tree) + 1,
@@ -50,9 +47,9 @@ def view(server: CoordinatorServer, on_secure: bool = False) -> Seen:
         metrics=server.metrics,
         quotas=lambda: _quotas(server),
         prometheus=server.settings.prometheus,
-        last_snapshot=lambda: _last_snapshot(server.directory),
+        last_snapshot=server.replication.last_snapshot,
         configuration=lambda: _configuration(server),
-        data_bytes=lambda: _data_bytes(server.directory),
+        data_bytes=server.replication.data_bytes,
         data_watches=lambda: _data_watches(server),
         expiries=lambda: _expiries(server),
         ephemerals=lambda: _ephemerals(server),
@@ -76,7 +73,7 @@ def _client(connection: Connection) -> Client:
 
 def _configuration(server: CoordinatorServer) -> Mapping[str, object]:
     settings = server.settings
-    snapshots, logs = _data_bytes(server.directory)
+    snapshots, logs = server.replication.data_bytes()
     directory = server.directory.absolute()
     return {
         "clientPort": server.port,
@@ -91,21 +88,8 @@ def _configuration(server: CoordinatorServer) -> Mapping[str, object]:
         "maxSessionTimeout": settings.most_session_timeout_ms,
         "clientPortListenBacklog": -1,
         "serverId": settings.server_id,
+        **server.replication.configuration(),
     }
-
-
-def _data_bytes(directory: Path) -> tuple[int, int]:
-    """Bytes of snapshots and of logs."""
-    snapshots = sum(_size(path) for path in directory.glob(f"{NAME_PREFIX}*"))
-    return snapshots, sum(_size(path) for path in directory.glob(f"{LOG_PREFIX}*/*"))
-
-
-def _size(path: Path) -> int:
-    """Bytes of a file; none of one that was purged meanwhile."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def _quotas(server: CoordinatorServer) -> Mapping[str, Mapping[str, int]]:
@@ -121,16 +105,6 @@ def _quotas(server: CoordinatorServer) -> Mapping[str, Mapping[str, int]]:
     return found
 
 
-def _last_snapshot(directory: Path) -> tuple[int, int] | None:
-    """The zxid of the newest, and its time in seconds of the epoch."""
-    for path in sorted(directory.glob(f"{NAME_PREFIX}*"), reverse=True):
-        try:
-            return int(path.name.removeprefix(NAME_PREFIX), 16), int(path.stat().st_mtime)
-        except (ValueError, FileNotFoundError):
-            continue
-    return None
-
-
 def _data_watches(server: CoordinatorServer) -> Iterator[tuple[str | None, Sequence[int]]]:
     for path, watchers in server.watches.paths(Registry.DATA):
         yield path, [connection.session_id for connection in watchers]
@@ -138,7 +112,7 @@ def _data_watches(server: CoordinatorServer) -> Iterator[tuple[str | None, Seque
 
 def _expiries(server: CoordinatorServer) -> list[Expiry]:
     to_wall = server.clock.wall_ms() - server.clock.monotonic_ms()
-    return [Expiry(at + to_wall, sorted(members)) for at, members in server.expiry.deadlines()]
+    return [Expiry(at + to_wall, sorted(members)) for at, members in server.replication.deadlines()]
 
 
 def _ephemerals(server: CoordinatorServer) -> Mapping[int, Sequence[str]]:
@@ -157,6 +131,7 @@ def _monitor(server: CoordinatorServer) -> Mapping[str, int]:
         "local_sessions": 0,
         "open_file_descriptor_count": len(os.listdir("/proc/self/fd")),
         "max_file_descriptor_count": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        **server.replication.gauges(),
     }
 
 

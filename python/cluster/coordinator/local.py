@@ -1,0 +1,363 @@
+"""The replication of a server by itself: one transaction log in its data directory.
+
+Owns the path of a write (log, then apply, then answer), who has which session id, when sessions end, and when snapshots are
+taken. All state is touched on the event loop only; one worker thread appends to the log, another writes snapshots.
+
+Writes that are proposed in one turn of the loop, or while an append is running, become one append with one flush; when it is
+durable they are applied in order and the service is told of each. So nothing is ever seen that a crash could take back.
+
+A failed append ends the service, because nobody knows what is on the disk. A crash loses what nobody was answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from .errors import CoordinatorError
+from .jute import Id
+from .keeper import SessionKeeper
+from .log import LOG_PREFIX, RecordLog, TransactionLog
+from .machine import Command, Machine
+from .replication import Service
+from .requests import CloseSession, ConnectRequest, CreateSession, Op, Write, encode_create_session
+from .sessions import PASSWORD_BYTES, first_session_id
+from .snapshot import NAME_PREFIX, decode, snapshot_path
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+_logger = logging.getLogger(__name__)
+
+
+class _Proposal(NamedTuple):
+    command: Command
+    connection: Connection | None
+
+
+class LocalReplication:
+    """A :class:`.replication.Replication` on one data directory. With ``expire_sessions_at_start`` every session of an
+    earlier process is over, and its ephemeral nodes gone, before the first client is served."""
+
+    mode = "standalone"
+    is_leading = True
+    is_full = False
+    is_reading_only = False
+
+    def __init__(
+        self,
+        service: Service,
+        directory: Path,
+        open_log: Callable[[Path], RecordLog],
+        expire_sessions_at_start: bool,
+    ) -> None:
+        self.machine = Machine()
+        self.log: TransactionLog | None = None
+        self._service = service
+        self._directory = directory
+        self._open_log = open_log
+        self._expire_at_start = expire_sessions_at_start
+        self._keeper = SessionKeeper(service.settings.tick_time_ms, service.clock, self.expire_sessions)
+        self._writer = ThreadPoolExecutor(1, "coordinator-log")
+        self._snapshotter = ThreadPoolExecutor(1, "coordinator-snapshot")
+        self._proposed: list[_Proposal] = []
+        self._appending = False
+        self._idle: asyncio.Future[None] | None = None
+        self._next_zxid = 1
+        self._next_session_id = 1
+        self._since_snapshot = 0
+        self._snapshot: asyncio.Future[None] | None = None
+        self._stopping = False
+        self._restoration: asyncio.Task[int] | None = None
+
+    @property
+    def is_serving(self) -> bool:
+        return self._restoration is None and self.log is not None
+
+    # ---- life ----
+
+    async def start(self) -> None:
+        service = self._service
+        self.log = TransactionLog(self._directory, self._open_log, service.settings.snapshots_retained)
+        began_ms = service.clock.monotonic_ms()
+        self.machine, self._since_snapshot = await self._recover(self.log)
+        service.metrics.add("dbinittime", service.clock.monotonic_ms() - began_ms)
+        service.metrics.add("startup_txns_loaded", self._since_snapshot)
+        self._next_zxid = self.machine.last_zxid + 1
+        first_id = first_session_id(service.clock.wall_ms(), service.settings.server_id)
+        self._next_session_id = max(first_id, self.machine.sessions.last_id) + 1
+        if self._expire_at_start:
+            for session in self.machine.sessions.all():
+                self._propose_close(session.id)
+        await self._drain()
+        self._keeper.start(self.machine.sessions.all())
+
+    async def stop(self) -> None:
+        """Sessions stay open for a next start."""
+        self._stopping = True
+        self._keeper.stop()
+        if self._restoration is not None:
+            await asyncio.wait([self._restoration])
+        await self._drain()
+        if self._snapshot is not None:
+            await asyncio.wait([self._snapshot])
+        await asyncio.get_running_loop().run_in_executor(None, self._close_log)
+
+    def fail(self) -> None:
+        self._stopping = True
+        self._keeper.stop()
+        self._proposed.clear()
+        self._appending = False
+        self._became_idle()
+
+    def _close_log(self) -> None:
+        self._snapshotter.shutdown()
+        if self.log is not None:
+            log, self.log = self.log, None
+            self._writer.submit(log.close).result()
+        self._writer.shutdown()
+
+    async def _drain(self) -> None:
+        """Waits until every proposed write is applied, or the server failed."""
+        if self._proposed or self._appending:
+            self._idle = self._idle or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._idle)
+
+    async def _recover(self, log: TransactionLog) -> tuple[Machine, int]:
+        """Has the log read in its thread. Once begun, that goes to its end."""
+        recovering = asyncio.get_running_loop().run_in_executor(self._writer, log.recover)
+        try:
+            return await asyncio.shield(recovering)
+        except asyncio.CancelledError:
+            _logger.warning("stopping once the log in %s is open", self._directory)
+            await recovering
+            raise
+
+    def _became_idle(self) -> None:
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+        self._idle = None
+
+    # ---- sessions ----
+
+    def connect(self, connection: Connection, request: ConnectRequest, timeout_ms: int) -> None:
+        if request.last_zxid_seen > self.machine.last_zxid:
+            self._service.from_the_future(connection, request.last_zxid_seen)
+            return
+        if request.session_id == 0:
+            birth = CreateSession(timeout_ms, secrets.token_bytes(PASSWORD_BYTES))
+            session_id, self._next_session_id = self._next_session_id, self._next_session_id + 1
+            self.propose(session_id, Op.CREATE_SESSION, (), birth, encode_create_session(birth), connection)
+            return
+        # Whoever had the session loses it, before its password is looked at: as in ZooKeeper.
+        self._service.release(request.session_id)
+        known = self.machine.sessions.proves(request.session_id, request.password)
+        session = self.machine.sessions.find(request.session_id) if known else None
+        if session is None:
+            self._service.refused(connection)
+        else:
+            session = session._replace(timeout_ms=timeout_ms)
+            self._keeper.track(session)
+            self._service.established(connection, session)
+
+    def disconnected(self, connection: Connection) -> None:
+        pass
+
+    def heard_from(self, connection: Connection) -> None:
+        self._keeper.touch(connection.session_id)
+
+    def may_send(self, connection: Connection) -> bool:
+        return True
+
+    def sync(self, answer: Callable[[], None]) -> bool:
+        return True
+
+    def expire_sessions(self) -> None:
+        for session_id in self._keeper.take_expired():
+            self._service.metrics.count("stale_sessions_expired")
+            self._propose_close(session_id)
+
+    def deadlines(self) -> list[tuple[int, set[int]]]:
+        return self._keeper.deadlines()
+
+    def _propose_close(self, session_id: int) -> None:
+        self.propose(session_id, Op.CLOSE_SESSION, (), CloseSession(), b"")
+
+    # ---- writes ----
+
+    def propose(
+        self,
+        session_id: int,
+        op: Op,
+        identities: tuple[Id, ...],
+        request: Write,
+        body: bytes,
+        connection: Connection | None = None,
+    ) -> None:
+        service = self._service
+        zxid, self._next_zxid = self._next_zxid, self._next_zxid + 1
+        command = Command(
+            zxid, service.clock.wall_ms(), session_id, op, service.settings.rules, identities, request, body
+        )
+        self._proposed.append(_Proposal(command, connection))
+        service.metrics.count("sync_processor_request_queued")
+        if not self._appending:
+            self._appending = True
+            asyncio.get_running_loop().call_soon(self._append)
+
+    def _append(self) -> None:
+        """Makes everything proposed so far durable, in one append."""
+        proposals, self._proposed = self._proposed, []
+        if not proposals or self.log is None:
+            self._appending = False
+            self._became_idle()
+            return
+        records = [proposal.command.encode() for proposal in proposals]
+        self._service.metrics.add("sync_processor_batch_size", len(records))
+        began_ms = self._service.clock.monotonic_ms()
+        appended = asyncio.get_running_loop().run_in_executor(self._writer, self.log.append, records)
+        appended.add_done_callback(lambda done: self._durable(done, proposals, began_ms))
+
+    def _durable(self, appended: asyncio.Future[None], proposals: list[_Proposal], began_ms: int) -> None:
+        if appended.cancelled() or self.log is None:
+            return
+        error = appended.exception()
+        service = self._service
+        if error is not None:
+            service.fail(error)
+            return
+        service.metrics.add("fsynctime", service.clock.monotonic_ms() - began_ms)
+        for command, connection in proposals:
+            outcome = self.machine.apply(command)
+            if outcome.opened_session is not None:
+                self._keeper.track(outcome.opened_session)
+            elif outcome.closed_session:
+                self._keeper.forget(outcome.closed_session)
+            service.applied(command, outcome, connection)
+        service.turn_over(connection for _command, connection in proposals)
+        self._since_snapshot += len(proposals)
+        if self._since_snapshot >= service.settings.snapshot_transactions and self._snapshot is None:
+            self._begin_snapshot()
+        self._append()
+
+    # ---- snapshots ----
+
+    def _begin_snapshot(self) -> None:
+        """Saves the applied state. No append is running here, so the next log begins exactly after it."""
+        log = self.log
+        assert log is not None
+        self._since_snapshot = 0
+        state = self.machine.export()
+        loop = asyncio.get_running_loop()
+        rolled = loop.run_in_executor(self._writer, log.roll, state.last_zxid + 1)
+        rolled.add_done_callback(self._rolled)
+        began_ms = self._service.clock.monotonic_ms()
+        self._snapshot = loop.run_in_executor(self._snapshotter, log.save, state)
+        self._snapshot.add_done_callback(lambda saved: self._saved(saved, began_ms))
+
+    def _rolled(self, rolled: asyncio.Future[None]) -> None:
+        if not rolled.cancelled() and (error := rolled.exception()) is not None:
+            self._service.fail(error)
+
+    def _saved(self, saved: asyncio.Future[None], began_ms: int) -> None:
+        self._snapshot = None
+        metrics = self._service.metrics
+        metrics.add("snapshottime", self._service.clock.monotonic_ms() - began_ms)
+        if not saved.cancelled() and (error := saved.exception()) is not None:
+            metrics.count("snapshot_error_count")
+            _logger.error("no snapshot was taken in %s: %s; the log keeps everything", self._directory, error)
+
+    async def take_snapshot(self) -> tuple[int, Path]:
+        """Beside the running log."""
+        log = self.log
+        if log is None:
+            raise CoordinatorError(f"the coordinator on {self._directory} does not run")
+        state = self.machine.export()
+        began_ms = self._service.clock.monotonic_ms()
+        await asyncio.get_running_loop().run_in_executor(self._snapshotter, log.save, state)
+        self._service.metrics.add("snapshottime", self._service.clock.monotonic_ms() - began_ms)
+        return state.last_zxid, snapshot_path(self._directory, state.last_zxid)
+
+    async def restore(self, data: bytes) -> int:
+        """The restored state has the next zxid, so that transaction ids never go back. Its sessions are open, for a whole
+        timeout."""
+        loop = asyncio.get_running_loop()
+        machine = await loop.run_in_executor(None, lambda: Machine(decode(data)))
+        log = self.log
+        if log is None or self._stopping or not self.is_serving:
+            raise CoordinatorError(f"the coordinator on {self._directory} does not serve")
+        self._restoration = loop.create_task(self._put_in_place(machine, log))
+        self._restoration.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self._restoration)  # who asked may leave: half of it must not be done
+
+    async def _put_in_place(self, machine: Machine, log: TransactionLog) -> int:
+        loop = asyncio.get_running_loop()
+        began_ms = self._service.clock.monotonic_ms()
+        self._keeper.stop()
+        self._service.abort_all()
+        await self._drain()
+        if self._snapshot is not None:
+            await asyncio.wait([self._snapshot])
+        zxid = max(self.machine.last_zxid, machine.last_zxid) + 1
+        machine.last_zxid = zxid
+        machine.sessions.last_id = max(self.machine.sessions.last_id, machine.sessions.last_id)
+        saved = snapshot_path(self._directory, zxid)
+        try:
+            try:
+                await loop.run_in_executor(self._snapshotter, log.save, machine.export())
+            except OSError:
+                saved.unlink(missing_ok=True)
+                raise
+            await loop.run_in_executor(self._writer, log.roll, zxid + 1)
+            self._adopt(machine)
+        except BaseException as error:
+            if saved.exists():
+                # A restart begins with what was restored: nothing may be logged after the old state.
+                self._service.fail(error)
+            raise
+        finally:
+            self._restoration = None
+            if not self._stopping:
+                self._keeper.start(self.machine.sessions.all())
+        self._service.metrics.add("restore_time", self._service.clock.monotonic_ms() - began_ms)
+        return zxid
+
+    def _adopt(self, machine: Machine) -> None:
+        """Goes on with another state."""
+        self.machine = machine
+        self._since_snapshot = 0
+        self._next_zxid = machine.last_zxid + 1
+        self._next_session_id = max(self._next_session_id, machine.sessions.last_id + 1)
+
+    # ---- what there is to tell ----
+
+    def data_bytes(self) -> tuple[int, int]:
+        snapshots = sum(_size(path) for path in self._directory.glob(f"{NAME_PREFIX}*"))
+        return snapshots, sum(_size(path) for path in self._directory.glob(f"{LOG_PREFIX}*/*"))
+
+    def last_snapshot(self) -> tuple[int, int] | None:
+        for path in sorted(self._directory.glob(f"{NAME_PREFIX}*"), reverse=True):
+            try:
+                return int(path.name.removeprefix(NAME_PREFIX), 16), int(path.stat().st_mtime)
+            except (ValueError, FileNotFoundError):
+                continue
+        return None
+
+    def configuration(self) -> Mapping[str, object]:
+        return {}
+
+    def gauges(self) -> Mapping[str, int]:
+        return {}
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; none of one that was purged meanwhile."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,147 @@
+"""The seam between the server and what makes its writes durable and agreed on.
+
+Owns the two protocols and nothing else. A :class:`Replication` keeps the state: it puts writes in order, makes them durable,
+applies them, and decides when sessions are over. A :class:`Service` (:class:`.server.CoordinatorServer`) keeps the clients: it
+is told what was applied, in order. There are two replications: :mod:`.local` of a server by itself, :mod:`.ensemble` of a
+member of an ensemble. Everything is called on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from .clock import Clock
+from .jute import Id
+from .machine import Command, Machine, Outcome
+from .metrics import ServerMetrics
+from .requests import ConnectRequest, Op, Write
+from .sessions import Session
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+
+class Service(Protocol):
+    """What a replication asks of the server that it belongs to."""
+
+    settings: Settings
+    clock: Clock
+    metrics: ServerMetrics
+
+    def applied(self, command: Command, outcome: Outcome, connection: Connection | None) -> None:
+        """A command took effect: watchers are told, then ``connection``, which sent it, is answered."""
+
+    def turn_over(self, connections: Iterable[Connection | None]) -> None:
+        """No more is applied in this turn of the loop: these go on with what they sent behind their writes, and everything
+        queued is sent."""
+
+    def established(self, connection: Connection, session: Session) -> None:
+        """The connection has the session."""
+
+    def refused(self, connection: Connection) -> None:
+        """The session that the connection asked for is over: it is told so, and closed."""
+
+    def from_the_future(self, connection: Connection, zxid: int) -> None:
+        """The connection's client has seen a state that is newer than the newest there is: it is closed."""
+
+    def release(self, session_id: int) -> None:
+        """Whoever has the session here loses it: its connection is closed."""
+
+    def abort_all(self) -> None:
+        """Every connection is closed, with nothing more sent."""
+
+    def fail(self, error: BaseException) -> None:
+        """The state can change no more: the service ends."""
+
+
+class Replication(Protocol):
+    """What the server asks of the state that it serves."""
+
+    @property
+    def machine(self) -> Machine:
+        """The applied state."""
+
+    @property
+    def mode(self) -> str:
+        """``Mode`` of ``srvr``: standalone, leader, follower, observer or read-only."""
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients' requests are taken."""
+
+    @property
+    def is_reading_only(self) -> bool:
+        """Whether clients that said they may be served without writes are, and no others."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is proposed already that clients are not read for a while."""
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether it is for this server to end what has lapsed."""
+
+    async def start(self) -> None:
+        """Recovers. Raises CoordinatorError."""
+
+    async def stop(self) -> None:
+        """Ends; what was answered stays. The connections are closed before. Safe to repeat."""
+
+    def fail(self) -> None:
+        """Nothing is proposed or applied any more."""
+
+    def connect(self, connection: Connection, request: ConnectRequest, timeout_ms: int) -> None:
+        """A handshake: begins a session or finds one again, then tells the service which."""
+
+    def disconnected(self, connection: Connection) -> None:
+        """A connection is gone."""
+
+    def heard_from(self, connection: Connection) -> None:
+        """A client said something."""
+
+    def may_send(self, connection: Connection) -> bool:
+        """Whether the connection's client may be sent anything: what it is sent tells it that its session lives. The service
+        is told of the turn's end once one may that might not."""
+
+    def sync(self, answer: Callable[[], None]) -> bool:
+        """True if the applied state has every write that was answered to anybody before; else calls ``answer`` once it has."""
+
+    def propose(
+        self,
+        session_id: int,
+        op: Op,
+        identities: tuple[Id, ...],
+        request: Write,
+        body: bytes,
+        connection: Connection | None = None,
+    ) -> None:
+        """Sends a write on its way. The service is told when it took effect."""
+
+    def expire_sessions(self) -> None:
+        """Ends the sessions whose time is over by the clock; a timer calls it, and tests that bring a clock."""
+
+    def deadlines(self) -> list[tuple[int, set[int]]]:
+        """Which sessions would end when, by the monotonic clock, as far as this server knows."""
+
+    async def take_snapshot(self) -> tuple[int, Path]:
+        """Saves the applied state in a file, and returns its zxid and the file. Raises OSError."""
+
+    async def restore(self, data: bytes) -> int:
+        """Puts a snapshot in the place of everything there is, ends every connection, and returns the zxid that the restored
+        state has. Raises JuteError or ValueError for what is no snapshot, OSError when it cannot be done; then nothing is
+        changed."""
+
+    def data_bytes(self) -> tuple[int, int]:
+        """Bytes of snapshots and of logs on disk."""
+
+    def last_snapshot(self) -> tuple[int, int] | None:
+        """The newest one's zxid, and its time in seconds of the epoch."""
+
+    def configuration(self) -> Mapping[str, object]:
+        """What ``conf`` tells of an ensemble."""
+
+    def gauges(self) -> Mapping[str, int]:
+        """What ``mntr`` tells of an ensemble."""
