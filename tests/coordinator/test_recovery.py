@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -313,11 +313,12 @@ class FailingLog(EngineLog):
 
     left = 5
 
-    def append(self, records: Sequence[bytes]) -> None:
+    def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
         self.left -= 1
         if self.left < 0:
-            raise OSError(5, "Input/output error")
-        super().append(records)
+            done(OSError(5, "Input/output error"))
+        else:
+            super().append_soon(records, done)
 
 
 def test_a_failed_disk_ends_the_service_and_answers_nothing(

@@ -1,12 +1,13 @@
 """The transaction log's store: an embedded log of :mod:`logcore`.
 
 Owns how commands become records; the only module of the coordinator that knows the log engine. Called from
-the server's writer thread.
+the server's writer thread, and for appends on its event loop, which a thread of the engine's tells when they are on disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import logcore
@@ -24,15 +25,42 @@ class EngineLog:
     def __init__(self, path: Path, request_bytes_max: int = MAX_BUFFER) -> None:
         largest = request_bytes_max + IDENTITIES_BYTES_MAX + _OVERHEAD
         self._log = logcore.open(path, max_message_bytes=largest, retention_ms=-1)
+        self._appender: logcore.Appender | None = None
 
     def append(self, records: Sequence[bytes]) -> None:
         self._log.append_records(records)
         self._log.flush()
 
+    def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            if self._appender is None:
+                self._appender = logcore.Appender(self._log)
+            self._appender.begin(records)
+        except Exception as error:
+            loop.call_soon(done, error)
+        else:
+            loop.add_reader(self._appender, self._look, self._appender, loop, done)
+
+    @staticmethod
+    def _look(
+        appender: logcore.Appender, loop: asyncio.AbstractEventLoop, done: Callable[[Exception | None], None]
+    ) -> None:
+        failed: Exception | None = None
+        try:
+            if not appender.finish():
+                return
+        except Exception as error:
+            failed = error
+        loop.remove_reader(appender)
+        done(failed)
+
     def records(self) -> Iterator[bytes]:
         return (record.value or b"" for record in self._log.records())
 
     def close(self) -> None:
+        if self._appender is not None:
+            self._appender.close()
         self._log.close()
 
 

@@ -1,7 +1,8 @@
 """The replication of a server by itself: one transaction log in its data directory.
 
 Owns the path of a write (log, then apply, then answer), who has which session id, when sessions end, and when snapshots are
-taken. All state is touched on the event loop only; one worker thread appends to the log, another writes snapshots.
+taken. All state is touched on the event loop only; a thread of the log engine's appends, one worker thread opens, rolls and
+closes logs, another writes snapshots.
 
 Writes that are proposed in one turn of the loop, or while an append is running, become one append with one flush; when it is
 durable they are applied in order and the service is told of each. So nothing is ever seen that a crash could take back.
@@ -220,13 +221,11 @@ class LocalReplication:
         records = [proposal.command.encode() for proposal in proposals]
         self._service.metrics.add("sync_processor_batch_size", len(records))
         began_ms = self._service.clock.monotonic_ms()
-        appended = asyncio.get_running_loop().run_in_executor(self._writer, self.log.append, records)
-        appended.add_done_callback(lambda done: self._durable(done, proposals, began_ms))
+        self.log.append_soon(records, lambda error: self._durable(error, proposals, began_ms))
 
-    def _durable(self, appended: asyncio.Future[None], proposals: list[_Proposal], began_ms: int) -> None:
-        if appended.cancelled() or self.log is None:
+    def _durable(self, error: Exception | None, proposals: list[_Proposal], began_ms: int) -> None:
+        if self.log is None:
             return
-        error = appended.exception()
         service = self._service
         if error is not None:
             service.fail(error)
@@ -243,12 +242,13 @@ class LocalReplication:
         self._since_snapshot += len(proposals)
         if self._since_snapshot >= service.settings.snapshot_transactions and self._snapshot is None:
             self._begin_snapshot()
-        self._append()
+        else:
+            self._append()
 
     # ---- snapshots ----
 
     def _begin_snapshot(self) -> None:
-        """Saves the applied state. No append is running here, so the next log begins exactly after it."""
+        """Saves the applied state. No append is running here, so the next log begins exactly after it; appends go on then."""
         log = self.log
         assert log is not None
         self._since_snapshot = 0
@@ -261,8 +261,12 @@ class LocalReplication:
         self._snapshot.add_done_callback(lambda saved: self._saved(saved, began_ms))
 
     def _rolled(self, rolled: asyncio.Future[None]) -> None:
-        if not rolled.cancelled() and (error := rolled.exception()) is not None:
+        if rolled.cancelled():
+            return
+        if (error := rolled.exception()) is not None:
             self._service.fail(error)
+        else:
+            self._append()
 
     def _saved(self, saved: asyncio.Future[None], began_ms: int) -> None:
         self._snapshot = None

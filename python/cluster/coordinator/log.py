@@ -14,8 +14,8 @@ answered), an unfinished ``snapshot.*.tmp`` (removed), a snapshot whose new log 
 open), or old files half purged (purged again). Recovery reads the newest whole snapshot and applies what
 the logs hold beyond it; zxids must follow one another, a gap stops the start.
 
-:meth:`TransactionLog.recover` runs before service; then ``append``, ``roll`` and ``close`` are called from
-one writer thread and ``save`` from any one thread.
+:meth:`TransactionLog.recover` runs before service; then ``roll`` and ``close`` are called from one writer
+thread, ``save`` from any one thread and ``append_soon`` on the event loop, each append after the one before.
 """
 
 from __future__ import annotations
@@ -46,6 +46,10 @@ class RecordLog(Protocol):
 
     def append(self, records: Sequence[bytes]) -> None:
         """Appends in order and returns when a power cut cannot lose them. Raises on any failure."""
+
+    def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
+        """As ``append``, and does not wait: ``done`` is called on the running event loop, with what failed or None. One at a
+        time."""
 
     def records(self) -> Iterator[bytes]:
         """Every whole record, oldest first."""
@@ -113,6 +117,11 @@ class TransactionLog:
         """Makes commands durable. After an exception the log must not be used again."""
         assert self._log is not None, "append comes after recover"
         self._log.append(commands)
+
+    def append_soon(self, commands: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
+        """As ``append``, and does not wait; called on the event loop, as ``done`` is, with what failed or None."""
+        assert self._log is not None, "append comes after recover"
+        self._log.append_soon(commands, done)
 
     def roll(self, first_zxid: int) -> None:
         """Begins a new log, whose first command will be ``first_zxid``."""
