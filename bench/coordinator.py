@@ -119,7 +119,7 @@ def pipelined(run_: Run) -> None:
         }
         for kind, requests in kinds.items():
             seconds = run([session], [requests], PIPELINED)
-            figure = run_.figure(f"raw, one session, {PIPELINED} in flight: {kind}", "requests/s", EQUAL)
+            figure = run_.figure(f"raw, one session, {PIPELINED} in flight: {kind}", "requests/s")
             run_.keep(figure, ensemble, number, len(requests) / seconds)
         session.close()
 
@@ -150,9 +150,7 @@ def crowd(run_: Run) -> None:
                     step = len(requests) // clients
                     shares = [requests[first * step : (first + 1) * step] for first in range(clients)]
                 seconds = run(sessions, shares, 1)
-                figure = run_.figure(
-                    f"raw, sessions: {clients}, one in flight each: {kind}", "requests/s", EQUAL
-                )
+                figure = run_.figure(f"raw, sessions: {clients}, one in flight each: {kind}", "requests/s")
                 run_.keep(figure, ensemble, number, sum(map(len, shares)) / seconds)
             close_sessions(sessions)
 
