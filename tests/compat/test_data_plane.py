@@ -298,6 +298,13 @@ PRODUCED: dict[str, tuple[str, bytes | None]] = {
     "many keyless": ("compacted", batch(*[KEYLESS] * 5)),
     "keyless, compressed": ("compacted", batch(KEYED, KEYLESS, attributes=GZIP)),
     "keyed": ("compacted", batch(KEYED, KEYED, attributes=GZIP)),
+    "a wrong largest time, keyed and compressed": (
+        "compacted",
+        batch(KEYED, KEYED, attributes=GZIP, max_time=NOW + DAY),
+    ),
+    # As Sarama has it of all that it compresses.
+    "no largest time": ("plain", batch(KEYED, EARLY, KEYED, attributes=GZIP, max_time=-1)),
+    "a largest time before the first": ("plain", batch(KEYED, EARLY, attributes=GZIP, max_time=NOW - 1)),
     "late and early": ("limited", batch(LATE, KEYED, EARLY)),
     "late, compressed": ("limited", batch(KEYED, LATE, attributes=GZIP)),
     "a negative time": ("limited", batch((b"k", b"v", -7))),
@@ -404,18 +411,19 @@ def test_of_a_partition_named_twice_the_last_is_taken_alike(both: Both) -> None:
         assert by_partition(ours) == by_partition(apache)
 
 
-def message_set(*values: bytes, magic: int = 1) -> bytes:
-    """Messages of the format before v2 (KIP-32), uncompressed."""
+def message_set(*values: bytes, magic: int = 1, codec: int = 0) -> bytes:
+    """Messages of the format before v2 (KIP-32); with a codec the values are compressed message sets."""
     import zlib
 
     out = b""
     for value in values:
         times = struct.pack(">q", NOW) if magic else b""
-        body = bytes([magic, 0]) + times + struct.pack(">ii", -1, len(value)) + value
+        body = bytes([magic, codec]) + times + struct.pack(">ii", -1, len(value)) + value
         out += struct.pack(">qiI", 0, len(body) + 4, zlib.crc32(body)) + body
     return out
 
 
+WRAPPER = message_set(gzip.compress(message_set(b"a"), mtime=0), codec=GZIP)
 OLD: dict[str, tuple[str, bytes]] = {
     "magic 1": ("plain", message_set(b"a", b"b")),
     "magic 0": ("plain", message_set(b"a", magic=0)),
@@ -423,6 +431,20 @@ OLD: dict[str, tuple[str, bytes]] = {
     "wrong checksum": ("plain", message_set(b"a")[:-1] + b"!"),
     "keyless": ("compacted", message_set(b"a", b"b")),
     "too short a length": ("plain", changed(message_set(b"a"), 8, struct.pack(">i", 13))),
+    "a message and a part of one": ("plain", message_set(b"a") + message_set(b"b")[:-1]),
+    "a message and a few bytes": ("plain", message_set(b"a") + bytes(8)),
+    "a part of a message": ("plain", message_set(b"a")[:-1]),
+    "a part of a batch": ("plain", GOOD[:-1]),
+    "nothing": ("plain", b""),
+    "a few bytes": ("plain", bytes(10)),
+    "an unknown format": ("plain", changed(message_set(b"a"), 16, b"\7")),
+    "a part of an unknown format": ("plain", changed(message_set(b"a"), 16, b"\7")[:-1]),
+    "nothing to nowhere": ("nowhere", b""),
+    "a wrapper": ("plain", WRAPPER),
+    "a wrapper and a message": ("plain", WRAPPER + message_set(b"b")),
+    "a message and a wrapper": ("plain", message_set(b"b") + WRAPPER),
+    "a wrapper and a damaged one": ("plain", WRAPPER + WRAPPER[:-1] + b"!"),
+    "a wrapper and a part of one": ("plain", WRAPPER + WRAPPER[:-1]),
 }
 
 
@@ -431,6 +453,7 @@ def test_old_message_sets_are_answered_alike(both: Both, name: str) -> None:
     topic, records = OLD[name]
     for version in (0, 1, 2):
         both.same(PRODUCE, version, produce(topic, records))
+    both.same(PRODUCE, 2, produce(topic, records, acks=1))
 
 
 def records_of(data: bytes) -> list[Record]:
@@ -467,7 +490,9 @@ def _take(data: bytes) -> tuple[bytes | None, bytes]:
     return (None, data) if length < 0 else (data[:length], data[length:])
 
 
-@pytest.mark.parametrize("topic", ["plain", "append-time", "gzipped", "uncompressed", "limited", "sequences"])
+@pytest.mark.parametrize(
+    "topic", ["plain", "append-time", "gzipped", "uncompressed", "limited", "sequences", "compacted"]
+)
 def test_what_was_produced_is_stored_alike(both: Both, topic: str) -> None:
     """The headers of the batches are compared but for checksums and lengths."""
     name, stored = f"stored-{topic}", []

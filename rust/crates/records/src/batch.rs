@@ -28,6 +28,27 @@ pub struct Looked {
     pub in_order: bool,
 }
 
+impl Looked {
+    /// Of no records.
+    pub const NOTHING: Self = Self {
+        oldest: NO_TIME,
+        newest: NO_TIME,
+        in_order: true,
+    };
+
+    /// Adds the next record: its time, and whether its offset delta is the next.
+    pub fn add(&mut self, timestamp: i64, in_order: bool) {
+        self.in_order &= in_order;
+        if timestamp != NO_TIME {
+            self.oldest = match self.oldest {
+                NO_TIME => timestamp,
+                oldest => oldest.min(timestamp),
+            };
+            self.newest = self.newest.max(timestamp);
+        }
+    }
+}
+
 /// A batch whose bytes are all there. Only the length and the magic byte have been checked so far.
 #[derive(Debug, Clone)]
 pub struct Batch<'a> {
@@ -178,22 +199,14 @@ impl<'a> Batch<'a> {
 }
 
 fn validate_records(mut records: RecordIter<'_>) -> Result<Looked, RecordError> {
-    let (mut expected, mut in_order) = (0, true);
-    let (mut oldest, mut newest) = (i64::MAX, NO_TIME);
+    let mut looked = Looked::NOTHING;
+    let mut expected = 0;
     while let Some(result) = records.next_with_delta() {
         let (record, delta) = result?;
-        in_order &= delta == expected;
+        looked.add(record.timestamp, delta == expected);
         expected += 1;
-        if record.timestamp != NO_TIME {
-            oldest = oldest.min(record.timestamp);
-            newest = newest.max(record.timestamp);
-        }
     }
-    Ok(Looked {
-        oldest: if oldest == i64::MAX { newest } else { oldest },
-        newest,
-        in_order,
-    })
+    Ok(looked)
 }
 
 /// The timestamp of a record without one.

@@ -68,6 +68,9 @@ pub enum RecordError {
     /// A legacy message that cannot be read (INVALID_RECORD).
     #[error("legacy message set is invalid: {0}")]
     InvalidLegacy(&'static str),
+    /// A set of old messages has a compressed one among others.
+    #[error("a compressed message of the old formats has to be the only one of its request")]
+    MessagesBesideWrapper,
 
     /// A record or batch to be written would not fit the format's 31-bit lengths (MESSAGE_TOO_LARGE).
     #[error("{what} of {size} bytes does not fit into a batch")]

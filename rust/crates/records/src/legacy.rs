@@ -71,6 +71,20 @@ pub fn to_v2(bytes: &[u8], limit: usize) -> Result<Vec<u8>, RecordError> {
     builder.build()
 }
 
+/// What a leader asks of a message set before it looks into it: right checksums, and that a wrapper is its only message
+/// (`LogValidator.getFirstBatchAndMaybeValidateNoMoreBatches`).
+pub fn validate(bytes: &[u8]) -> Result<(), RecordError> {
+    let (mut rest, mut count, mut wrapped) = (bytes, 0, false);
+    while !rest.is_empty() {
+        wrapped |= Outer::take(&mut rest)?.codec != Compression::None;
+        count += 1;
+    }
+    if wrapped && count > 1 {
+        return Err(RecordError::MessagesBesideWrapper);
+    }
+    Ok(())
+}
+
 /// Calls `visit` with each message in order. Checksums are verified, inner ones too; see [`to_v2`] for the errors.
 pub fn for_each(
     bytes: &[u8],

@@ -310,13 +310,23 @@ fn message_sets_are_converted() {
             "version {version}"
         );
     }
+    // What is incomplete at the end is dropped, be it all there is.
+    for end in [0, 10, set.len() - 1] {
+        let with_a_part = [&set[..], &set[..end]].concat();
+        assert_eq!(code(&mut client, 2, "t", 0, &with_a_part), 0, "{end}");
+        let body = client.call(0, 2, produce("t", -1, &[(0, &set[..end])]));
+        let answer = produced(&body);
+        assert_eq!(int(&answer, "error_code"), 0, "{end}");
+        assert_eq!(int(&answer, "base_offset"), -1, "{end}");
+    }
+    let stored_end = 3 + 3;
     set[17] ^= 64;
     assert_ne!(code(&mut client, 2, "t", 0, &set), 0);
     let response = Fetch::default().call(&mut client);
     let stored = records(&fetched(&response)[0]);
     let first = logcore_records::Batch::parse(&stored).unwrap();
     assert_eq!(first.header.base_timestamp, 1_700_000_000_123);
-    assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 3);
+    assert_eq!(server.server.offsets("t", 0).unwrap().log_end, stored_end);
 }
 
 /// CRC-32 (IEEE), bit by bit.

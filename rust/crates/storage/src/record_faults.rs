@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use logcore_records::{Batch, Record, RecordError, TimestampType};
+use logcore_records::{Batch, Looked, Record, RecordError, TimestampType};
 
 use crate::config::LogConfig;
 
@@ -119,14 +119,13 @@ impl fmt::Display for RecordFaults {
     }
 }
 
-/// Looks at each record of a batch, decompressing to at most `limit` bytes (`LogValidator.validateRecord`). Also tells whether
-/// they count their offsets from the batch's first.
+/// Looks at each record of a batch, decompressing to at most `limit` bytes (`LogValidator.validateRecord`).
 pub(crate) fn find(
     batch: &Batch<'_>,
     config: &LogConfig,
     now_ms: i64,
     limit: usize,
-) -> Result<(Option<RecordFaults>, bool), RecordError> {
+) -> Result<(Option<RecordFaults>, Looked), RecordError> {
     let mut faults = RecordFaults {
         first: Vec::new(),
         rest: Vec::new(),
@@ -135,15 +134,16 @@ pub(crate) fn find(
         compressed: batch.header.compression()? != logcore_records::Compression::None,
     };
     let appended = batch.header.timestamp_type() == TimestampType::LogAppendTime;
-    let mut in_order = true;
+    let mut looked = Looked::NOTHING;
     for (index, record) in batch.records(limit)?.iter().enumerate() {
         let record = record?;
-        in_order &= record.offset.wrapping_sub(batch.header.base_offset) == index as i64;
+        let delta = record.offset.wrapping_sub(batch.header.base_offset);
+        looked.add(record.timestamp, delta == index as i64);
         if let Some(fault) = fault_of(&record, appended, config, now_ms) {
             faults.note(index, fault);
         }
     }
-    Ok(((faults.count > 0).then_some(faults), in_order))
+    Ok(((faults.count > 0).then_some(faults), looked))
 }
 
 fn fault_of(record: &Record<'_>, appended: bool, config: &LogConfig, now_ms: i64) -> Option<Fault> {

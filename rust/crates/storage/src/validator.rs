@@ -2,7 +2,8 @@
 //!
 //! Pure: looks at bytes, changes them in place, does no I/O. Checking runs before the writer lock is taken. Nothing is
 //! decompressed unless the topic is compacted, where every record must have a key, or limits its records' times, or has a
-//! codec of its own, which is [`crate::recompress`]'s, or the batch claims a broker's times ([`unpacks`]). The largest timestamp of a batch whose records were looked at is theirs, whatever its header says.
+//! codec of its own, which is [`crate::recompress`]'s, or the batch claims times that it cannot have ([`unpacks`]). The largest
+//! timestamp of a batch whose records were looked at is theirs, whatever its header says.
 
 use logcore_records::{
     Batch, BatchHeader, Compression, EndTxnMarker, Looked, RecordError, TimestampType, batches,
@@ -45,7 +46,15 @@ impl Checked {
 pub(crate) fn unpacks(header: &BatchHeader, config: &LogConfig) -> bool {
     let is_looked_into = config.cleanup_compact || limits_times(config) || is_append_time(header);
     let is_compressed = header.compression() != Ok(Compression::None);
+    let is_looked_into = is_looked_into || has_impossible_time(header, config);
     (is_compressed && is_looked_into) || recompress::applies(header, config)
+}
+
+/// Whether a batch cannot have the largest timestamp it says: it is before that of the first record. Sarama 1.45.0 says -1
+/// of each batch that it compresses.
+fn has_impossible_time(header: &BatchHeader, config: &LogConfig) -> bool {
+    config.timestamp_type == TimestampType::CreateTime
+        && header.max_timestamp < header.base_timestamp
 }
 
 fn is_append_time(header: &BatchHeader) -> bool {
@@ -87,14 +96,21 @@ pub(crate) fn check(
             let marker = marker.ok_or_else(|| invalid("this is no transaction's marker"))?;
             found.markers.push((found.headers.len(), marker));
         }
-        let mut in_order = looked.is_none_or(|looked| looked.in_order);
-        if has_to_look(&batch.header, looked, config, now) {
-            in_order &= check_records(&batch, config, now, position, decompressed_max)?;
-        }
+        let looked = if has_to_look(&batch.header, looked, config, now) {
+            Some(check_records(
+                &batch,
+                config,
+                now,
+                position,
+                decompressed_max,
+            )?)
+        } else {
+            looked
+        };
         if let Some(looked) = looked {
             batch.header.max_timestamp = looked.newest;
         }
-        if !in_order {
+        if looked.is_some_and(|looked| !looked.in_order) {
             found.misnumbered.push(found.headers.len());
         }
         found.headers.push(batch.header);
@@ -130,7 +146,8 @@ fn check_shape(
     } else {
         batch.validate_unsequenced()?
     };
-    if looked.is_none() && limits_times(config) {
+    let has_to_look = limits_times(config) || has_impossible_time(&batch.header, config);
+    if looked.is_none() && has_to_look {
         return batch.validate_deep(decompressed_max).map(Some);
     }
     Ok(looked)
@@ -147,16 +164,16 @@ fn has_to_look(header: &BatchHeader, looked: Option<Looked>, config: &LogConfig,
     config.cleanup_compact || is_append_time(header) || looked.is_some_and(is_outside)
 }
 
-/// Looks at the records one by one; false when they do not count their offsets from 0.
+/// Looks at the records one by one.
 fn check_records(
     batch: &Batch<'_>,
     config: &LogConfig,
     now: Now,
     position: usize,
     decompressed_max: usize,
-) -> Result<bool> {
+) -> Result<Looked> {
     match record_faults::find(batch, config, now.ms(), decompressed_max) {
-        Ok((None, in_order)) => Ok(in_order),
+        Ok((None, looked)) => Ok(looked),
         Ok((Some(faults), _)) => Err(StorageError::InvalidRecords(faults)),
         Err(error) => Err(StorageError::from_record(position, &error)),
     }

@@ -97,6 +97,18 @@ struct Done {
 }
 
 impl Done {
+    /// Nothing was to be appended, which versions before 3 may ask for.
+    fn of_nothing(log_start_offset: i64) -> Self {
+        Self {
+            base_offset: -1,
+            last_offset: -2,
+            log_append_time: -1,
+            log_start_offset,
+            acknowledged: None,
+            leader: None,
+        }
+    }
+
     fn records(&self) -> u64 {
         (self.last_offset - self.base_offset + 1).unsigned_abs()
     }
@@ -321,7 +333,7 @@ async fn append_part(
         .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
     let is_legacy = version < 3 && records.get(MAGIC_POSITION) != Some(&(MAGIC_V2 as u8));
     let size = if is_legacy {
-        records.len()
+        whole_messages(records)?
     } else {
         check_shape(version, records)?
     };
@@ -366,6 +378,9 @@ async fn append_led(
 ) -> Result<Done> {
     if acks == ALL && !place.replicas.has_min_in_sync(&place.log) {
         return Err(ErrorCode::NOT_ENOUGH_REPLICAS.into());
+    }
+    if records.is_empty() {
+        return Ok(Done::of_nothing(place.log.log_start_offset()));
     }
     if !is_legacy {
         check_base_offsets(records)?;
@@ -438,17 +453,32 @@ fn check_shape(version: i16, records: &[u8]) -> Result<usize> {
             return Err(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE.into());
         }
     }
-    if count == 0 {
+    if count == 0 && version >= 3 {
         return Err(ErrorCode::INVALID_RECORD.into());
     }
     Ok(iterator.valid_bytes())
 }
 
-/// Whether a batch is all there, seen from what all formats have in common: the length is judged before the magic byte
-/// (`ByteBufferLogInputStream`), and a message of the old formats is none of the batches that are wanted.
-fn is_whole(records: &[u8]) -> Result<bool> {
+/// The size of the whole messages at the front of a set. Bytes of an incomplete further one are dropped, too.
+fn whole_messages(records: &[u8]) -> Result<usize> {
+    let mut size = 0;
+    while let Some(next) = framed_size(&records[size..])? {
+        match records.get(size + MAGIC_POSITION) {
+            Some(0..=2) if size + next <= records.len() => size += next,
+            Some(magic) if *magic > 2 => {
+                return Err(refuse_records(&RecordError::UnsupportedMagic(*magic as i8)));
+            }
+            _ => break,
+        }
+    }
+    Ok(size)
+}
+
+/// The bytes of the batch or message at the front, seen from what all formats have in common; `None` when not even its length
+/// is there.
+fn framed_size(records: &[u8]) -> Result<Option<usize>> {
     let Some(&[a, b, c, d]) = records.get(LENGTH_POSITION..FRAME) else {
-        return Ok(false);
+        return Ok(None);
     };
     let length = i64::from(i32::from_be_bytes([a, b, c, d]));
     if length < LENGTH_MIN {
@@ -458,7 +488,16 @@ fn is_whole(records: &[u8]) -> Result<bool> {
             minimum: LENGTH_MIN,
         }));
     }
-    let is_whole = FRAME as i64 + length <= records.len() as i64;
+    Ok(Some(FRAME + length as usize))
+}
+
+/// Whether a batch is all there: the length is judged before the magic byte (`ByteBufferLogInputStream`), and a message of the
+/// old formats is none of the batches that are wanted.
+fn is_whole(records: &[u8]) -> Result<bool> {
+    let Some(size) = framed_size(records)? else {
+        return Ok(false);
+    };
+    let is_whole = size <= records.len();
     match records.get(MAGIC_POSITION) {
         None => Ok(false),
         Some(0 | 1) if is_whole => Err(ErrorCode::INVALID_RECORD.into()),
@@ -592,6 +631,7 @@ impl Append<'_> {
         let records: &mut [u8] = if self.is_legacy {
             // What message sets decompress to may be as large as the largest request.
             let most = decompressed_max.min(self.shared.config.request_bytes_max);
+            legacy::validate(self.records).map_err(Failed::Unreadable)?;
             converted = legacy::to_v2(self.records, most).map_err(Failed::Unreadable)?;
             &mut converted
         } else {

@@ -396,6 +396,44 @@ fn only_what_is_looked_into_is_decompressed() {
     assert!(unpacks(&[("compression.type", "uncompressed")], &zstd));
 }
 
+// Broken if it failed: of a client whose compressed batches do not say when they are from, records would be deleted while they are
+// new, not be found by their time and be written twice when they are sent again.
+#[test]
+fn a_compressed_batch_has_the_times_of_its_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let sent = |newest: i64| {
+        let mut batch = keyed(Compression::Zstd, &[Some(b"k"), Some(b"l")], 9_500);
+        set_max_timestamp_in_place(&mut batch, newest);
+        batch
+    };
+    let compact: &[(&str, &str)] = &[("cleanup.policy", "compact")];
+    for (name, settings, said, expected, is_opened) in [
+        ("as it is", &[][..], 9_500, 9_500, false),
+        ("none", &[], -1, 9_500, true),
+        ("before the first", &[], 9_499, 9_500, true),
+        // Nothing is decompressed for a time that may be right.
+        ("later", &[], 9_700, 9_700, false),
+        ("later, and looked at", compact, 9_700, 9_500, true),
+        ("none, and looked at", compact, -1, 9_500, true),
+    ] {
+        let log = opened(&dir.path().join(name), settings);
+        let mut batch = sent(said);
+        let header = Batch::parse(&batch).unwrap().header;
+        assert_eq!(log.config().unpacks(&header), is_opened, "{name}");
+        log.append_as_leader(&mut batch, 0, 10_000).unwrap();
+        let bytes = stored(&log, 0);
+        let header = Batch::parse(&bytes).unwrap().header;
+        assert_eq!(header.max_timestamp, expected, "{name}");
+    }
+    // Whose time is the broker's is not looked into for it.
+    let append_time = opened(
+        &dir.path().join("append time"),
+        &[("message.timestamp.type", "LogAppendTime")],
+    );
+    let header = Batch::parse(&sent(-1)).unwrap().header;
+    assert!(!append_time.config().unpacks(&header));
+}
+
 /// A batch whose records say that they have these offsets.
 fn numbered(codec: Compression, deltas: &[u8], key: Option<&[u8]>) -> Vec<u8> {
     let mut payload = Vec::new();
