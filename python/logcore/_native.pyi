@@ -936,3 +936,116 @@ def read_producer_snapshot(
 
 def read_transaction_index(path: str | os.PathLike[str]) -> list[tuple[int, int, int, int]]:
     """Producer id, first offset, last offset, last stable offset of each aborted transaction."""
+
+# ---- quorum ----
+
+class QuorumError(Exception):
+    """What a member of an ensemble refused, or what failed. Of its log's files: LogError."""
+
+class QuorumFullError(QuorumError):
+    """Too much is on its way; nothing of the call was taken. Try again when there is less."""
+
+class QuorumStoppedError(QuorumError):
+    """The member has not started, has stopped or has failed, or belongs to the process this one is a fork of."""
+
+@final
+class Quorum:
+    """One member of an ensemble that agrees on one log of commands (Raft); the host of its threads.
+
+    Every call is thread-safe and returns at once, unless it says otherwise. Raises QuorumStoppedError where it cannot serve.
+    """
+
+    def __new__(
+        cls,
+        *,
+        data_dir: str,
+        server_id: int,
+        servers: Sequence[tuple[int, str, int, int, str, bool]],
+        tick_ms: int,
+        init_limit: int,
+        sync_limit: int,
+        listen_on_all: bool = False,
+        entries_kept: int = 10_000,
+    ) -> Self:
+        """Opens the member's own directory, made when missing, and checks its files; blocks.
+
+        `servers`: (server id, host, quorum port, election port, clients' "[host:]port" or "", observer) of all, which counts
+        as long as there is no ensemble yet. `init_limit` ticks: what a server that joins may take to catch up, and a snapshot
+        to it; `sync_limit` ticks: what a read barrier may wait. `listen_on_all`: ZooKeeper's quorumListenOnAllIPs.
+        `entries_kept`: entries that stay in the log after a snapshot. Raises QuorumError (this server is not named, the
+        directory is another server's), LogError (LockedError: in use; CorruptLogError), ValueError.
+        """
+    @property
+    def wake_fd(self) -> int:
+        """A file descriptor that is readable while `take` may have something; for `loop.add_reader`."""
+    def start(self) -> None:
+        """Listens, and founds the ensemble with the other servers or joins it; blocks until it listens. Raises QuorumError."""
+    def propose(self, commands: Sequence[bytes]) -> int:
+        """Proposes commands, 16 MiB each at most, in order; the first one's ticket, which the others' follow.
+
+        Each is sent to whoever leads until it is agreed on, and counts once. Raises QuorumFullError, ValueError; nothing was
+        proposed then.
+        """
+    def take(self, max_bytes: int) -> list[tuple[Any, ...]]:
+        """What happened, in order: about `max_bytes`, at least one if there is one. Clears the wake descriptor first.
+
+        ("entries", [(index, term, time in ms, [(mine, ticket, command)], members or None)]): agreed on, each index once;
+        ("install", SnapshotSource, my_next): begin anew with it, own commands with tickets below my_next come no more;
+        ("role", "leader" | "follower" | "observer" | "looking", term, leader's server id or 0, in contact);
+        ("leading", term): it leads, and everything of earlier terms was delivered;
+        ("touched", server id, sessions): at the leader, from another's `touch`;
+        ("touch_ack", round); ("barrier", number, ok); ("snapshot", index, error or None); ("warning", text);
+        ("failed", text): the last. `members` are tuples as `servers`; None while they do not change or are changing.
+        """
+    def applied(self, index: int) -> None:
+        """Every entry up to this one, which was taken, is applied. Raises ValueError."""
+    def read_barrier(self) -> int:
+        """Asks for an event "barrier" once all that was agreed on before this call was taken; its number (Raft, 6.4).
+
+        Not ok: it waited `sync_limit` ticks, or the member stops. Raises QuorumFullError.
+        """
+    def touch(self, sessions: bytes) -> int:
+        """Tells the leader of sessions that were heard from, big-endian i64 each; the round's number.
+
+        "touch_ack" follows once the leader had it and a majority followed the leader after that, or nothing. Raises ValueError.
+        """
+    def status(self) -> dict[str, Any]:
+        """How it stands: role, term, leader, in_contact, server_id, member_id, ensemble, members, last_index, committed,
+        applied, snapshot, purged, quorum_ack_ms, outstanding, refused, last_refused. None: not known."""
+    def snapshot_begin(self, index: int) -> SnapshotSink:
+        """Begins a snapshot of everything up to the entry that was applied last, which `index` is; one at a time.
+
+        Raises ValueError.
+        """
+    def stop(self) -> None:
+        """Hands leadership over, brings the log to disk, ends the threads; blocks. Safe to repeat.
+
+        What was not taken still can be. Raises QuorumStoppedError when the disk hangs.
+        """
+
+@final
+class SnapshotSink:
+    """Where a snapshot is written. One that is dropped, or aborted, leaves nothing."""
+
+    def write(self, data: bytes) -> bool:
+        """Appends; False: it was taken, and more than 4 MiB wait for the disk: come back in some milliseconds.
+
+        Raises QuorumFullError when more than 64 MiB wait, QuorumStoppedError when it is over.
+        """
+    def finish(self) -> None:
+        """Has it brought to disk; an event "snapshot" follows. Raises QuorumStoppedError when it is over."""
+    def abort(self) -> None:
+        """Gives it up; no event follows."""
+
+@final
+class SnapshotSource:
+    """A snapshot to begin anew with: the bytes that were written to its sink."""
+
+    @property
+    def index(self) -> int:
+        """The last entry that is in it."""
+    @property
+    def term(self) -> int:
+        """That entry's."""
+    def read(self, max: int) -> bytes:
+        """The next bytes, at most so many; none at the end. Reads the disk. Raises OSError."""

@@ -169,6 +169,12 @@ pub(crate) fn record_error(py: Python<'_>, error: &RecordError) -> PyErr {
     }
 }
 
+/// The exception for files that do not fit together.
+pub(crate) fn corrupt_error(py: Python<'_>, text: String) -> PyErr {
+    const STORAGE_ERROR: i16 = 56;
+    with_code(py, CorruptLogError::new_err(text), STORAGE_ERROR)
+}
+
 fn with_code(py: Python<'_>, exception: PyErr, code: i16) -> PyErr {
     match exception.value(py).setattr("code", code) {
         Ok(()) => exception,

@@ -6,6 +6,7 @@ mod columns;
 mod errors;
 mod log;
 mod measurements;
+mod quorum;
 mod server;
 mod server_admin;
 mod tools;
@@ -22,5 +23,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     client::register(module)?;
     columns::register(module)?;
     tools::register(module)?;
+    quorum::register(module)?;
     Ok(())
 }

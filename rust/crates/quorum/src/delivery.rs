@@ -44,6 +44,11 @@ impl Delivery {
         counts
     }
 
+    /// Notes one that counted.
+    pub(crate) fn note(&mut self, member: MemberId, ticket: u64) {
+        self.last.insert(member, ticket);
+    }
+
     /// The ticket of a member's last command that counted.
     pub fn last(&self, member: MemberId) -> Option<u64> {
         self.last.get(&member).copied()

@@ -47,6 +47,15 @@ pub enum OpenError {
         "{path}: {reason}. This member's memory of what it voted for and agreed to cannot be relied on: move the directory away and let the member join anew"
     )]
     Corrupt { path: PathBuf, reason: String },
+    /// It is another server's.
+    #[error(
+        "{path}: this is the directory of server {found}, and this is server {server}: give the server its own directory, or correct its id"
+    )]
+    WrongServer {
+        path: PathBuf,
+        found: u16,
+        server: u16,
+    },
 }
 
 /// A member's vote and log, for whoever writes.

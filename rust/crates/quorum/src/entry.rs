@@ -233,7 +233,7 @@ pub fn decode_membership(bytes: &mut Bytes) -> Result<Membership, Malformed> {
         .or_else(|error| impossible(format!("a membership that cannot be: {error}")))
 }
 
-fn encode_server(server: &Server, out: &mut Vec<u8>) {
+pub(crate) fn encode_server(server: &Server, out: &mut Vec<u8>) {
     out.put_u16(server.id);
     out.put_u8(u8::from(server.observer));
     encode_addresses(&server.quorum, out);
@@ -241,7 +241,7 @@ fn encode_server(server: &Server, out: &mut Vec<u8>) {
     encode_addresses(server.client.as_slice(), out);
 }
 
-fn decode_server(bytes: &mut Bytes) -> Result<Server, Malformed> {
+pub(crate) fn decode_server(bytes: &mut Bytes) -> Result<Server, Malformed> {
     let id = bytes.try_get_u16()?;
     let observer = match bytes.try_get_u8()? {
         0 => false,

@@ -19,6 +19,8 @@
 //! | [`wire`] | what members say to each other, in bytes |
 //! | [`tcp`] | and over TCP |
 //! | [`member`] | one member of an ensemble |
+//! | [`identity`] | which member a directory is |
+//! | [`host`] | a member's thread, and its way into an ensemble |
 //!
 //! One entry is one record is one batch: the offset is Raft's index, the leader epoch its term.
 
@@ -27,6 +29,8 @@
 pub mod delivery;
 pub mod directory;
 pub mod entry;
+pub mod host;
+pub mod identity;
 pub mod machine;
 pub mod member;
 pub mod network;

@@ -86,6 +86,19 @@ impl<D: Data> Feed<D> {
         (before > next).then_some(Told::Entries { before })
     }
 
+    /// Whether there is a snapshot to begin anew with.
+    pub(crate) fn has_installed(&self) -> bool {
+        self.progress.lock().installed.is_some()
+    }
+
+    /// The entries with indexes below this one are agreed on.
+    pub fn committed_before(&self) -> u64 {
+        self.progress
+            .lock()
+            .committed
+            .map_or(0, |last| last.index + 1)
+    }
+
     fn committed(&self, last: LogId) {
         self.progress.lock().committed = Some(last);
         (self.wake)();

@@ -2,16 +2,21 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::Fatal;
 use openraft::type_config::TypeConfigExt;
-use openraft::{Config, ConfigError, Raft, SnapshotPolicy};
+use openraft::{
+    AsyncRuntime, Config, ConfigError, Raft, RaftTypeConfig, ReadPolicy, SnapshotPolicy,
+};
+use parking_lot::Mutex;
 
 use crate::entry::Commands;
 use crate::machine::{Feed, Machine, Snapshots};
 use crate::network::{Answer, Links, Network, NoAnswer, Request};
 use crate::proposals::Proposals;
-use crate::sending::{Local, Sending};
+use crate::sending::{self, Local, Sending};
 use crate::store::{DiskReader, LogStore};
 use crate::types::{MemberId, Term, Types};
 
@@ -73,7 +78,11 @@ pub struct Member<C: Types, R, S: Snapshots> {
     snapshots: Arc<S>,
     feed: Arc<Feed<S::Data>>,
     proposals: Arc<Proposals>,
+    sending: Arc<Mutex<Option<Task<C>>>>,
 }
+
+/// A task of this member.
+pub type Task<C> = <<C as RaftTypeConfig>::AsyncRuntime as AsyncRuntime>::JoinHandle<()>;
 
 impl<C: Types, R, S: Snapshots> Clone for Member<C, R, S> {
     fn clone(&self) -> Self {
@@ -83,6 +92,7 @@ impl<C: Types, R, S: Snapshots> Clone for Member<C, R, S> {
             snapshots: self.snapshots.clone(),
             feed: self.feed.clone(),
             proposals: self.proposals.clone(),
+            sending: self.sending.clone(),
         }
     }
 }
@@ -118,14 +128,20 @@ impl<C: Types, R: DiskReader, S: Snapshots> Member<C, R, S> {
             _types: PhantomData,
         };
         // It ends when openraft does.
-        let _sending = C::spawn(sending.run::<S::Data>(raft.server_metrics()));
+        let sending = C::spawn(sending.run::<S::Data>(raft.server_metrics()));
         Ok(Self {
             raft,
             store: parts.store,
             snapshots: parts.snapshots,
             feed: parts.feed,
             proposals: parts.proposals,
+            sending: Arc::new(Mutex::new(Some(sending))),
         })
+    }
+
+    /// The task that sends what is proposed, for one who watches over it. It ends when openraft does.
+    pub fn sending(&self) -> Option<Task<C>> {
+        self.sending.lock().take()
     }
 
     /// openraft's handle.
@@ -178,7 +194,45 @@ impl<C: Types, R: DiskReader, S: Snapshots> Member<C, R, S> {
                 let answer = raft.handle_transfer_leader(request).await;
                 answer.map(Answer::Transfer).map_err(broken)
             }
+            Request::ReadIndex => confirm(raft).await.map(Answer::ReadIndex),
+            Request::Touch(..) | Request::Whois | Request::Found(_) | Request::Join(..) => {
+                Err(broken("this is asked of its host"))
+            }
         }
+    }
+}
+
+/// Has a majority say that it follows this leader, after this was called, and says up to where to read then: what was agreed on
+/// before is in it.
+///
+/// Errors: this member does not lead, or no majority says so in time.
+pub async fn confirm<C: Types, S: Snapshots>(raft: &Raft<C, Machine<S>>) -> Result<u64, NoAnswer> {
+    let confirmed = raft.get_read_linearizer(ReadPolicy::ReadIndex).await;
+    confirmed
+        .map(|confirmed| confirmed.read_log_id().index())
+        .map_err(broken)
+}
+
+/// Up to where to read at any member, so that what was agreed on before this was called is read (Raft, §6.4): asks the leader.
+///
+/// Errors: nobody is known to lead; the leader did not answer in time, or does not lead any more.
+pub async fn read_index<C: Types, S: Snapshots>(
+    me: MemberId,
+    raft: &Raft<C, Machine<S>>,
+    links: &impl Links<C, S::Data>,
+    patience: Duration,
+) -> Result<u64, NoAnswer> {
+    let leader = sending::leader_of::<C>(&raft.server_metrics().borrow_watched());
+    let Some(leader) = leader else {
+        return Err(broken("nobody is known to lead"));
+    };
+    if leader.member == me {
+        return confirm(raft).await;
+    }
+    let asked = links.ask(leader.member, &leader.server, Request::ReadIndex, patience);
+    match asked.await? {
+        Answer::ReadIndex(index) => Ok(index),
+        _ => Err(broken("it answered something else")),
     }
 }
 

@@ -15,6 +15,8 @@ use openraft::raft::{
 };
 use openraft::{OptionalSend, RPCTypes, RaftNetworkV2};
 
+use bytes::Bytes;
+
 use crate::entry::Commands;
 use crate::machine::{Data, Snapshot};
 use crate::types::{MemberId, Server, Types, Vote};
@@ -34,6 +36,16 @@ pub enum Request<C: Types, D: Data> {
     Transfer(TransferLeaderRequest<C>),
     /// To propose commands, if it leads in this term.
     Propose(u64, Commands),
+    /// Up to where to read, if it leads.
+    ReadIndex,
+    /// From a server: it heard from these sessions; to be told once a majority follows whom it tells.
+    Touch(u16, Bytes),
+    /// Which member it is, and of what.
+    Whois,
+    /// To be a founder of this ensemble: a majority of its servers has nothing yet.
+    Found([u8; 16]),
+    /// To make this member one of the ensemble, in the place of what its server was before.
+    Join(MemberId, Server),
 }
 
 /// What the other says.
@@ -45,6 +57,25 @@ pub enum Answer<C: Types> {
     Transfer(TransferLeaderResponse<C>),
     /// They are before the leader, who may still lose them.
     Proposed,
+    /// What is agreed on up to this index was agreed on when it was asked, and nothing after.
+    ReadIndex(u64),
+    Touched,
+    Here(Here),
+    /// It will be, if it lasts.
+    Joining,
+}
+
+/// What a member says of itself to one that has nothing yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Here {
+    /// 0 for one that has nothing yet either.
+    pub member: MemberId,
+    /// The ensemble that it is of, or would found.
+    pub ensemble: [u8; 16],
+    /// It knows of nothing that was agreed on.
+    pub fresh: bool,
+    /// Who leads.
+    pub leader: Option<Server>,
 }
 
 /// Why there is no answer.

@@ -65,45 +65,60 @@ impl Reader {
         member: &Member<C, R, S>,
         max_bytes: usize,
     ) -> io::Result<Option<Delivered<S::Data>>> {
-        match member.feed().look(self.next) {
-            None => Ok(None),
-            Some(Told::Install(snapshot)) => {
-                self.next = snapshot.meta.last_log_id.map_or(0, |last| last.index + 1);
-                self.delivery = member.snapshots().delivery(&snapshot.snapshot);
-                member.proposals().delivered_up_to(&self.delivery);
-                Ok(Some(Delivered::Install(snapshot)))
+        let read = loop {
+            let before = match member.feed().look(self.next) {
+                None => return Ok(None),
+                Some(Told::Entries { before }) => before,
+                Some(Told::Install(snapshot)) => {
+                    self.next = snapshot.meta.last_log_id.map_or(0, |last| last.index + 1);
+                    self.delivery = member.snapshots().delivery(&snapshot.snapshot);
+                    member.proposals().delivered_up_to(&self.delivery);
+                    return Ok(Some(Delivered::Install(snapshot)));
+                }
+            };
+            let read = member.store().read(self.next, before, Some(max_bytes));
+            let gone = match read.await {
+                Ok(read) => match read.first() {
+                    Some(entry) if entry.log_id.index == self.next => break read,
+                    _ => io::Error::other(format!(
+                        "entry {}, which was agreed on, is not in the log",
+                        self.next
+                    )),
+                },
+                Err(error) => error,
+            };
+            // A snapshot that came meanwhile may have taken their place, of which the feed was told before they went.
+            if !member.feed().has_installed() {
+                return Err(gone);
             }
-            Some(Told::Entries { before }) => {
-                let read = member.store().read(self.next, before, Some(max_bytes));
-                let mut entries = Vec::new();
-                for entry in read.await? {
-                    self.next = entry.log_id.index + 1;
-                    let mut delivered = DeliveredEntry {
-                        log_id: entry.log_id,
-                        time_ms: 0,
-                        commands: Vec::new(),
-                        membership: None,
-                    };
-                    match entry.payload {
-                        Payload::Blank => {}
-                        Payload::Normal(commands) => {
-                            delivered.time_ms = commands.time_ms();
-                            for command in commands.iter() {
-                                if self.delivery.counts(&command) {
-                                    let mine = member.proposals().delivered(&command);
-                                    delivered.commands.push(Counted { command, mine });
-                                }
-                            }
-                        }
-                        Payload::Membership(membership) => {
-                            self.delivery.keep_members_of(&membership);
-                            delivered.membership = Some(membership);
+        };
+        let mut entries = Vec::new();
+        for entry in read {
+            self.next = entry.log_id.index + 1;
+            let mut delivered = DeliveredEntry {
+                log_id: entry.log_id,
+                time_ms: 0,
+                commands: Vec::new(),
+                membership: None,
+            };
+            match entry.payload {
+                Payload::Blank => {}
+                Payload::Normal(commands) => {
+                    delivered.time_ms = commands.time_ms();
+                    for command in commands.iter() {
+                        if self.delivery.counts(&command) {
+                            let mine = member.proposals().delivered(&command);
+                            delivered.commands.push(Counted { command, mine });
                         }
                     }
-                    entries.push(delivered);
                 }
-                Ok(Some(Delivered::Entries(entries)))
+                Payload::Membership(membership) => {
+                    self.delivery.keep_members_of(&membership);
+                    delivered.membership = Some(membership);
+                }
             }
+            entries.push(delivered);
         }
+        Ok(Some(Delivered::Entries(entries)))
     }
 }

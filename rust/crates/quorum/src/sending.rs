@@ -22,19 +22,18 @@ use crate::types::{MemberId, Server, Term, Types};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// After a way broke, and twice as long each time it does again.
 const PAUSE: Duration = Duration::from_millis(20);
-/// When nothing was agreed on for so long everything is sent again, and after twice as long again.
+/// When nothing was agreed on for so long the first batch is sent again, and once that is agreed on everything after it.
 const SILENCE: Duration = Duration::from_secs(2);
-const SILENCE_MAX: Duration = Duration::from_secs(16);
 
 /// Where openraft says who leads.
 type Watched<C> = WatchReceiverOf<C, RaftServerMetrics<C>>;
 
 /// Who leads, and in which term.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Leader {
-    member: MemberId,
-    term: u64,
-    server: Server,
+pub(crate) struct Leader {
+    pub(crate) member: MemberId,
+    pub(crate) term: u64,
+    pub(crate) server: Server,
 }
 
 /// The leader of this member, for its own proposals.
@@ -74,7 +73,7 @@ impl<C: Types, L, M: Local> Sending<C, L, M> {
     where
         L: Links<C, D>,
     {
-        let (mut pause, mut silence) = (PAUSE, SILENCE);
+        let (mut pause, mut silent) = (PAUSE, false);
         let mut progress = 0;
         loop {
             let leader = leader_of::<C>(&metrics.borrow_watched());
@@ -84,17 +83,17 @@ impl<C: Types, L, M: Local> Sending<C, L, M> {
                 }
                 continue;
             };
-            self.proposals.begin_anew();
-            let ended = self.send_to::<D>(&leader, silence, &mut metrics).await;
+            self.proposals.begin_anew(silent);
+            let ended = self.send_to::<D>(&leader, &mut metrics).await;
             let first = self.proposals.outstanding().1;
             if first > progress {
-                (pause, silence) = (PAUSE, SILENCE);
+                pause = PAUSE;
                 progress = first;
             }
+            silent = matches!(ended, Ended::Silent);
             match ended {
                 Ended::Stopped => return,
-                Ended::Changed => {}
-                Ended::Silent => silence = SILENCE_MAX.min(silence * 2),
+                Ended::Changed | Ended::Silent => {}
                 Ended::Broken => {
                     C::sleep(pause).await;
                     pause = PATIENCE.min(pause * 2);
@@ -103,12 +102,7 @@ impl<C: Types, L, M: Local> Sending<C, L, M> {
         }
     }
 
-    async fn send_to<D: Data>(
-        &self,
-        leader: &Leader,
-        silence: Duration,
-        metrics: &mut Watched<C>,
-    ) -> Ended
+    async fn send_to<D: Data>(&self, leader: &Leader, metrics: &mut Watched<C>) -> Ended
     where
         L: Links<C, D>,
     {
@@ -128,7 +122,7 @@ impl<C: Types, L, M: Local> Sending<C, L, M> {
                 progress = first;
                 since = C::now();
             }
-            let left = silence.saturating_sub(since.elapsed());
+            let left = SILENCE.saturating_sub(since.elapsed());
             if left.is_zero() {
                 return Ended::Silent;
             }
@@ -165,7 +159,7 @@ impl<C: Types, L, M: Local> Sending<C, L, M> {
     }
 }
 
-fn leader_of<C: Types>(metrics: &RaftServerMetrics<C>) -> Option<Leader> {
+pub(crate) fn leader_of<C: Types>(metrics: &RaftServerMetrics<C>) -> Option<Leader> {
     let member = metrics.current_leader?;
     let server = metrics.membership_config.get_node(&member)?.clone();
     Some(Leader {

@@ -2,24 +2,29 @@
 //!
 //! A member dials another for each [`Stream`] it has something to say on, and keeps the connection; a snapshot has one of its
 //! own, so that nothing waits behind it. Who is dialled answers on the same connection, in whatever order it is done. A
-//! connection begins with who is meant: one to another ensemble, or to a member that is not there any more, is refused.
+//! connection begins with who is meant: one to another ensemble, or to a member that is not there any more, is refused. One
+//! that means a server, whichever member it is, may ask for no more than what a member without a directory needs to know.
 //!
-//! A request that is not answered in time gives its connection up, if nothing at all was heard on it meanwhile.
+//! A peer that is gone without a word is noticed at both ends: a request that is not answered in time gives its connection up,
+//! if nothing at all was heard on it meanwhile; who was dialled ends a connection on which nothing comes. Who has not said who
+//! it is has [`HELLO_BYTES`] and [`HANDSHAKE`], and no more than [`STRANGERS`] of those are there at once.
 //!
 //! The ports trust their network, as ZooKeeper's do without TLS.
 
 use std::collections::HashMap;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::timeout;
 
@@ -36,11 +41,17 @@ const HELLO_BYTES: usize = 512;
 const FRAME_BYTES: usize = 72 << 20;
 const CHUNK: usize = 256 << 10;
 const CONNECT: Duration = Duration::from_secs(2);
-const HANDSHAKE: Duration = Duration::from_secs(5);
+const HANDSHAKE: Duration = Duration::from_secs(2);
 /// What a peer may have sent without an answer yet.
 const REQUESTS_AT_ONCE: usize = 64;
-/// Connections of a port that were accepted and are open.
+/// Connections of a port whose peers said who they are.
 const CONNECTIONS: usize = 256;
+/// And of those who did not yet.
+const STRANGERS: usize = 64;
+/// A connection on which nothing comes for so long is ended; its peer dials again when it has something to say.
+const IDLE: Duration = Duration::from_secs(60);
+/// As one on which a frame stands still for so long, whichever way it goes.
+const STALLED: Duration = Duration::from_secs(10);
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,11 +79,17 @@ impl Stream {
 pub struct Identity {
     /// The ensemble's, the same for all of its members.
     pub ensemble: [u8; 16],
+    /// 0 for one that is none yet.
     pub member: MemberId,
+    /// Whose member it is.
+    pub server: u16,
 }
 
 /// Whoever answers on behalf of this member.
 pub trait Answers<C: Types>: Clone + Send + Sync + 'static {
+    /// Who this member is.
+    fn identity(&self) -> Identity;
+
     /// Does what another member asks.
     fn answer(
         &self,
@@ -321,9 +338,17 @@ async fn write_frames(
     mut frames: mpsc::Receiver<Vec<u8>>,
 ) -> io::Result<()> {
     while let Some(frame) = frames.recv().await {
-        writes.write_all(&frame).await?;
+        let mut left = &frame[..];
+        while !left.is_empty() {
+            let written = timeout(STALLED, writes.write(left)).await;
+            left = &left[written.map_err(|_| stalled())??..];
+        }
     }
     Ok(())
+}
+
+fn stalled() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the peer stands still")
 }
 
 async fn hear<C: Types>(mut reads: OwnedReadHalf, expected: &Expected<C>) -> io::Result<()> {
@@ -428,24 +453,23 @@ impl<C: Types> Links<C, SnapshotFile> for TcpLinks<C> {
 /// Answers whoever dials, until it is dropped. What ends a connection is told to `told`.
 pub async fn serve<C: Types>(
     listener: TcpListener,
-    me: Identity,
     answers: impl Answers<C>,
     told: impl Fn(String) + Clone + Send + Sync + 'static,
 ) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let (strangers, room) = (Semaphore::new(STRANGERS), Semaphore::new(CONNECTIONS));
+    let (strangers, room) = (Arc::new(strangers), Arc::new(room));
     let mut connections = tokio::task::JoinSet::new();
     loop {
         // Those that have ended are not kept.
         while connections.try_join_next().is_some() {}
-        let Ok(permit) = room.clone().acquire_owned().await else {
+        let Ok(stranger) = strangers.clone().acquire_owned().await else {
             return;
         };
         match listener.accept().await {
             Ok((connection, from)) => {
-                let (answers, told) = (answers.clone(), told.clone());
+                let (answers, told, room) = (answers.clone(), told.clone(), room.clone());
                 connections.spawn(async move {
-                    let _permit = permit;
-                    if let Err(error) = attend(connection, me, answers).await {
+                    if let Err(error) = attend(connection, stranger, &room, answers).await {
                         told(format!("the connection of {from}: {error}"));
                     }
                 });
@@ -461,38 +485,70 @@ pub async fn serve<C: Types>(
 
 async fn attend<C: Types>(
     connection: TcpStream,
-    me: Identity,
+    stranger: OwnedSemaphorePermit,
+    room: &Arc<Semaphore>,
     answers: impl Answers<C>,
 ) -> io::Result<()> {
     connection.set_nodelay(true)?;
     let (mut reads, mut writes) = connection.into_split();
     let hello = timeout(HANDSHAKE, read_frame(&mut reads, HELLO_BYTES)).await;
     let hello = hello.map_err(|_| io::Error::other("it did not say who it is"))??;
-    match hello
-        .ok_or(io::ErrorKind::UnexpectedEof)
-        .map(|hello| check_hello(me, hello))
-    {
-        Ok(Ok(())) => {
-            writes
-                .write_all(&wire::frame(Kind::Welcome, 0, |_| {}))
-                .await?
-        }
-        Ok(Err(why)) => {
+    let hello = hello.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let admitted = check_hello(answers.identity(), hello).and_then(|meant| {
+        let permit = room.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| "there are too many connections".to_owned())?;
+        Ok((meant, permit))
+    });
+    let (meant, _permit) = match admitted {
+        Ok(admitted) => admitted,
+        Err(why) => {
             let refusal = wire::frame(Kind::Refused, 0, |out| out.put_slice(why.as_bytes()));
-            writes.write_all(&refusal).await?;
+            // What the peer does with it is its own affair; it is one frame.
+            let _ = timeout(HANDSHAKE, writes.write_all(&refusal)).await;
             return Err(io::Error::other(why));
         }
-        Err(kind) => return Err(kind.into()),
-    }
+    };
+    drop(stranger);
+    writes
+        .write_all(&wire::frame(Kind::Welcome, 0, |_| {}))
+        .await?;
     let (frames, to_write) = mpsc::channel(REQUESTS_AT_ONCE);
+    // Whichever ends first ends the connection, and what it still does.
+    let written = pin!(write_frames(writes, to_write));
+    let heard = pin!(take_requests(reads, meant, answers, frames));
+    match select(heard, written).await {
+        Either::Left((ended, _)) | Either::Right((ended, _)) => ended,
+    }
+}
+
+/// Does what comes on a connection.
+async fn take_requests<C: Types>(
+    mut reads: OwnedReadHalf,
+    meant: Meant,
+    answers: impl Answers<C>,
+    frames: mpsc::Sender<Vec<u8>>,
+) -> io::Result<()> {
     let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(async move {
-        // A peer that is gone is noticed by whoever reads.
-        let _ = write_frames(writes, to_write).await;
-    });
     let room = Arc::new(Semaphore::new(REQUESTS_AT_ONCE));
-    while let Some((kind, number, mut body)) = read_frame(&mut reads, FRAME_BYTES).await? {
+    let most = match meant {
+        Meant::Member => FRAME_BYTES,
+        Meant::Server => HELLO_BYTES,
+    };
+    loop {
+        let next = timeout(IDLE, reads.readable()).await;
+        if next.is_err() {
+            return Ok(());
+        }
+        let Some((kind, number, mut body)) = read_frame(&mut reads, most).await? else {
+            return Ok(());
+        };
         while tasks.len() > REQUESTS_AT_ONCE && tasks.try_join_next().is_some() {}
+        let for_all = matches!(kind, Kind::Whois | Kind::Found | Kind::Join);
+        if meant == Meant::Server && !for_all {
+            return Err(io::Error::other(
+                "it asks a server what only a member answers",
+            ));
+        }
         let request = if kind == Kind::Snapshot {
             let vote = wire::get_vote(&mut body).map_err(invalid)?;
             let length = body.try_get_u64().map_err(|error| invalid(error.into()))?;
@@ -521,14 +577,22 @@ async fn attend<C: Types>(
             let _ = frames.send(frame).await;
         });
     }
-    Ok(())
+}
+
+/// Whom a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meant {
+    /// This member.
+    Member,
+    /// Whichever member this server has.
+    Server,
 }
 
 fn invalid(error: WireError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-fn check_hello(me: Identity, (kind, _, mut body): (Kind, u32, Bytes)) -> Result<(), String> {
+fn check_hello(me: Identity, (kind, _, mut body): (Kind, u32, Bytes)) -> Result<Meant, String> {
     if kind != Kind::Hello || !body.starts_with(MAGIC) {
         return Err("this is a port of an ensemble of logcore coordinators".to_owned());
     }
@@ -545,6 +609,18 @@ fn check_hello(me: Identity, (kind, _, mut body): (Kind, u32, Bytes)) -> Result<
     body.try_copy_to_slice(&mut ensemble).map_err(cut_off)?;
     let from = body.try_get_u64().map_err(cut_off)?;
     let to = body.try_get_u64().map_err(cut_off)?;
+    if to != me.member && to == u64::from(me.server) {
+        return Ok(Meant::Server);
+    }
+    if to != me.member && to <= u64::from(u16::MAX) {
+        return Err(format!(
+            "server {to} is meant, and this is server {}",
+            me.server
+        ));
+    }
+    if me.member == 0 {
+        return Err(format!("server {} has no directory yet", me.server));
+    }
     if ensemble != me.ensemble {
         return Err(format!("member {from} belongs to another ensemble"));
     }
@@ -554,7 +630,7 @@ fn check_hello(me: Identity, (kind, _, mut body): (Kind, u32, Bytes)) -> Result<
             me.member
         ));
     }
-    Ok(())
+    Ok(Meant::Member)
 }
 
 fn request_of<C: Types>(kind: Kind, body: Bytes) -> Result<Request<C, SnapshotFile>, WireError> {
@@ -566,6 +642,13 @@ fn request_of<C: Types>(kind: Kind, body: Bytes) -> Result<Request<C, SnapshotFi
         Kind::Propose => {
             wire::get_propose(body).map(|(term, commands)| Request::Propose(term, commands))
         }
+        Kind::ReadIndex => wire::end(&body).map(|()| Request::ReadIndex),
+        Kind::Touch => {
+            wire::get_touch(body).map(|(server, sessions)| Request::Touch(server, sessions))
+        }
+        Kind::Whois => wire::end(&body).map(|()| Request::Whois),
+        Kind::Found => wire::get_ensemble(body).map(Request::Found),
+        Kind::Join => wire::get_join(body).map(|(member, server)| Request::Join(member, server)),
         other => Err(WireError::Unknown("request", other as u64)),
     }
 }
@@ -578,7 +661,7 @@ async fn receive(
     let mut left = length;
     while left > 0 {
         let mut chunk = vec![0; left.min(CHUNK as u64) as usize];
-        reads.read_exact(&mut chunk).await?;
+        fill(reads, &mut chunk).await?;
         left -= chunk.len() as u64;
         let write = move || received.write(&chunk).map(|()| received);
         received = spawn_blocking(write).await.map_err(io::Error::other)??;
@@ -586,7 +669,20 @@ async fn receive(
     Ok(received)
 }
 
-/// The next frame; `None` when the other side has ended the connection between two.
+/// Fills `out`. Errors: the end, and a peer that stands still.
+async fn fill(reads: &mut (impl AsyncRead + Unpin), out: &mut [u8]) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < out.len() {
+        let read = timeout(STALLED, reads.read(&mut out[filled..])).await;
+        match read.map_err(|_| stalled())?? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => filled += read,
+        }
+    }
+    Ok(())
+}
+
+/// The next frame, however long it takes to begin; `None` when the other side has ended the connection between two.
 async fn read_frame(
     reads: &mut (impl AsyncRead + Unpin),
     most: usize,
@@ -595,7 +691,7 @@ async fn read_frame(
     if reads.read(&mut front[..1]).await? == 0 {
         return Ok(None);
     }
-    reads.read_exact(&mut front[1..]).await?;
+    fill(reads, &mut front[1..]).await?;
     let mut rest = &front[..];
     let length = rest.get_u32() as usize;
     let (kind, request) = (rest.get_u8(), rest.get_u32());
@@ -610,10 +706,11 @@ async fn read_frame(
     };
     let kind = Kind::of(kind).map_err(invalid)?;
     // Memory for what comes, not for what is said.
-    let mut body = Vec::with_capacity(length.min(64 << 10));
-    reads.take(length as u64).read_to_end(&mut body).await?;
-    if body.len() < length {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+    let mut body = Vec::new();
+    while body.len() < length {
+        let begin = body.len();
+        body.resize(length.min(begin + begin.clamp(16 << 10, 1 << 20)), 0);
+        fill(reads, &mut body[begin..]).await?;
     }
     Ok(Some((kind, request, body.into())))
 }

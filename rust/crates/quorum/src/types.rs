@@ -8,7 +8,21 @@ use crate::entry::Commands;
 
 /// Names a member in the log: the id of a server in its upper 16 bits, below it which of that server's directories this is.
 /// A server whose directory was lost comes back as another member, for it has forgotten what it voted for.
+///
+/// A number below 2¹⁶ is the server's own: whichever of its members is there.
 pub type MemberId = u64;
+
+const INCARNATION_BITS: u32 = 48;
+
+/// The member that this directory of a server is; `incarnation` is below 2⁴⁸.
+pub const fn member_id(server: u16, incarnation: u64) -> MemberId {
+    ((server as u64) << INCARNATION_BITS) | incarnation
+}
+
+/// The server that a member is, or was.
+pub const fn server_of(member: MemberId) -> u16 {
+    (member >> INCARNATION_BITS) as u16
+}
 
 /// One leader a term (Raft, figure 3.2), so that a term names its leader.
 pub type LeaderId = leader_id_std::LeaderId<u64, MemberId>;

@@ -14,6 +14,12 @@
 //! Installed:    vote
 //! Propose:      u64 term | commands
 //! Proposed:     nothing
+//! ReadIndex:    nothing                                                 ReadUpTo: u64 index
+//! Touch:        u16 server | sessions, for whoever applies entries      Touched:  nothing
+//! Whois:        nothing                                                 (Found is answered with Here too)
+//! Here:         u64 member | 16 bytes ensemble | u8 fresh | u8 whether somebody leads, and then that server
+//! Found:        16 bytes ensemble
+//! Join:         u64 member | server                                     Joining:  nothing
 //! Failed:       why, in UTF-8
 //! ```
 //!
@@ -29,8 +35,8 @@ use thiserror::Error;
 
 use crate::entry::{self, Commands, Malformed};
 use crate::machine::Data;
-use crate::network::{Answer, Request};
-use crate::types::{LeaderId, LogId, Term, Types, Vote};
+use crate::network::{Answer, Here, Request};
+use crate::types::{LeaderId, LogId, MemberId, Server, Term, Types, Vote};
 
 /// Before a frame's body: length, kind, request.
 pub(crate) const FRAME_FRONT: usize = 9;
@@ -48,11 +54,20 @@ pub(crate) enum Kind {
     Transfer = 13,
     Snapshot = 14,
     Propose = 15,
+    ReadIndex = 16,
+    Touch = 17,
+    Whois = 30,
+    Found = 31,
+    Join = 32,
     Appended = 20,
     Voted = 21,
     Transferred = 22,
     Installed = 23,
     Proposed = 24,
+    ReadUpTo = 25,
+    Touched = 26,
+    Here = 40,
+    Joining = 41,
     Failed = 29,
 }
 
@@ -68,11 +83,20 @@ impl Kind {
             Self::Transfer,
             Self::Snapshot,
             Self::Propose,
+            Self::ReadIndex,
+            Self::Touch,
+            Self::Whois,
+            Self::Found,
+            Self::Join,
             Self::Appended,
             Self::Voted,
             Self::Transferred,
             Self::Installed,
             Self::Proposed,
+            Self::ReadUpTo,
+            Self::Touched,
+            Self::Here,
+            Self::Joining,
             Self::Failed,
         ];
         let found = known.into_iter().find(|kind| *kind as u8 == code);
@@ -231,6 +255,50 @@ pub(crate) fn get_propose(mut bytes: Bytes) -> Result<(u64, Commands)> {
     Ok((term, Commands::parse(bytes)?))
 }
 
+pub(crate) fn get_touch(mut bytes: Bytes) -> Result<(u16, Bytes)> {
+    Ok((bytes.try_get_u16()?, bytes))
+}
+
+pub(crate) fn get_ensemble(mut bytes: Bytes) -> Result<[u8; 16]> {
+    let ensemble = take_ensemble(&mut bytes)?;
+    end(&bytes)?;
+    Ok(ensemble)
+}
+
+fn take_ensemble(bytes: &mut Bytes) -> Result<[u8; 16]> {
+    let mut ensemble = [0; 16];
+    bytes.try_copy_to_slice(&mut ensemble)?;
+    Ok(ensemble)
+}
+
+pub(crate) fn get_join(mut bytes: Bytes) -> Result<(MemberId, Server)> {
+    let joining = (bytes.try_get_u64()?, entry::decode_server(&mut bytes)?);
+    end(&bytes)?;
+    Ok(joining)
+}
+
+fn put_here(here: &Here, out: &mut Vec<u8>) {
+    out.put_u64(here.member);
+    out.put_slice(&here.ensemble);
+    out.put_u8(u8::from(here.fresh));
+    out.put_u8(u8::from(here.leader.is_some()));
+    if let Some(leader) = &here.leader {
+        entry::encode_server(leader, out);
+    }
+}
+
+fn get_here(bytes: &mut Bytes) -> Result<Here> {
+    Ok(Here {
+        member: bytes.try_get_u64()?,
+        ensemble: take_ensemble(bytes)?,
+        fresh: get_bool(bytes)?,
+        leader: match get_bool(bytes)? {
+            true => Some(entry::decode_server(bytes)?),
+            false => None,
+        },
+    })
+}
+
 /// The frame of a request; `length` is that of the file that follows a snapshot's.
 pub(crate) fn request_frame<C: Types, D: Data>(
     number: u32,
@@ -248,6 +316,17 @@ pub(crate) fn request_frame<C: Types, D: Data>(
         }
         Request::Propose(term, commands) => frame(Kind::Propose, number, |out| {
             put_propose(*term, commands, out)
+        }),
+        Request::ReadIndex => frame(Kind::ReadIndex, number, |_| {}),
+        Request::Touch(server, sessions) => frame(Kind::Touch, number, |out| {
+            out.put_u16(*server);
+            out.put_slice(sessions);
+        }),
+        Request::Whois => frame(Kind::Whois, number, |_| {}),
+        Request::Found(ensemble) => frame(Kind::Found, number, |out| out.put_slice(ensemble)),
+        Request::Join(member, server) => frame(Kind::Join, number, |out| {
+            out.put_u64(*member);
+            entry::encode_server(server, out);
         }),
         Request::Snapshot(vote, _) => frame(Kind::Snapshot, number, |out| {
             put_vote(vote, out);
@@ -277,6 +356,10 @@ pub(crate) fn answer_frame<C: Types>(request: u32, answer: &Answer<C>) -> Vec<u8
             put_log_id(answer.last_log_id, out);
         }),
         Answer::Proposed => frame(Kind::Proposed, request, |_| {}),
+        Answer::ReadIndex(index) => frame(Kind::ReadUpTo, request, |out| out.put_u64(*index)),
+        Answer::Touched => frame(Kind::Touched, request, |_| {}),
+        Answer::Here(here) => frame(Kind::Here, request, |out| put_here(here, out)),
+        Answer::Joining => frame(Kind::Joining, request, |_| {}),
         Answer::Snapshot(answer) => frame(Kind::Installed, request, |out| {
             put_vote(&answer.vote, out);
         }),
@@ -314,6 +397,10 @@ pub(crate) fn get_answer<C: Types>(
             Answer::Vote(VoteResponse::new(vote, get_log_id(&mut bytes)?, granted))
         }
         Kind::Proposed => Answer::Proposed,
+        Kind::ReadUpTo => Answer::ReadIndex(bytes.try_get_u64()?),
+        Kind::Touched => Answer::Touched,
+        Kind::Here => Answer::Here(get_here(&mut bytes)?),
+        Kind::Joining => Answer::Joining,
         Kind::Installed => Answer::Snapshot(SnapshotResponse::new(get_vote(&mut bytes)?)),
         Kind::Transferred => Answer::Transfer(match bytes.try_get_u8()? {
             0 => Ok(()),

@@ -20,7 +20,8 @@ use logcore_quorum::snapshots::{Received, SnapshotDir, SnapshotFile};
 use logcore_quorum::store;
 use logcore_quorum::tcp::{Answers, Identity, TcpLinks, serve};
 use logcore_quorum::types::{
-    Address, LeaderId, LogId, MemberId, Server, SnapshotMeta, StoredMembership,
+    Address, LeaderId, LogId, MemberId, Server, SnapshotMeta, StoredMembership, member_id,
+    server_of,
 };
 use openraft::AsyncRuntime;
 use openraft_rt_tokio::TokioRuntime;
@@ -48,18 +49,22 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const ENSEMBLE: [u8; 16] = *b"an ensemble's id";
 
 #[derive(Clone)]
-struct Answering(Node, Kept);
+struct Answering(Identity, Node, Kept);
 
 impl Answers<Served> for Answering {
+    fn identity(&self) -> Identity {
+        self.0
+    }
+
     async fn answer(
         &self,
         request: Request<Served, SnapshotFile>,
     ) -> Result<Answer<Served>, NoAnswer> {
-        self.0.answer(request).await
+        self.1.answer(request).await
     }
 
     fn receive(&self) -> io::Result<Received> {
-        self.1.receive()
+        self.2.receive()
     }
 }
 
@@ -94,6 +99,7 @@ async fn begin(id: MemberId, start: u32, path: &Path, listener: TcpListener) -> 
     let me = Identity {
         ensemble: ENSEMBLE,
         member: id,
+        server: server_of(id),
     };
     let config = Arc::new(config("test", &Timing::default(), 2).unwrap());
     let links = TcpLinks::new(me);
@@ -108,8 +114,8 @@ async fn begin(id: MemberId, start: u32, path: &Path, listener: TcpListener) -> 
         clock: || 1_000,
     });
     let node = node.await.unwrap();
-    let answering = Answering(node.clone(), snapshots.clone());
-    let serving = tokio::spawn(serve(listener, me, answering, |_| {}));
+    let answering = Answering(me, node.clone(), snapshots.clone());
+    let serving = tokio::spawn(serve(listener, answering, |_| {}));
     let applied: Arc<watch::Sender<Applied>> = Arc::default();
     let applying = tokio::spawn(apply(node.clone(), applied.clone(), more));
     Running {
@@ -235,14 +241,15 @@ fn members_agree_and_catch_up() {
         let path = |id: MemberId| dir.path().join(id.to_string());
         let mut servers = BTreeMap::new();
         let mut listeners = Vec::new();
-        for id in 1..=3 {
+        for server in 1..=3 {
+            let id = member_id(server, 0);
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = Address {
                 host: "127.0.0.1".to_owned(),
                 port: listener.local_addr().unwrap().port(),
             };
             let server = Server {
-                id: id as u16,
+                id: server,
                 quorum: vec![address],
                 ..Server::default()
             };
@@ -339,18 +346,29 @@ async fn strangers(server: &Server) {
     };
     assert_eq!(say(server, b"GET / HTTP/1.1\r\n\r\n").await, "");
     assert_eq!(say(server, &[255; 64]).await, "");
-    let refused = say(server, &hello(b"another ensemble", server.id.into())).await;
+    let member = member_id(server.id, 0);
+    let refused = say(server, &hello(b"another ensemble", member)).await;
     assert!(
         refused.contains("member 9 belongs to another ensemble"),
         "{refused}"
     );
-    let refused = say(server, &hello(&ENSEMBLE, 77)).await;
+    let refused = say(server, &hello(&ENSEMBLE, member + 1)).await;
     assert!(
-        refused.contains("member 77 is meant, and this is member"),
+        refused.contains("is meant, and this is member"),
         "{refused}"
     );
+    let refused = say(server, &hello(&ENSEMBLE, 77)).await;
+    assert!(
+        refused.contains("server 77 is meant, and this is server"),
+        "{refused}"
+    );
+    // One that means the server, whichever member it is, may not ask for more.
+    let mut frames = hello(b"another ensemble", server.id.into());
+    frames.extend([0, 0, 0, 5, 16, 0, 0, 0, 0]);
+    let welcomed = say(server, &frames).await;
+    assert_eq!(welcomed.as_bytes(), [0, 0, 0, 5, 2, 0, 0, 0, 0]);
     // One that is let in, and then says what cannot be.
-    let mut frames = hello(&ENSEMBLE, server.id.into());
+    let mut frames = hello(&ENSEMBLE, member);
     frames.extend([0, 0, 0, 9, 10, 0, 0, 0, 0, 1, 2, 3, 4]);
     let welcomed = say(server, &frames).await;
     assert!(

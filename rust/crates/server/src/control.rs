@@ -19,7 +19,7 @@ use crate::memory::{Charge, Held};
 use crate::metrics::ErrorCounts;
 use crate::quotas::Spent;
 use crate::response;
-use crate::wake::WakeFd;
+use logcore_wake::WakeFd;
 
 /// How many requests one [`ControlQueue::take`] returns at most, so that the event loop gets to do other things in between.
 const TAKE_MAX: usize = 256;

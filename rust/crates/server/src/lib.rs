@@ -15,7 +15,7 @@
 //! | `transport` | what a connection needs of its socket: plain TCP with `sendfile` |
 //! | `api` | one file per API |
 //! | `registry`, `purgatory`, `fetch_session` | partitions and leaders; long polls; KIP-227 |
-//! | `control`, `lines`, `wake` | requests and log lines on their way to Python |
+//! | `control`, `lines` | requests and log lines on their way to Python |
 //! | `metrics`, `measurements`, `slow` | what is counted, how it is read, what took long |
 //! | `logs`, `housekeeping`, `moves`, `config` | directories, their upkeep, logs on their way between them, settings |
 //! | `admin` | what operators ask of logs: records deleted, directories and producers told, logs moved |
@@ -58,7 +58,6 @@ mod slow;
 mod transport;
 mod unpacking;
 mod vigil;
-mod wake;
 
 pub use admin::{LogDirDescription, LogDirMove, RecordsDeleted, ReplicaDescription, Space};
 pub use codes::ErrorCode;

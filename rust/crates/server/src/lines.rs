@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::wake::WakeFd;
+use logcore_wake::WakeFd;
 
 /// How many lines may wait.
 const CAPACITY: usize = 4096;

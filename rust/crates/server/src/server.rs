@@ -40,7 +40,7 @@ use crate::replicas::Replica;
 use crate::shared::{Shared, now_ms};
 use crate::unpacking::Unpacking;
 use crate::vigil::Vigil;
-use crate::wake::WakeFd;
+use logcore_wake::WakeFd;
 
 /// How long threads that run the connections may take to end.
 const RUNTIME_END: Duration = Duration::from_secs(1);

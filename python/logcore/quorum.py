@@ -1,0 +1,44 @@
+"""One member of an ensemble that agrees on one log of commands, without a coordinator on it: Raft, over TCP, on disk.
+
+What a command means is for whoever takes it::
+
+    quorum = Quorum(data_dir=..., server_id=1, servers=[QuorumServer(1, "a", 2888, 3888), ...], ...)
+    quorum.start()
+    loop.add_reader(quorum.wake_fd, lambda: apply(quorum.take(1 << 18)))
+    ticket = quorum.propose([b"a command"])
+"""
+
+from typing import NamedTuple
+
+from logcore._native import (
+    Quorum,
+    QuorumError,
+    QuorumFullError,
+    QuorumStoppedError,
+    SnapshotSink,
+    SnapshotSource,
+)
+
+__all__ = [
+    "Quorum",
+    "QuorumError",
+    "QuorumFullError",
+    "QuorumServer",
+    "QuorumStoppedError",
+    "SnapshotSink",
+    "SnapshotSource",
+]
+
+
+class QuorumServer(NamedTuple):
+    """One server of an ensemble, as a line `server.N` of its configuration says."""
+
+    server_id: int
+    """1 to 65535."""
+    host: str
+    quorum_port: int
+    election_port: int
+    client: str = ""
+    """Where it serves clients: "[host:]port", or nothing."""
+    observer: bool = False
+    """It listens and never votes."""

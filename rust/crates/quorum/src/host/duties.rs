@@ -1,0 +1,356 @@
+//! What a member does all the time, one task each.
+
+use std::collections::BTreeSet;
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::metrics::RaftMetrics;
+use openraft::{ChangeMembers, ServerState};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use super::answering::Counted;
+use super::{Event, HANDOVER, Node, Role, RoleKind, Served, Shared, TICK, TOUCHES};
+use crate::member::{confirm, read_index};
+use crate::network::{Answer, Links, NoAnswer, Request};
+use crate::reader::{Delivered, Reader};
+use crate::sending::leader_of;
+use crate::types::{MemberId, Server, server_of};
+
+/// What is read from the log at once.
+const READ_BYTES: usize = 256 << 10;
+/// What a leader has for one request.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Before a leader is asked again.
+const PAUSE: Duration = Duration::from_millis(20);
+/// What a change of the membership may take to be agreed on.
+const AGREEMENT: Duration = Duration::from_secs(10);
+
+/// Reads what was agreed on as it comes to be, and tells of it.
+pub(super) async fn deliver(shared: Arc<Shared>, node: Node) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("reading what was agreed on: {error}");
+    let mut reader = Reader::default();
+    loop {
+        shared.events.room().await;
+        match reader
+            .take(&node.member, READ_BYTES)
+            .await
+            .map_err(failed)?
+        {
+            None => shared.more.notified().await,
+            Some(Delivered::Install(snapshot)) => {
+                let my_next = shared.proposals.next_ticket();
+                let told = shared
+                    .events
+                    .installed(&snapshot, reader.delivery(), my_next);
+                told.map_err(failed)?;
+            }
+            Some(Delivered::Entries(entries)) => shared.events.delivered(entries),
+        }
+    }
+}
+
+/// How long ago a majority followed this leader.
+pub(super) fn quorum_ack(metrics: &RaftMetrics<Served>) -> Option<Duration> {
+    let acked = metrics.last_quorum_acked.as_ref()?;
+    Some(openraft::Instant::elapsed(&**acked))
+}
+
+fn role_of(shared: &Shared, node: &Node, metrics: &RaftMetrics<Served>) -> Role {
+    // Within it another is elected.
+    let lately = Duration::from_millis(2 * shared.options.timing.election_max);
+    let Some(leader) = metrics.current_leader else {
+        return Role {
+            term: metrics.current_term,
+            ..Role::LOOKING
+        };
+    };
+    let leads = metrics.state == ServerState::Leader && leader == node.id;
+    let in_contact = if leads {
+        let alone = metrics.membership_config.membership().voter_ids().count() == 1;
+        alone || quorum_ack(metrics).is_some_and(|ago| ago < lately)
+    } else {
+        let heard = *shared.contact.lock();
+        heard.is_some_and(|(when, term)| {
+            when.elapsed() < lately && term == metrics.vote.leader_id.term
+        })
+    };
+    let kind = match leads {
+        true => RoleKind::Leader,
+        false if leader == node.id => RoleKind::Looking,
+        false if shared.me.observer => RoleKind::Observer,
+        false => RoleKind::Follower,
+    };
+    Role {
+        kind,
+        term: metrics.vote.leader_id.term,
+        leader: match kind {
+            RoleKind::Looking => 0,
+            _ => server_of(leader),
+        },
+        in_contact: in_contact && kind != RoleKind::Looking,
+    }
+}
+
+/// Tells what this member does, and ends when openraft does.
+pub(super) async fn watch_role(shared: Arc<Shared>, node: Node) -> Result<(), String> {
+    let mut changes = node.member.raft().server_metrics();
+    let metrics = node.member.raft().metrics();
+    loop {
+        let (role, running) = {
+            let metrics = metrics.borrow_watched();
+            let running = metrics.running_state.clone();
+            (role_of(&shared, &node, &metrics), running)
+        };
+        if let Err(fatal) = running {
+            return Err(format!("the ensemble's member failed: {fatal}"));
+        }
+        // Everything below was agreed on when this was so.
+        shared.events.role(role, shared.feed.committed_before());
+        if let Ok(Err(_)) = timeout(TICK, changes.changed()).await {
+            return Err("the ensemble's member ended by itself".to_owned());
+        }
+    }
+}
+
+/// Refuses barriers that waited too long, whether or not there is a member yet.
+pub(super) async fn expire(shared: Arc<Shared>) -> Result<(), String> {
+    loop {
+        sleep(TICK).await;
+        let now = Instant::now();
+        let late: Vec<_> = {
+            let mut waiting = shared.barriers.lock();
+            waiting
+                .extract_if(.., |(_, deadline)| *deadline <= now)
+                .collect()
+        };
+        if !late.is_empty() {
+            shared
+                .events
+                .refuse_barriers(late.into_iter().map(|(number, _)| number));
+        }
+        shared.events.expire_barriers(Some(now));
+    }
+}
+
+/// Has the leader say up to where to read, once for all that asked before.
+pub(super) async fn answer_barriers(shared: Arc<Shared>, node: Node) -> Result<(), String> {
+    let mut changes = node.member.raft().server_metrics();
+    loop {
+        let asked = std::mem::take(&mut *shared.barriers.lock());
+        if asked.is_empty() {
+            shared.barriers_more.notified().await;
+            continue;
+        }
+        let raft = node.member.raft();
+        let read = read_index(node.id, raft, &node.links, PATIENCE);
+        match timeout(PATIENCE, read).await {
+            Ok(Ok(index)) => shared.events.barriers(index, asked),
+            Ok(Err(_)) | Err(_) => {
+                // Those that came later came later.
+                shared.barriers.lock().splice(..0, asked);
+                // Nobody may lead; one who does may be asked again soon.
+                let _ = timeout(PAUSE, changes.changed()).await;
+            }
+        }
+    }
+}
+
+/// Tells the leader of sessions, once.
+pub(super) async fn touch(shared: Arc<Shared>, round: u64, sessions: Bytes) {
+    if shared.touches.fetch_add(1, Ordering::Relaxed) >= TOUCHES {
+        shared.touches.fetch_sub(1, Ordering::Relaxed);
+        return;
+    }
+    let _counted = Counted(&shared.touches);
+    let Some(node) = shared.node() else { return };
+    let leader = leader_of::<Served>(&node.member.raft().server_metrics().borrow_watched());
+    let Some(leader) = leader else { return };
+    let told = if leader.member == node.id {
+        confirm(node.member.raft()).await.map(|_| ())
+    } else {
+        let request = Request::Touch(shared.me.id, sessions);
+        let asked = node
+            .links
+            .ask(leader.member, &leader.server, request, PATIENCE);
+        match asked.await {
+            Ok(Answer::Touched) => Ok(()),
+            Ok(_) => Err(NoAnswer::TimedOut),
+            Err(why) => Err(why),
+        }
+    };
+    // Otherwise there is nothing to tell: the next round is.
+    if told.is_ok() {
+        shared.events.tell(Event::TouchAck { round });
+    }
+}
+
+/// At the leader: completes changes of the membership that a leader before began, and puts members that join in their place.
+pub(super) async fn keep_members(
+    shared: Arc<Shared>,
+    node: Node,
+    mut joins: mpsc::Receiver<(MemberId, Server)>,
+) -> Result<(), String> {
+    loop {
+        let join = match timeout(Duration::from_secs(1), joins.recv()).await {
+            Ok(Some(join)) => Some(join),
+            Ok(None) => return pending().await,
+            Err(_) => None,
+        };
+        if !node.member.raft().is_leader() {
+            continue;
+        }
+        if let Err(why) = complete(&node).await {
+            shared.events.warn(format!(
+                "completing a change of the ensemble's members: {why}"
+            ));
+            continue;
+        }
+        if let Some((member, server)) = join {
+            let id = server.id;
+            if let Err(why) = place(&shared, &node, member, server).await {
+                // It asks again.
+                shared
+                    .events
+                    .warn(format!("server {id} cannot join yet: {why}"));
+            }
+        }
+    }
+}
+
+async fn agreed<T, E: std::fmt::Display>(
+    change: impl Future<Output = Result<T, E>>,
+) -> Result<(), String> {
+    match timeout(AGREEMENT, change).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("it was not agreed on in time".to_owned()),
+    }
+}
+
+async fn complete(node: &Node) -> Result<(), String> {
+    let raft = node.member.raft();
+    let membership = {
+        let metrics = raft.server_metrics();
+        metrics.borrow_watched().membership_config.clone()
+    };
+    let configs = membership.membership().get_joint_config();
+    match configs.last() {
+        Some(last) if configs.len() > 1 => {
+            let last: BTreeSet<MemberId> = last.clone();
+            agreed(raft.change_membership(last, false)).await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Makes a member one of the ensemble: first it catches up, then it takes the place of what its server was before, in one change
+/// that a majority before and after agrees on.
+async fn place(
+    shared: &Shared,
+    node: &Node,
+    member: MemberId,
+    server: Server,
+) -> Result<(), String> {
+    let raft = node.member.raft();
+    let membership = || {
+        let metrics = raft.server_metrics();
+        metrics
+            .borrow_watched()
+            .membership_config
+            .membership()
+            .clone()
+    };
+    let before = membership();
+    if before.get_node(&member).is_none() {
+        agreed(raft.add_learner(member, server.clone(), false)).await?;
+    }
+    let mut old_voters = BTreeSet::new();
+    let mut old_learners = BTreeSet::new();
+    let voters: BTreeSet<MemberId> = before.voter_ids().collect();
+    for (id, known) in before.nodes() {
+        if known.id == server.id && *id != member {
+            match voters.contains(id) {
+                true => old_voters.insert(*id),
+                false => old_learners.insert(*id),
+            };
+        }
+    }
+    let mut changes = Vec::new();
+    if !server.observer && !voters.contains(&member) {
+        caught_up(shared, node, member).await?;
+        changes.push(ChangeMembers::AddVoterIds(BTreeSet::from([member])));
+    }
+    if !old_voters.is_empty() {
+        changes.push(ChangeMembers::RemoveVoters(old_voters));
+    }
+    if !old_learners.is_empty() {
+        changes.push(ChangeMembers::RemoveNodes(old_learners));
+    }
+    if changes.is_empty() {
+        return Ok(());
+    }
+    agreed(raft.change_membership(ChangeMembers::Batch(changes), false)).await
+}
+
+async fn caught_up(shared: &Shared, node: &Node, member: MemberId) -> Result<(), String> {
+    let raft = node.member.raft();
+    let goal = raft.metrics().borrow_watched().last_log_index;
+    let reached = async {
+        loop {
+            {
+                let metrics = raft.metrics();
+                let metrics = metrics.borrow_watched();
+                let Some(replication) = &metrics.replication else {
+                    return Err("another leads".to_owned());
+                };
+                let matched = replication.get(&member).copied().flatten();
+                if matched.map(|matched| matched.index) >= goal {
+                    return Ok(());
+                }
+            }
+            sleep(PAUSE).await;
+        }
+    };
+    match timeout(shared.options.join_limit, reached).await {
+        Ok(reached) => reached,
+        Err(_) => Err("it did not catch up in time".to_owned()),
+    }
+}
+
+/// Has another lead, if this member does and one is there. Never itself: a leader that hands over takes no more commands.
+pub(super) async fn hand_over(node: &Node) {
+    let raft = node.member.raft();
+    if !raft.is_leader() {
+        return;
+    }
+    let metrics = raft.metrics().borrow_watched().clone();
+    let (Some(replication), Some(heartbeat)) = (&metrics.replication, &metrics.heartbeat) else {
+        return;
+    };
+    let is_there = |id: &MemberId| {
+        let heard = heartbeat.get(id).and_then(Option::as_ref);
+        heard.is_some_and(|heard| openraft::Instant::elapsed(&**heard) < PATIENCE)
+    };
+    let voters = metrics.membership_config.membership().voter_ids();
+    let others = voters.filter(|id| *id != node.id).filter(is_there);
+    let best = others.max_by_key(|id| replication.get(id).copied().flatten());
+    let Some(best) = best else { return };
+    if raft.trigger().transfer_leader(best).await.is_err() {
+        return;
+    }
+    let mut changes = raft.server_metrics();
+    let another = async {
+        while changes.borrow_watched().current_leader == Some(node.id) {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    };
+    // If it takes longer the others elect one.
+    let _ = timeout(HANDOVER, another).await;
+}

@@ -1,0 +1,294 @@
+//! A directory's way into an ensemble.
+//!
+//! One that has nothing founds an ensemble only if a majority of those who vote is there and all that are there have nothing
+//! either: they all become its first members, with the same membership, whoever of them begins. One that meets an ensemble joins
+//! it as a member that never was before, in the place of what its server was: it cannot know what that voted for.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{InitializeError, RaftError};
+use tokio::time::{sleep, timeout};
+
+use super::{Node, Served, Shared};
+use crate::network::{Answer, Here, Links, NoAnswer, Request};
+use crate::tcp::{Identity, TcpLinks};
+use crate::types::{MemberId, Server, member_id, server_of};
+
+/// What another server has to say who it is.
+const PATIENCE: Duration = Duration::from_millis(1_500);
+/// Before the others are asked again.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Before a leader is asked again for a place.
+const JOIN_PAUSE: Duration = Duration::from_secs(1);
+/// The operator is told why it takes so long.
+const LONG: Duration = Duration::from_secs(5);
+const INCARNATION_BYTES: usize = 6;
+
+/// What the other servers say of themselves.
+struct Round {
+    /// Those who know of something that was agreed on.
+    grown: Vec<Here>,
+    /// Those who vote, know of nothing and would found the same ensemble.
+    fresh: Vec<Server>,
+    /// Why the rest does not count.
+    absent: Vec<String>,
+}
+
+fn links(shared: &Shared) -> TcpLinks<Served> {
+    TcpLinks::new(Identity {
+        ensemble: [0; 16],
+        member: 0,
+        server: shared.me.id,
+    })
+}
+
+async fn ask(
+    links: &TcpLinks<Served>,
+    server: &Server,
+    request: Request<Served, crate::snapshots::SnapshotFile>,
+) -> Result<Answer<Served>, NoAnswer> {
+    // Whichever of its members is there.
+    links.ask(server.id.into(), server, request, PATIENCE).await
+}
+
+async fn ask_all(shared: &Shared, links: &TcpLinks<Served>) -> Round {
+    let ask = |server: Server| async move {
+        let asked = ask(links, &server, Request::Whois).await;
+        (server, asked)
+    };
+    let answers = join_all(shared.others().cloned().map(ask)).await;
+    let mut round = Round {
+        grown: Vec::new(),
+        fresh: Vec::new(),
+        absent: Vec::new(),
+    };
+    for (server, answer) in answers {
+        match answer {
+            Ok(Answer::Here(here)) if !here.fresh => round.grown.push(here),
+            Ok(Answer::Here(here)) if here.ensemble != shared.founded => {
+                let why = "it has nothing either, and was started with other servers";
+                round.absent.push(format!("server {}: {why}", server.id));
+            }
+            Ok(Answer::Here(_)) if server.observer => {}
+            Ok(Answer::Here(_)) => round.fresh.push(server),
+            Ok(_) => round
+                .absent
+                .push(format!("server {}: it is no member", server.id)),
+            Err(why) => {
+                let why = match why {
+                    NoAnswer::Unreachable(why) | NoAnswer::Broken(why) => why,
+                    NoAnswer::TimedOut => "it does not answer".to_owned(),
+                };
+                round.absent.push(format!("server {}: {why}", server.id));
+            }
+        }
+    }
+    round
+}
+
+impl Round {
+    /// Whether these and this server are enough to found an ensemble.
+    fn may_found(&self, shared: &Shared) -> bool {
+        let voters = shared.voters().count();
+        !shared.me.observer && self.grown.is_empty() && self.fresh.len() + 1 > voters / 2
+    }
+}
+
+/// Returns once this directory is a member, and which.
+pub(super) async fn decide(shared: &Arc<Shared>) -> Result<MemberId, String> {
+    let failed = |error: crate::directory::OpenError| error.to_string();
+    let (links, begun) = (links(shared), Instant::now());
+    let new = random_member(shared.me.id)?;
+    loop {
+        let is_member = || shared.identity.lock().member;
+        if let Some(member) = is_member() {
+            return Ok(member);
+        }
+        let round = ask_all(shared, &links).await;
+        if let Some(member) = is_member() {
+            return Ok(member);
+        }
+        if round.may_found(shared) {
+            let first = member_id(shared.me.id, 0);
+            shared
+                .become_member(shared.founded, first)
+                .map_err(failed)?;
+            continue;
+        }
+        if let Some(grown) = round.grown.first() {
+            match join(shared, &links, &round.grown, new).await {
+                Ok(()) => {
+                    shared.become_member(grown.ensemble, new).map_err(failed)?;
+                    continue;
+                }
+                Err(why) => shared
+                    .events
+                    .warn(format!("this server cannot join the ensemble: {why}")),
+            }
+        } else if begun.elapsed() > LONG {
+            shared.events.warn(format!(
+                "this server's directory is new; it waits for a majority of the ensemble's servers: {}",
+                round.absent.join("; ")
+            ));
+        }
+        // Another may find enough.
+        let _ = timeout(PAUSE, shared.decided.notified()).await;
+    }
+}
+
+/// Asks the leader for a place.
+async fn join(
+    shared: &Shared,
+    links: &TcpLinks<Served>,
+    grown: &[Here],
+    member: MemberId,
+) -> Result<(), String> {
+    let Some(leader) = grown.iter().find_map(|here| here.leader.as_ref()) else {
+        return Err("nobody leads it".to_owned());
+    };
+    match ask(links, leader, Request::Join(member, shared.me.clone())).await {
+        Ok(Answer::Joining) => Ok(()),
+        Ok(_) => Err("its leader answered something else".to_owned()),
+        Err(NoAnswer::Unreachable(why) | NoAnswer::Broken(why)) => Err(why),
+        Err(NoAnswer::TimedOut) => Err("its leader does not answer".to_owned()),
+    }
+}
+
+fn random_member(server: u16) -> Result<MemberId, String> {
+    loop {
+        let mut bytes = [0; 8];
+        File::open("/dev/urandom")
+            .and_then(|mut file| file.read_exact(&mut bytes[8 - INCARNATION_BYTES..]))
+            .map_err(|error| format!("reading /dev/urandom: {error}"))?;
+        match u64::from_be_bytes(bytes) {
+            // The first members have it.
+            0 => continue,
+            incarnation => return Ok(member_id(server, incarnation)),
+        }
+    }
+}
+
+/// Sees to it that the ensemble has this member in its place, and ends.
+pub(super) async fn take_place(shared: Arc<Shared>, node: Node) -> Result<(), String> {
+    let links = links(&shared);
+    let raft = node.member.raft();
+    let is_founder = node.id == member_id(shared.me.id, 0) && !shared.me.observer;
+    let begun = Instant::now();
+    loop {
+        let (membership, last) = {
+            let metrics = raft.metrics();
+            let metrics = metrics.borrow_watched();
+            (metrics.membership_config.clone(), metrics.last_log_index)
+        };
+        let membership = membership.membership();
+        let mut voters = membership.voter_ids();
+        if let Some(known) = membership.get_node(&node.id)
+            && (shared.me.observer || voters.any(|id| id == node.id))
+        {
+            compare(&shared, known, membership);
+            return Ok(());
+        }
+        let replaced = membership
+            .nodes()
+            .any(|(id, _)| server_of(*id) == shared.me.id && *id != node.id);
+        if last.is_none() && is_founder {
+            found(&shared, &links, &node).await?;
+        } else if last.is_some() && replaced && membership.get_node(&node.id).is_none() {
+            if begun.elapsed() > LONG {
+                shared.events.warn(
+                    "another directory of this server is a member of the ensemble, and this one is none any more: \
+                     stop the server and move this directory away"
+                        .to_owned(),
+                );
+            }
+        } else {
+            let round = ask_all(&shared, &links).await;
+            if !round.grown.is_empty()
+                && let Err(why) = join(&shared, &links, &round.grown, node.id).await
+            {
+                shared
+                    .events
+                    .warn(format!("this server cannot join the ensemble: {why}"));
+            }
+            sleep(JOIN_PAUSE).await;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Founds the ensemble with those who have nothing either, if they are enough.
+async fn found(shared: &Shared, links: &TcpLinks<Served>, node: &Node) -> Result<(), String> {
+    let round = ask_all(shared, links).await;
+    if !round.may_found(shared) {
+        return Ok(());
+    }
+    // So that none of them takes the others, once they agree on something, for an ensemble that it was a member of before.
+    let told = round
+        .fresh
+        .iter()
+        .map(|server| ask(links, server, Request::Found(shared.founded)));
+    let told = join_all(told)
+        .await
+        .into_iter()
+        .filter(Result::is_ok)
+        .count();
+    if told < shared.voters().count() / 2 {
+        return Ok(());
+    }
+    let voters: BTreeMap<MemberId, Server> = shared
+        .voters()
+        .map(|server| (member_id(server.id, 0), server.clone()))
+        .collect();
+    match node.member.raft().initialize(voters).await {
+        // Another was quicker.
+        Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
+        Err(error) => Err(format!("founding the ensemble: {error}")),
+    }
+}
+
+/// Tells the operator where this server's file and the ensemble differ.
+fn compare(shared: &Shared, known: &Server, membership: &crate::types::Membership) {
+    if *known != shared.me {
+        shared.events.warn(format!(
+            "this server's own line differs from what the ensemble has: {} here, {} there; the ensemble's is what counts",
+            line(&shared.me),
+            line(known)
+        ));
+    }
+    let voters: Vec<MemberId> = membership.voter_ids().collect();
+    let mut there: Vec<u16> = voters.iter().map(|id| server_of(*id)).collect();
+    let mut here: Vec<u16> = shared.voters().map(|server| server.id).collect();
+    there.sort_unstable();
+    here.sort_unstable();
+    if there != here {
+        shared.events.warn(format!(
+            "this server's file names {here:?} as those who vote, and the ensemble has {there:?}; the ensemble's is what counts"
+        ));
+    }
+}
+
+fn line(server: &Server) -> String {
+    let places = |addresses: &[crate::types::Address]| {
+        let places = addresses
+            .iter()
+            .map(|at| format!("{}:{}", at.host, at.port));
+        places.collect::<Vec<_>>().join("|")
+    };
+    format!(
+        "server.{}={} elections at {}{}{}",
+        server.id,
+        places(&server.quorum),
+        places(&server.election),
+        if server.observer { " observer" } else { "" },
+        server.client.as_ref().map_or(String::new(), |at| format!(
+            " clients at {}:{}",
+            at.host, at.port
+        ))
+    )
+}

@@ -1,0 +1,690 @@
+//! Hosts of one ensemble in one process, on real disks, over loopback.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use logcore_quorum::host::{Event, Host, HostError, Options, Role, RoleKind};
+use logcore_quorum::member::Timing;
+use logcore_quorum::types::{Address, Server};
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Nothing here takes as long unless it never ends.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a member's host told, and what came of what was agreed on: the bodies of all commands.
+#[derive(Default, Debug)]
+struct Seen {
+    bodies: Vec<u64>,
+    mine: Vec<u64>,
+    last: Option<u64>,
+    installed: Vec<u64>,
+    role: Option<Role>,
+    leading: Vec<u64>,
+    barriers: BTreeMap<u64, (bool, usize)>,
+    touched: Vec<(u16, Bytes)>,
+    acks: BTreeSet<u64>,
+    snapshots: Vec<(u64, Option<String>)>,
+    warnings: Vec<String>,
+    failed: Option<String>,
+}
+
+impl Seen {
+    fn apply(&mut self, host: &Host, event: Event) {
+        match event {
+            Event::Entries(entries) => {
+                for entry in entries {
+                    let next = self.last.map_or(0, |last| last + 1);
+                    assert_eq!(entry.log_id.index, next, "a hole");
+                    self.last = Some(next);
+                    for counted in entry.commands {
+                        let body = &counted.command.body[..8];
+                        self.bodies
+                            .push(u64::from_be_bytes(body.try_into().unwrap()));
+                        if counted.mine {
+                            self.mine.push(counted.command.ticket);
+                        }
+                    }
+                    host.applied(next).unwrap();
+                }
+            }
+            Event::Install { source, my_next } => {
+                self.bodies.clear();
+                // In pieces that do not fit.
+                let mut content = Vec::new();
+                loop {
+                    let piece = source.read(7).unwrap();
+                    if piece.is_empty() {
+                        break;
+                    }
+                    content.extend(piece);
+                }
+                let numbers = content.chunks_exact(8);
+                self.bodies
+                    .extend(numbers.map(|number| u64::from_be_bytes(number.try_into().unwrap())));
+                self.last = Some(source.log_id.index);
+                self.installed.push(my_next);
+                host.applied(source.log_id.index).unwrap();
+            }
+            Event::Role(role) => self.role = Some(role),
+            Event::Leading { term } => self.leading.push(term),
+            Event::Touched { server, sessions } => self.touched.push((server, sessions)),
+            Event::TouchAck { round } => {
+                self.acks.insert(round);
+            }
+            Event::Barrier { number, ok } => {
+                let before = self.barriers.insert(number, (ok, self.bodies.len()));
+                assert_eq!(before, None, "a barrier is answered once");
+            }
+            Event::Snapshot { index, error } => self.snapshots.push((index, error)),
+            Event::Warning(text) => self.warnings.push(text),
+            Event::Failed(why) => self.failed = Some(why),
+        }
+    }
+}
+
+/// A host and one who applies what it tells.
+struct Running {
+    id: u16,
+    host: Arc<Host>,
+    seen: Arc<(Mutex<Seen>, Condvar)>,
+    over: Arc<AtomicBool>,
+    applying: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    fn open(options: Options) -> Self {
+        let id = options.server_id;
+        let host = Arc::new(Host::open(options).unwrap());
+        let seen: Arc<(Mutex<Seen>, Condvar)> = Arc::default();
+        let over = Arc::new(AtomicBool::new(false));
+        let (applies, told, ends) = (host.clone(), seen.clone(), over.clone());
+        let applying = std::thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                // SAFETY: the host, which has the descriptor, is held by this thread.
+                let wake = unsafe { BorrowedFd::borrow_raw(applies.wake_fd()) };
+                let mut wait = [PollFd::new(&wake, PollFlags::IN)];
+                let moment = Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 50_000_000,
+                };
+                poll(&mut wait, Some(&moment)).unwrap();
+                let events = applies.take(10_000).unwrap();
+                let mut seen = told.0.lock();
+                for event in events {
+                    let fails = matches!(event, Event::Failed(_));
+                    seen.apply(&applies, event);
+                    if fails {
+                        ends.store(true, Ordering::Relaxed);
+                    }
+                }
+                told.1.notify_all();
+            }
+        });
+        Self {
+            id,
+            host,
+            seen,
+            over,
+            applying: Some(applying),
+        }
+    }
+
+    fn start(options: Options) -> Self {
+        let running = Self::open(options);
+        running.host.start().unwrap();
+        running
+    }
+
+    /// Waits until it was told what makes it so.
+    fn wait<T>(&self, what: &str, is_so: impl FnMut(&mut Seen) -> Option<T>) -> T {
+        self.wait_for(PATIENCE, what, is_so)
+    }
+
+    fn wait_for<T>(
+        &self,
+        patience: Duration,
+        what: &str,
+        mut is_so: impl FnMut(&mut Seen) -> Option<T>,
+    ) -> T {
+        let (seen, more) = &*self.seen;
+        let mut seen = seen.lock();
+        let end = std::time::Instant::now() + patience;
+        loop {
+            if let Some(found) = is_so(&mut seen) {
+                return found;
+            }
+            if more.wait_until(&mut seen, end).timed_out() {
+                panic!(
+                    "server {} waits for {what}: {:?}, role {:?}, warnings {:?}, failed {:?}; {:?}",
+                    self.id,
+                    seen.bodies.len(),
+                    seen.role,
+                    seen.warnings,
+                    seen.failed,
+                    self.host.status(),
+                );
+            }
+        }
+    }
+
+    fn propose(&self, numbers: impl IntoIterator<Item = u64>) -> u64 {
+        let body = |number: u64| Bytes::copy_from_slice(&number.to_be_bytes());
+        self.host
+            .propose(numbers.into_iter().map(body).collect())
+            .unwrap()
+    }
+
+    fn has_applied(&self, expected: &BTreeSet<u64>) {
+        self.wait("what was proposed", |seen| {
+            let all: BTreeSet<u64> = seen.bodies.iter().copied().collect();
+            assert_eq!(all.len(), seen.bodies.len(), "each once");
+            assert!(all.is_subset(expected), "{all:?}");
+            (all == *expected).then_some(())
+        });
+    }
+
+    fn role(&self) -> Option<Role> {
+        self.seen.0.lock().role
+    }
+
+    /// Barriers until one is answered with yes; how much was applied when it was.
+    fn read(&self) -> usize {
+        loop {
+            let number = self.host.read_barrier().unwrap();
+            let (ok, bodies) = self.wait("a barrier", |seen| seen.barriers.get(&number).copied());
+            if ok {
+                return bodies;
+            }
+        }
+    }
+
+    fn save_snapshot(&self) -> u64 {
+        let (index, bodies) = {
+            let seen = self.seen.0.lock();
+            (seen.last.unwrap(), seen.bodies.clone())
+        };
+        let mut sink = self.host.snapshot_begin(index).unwrap();
+        for body in bodies {
+            sink.write(Bytes::copy_from_slice(&body.to_be_bytes()))
+                .unwrap();
+        }
+        sink.finish().unwrap();
+        let error = self.wait("its snapshot", |seen| {
+            let of = |(at, error): &(u64, Option<String>)| (*at == index).then(|| error.clone());
+            seen.snapshots.iter().find_map(of)
+        });
+        assert_eq!(error, None);
+        index
+    }
+
+    fn end(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(applying) = self.applying.take() {
+            applying.join().unwrap();
+        }
+    }
+
+    fn stop(mut self) {
+        self.host.stop().unwrap();
+        self.host.stop().unwrap();
+        self.end();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Place {
+    dir: tempfile::TempDir,
+    servers: Vec<Server>,
+}
+
+/// Ports that are free now. Nobody else is given them soon.
+fn free_ports(count: usize) -> Vec<u16> {
+    let listeners: Vec<_> = (0..count)
+        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect();
+    listeners
+        .iter()
+        .map(|at| at.local_addr().unwrap().port())
+        .collect()
+}
+
+impl Place {
+    fn new(voters: u16, observers: u16) -> Self {
+        let count = voters + observers;
+        let ports = free_ports(2 * count as usize);
+        let at = |port| {
+            vec![Address {
+                host: "127.0.0.1".to_owned(),
+                port,
+            }]
+        };
+        let server = |id: u16| Server {
+            id,
+            quorum: at(ports[2 * id as usize - 2]),
+            election: at(ports[2 * id as usize - 1]),
+            client: None,
+            observer: id > voters,
+        };
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            servers: (1..=count).map(server).collect(),
+        }
+    }
+
+    fn path(&self, id: u16) -> PathBuf {
+        self.dir.path().join(id.to_string())
+    }
+
+    fn options(&self, id: u16) -> Options {
+        options(&self.path(id), id, self.servers.clone())
+    }
+
+    fn start(&self, id: u16) -> Running {
+        Running::start(self.options(id))
+    }
+
+    fn start_all(&self) -> Vec<Running> {
+        self.servers
+            .iter()
+            .map(|server| self.start(server.id))
+            .collect()
+    }
+}
+
+fn options(path: &Path, server_id: u16, servers: Vec<Server>) -> Options {
+    Options {
+        data_dir: path.to_path_buf(),
+        server_id,
+        servers,
+        timing: Timing::default(),
+        sync_limit: Duration::from_secs(10),
+        join_limit: Duration::from_secs(30),
+        entries_kept: 5,
+        listen_on_all: false,
+    }
+}
+
+/// The place in the list of the one that all follow.
+fn leader(members: &[Running]) -> usize {
+    let led = members[0].wait("a leader", |seen| {
+        seen.role
+            .filter(|role| role.leader != 0 && role.in_contact)
+            .map(|role| role.leader)
+    });
+    members.iter().position(|member| member.id == led).unwrap()
+}
+
+#[test]
+fn three_found_an_ensemble_and_survive_a_leader() {
+    let place = Place::new(3, 0);
+    let mut members = place.start_all();
+    let mut all: BTreeSet<u64> = BTreeSet::new();
+    for (at, member) in members.iter().enumerate() {
+        let first = at as u64 * 1_000;
+        let ticket = member.propose(first..first + 100);
+        all.extend(first..first + 100);
+        member.wait("its own", |seen| (seen.mine.len() == 100).then_some(()));
+        let tickets: Vec<u64> = (ticket..ticket + 100).collect();
+        assert_eq!(member.seen.0.lock().mine, tickets);
+    }
+    for member in &members {
+        member.has_applied(&all);
+        assert_eq!(
+            member.host.status().unwrap().member >> 48,
+            u64::from(member.id)
+        );
+        assert_eq!(
+            member.host.status().unwrap().member << 16,
+            0,
+            "it founded it"
+        );
+    }
+
+    // What one is told was agreed on, all read after it.
+    for number in 10_000..10_020u64 {
+        let writer = &members[number as usize % 3];
+        let ticket = writer.propose([number]);
+        all.insert(number);
+        writer.wait("its own", |seen| seen.mine.contains(&ticket).then_some(()));
+        for member in &members {
+            assert!(
+                member.read() >= all.len(),
+                "a write that was agreed on is missed"
+            );
+        }
+    }
+
+    // Followers tell the leader of sessions.
+    let at = leader(&members);
+    for (other, member) in members.iter().enumerate() {
+        let round = member.host.touch(Bytes::from_static(b"eight by")).unwrap();
+        member.wait("the touch's answer", |seen| {
+            seen.acks.contains(&round).then_some(())
+        });
+        let told = members[at].seen.0.lock().touched.clone();
+        let by_it = told
+            .iter()
+            .filter(|(server, _)| *server == member.id)
+            .count();
+        assert_eq!(by_it, usize::from(other != at));
+    }
+    let leading = members[at].seen.0.lock().leading.clone();
+    assert_eq!(leading, [members[at].role().unwrap().term]);
+
+    // The leader goes in order: another leads soon, and nothing is lost.
+    let gone = members.remove(at);
+    let id = gone.id;
+    gone.stop();
+    let before = members[0].role().unwrap().term;
+    for (number, member) in (20_000..).zip(&members) {
+        member.propose([number]);
+        all.insert(number);
+    }
+    for member in &members {
+        member.has_applied(&all);
+        let leads = |seen: &mut Seen| {
+            seen.role
+                .filter(|role| role.leader != 0 && role.leader != id)
+        };
+        let role = member.wait("another leader", leads);
+        assert!(role.term >= before);
+    }
+    // And comes back.
+    members.push(place.start(id));
+    members[2].propose([30_000]);
+    all.insert(30_000);
+    for member in &members {
+        member.has_applied(&all);
+    }
+    for member in &members {
+        assert_eq!(member.seen.0.lock().warnings, Vec::<String>::new());
+    }
+    for member in members {
+        member.stop();
+    }
+}
+
+#[test]
+fn all_start_again_from_snapshots() {
+    let place = Place::new(3, 0);
+    let members = place.start_all();
+    let mut all: BTreeSet<u64> = (0..500).collect();
+    for number in 0..500 {
+        members[number as usize % 3].propose([number]);
+    }
+    for member in &members {
+        member.has_applied(&all);
+    }
+    for member in &members {
+        let index = member.save_snapshot();
+        assert!(
+            member
+                .host
+                .status()
+                .unwrap()
+                .snapshot
+                .is_none_or(|saved| saved <= index)
+        );
+    }
+    members[0].propose([500]);
+    all.insert(500);
+    for member in members {
+        member.has_applied(&all);
+        member.stop();
+    }
+    let members = place.start_all();
+    members[1].propose([501]);
+    all.insert(501);
+    for member in &members {
+        member.has_applied(&all);
+        assert_eq!(member.seen.0.lock().installed.len(), 1);
+    }
+    let installed = members[1].seen.0.lock().installed[0];
+    let mine = members[1].seen.0.lock().mine[0];
+    assert!(installed <= mine);
+    for member in members {
+        member.stop();
+    }
+}
+
+#[test]
+fn without_a_majority_nothing_is_agreed_on_and_reads_are_refused() {
+    let place = Place::new(3, 0);
+    let mut options = place.options(1);
+    options.sync_limit = Duration::from_millis(500);
+    let alone = Running::start(options);
+    alone.propose([1]);
+    let number = alone.host.read_barrier().unwrap();
+    let (ok, _) = alone.wait("its refusal", |seen| seen.barriers.get(&number).copied());
+    assert!(!ok);
+    assert_eq!(alone.role().unwrap().kind, RoleKind::Looking);
+    assert_eq!(alone.seen.0.lock().bodies.len(), 0);
+    // What it held is there once it may be.
+    let second = place.start(2);
+    second.has_applied(&BTreeSet::from([1]));
+    alone.has_applied(&BTreeSet::from([1]));
+    // One of two is no majority either.
+    second.stop();
+    alone.wait("the loss", |seen| seen.role.filter(|role| !role.in_contact));
+    let waiting = alone.host.read_barrier().unwrap();
+    let (ok, _) = alone.wait("its refusal", |seen| seen.barriers.get(&waiting).copied());
+    assert!(!ok);
+    alone.stop();
+}
+
+#[test]
+fn a_server_alone_is_an_ensemble() {
+    let place = Place::new(1, 0);
+    for start in 0..3u64 {
+        let alone = place.start(1);
+        alone.propose([start]);
+        alone.has_applied(&(0..=start).collect());
+        assert_eq!(alone.read(), start as usize + 1);
+        let round = alone.host.touch(Bytes::new()).unwrap();
+        alone.wait("the touch's answer", |seen| {
+            seen.acks.contains(&round).then_some(())
+        });
+        alone.wait("that it leads", |seen| {
+            (seen.leading.len() == 1).then_some(())
+        });
+        alone.stop();
+    }
+}
+
+#[test]
+fn a_wiped_server_takes_its_own_place() {
+    let place = Place::new(3, 0);
+    let mut members = place.start_all();
+    let mut all: BTreeSet<u64> = (0..100).collect();
+    members[0].propose(0..100);
+    for member in &members {
+        member.has_applied(&all);
+    }
+    let wiped = members.remove((leader(&members) + 1) % 3);
+    let (id, before) = (wiped.id, wiped.host.status().unwrap().member);
+    wiped.stop();
+    std::fs::remove_dir_all(place.path(id)).unwrap();
+    let back = place.start(id);
+    back.propose([100]);
+    all.insert(100);
+    back.has_applied(&all);
+    let after = back.host.status().unwrap().member;
+    assert_eq!(after >> 48, u64::from(id));
+    assert_ne!(after, before);
+    members.push(back);
+    // It votes, and what it was is gone: the other two may not be enough without it.
+    for member in &members {
+        wait_for_members(member, 3, |ids| {
+            ids.contains(&after) && !ids.contains(&before)
+        });
+    }
+    let stopped = members.remove(0);
+    stopped.stop();
+    members[0].propose([101]);
+    all.insert(101);
+    for member in &members {
+        member.has_applied(&all);
+    }
+    for member in members {
+        member.stop();
+    }
+}
+
+/// Waits until those who vote are these.
+fn wait_for_members(member: &Running, count: usize, is_so: impl Fn(&BTreeSet<u64>) -> bool) {
+    let end = std::time::Instant::now() + PATIENCE;
+    loop {
+        let membership = member.host.status().unwrap().membership.unwrap();
+        let ids: BTreeSet<u64> = membership.membership().voter_ids().collect();
+        let uniform = membership.membership().get_joint_config().len() == 1;
+        if uniform && ids.len() == count && is_so(&ids) {
+            return;
+        }
+        assert!(
+            std::time::Instant::now() < end,
+            "server {}: {membership:?}",
+            member.id
+        );
+        // A membership is told of with the entries; this is what the member itself has.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn observers_follow_and_do_not_count() {
+    let place = Place::new(3, 1);
+    let mut members = place.start_all();
+    let mut all = BTreeSet::from([1, 2]);
+    members[3].propose([1]);
+    members[0].propose([2]);
+    for member in &members {
+        member.has_applied(&all);
+    }
+    let role = members[3].wait("its role", |seen| seen.role.filter(|role| role.in_contact));
+    assert_eq!(role.kind, RoleKind::Observer);
+    assert_eq!(members[3].read(), 2);
+    // Two of three are a majority, whoever else there is.
+    let first = members.remove(0);
+    first.stop();
+    members[2].propose([3]);
+    all.insert(3);
+    for member in &members {
+        member.has_applied(&all);
+    }
+    // One and an observer are none.
+    let second = members.remove(0);
+    second.stop();
+    let number = members[0].host.read_barrier().unwrap();
+    let (ok, _) = members[0].wait("its refusal", |seen| seen.barriers.get(&number).copied());
+    assert!(!ok);
+    for member in members {
+        member.stop();
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let place = Place::new(3, 0);
+    let refused = |options: Options| match Host::open(options) {
+        Ok(_) => panic!("it was opened"),
+        Err(error) => error.to_string(),
+    };
+    // A server that no line names.
+    let mut options = place.options(1);
+    options.server_id = 7;
+    assert!(refused(options).contains("no line names it"));
+    let mut options = place.options(1);
+    options.servers.push(place.servers[1].clone());
+    assert!(refused(options).contains("server 2 is named twice"));
+    let mut options = place.options(1);
+    options
+        .servers
+        .iter_mut()
+        .for_each(|server| server.observer = true);
+    assert!(refused(options).contains("no server votes"));
+
+    let first = Running::open(place.options(1));
+    // Not started.
+    assert!(matches!(
+        first.host.propose(vec![]),
+        Err(HostError::Stopped(_))
+    ));
+    // In use.
+    let refusal = refused(place.options(1));
+    assert!(refusal.contains("in use"), "{refusal}");
+    first.host.start().unwrap();
+    assert!(first.host.start().is_err());
+    // Another's address.
+    let mut options = place.options(2);
+    options.servers[1].quorum = options.servers[0].quorum.clone();
+    let second = Host::open(options).unwrap();
+    assert!(
+        second
+            .start()
+            .unwrap_err()
+            .to_string()
+            .contains("listening on 127.0.0.1")
+    );
+    drop(second);
+    // Beyond what was taken.
+    let error = first.host.applied(1_000).unwrap_err().to_string();
+    assert!(error.contains("cannot be applied"), "{error}");
+    assert!(first.host.snapshot_begin(0).is_err());
+    let large = Bytes::from(vec![0; (16 << 20) + 1]);
+    assert!(matches!(
+        first.host.propose(vec![large]),
+        Err(HostError::TooLarge { .. })
+    ));
+    first.stop();
+    // Of another server.
+    let mut options = place.options(1);
+    options.server_id = 3;
+    assert!(refused(options).contains("this is the directory of server 1, and this is server 3"));
+    // Its memory is gone.
+    std::fs::remove_file(place.path(1).join("identity")).unwrap();
+    let two = Place::new(2, 0);
+    let pair = two.start_all();
+    for member in &pair {
+        member.wait("the warning", |seen| {
+            seen.warnings
+                .iter()
+                .any(|text| text.contains("make their number odd"))
+                .then_some(())
+        });
+    }
+    pair[0].propose([1]);
+    pair[1].has_applied(&BTreeSet::from([1]));
+    for member in pair {
+        member.stop();
+    }
+    std::fs::remove_file(two.path(1).join("identity")).unwrap();
+    assert!(refused(two.options(1)).contains("there is a log, and the file does not say"));
+}
+
+#[test]
+fn one_that_is_dropped_ends_by_itself() {
+    let place = Place::new(1, 0);
+    let alone = place.start(1);
+    alone.propose([1]);
+    alone.has_applied(&BTreeSet::from([1]));
+    let mut alone = alone;
+    alone.end();
+    drop(alone);
+    let again = place.start(1);
+    again.has_applied(&BTreeSet::from([1]));
+    again.stop();
+}
