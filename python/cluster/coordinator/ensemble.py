@@ -157,7 +157,12 @@ class EnsembleReplication:
 
     @property
     def mode(self) -> str:
-        return "read-only" if self.is_reading_only else self._role
+        if self.is_reading_only:
+            return "read-only"
+        if self._role != "looking":
+            return self._role
+        own = next((member for member in self.members if member.server_id == self._server_id), None)
+        return "observer" if own is not None and own.observer else "follower"
 
     @property
     def is_open(self) -> bool:
@@ -234,7 +239,7 @@ class EnsembleReplication:
         self._quorum = await loop.run_in_executor(None, self._open_quorum)
         await loop.run_in_executor(None, self._quorum.start)
         loop.add_reader(self._quorum.wake_fd, self._wake)
-        self._touch_round()
+        self._guarded(self._touch_round)
         self._await_contact()
 
     async def stop(self) -> None:

@@ -193,8 +193,10 @@ class CoordinatorServer:
         """Ends the service; what was answered is on disk. Sessions stay open for a next start. Safe to
         repeat."""
         self._close_connections()
-        await self.replication.stop()
-        await self._ports.wait_closed()
+        try:
+            await self.replication.stop()
+        finally:
+            await self._ports.wait_closed()
 
     def _close_connections(self) -> None:
         self._stopping = True
@@ -351,7 +353,8 @@ class CoordinatorServer:
     def write(self, connection: Connection, op: Op, request: Write, body: bytes) -> None:
         """Sends a write on its way; the connection hears of it by ``complete_write``."""
         if isinstance(request, Reconfig):
-            enabled = self.settings.reconfig_enabled  # for one server alone there is nothing to change
+            # For one server alone there is nothing to change; an ensemble's members are its configuration's.
+            enabled = self.settings.reconfig_enabled and self.replication.ensemble() is None
             self.refuse(connection, Code.UNIMPLEMENTED if enabled else Code.RECONFIG_DISABLED)
         else:
             self.replication.propose(
