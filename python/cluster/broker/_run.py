@@ -110,7 +110,14 @@ async def run_coordinator(
     """Runs a coordinator by itself until SIGINT or SIGTERM, with its admin server and metrics; `ready` is told the ports once
     clients are served. `text` is that of the `zoo.cfg`. CoordinatorError when it cannot start or its disk fails.
     """
-    from cluster.coordinator import AdminServer, CoordinatorServer, PrometheusProvider, all_gauges, view
+    from cluster.coordinator import (
+        AdminServer,
+        CoordinatorServer,
+        PrometheusProvider,
+        all_gauges,
+        replication_of,
+        view,
+    )
 
     _log_to_stderr(None)
     _raise_descriptor_limit()
@@ -125,6 +132,7 @@ async def run_coordinator(
             settings=configuration.settings,
             secure=configuration.secure,
             unified=configuration.unified,
+            replicate=replication_of(configuration),
         )
         if await _unless_stopped(stopped, server.start()) is None:
             return

@@ -6,6 +6,7 @@ from .errors import CoordinatorError
 from .prometheus import PrometheusProvider
 from .server import CoordinatorServer
 from .settings import Settings
+from .starting import replication_of
 from .view import view
 from .words import all_gauges
 
@@ -19,6 +20,7 @@ __all__ = [
     "Settings",
     "all_gauges",
     "parse_configuration",
+    "replication_of",
     "system_properties",
     "view",
 ]

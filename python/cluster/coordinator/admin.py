@@ -28,6 +28,7 @@ from .tls import TlsSettings, server_context, tls_settings
 from .tree import ROOT
 from .values import Values
 from .view import view
+from .words import NOT_SERVING
 
 if TYPE_CHECKING:
     from .server import CoordinatorServer
@@ -37,7 +38,6 @@ RESTORE_BYTES_MAX = 1 << 30
 SNAPSHOT, RESTORE = "snapshot", "restore"
 _ALIASES = {"snap": SNAPSHOT, "rest": RESTORE}
 _JSON = "application/json;charset=utf-8"
-_NOT_SERVING = "This ZooKeeper instance is not currently serving requests"
 _WITHOUT_A_SERVER = {
     "environment",
     "get_trace_mask",
@@ -157,8 +157,9 @@ class AdminServer:
         if command is None:
             return await _written(asked, {"error": f"Unknown command: {asked}"}, first=False)
         name = command.names[0]
-        if not self._coordinator.is_serving and name not in _WITHOUT_A_SERVER:
-            return await _written(asked, {"error": _NOT_SERVING}, first=False)
+        serves = self._coordinator.is_serving or self._coordinator.replication.is_reading_only
+        if not serves and name not in _WITHOUT_A_SERVER:
+            return await _written(asked, {"error": NOT_SERVING}, first=False)
         return await _written(name, command.run(view(self._coordinator), parameters))
 
     # ---- snapshots ----
@@ -166,7 +167,7 @@ class AdminServer:
     async def _privileged(self, name: str, asked: str, request: Request) -> Response:
         """A command that needs to know who asks."""
         if not self._coordinator.is_serving:
-            return await _written(asked, {"error": _NOT_SERVING}, first=False)
+            return await _written(asked, {"error": NOT_SERVING}, first=False)
         header = request.headers.get("authorization", "")
         if not header:
             return await _written(name, {"error": "Auth info is missing for the command"}, 401)

@@ -107,13 +107,17 @@ class Commands:
                 ("initial_configuration", "icfg"),
                 lambda _seen, _parameters: {"initial_configuration": self._initial},
             ),
-            Command(("is_read_only", "isro"), lambda _seen, _parameters: {"read_only": False}),
+            Command(("is_read_only", "isro"), lambda seen, _parameters: {"read_only": seen.is_read_only}),
             Command(("last_snapshot", "lsnp"), _last_snapshot),
-            Command(("leader", "lead"), lambda _seen, _parameters: {"error": "server is not initialized"}),
+            Command(("leader", "lead"), _leader),
             Command(("monitor", "mntr"), lambda seen, _parameters: dict(monitored(seen))),
             Command(("observer_connection_stat_reset", "orst"), lambda _seen, _parameters: {}),
             Command(
-                ("observers", "obsr"), lambda _seen, _parameters: {"synced_observers": 0, "observers": []}
+                ("observers", "obsr"),
+                lambda seen, _parameters: {
+                    "synced_observers": seen.ensemble.observers if seen.ensemble is not None else 0,
+                    "observers": [],
+                },
             ),
             Command(("ruok",), lambda _seen, _parameters: {}),
             Command(("server_stats", "srvr"), _server_stats),
@@ -121,11 +125,11 @@ class Commands:
             Command(("stat_reset", "srst"), lambda seen, _parameters: _reset(seen, True)),
             Command(("stats", "stat"), _stats),
             Command(("system_properties", "sysp"), lambda _seen, _parameters: dict(self._properties)),
-            Command(("voting_view",), lambda _seen, _parameters: {"current_config": {}}),
+            Command(("voting_view",), _voting_view),
             Command(("watch_summary", "wchs"), _watch_summary),
             Command(("watches", "wchc"), _watches),
             Command(("watches_by_path", "wchp"), _watches_by_path),
-            Command(("zabstate",), lambda _seen, _parameters: {"voting": False, "zabstate": ""}),
+            Command(("zabstate",), _zabstate),
         ]
 
     def _set_trace_mask(self, _seen: Seen, parameters: Parameters) -> Data:
@@ -171,6 +175,28 @@ def _configuration(seen: Seen, _parameters: Parameters) -> Data:
         "server_id": told["serverId"],
         "client_port_listen_backlog": told["clientPortListenBacklog"],
     }
+
+
+def _leader(seen: Seen, _parameters: Parameters) -> Data:
+    ensemble = seen.ensemble
+    if ensemble is None:
+        return {"error": "server is not initialized"}
+    if ensemble.leader is None:
+        return {"is_leader": False, "leader_id": -1, "leader_ip": ""}
+    number, host = ensemble.leader
+    return {"is_leader": number == ensemble.server_id, "leader_id": number, "leader_ip": host}
+
+
+def _voting_view(seen: Seen, _parameters: Parameters) -> Data:
+    return {"current_config": dict(seen.ensemble.voters) if seen.ensemble is not None else {}}
+
+
+def _zabstate(seen: Seen, _parameters: Parameters) -> Data:
+    ensemble = seen.ensemble
+    if ensemble is None:
+        return {"voting": False, "zabstate": ""}
+    phase = "broadcast" if ensemble.state.endswith("broadcast") else "election"
+    return {"voting": str(ensemble.server_id) in ensemble.voters, "zabstate": phase}
 
 
 def _reset(seen: Seen, whole: bool) -> Data:
@@ -245,7 +271,7 @@ def _server_stats(seen: Seen, _parameters: Parameters) -> Data:
     }
     return {
         "version": VERSION,
-        "read_only": False,
+        "read_only": seen.is_read_only,
         "server_stats": {
             "packets_sent": seen.traffic.sent,
             "packets_received": seen.traffic.received,

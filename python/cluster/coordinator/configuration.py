@@ -9,7 +9,6 @@ are read when a server starts.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,9 @@ from pathlib import Path
 from .acl import Rules
 from .admin import AdminSettings, admin_settings
 from .authentication import JAAS_FILE, read_authentication
+from .ensemble_settings import REQUEST_BYTES_MAX, EnsembleSettings, ensemble_settings
 from .errors import CoordinatorError
+from .members import split_client
 from .ports import NO_PORT
 from .prometheus import PrometheusSettings, prometheus_settings
 from .settings import Settings
@@ -27,7 +28,6 @@ from .values import HIDDEN, PREFIX, Values, is_secret
 
 TICK_TIME_MS = 3000
 """What ZooKeeper takes when ``tickTime`` is not set; its sample file has 2000."""
-_MEMBER = re.compile(r"server\.(.*)")
 _EVERYWHERE = "0.0.0.0"
 
 # Settings of ensembles, of the JVM and of files' formats: they change nothing that one of our servers does.
@@ -35,12 +35,12 @@ _WITHOUT_EFFECT = frozenset(
     {
         "initLimit",
         "syncLimit",
-        "connectToLearnerMasterLimit",
-        "electionAlg",
-        "cnxTimeout",
         "quorumListenOnAllIPs",
         "standaloneEnabled",
         "peerType",
+        "connectToLearnerMasterLimit",
+        "electionAlg",
+        "cnxTimeout",
         "syncEnabled",
         "localSessionsEnabled",
         "localSessionsUpgradingEnabled",
@@ -64,7 +64,8 @@ _WITHOUT_EFFECT = frozenset(
 @dataclass(frozen=True)
 class Configuration:
     """Where a coordinator keeps its data and listens, its settings, and what of the file had no effect. A port of
-    :data:`NO_PORT` is none. ``unified``: the plain port takes TLS, too. ``properties`` are all names and values."""
+    :data:`NO_PORT` is none. ``unified``: the plain port takes TLS, too. Without ``ensemble`` the server is by itself.
+    ``properties`` are all names and values."""
 
     data_dir: Path
     host: str
@@ -75,6 +76,7 @@ class Configuration:
     unified: TlsSettings | None = None
     admin: AdminSettings | None = None
     metrics: PrometheusSettings | None = None
+    ensemble: EnsembleSettings | None = None
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -108,35 +110,36 @@ class _Parser:
         self._warnings: list[str] = []
 
     def configuration(self) -> Configuration:
-        members = [name for name in self._values if _MEMBER.fullmatch(name)]
-        self._used.update(members)
-        if len(members) > 1:
-            raise CoordinatorError(
-                f"the file names {len(members)} servers ({', '.join(sorted(members))}), and this version runs one by "
-                "itself: leave its server.N lines out to run it so"
-            )
         data_dir = self._text("dataDir")
         if not data_dir:
             raise CoordinatorError("dataDir is not set: name the directory for the coordinator's data")
+        ensemble = ensemble_settings(self._all, Path(data_dir), self._warnings)
         secure = self._secure_port()
-        has_port = "clientPort" in self._values
+        client = self._client_address(ensemble)
+        has_port = client is not None
         unifies = self._boolean("client.portUnification", False)
         unified = tls_settings(self._all) if unifies and has_port else None
-        if not has_port and secure is None:
+        if client is None and secure is None:
             raise CoordinatorError(
                 "clientPort is not set: name the port clients connect to, as in clientPort=2181"
             )
         metrics = prometheus_settings(self._all)
         settings = replace(
-            self._settings(secure is not None or unified is not None), prometheus=metrics is not None
+            self._settings(secure is not None or unified is not None),
+            prometheus=metrics is not None,
+            server_id=ensemble.server_id if ensemble is not None else 0,
+            read_only_mode=self._boolean("readonlymode.enabled", False),
         )
         if settings.least_session_timeout_ms > settings.most_session_timeout_ms:
             raise CoordinatorError(
                 f"minSessionTimeout ({settings.least_session_timeout_ms} ms) is larger than maxSessionTimeout "
                 f"({settings.most_session_timeout_ms} ms)"
             )
-        port = self._number("clientPort", NO_PORT, 0, 65535)
-        host = self._text("clientPortAddress") or _EVERYWHERE
+        if ensemble is not None and settings.max_buffer > REQUEST_BYTES_MAX:
+            raise CoordinatorError(
+                f"jute.maxbuffer is {settings.max_buffer}, and has to be at most {REQUEST_BYTES_MAX} in an ensemble"
+            )
+        host, port = client or (_EVERYWHERE, NO_PORT)
         log_dir = self._text("dataLogDir")
         if log_dir and os.path.abspath(log_dir) != os.path.abspath(data_dir):
             self._warnings.append(f"dataLogDir={log_dir}: logs are kept in dataDir, {data_dir}")
@@ -152,8 +155,24 @@ class _Parser:
             unified,
             admin,
             metrics,
+            ensemble,
             dict(self._values),
         )
+
+    def _client_address(self, ensemble: EnsembleSettings | None) -> tuple[str, int] | None:
+        """Where clients are without TLS: what the server's own line says, or ``clientPort``."""
+        host = self._text("clientPortAddress") or _EVERYWHERE
+        port = self._number("clientPort", NO_PORT, 0, 65535)
+        line = ensemble.own.client if ensemble is not None else ""
+        if not line:
+            return (host, port) if port != NO_PORT else None
+        told = split_client(line)
+        if port not in (NO_PORT, told[1]) or host not in (_EVERYWHERE, told[0]):
+            raise CoordinatorError(
+                f"clients are at {host}:{port} by clientPort and clientPortAddress, and at {line} by the line of this server, "
+                f"server.{ensemble.server_id if ensemble is not None else 0}: leave one of them out"
+            )
+        return told
 
     def _secure_port(self) -> SecurePort | None:
         host = self._text("secureClientPortAddress")

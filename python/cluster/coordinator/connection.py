@@ -20,6 +20,7 @@ import enum
 import logging
 import ssl
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from . import replies
@@ -33,6 +34,8 @@ from .requests import (
     Op,
     Read,
     Sasl,
+    Sync,
+    accepts_read_only,
     decode_auth,
     decode_connect,
     decode_read,
@@ -100,10 +103,10 @@ class _TooManyNames(Exception):
 
 
 class Pending:
-    """A request not answered yet: a read to be answered in its turn, by who asked then; one that is refused
-    in its turn; or a write whose answer arrives."""
+    """A request not answered yet: a read to be answered in its turn, by who asked then, a sync not while it ``waits``; one
+    that is refused in its turn; or a write whose answer arrives."""
 
-    __slots__ = ("answer", "began_ms", "op", "read", "refusal", "subject", "xid")
+    __slots__ = ("answer", "began_ms", "op", "read", "refusal", "subject", "waits", "xid")
 
     def __init__(self, xid: int, op: int, began_ms: int) -> None:
         self.xid = xid
@@ -113,6 +116,7 @@ class Pending:
         self.subject: Subject | None = None
         self.refusal = Code.OK
         self.answer: bytes | None = None
+        self.waits = False
 
 
 class Connection(asyncio.Protocol):
@@ -128,10 +132,16 @@ class Connection(asyncio.Protocol):
         self._writes: deque[Pending] = deque()
         self._reading = True
         self._writable = True
+        self._held = False
+        self._syncs = 0
         self.phase = Phase.NEW
         self.session_id = 0
         self.handshake_timer: asyncio.TimerHandle | None = None
+        self.attachment = 0
+        """The number that an ensemble's log gave this connection as its session's last."""
         self.sends_read_only = False
+        self.accepts_read_only = False
+        self.is_read_only = False
         self.address = ""
         self.port = 0
         self.timeout_ms = 0
@@ -152,6 +162,11 @@ class Connection(asyncio.Protocol):
     def outstanding(self) -> int:
         """Requests that are not answered yet."""
         return len(self._pending)
+
+    @property
+    def is_connecting(self) -> bool:
+        """Whether the client waits for the answer to its handshake."""
+        return self.phase is Phase.CONNECTING
 
     @property
     def interest(self) -> int:
@@ -235,8 +250,14 @@ class Connection(asyncio.Protocol):
         self._set_reading(self._may_read())
 
     def _may_read(self) -> bool:
+        if self.phase is not Phase.OPEN:
+            return self.phase is Phase.NEW
         return (
-            self.phase in (Phase.NEW, Phase.OPEN) and self._writable and len(self._pending) < OUTSTANDING_MAX
+            self._writable
+            and not self._held
+            and not self._syncs
+            and len(self._pending) < OUTSTANDING_MAX
+            and not self._server.replication.is_full
         )
 
     def _set_reading(self, reading: bool) -> None:
@@ -270,6 +291,7 @@ class Connection(asyncio.Protocol):
             request = decode_connect(body)
             self.phase = Phase.CONNECTING
             self.sends_read_only = request.sends_read_only
+            self.accepts_read_only = accepts_read_only(body)
             self._server.connect(self, request)
             return
         reader = Reader(body)
@@ -298,6 +320,15 @@ class Connection(asyncio.Protocol):
     def _write(self, xid: int, op: Op, reader: Reader, body: bytes) -> None:
         pending = Pending(xid, op, self._server.clock.monotonic_ms())
         self._pending.append(pending)
+        if self.is_read_only:
+            if op is Op.CLOSE_SESSION:
+                pending.answer = replies.reply(xid, self._server.machine.last_zxid, Code.OK, b"")
+                self._answer()
+                self.close()
+            else:
+                pending.refusal = Code.NOT_READ_ONLY
+                self._answer()
+            return
         try:
             request = decode_write(op, reader)
         except JuteError as error:
@@ -319,7 +350,20 @@ class Connection(asyncio.Protocol):
             pending.subject = self.subject
         except JuteError:
             pending.refusal = Code.MARSHALLING_ERROR
+        if isinstance(pending.read, Sync):
+            if self.is_read_only:
+                pending.read, pending.refusal = None, Code.NOT_READ_ONLY
+            else:
+                # What comes behind is not read meanwhile: a write would take effect before reads that were sent before it.
+                pending.waits = not self._server.replication.sync(partial(self._synced, pending))
+                self._syncs += pending.waits
         self._answer()
+
+    def _synced(self, pending: Pending) -> None:
+        pending.waits = False
+        self._syncs -= 1
+        self._answer()
+        self.pump()
 
     @property
     def subject(self) -> Subject:
@@ -332,6 +376,8 @@ class Connection(asyncio.Protocol):
         """Answers what can be answered in order, while the client takes its replies."""
         while self._pending and self._writable and self.phase is Phase.OPEN:
             pending = self._pending[0]
+            if pending.waits:
+                return
             if pending.read is not None and pending.subject is not None:
                 self._server.read(self, pending.xid, pending.read, pending.subject)
             elif pending.refusal is not Code.OK:
@@ -439,8 +485,13 @@ class Connection(asyncio.Protocol):
             self.flush()
 
     def flush(self) -> None:
-        """Hands queued bytes to the transport."""
+        """Hands queued bytes to the transport; while the client may not be told anything they stay, and it is not read."""
         if self._out and self._transport is not None:
+            if not self._server.replication.may_send(self):
+                self._held = True
+                if self._out_bytes > UNSENT_BYTES_MAX:
+                    self.abort()
+                return
             data = b"".join(self._out)
             self._out.clear()
             self._out_bytes = 0
@@ -448,6 +499,11 @@ class Connection(asyncio.Protocol):
             if self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
                 _logger.warning("cutting off %s: it does not read its replies", self.address)
                 self.abort()
+
+    def go_on(self) -> None:
+        """The client may be told what it could not be."""
+        self._held = False
+        self.flush()
 
     def opened(self, session_id: int, timeout_ms: int) -> None:
         """The handshake is over."""

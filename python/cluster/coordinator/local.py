@@ -80,6 +80,8 @@ class LocalReplication:
     def is_serving(self) -> bool:
         return self._restoration is None and self.log is not None
 
+    is_open = is_serving
+
     # ---- life ----
 
     async def start(self) -> None:
@@ -354,6 +356,9 @@ class LocalReplication:
 
     def configuration(self) -> Mapping[str, object]:
         return {}
+
+    def ensemble(self) -> None:
+        return None
 
     def gauges(self) -> Mapping[str, int]:
         return {}

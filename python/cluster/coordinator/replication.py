@@ -19,6 +19,7 @@ from .metrics import ServerMetrics
 from .requests import ConnectRequest, Op, Write
 from .sessions import Session
 from .settings import Settings
+from .words import Ensemble
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -50,6 +51,12 @@ class Service(Protocol):
     def release(self, session_id: int) -> None:
         """Whoever has the session here loses it: its connection is closed."""
 
+    def holder(self, session_id: int) -> Connection | None:
+        """Who has the session here."""
+
+    def everybody(self) -> list[Connection]:
+        """All connections."""
+
     def abort_all(self) -> None:
         """Every connection is closed, with nothing more sent."""
 
@@ -67,6 +74,10 @@ class Replication(Protocol):
     @property
     def mode(self) -> str:
         """``Mode`` of ``srvr``: standalone, leader, follower, observer or read-only."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether connections are taken, if only to be asked with four-letter words."""
 
     @property
     def is_serving(self) -> bool:
@@ -103,8 +114,8 @@ class Replication(Protocol):
         """A client said something."""
 
     def may_send(self, connection: Connection) -> bool:
-        """Whether the connection's client may be sent anything: what it is sent tells it that its session lives. The service
-        is told of the turn's end once one may that might not."""
+        """Whether the connection's client may be sent anything: what it is sent tells it that its session lives. One that
+        may not is told to go on once it may."""
 
     def sync(self, answer: Callable[[], None]) -> bool:
         """True if the applied state has every write that was answered to anybody before; else calls ``answer`` once it has."""
@@ -142,6 +153,9 @@ class Replication(Protocol):
 
     def configuration(self) -> Mapping[str, object]:
         """What ``conf`` tells of an ensemble."""
+
+    def ensemble(self) -> Ensemble | None:
+        """What this server knows of its ensemble; None by itself."""
 
     def gauges(self) -> Mapping[str, int]:
         """What ``mntr`` tells of an ensemble."""

@@ -30,11 +30,13 @@ def reply(xid: int, zxid: int, code: Code, body: bytes = b"") -> bytes:
     return frame((_HEADER.pack(xid, zxid, code), body))
 
 
-def connected(timeout_ms: int, session_id: int, password: bytes, sends_read_only: bool) -> bytes:
+def connected(
+    timeout_ms: int, session_id: int, password: bytes, sends_read_only: bool, is_read_only: bool = False
+) -> bytes:
     """Answer to the connect request; a timeout and an id of 0 say that the session is over."""
     writer = Writer().i32(0).i32(timeout_ms).i64(session_id).buffer(password)
     if sends_read_only:
-        writer.boolean(False)
+        writer.boolean(is_read_only)
     return frame((writer.finish(),))
 
 

@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 class Op(IntEnum):
     """Operation numbers; negative ones never arrive from clients except CLOSE_SESSION. ERROR is a write that
-    was refused before it reached the log, and takes a transaction id all the same."""
+    was refused before it reached the log, and takes a transaction id all the same. ATTACH, which ZooKeeper has not, is in
+    the log of an ensemble when a session is found again."""
 
     CREATE = 1
     DELETE = 2
@@ -52,6 +53,7 @@ class Op(IntEnum):
     WHO_AM_I = 107
     CREATE_SESSION = -10
     CLOSE_SESSION = -11
+    ATTACH = -12
     ERROR = -1
 
 
@@ -126,6 +128,8 @@ class Multi(NamedTuple):
 
 
 class CreateSession(NamedTuple):
+    """Of ATTACH, too."""
+
     timeout_ms: int
     password: bytes
 
@@ -312,6 +316,12 @@ def decode_connect(body: bytes) -> ConnectRequest:
     if sends_read_only:
         reader.boolean()
     return ConnectRequest(last_zxid_seen, timeout_ms, session_id, password, sends_read_only)
+
+
+def accepts_read_only(body: bytes) -> bool:
+    """Whether the connect request has the readOnly flag set: its client may be served without writes."""
+    request = decode_connect(body)
+    return request.sends_read_only and body[28 + len(request.password)] != 0
 
 
 def decode_write(op: int, reader: Reader) -> Write:

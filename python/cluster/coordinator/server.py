@@ -193,8 +193,10 @@ class CoordinatorServer:
         """Ends the service; what was answered is on disk. Sessions stay open for a next start. Safe to
         repeat."""
         self._close_connections()
-        await self.replication.stop()
-        await self._ports.wait_closed()
+        try:
+            await self.replication.stop()
+        finally:
+            await self._ports.wait_closed()
 
     def _close_connections(self) -> None:
         self._stopping = True
@@ -226,7 +228,13 @@ class CoordinatorServer:
         self._by_session[session.id] = connection
         connection.opened(session.id, session.timeout_ms)
         connection.send(
-            replies.connected(session.timeout_ms, session.id, session.password, connection.sends_read_only)
+            replies.connected(
+                session.timeout_ms,
+                session.id,
+                session.password,
+                connection.sends_read_only,
+                connection.is_read_only,
+            )
         )
 
     def refused(self, connection: Connection) -> None:
@@ -251,6 +259,14 @@ class CoordinatorServer:
         if previous is not None:
             previous.close()
             self.watches.remove_watcher(previous)
+
+    def holder(self, session_id: int) -> Connection | None:
+        """Who has the session here."""
+        return self._by_session.get(session_id)
+
+    def everybody(self) -> list[Connection]:
+        """All connections."""
+        return list(self.connections)
 
     def applied(self, command: Command, outcome: Outcome, connection: Connection | None) -> None:
         """Tells everybody concerned what a command did: watchers first, then its client."""
@@ -282,7 +298,7 @@ class CoordinatorServer:
 
     def admit(self, connection: Connection) -> bool:
         """Whether a new connection may stay."""
-        if not self.is_serving:
+        if self._stopping or not self.replication.is_open:
             return False
         has_room = self._has_room(
             connection.address, self._by_address[connection.address], len(self.connections)
@@ -313,6 +329,7 @@ class CoordinatorServer:
             if not self._by_address[connection.address]:
                 del self._by_address[connection.address]
         self.watches.remove_watcher(connection)
+        self.replication.disconnected(connection)
         if self._by_session.get(connection.session_id) is connection:
             del self._by_session[connection.session_id]
 
@@ -324,7 +341,7 @@ class CoordinatorServer:
     def connect(self, connection: Connection, request: ConnectRequest) -> None:
         """A handshake: a new session, or one of this client's again."""
         self.metrics.count("connection_request_count")
-        if self._stopping:
+        if not self.is_serving and not self.replication.is_reading_only:
             connection.close()
         else:
             timeout_ms = self.settings.session_timeout_ms(request.timeout_ms)
@@ -336,7 +353,8 @@ class CoordinatorServer:
     def write(self, connection: Connection, op: Op, request: Write, body: bytes) -> None:
         """Sends a write on its way; the connection hears of it by ``complete_write``."""
         if isinstance(request, Reconfig):
-            enabled = self.settings.reconfig_enabled  # for one server alone there is nothing to change
+            # For one server alone there is nothing to change; an ensemble's members are its configuration's.
+            enabled = self.settings.reconfig_enabled and self.replication.ensemble() is None
             self.refuse(connection, Code.UNIMPLEMENTED if enabled else Code.RECONFIG_DISABLED)
         else:
             self.replication.propose(

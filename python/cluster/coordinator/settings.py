@@ -32,6 +32,8 @@ class Settings:
     server_id: int = 0
     rules: Rules = Rules.NONE
     reconfig_enabled: bool = False
+    read_only_mode: bool = False
+    """Whether a member without a majority serves reads to clients that said they may be read-only (``readonlymode.enabled``)."""
     super_digest: str = ""
     """The digest identity, ``user:hash``, of who may do everything."""
     container_check_interval_ms: int = 60_000

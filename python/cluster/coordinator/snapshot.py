@@ -40,7 +40,7 @@ _NODE_TAIL = struct.Struct(">iqqqqqiiiq")
 _NODE_BYTES_MIN = 8 + _NODE_TAIL.size
 
 
-class _PlainWriter(Writer):
+class PlainWriter(Writer):
     """Writes text as plain UTF-8. What clients are sent has surrogates, as from Java, which nobody reads back."""
 
     def string(self, value: str | None) -> Writer:
@@ -74,7 +74,7 @@ def read_snapshot(path: Path) -> State:
 
 
 def encode(state: State) -> bytes:
-    writer = _PlainWriter()
+    writer = PlainWriter()
     writer.out += MAGIC
     writer.i32(VERSION).i64(state.last_zxid).i64(state.last_session_id).i32(len(state.sessions))
     for session in state.sessions:

@@ -15,7 +15,7 @@ means "any" in a request, as in ZooKeeper after 3.9.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -191,6 +191,7 @@ class Tree:
         self._with_ttl: set[str] = set()
         self._quotas: set[str] = set()
         self._size = 0
+        self._walked: dict[str, NodeState] | None = None
         for path in SPECIAL_PATHS:
             acl, acl_version = (access.READ_ONLY, -1) if path == CONFIG else (access.OPEN, 0)
             self._attach(path, Node(NodeState(b"", acl, 0, 0, 0, 0, 0, 0, 0, acl_version, 0)))
@@ -267,6 +268,27 @@ class Tree:
         """Every node, as it is now; later changes do not reach the list. Any order."""
         return [(path, node.state) for path, node in self._nodes.items()]
 
+    def walk(self) -> Generator[tuple[str, NodeState], None, None]:
+        """Every node as it is at this call, any order, however the tree changes until the iterator is at its end: what a change
+        replaces is kept aside for it. One walk at a time."""
+        assert self._walked is None, "another walk is not over"
+        self._walked = {}
+        return self._walk(list(self._nodes), self._walked)
+
+    def _walk(
+        self, paths: list[str], before: dict[str, NodeState]
+    ) -> Generator[tuple[str, NodeState], None, None]:
+        try:
+            for path in paths:
+                yield path, before.pop(path) if path in before else self._nodes[path].state
+        finally:
+            self._walked = None
+
+    def _changes(self, path: str, state: NodeState) -> None:
+        """This state is about to be replaced: a walk that has not been there wants it."""
+        if self._walked is not None:
+            self._walked.setdefault(path, state)
+
     @classmethod
     def restore(cls, nodes: Iterable[tuple[str, NodeState]]) -> Tree:
         """The tree of an :meth:`export`. Raises ValueError when a node has no parent or comes twice."""
@@ -308,6 +330,7 @@ class Tree:
         state = NodeState(request.data, stored_acl, zxid, zxid, zxid, now, now, 0, 0, 0, owner)
         self._check_quota(path, 1, state.size, context)
         self._attach(path, Node(state))
+        self._changes(parent_of(path), before)
         parent.state = before._replace(creations=min(before.creations + 1, _INT_MAX), pzxid=zxid)
 
         def undo() -> None:
@@ -358,8 +381,8 @@ class Tree:
         self._check_quota(path, 0, added, context)
         version = _next_version(before.version, request.version, path)
         after = before._replace(data=request.data, version=version, mzxid=context.zxid, mtime=context.time_ms)
-        self._become(node, after)
-        effects.add(Change(Event.DATA_CHANGED, path, before.acl), lambda: self._become(node, before))
+        self._become(path, node, after)
+        effects.add(Change(Event.DATA_CHANGED, path, before.acl), lambda: self._become(path, node, before))
         self._count(path, 0, added, effects)
         return node.stat()
 
@@ -372,6 +395,7 @@ class Tree:
         before = node.state
         context.subject.check(access.ADMIN, before.acl, path)
         version = _next_version(before.acl_version, request.version, path)
+        self._changes(path, before)
         node.state = before._replace(acl=stored_acl, acl_version=version)
         effects.add(None, lambda: setattr(node, "state", before))
         return node.stat()
@@ -385,6 +409,13 @@ class Tree:
         _next_version(node.state.version, request.version, path)
         return node.stat()
 
+    def put_configuration(self, data: bytes, version: int, zxid: int, time_ms: int) -> Change:
+        """Writes what the ensemble is made of into its node, whose ACL is for others."""
+        node = self._nodes[CONFIG]
+        before = node.state
+        self._become(CONFIG, node, before._replace(data=data, version=version, mzxid=zxid, mtime=time_ms))
+        return Change(Event.DATA_CHANGED, CONFIG, before.acl)
+
     def delete_ephemerals(self, session_id: int, zxid: int, effects: Effects) -> None:
         """Deletes every node of a session that ended. They have no children, so nothing can stand in the
         way."""
@@ -395,6 +426,7 @@ class Tree:
         node, parent = self._nodes[path], self._nodes[parent_of(path)]
         before = parent.state
         self._detach(path)
+        self._changes(parent_of(path), before)
         parent.state = before._replace(pzxid=zxid)
 
         def undo() -> None:
@@ -420,6 +452,7 @@ class Tree:
 
     def _detach(self, path: str) -> None:
         state = self._nodes.pop(path).state
+        self._changes(path, state)
         self._size -= len(path) + state.size
         owner = state.owner
         siblings = self._nodes[parent_of(path)].children
@@ -433,8 +466,9 @@ class Tree:
         if (limited := quota.path_of(path)) is not None:
             self._quotas.discard(limited)
 
-    def _become(self, node: Node, state: NodeState) -> None:
+    def _become(self, path: str, node: Node, state: NodeState) -> None:
         """Gives a node other data."""
+        self._changes(path, node.state)
         self._size += state.size - node.state.size
         node.state = state
 
@@ -499,8 +533,8 @@ class Tree:
         """Counters change without a version, a time or an event."""
         node = self._nodes[path]
         before = node.state
-        self._become(node, before._replace(data=counted.encode()))
-        effects.add(None, lambda: self._become(node, before))
+        self._become(path, node, before._replace(data=counted.encode()))
+        effects.add(None, lambda: self._become(path, node, before))
 
 
 def parent_of(path: str) -> str:

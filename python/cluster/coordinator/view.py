@@ -31,6 +31,9 @@ def view(server: CoordinatorServer, on_secure: bool = False) -> Seen:
     """The server as it is now, asked on its plain or its secure port; what is dear is found when it is asked for."""
     return Seen(
         mode=server.replication.mode,
+        is_serving=server.is_serving or server.replication.is_reading_only,
+        is_read_only=server.replication.is_reading_only,
+        ensemble=server.replication.ensemble(),
         last_zxid=server.machine.last_zxid,
         # ZooKeeper counts the root twice, for it has two names.
         node_count=len(server.machine.tree) + 1,

@@ -23,6 +23,8 @@ from .statistics import ClientTraffic, Traffic
 VERSION = "3.9.4-logcore"
 """The ZooKeeper whose protocol is spoken, and by whom."""
 EVERY_WORD = "*"
+NOT_SERVING = "This ZooKeeper instance is not currently serving requests"
+_WITHOUT_SERVING = frozenset({"ruok", "isro", "envi"})
 ALWAYS = "srvr"
 
 
@@ -47,11 +49,27 @@ class Expiry(NamedTuple):
     members: Sequence[int]
 
 
+class Ensemble(NamedTuple):
+    """What a member knows of its ensemble. ``voters``: lines without ``server.``, by their ids; ``leader``: its id and its host,
+    or None. ``membership``: of ``conf``. ``state``: as ``getDetailedPeerState`` tells it."""
+
+    server_id: int
+    leader: tuple[int, str] | None
+    voters: Mapping[str, str]
+    observers: int
+    membership: str
+    state: str
+
+
 @dataclass
 class Seen:
     """What there is to tell of a server."""
 
     mode: str
+    is_serving: bool
+    is_read_only: bool
+    ensemble: Ensemble | None
+    """None for a server by itself."""
     last_zxid: int
     node_count: int
     outstanding: int
@@ -106,7 +124,10 @@ def answer(word: bytes, whitelist: Iterable[str], seen: Callable[[], Seen]) -> s
         return None
     if name != ALWAYS and EVERY_WORD not in whitelist and name not in whitelist:
         return f"{name} is not executed because it is not in the whitelist.\n"
-    return tell(seen())
+    found = seen()
+    if not found.is_serving and name not in _WITHOUT_SERVING:
+        return NOT_SERVING + "\n"
+    return tell(found)
 
 
 def _lines(lines: Iterable[str]) -> str:
@@ -178,7 +199,8 @@ def _dirs(seen: Seen) -> str:
 
 
 def _conf(seen: Seen) -> str:
-    return _lines(f"{name}={value}" for name, value in seen.configuration().items())
+    told = _lines(f"{name}={value}" for name, value in seen.configuration().items())
+    return told if seen.ensemble is None else f"{told}membership: \n{seen.ensemble.membership}"
 
 
 def environment() -> dict[str, str]:
@@ -293,9 +315,10 @@ def monitored(seen: Seen) -> dict[str, str | int | float]:
     values, quotas = all_gauges(seen)
     if seen.prometheus:
         return {"version": VERSION, "server_state": seen.mode, **samples(seen.metrics, values, quotas)}
+    state = {"peer_state": seen.ensemble.state} if seen.ensemble is not None else {}
     of_quotas = {f"{key}_{name}": value for name, each in quotas.items() for key, value in each.items()}
     told = values | of_quotas | seen.metrics.values()
-    return {"version": VERSION, "server_state": seen.mode, **told}
+    return {"version": VERSION, "server_state": seen.mode, **told, **state}
 
 
 def _mntr(seen: Seen) -> str:
@@ -311,9 +334,15 @@ def _long(value: int) -> str:
     return f"{value & 0xFFFF_FFFF_FFFF_FFFF:#x}"
 
 
+def _isro(seen: Seen) -> str:
+    if not seen.is_serving:
+        return "null"
+    return "ro" if seen.is_read_only else "rw"
+
+
 _WORDS: dict[str, Callable[[Seen], str]] = {
     "ruok": lambda _seen: "imok",
-    "isro": lambda _seen: "rw",
+    "isro": _isro,
     "srvr": _srvr,
     "stat": _stat,
     "cons": _cons,

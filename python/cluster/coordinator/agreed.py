@@ -1,0 +1,180 @@
+"""What the members of an ensemble agree on: the machine, and what gives each command its place in it.
+
+Owns zxids, times, session ids and attachments, all given as entries of the log are applied, so that every member gives the
+same. Pure and deterministic. Called by :mod:`.ensemble` on the event loop; a crash loses nothing that the log holds.
+
+* A zxid is ``epoch << 32 | counter``. The epoch grows with the term; it grows by itself when the counter is used up. Each
+  command takes one, refused ones too, as does a change of the members; a term's first entry takes none.
+* A time is its entry's, but never before the last one's: clocks that are set back move no time of a znode back.
+* A session's attachment number tells which of its connections is the last: it grows with each that finds the session again.
+  A write with an older one is refused (SESSION_MOVED), wherever it comes from.
+* What a leader ends of its own accord counts only if it comes in the leader's own term and to the attachment that it meant.
+
+A command as it is proposed (jute's types)::
+
+    short version, 2    short rules    short operation    long session id    long attachment    long term, 0 but for a leader's own
+    vector<Id> identities, then the request's own body
+
+For CREATE_SESSION the session id is the id of the server that it is created on. ATTACH (-12) finds a session again; its body
+is that of CREATE_SESSION.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .acl import Rules
+from .errors import Code, JuteError
+from .jute import Id, Reader, Writer
+from .machine import Command, Done, Failed, Machine, Outcome
+from .members import Member, configuration_text, members_text
+from .requests import CreateSession, Op, SetData, Write, decode_write
+from .sessions import Session, first_session_id
+from .tree import CONFIG
+
+VERSION = 2
+_COUNTER_MAX = 0xFFFF_FFFF
+_EPOCH_MAX = (1 << 31) - 1
+_UNPROVEN = Outcome(Failed(Code.SESSION_EXPIRED), [])
+_MOVED = Outcome(Failed(Code.SESSION_MOVED), [])
+
+
+class Proposed(NamedTuple):
+    """A command without a place. ``attachment``: of the connection that it came over. ``term``: of the leader whose own it
+    is, or 0."""
+
+    session_id: int
+    attachment: int
+    term: int
+    op: Op
+    rules: Rules
+    identities: tuple[Id, ...]
+    request: Write
+    body: bytes
+
+    def encode(self) -> bytes:
+        writer = Writer().i16(VERSION).i16(self.rules).i16(self.op)
+        writer.i64(self.session_id).i64(self.attachment).i64(self.term)
+        return writer.ids(self.identities).finish() + self.body
+
+
+def decode_proposed(data: bytes) -> Proposed:
+    """Raises JuteError for what is no command of this version."""
+    reader = Reader(data)
+    version = reader.i16()
+    if version != VERSION:
+        raise JuteError(
+            f"a command's version is {version}, this program knows {VERSION}; run the same on all members"
+        )
+    rules, number = reader.i16(), reader.i16()
+    session_id, attachment, term = reader.i64(), reader.i64(), reader.i64()
+    identities = tuple(reader.identities())
+    body = reader.rest()
+    op = Op(number) if number == Op.ATTACH else None
+    request = decode_write(Op.CREATE_SESSION if op else number, Reader(body))
+    return Proposed(
+        session_id, attachment, term, op or Op(number), Rules(rules & Rules.ALL), identities, request, body
+    )
+
+
+class Applied(NamedTuple):
+    """A command in its place, and what it did. ``attachment``: that a session which was created or found again has."""
+
+    command: Command
+    outcome: Outcome
+    attachment: int = 0
+
+
+class Agreed:
+    """The state after the entry ``index``. ``last_ids``: of the sessions whose ids begin alike, the last one's."""
+
+    def __init__(self, machine: Machine | None = None) -> None:
+        self.machine = machine or Machine()
+        self.index = -1
+        self.term = self.epoch = self.counter = 0
+        self.time_ms = 0
+        self.attachments: dict[int, int] = {}
+        self.last_ids: dict[int, int] = {}
+
+    def begin(self, index: int, term: int, time_ms: int) -> None:
+        """The next entry; ``time_ms`` is 0 when it has none."""
+        assert index == self.index + 1, f"entry {index} comes behind {self.index}"
+        assert term >= self.term, f"entry {index} is of term {term}, the one before of {self.term}"
+        self.index = index
+        self.time_ms = max(self.time_ms, time_ms)
+        if term > self.term:
+            self.term = term
+            self._begin_epoch(max(term, self.epoch + 1))
+
+    def apply(self, data: bytes) -> Applied:
+        """Applies the next command of the entry. Raises JuteError for what is none: members that run different programs."""
+        proposed = decode_proposed(data)
+        session_id, op, request = proposed.session_id, proposed.op, proposed.request
+        zxid = self._next_zxid()
+        if op is Op.CREATE_SESSION:
+            session_id = self._new_session_id(session_id)
+        command = Command(
+            zxid, self.time_ms, session_id, op, proposed.rules, proposed.identities, request, proposed.body
+        )
+        machine, attachments = self.machine, self.attachments
+        if op is Op.ATTACH and isinstance(request, CreateSession):
+            machine.last_zxid = zxid
+            return self._attach(command, request)
+        if op is Op.CREATE_SESSION:
+            attachments[session_id] = 1
+            return Applied(command, machine.apply(command), 1)
+        current = attachments.get(session_id)
+        is_void = proposed.session_id != 0 and current is not None and proposed.attachment != current
+        if is_void or proposed.term not in (0, self.term):
+            machine.last_zxid = zxid
+            return Applied(command, _MOVED)
+        outcome = machine.apply(command)
+        if outcome.closed_session:
+            del attachments[outcome.closed_session]
+        return Applied(command, outcome)
+
+    def apply_members(self, members: Sequence[Member]) -> Applied | None:
+        """Writes who the members are from this entry on into ``/zookeeper/config``; None if it says so already. The first
+        are there from the beginning: they have version 0 and no zxid."""
+        machine = self.machine
+        node = machine.tree.node(CONFIG).state
+        text = members_text(members)
+        if (node.data or b"").decode().rpartition("version=")[0] == text:
+            return None
+        if not node.data:
+            machine.tree.put_configuration(configuration_text(text, 0), 0, 0, self.time_ms)
+            return None
+        zxid = self._next_zxid()
+        machine.last_zxid = zxid
+        data = configuration_text(text, zxid)
+        change = machine.tree.put_configuration(data, -1, zxid, self.time_ms)
+        request = SetData(CONFIG, data, -1)
+        command = Command(zxid, self.time_ms, 0, Op.RECONFIG, Rules.NONE, (), request, b"")
+        return Applied(command, Outcome(Done(Op.RECONFIG), [change]))
+
+    def _attach(self, command: Command, request: CreateSession) -> Applied:
+        sessions = self.machine.sessions
+        if not sessions.proves(command.session_id, request.password):
+            return Applied(command, _UNPROVEN)
+        session = Session(command.session_id, request.timeout_ms, request.password)
+        sessions.open(session)
+        attachment = self.attachments[session.id] = self.attachments[session.id] + 1
+        return Applied(command, Outcome(Done(Op.ATTACH), [], opened_session=session), attachment)
+
+    def _new_session_id(self, server_id: int) -> int:
+        first = first_session_id(self.time_ms, server_id)
+        found = max(first, self.last_ids.get(first >> 56, 0)) + 1
+        self.last_ids[first >> 56] = found
+        return found
+
+    def _next_zxid(self) -> int:
+        if self.counter == _COUNTER_MAX:
+            self._begin_epoch(self.epoch + 1)
+        self.counter += 1
+        return self.epoch << 32 | self.counter
+
+    def _begin_epoch(self, epoch: int) -> None:
+        assert epoch <= _EPOCH_MAX, "zxids are used up"
+        self.epoch, self.counter = epoch, 0
+        self.machine.last_zxid = epoch << 32

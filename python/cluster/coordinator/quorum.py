@@ -1,0 +1,102 @@
+"""What a member of an ensemble is given by the consensus of :mod:`logcore`: one log that all of them agree on.
+
+Owns the types of that seam: tests bring an ensemble of their own. Its calls are thread-safe and return at once, unless they
+say otherwise. The file behind it, and the ways to the other members, are the quorum's; what a command means is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+Role = Literal["leader", "follower", "observer", "looking"]
+
+
+class QuorumFullError(Exception):
+    """So much is proposed and not agreed on that nothing more is taken: wait until there is less."""
+
+
+class QuorumStoppedError(Exception):
+    """The quorum has stopped or failed: nothing is taken any more."""
+
+
+class SnapshotSink(Protocol):
+    """Where a snapshot is written to."""
+
+    def write(self, data: bytes) -> bool:
+        """False: it was taken, and the disk is slower than this; come back in some milliseconds. Raises QuorumFullError."""
+
+    def finish(self) -> None:
+        """All is written: the event ``snapshot`` tells when it is on disk, or why it is not."""
+
+    def abort(self) -> None:
+        """It comes to nothing."""
+
+
+class SnapshotSource(Protocol):
+    """A snapshot to begin with: of the state after the entry ``index``."""
+
+    index: int
+    term: int
+
+    def read(self, max: int) -> bytes:
+        """The next bytes, at most so many; none at the end. Blocks."""
+
+
+MemberTuple = tuple[int, str, int, int, str, bool]
+"""A :class:`.members.Member`'s fields."""
+Entry = tuple[int, int, int, Sequence[tuple[bool, int, bytes]], Sequence[MemberTuple] | None]
+"""Index, term and time in milliseconds (0 when it has none) of an agreed entry. Of each command whether this member proposed it
+since it started, its ticket and its bytes. Who the members are from here on, if that changes."""
+Event = tuple[object, ...]
+"""Its kind, then:
+
+=============  ===============================================================================================================
+``entries``    list of :data:`Entry`: every one, once, without a hole
+``install``    :class:`SnapshotSource` to begin anew with, and the ticket of the first command of this member that is not in it
+``role``       :data:`Role`, term, the leader's server id or 0, whether there is contact to a majority
+``leading``    term: this member leads in it, and every entry of earlier terms was delivered before
+``touched``    at the leader: a server id, and the packed session ids that it heard from
+``touch_ack``  round: the leader had it, and a majority acknowledged the leader after it came
+``barrier``    number, and whether every write that was agreed on before it was asked for was delivered by now
+``snapshot``   index, and why it is not on disk or None
+``warning``    text for the operator
+``failed``     text; nothing follows
+=============  ===============================================================================================================
+"""
+
+
+class Quorum(Protocol):
+    """One member of an ensemble's log. :class:`QuorumStoppedError` may come of everything but ``take`` and ``stop``."""
+
+    @property
+    def wake_fd(self) -> int:
+        """Readable while :meth:`take` may have something."""
+
+    def start(self) -> None:
+        """Begins; blocks for as long as it takes to bind its ports."""
+
+    def propose(self, commands: Sequence[bytes]) -> int:
+        """Sends commands on their way; each counts once. Their tickets are consecutive, the first is returned. Raises
+        QuorumFullError: none of them is taken."""
+
+    def take(self, max_bytes: int) -> list[Event]:
+        """What happened, in order."""
+
+    def applied(self, index: int) -> None:
+        """Every entry up to this one is applied."""
+
+    def read_barrier(self) -> int:
+        """The number of an event ``barrier`` to come."""
+
+    def touch(self, sessions: bytes) -> int:
+        """Tells the leader which sessions were heard from, packed as big-endian longs; returns the round's number."""
+
+    def status(self) -> dict[str, object]:
+        """Role, term, leader, members and how far they are."""
+
+    def snapshot_begin(self, index: int) -> SnapshotSink:
+        """A snapshot of the state after this entry, the last that was applied."""
+
+    def stop(self) -> None:
+        """Ends, and hands leadership over. Blocks."""

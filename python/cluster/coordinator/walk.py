@@ -1,0 +1,121 @@
+"""Snapshots of a member, taken while it serves and read back.
+
+Owns the format; the file around it, its checksum too, is the quorum's. :func:`walk` gives the bytes piece by piece: they are
+of the state at its call, however much is applied meanwhile, and what is kept aside for it is what changes. Pure; the walk is
+on the event loop, :func:`read` may be on any thread.
+
+Format, version 2 (big-endian; ``buffer`` and ``vector`` as in :mod:`.jute`; version 1 is :mod:`.snapshot`'s)::
+
+    0   8 bytes  magic "LCZNODES"
+    8   int      format version, 2
+    12  long     index and long term of the last entry applied
+    28  long     epoch, long counter: of the last zxid
+    44  long     time of the last entry, in milliseconds
+    52  vector   last ids:   int first byte of a session's id, long last session id
+    ..  vector   sessions:   long id, int timeout (ms), buffer password, long attachment
+    ..  int      nodes, each:
+                             ustring path, buffer data (null allowed), int ACL's number; vector<ACL> if no node had it before,
+                             long czxid, mzxid, pzxid, ctime, mtime,
+                             int version, creations of children, ACL version, long ephemeral owner
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator
+
+from .agreed import Agreed
+from .errors import JuteError
+from .jute import Acl, Reader
+from .machine import Machine, State
+from .sessions import Session
+from .snapshot import MAGIC, PlainWriter
+from .tree import NodeState
+
+VERSION = 2
+SLICE_NODES = 128
+"""So many nodes are written at once: some hundred microseconds."""
+SLICE_BYTES = 64 << 10
+"""Or fewer, if they have this much."""
+
+_HEAD = struct.Struct(">qqqqq")
+_NODE_TAIL = struct.Struct(">qqqqqiiiq")
+_NODE_BYTES_MIN = 12 + _NODE_TAIL.size
+
+
+def walk(agreed: Agreed) -> Generator[bytes, None, None]:
+    """The pieces of a snapshot of the state as it is now. The iterator is to be read to its end or closed before the next."""
+    writer = PlainWriter()
+    writer.out += MAGIC
+    writer.i32(VERSION)
+    writer.out += _HEAD.pack(agreed.index, agreed.term, agreed.epoch, agreed.counter, agreed.time_ms)
+    writer.i32(len(agreed.last_ids))
+    for first, last in sorted(agreed.last_ids.items()):
+        writer.i32(first).i64(last)
+    sessions = sorted(agreed.machine.sessions.all())
+    writer.i32(len(sessions))
+    for session in sessions:
+        writer.i64(session.id).i32(session.timeout_ms).buffer(session.password)
+        writer.i64(agreed.attachments[session.id])
+    writer.i32(len(agreed.machine.tree))
+    return _pieces(writer, agreed.machine.tree.walk())
+
+
+def _pieces(
+    writer: PlainWriter, nodes: Generator[tuple[str, NodeState], None, None]
+) -> Generator[bytes, None, None]:
+    acls: dict[tuple[Acl, ...], int] = {}
+    since = 0
+    try:
+        for path, node in nodes:
+            is_new = node.acl not in acls
+            writer.string(path).buffer(node.data).i32(acls.setdefault(node.acl, len(acls)))
+            if is_new:
+                writer.acls(node.acl)
+            writer.out += _NODE_TAIL.pack(*node[2:])
+            since += 1
+            if since >= SLICE_NODES or len(writer.out) >= SLICE_BYTES:
+                yield bytes(writer.out)
+                writer.out.clear()
+                since = 0
+        yield bytes(writer.out)
+    finally:
+        nodes.close()
+
+
+def read(data: bytes) -> Agreed:
+    """The state of a snapshot. Raises JuteError, or ValueError when its nodes make no tree."""
+    if data[: len(MAGIC)] != MAGIC:
+        raise JuteError("it does not begin as a snapshot")
+    reader = Reader(data, len(MAGIC))
+    version = reader.i32()
+    if version != VERSION:
+        raise JuteError(f"its format version is {version}, this program reads {VERSION}")
+    agreed = Agreed()
+    head = _HEAD.unpack(reader.take(_HEAD.size))
+    agreed.index, agreed.term, agreed.epoch, agreed.counter, agreed.time_ms = head
+    agreed.last_ids = dict(reader.vector(lambda: (reader.i32(), reader.i64()), 12) or [])
+    sessions = []
+    for session, attachment in reader.vector(lambda: (_session(reader), reader.i64()), 24) or []:
+        sessions.append(session)
+        agreed.attachments[session.id] = attachment
+    acls: list[tuple[Acl, ...]] = []
+    nodes = reader.vector(lambda: _node(reader, acls), _NODE_BYTES_MIN) or []
+    if reader.remaining:
+        raise JuteError(f"{reader.remaining} bytes are behind its end")
+    last_zxid = agreed.epoch << 32 | agreed.counter
+    agreed.machine = Machine(State(last_zxid, 0, sessions, nodes))
+    return agreed
+
+
+def _session(reader: Reader) -> Session:
+    return Session(reader.i64(), reader.i32(), reader.buffer() or b"")
+
+
+def _node(reader: Reader, acls: list[tuple[Acl, ...]]) -> tuple[str, NodeState]:
+    path, data, number = reader.text(), reader.buffer(), reader.i32()
+    if number == len(acls):
+        acls.append(tuple(reader.acls() or ()))
+    if not 0 <= number < len(acls):
+        raise JuteError(f"{path} has ACL {number} of {len(acls)}")
+    return path, NodeState(data, acls[number], *_NODE_TAIL.unpack(reader.take(_NODE_TAIL.size)))

@@ -1,0 +1,22 @@
+"""A member's state, comparable."""
+
+from __future__ import annotations
+
+from cluster.coordinator.agreed import Agreed
+
+
+def fingerprint(agreed: Agreed) -> tuple[object, ...]:
+    """All of a member's state, comparable."""
+    machine = agreed.machine
+    return (
+        agreed.index,
+        agreed.term,
+        agreed.epoch,
+        agreed.counter,
+        agreed.time_ms,
+        machine.last_zxid,
+        sorted(machine.sessions.all()),
+        sorted(agreed.attachments.items()),
+        sorted(agreed.last_ids.items()),
+        sorted(machine.tree.export()),
+    )

@@ -1,0 +1,292 @@
+"""What members agree on. If these fail, two members give one command different zxids, ids or answers, a client's late write
+counts, a session that lives is ended, or a snapshot is not the state it was taken of."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from cluster.coordinator.acl import OPEN, Rules
+from cluster.coordinator.agreed import Agreed, Proposed, decode_proposed
+from cluster.coordinator.errors import Code, JuteError
+from cluster.coordinator.jute import Id, Reader, Writer
+from cluster.coordinator.machine import Created, Done, Failed
+from cluster.coordinator.members import Member
+from cluster.coordinator.requests import CloseSession, CreateSession, Op, decode_write, encode_create_session
+from cluster.coordinator.touches import ROUNDS_MAX, Touches, unpack
+from cluster.coordinator.tree import CONFIG
+from cluster.coordinator.walk import read, walk
+
+from .states import fingerprint
+
+PASSWORD = b"p" * 16
+MEMBERS = [Member(number, "host", 1000 + number, 2000 + number, "", number == 3) for number in (2, 1, 3)]
+
+
+def born(server_id: int, timeout_ms: int = 4000) -> bytes:
+    birth = CreateSession(timeout_ms, PASSWORD)
+    return Proposed(
+        server_id, 0, 0, Op.CREATE_SESSION, Rules.NONE, (), birth, encode_create_session(birth)
+    ).encode()
+
+
+def attached(session_id: int, password: bytes = PASSWORD, timeout_ms: int = 9000) -> bytes:
+    found = CreateSession(timeout_ms, password)
+    return Proposed(session_id, 0, 0, Op.ATTACH, Rules.NONE, (), found, encode_create_session(found)).encode()
+
+
+def written(session_id: int, attachment: int, op: Op, body: bytes, term: int = 0) -> bytes:
+    request = decode_write(op, Reader(body))
+    return Proposed(session_id, attachment, term, op, Rules.NONE, (), request, body).encode()
+
+
+def created(session_id: int, attachment: int, path: str, flags: int = 0) -> bytes:
+    body = Writer().string(path).buffer(b"x").acls(OPEN).i32(flags).finish()
+    return written(session_id, attachment, Op.CREATE, body)
+
+
+def closed(session_id: int, attachment: int, term: int = 0) -> bytes:
+    return Proposed(
+        session_id, attachment, term, Op.CLOSE_SESSION, Rules.NONE, (), CloseSession(), b""
+    ).encode()
+
+
+def begun(term: int = 1) -> Agreed:
+    agreed = Agreed()
+    agreed.begin(0, 0, 0)
+    agreed.begin(1, term, 0)
+    return agreed
+
+
+def test_commands_read_back_as_they_were_proposed() -> None:
+    body = Writer().string("/a").buffer(b"x").acls(OPEN).i32(0).finish()
+    one = Proposed(
+        5,
+        6,
+        7,
+        Op.CREATE,
+        Rules.ENFORCE_QUOTA,
+        (Id("ip", "::1"),),
+        decode_write(Op.CREATE, Reader(body)),
+        body,
+    )
+    assert decode_proposed(one.encode()) == one
+    assert decode_proposed(attached(9)).op is Op.ATTACH
+
+
+@pytest.mark.parametrize("length", range(0, 60, 7))
+def test_what_is_no_command_is_refused(length: int) -> None:
+    with pytest.raises(JuteError):
+        decode_proposed(created(1, 1, "/a")[:length])
+    with pytest.raises(JuteError, match="version is 3"):
+        decode_proposed(b"\0\3" + created(1, 1, "/a")[2:])
+
+
+def test_zxids_follow_the_term() -> None:
+    agreed = begun(term=5)
+    assert agreed.machine.last_zxid == 5 << 32, "as after an election of ZooKeeper"
+    agreed.begin(2, 5, 1000)
+    assert [agreed.apply(born(1)).command.zxid for _ in range(2)] == [5 << 32 | 1, 5 << 32 | 2]
+    agreed.begin(3, 5, 0)
+    assert agreed.apply(created(0, 0, "/x/y")).command.zxid == 5 << 32 | 3, "refused ones take one, too"
+    agreed.begin(4, 8, 0)
+    assert agreed.machine.last_zxid == 8 << 32
+
+
+def test_a_counter_that_is_used_up_begins_an_epoch_which_the_terms_follow() -> None:
+    agreed = begun()
+    agreed.counter = 0xFFFF_FFFE
+    agreed.begin(2, 1, 0)
+    zxids = [agreed.apply(born(1)).command.zxid for _ in range(2)]
+    assert zxids == [1 << 32 | 0xFFFF_FFFF, 2 << 32 | 1]
+    agreed.begin(3, 2, 0)
+    assert agreed.machine.last_zxid == 3 << 32, "zxids grow, whatever the term"
+
+
+def test_times_do_not_go_back() -> None:
+    agreed = begun()
+    times = []
+    for index, time_ms in enumerate((5000, 3000, 6000), 2):
+        agreed.begin(index, 1, time_ms)
+        times.append(agreed.apply(born(1)).command.time_ms)
+    assert times == [5000, 5000, 6000]
+
+
+def test_each_server_gives_session_ids_of_its_own() -> None:
+    agreed = begun()
+    agreed.begin(2, 1, 1_700_000_000_000)
+    ids = [agreed.apply(born(server)).command.session_id for server in (1, 3, 1, 3, 129)]
+    assert len(set(ids)) == 5
+    assert [number >> 56 for number in ids] == [1, 3, 1, 3, 1]
+    assert ids[2] == ids[0] + 1
+    assert ids[4] == ids[2] + 1, "129's begin as 1's do"
+
+
+def test_of_a_sessions_connections_the_last_counts() -> None:
+    agreed = begun()
+    agreed.begin(2, 1, 1000)
+    session = agreed.apply(born(1)).command.session_id
+    assert isinstance(agreed.apply(created(session, 1, "/first", 1)).outcome.result, Created)
+    found = agreed.apply(attached(session))
+    assert (found.attachment, found.outcome.opened_session is not None) == (2, True)
+    assert agreed.machine.sessions.all()[0].timeout_ms == 9000
+    before = agreed.machine.last_zxid
+    late = agreed.apply(created(session, 1, "/late"))
+    assert late.outcome.result == Failed(Code.SESSION_MOVED)
+    assert agreed.machine.last_zxid == before + 1
+    assert agreed.machine.tree.find("/late") is None
+    assert agreed.apply(closed(session, 1)).outcome.result == Failed(Code.SESSION_MOVED)
+    assert isinstance(agreed.apply(created(session, 2, "/second")).outcome.result, Created)
+    assert agreed.apply(closed(session, 2)).outcome.result == Done(Op.CLOSE_SESSION)
+    assert agreed.machine.tree.find("/first") is None
+    assert agreed.apply(created(session, 2, "/x")).outcome.result == Failed(Code.SESSION_EXPIRED)
+    assert agreed.apply(attached(session)).outcome.result == Failed(Code.SESSION_EXPIRED)
+    assert not agreed.attachments
+
+
+def test_a_wrong_password_moves_no_session() -> None:
+    agreed = begun()
+    agreed.begin(2, 1, 1000)
+    session = agreed.apply(born(1)).command.session_id
+    assert agreed.apply(attached(session, b"x" * 16)).outcome.opened_session is None
+    assert agreed.attachments == {session: 1}
+
+
+def test_what_a_leader_ends_counts_in_its_own_term_only() -> None:
+    agreed = begun()
+    agreed.begin(2, 1, 1000)
+    session = agreed.apply(born(1)).command.session_id
+    agreed.begin(3, 2, 0)
+    agreed.begin(4, 2, 2000)
+    assert agreed.apply(closed(session, 1, term=1)).outcome.result == Failed(Code.SESSION_MOVED)
+    assert agreed.apply(attached(session)).attachment == 2
+    assert agreed.apply(closed(session, 1, term=2)).outcome.closed_session == 0, "it moved meanwhile"
+    assert agreed.apply(closed(session, 2, term=2)).outcome.closed_session == session
+
+
+def test_the_members_are_written_where_clients_look() -> None:
+    agreed = Agreed()
+    agreed.begin(0, 0, 0)
+    assert agreed.apply_members(MEMBERS) is None
+    text = "server.1=host:1001:2001:participant\nserver.2=host:1002:2002:participant\nserver.3=host:1003:2003:observer\n"
+    node = agreed.machine.tree.node(CONFIG)
+    assert node.state.data == f"{text}version=0".encode()
+    assert node.stat().mzxid == 0
+    agreed.begin(1, 1, 0)
+    assert agreed.apply_members(MEMBERS[::-1]) is None, "it says so already"
+    agreed.begin(2, 1, 0)
+    changed = agreed.apply_members(MEMBERS[:2])
+    assert changed is not None
+    assert [change.path for change in changed.outcome.changes] == [CONFIG]
+    assert (node.state.data or b"").endswith(b"participant\nversion=100000001")
+    assert node.stat().mzxid == agreed.machine.last_zxid == 1 << 32 | 1
+
+
+def random_command(chance: random.Random, agreed: Agreed) -> bytes:
+    sessions = list(agreed.attachments.items())
+    what = chance.random()
+    if not sessions or what < 0.1:
+        return born(chance.randint(1, 3))
+    session, attachment = chance.choice(sessions)
+    if what < 0.15:
+        return attached(session)
+    if what < 0.18:
+        return closed(session, attachment)
+    path = f"/{chance.choice('abcdefgh')}"
+    if what < 0.5:
+        return created(session, attachment, path, chance.choice((0, 1, 2)))
+    if what < 0.8:
+        body = Writer().string(path).buffer(str(what).encode()).i32(-1).finish()
+        return written(session, attachment, Op.SET_DATA, body)
+    if what < 0.85:
+        body = Writer().string(path).acls(OPEN[:1] * chance.randint(1, 3)).i32(-1).finish()
+        return written(session, attachment, Op.SET_ACL, body)
+    return written(session, attachment, Op.DELETE, Writer().string(path).i32(-1).finish())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_walk_is_the_state_it_began_with_whatever_is_applied_meanwhile(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.coordinator.walk.SLICE_NODES", 2)
+    chance = random.Random(seed)
+    agreed = begun()
+    agreed.begin(2, 1, 1_700_000_000_000)
+    for _ in range(chance.randint(0, 100)):
+        agreed.apply(random_command(chance, agreed))
+    expected = fingerprint(agreed)
+    pieces = []
+    for piece in walk(agreed):
+        pieces.append(piece)
+        for _ in range(chance.randint(0, 5)):
+            agreed.apply(random_command(chance, agreed))
+    assert fingerprint(read(b"".join(pieces))) == expected, f"seed {seed}"
+    assert agreed.machine.tree._walked is None
+    again = walk(agreed)
+    next(again)
+    again.close()
+    whole = b"".join(walk(agreed))
+    copy = read(whole)
+    assert fingerprint(copy) == fingerprint(agreed)
+    # And both go on alike.
+    following = [random_command(chance, agreed) for _ in range(10)]
+    assert [agreed.apply(each) for each in following] == [copy.apply(each) for each in following]
+
+
+def test_what_is_no_snapshot_is_refused() -> None:
+    agreed = begun()
+    agreed.apply(born(1))
+    agreed.apply_members(MEMBERS)
+    whole = b"".join(walk(agreed))
+    for length in range(len(whole)):
+        with pytest.raises((JuteError, ValueError)):
+            read(whole[:length])
+    with pytest.raises(JuteError, match="behind its end"):
+        read(whole + b"x")
+
+
+# ---- touches ----
+
+
+def test_what_the_leader_heard_counts_from_when_it_was_said() -> None:
+    touches = Touches()
+    touches.established(1, 100)
+    assert touches.known_ms(1) == 100
+    packed, sessions = touches.pack()
+    assert unpack(packed) == sessions == (1,)
+    touches.sent(1, 500, sessions)
+    touches.heard(1)
+    assert touches.known_ms(1) == 100, "that it was sent says nothing"
+    touches.acknowledged(1)
+    assert touches.known_ms(1) == 500
+    touches.sent(2, 900, touches.pack()[1])
+    touches.acknowledged(1)
+    assert touches.known_ms(1) == 500
+    touches.acknowledged(2)
+    assert touches.known_ms(1) == 900
+
+
+def test_a_lost_round_is_in_the_next() -> None:
+    touches = Touches()
+    for session in (1, 2, 3):
+        touches.established(session, 0)
+    touches.sent(1, 10, touches.pack()[1])
+    touches.gone(2)
+    touches.heard(1)
+    packed, sessions = touches.pack()
+    assert set(unpack(packed)) == set(sessions) == {1, 3}
+    touches.sent(2, 20, sessions)
+    touches.acknowledged(2)
+    assert (touches.known_ms(1), touches.known_ms(2), touches.known_ms(3)) == (20, None, 20)
+    assert touches.pack()[1] == ()
+
+
+def test_rounds_that_nobody_acknowledges_are_few() -> None:
+    touches = Touches()
+    touches.established(1, 0)
+    for number in range(3 * ROUNDS_MAX):
+        touches.sent(number, number, touches.pack()[1])
+    assert len(touches._rounds) == ROUNDS_MAX
+    touches.acknowledged(3 * ROUNDS_MAX - 1)
+    assert touches.known_ms(1) == 3 * ROUNDS_MAX - 1

@@ -1,0 +1,150 @@
+"""What a member does when something fails or stands still. If these fail, sessions end that live, a server goes on that cannot,
+or nobody is told why it stopped."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cluster.coordinator import CoordinatorError
+from cluster.coordinator.errors import Code
+from cluster.coordinator.jute import Writer
+from cluster.coordinator.keeper import SessionKeeper
+from cluster.coordinator.requests import Op
+from cluster.coordinator.sessions import Session
+from tests.coordinator.support import WAIT_SECONDS, FakeClock, RawClient
+
+from .conftest import Ensemble
+from .fake_quorum import Source
+from .test_clients import create
+
+
+def failure(ensemble: Ensemble, number: int) -> str:
+    failed = ensemble.servers[number].failed
+    assert failed is not None
+    ensemble.wait(failed.done)
+    with pytest.raises(CoordinatorError) as caught:
+        ensemble.call(failed.result)
+    return str(caught.value)
+
+
+def test_a_quorum_that_fails_ends_the_service_with_its_words(ensemble: Ensemble) -> None:
+    client = RawClient(ensemble.ports[1])
+    client.connect()
+    ensemble.call(lambda: ensemble.quorums[1].fail("its disk is broken"))
+    assert "its disk is broken" in failure(ensemble, 1)
+    assert client.receive() == b""
+    with pytest.raises(OSError, match=r"refused|reset"):
+        RawClient(ensemble.ports[1])
+    client.close()
+    other = RawClient(ensemble.ports[2])
+    assert other.connect()[1] != 0, "the others go on"
+    other.close()
+
+
+@pytest.mark.parametrize("data", [b"", b"LCZNODES\0\0\0\1", b"x" * 100])
+def test_a_snapshot_that_cannot_be_read_ends_the_service(ensemble: Ensemble, data: bytes) -> None:
+    ensemble.call(lambda: ensemble.quorums[2].put(("install", Source(5, 1, data), 0)))
+    assert "the snapshot of entry 5" in failure(ensemble, 2)
+
+
+def test_an_entry_out_of_place_ends_the_service(ensemble: Ensemble) -> None:
+    ensemble.call(lambda: ensemble.quorums[3].put(("entries", [(1000, 9, 0, [], None)])))
+    assert "entry 1000" in failure(ensemble, 3)
+
+
+def test_what_a_newer_quorum_tells_is_passed_over(ensemble: Ensemble) -> None:
+    ensemble.call(lambda: ensemble.quorums[1].put(("weather", "sunny"), ("warning", "an even number")))
+    client = RawClient(ensemble.ports[1])
+    assert client.connect()[1] != 0
+    client.close()
+
+
+def test_who_has_a_session_elsewhere_has_it_here_no_more(ensemble: Ensemble) -> None:
+    first, second = RawClient(ensemble.ports[1]), RawClient(ensemble.ports[2])
+    _timeout, session, password = first.connect()
+    assert second.connect(session_id=session, password=password)[1] == session
+    assert first.receive() == b""
+    again = RawClient(ensemble.ports[2])
+    assert again.connect(session_id=session, password=password)[1] == session
+    assert second.receive() == b""
+    for each in (first, second, again):
+        each.close()
+
+
+def test_members_are_not_changed_by_clients(ensemble: Ensemble) -> None:
+    raw = RawClient(ensemble.ports[1])
+    raw.connect()
+    body = Writer().string(None).string(None).string("server.1=a:1:2").i64(-1).finish()
+    assert raw.request(1, Op.RECONFIG, body)[2] == Code.RECONFIG_DISABLED
+    raw.close()
+
+
+def test_a_silent_client_is_ended_by_the_leader_and_its_nodes_go_everywhere(ensemble: Ensemble) -> None:
+    silent, watching = RawClient(ensemble.ports[2]), RawClient(ensemble.ports[3])
+    silent.connect(timeout_ms=2000)
+    assert silent.request(1, Op.CREATE, create("/e", 1))[2] == 0
+    watching.connect(timeout_ms=20_000)
+    watching.request(1, Op.SYNC, Writer().string("/").finish())
+    assert watching.request(2, Op.EXISTS, Writer().string("/e").boolean(True).finish())[2] == 0
+    assert watching.reply()[0] == -1, "the node is gone"
+    assert watching.request(3, Op.EXISTS, Writer().string("/e").boolean(False).finish())[2] == Code.NO_NODE
+    assert silent.receive() == b""
+    silent.close()
+    watching.close()
+
+
+def test_a_client_hears_nothing_while_its_session_may_be_over(ensemble: Ensemble) -> None:
+    """The server it is at is cut off: before anybody may think the session over, pings are not answered any more."""
+    client = RawClient(ensemble.ports[1])
+    timeout_ms, session, _password = client.connect(timeout_ms=2000)
+    replication = ensemble.replication(1)
+    ensemble.cut(1)
+    holder = ensemble.call(lambda: ensemble.servers[1].holder(session))
+    ensemble.wait(lambda: not replication.may_send(holder))
+    client.send(Writer().i32(-2).i32(Op.PING).finish())
+    client.socket.settimeout(WAIT_SECONDS)
+    assert client.receive() == b"", "the connection ends, and no answer came before"
+    assert timeout_ms == 2000
+    client.close()
+
+
+def test_full_means_that_clients_wait(ensemble: Ensemble) -> None:
+    client = RawClient(ensemble.ports[1])
+    client.connect(timeout_ms=20_000)
+    quorum, replication = ensemble.quorums[1], ensemble.replication(1)
+    quorum.room = 2
+    ensemble.cut(1, 2, 3)
+    for number in range(50):
+        client.send(Writer().i32(number).i32(Op.CREATE).finish() + create(f"/{number}"))
+    ensemble.wait(lambda: replication.is_full)
+    ensemble.cut()
+    for number in range(50):
+        assert client.reply()[:3:2] == (number, 0)
+    assert not ensemble.call(lambda: replication.is_full)
+    client.close()
+
+
+def test_a_process_that_did_not_run_gives_everybody_that_time() -> None:
+    async def suspended() -> None:
+        clock, ended = FakeClock(), asyncio.Event()
+        found: list[int] = []
+
+        def due() -> None:
+            found.extend(keeper.take_expired())
+            ended.set()
+
+        keeper = SessionKeeper(10, clock, due)
+        keeper.start([Session(1, 20, b"")])
+        deadline = keeper.deadlines()[0][0]
+        clock.now_ms = deadline + 1000  # when the timer fires, a second is gone
+        while keeper.deadlines()[0][0] == deadline:
+            await asyncio.sleep(0.001)
+        assert not found
+        clock.now_ms = keeper.deadlines()[0][0]
+        await ended.wait()
+        assert found == [1]
+        keeper.stop()
+
+    asyncio.run(asyncio.wait_for(suspended(), WAIT_SECONDS))

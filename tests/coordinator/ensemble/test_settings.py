@@ -1,0 +1,163 @@
+"""zoo.cfg of an ensemble. If these fail, servers do not find each other, or a mistake that stops them is not told."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cluster.coordinator import CoordinatorError, CoordinatorServer, parse_configuration, replication_of
+from cluster.coordinator.members import Member, members_text, parse_members
+from cluster.properties import parse_properties
+
+THREE = {
+    "server.1": "zoo1.example:2888:3888",
+    "server.2": "zoo2.example:2888:3888:participant;2182",
+    "server.3": "[::1]:2888:3888:observer;[::2]:2183",
+}
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    (tmp_path / "myid").write_text("1\n")
+    return tmp_path
+
+
+def properties(data_dir: Path, **changed: str) -> dict[str, str]:
+    least = {"dataDir": str(data_dir), "clientPort": "2181", "initLimit": "10", "syncLimit": "5"}
+    return least | THREE | changed
+
+
+def test_lines_of_servers() -> None:
+    assert parse_members(THREE).members == (
+        Member(1, "zoo1.example", 2888, 3888, "", False),
+        Member(2, "zoo2.example", 2888, 3888, "0.0.0.0:2182", False),
+        Member(3, "::1", 2888, 3888, "[::2]:2183", True),
+    )
+    assert members_text(parse_members(THREE).members) == (
+        "server.1=zoo1.example:2888:3888:participant\n"
+        "server.2=zoo2.example:2888:3888:participant;0.0.0.0:2182\n"
+        "server.3=[::1]:2888:3888:observer;[::2]:2183\n"
+    )
+    several = parse_members({"server.9": "a:1:2|b:3:4"})
+    assert several.members == (Member(9, "a", 1, 2, "", False),)
+    assert several.warnings == ("server.9 has 2 addresses: a:1:2 is used, the others are not",)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ({"server.0": "a:1:2"}, "server.0: a server's id"),
+        ({"server.256": "a:1:2"}, "server.256: a server's id"),
+        ({"server.x": "a:1:2"}, "server.x: a server's id"),
+        ({"server.1": "a:1:2", "server.01": "b:1:2"}, "server.1 is there twice"),
+        ({"server.1": "a"}, "has to be host:quorumPort"),
+        ({"server.1": "a:1"}, "has to be host:quorumPort"),
+        ({"server.1": "a:1:2:3"}, "has to be host:quorumPort"),
+        ({"server.1": "a:1:2:leader"}, "has to be host:quorumPort"),
+        ({"server.1": "a:1:2;x"}, "has to be host:quorumPort"),
+        ({"server.1": "a:1:2;"}, "has to be host:quorumPort"),
+        ({"server.1": "a:1:2|"}, "has to be host:quorumPort"),
+        ({"server.1": "a:1:2:observer|b:1:2"}, "either a participant or an observer"),
+        ({"server.1": "a:0:2"}, "0 is no port"),
+        ({"server.1": "a:1:65536"}, "65536 is no port"),
+        ({"server.1": "a:1:2;70000"}, "70000 is no port"),
+        ({"server.1": "a:2:2"}, "have to be two"),
+        ({"server.1": "a:1:2", "server.2": "A:3:1"}, "server.1 and server.2 are both at A:1"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_named(lines: dict[str, str], told: str) -> None:
+    with pytest.raises(CoordinatorError) as caught:
+        parse_members(lines)
+    assert told in str(caught.value)
+
+
+def test_an_ensembles_file(data_dir: Path) -> None:
+    (data_dir / "myid").write_text("2\n")
+    del (told := properties(data_dir, peerType="observer", quorumListenOnAllIPs="true"))["clientPort"]
+    configuration = parse_configuration(told | {"readonlymode.enabled": "true"})
+    ensemble = configuration.ensemble
+    assert ensemble is not None
+    assert (ensemble.server_id, ensemble.init_limit, ensemble.sync_limit) == (2, 10, 5)
+    assert ensemble.listen_on_all
+    assert (configuration.host, configuration.port) == ("0.0.0.0", 2182)
+    assert configuration.settings.server_id == 2
+    assert configuration.settings.read_only_mode
+    assert configuration.warnings == (
+        "peerType=observer: the line server.2 says a participant, and that counts",
+        "2 servers vote: the loss of either stops the ensemble; run 3",
+    )
+
+
+def test_an_even_number_is_told(data_dir: Path) -> None:
+    lines = {f"server.{number}": f"h{number}:1:2" for number in range(1, 5)}
+    configuration = parse_configuration(properties(data_dir) | lines)
+    assert configuration.warnings == (
+        "4 servers vote: no more of them may be lost than of 3; run an odd number",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "myid", "told"),
+    [
+        ({}, None, "myid is missing: write this server's number into it"),
+        ({}, "x", "myid has 'x' in it"),
+        ({}, "", "myid has '' in it"),
+        ({}, "7", "says that this is server 7, and there are lines for server.1, server.2, server.3 only"),
+        ({"initLimit": "0"}, "1", "the file names 3 servers, and initLimit is not set"),
+        ({"syncLimit": ""}, "1", "syncLimit is ''"),
+        ({"jute.maxbuffer": "20000000"}, "1", "jute.maxbuffer is 20000000, and has to be at most 15728640"),
+        ({"group.1": "1:2"}, "1", "group.1: there are no groups and weights"),
+        ({"sslQuorum": "true"}, "1", "sslQuorum=true"),
+        ({"server.2": "b:1:2:observer"}, "1", "no ensemble unless standaloneEnabled=false"),
+        ({"server.1": "a:1:2:observer", "server.2": "b:1:2:observer"}, "1", "somebody has to vote"),
+        ({"dynamicConfigFile": "/f"}, "1", "dynamicConfigFile is set, and server.1 is here"),
+        ({"server.1": "a:1:2;2999"}, "1", "clients are at 0.0.0.0:2181 by clientPort"),
+    ],
+)
+def test_what_stops_a_start_is_told(
+    data_dir: Path, changed: dict[str, str], myid: str | None, told: str
+) -> None:
+    (data_dir / "myid").unlink()
+    if myid is not None:
+        (data_dir / "myid").write_text(myid)
+    with pytest.raises(CoordinatorError) as caught:
+        parse_configuration(properties(data_dir) | changed)
+    assert told in str(caught.value)
+
+
+def test_the_dynamic_file(data_dir: Path) -> None:
+    dynamic = data_dir / "zoo.cfg.dynamic"
+    dynamic.write_text("".join(f"{name}={text}\n" for name, text in THREE.items()) + "version=100000000\n")
+    told = {name: text for name, text in properties(data_dir).items() if not name.startswith("server.")}
+    told["dynamicConfigFile"] = str(dynamic)
+    ensemble = parse_configuration(told).ensemble
+    assert ensemble is not None
+    assert ensemble.members == parse_members(THREE).members
+    dynamic.write_text("clientPort=1\n")
+    with pytest.raises(CoordinatorError, match="clientPort in the dynamicConfigFile"):
+        parse_configuration(told)
+    dynamic.unlink()
+    with pytest.raises(CoordinatorError, match="cannot be read: No such file"):
+        parse_configuration(told)
+
+
+def test_one_server_is_an_ensemble_only_when_that_is_said(data_dir: Path) -> None:
+    one = parse_properties(f"dataDir={data_dir}\nclientPort=1\ninitLimit=1\nsyncLimit=1\nserver.1=a:1:2")
+    assert parse_configuration(one).ensemble is None
+    alone = parse_configuration(one | {"standaloneEnabled": "false"})
+    assert alone.ensemble is not None
+    with pytest.raises(CoordinatorError, match="no server is named"):
+        parse_configuration({"dataDir": str(data_dir), "clientPort": "1", "standaloneEnabled": "false"})
+
+
+def test_data_of_the_other_kind_is_not_passed_over(data_dir: Path) -> None:
+    configuration = parse_configuration(properties(data_dir))
+    (data_dir / "snapshot.0000000000000001").write_bytes(b"")
+    server = CoordinatorServer(data_dir, replicate=replication_of(configuration))
+    with pytest.raises(CoordinatorError, match="data of a server by itself"):
+        asyncio.run(server.start())
+    (data_dir / "quorum").mkdir()
+    with pytest.raises(CoordinatorError, match="data of a member of an ensemble"):
+        replication_of(parse_configuration({"dataDir": str(data_dir), "clientPort": "1"}))
