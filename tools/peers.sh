@@ -29,6 +29,7 @@ jars kafka-clients-0.10.2.2 kafka-clients-0.10
 jars kafka-clients-0.9.0.1 kafka-clients-0.9
 jars zookeeper-3.9.4 zookeeper
 jars zookeeper-3.9.4-ports zookeeper-ports
+jars curator-5.9.0 curator
 
 if ! command -v kcat >/dev/null; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
