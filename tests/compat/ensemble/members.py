@@ -19,7 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.compat.conftest import peer_jars
+from tests.coordinator.histories.history import Transaction
 from tests.coordinator.support import RawClient
+
+from .apache_log import read_transactions
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -43,14 +46,20 @@ SETTINGS = {
 @dataclass(frozen=True)
 class Maker:
     """A kind of server. ``command`` is given the path of a zoo.cfg. ``sync_is_linearizable``: a read behind a sync is never
-    older than what anybody was answered before it, even by a leader that is cut off and does not know; ``takes_clock``: the
-    file that the environment variable names holds milliseconds that the wall clock is ahead."""
+    older than what anybody was answered before it, even by a leader that is cut off and does not know; ``locks_are_strict``:
+    nor does a client that is cut off with its server believe in its session for longer than the others do; ``takes_clock``: the
+    file that this environment variable names holds milliseconds that the wall clock is ahead; ``transactions``: what an ensemble
+    agreed on, from its members' directories of data and the number of the one that leads; ``rounds``: of runs with each fault,
+    in CI."""
 
     name: str
     command: Callable[[Path], list[str]]
     environment: Mapping[str, str] = field(default_factory=dict)
     sync_is_linearizable: bool = False
+    locks_are_strict: bool = False
     takes_clock: str | None = None
+    transactions: Callable[[list[Path], int], list[Transaction]] | None = None
+    rounds: int = 1
 
 
 def _apache_command(config: Path) -> list[str]:
@@ -68,12 +77,14 @@ def _our_command(config: Path) -> list[str]:
     return [sys.executable, "-m", "cluster.cli", "coordinator", str(config)]
 
 
-APACHE = Maker("apache", _apache_command)
+APACHE = Maker("apache", _apache_command, transactions=read_transactions)
 OURS = Maker(
     "ours",
     _our_command,
     {"PYTHONPATH": ":".join(path for path in sys.path if path)},
     sync_is_linearizable=True,
+    locks_are_strict=True,
+    rounds=5,
 )
 
 MAKERS_OF_ENSEMBLES: tuple[Maker, ...] = (APACHE,)
@@ -125,6 +136,7 @@ class Member:
     ) -> None:
         self.maker, self.number, self.directory, self.addresses = maker, number, directory, addresses
         self.clock_file = directory / "clock"
+        self.data = directory / "data"
         self._network = network
         self._process: subprocess.Popen[bytes] | None = None
         self.suspended = False
@@ -143,10 +155,9 @@ class Member:
         return self._process is not None and self._process.poll() is None
 
     def configure(self, settings: Mapping[str, str], servers: Mapping[str, str]) -> None:
-        data = self.directory / "data"
-        data.mkdir(parents=True)
+        self.data.mkdir(parents=True)
         lines = {
-            "dataDir": str(data),
+            "dataDir": str(self.data),
             "clientPort": str(self.addresses.clients),
             "clientPortAddress": self.addresses.host,
             **SETTINGS,
@@ -155,7 +166,7 @@ class Member:
         }
         (self.directory / "zoo.cfg").write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
         if servers:
-            (data / "myid").write_text(f"{self.number + 1}\n")
+            (self.data / "myid").write_text(f"{self.number + 1}\n")
 
     def start(self) -> None:
         """Returns before it serves: :meth:`Ensemble.wait_until_serving`."""

@@ -93,11 +93,14 @@ class Script:
         return self._chance.choice([-1, -1, 0, 1, 2, 3])
 
     def _read(self) -> GetData | Exists | GetChildren:
-        kind, watch = (
-            self._chance.choice([GetData, GetData, Exists, GetChildren]),
-            self._chance.random() < 0.4,
-        )
-        return kind(self._chance.choice([self._path(), self._path(), self._root]), watch)
+        path = self._chance.choice([self._path(), self._path(), self._root])
+        watch = self._chance.random() < 0.4
+        kinds: list[GetData | Exists | GetChildren] = [
+            GetData(path, watch),
+            Exists(path, watch),
+            GetChildren(path, watch),
+        ]
+        return self._chance.choices(kinds, (2, 1, 1))[0]
 
     def _request(self) -> Request:
         chance = self._chance

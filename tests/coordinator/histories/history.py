@@ -17,6 +17,8 @@ BAD_VERSION = -103
 NO_CHILDREN_FOR_EPHEMERALS = -108
 NODE_EXISTS = -110
 NOT_EMPTY = -111
+SESSION_EXPIRED = -112
+SESSION_MOVED = -118
 ROLLED_BACK = -2
 """What an operation of a multi is told behind the one that failed; one before it is told OK."""
 
@@ -217,13 +219,14 @@ class Change(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """Of a server's log. ``xid`` of the session's request; ``closes``: it ended that session."""
+    """Of a server's log. ``xid`` of the session's request; ``closes``: it ended that session; ``error``: it was refused so."""
 
     zxid: int
     session: int
     xid: int
     changes: tuple[Change, ...]
     closes: bool = False
+    error: int = OK
 
 
 @dataclass

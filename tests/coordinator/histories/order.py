@@ -17,6 +17,8 @@ from .history import (
     DELETED,
     OK,
     READS,
+    SESSION_EXPIRED,
+    SESSION_MOVED,
     Change,
     Check,
     CloseSession,
@@ -70,8 +72,15 @@ def _from_log(history: History, order: Order) -> None:
         operation = operations.get(key)
         if transaction.closes:
             missing.pop(key, None)
+            gone = {each.path for each in transaction.changes if history.is_within(each.path)}
+            if gone != set(order.tree.owned(transaction.session)):
+                order.problems.append(
+                    f"0x{transaction.zxid:x} ends session 0x{transaction.session:x} with {gone}"
+                )
             _close(order, transaction.session, transaction.zxid)
-        elif operation is None:
+        elif operation is None or (
+            not operation.is_known and transaction.error in (SESSION_EXPIRED, SESSION_MOVED)
+        ):
             _apply(order, transaction.zxid, transaction.changes)
         else:
             missing.pop(key, None)
