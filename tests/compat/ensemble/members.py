@@ -27,6 +27,7 @@ from .apache_log import read_transactions
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 TICK_MS = 500
+NEVER_MS = 10**9
 PEER = "zookeeper-3.9.4"
 NOT_SERVING = "not serving"
 """What a member's mode is while it has no leader, or no process."""
@@ -40,6 +41,8 @@ SETTINGS = {
     "admin.enableServer": "false",
     "extendedTypesEnabled": "true",
     "4lw.commands.whitelist": "*",
+    # Containers are looked through at no time, or else at another one on each.
+    "znode.container.checkIntervalMs": str(NEVER_MS),
 }
 
 
@@ -69,8 +72,16 @@ def _apache_command(config: Path) -> list[str]:
         "-Dzookeeper.fastleader.minNotificationInterval=50",
         "-Dzookeeper.fastleader.maxNotificationInterval=500",
     ]
+    containers = f"-Dznode.container.checkIntervalMs={NEVER_MS}"
     jars = ["-cp", f"{peer_jars(PEER)}/*"]
-    return [*jvm, *election, *jars, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)]
+    return [
+        *jvm,
+        *election,
+        containers,
+        *jars,
+        "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+        str(config),
+    ]
 
 
 def _our_command(config: Path) -> list[str]:
@@ -253,6 +264,11 @@ class Ensemble:
         }
         for member in self.members:
             member.configure(settings, servers if count > 1 else {})
+
+    @property
+    def servers(self) -> list[tuple[str, int]]:
+        """Hosts and ports for clients."""
+        return [(member.addresses.host, member.addresses.clients) for member in self.members]
 
     @property
     def hosts(self) -> str:

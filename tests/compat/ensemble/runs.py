@@ -53,7 +53,7 @@ def play(ensemble: Ensemble, number: int, fault: str, count: int) -> Round:
 
 
 async def _play(ensemble: Ensemble, played: Round) -> None:
-    servers = [(member.addresses.host, member.addresses.clients) for member in ensemble.members]
+    servers = ensemble.servers
     chance = random.Random(f"{played.number} {played.fault}")
     recorders = {seed: Recorder(f"/{played.fault}-{seed}-{time.time_ns()}") for seed in played.seeds}
     await asyncio.gather(*[prepare(each, servers, max(TIMEOUTS_MS)) for each in recorders.values()])

@@ -139,4 +139,4 @@ def _misses(operation: Operation, path: str, stat: Stat) -> bool:
 
 
 def _may_delete(operation: Operation, stat: Stat, zxid: int) -> bool:
-    return not operation.is_known or (operation.error == OK and stat.czxid < operation.zxid <= zxid)
+    return not operation.is_known or (operation.is_done and stat.czxid <= operation.zxid <= zxid)

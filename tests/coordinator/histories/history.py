@@ -166,6 +166,14 @@ class Operation:
     def is_write(self) -> bool:
         return isinstance(self.request, WRITES)
 
+    @property
+    def is_done(self) -> bool:
+        """It was answered, and not with an error; nor was one of a multi."""
+        failed = isinstance(self.result, tuple) and any(
+            isinstance(each, int) and each != OK for each in self.result
+        )
+        return self.is_known and self.error == OK and not failed
+
     def __str__(self) -> str:
         answer = f"{self.error or 'ok'} at 0x{self.zxid:x} {self.result}" if self.is_known else "unknown"
         return f"client {self.client} 0x{self.session:x}/{self.xid} on server {self.server}: {self.request} -> {answer}"

@@ -783,8 +783,16 @@ def one_of_a_multi_gone() -> Book:
     return made
 
 
+def gone_though_the_multi_was_refused() -> Book:
+    made = ephemeral("lives")
+    made.write(3, Multi((Delete(B), Check(A, 9))))
+    made.read(3, Exists(B), error=NO_NODE, result=None)
+    made.read(2, Exists(A))
+    return made
+
+
 BAD_EPHEMERALS: list[Case] = [
-    there_after_the_closing, read_after_the_closing, there_after_the_expiry, made_after_the_closing, answered_after_the_closing,
+    gone_though_the_multi_was_refused, there_after_the_closing, read_after_the_closing, there_after_the_expiry, made_after_the_closing, answered_after_the_closing,
     answered_after_the_expiry, gone_from(Exists(B)), gone_from(GetData(B)), gone_from(GetChildren(ROOT)), gone_and_made_by_another,
     gone_though_the_delete_was_refused, gone_before_it_was_deleted, one_of_a_multi_gone,
 ]  # fmt: skip
@@ -827,7 +835,16 @@ def gone_with_its_session() -> Book:
     return made
 
 
+def made_and_deleted_at_once() -> Book:
+    made = book()
+    made.write(2, Multi((Create(B, b"", ephemeral=True), Delete(B))))
+    made.read(3, Exists(B))
+    made.read(2, Exists(A))
+    return made
+
+
 GOOD_EPHEMERALS: list[Case] = [
+    made_and_deleted_at_once,
     there_on_a_server_that_is_behind,
     behind_after_the_expiry,
     deleted_by_another,
