@@ -47,6 +47,14 @@ def all_killed(ensemble: Ensemble, _chance: random.Random) -> Heal:
     return ensemble.heal
 
 
+def restarted_in_turn(ensemble: Ensemble, _chance: random.Random) -> Heal:
+    """As an operator does: each is told to stop, and the next when it serves again."""
+    for member in ensemble.members:
+        member.end(signal.SIGTERM)
+        ensemble.heal()
+    return lambda: None
+
+
 def leader_suspended(ensemble: Ensemble, _chance: random.Random) -> Heal:
     ensemble.leader().suspend()
     return ensemble.heal
@@ -154,6 +162,7 @@ FAULTS: dict[str, Fault] = {
         leader_killed,
         follower_killed,
         all_killed,
+        restarted_in_turn,
         leader_suspended,
         follower_suspended,
         leader_not_heard,

@@ -15,6 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss, SessionExpiredError
+
+from tests.coordinator.support import WAIT_SECONDS
 
 from .faults import FAULTS, possible, possible_or_skip
 from .members import MAKERS_OF_ENSEMBLES, Ensemble, ensemble
@@ -24,6 +28,7 @@ from .runs import SETTINGS, check, play
 pytestmark = pytest.mark.compat
 
 SEEDS_AT_ONCE = 4
+LEADERS_KILLED = 3
 
 
 @pytest.fixture(scope="module", params=MAKERS_OF_ENSEMBLES, ids=[maker.name for maker in MAKERS_OF_ENSEMBLES])
@@ -40,6 +45,30 @@ def test_histories_hold(three: Ensemble, fault: str, tmp_path: Path) -> None:
     possible_or_skip(fault, three)
     rounds = [play(three, number, fault, SEEDS_AT_ONCE) for number in range(three.maker.rounds)]
     check(three, rounds, tmp_path)
+
+
+def test_the_next_write_after_the_leader_is_killed(three: Ensemble) -> None:
+    lasted = []
+    for number in range(LEADERS_KILLED):
+        leader = three.leader()
+        client = KazooClient(three.hosts_from(leader.number + 1), timeout=4.0, randomize_hosts=False)
+        client.start(WAIT_SECONDS)
+        path = client.create("/next-write", b"before")
+        leader.kill()
+        began = time.monotonic()
+        while True:
+            try:
+                client.set(path, b"after")
+                break
+            except (ConnectionLoss, SessionExpiredError):
+                time.sleep(0.005)
+        lasted.append(time.monotonic() - began)
+        three.heal()
+        client.delete(path)
+        client.stop()
+        client.close()
+        print(f"leader {number + 1} of {LEADERS_KILLED}: the next write after {lasted[-1]:.2f} s")
+    assert max(lasted) <= three.maker.next_write_seconds, lasted
 
 
 @pytest.mark.skipif(
