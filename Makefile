@@ -92,7 +92,7 @@ bench-coordinator: $(VENV)/.dev $(VENV)/.built peers  ## the coordinator beside 
 # Each test that draws its inputs from seeds runs for so long, with seeds nobody has run.
 MINUTES ?= 10
 
-fuzz: $(VENV)/.dev $(VENV)/.built peers  ## new seeds for the crash histories, the decoders, the server, the ensemble, the broker and the coordinator, MINUTES=10 each
+fuzz: $(VENV)/.dev $(VENV)/.built peers  ## new seeds for the crash histories, the decoders, the server, the ensembles, the broker and the coordinator, MINUTES=10 each
 	@export LOGCORE_FUZZ_MINUTES=$(MINUTES)
 	cargo test --locked -p logcore-storage --lib -- --nocapture crash::no_fault fuzz::
 	cargo test --locked -p logcore-records --test fuzz -- --nocapture
@@ -100,6 +100,8 @@ fuzz: $(VENV)/.dev $(VENV)/.built peers  ## new seeds for the crash histories, t
 	cargo test --locked -p logcore-quorum --test simulation -- --nocapture nothing_that
 	$(PY) -m pytest -q -s tests/broker/test_fuzz.py
 	$(PY) -m pytest -q -s -o timeout=0 tests/compat/test_zookeeper.py -k histories
+	$(PY) -m pytest -q -s -o timeout=0 tests/compat/ensemble/test_faults.py -k new_seeds
+	$(PY) -m pytest -q -s -o timeout=0 tests/compat/ensemble/test_same_histories.py -k ours
 
 wheel: $(VENV)/.demo  ## the wheel, into dist/
 	@$(VENV)/bin/maturin build --release --locked --out dist -q

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Brings the peers that the compat tests and benchmarks talk to: Apache Kafka's jars through Maven, kcat from Debian.
+# Brings the peers that the compat tests and benchmarks talk to: Apache's jars and Curator's through Maven, kcat from Debian, and what
+# the tests of faults use.
 # What cannot be had here is left out with a line that says so; the tests then skip it by name (and fail under CI=true).
 set -u
 cd "$(dirname "$0")/.."
@@ -29,13 +30,22 @@ jars kafka-clients-0.10.2.2 kafka-clients-0.10
 jars kafka-clients-0.9.0.1 kafka-clients-0.9
 jars zookeeper-3.9.4 zookeeper
 jars zookeeper-3.9.4-ports zookeeper-ports
+jars curator-5.9.0 curator
 
-if ! command -v kcat >/dev/null; then
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        echo "peers: kcat from Debian"
-        (apt-get update && apt-get install -y --no-install-recommends kcat) >/dev/null 2>&1 || echo "peers: apt-get could not install kcat" >&2
-    else
-        echo "peers: no kcat (sudo apt-get install kcat)" >&2
+# debian COMMAND PACKAGE
+debian() {
+    if command -v "$1" >/dev/null; then
+        return
     fi
-fi
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "peers: $1 from Debian"
+        (apt-get update && apt-get install -y --no-install-recommends "$2") >/dev/null 2>&1 || echo "peers: apt-get could not install $2" >&2
+    else
+        echo "peers: no $1 (sudo apt-get install $2)" >&2
+    fi
+}
+
+debian kcat kcat
+debian ip iproute2
+debian strace strace
 exit 0

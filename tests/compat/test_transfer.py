@@ -135,7 +135,7 @@ def fill(port: int, seeds: Iterable[int] = SEEDS) -> None:
     client.close()
     for seed in seeds:
         history = History(seed, extended=True)
-        side = Side(port, 3)
+        side = Side([("127.0.0.1", port)], 3)
         side.do(0, [create(history.root)])
         for _ in range(REQUESTS):
             side.do(history._chance.randrange(3), [history.request()])

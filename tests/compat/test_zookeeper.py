@@ -28,14 +28,16 @@ REQUESTS = 250
 
 
 class Pair(NamedTuple):
-    theirs: int
-    ours: int
+    """Hosts and ports of the servers."""
+
+    theirs: list[tuple[str, int]]
+    ours: list[tuple[str, int]]
     extended: bool
 
 
 @pytest.fixture(scope="module", params=["defaults", "extended"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Ports of both, with ZooKeeper's defaults or with types and quotas that it has to be told to have."""
+    """Both, with ZooKeeper's defaults or with types and quotas that it has to be told to have."""
     directory = tmp_path_factory.mktemp(f"zookeeper-{request.param}")
     extended = request.param == "extended"
     super_digest = digest_identity(SUPER).id
@@ -56,7 +58,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         apache_zookeeper(directory, {}, properties) as theirs,
         our_coordinator(directory, settings) as ours,
     ):
-        yield Pair(theirs, ours, extended)
+        yield Pair([("127.0.0.1", theirs)], [("127.0.0.1", ours)], extended)
 
 
 class Sides:
@@ -508,9 +510,14 @@ def play(pair: Pair, seed: int) -> None:
 
 
 def test_long_histories_are_the_same(pair: Pair) -> None:
+    play_all(pair, HISTORIES)
+
+
+def play_all(pair: Pair, histories: int) -> None:
+    """The first histories, or new ones for as long as `make fuzz` says."""
     minutes = float(os.environ.get("LOGCORE_FUZZ_MINUTES", "0"))
     if minutes == 0:
-        for seed in range(HISTORIES):
+        for seed in range(histories):
             play(pair, seed)
         return
     end = time.monotonic() + minutes * 60

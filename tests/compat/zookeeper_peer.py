@@ -19,6 +19,7 @@ from tests.compat.conftest import peer_jars
 from tests.coordinator.support import LoopThread, RawClient
 
 PING_XID = -2
+SYNC_XID = -3
 NOTIFICATION_XID = -1
 TICK_MS = 30_000
 """So long that no session of a history expires beside it."""
@@ -113,15 +114,15 @@ class Reply(NamedTuple):
 
 
 class Side:
-    """One server and the clients of a history on it."""
+    """Servers (each a host and a port) and the clients of a history, on each in turn."""
 
-    def __init__(self, port: int, clients: int) -> None:
-        self._port = port
+    def __init__(self, servers: Sequence[tuple[str, int]], clients: int) -> None:
+        self._servers = servers
         self._sessions: dict[int, int] = {0: 0}
-        self._clients = [self._open() for _ in range(clients)]
+        self._clients = [self._open(number) for number in range(clients)]
         self._xid = 0
         self._base = 0
-        self._base = self._clients[0].request(0, Op.EXISTS, Writer().string("/").boolean(False).finish())[1]
+        self._base = self._clients[0].request(0, Op.SYNC, Writer().string("/").finish())[1]
 
     def close(self) -> None:
         for client in self._clients:
@@ -143,33 +144,40 @@ class Side:
         with contextlib.suppress(OSError):
             self._clients[number].socket.sendall(frames)
         heard = [self._heard(number, asked, ends)]
-        heard += [self._heard(each, asked, False) for each in self._others(number)]
+        heard += [self._heard(each, asked, False, is_another=True) for each in self._others(number)]
         return [_settled(each) for each in heard] if Op.CLOSE_SESSION in asked.values() else heard
 
     def _others(self, number: int) -> list[int]:
         return [each for each in range(len(self._clients)) if each != number]
 
-    def _open(self) -> RawClient:
-        client = RawClient(self._port)
+    def _open(self, number: int) -> RawClient:
+        host, port = self._servers[number % len(self._servers)]
+        client = RawClient(port, host)
         _timeout, session, _password = client.connect(timeout_ms=20 * TICK_MS)
         self._sessions[session] = len(self._sessions)
         return client
 
-    def _heard(self, number: int, asked: dict[int, int], ends: bool) -> list[Reply | str]:
-        """Everything up to the end, or up to the answer to a ping: it is the last in any order."""
+    def _heard(
+        self, number: int, asked: dict[int, int], ends: bool, is_another: bool = False
+    ) -> list[Reply | str]:
+        """Everything up to the end, or up to the answer to a ping: it is the last in any order. Another server is behind the one
+        that was asked, until it has answered a sync."""
         client = self._clients[number]
         heard: list[Reply | str] = []
         if not ends:
             with contextlib.suppress(OSError):
-                client.send(struct.pack(">ii", PING_XID, Op.PING))
+                if is_another and len(self._servers) > 1:
+                    client.send(struct.pack(">ii", SYNC_XID, Op.SYNC) + Writer().string("/").finish())
+                else:
+                    client.send(struct.pack(">ii", PING_XID, Op.PING))
         while True:
             frame = client.receive()
             if not frame:
                 client.close()
-                self._clients[number] = self._open()
+                self._clients[number] = self._open(number)
                 return [*heard, "closed"]
             xid, zxid, error = struct.unpack_from(">iqi", frame)
-            if xid == PING_XID:
+            if xid in (PING_XID, SYNC_XID):
                 return heard
             value = self._decode(xid, asked.get(xid, 0), error, frame[16:])
             heard.append(Reply(xid, self._since(zxid), error, value))

@@ -103,8 +103,8 @@ class Coordinator:
 class RawClient:
     """A connection that sends what it is told and reads frames."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), WAIT_SECONDS)
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection((host, port), WAIT_SECONDS)
 
     def send(self, payload: bytes) -> None:
         self.socket.sendall(struct.pack(">i", len(payload)) + payload)

@@ -1,0 +1,74 @@
+"""The transactions that an ensemble of Apache's agreed on, read from its members' log files while they run.
+
+A transaction is agreed on if two of three members have logged it, or the leader has: what one that was killed had proposed, and nobody
+else took, is in its log until it comes back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+from cluster.coordinator.jute import Reader
+from cluster.coordinator.requests import Op
+from cluster.coordinator.transfer.logs import read_log
+from cluster.coordinator.transfer.transactions import (
+    CloseSessionTxn,
+    CreateTxn,
+    DeleteTxn,
+    SetDataTxn,
+)
+from tests.coordinator.histories.history import CREATED, DATA_CHANGED, DELETED, OK, Change, Transaction
+
+_RECORD_HEAD = 12
+
+
+def read_transactions(directories: list[Path], leader: int) -> list[Transaction]:
+    """``directories``: of the members' data; ``leader``: which of them leads."""
+    logs = [_of_member(directory) for directory in directories]
+    counts = Counter(zxid for log in logs for zxid in log)
+    agreed: dict[int, Transaction] = {}
+    for log in logs:
+        for zxid, transaction in log.items():
+            if counts[zxid] > len(logs) // 2 or zxid in logs[leader]:
+                assert agreed.setdefault(zxid, transaction) == transaction, (
+                    f"members disagree about 0x{zxid:x}"
+                )
+    return [agreed[zxid] for zxid in sorted(agreed)]
+
+
+def _of_member(directory: Path) -> dict[int, Transaction]:
+    found: dict[int, Transaction] = {}
+    for path in sorted((directory / "version-2").glob("log.*")):
+        # A log may be shortened or go while it is read.
+        with suppress(FileNotFoundError):
+            payloads = path.read_bytes()
+            for logged in read_log(path, True, [], lambda *_: None):
+                header = Reader(payloads, logged.position + _RECORD_HEAD)
+                session, xid, zxid, _time, kind = (
+                    header.i64(),
+                    header.i32(),
+                    header.i64(),
+                    header.i64(),
+                    header.i32(),
+                )
+                changes = tuple(_changes(logged.transaction.changes, session))
+                error = header.i32() if kind == Op.ERROR else OK
+                found[zxid] = Transaction(zxid, session, xid, changes, kind == Op.CLOSE_SESSION, error)
+    return found
+
+
+def _changes(changes: tuple[object, ...], session: int) -> list[Change]:
+    found: list[Change] = []
+    for change in changes:
+        match change:
+            case CreateTxn(path=path, data=data, owner=owner):
+                found.append(Change(CREATED, path, data or b"", session if owner == session else 0))
+            case SetDataTxn(path=path, data=data):
+                found.append(Change(DATA_CHANGED, path, data or b""))
+            case DeleteTxn(path=path):
+                found.append(Change(DELETED, path))
+            case CloseSessionTxn(paths=paths):
+                found += [Change(DELETED, path) for path in paths]
+    return found

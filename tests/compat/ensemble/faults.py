@@ -1,0 +1,210 @@
+"""What befalls an ensemble: members killed, suspended, cut off, with slow disks, with a clock that jumps.
+
+A fault is applied and healed from a thread beside the clients. Whom it befalls is drawn from the seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from .members import Ensemble, Member
+from .network import cuttable
+
+Heal = Callable[[], None]
+Fault = Callable[[Ensemble, random.Random], Heal]
+
+SLOW_SECONDS = 0.15
+"""What each flush takes on a slow disk."""
+JUMP_MS = 3_600_000
+_STRACE_SECONDS = 20.0
+
+
+def nothing(_ensemble: Ensemble, _chance: random.Random) -> Heal:
+    return lambda: None
+
+
+def leader_killed(ensemble: Ensemble, _chance: random.Random) -> Heal:
+    ensemble.leader().kill()
+    return ensemble.heal
+
+
+def follower_killed(ensemble: Ensemble, chance: random.Random) -> Heal:
+    chance.choice(ensemble.followers()).kill()
+    return ensemble.heal
+
+
+def all_killed(ensemble: Ensemble, _chance: random.Random) -> Heal:
+    for member in ensemble.members:
+        member.kill()
+    return ensemble.heal
+
+
+def restarted_in_turn(ensemble: Ensemble, _chance: random.Random) -> Heal:
+    """As an operator does: each is told to stop, and the next when it serves again."""
+    for member in ensemble.members:
+        member.end(signal.SIGTERM)
+        ensemble.heal()
+    return lambda: None
+
+
+def leader_suspended(ensemble: Ensemble, _chance: random.Random) -> Heal:
+    ensemble.leader().suspend()
+    return ensemble.heal
+
+
+def follower_suspended(ensemble: Ensemble, chance: random.Random) -> Heal:
+    chance.choice(ensemble.followers()).suspend()
+    return ensemble.heal
+
+
+def leader_not_heard(ensemble: Ensemble, _chance: random.Random) -> Heal:
+    """It hears the others."""
+    leader = ensemble.leader()
+    return _cut(ensemble, [(leader, other) for other in ensemble.members if other is not leader])
+
+
+def leader_deaf(ensemble: Ensemble, _chance: random.Random) -> Heal:
+    """The others hear it."""
+    leader = ensemble.leader()
+    return _cut(ensemble, [(other, leader) for other in ensemble.members if other is not leader])
+
+
+def follower_not_heard_by_one(ensemble: Ensemble, chance: random.Random) -> Heal:
+    follower = chance.choice(ensemble.followers())
+    return _cut(
+        ensemble, [(follower, chance.choice([each for each in ensemble.members if each is not follower]))]
+    )
+
+
+def leader_cut_off(ensemble: Ensemble, _chance: random.Random) -> Heal:
+    leader = ensemble.leader()
+    others = [each for each in ensemble.members if each is not leader]
+    return _cut(ensemble, [pair for each in others for pair in ((leader, each), (each, leader))])
+
+
+def _cut(ensemble: Ensemble, pairs: list[tuple[Member, Member]]) -> Heal:
+    network = cuttable(ensemble.network)
+    for sender, receiver in pairs:
+        network.cut(sender.number, receiver.number)
+
+    def heal() -> None:
+        network.heal()
+        ensemble.heal()
+
+    return heal
+
+
+def leaders_disk_slow(ensemble: Ensemble, _chance: random.Random) -> Heal:
+    return _slow(ensemble, [ensemble.leader()])
+
+
+def majoritys_disks_slow(ensemble: Ensemble, chance: random.Random) -> Heal:
+    return _slow(ensemble, [ensemble.leader(), chance.choice(ensemble.followers())])
+
+
+def _slow(ensemble: Ensemble, members: list[Member]) -> Heal:
+    """A tracer makes each flush last longer."""
+    delay = int(SLOW_SECONDS * 1_000_000)
+    command = [
+        "strace",
+        "-f",
+        "-q",
+        "-e",
+        "trace=fsync,fdatasync",
+        "-e",
+        f"inject=fsync,fdatasync:delay_enter={delay}",
+    ]
+    tracers = [
+        subprocess.Popen(
+            [*command, "-p", str(member.pid)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for member in members
+    ]
+
+    def heal() -> None:
+        for tracer in tracers:
+            tracer.send_signal(signal.SIGINT)
+            tracer.wait(_STRACE_SECONDS)
+        ensemble.heal()
+
+    return heal
+
+
+def clocks_jump(ensemble: Ensemble, chance: random.Random) -> Heal:
+    """Of one member an hour ahead, of another one back."""
+    one, other = chance.sample(ensemble.members, 2)
+    one.clock_file.write_text(f"{JUMP_MS}\n")
+    other.clock_file.write_text(f"{-JUMP_MS}\n")
+
+    def heal() -> None:
+        for member in (one, other):
+            member.clock_file.write_text("0\n")
+        ensemble.heal()
+
+    return heal
+
+
+FAULTS: dict[str, Fault] = {
+    fault.__name__: fault
+    for fault in (
+        nothing,
+        leader_killed,
+        follower_killed,
+        all_killed,
+        restarted_in_turn,
+        leader_suspended,
+        follower_suspended,
+        leader_not_heard,
+        leader_deaf,
+        follower_not_heard_by_one,
+        leader_cut_off,
+        leaders_disk_slow,
+        majoritys_disks_slow,
+        clocks_jump,
+    )
+}
+PARTITIONS = ("leader_not_heard", "leader_deaf", "follower_not_heard_by_one", "leader_cut_off")
+SUSPENSIONS = ("leader_suspended", "follower_suspended")
+
+
+def possible_or_skip(name: str, ensemble: Ensemble) -> None:
+    """Skips the test by name if the fault cannot be made; under CI=true it fails, unless the server has no such thing."""
+    if name in PARTITIONS:
+        cuttable(ensemble.network)
+    elif name.endswith("slow"):
+        said = _cannot_trace()
+        if said and os.environ.get("CI") == "true":
+            pytest.fail(said)
+        if said:
+            pytest.skip(said)
+    elif name == "clocks_jump" and ensemble.maker.takes_clock is None:
+        pytest.skip(f"{ensemble.maker.name}'s servers have the system's clock only")
+
+
+def possible(name: str, ensemble: Ensemble) -> bool:
+    with suppress(pytest.skip.Exception):
+        possible_or_skip(name, ensemble)
+        return True
+    return False
+
+
+def _cannot_trace() -> str:
+    if shutil.which("strace") is None:
+        return "peer missing: strace (apt-get install strace)"
+    tried = subprocess.run(
+        ["strace", "-o", os.devnull, "-e", "inject=fsync:delay_enter=1", "true"],
+        capture_output=True,
+        timeout=_STRACE_SECONDS,
+    )
+    return "" if tried.returncode == 0 else f"strace may not trace here: {tried.stderr.decode().strip()}"

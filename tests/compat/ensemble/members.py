@@ -1,0 +1,362 @@
+"""Ensembles of real processes: Apache ZooKeeper's and ours behind one face, started, killed, suspended and started again.
+
+Owns the processes, their zoo.cfg and their directories. Who calls is a test, from its own thread; a test that fails leaves
+nothing behind, for :func:`ensemble` ends every process. Apache's and ours are given the same zoo.cfg.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.compat.conftest import peer_jars
+from tests.coordinator.histories.history import Transaction
+from tests.coordinator.support import RawClient
+
+from .apache_log import read_transactions
+
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+TICK_MS = 500
+NEVER_MS = 10**9
+PEER = "zookeeper-3.9.4"
+NOT_SERVING = "not serving"
+"""What a member's mode is while it has no leader, or no process."""
+
+SETTINGS = {
+    "tickTime": str(TICK_MS),
+    "initLimit": "40",
+    "syncLimit": "10",
+    "maxSessionTimeout": "60000",
+    "maxClientCnxns": "0",
+    "admin.enableServer": "false",
+    "extendedTypesEnabled": "true",
+    "4lw.commands.whitelist": "*",
+    # Containers are looked through at no time, or else at another one on each.
+    "znode.container.checkIntervalMs": str(NEVER_MS),
+}
+
+
+@dataclass(frozen=True)
+class Maker:
+    """A kind of server. ``command`` is given the path of a zoo.cfg. ``sync_is_linearizable``: a read behind a sync is never
+    older than what anybody was answered before it, even by a leader that is cut off and does not know; ``locks_are_strict``:
+    nor does a client that is cut off with its server believe in its session for longer than the others do; ``takes_clock``: the
+    file that this environment variable names holds milliseconds that the wall clock is ahead; ``transactions``: what an ensemble
+    agreed on, from its members' directories of data and the number of the one that leads; ``rounds``: of runs with each fault,
+    in CI; ``next_write_seconds``: after the leader is killed, on a machine that does other things too."""
+
+    name: str
+    command: Callable[[Path], list[str]]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    sync_is_linearizable: bool = False
+    locks_are_strict: bool = False
+    takes_clock: str | None = None
+    transactions: Callable[[list[Path], int], list[Transaction]] | None = None
+    rounds: int = 1
+    next_write_seconds: float = 10.0
+
+
+def _apache_command(config: Path) -> list[str]:
+    jvm = ["java", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+    # Elections of a test need not wait for members that are far away.
+    election = [
+        "-Dzookeeper.fastleader.minNotificationInterval=50",
+        "-Dzookeeper.fastleader.maxNotificationInterval=500",
+    ]
+    containers = f"-Dznode.container.checkIntervalMs={NEVER_MS}"
+    jars = ["-cp", f"{peer_jars(PEER)}/*"]
+    return [
+        *jvm,
+        *election,
+        containers,
+        *jars,
+        "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+        str(config),
+    ]
+
+
+def _our_command(config: Path) -> list[str]:
+    return [sys.executable, "-m", "cluster.cli", "coordinator", str(config)]
+
+
+APACHE = Maker("apache", _apache_command, transactions=read_transactions)
+OURS = Maker(
+    "ours",
+    _our_command,
+    {"PYTHONPATH": ":".join(path for path in sys.path if path)},
+    sync_is_linearizable=True,
+    locks_are_strict=True,
+    rounds=5,
+    next_write_seconds=3.0,
+)
+
+MAKERS_OF_ENSEMBLES: tuple[Maker, ...] = (APACHE,)
+"""Whose servers stand in ensembles: every test of one runs once for each. The one place where ours joins: add OURS."""
+
+ALONE_AND_TOGETHER: tuple[tuple[Maker, int], ...] = (
+    (OURS, 1),
+    (APACHE, 1),
+    *((maker, 3) for maker in MAKERS_OF_ENSEMBLES),
+)
+"""What other people's clients are tried on: who makes the servers, and how many there are."""
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where a member listens."""
+
+    host: str
+    clients: int
+    quorum: int
+    election: int
+
+
+class Network:
+    """Where members live; this one is loopback, on which nobody can be cut off."""
+
+    def addresses(self, count: int) -> list[Addresses]:
+        with contextlib.ExitStack() as stack:
+            ports = [stack.enter_context(_bound()) for _ in range(3 * count)]
+            numbers = [int(each.getsockname()[1]) for each in ports]
+        return [Addresses("127.0.0.1", *numbers[at : at + 3]) for at in range(0, 3 * count, 3)]
+
+    def command(self, member: int, command: Sequence[str]) -> list[str]:
+        """How ``command`` is run where member ``member`` (from 0) lives."""
+        return list(command)
+
+
+def _bound() -> socket.socket:
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    return bound
+
+
+class Member:
+    """One server: a directory that outlives its processes, of which there is one at most."""
+
+    def __init__(
+        self, maker: Maker, number: int, directory: Path, addresses: Addresses, network: Network
+    ) -> None:
+        self.maker, self.number, self.directory, self.addresses = maker, number, directory, addresses
+        self.clock_file = directory / "clock"
+        self.data = directory / "data"
+        self._network = network
+        self._process: subprocess.Popen[bytes] | None = None
+        self.suspended = False
+
+    @property
+    def hosts(self) -> str:
+        return f"{self.addresses.host}:{self.addresses.clients}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"member {self.number} does not run"
+        return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def configure(self, settings: Mapping[str, str], servers: Mapping[str, str]) -> None:
+        self.data.mkdir(parents=True)
+        lines = {
+            "dataDir": str(self.data),
+            "clientPort": str(self.addresses.clients),
+            "clientPortAddress": self.addresses.host,
+            **SETTINGS,
+            **settings,
+            **servers,
+        }
+        (self.directory / "zoo.cfg").write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+        if servers:
+            (self.data / "myid").write_text(f"{self.number + 1}\n")
+
+    def start(self) -> None:
+        """Returns before it serves: :meth:`Ensemble.wait_until_serving`."""
+        assert not self.runs, f"member {self.number} runs already"
+        environment = {**os.environ, **self.maker.environment}
+        if self.maker.takes_clock:
+            environment[self.maker.takes_clock] = str(self.clock_file)
+        command = self._network.command(self.number, self.maker.command(self.directory / "zoo.cfg"))
+        with (self.directory / "output").open("ab") as output:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
+            )
+
+    def output(self) -> str:
+        """The end of what it said, its settings' order of processes."""
+        path = self.directory / "output"
+        return path.read_text(errors="replace")[-4000:] if path.exists() else ""
+
+    def suspend(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+        self.suspended = True
+
+    def resume(self) -> None:
+        if self.suspended and self.runs:
+            os.kill(self.pid, signal.SIGCONT)
+        self.suspended = False
+
+    def kill(self) -> None:
+        self.end(signal.SIGKILL)
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> int | None:
+        """Ends its process, if it has one, and returns its status."""
+        process = self._process
+        if process is None:
+            return None
+        if process.poll() is None:
+            process.send_signal(how)
+            self.resume()
+        try:
+            status = process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(
+                f"{self.maker.name}'s member {self.number} ignored {how.name}; it said:\n{self.output()}"
+            ) from None
+        self._process, self.suspended = None, False
+        return status
+
+    def word(self, word: str, seconds: float = 2.0) -> str:
+        """What it answers to a four-letter word; empty if it does not."""
+        try:
+            with socket.create_connection(
+                (self.addresses.host, self.addresses.clients), seconds
+            ) as connection:
+                connection.settimeout(seconds)
+                connection.sendall(word.encode())
+                parts = iter(lambda: connection.recv(65536), b"")
+                return b"".join(parts).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def mode(self) -> str:
+        """leader, follower, observer, standalone or NOT_SERVING."""
+        found = re.search(r"^Mode: (.+)$", self.word("srvr"), re.MULTILINE)
+        return found[1] if found else NOT_SERVING
+
+
+class Ensemble:
+    """Servers that know of each other, or one by itself."""
+
+    def __init__(
+        self, maker: Maker, directory: Path, count: int, settings: Mapping[str, str], network: Network
+    ) -> None:
+        self.maker, self.network = maker, network
+        addresses = network.addresses(count)
+        self.members = [
+            Member(maker, number, directory / f"{maker.name}-{number + 1}", each, network)
+            for number, each in enumerate(addresses)
+        ]
+        servers = {
+            f"server.{number + 1}": f"{each.host}:{each.quorum}:{each.election}"
+            for number, each in enumerate(addresses)
+        }
+        for member in self.members:
+            member.configure(settings, servers if count > 1 else {})
+
+    @property
+    def servers(self) -> list[tuple[str, int]]:
+        """Hosts and ports for clients."""
+        return [(member.addresses.host, member.addresses.clients) for member in self.members]
+
+    @property
+    def hosts(self) -> str:
+        return ",".join(member.hosts for member in self.members)
+
+    def hosts_from(self, number: int) -> str:
+        """The hosts in a client's order: member ``number`` (modulo their count) first, for clients on different members."""
+        at = number % len(self.members)
+        return ",".join(member.hosts for member in [*self.members[at:], *self.members[:at]])
+
+    def start(self) -> None:
+        for member in self.members:
+            member.start()
+        self.wait_until_serving()
+
+    def wait_until_serving(self, members: Sequence[Member] | None = None) -> None:
+        """Until a session was opened at each; they say nothing when they are ready, so they are asked again."""
+        end = time.monotonic() + START_SECONDS
+        for member in self.members if members is None else members:
+            while not _opens_a_session(member):
+                if not member.runs:
+                    raise AssertionError(
+                        f"{member.maker.name}'s member {member.number} ended; it said:\n{member.output()}"
+                    )
+                if time.monotonic() > end:
+                    raise AssertionError(
+                        f"{member.maker.name}'s member {member.number} does not serve after {START_SECONDS:.0f} s; it said:\n"
+                        + member.output()
+                    )
+                time.sleep(0.02)
+
+    def leader(self) -> Member:
+        """Whoever leads (or stands alone), once somebody does."""
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end:
+            for member in self.members:
+                if member.runs and not member.suspended and member.mode() in ("leader", "standalone"):
+                    return member
+            time.sleep(0.02)
+        raise AssertionError(
+            "no member leads; they said:\n" + "\n".join(member.output() for member in self.members)
+        )
+
+    def followers(self) -> list[Member]:
+        leader = self.leader()
+        return [member for member in self.members if member is not leader]
+
+    def heal(self) -> None:
+        """Every member runs, is resumed and serves."""
+        for member in self.members:
+            member.resume()
+            if not member.runs:
+                member.end()
+                member.start()
+        self.wait_until_serving()
+
+    def stop(self) -> None:
+        for member in self.members:
+            member.end(signal.SIGKILL)
+
+
+def _opens_a_session(member: Member) -> bool:
+    """Whether one can be; it is closed again."""
+    try:
+        client = RawClient(member.addresses.clients, member.addresses.host)
+        try:
+            client.socket.settimeout(2.0)
+            return client.connect()[1] != 0 and client.request(1, -11)[2] == 0
+        finally:
+            client.close()
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def ensemble(
+    maker: Maker,
+    directory: Path,
+    count: int,
+    settings: Mapping[str, str] | None = None,
+    network: Network | None = None,
+) -> Iterator[Ensemble]:
+    """``count`` servers that serve; they are killed at the end."""
+    made = Ensemble(maker, directory, count, settings or {}, network or Network())
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()

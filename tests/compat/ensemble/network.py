@@ -1,0 +1,135 @@
+"""Networks in which members can be cut off from each other, one direction at a time.
+
+Each member lives in a network namespace of its own, joined by a router in another; what is cut off is dropped in the router without a
+word, as a broken cable does. Needs the right to make namespaces (root, or CAP_SYS_ADMIN and CAP_NET_ADMIN) and `ip` of iproute2.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from .members import Addresses, Network
+
+_NUMBERS = itertools.count()
+_SECONDS = 20.0
+
+
+class NotPermittedError(Exception):
+    """Namespaces cannot be made here; the text is what `ip` said."""
+
+
+class Namespaces(Network):
+    """Up to 30 members. Addresses are 10.200-249.x.y, which nothing else here may use."""
+
+    def __init__(self) -> None:
+        self._name = f"lc{os.getpid()}x{next(_NUMBERS)}"
+        self._net = f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 250}"
+        self._made: list[str] = []
+        self._cuts: set[tuple[int, int]] = set()
+        try:
+            self._namespace("hub")
+            self._ip("netns", "exec", self._of("hub"), "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+            self._join("hub", "root", 31)
+            self._ip("route", "add", f"{self._net}.0/24", "via", self._host(31, 1))
+        except NotPermittedError:
+            self.close()
+            raise
+
+    def addresses(self, count: int) -> list[Addresses]:
+        for number in range(count):
+            self._namespace(f"m{number}")
+            self._join("hub", f"m{number}", number)
+            self._ip("-n", self._of(f"m{number}"), "route", "add", "default", "via", self._host(number, 1))
+        return [Addresses(self._host(number, 2), 2181, 2888, 3888) for number in range(count)]
+
+    def command(self, member: int, command: Sequence[str]) -> list[str]:
+        return ["ip", "netns", "exec", self._of(f"m{member}"), *command]
+
+    def cut(self, sender: int, receiver: int) -> None:
+        """Nothing that ``sender`` sends comes to ``receiver`` any more."""
+        self._rule("add", sender, receiver)
+        self._cuts.add((sender, receiver))
+
+    def heal(self) -> None:
+        """Everything comes again."""
+        while self._cuts:
+            self._rule("del", *self._cuts.pop())
+
+    def close(self) -> None:
+        for name in self._made:
+            with suppress(NotPermittedError):
+                self._ip("netns", "del", name)
+
+    def _rule(self, verb: str, sender: int, receiver: int) -> None:
+        both = ("from", self._host(sender, 2), "to", self._host(receiver, 2))
+        self._ip("-n", self._of("hub"), "rule", verb, *both, "priority", "100", "blackhole")
+
+    def _namespace(self, what: str) -> None:
+        self._ip("netns", "add", self._of(what))
+        self._made.append(self._of(what))
+        self._ip("-n", self._of(what), "link", "set", "lo", "up")
+
+    def _join(self, hub: str, what: str, number: int) -> None:
+        """A cable between the router and a namespace, or the one we are in."""
+        router, other = f"{self._name}r{number}", f"{self._name}e{number}"
+        self._ip("link", "add", router, "type", "veth", "peer", "name", other)
+        self._ip("link", "set", router, "netns", self._of(hub))
+        inside: tuple[str, ...] = ()
+        if what != "root":
+            self._ip("link", "set", other, "netns", self._of(what))
+            inside = ("-n", self._of(what))
+        self._ip("-n", self._of(hub), "addr", "add", f"{self._host(number, 1)}/30", "dev", router)
+        self._ip("-n", self._of(hub), "link", "set", router, "up")
+        self._ip(*inside, "addr", "add", f"{self._host(number, 2)}/30", "dev", other)
+        self._ip(*inside, "link", "set", other, "up")
+
+    def _host(self, number: int, end: int) -> str:
+        """Of the two ends of cable ``number``: 1 is the router's."""
+        return f"{self._net}.{4 * number + end}"
+
+    def _of(self, what: str) -> str:
+        return f"{self._name}-{what}"
+
+    @staticmethod
+    def _ip(*arguments: str) -> None:
+        if shutil.which("ip") is None:
+            raise NotPermittedError("there is no `ip`")
+        done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=_SECONDS)
+        if done.returncode != 0:
+            raise NotPermittedError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+@contextmanager
+def network_with_cuts() -> Iterator[Network]:
+    """Namespaces where they can be made, else loopback, on which nobody can be cut off."""
+    try:
+        made = Namespaces()
+    except NotPermittedError:
+        yield Network()
+        return
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def cuttable(network: Network) -> Namespaces:
+    """The network, if members can be cut off in it; otherwise the test is skipped by name, and fails under CI=true."""
+    if isinstance(network, Namespaces):
+        return network
+    try:
+        Namespaces().close()
+        said = "they can be made now"
+    except NotPermittedError as error:
+        said = str(error)
+    message = f"no network namespaces for partitions: {said} (run as root, with iproute2)"
+    if os.environ.get("CI") == "true":
+        pytest.fail(message)
+    pytest.skip(message)

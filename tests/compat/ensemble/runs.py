@@ -1,0 +1,118 @@
+"""Rounds of seeded runs on one ensemble: several seeds at the same time, each on nodes of its own, and one fault in their middle.
+
+The clients are on an event loop, the fault is made from a thread beside it. Afterwards the ensemble is whole, every session of the
+runs has ended, and what is left was read on each server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.coordinator.histories.checks import problems
+from tests.coordinator.histories.history import History
+
+from .faults import FAULTS, PARTITIONS, SUSPENSIONS
+from .members import Ensemble
+from .recorder import Client, Recorder
+from .script import Script, audit, prepare
+
+CLIENTS = 4
+STEPS = 50
+TIMEOUTS_MS = (1000, 2000, 4000)
+"""Of sessions, the clients in turn."""
+ROUND_SECONDS = 100.0
+SETTINGS = {"tickTime": "200", "initLimit": "20", "syncLimit": "8"}
+"""Of ensembles under faults: a member gives another up after 1.6 s."""
+
+
+@dataclass
+class Round:
+    """``number`` and ``fault`` tell all that is drawn."""
+
+    number: int
+    fault: str
+    seeds: Sequence[int]
+    histories: dict[int, History] = field(default_factory=dict)
+
+    @property
+    def about(self) -> str:
+        return f"LOGCORE_SEED={self.number} ({self.fault}, seeds {self.seeds[0]} to {self.seeds[-1]})"
+
+
+def play(ensemble: Ensemble, number: int, fault: str, count: int) -> Round:
+    """One round of ``count`` seeds; its histories are not checked yet."""
+    # A node for each time that a seed is run on this ensemble.
+    played = Round(number, fault, range(number * 1000, number * 1000 + count))
+    asyncio.run(asyncio.wait_for(_play(ensemble, played), ROUND_SECONDS))
+    return played
+
+
+async def _play(ensemble: Ensemble, played: Round) -> None:
+    servers = ensemble.servers
+    chance = random.Random(f"{played.number} {played.fault}")
+    recorders = {seed: Recorder(f"/{played.fault}-{seed}-{time.time_ns()}") for seed in played.seeds}
+    await asyncio.gather(*[prepare(each, servers, max(TIMEOUTS_MS)) for each in recorders.values()])
+    scripts = [
+        Script(seed, Client(recorder, number, servers, TIMEOUTS_MS[number % len(TIMEOUTS_MS)]), STEPS).run()
+        for seed, recorder in recorders.items()
+        for number in range(CLIENTS)
+    ]
+    running = asyncio.gather(*scripts)
+    begins = chance.uniform(0.1, 0.4) * STEPS * CLIENTS * len(recorders)
+    lasts = chance.uniform(0.1, 2.5)
+    try:
+        while (
+            not running.done() and sum(len(each.history.operations) for each in recorders.values()) < begins
+        ):
+            await asyncio.sleep(0.002)
+        heal = await asyncio.to_thread(FAULTS[played.fault], ensemble, chance)
+        try:
+            await asyncio.wait([running], timeout=lasts)
+        finally:
+            await asyncio.to_thread(heal)
+        await running
+    except BaseException:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        raise
+    await asyncio.gather(*[audit(each, servers, max(TIMEOUTS_MS)) for each in recorders.values()])
+    played.histories.update({seed: recorder.history for seed, recorder in recorders.items()})
+
+
+def check(ensemble: Ensemble, rounds: Sequence[Round], into: Path) -> None:
+    """Every history of the rounds; one that is wrong is written to a file below ``into``, and named."""
+    read = ensemble.maker.transactions
+    transactions = (
+        None if read is None else read([member.data for member in ensemble.members], ensemble.leader().number)
+    )
+    for played in rounds:
+        cut = played.fault in PARTITIONS or played.fault in SUSPENSIONS
+        for seed, history in played.histories.items():
+            if transactions is not None:
+                first = min(each.zxid for each in history.operations if each.is_known and each.is_write)
+                history.transactions = [each for each in transactions if each.zxid >= first]
+            found = problems(
+                history,
+                sync_is_linearizable=ensemble.maker.sync_is_linearizable or not cut,
+                strict_locks=ensemble.maker.locks_are_strict or not cut,
+            )
+            if found:
+                path = into / f"history-{seed}.txt"
+                path.write_text(_text(history))
+                raise AssertionError(
+                    f"{played.about}: seed {seed} of {history.root}, all of it in {path}:\n"
+                    + "\n".join(found[:8])
+                )
+
+
+def _text(history: History) -> str:
+    lines = [(each.invoked, f"{each.invoked} to {each.completed}: {each}") for each in history.operations]
+    lines += [(each.at, f"{each.at}: {each}") for each in history.notifications]
+    lines += [(each.at, f"{each.at}: {each}") for each in history.contacts]
+    lines += [(each.acquired, f"{each.acquired} to {each.until}: {each}") for each in history.holds]
+    return "\n".join(line for _at, line in sorted(lines)) + "\n"

@@ -1,0 +1,275 @@
+"""What a client of a run does: requests drawn from a seed on a few nodes that it shares with the others, and a lock taken by the recipe.
+
+Every write's data is its own, so that whoever reads it knows who wrote it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from tests.coordinator.histories.history import (
+    NODE_EXISTS,
+    OK,
+    AddWatch,
+    Check,
+    Create,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    Hold,
+    Multi,
+    Operation,
+    Request,
+    SetData,
+    Sync,
+)
+
+from .recorder import Client, LostError, Recorder
+
+NAMES = ("a", "b", "a/x", "c")
+RECONNECT_SECONDS = 20.0
+LOCK_SECONDS = 5.0
+"""For so long a lock is waited for, then given up."""
+
+
+class Script:
+    """One client's part of a run: ``steps`` requests, some of them in pairs, and sections under the lock."""
+
+    def __init__(self, seed: int, client: Client, steps: int) -> None:
+        self._chance = random.Random(f"{seed} {client.number}")
+        self._client, self._steps = client, steps
+        self._root = client.recorder.history.root
+        self._count = 0
+
+    async def run(self) -> None:
+        """Connects, and at the end closes its session. Raises LostError if there is no ensemble any more."""
+        await self._client.connect(RECONNECT_SECONDS)
+        for _ in range(self._steps):
+            try:
+                await self._step()
+            except LostError:
+                await self._again()
+        for _ in range(20):
+            try:
+                await self._client.close()
+                return
+            except LostError:
+                await self._again()
+        raise LostError(f"client {self._client.number} could not close its session")
+
+    async def _again(self) -> None:
+        for _ in range(20):
+            try:
+                await self._client.connect(RECONNECT_SECONDS)
+                return
+            except LostError:
+                continue
+        raise LostError(f"client {self._client.number} cannot connect")
+
+    async def _step(self) -> None:
+        kind = self._chance.randrange(100)
+        if kind < 6:
+            await self._locked()
+        elif kind < 16:
+            # Sent together, answered in their order.
+            await asyncio.gather(*[self._client.send(self._request()) for _ in range(3)])
+        elif kind < 26:
+            await self._client.do(Sync(self._root))
+            await self._client.do(self._read())
+        else:
+            await self._client.do(self._request())
+
+    def _path(self) -> str:
+        return f"{self._root}/{self._chance.choice(NAMES)}"
+
+    def _data(self) -> bytes:
+        self._count += 1
+        return b"%d-%d" % (self._client.number, self._count)
+
+    def _version(self) -> int:
+        return self._chance.choice([-1, -1, 0, 1, 2, 3])
+
+    def _read(self) -> GetData | Exists | GetChildren:
+        path = self._chance.choice([self._path(), self._path(), self._root])
+        watch = self._chance.random() < 0.4
+        kinds: list[GetData | Exists | GetChildren] = [
+            GetData(path, watch),
+            Exists(path, watch),
+            GetChildren(path, watch),
+        ]
+        return self._chance.choices(kinds, (2, 1, 1))[0]
+
+    def _request(self) -> Request:
+        chance = self._chance
+        kind = chance.randrange(100)
+        if kind < 18:
+            return Create(self._path(), self._data(), chance.random() < 0.3)
+        if kind < 22:
+            return Create(f"{self._root}/queue/n-", self._data(), chance.random() < 0.5, True)
+        if kind < 40:
+            return SetData(self._path(), self._data(), self._version())
+        if kind < 50:
+            return Delete(self._path(), self._version())
+        if kind < 60:
+            return Multi(tuple(self._part() for _ in range(chance.randrange(1, 4))))
+        if kind < 65:
+            return AddWatch(self._path(), chance.random() < 0.5)
+        return self._read()
+
+    def _part(self) -> Create | SetData | Delete | Check:
+        match self._chance.randrange(4):
+            case 0:
+                return Create(self._path(), self._data(), self._chance.random() < 0.3)
+            case 1:
+                return SetData(self._path(), self._data(), self._version())
+            case 2:
+                return Delete(self._path(), self._version())
+            case _:
+                return Check(self._path(), self._version())
+
+    # ---- the lock ----
+
+    async def _locked(self) -> None:
+        client, lock = self._client, f"{self._root}/lock"
+        self._count += 1
+        mine = f"{client.number}-{self._count}-"
+        session = client.session
+        try:
+            made = await client.do(Create(f"{lock}/{mine}", b"", True, True))
+            if made.error == OK:
+                node = made.result[0]
+                first = await self._first_in(lock, node)
+                if first is not None:
+                    await self._hold(lock, node, first)
+                else:
+                    await client.do(Delete(node))
+        except LostError:
+            # Whether its node is there is not known; it would bar the others as long as the session lives.
+            await self._again()
+            if client.session == session:
+                names = await client.do(GetChildren(lock))
+                for name in names.result[0] if names.error == OK else ():
+                    if name.startswith(mine):
+                        await client.do(Delete(f"{lock}/{name}"))
+
+    async def _first_in(self, lock: str, node: str) -> Operation | None:
+        """The answer that showed ``node`` as the first; None if it was waited for too long."""
+        client = self._client
+        name = node.rpartition("/")[2]
+        end = asyncio.get_running_loop().time() + LOCK_SECONDS
+        while True:
+            listed = await client.do(GetChildren(lock))
+            names = sorted(listed.result[0], key=_number)
+            place = names.index(name) if name in names else -1
+            if place == 0:
+                return listed
+            if place < 0:
+                return None
+            before = f"{lock}/{names[place - 1]}"
+            told = len(client.recorder.history.notifications)
+            there = await client.do(Exists(before, True))
+            if there.error != OK:
+                continue
+
+            def is_gone(told: int = told, before: str = before) -> bool:
+                notifications = client.recorder.history.notifications[told:]
+                return client.lost.is_set() or any(
+                    each.path == before and each.client == client.number for each in notifications
+                )
+
+            try:
+                async with asyncio.timeout_at(end), client.changed:
+                    await client.changed.wait_for(is_gone)
+            except TimeoutError:
+                return None
+            if client.lost.is_set():
+                raise LostError("while it waited for the lock")
+
+    async def _hold(self, lock: str, node: str, first: Operation) -> None:
+        client, recorder = self._client, self._client.recorder
+        assert first.completed is not None
+        client.gap_at = 0
+        writes: list[int] = []
+        session, begins = client.session, len(recorder.history.operations)
+        released = 0
+        try:
+            for _ in range(self._chance.randrange(1, 4)):
+                if recorder.now() > client.alive_until:
+                    break
+                answer = client.send(SetData(f"{self._root}/guarded", self._data()))
+                writes.append(client.xid)
+                await answer
+            release = client.send(Delete(node))
+            released = recorder.now()
+            await release
+        finally:
+            until = min(released or recorder.now(), client.alive_until, client.gap_at or client.alive_until)
+            zxids = [
+                each.zxid
+                for each in recorder.history.operations[begins:]
+                if each.session == session
+                and each.is_known
+                and each.invoked < until
+                and not isinstance(each.request, Delete)
+            ]
+            recorder.history.holds.append(
+                Hold(
+                    client.number,
+                    session,
+                    lock,
+                    _number(node),
+                    first.completed,
+                    first.zxid,
+                    until,
+                    max([first.zxid, *zxids]),
+                    tuple(writes),
+                )
+            )
+
+
+def _number(name: str) -> int:
+    """Of a sequential node."""
+    return int(name[-10:])
+
+
+async def prepare(recorder: Recorder, servers: Sequence[tuple[str, int]], timeout_ms: int) -> None:
+    """Makes a run's nodes, which every server then knows."""
+    client = Client(recorder, 0, servers, timeout_ms)
+    await client.connect(RECONNECT_SECONDS)
+    root = recorder.history.root
+    for path in (root, f"{root}/queue", f"{root}/lock", f"{root}/guarded"):
+        made = await client.do(Create(path, b""))
+        assert made.error in (OK, NODE_EXISTS), made
+    await client.close()
+    for number in range(len(servers)):
+        other = Client(recorder, number, servers, timeout_ms)
+        await other.connect(RECONNECT_SECONDS)
+        await other.do(Sync(root))
+        await other.close()
+
+
+async def audit(recorder: Recorder, servers: Sequence[tuple[str, int]], timeout_ms: int) -> None:
+    """Reads what is left, on every server, once all sessions of the run have ended."""
+    root = recorder.history.root
+    for number in range(len(servers)):
+        client = Client(recorder, 1000 + number, servers, timeout_ms)
+        client.server = number
+        await client.connect(RECONNECT_SECONDS)
+        for path in (
+            root,
+            f"{root}/queue",
+            f"{root}/lock",
+            f"{root}/guarded",
+            *(f"{root}/{name}" for name in NAMES),
+        ):
+            await client.do(Sync(root))
+            listed = await client.do(GetChildren(path))
+            await client.do(Sync(root))
+            await client.do(GetData(path))
+            for name in listed.result[0] if listed.error == OK else ():
+                if f"{path}/{name}" not in (f"{root}/{each}" for each in NAMES):
+                    await client.do(GetData(f"{path}/{name}"))
+        await client.close()

@@ -1,0 +1,48 @@
+"""Ensembles as the tests of faults need them. If these fail, no test of an ensemble says anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.coordinator.support import WAIT_SECONDS
+
+from .members import MAKERS_OF_ENSEMBLES, NOT_SERVING, Ensemble, Maker, ensemble
+
+pytestmark = pytest.mark.compat
+
+
+@pytest.fixture(scope="module", params=MAKERS_OF_ENSEMBLES, ids=[maker.name for maker in MAKERS_OF_ENSEMBLES])
+def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    maker: Maker = request.param
+    with ensemble(maker, tmp_path_factory.mktemp("three"), 3) as running:
+        yield running
+
+
+def test_a_killed_leader_is_replaced_and_comes_back(three: Ensemble) -> None:
+    client = KazooClient(three.hosts, timeout=10.0)
+    client.start(WAIT_SECONDS)
+    try:
+        client.create("/before", b"x")
+        leader = three.leader()
+        leader.kill()
+        assert not leader.runs
+        assert leader.mode() == NOT_SERVING
+        assert three.leader() is not leader
+        assert client.retry(client.get, "/before")[0] == b"x"
+        three.heal()
+        assert sorted(member.mode() for member in three.members) == ["follower", "follower", "leader"]
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_a_suspended_follower_goes_on(three: Ensemble) -> None:
+    follower = three.followers()[0]
+    follower.suspend()
+    assert follower.mode() == NOT_SERVING
+    follower.resume()
+    three.wait_until_serving()
+    assert follower.mode() == "follower"

@@ -1,0 +1,280 @@
+"""The ensemble's transactions, in order: read from its log, or put together from what its clients were told.
+
+Without a log, an unknown write has a place if something shows it: its data (which no other write has) in somebody's answer, or a
+notification or Stat that no other write explains. Where it has none, nobody can say whether it was done: the node that it may
+have touched is ``doubtful``, and so are the ``lists`` of children it would be in. Exact checks leave them out, those of
+:mod:`.linearizability` do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .history import (
+    CREATED,
+    DATA_CHANGED,
+    DELETED,
+    OK,
+    READS,
+    SESSION_EXPIRED,
+    SESSION_MOVED,
+    Change,
+    Check,
+    CloseSession,
+    Create,
+    Delete,
+    GetChildren,
+    GetData,
+    History,
+    Multi,
+    Operation,
+    Request,
+    SetData,
+    Stat,
+    parts,
+)
+from .tree import ImpossibleError, Tree, parent_of
+
+
+@dataclass
+class Order:
+    """The states that the transactions make, what was wrong about that, and the nodes and lists of children (by their parent)
+    nothing can be said of. ``ends``: of sessions, the zxid that ended them."""
+
+    tree: Tree
+    problems: list[str] = field(default_factory=list)
+    doubtful: set[str] = field(default_factory=set)
+    lists: set[str] = field(default_factory=set)
+    ends: dict[int, int] = field(default_factory=dict)
+
+
+def ordered(history: History) -> Order:
+    """Replays every transaction; each known write's answer must be the replay's."""
+    order = Order(Tree(history.root))
+    if history.transactions is None:
+        _from_answers(history, order)
+    else:
+        _from_log(history, order)
+    return order
+
+
+def _from_log(history: History, order: Order) -> None:
+    assert history.transactions is not None
+    operations = {(each.session, each.xid): each for each in history.operations if each.is_write}
+    missing = {key: each for key, each in operations.items() if each.is_known and each.error == OK}
+    last = 0
+    for transaction in history.transactions:
+        if transaction.zxid <= last:
+            order.problems.append(f"the log has 0x{transaction.zxid:x} after 0x{last:x}")
+        last = transaction.zxid
+        key = (transaction.session, transaction.xid)
+        operation = operations.get(key)
+        if transaction.closes:
+            missing.pop(key, None)
+            gone = {each.path for each in transaction.changes if history.is_within(each.path)}
+            if gone != set(order.tree.owned(transaction.session)):
+                order.problems.append(
+                    f"0x{transaction.zxid:x} ends session 0x{transaction.session:x} with {gone}"
+                )
+            _close(order, transaction.session, transaction.zxid)
+        elif operation is None or (
+            not operation.is_known and transaction.error in (SESSION_EXPIRED, SESSION_MOVED)
+        ):
+            _apply(order, transaction.zxid, transaction.changes)
+        else:
+            missing.pop(key, None)
+            if operation.is_known and operation.zxid != transaction.zxid:
+                order.problems.append(f"the log has as 0x{transaction.zxid:x}: {operation}")
+            changes = _replay(order, operation, transaction.zxid)
+            if changes != transaction.changes:
+                order.problems.append(
+                    f"the log has as 0x{transaction.zxid:x} {transaction.changes}: {operation}"
+                )
+    for operation in missing.values():
+        order.problems.append(f"the log has not what was answered: {operation}")
+
+
+def _from_answers(history: History, order: Order) -> None:
+    writes = [each for each in history.operations if each.is_write]
+    places = {(each.session, each.xid): each.zxid for each in writes if each.is_known}
+    places |= _shown(history, [each for each in writes if not each.is_known], set(places.values()))
+    for operation in writes:
+        if (operation.session, operation.xid) not in places:
+            _doubt(order, operation)
+    _doubt_ends(history, order)
+    known = [each for each in writes if (each.session, each.xid) in places]
+    for operation in sorted(known, key=lambda each: places[each.session, each.xid]):
+        _replay(order, operation, places[operation.session, operation.xid])
+
+
+def _doubt_ends(history: History, order: Order) -> None:
+    """Ephemerals of sessions that ended, nobody was told when."""
+    closed = {
+        each.session
+        for each in history.operations
+        if isinstance(each.request, CloseSession) and each.is_known
+    }
+    ended = {each.session for each in history.contacts if each.kind in ("expired", "lost")} - closed
+    for operation in history.operations:
+        if operation.session in ended and any(
+            isinstance(each, Create) and each.ephemeral for each in parts(operation.request)
+        ):
+            _doubt(order, operation)
+
+
+def _doubt(order: Order, operation: Operation) -> None:
+    for path, is_listed in _touched(operation):
+        order.doubtful.add(path)
+        if is_listed:
+            order.lists.add(parent_of(path))
+
+
+def _touched(operation: Operation) -> Iterator[tuple[str, bool]]:
+    """Nodes, and whether their parents' lists may be other ones."""
+    for each, result in zip(parts(operation.request), _results(operation), strict=False):
+        made = result[0] if isinstance(each, Create) and isinstance(result, tuple) else each.path
+        yield made, isinstance(each, Create | Delete)
+
+
+def _results(operation: Operation) -> tuple[object, ...]:
+    """Of each of a write's parts."""
+    if not isinstance(operation.request, Multi):
+        return (operation.result,)
+    return operation.result or tuple(None for _ in operation.request.operations)
+
+
+def _shown(history: History, unknown: list[Operation], taken: set[int]) -> dict[tuple[int, int], int]:
+    """Where unknown writes are, as far as anything shows it."""
+    places: dict[tuple[int, int], int] = {}
+    by_data = {
+        (each.path, each.data): operation
+        for operation in unknown
+        for each in parts(operation.request)
+        if isinstance(each, Create | SetData) and not (isinstance(each, Create) and each.sequential)
+    }
+    evidence: set[tuple[int, int, str]] = set()
+    for operation in history.operations:
+        if not operation.is_known or operation.error != OK or not isinstance(operation.request, READS):
+            continue
+        stat = operation.result if isinstance(operation.result, Stat) else operation.result[1]
+        path = operation.request.path
+        if isinstance(operation.request, GetData):
+            writer = by_data.get((path, operation.result[0]))
+            if writer is not None:
+                places[writer.session, writer.xid] = stat.mzxid
+        evidence.add((stat.czxid, CREATED, path))
+        if stat.mzxid != stat.czxid:
+            evidence.add((stat.mzxid, DATA_CHANGED, path))
+    evidence |= {(each.zxid, each.kind, each.path) for each in history.notifications if each.zxid > 0}
+    for zxid, kind, path in sorted(evidence):
+        if zxid in taken or zxid in places.values():
+            continue
+        could = [
+            each
+            for each in unknown
+            if (each.session, each.xid) not in places and (kind, path) in set(_effects(each))
+        ]
+        if len(could) == 1:
+            places[could[0].session, could[0].xid] = zxid
+    return places
+
+
+def _effects(operation: Operation) -> Iterator[tuple[int, str]]:
+    for each in parts(operation.request):
+        if isinstance(each, Create) and not each.sequential:
+            yield CREATED, each.path
+        elif isinstance(each, SetData):
+            yield DATA_CHANGED, each.path
+        elif isinstance(each, Delete):
+            yield DELETED, each.path
+
+
+def _replay(order: Order, operation: Operation, zxid: int) -> tuple[Change, ...]:
+    """What it changed, which is done."""
+    request = _named(order, operation)
+    if isinstance(request, CloseSession):
+        _close(order, operation.session, zxid)
+        return ()
+    if operation.session in order.ends and operation.is_known and operation.error == OK:
+        order.problems.append(
+            f"done after its session ended at 0x{order.ends[operation.session]:x}: {operation}"
+        )
+    answer = order.tree.write(request, operation.session, zxid)
+    if operation.is_known and not _is_doubtful(order, operation):
+        said = comparable(operation.result, operation.request, order)
+        if (operation.error, said) != (answer.error, comparable(answer.result, operation.request, order)):
+            order.problems.append(f"it should answer {answer.error or 'ok'} {answer.result}: {operation}")
+    elif operation.is_known and not answer.changes:
+        _doubt(order, operation)
+    changes = () if operation.is_known and operation.error != OK else answer.changes
+    _apply(order, zxid, changes)
+    return changes
+
+
+def _named(order: Order, operation: Operation) -> Create | SetData | Delete | Multi | CloseSession:
+    """The write with the names that it was answered in place of those that a doubtful list would give."""
+    request = operation.request
+    if isinstance(request, Multi):
+        results = _results(operation)
+        return Multi(
+            tuple(
+                _part(order, each, result) for each, result in zip(request.operations, results, strict=False)
+            )
+        )
+    assert isinstance(request, Create | SetData | Delete | CloseSession)
+    return request if isinstance(request, CloseSession) else _part(order, request, operation.result)  # type: ignore[return-value]
+
+
+def _part(
+    order: Order, request: Create | SetData | Delete | Check, result: object
+) -> Create | SetData | Delete | Check:
+    if (
+        isinstance(request, Create)
+        and request.sequential
+        and isinstance(result, tuple)
+        and parent_of(request.path) in order.lists
+    ):
+        return request._replace(path=result[0], sequential=False)
+    return request
+
+
+def _is_doubtful(order: Order, operation: Operation) -> bool:
+    for each, (path, _is_listed) in zip(parts(operation.request), _touched(operation), strict=False):
+        if path in order.doubtful or (isinstance(each, Delete) and path in order.lists):
+            return True
+        if isinstance(each, Create) and parent_of(path) in order.doubtful:
+            return True
+    return False
+
+
+def _close(order: Order, session: int, zxid: int) -> None:
+    order.ends.setdefault(session, zxid)
+    answer = order.tree.write(CloseSession(), session, zxid)
+    _apply(order, zxid, answer.changes)
+
+
+def _apply(order: Order, zxid: int, changes: tuple[Change, ...]) -> None:
+    try:
+        order.tree.apply(zxid, changes)
+    except ImpossibleError as error:
+        if not any(each.path in order.doubtful or parent_of(each.path) in order.doubtful for each in changes):
+            order.problems.append(str(error))
+
+
+def comparable(result: object, request: Request | Check, order: Order) -> object:
+    """A result without times, and without what a doubtful list of children tells."""
+    if isinstance(result, Stat):
+        result = result._replace(ctime=0, mtime=0)
+        path = getattr(request, "path", None)
+        return result._replace(cversion=0, children=0, pzxid=0) if path in order.lists else result
+    if isinstance(request, Multi) and isinstance(result, tuple):
+        return tuple(
+            comparable(each, part, order) for each, part in zip(result, request.operations, strict=False)
+        )
+    if isinstance(request, GetChildren) and isinstance(result, tuple):
+        names, stat = result
+        return (() if request.path in order.lists else names), comparable(stat, request, order)
+    if isinstance(result, tuple):
+        return tuple(comparable(each, request, order) if isinstance(each, Stat) else each for each in result)
+    return result
