@@ -100,8 +100,8 @@ OURS = Maker(
     next_write_seconds=3.0,
 )
 
-MAKERS_OF_ENSEMBLES: tuple[Maker, ...] = (APACHE,)
-"""Whose servers stand in ensembles: every test of one runs once for each. The one place where ours joins: add OURS."""
+MAKERS_OF_ENSEMBLES = (OURS, APACHE)
+"""Whose servers stand in ensembles: every test of one runs once for each."""
 
 ALONE_AND_TOGETHER: tuple[tuple[Maker, int], ...] = (
     (OURS, 1),
