@@ -76,6 +76,8 @@ pub struct Here {
     pub fresh: bool,
     /// Who leads.
     pub leader: Option<Server>,
+    /// Whom it knows as the ensemble's members.
+    pub members: Vec<MemberId>,
 }
 
 /// Why there is no answer.

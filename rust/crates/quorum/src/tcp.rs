@@ -7,11 +7,11 @@
 //!
 //! A peer that is gone without a word is noticed at both ends: a request that is not answered in time gives its connection up,
 //! if nothing at all was heard on it meanwhile; who was dialled ends a connection on which nothing comes. Who has not said who
-//! it is has [`HELLO_BYTES`] and [`HANDSHAKE`], and no more than [`STRANGERS`] of those are there at once.
+//! it is has [`HELLO_BYTES`] and [`HANDSHAKE`], and no more than [`STRANGERS`] of those are there at once: the newest.
 //!
 //! The ports trust their network, as ZooKeeper's do without TLS.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::timeout;
 
@@ -44,9 +44,13 @@ const CONNECT: Duration = Duration::from_secs(2);
 const HANDSHAKE: Duration = Duration::from_secs(2);
 /// What a peer may have sent without an answer yet.
 const REQUESTS_AT_ONCE: usize = 64;
-/// Connections of a port whose peers said who they are.
+/// Connections of a port whose peers said who they are and mean this member.
 const CONNECTIONS: usize = 256;
-/// And of those who did not yet.
+/// Of those who mean the server, and how long they may stay.
+const VISITORS: usize = 32;
+const VISIT: Duration = Duration::from_secs(10);
+const VISITOR_BYTES: usize = 4 << 10;
+/// Of those who did not say yet who they are.
 const STRANGERS: usize = 64;
 /// A connection on which nothing comes for so long is ended; its peer dials again when it has something to say.
 const IDLE: Duration = Duration::from_secs(60);
@@ -456,20 +460,26 @@ pub async fn serve<C: Types>(
     answers: impl Answers<C>,
     told: impl Fn(String) + Clone + Send + Sync + 'static,
 ) {
-    let (strangers, room) = (Semaphore::new(STRANGERS), Semaphore::new(CONNECTIONS));
-    let (strangers, room) = (Arc::new(strangers), Arc::new(room));
+    let rooms = Arc::new(Rooms {
+        members: Arc::new(Semaphore::new(CONNECTIONS)),
+        visitors: Arc::new(Semaphore::new(VISITORS)),
+    });
+    let mut strangers: VecDeque<oneshot::Sender<()>> = VecDeque::new();
     let mut connections = tokio::task::JoinSet::new();
     loop {
         // Those that have ended are not kept.
         while connections.try_join_next().is_some() {}
-        let Ok(stranger) = strangers.clone().acquire_owned().await else {
-            return;
-        };
         match listener.accept().await {
             Ok((connection, from)) => {
-                let (answers, told, room) = (answers.clone(), told.clone(), room.clone());
+                let (answers, told, rooms) = (answers.clone(), told.clone(), rooms.clone());
+                strangers.retain(|stranger| !stranger.is_closed());
+                if strangers.len() == STRANGERS {
+                    strangers.pop_front();
+                }
+                let (stays, displaced) = oneshot::channel();
+                strangers.push_back(stays);
                 connections.spawn(async move {
-                    if let Err(error) = attend(connection, stranger, &room, answers).await {
+                    if let Err(error) = attend(connection, displaced, &rooms, answers).await {
                         told(format!("the connection of {from}: {error}"));
                     }
                 });
@@ -483,18 +493,39 @@ pub async fn serve<C: Types>(
     }
 }
 
+/// Who may be there at once.
+struct Rooms {
+    members: Arc<Semaphore>,
+    visitors: Arc<Semaphore>,
+}
+
+/// Serves one connection. `displaced` ends when others came that have not said who they are either.
 async fn attend<C: Types>(
     connection: TcpStream,
-    stranger: OwnedSemaphorePermit,
-    room: &Arc<Semaphore>,
+    displaced: oneshot::Receiver<()>,
+    rooms: &Rooms,
     answers: impl Answers<C>,
 ) -> io::Result<()> {
     connection.set_nodelay(true)?;
     let (mut reads, mut writes) = connection.into_split();
-    let hello = timeout(HANDSHAKE, read_frame(&mut reads, HELLO_BYTES)).await;
+    let hello = {
+        let hello = pin!(timeout(HANDSHAKE, read_frame(&mut reads, HELLO_BYTES)));
+        match select(hello, displaced).await {
+            Either::Left((hello, _)) => hello,
+            Either::Right(_) => {
+                return Err(io::Error::other(
+                    "it did not say who it is, and others came",
+                ));
+            }
+        }
+    };
     let hello = hello.map_err(|_| io::Error::other("it did not say who it is"))??;
     let hello = hello.ok_or(io::ErrorKind::UnexpectedEof)?;
     let admitted = check_hello(answers.identity(), hello).and_then(|meant| {
+        let room = match meant {
+            Meant::Member => &rooms.members,
+            Meant::Server => &rooms.visitors,
+        };
         let permit = room.clone().try_acquire_owned();
         let permit = permit.map_err(|_| "there are too many connections".to_owned())?;
         Ok((meant, permit))
@@ -508,7 +539,6 @@ async fn attend<C: Types>(
             return Err(io::Error::other(why));
         }
     };
-    drop(stranger);
     writes
         .write_all(&wire::frame(Kind::Welcome, 0, |_| {}))
         .await?;
@@ -516,8 +546,15 @@ async fn attend<C: Types>(
     // Whichever ends first ends the connection, and what it still does.
     let written = pin!(write_frames(writes, to_write));
     let heard = pin!(take_requests(reads, meant, answers, frames));
-    match select(heard, written).await {
-        Either::Left((ended, _)) | Either::Right((ended, _)) => ended,
+    let visit = async {
+        match meant {
+            Meant::Member => std::future::pending().await,
+            Meant::Server => tokio::time::sleep(VISIT).await,
+        }
+    };
+    match select(select(heard, written), pin!(visit)).await {
+        Either::Left((Either::Left((ended, _)) | Either::Right((ended, _)), _)) => ended,
+        Either::Right(_) => Ok(()),
     }
 }
 
@@ -532,7 +569,7 @@ async fn take_requests<C: Types>(
     let room = Arc::new(Semaphore::new(REQUESTS_AT_ONCE));
     let most = match meant {
         Meant::Member => FRAME_BYTES,
-        Meant::Server => HELLO_BYTES,
+        Meant::Server => VISITOR_BYTES,
     };
     loop {
         let next = timeout(IDLE, reads.readable()).await;

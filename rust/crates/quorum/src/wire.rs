@@ -18,6 +18,7 @@
 //! Touch:        u16 server | sessions, for whoever applies entries      Touched:  nothing
 //! Whois:        nothing                                                 (Found is answered with Here too)
 //! Here:         u64 member | 16 bytes ensemble | u8 fresh | u8 whether somebody leads, and then that server
+//!               | u16 count, u64 members
 //! Found:        16 bytes ensemble
 //! Join:         u64 member | server                                     Joining:  nothing
 //! Failed:       why, in UTF-8
@@ -285,6 +286,10 @@ fn put_here(here: &Here, out: &mut Vec<u8>) {
     if let Some(leader) = &here.leader {
         entry::encode_server(leader, out);
     }
+    out.put_u16(here.members.len() as u16);
+    for member in &here.members {
+        out.put_u64(*member);
+    }
 }
 
 fn get_here(bytes: &mut Bytes) -> Result<Here> {
@@ -295,6 +300,13 @@ fn get_here(bytes: &mut Bytes) -> Result<Here> {
         leader: match get_bool(bytes)? {
             true => Some(entry::decode_server(bytes)?),
             false => None,
+        },
+        members: {
+            let mut members = Vec::new();
+            for _ in 0..bytes.try_get_u16()? {
+                members.push(bytes.try_get_u64()?);
+            }
+            members
         },
     })
 }
@@ -421,4 +433,85 @@ pub(crate) fn get_answer<C: Types>(
     };
     end(&bytes)?;
     Ok(Ok(answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Served;
+    use crate::snapshots::SnapshotFile;
+    use crate::types::Address;
+
+    fn server() -> Server {
+        let at = |host: &str, port| Address {
+            host: host.to_owned(),
+            port,
+        };
+        Server {
+            id: 3,
+            quorum: vec![at("a", 2888), at("b", 2889)],
+            election: vec![at("a", 3888)],
+            client: Some(at("", 2181)),
+            observer: true,
+        }
+    }
+
+    /// Body of a frame, and what it is.
+    fn body(frame: Vec<u8>) -> (Kind, Bytes) {
+        let mut frame = Bytes::from(frame);
+        assert_eq!(frame.get_u32() as usize, frame.len());
+        let kind = Kind::of(frame.get_u8()).unwrap();
+        assert_eq!(frame.get_u32(), 7);
+        (kind, frame)
+    }
+
+    #[test]
+    fn what_a_member_says_of_itself_comes_back_and_is_never_cut_off() {
+        let here = |leader| Here {
+            member: 3 << 48 | 5,
+            ensemble: *b"an ensemble's id",
+            fresh: false,
+            leader,
+            members: vec![1 << 48, 2 << 48],
+        };
+        for here in [here(None), here(Some(server()))] {
+            let answer = Answer::<Served>::Here(here.clone());
+            let (kind, whole) = body(answer_frame(7, &answer));
+            match get_answer::<Served>(kind, whole.clone()) {
+                Ok(Ok(Answer::Here(there))) => assert_eq!(there, here),
+                other => panic!("{other:?}"),
+            }
+            for length in 0..whole.len() {
+                assert!(get_answer::<Served>(kind, whole.slice(..length)).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn one_that_joins_is_named_whole() {
+        let request = Request::<Served, SnapshotFile>::Join(9, server());
+        let (kind, whole) = body(request_frame(7, &request, 0));
+        assert_eq!(kind, Kind::Join);
+        assert_eq!(get_join(whole.clone()), Ok((9, server())));
+        for length in 0..whole.len() {
+            assert!(get_join(whole.slice(..length)).is_err());
+        }
+        let longer = [&whole[..], &[0]].concat();
+        assert_eq!(get_join(longer.into()), Err(WireError::TooLong(1)));
+    }
+
+    #[test]
+    fn the_bytes_are_these() {
+        type Asked = Request<Served, SnapshotFile>;
+        let asked = |request: Asked| request_frame(7, &request, 0);
+        assert_eq!(asked(Request::ReadIndex), [0, 0, 0, 5, 16, 0, 0, 0, 7]);
+        assert_eq!(asked(Request::Whois), [0, 0, 0, 5, 30, 0, 0, 0, 7]);
+        let touch = Request::Touch(258, Bytes::from_static(b"ab"));
+        assert_eq!(asked(touch), [0, 0, 0, 9, 17, 0, 0, 0, 7, 1, 2, b'a', b'b']);
+        let answered = |answer| answer_frame::<Served>(7, &answer);
+        let read = answered(Answer::ReadIndex(3));
+        assert_eq!(read, [0, 0, 0, 13, 25, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 3]);
+        assert_eq!(answered(Answer::Touched), [0, 0, 0, 5, 26, 0, 0, 0, 7]);
+        assert_eq!(answered(Answer::Joining), [0, 0, 0, 5, 41, 0, 0, 0, 7]);
+    }
 }

@@ -676,6 +676,109 @@ fn what_cannot_be_is_refused() {
 }
 
 #[test]
+fn a_disk_that_fails_is_the_end_and_is_told_once() {
+    let place = Place::new(1, 0);
+    let alone = Running::open(place.options(1));
+    // The vote cannot be replaced by a file.
+    std::fs::create_dir(place.path(1).join("vote")).unwrap();
+    alone.host.start().unwrap();
+    let why = alone.wait("the failure", |seen| seen.failed.clone());
+    assert!(why.contains("vote"), "{why}");
+    let refused =
+        |error: HostError| matches!(error, HostError::Stopped(stopped) if stopped.0 == why);
+    assert!(refused(alone.host.propose(vec![]).unwrap_err()));
+    assert!(refused(alone.host.read_barrier().unwrap_err()));
+    assert!(refused(alone.host.take(1).unwrap_err()));
+    alone.stop();
+}
+
+#[test]
+fn lines_that_differ_from_the_ensemble_s_are_told() {
+    let place = Place::new(3, 0);
+    let mut members = place.start_all();
+    members[0].propose([1]);
+    for member in &members {
+        member.has_applied(&BTreeSet::from([1]));
+    }
+    let warned = |member: &Running, what: &str| {
+        member.wait(what, |seen| {
+            seen.warnings
+                .iter()
+                .find(|text| text.contains(what))
+                .cloned()
+        });
+    };
+    // One that comes back with another address says so; it is where the ensemble knows it no more.
+    members.pop().unwrap().stop();
+    let mut moved = place.options(3);
+    let other = free_ports(2);
+    moved.servers[2].quorum[0].port = other[0];
+    let member = Running::start(moved.clone());
+    warned(&member, "this server's own line differs");
+    member.stop();
+    // With no directory it is not taken in.
+    std::fs::remove_dir_all(place.path(3)).unwrap();
+    let member = Running::start(moved);
+    warned(&member, "has other addresses in the ensemble");
+    member.stop();
+    // Nor one that nobody knows.
+    let mut fourth = place.options(3);
+    let mut line = fourth.servers[2].clone();
+    (line.id, line.quorum[0].port, line.election[0].port) = (4, other[0], other[1]);
+    fourth.servers.push(line);
+    fourth.server_id = 4;
+    fourth.data_dir = place.path(4);
+    let member = Running::start(fourth);
+    warned(&member, "server 4 is no part of the ensemble");
+    member.stop();
+    // With its own line it is.
+    members.push(place.start(3));
+    members[2].has_applied(&BTreeSet::from([1]));
+    // One whose file names others does not found an ensemble with them.
+    for member in members {
+        member.stop();
+    }
+}
+
+#[test]
+fn a_directory_that_was_replaced_stays_out() {
+    let place = Place::new(3, 0);
+    let mut members = place.start_all();
+    members[0].propose([1]);
+    for member in &members {
+        member.has_applied(&BTreeSet::from([1]));
+    }
+    members.pop().unwrap().stop();
+    let kept = place.dir.path().join("kept");
+    std::fs::rename(place.path(3), &kept).unwrap();
+    let another = place.start(3);
+    another.has_applied(&BTreeSet::from([1]));
+    let id = another.host.status().unwrap().member;
+    for member in &members {
+        wait_for_members(member, 3, |ids| ids.contains(&id));
+    }
+    another.stop();
+    // The old one is back: its votes count no more, and the ensemble stays as it is.
+    std::fs::remove_dir_all(place.path(3)).unwrap();
+    std::fs::rename(&kept, place.path(3)).unwrap();
+    let old = place.start(3);
+    members[0].propose([2]);
+    for member in &members {
+        member.has_applied(&BTreeSet::from([1, 2]));
+        wait_for_members(member, 3, |ids| ids.contains(&id));
+    }
+    old.wait("the warning", |seen| {
+        let told = |text: &String| text.contains("move this directory away");
+        seen.warnings.iter().any(told).then_some(())
+    });
+    assert_eq!(old.seen.0.lock().bodies.len(), 0);
+    old.stop();
+    for member in members {
+        member.stop();
+    }
+}
+
+#[test]
 fn one_that_is_dropped_ends_by_itself() {
     let place = Place::new(1, 0);
     let alone = place.start(1);

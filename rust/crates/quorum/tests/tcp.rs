@@ -26,6 +26,7 @@ use logcore_quorum::types::{
 use openraft::AsyncRuntime;
 use openraft_rt_tokio::TokioRuntime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
@@ -318,6 +319,78 @@ fn members_agree_and_catch_up() {
     });
 }
 
+/// Passes bytes on. What is connected when `cut` changes hears nothing from then on, and is not told.
+async fn relay(listener: TcpListener, to: String, cut: watch::Receiver<u64>) {
+    loop {
+        let (here, _) = listener.accept().await.unwrap();
+        let Ok(there) = TcpStream::connect(&to).await else {
+            continue;
+        };
+        let (from_here, to_here) = here.into_split();
+        let (from_there, to_there) = there.into_split();
+        let mut cut = cut.clone();
+        cut.mark_unchanged();
+        tokio::spawn(pass_on(from_here, to_there, cut.clone()));
+        tokio::spawn(pass_on(from_there, to_here, cut));
+    }
+}
+
+async fn pass_on(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut cut: watch::Receiver<u64>) {
+    let copying = async {
+        let _ = tokio::io::copy(&mut from, &mut to).await;
+        let _ = to.shutdown().await;
+    };
+    tokio::select! {
+        () = copying => return,
+        _ = cut.changed() => {}
+    }
+    // Both ends stay open, and nobody looks at them.
+    std::future::pending::<()>().await;
+}
+
+#[test]
+fn a_peer_that_says_nothing_any_more_is_noticed() {
+    TokioRuntime::new(2).block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let (cuts, cut) = watch::channel(0);
+        let mut servers = BTreeMap::new();
+        let mut nodes = Vec::new();
+        for server in 1..=3 {
+            let (behind, front) = ("127.0.0.1:0", "127.0.0.1:0");
+            let behind = TcpListener::bind(behind).await.unwrap();
+            let front = TcpListener::bind(front).await.unwrap();
+            let address = Address {
+                host: "127.0.0.1".to_owned(),
+                port: front.local_addr().unwrap().port(),
+            };
+            let to = behind.local_addr().unwrap().to_string();
+            tokio::spawn(relay(front, to, cut.clone()));
+            let id = member_id(server, 0);
+            let path = dir.path().join(server.to_string());
+            nodes.push(begin(id, 1, &path, behind).await);
+            let server = Server {
+                id: server,
+                quorum: vec![address],
+                ..Server::default()
+            };
+            servers.insert(id, server);
+        }
+        nodes[0].node.raft().initialize(servers).await.unwrap();
+        let mut all = BTreeSet::new();
+        for first in (0..40).step_by(10) {
+            propose(&nodes, first..first + 10);
+            all.extend(first..first + 10);
+            for node in &nodes {
+                node.has_applied(&all).await;
+            }
+            cuts.send_modify(|cut| *cut += 1);
+        }
+        for node in nodes {
+            node.stop().await;
+        }
+    });
+}
+
 /// What a stranger sends, and what comes back before the connection ends.
 async fn say(server: &Server, bytes: &[u8]) -> String {
     let address = &server.quorum[0];
@@ -334,6 +407,19 @@ async fn say(server: &Server, bytes: &[u8]) -> String {
 }
 
 async fn strangers(server: &Server) {
+    // However many say nothing, one who says who it is gets through, and they are not kept.
+    let address = &server.quorum[0];
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        let place = (address.host.as_str(), address.port);
+        silent.push(TcpStream::connect(place).await.unwrap());
+    }
+    assert_eq!(say(server, b"GET / HTTP/1.1\r\n\r\n").await, "");
+    for mut connection in silent {
+        let ended = timeout(PATIENCE, connection.read(&mut [0])).await;
+        // It may have been reset.
+        assert_eq!(ended.expect("it is ended").unwrap_or(0), 0);
+    }
     let hello = |ensemble: &[u8; 16], to: u64| {
         let mut body = b"LCQ1\x01\x00".to_vec();
         body.extend(ensemble);

@@ -76,10 +76,14 @@ impl Answers<Served> for Answering {
 
 fn here(shared: &Shared) -> Here {
     let identity = shared.identity();
-    let leader = shared.node().and_then(|node| {
+    let (mut leader, mut members) = (None, Vec::new());
+    if let Some(node) = shared.node() {
         let metrics = node.member.raft().server_metrics();
-        leader_of::<Served>(&metrics.borrow_watched())
-    });
+        let metrics = metrics.borrow_watched();
+        leader = leader_of::<Served>(&metrics);
+        let known = metrics.membership_config.membership().nodes();
+        members.extend(known.map(|(id, _)| *id));
+    }
     Here {
         member: identity.member,
         ensemble: match identity.member {
@@ -88,6 +92,7 @@ fn here(shared: &Shared) -> Here {
         },
         fresh: shared.is_fresh(),
         leader: leader.map(|leader| leader.server),
+        members,
     }
 }
 

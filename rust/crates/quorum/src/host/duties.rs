@@ -334,7 +334,7 @@ pub(super) async fn hand_over(node: &Node) {
     };
     let is_there = |id: &MemberId| {
         let heard = heartbeat.get(id).and_then(Option::as_ref);
-        heard.is_some_and(|heard| openraft::Instant::elapsed(&**heard) < PATIENCE)
+        heard.is_some_and(|heard| openraft::Instant::elapsed(&**heard) < TICK * 3)
     };
     let voters = metrics.membership_config.membership().voter_ids();
     let others = voters.filter(|id| *id != node.id).filter(is_there);

@@ -30,6 +30,9 @@ const JOIN_PAUSE: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(5);
 const INCARNATION_BYTES: usize = 6;
 
+const REPLACED: &str = "another directory of this server is a member of the ensemble, and this one is none any more: \
+     stop the server and move this directory away";
+
 /// What the other servers say of themselves.
 struct Round {
     /// Those who know of something that was agreed on.
@@ -192,7 +195,7 @@ pub(super) async fn take_place(shared: Arc<Shared>, node: Node) -> Result<(), St
             && (shared.me.observer || voters.any(|id| id == node.id))
         {
             compare(&shared, known, membership);
-            return Ok(());
+            break;
         }
         let replaced = membership
             .nodes()
@@ -201,11 +204,7 @@ pub(super) async fn take_place(shared: Arc<Shared>, node: Node) -> Result<(), St
             found(&shared, &links, &node).await?;
         } else if last.is_some() && replaced && membership.get_node(&node.id).is_none() {
             if begun.elapsed() > LONG {
-                shared.events.warn(
-                    "another directory of this server is a member of the ensemble, and this one is none any more: \
-                     stop the server and move this directory away"
-                        .to_owned(),
-                );
+                shared.events.warn(REPLACED.to_owned());
             }
         } else {
             let round = ask_all(&shared, &links).await;
@@ -219,6 +218,32 @@ pub(super) async fn take_place(shared: Arc<Shared>, node: Node) -> Result<(), St
             sleep(JOIN_PAUSE).await;
         }
         sleep(PAUSE).await;
+    }
+    keep_watch(&shared, &node, &links).await
+}
+
+/// Tells the operator why nobody is heard from, if it lasts.
+async fn keep_watch(shared: &Shared, node: &Node, links: &TcpLinks<Served>) -> ! {
+    let mut alone = None;
+    loop {
+        sleep(JOIN_PAUSE).await;
+        if shared.events.current_role().in_contact {
+            alone = None;
+            continue;
+        }
+        if alone.get_or_insert_with(Instant::now).elapsed() < LONG {
+            continue;
+        }
+        let round = ask_all(shared, links).await;
+        let lacks_this = |here: &Here| !here.members.is_empty() && !here.members.contains(&node.id);
+        if round.grown.iter().any(lacks_this) {
+            shared.events.warn(REPLACED.to_owned());
+        } else if !round.absent.is_empty() {
+            shared.events.warn(format!(
+                "this server hears from nobody who leads: {}",
+                round.absent.join("; ")
+            ));
+        }
     }
 }
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use logcore_quorum::entry::{Command, Commands};
+use logcore_quorum::member::read_index;
+use openraft::AsyncRuntime;
 use openraft::errors::{ClientWriteError, RaftError};
-use openraft::{AsyncRuntime, ReadPolicy};
 use openraft_rt_sim::{SimJoinHandle, SimRuntime};
 
 use crate::history::Key;
@@ -85,11 +86,13 @@ async fn write(world: &World, life: &Life) -> bool {
     }
 }
 
-async fn read(world: &World, life: &Life) {
+/// At any member, which asks whoever leads.
+async fn read(world: &Arc<World>, life: &Life) {
     let begun = world.history().begin();
-    let asked = life.member.raft().get_read_log_id(ReadPolicy::ReadIndex);
-    if let Ok(Ok((read, _))) = SimRuntime::timeout(PATIENCE, asked).await {
-        world.history().read(read.log_id().index, begun);
+    let wires = life.wires(world);
+    let asked = read_index(life.id, life.member.raft(), &wires, PATIENCE);
+    if let Ok(Ok(index)) = SimRuntime::timeout(PATIENCE, asked).await {
+        world.history().read(index, begun);
     }
 }
 

@@ -86,6 +86,15 @@ impl Life {
         life
     }
 
+    /// Its way to the others.
+    pub(crate) fn wires(&self, world: &Arc<World>) -> Wires {
+        Wires {
+            world: world.clone(),
+            from: self.id,
+            life: self.number,
+        }
+    }
+
     /// The index of the next entry that is applied.
     pub(crate) fn applied(&self) -> u64 {
         self.applied.load(Ordering::Relaxed)

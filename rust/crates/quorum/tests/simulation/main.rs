@@ -51,7 +51,7 @@ const SEEDS: u64 = 200;
 /// How long an ensemble without faults may take to agree on something: to elect a leader, and a little.
 const RECOVERY: Duration = Duration::from_secs(5);
 /// How long a member may wait before it proposes again what nobody heard of.
-const SILENCE: Duration = Duration::from_secs(20);
+const SILENCE: Duration = Duration::from_secs(6);
 /// From a leader's death until what all others propose is agreed on.
 const FAILOVER: Duration = Duration::from_secs(1);
 
