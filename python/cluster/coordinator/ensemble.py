@@ -474,6 +474,8 @@ class EnsembleReplication:
             connection.close()
         elif request.session_id and not sessions.proves(request.session_id, request.password):
             connection.close()  # whether that session is over is not known here
+        elif request.last_zxid_seen > self.machine.last_zxid:
+            self._service.from_the_future(connection, request.last_zxid_seen)
         else:
             connection.is_read_only = True
             session_id = request.session_id
