@@ -75,6 +75,14 @@ def test_who_has_a_session_elsewhere_has_it_here_no_more(ensemble: Ensemble) -> 
         each.close()
 
 
+def test_the_end_of_a_session_is_answered(ensemble: Ensemble) -> None:
+    client = RawClient(ensemble.ports[2])
+    client.connect()
+    assert client.request(7, Op.CLOSE_SESSION)[:3:2] == (7, 0)
+    assert client.receive() == b""
+    client.close()
+
+
 def test_members_are_not_changed_by_clients(ensemble: Ensemble) -> None:
     raw = RawClient(ensemble.ports[1])
     raw.connect()
@@ -137,7 +145,7 @@ def test_a_snapshot_that_somebody_asks_for_is_a_servers_by_itself(ensemble: Ense
     machine = Machine(read_snapshot(path))
     assert machine.last_zxid == zxid == ensemble.call(lambda: server.machine.last_zxid)
     assert sorted(machine.tree.export()) == sorted(ensemble.call(lambda: server.machine.tree.export()))
-    with pytest.raises(CoordinatorError, match="is not replaced while it runs"):
+    with pytest.raises(CoordinatorError, match="cannot be replaced by a snapshot"):
         ensemble.thread.run(server.restore(path.read_bytes()))
     client.close()
 
