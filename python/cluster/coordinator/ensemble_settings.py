@@ -83,6 +83,10 @@ def ensemble_settings(values: Values, data_dir: Path, warnings: list[str]) -> En
     if peer_type and (peer_type == "observer") != own.observer:
         told = "an observer" if own.observer else "a participant"
         warnings.append(f"peerType={peer_type}: the line server.{server_id} says {told}, and that counts")
+    if values.boolean("localSessionsEnabled", False):
+        warnings.append(
+            "localSessionsEnabled=true: every session is known to all servers, as without the setting"
+        )
     if values.boolean("reconfigEnabled", False):
         warnings.append(
             "reconfigEnabled=true: the members are those of the file, and do not change while the ensemble runs"

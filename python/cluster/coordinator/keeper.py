@@ -33,7 +33,6 @@ class SessionKeeper:
     def start(self, sessions: Iterable[Session]) -> None:
         """Keeps these sessions and no others, each heard from now."""
         self.stop()
-        self._expiry = SessionExpiry(self._tick_ms)
         self._running = True
         now = self._clock.monotonic_ms()
         for session in sessions:
@@ -41,8 +40,9 @@ class SessionKeeper:
         self._arm()
 
     def stop(self) -> None:
-        """No session ends any more. Safe to repeat."""
+        """No session is kept any more. Safe to repeat."""
         self._running = False
+        self._expiry = SessionExpiry(self._tick_ms)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -63,11 +63,11 @@ class SessionKeeper:
 
     def deadlines(self) -> list[tuple[int, set[int]]]:
         """Which sessions would end when, in milliseconds of the monotonic clock."""
-        return self._expiry.deadlines() if self._running else []
+        return self._expiry.deadlines()
 
     def take_expired(self) -> list[int]:
         """Sessions whose time is over by the clock, sorted; kept no longer."""
-        expired = self._expiry.take_expired(self._clock.monotonic_ms()) if self._running else []
+        expired = self._expiry.take_expired(self._clock.monotonic_ms())
         for session_id in expired:
             _logger.info("session %#x expired", session_id)
         self._arm()

@@ -11,8 +11,10 @@ from cluster.coordinator import CoordinatorError
 from cluster.coordinator.errors import Code
 from cluster.coordinator.jute import Writer
 from cluster.coordinator.keeper import SessionKeeper
+from cluster.coordinator.machine import Machine
 from cluster.coordinator.requests import Op
 from cluster.coordinator.sessions import Session
+from cluster.coordinator.snapshot import read_snapshot
 from tests.coordinator.support import WAIT_SECONDS, FakeClock, RawClient
 
 from .conftest import Ensemble
@@ -73,6 +75,14 @@ def test_who_has_a_session_elsewhere_has_it_here_no_more(ensemble: Ensemble) -> 
         each.close()
 
 
+def test_the_end_of_a_session_is_answered(ensemble: Ensemble) -> None:
+    client = RawClient(ensemble.ports[2])
+    client.connect()
+    assert client.request(7, Op.CLOSE_SESSION)[:3:2] == (7, 0)
+    assert client.receive() == b""
+    client.close()
+
+
 def test_members_are_not_changed_by_clients(ensemble: Ensemble) -> None:
     raw = RawClient(ensemble.ports[1])
     raw.connect()
@@ -123,6 +133,20 @@ def test_full_means_that_clients_wait(ensemble: Ensemble) -> None:
     for number in range(50):
         assert client.reply()[:3:2] == (number, 0)
     assert not ensemble.call(lambda: replication.is_full)
+    client.close()
+
+
+def test_a_snapshot_that_somebody_asks_for_is_a_servers_by_itself(ensemble: Ensemble) -> None:
+    client = RawClient(ensemble.ports[1])
+    client.connect()
+    assert client.request(1, Op.CREATE, create("/kept", 1))[2] == 0
+    server = ensemble.servers[1]
+    zxid, path = ensemble.thread.run(server.take_snapshot())
+    machine = Machine(read_snapshot(path))
+    assert machine.last_zxid == zxid == ensemble.call(lambda: server.machine.last_zxid)
+    assert sorted(machine.tree.export()) == sorted(ensemble.call(lambda: server.machine.tree.export()))
+    with pytest.raises(CoordinatorError, match="cannot be replaced by a snapshot"):
+        ensemble.thread.run(server.restore(path.read_bytes()))
     client.close()
 
 

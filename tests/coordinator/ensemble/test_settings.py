@@ -92,8 +92,11 @@ def test_an_ensembles_file(data_dir: Path) -> None:
 
 def test_an_even_number_is_told(data_dir: Path) -> None:
     lines = {f"server.{number}": f"h{number}:1:2" for number in range(1, 5)}
-    configuration = parse_configuration(properties(data_dir) | lines)
+    unsupported = {"reconfigEnabled": "true", "localSessionsEnabled": "true"}
+    configuration = parse_configuration(properties(data_dir) | lines | unsupported)
     assert configuration.warnings == (
+        "localSessionsEnabled=true: every session is known to all servers, as without the setting",
+        "reconfigEnabled=true: the members are those of the file, and do not change while the ensemble runs",
         "4 servers vote: no more of them may be lost than of 3; run an odd number",
     )
 

@@ -1,0 +1,124 @@
+"""What a member is in its ensemble, and whether it serves clients: by what the quorum tells.
+
+Owns the role, the contact to a majority, and when read-only service begins. A server that has been without a majority for
+``syncLimit`` ticks closes its clients; with ``readonlymode.enabled`` it serves reads some time after that. The deadlines of sessions
+are kept while it leads and has contact, from anew each time. Runs on the event loop; a crash begins without contact.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from .keeper import SessionKeeper
+from .replication import Service
+from .sessions import Session
+from .timers import Timers
+
+READ_ONLY_MS_MIN = 2000
+"""Read-only service begins no earlier than this, and a tick, after the other ended (``QuorumPeer``)."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Contact:
+    """``patience_ms``: how long clients are kept without a majority. ``sessions`` are those of the applied state."""
+
+    def __init__(
+        self,
+        service: Service,
+        timers: Timers,
+        keeper: SessionKeeper,
+        sessions: Callable[[], Iterable[Session]],
+        patience_ms: int,
+    ) -> None:
+        self._service = service
+        self._timers = timers
+        self._keeper = keeper
+        self._sessions = sessions
+        self._patience_ms = patience_ms
+        self.role = "looking"
+        self.term = self.leader = 0
+        self.has_majority = False
+        self.leads_in = 0
+        """The term in which this member leads and may end sessions, or 0."""
+        self.led_since_ms = 0
+        self.is_serving = self.is_reading_only = False
+        self._heard_of: dict[int, int] = {}
+
+    def begin(self) -> None:
+        """There is no contact yet."""
+        settings = self._service.settings
+        if settings.read_only_mode:
+            wait_ms = max(READ_ONLY_MS_MIN, settings.tick_time_ms)
+            self._timers.later("read-only", wait_ms / 1000, self._read_only)
+
+    def end(self) -> None:
+        """Nobody is served any more. Safe to repeat."""
+        self.is_serving = self.is_reading_only = False
+        self._keeper.stop()
+
+    def took_role(self, role: str, term: int, leader: int, has_majority: bool) -> None:
+        """The quorum's event."""
+        if (role, term, leader) != (self.role, self.term, self.leader):
+            _logger.info("%s in term %d, the leader is server %d", role, term, leader)
+            if role == "looking":
+                self._service.metrics.count("looking_count")
+        self.role, self.term, self.leader = role, term, leader
+        if role != "leader" or term != self.leads_in:
+            self.leads_in = 0
+            self._keeper.stop()
+        if has_majority == self.has_majority:
+            return
+        self.has_majority = has_majority
+        if has_majority:
+            self._serve()
+        else:
+            self._keeper.stop()
+            self._timers.later("contact", self._patience_ms / 1000, self._close)
+
+    def leading(self, term: int) -> None:
+        """The quorum's event: this member leads, and has applied everything of before."""
+        if term < self.term:
+            return
+        self.leads_in = term
+        self.led_since_ms = self._service.clock.monotonic_ms()
+        self._heard_of.clear()
+        self._keeper.start(self._sessions())
+
+    def heard_of(self, server_id: int) -> None:
+        """The leader heard of another member."""
+        self._heard_of[server_id] = self._service.clock.monotonic_ms()
+
+    def in_step(self) -> set[int]:
+        """The members that the leader heard of lately."""
+        now = self._service.clock.monotonic_ms()
+        return {number for number, at in self._heard_of.items() if now - at < self._patience_ms}
+
+    def _serve(self) -> None:
+        self._timers.cancel("contact")
+        self._timers.cancel("read-only")
+        if self.is_reading_only:
+            self._service.abort_all()
+        self.is_reading_only = False
+        self.is_serving = True
+        if self.leads_in:
+            # While it had no contact it heard of nobody: every session has a full timeout anew.
+            self._keeper.start(self._sessions())
+
+    def _close(self) -> None:
+        """Without a majority for so long that clients had better look for another server."""
+        if self.is_serving:
+            _logger.warning(
+                "no contact to a majority of the ensemble for %d ms: clients are closed until there is; look whether the "
+                "other servers run and are reached",
+                self._patience_ms,
+            )
+        self.is_serving = False
+        self._service.abort_all()
+        self.begin()
+
+    def _read_only(self) -> None:
+        if not self.is_serving:
+            _logger.warning("serving reads only, to clients that said they may be: there is no majority")
+            self.is_reading_only = True

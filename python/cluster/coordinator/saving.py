@@ -1,0 +1,106 @@
+"""When a member takes snapshots, and how they get to the quorum without stopping anybody (``SyncRequestProcessor``).
+
+Owns the walk that is under way. A slice is written in some hundred microseconds, then others have their turn; while the disk is
+slower than that the walk waits for it. Runs on the event loop; a crash leaves nothing of a snapshot that was not finished.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Generator
+from typing import NamedTuple
+
+from .agreed import Agreed
+from .quorum import Quorum, QuorumFullError, SnapshotSink
+from .replication import Service
+from .timers import Timers
+from .walk import walk
+
+PAUSE = 0.004
+"""Seconds between two slices."""
+PAUSE_FOR_DISK = 0.05
+"""The same, while the disk is slower."""
+
+_logger = logging.getLogger(__name__)
+
+
+class _Walk(NamedTuple):
+    sink: SnapshotSink
+    pieces: Generator[bytes, None, None]
+    zxid: int
+    began_ms: int
+
+
+class Saving:
+    """Takes a snapshot after so many transactions that members do not all do it at once."""
+
+    def __init__(self, service: Service, timers: Timers, chance: random.Random) -> None:
+        self._service = service
+        self._timers = timers
+        self._chance = chance
+        self._walk: _Walk | None = None
+        self._finishing: _Walk | None = None
+        self._until = self._distance()
+        self.last: tuple[int, int] | None = None
+        """Zxid of the newest, and its time in seconds of the epoch."""
+
+    def applied(self, transactions: int, quorum: Quorum, agreed: Agreed) -> None:
+        """So many more are applied, and the quorum was told so: begins a snapshot if it is time."""
+        self._until -= transactions
+        if self._until <= 0 and self._walk is None and self._finishing is None:
+            self._until = self._distance()
+            sink = quorum.snapshot_begin(agreed.index)
+            now = self._service.clock.monotonic_ms()
+            self._walk = _Walk(sink, walk(agreed), agreed.machine.last_zxid, now)
+            self._go_on()
+
+    def told(self, _index: int, error: str | None) -> None:
+        """The quorum's event: a snapshot is on disk, or is not."""
+        if self._finishing is None:
+            return
+        finished, self._finishing = self._finishing, None
+        clock = self._service.clock
+        self._service.metrics.add("snapshottime", clock.monotonic_ms() - finished.began_ms)
+        if error is None:
+            self.last = finished.zxid, clock.wall_ms() // 1000
+        else:
+            self._failed(error)
+
+    def installed(self, zxid: int) -> None:
+        """The state is that of a snapshot."""
+        self._until = self._distance()
+        self.last = zxid, self._service.clock.wall_ms() // 1000
+
+    def abandon(self) -> None:
+        """What is under way comes to nothing. Safe to repeat."""
+        self._timers.cancel("walk")
+        self._finishing = None
+        if self._walk is not None:
+            abandoned, self._walk = self._walk, None
+            abandoned.pieces.close()
+            abandoned.sink.abort()
+
+    def _distance(self) -> int:
+        half = max(self._service.settings.snapshot_transactions // 2, 1)
+        return half + self._chance.randrange(half)
+
+    def _go_on(self) -> None:
+        """Writes one slice."""
+        if self._walk is None:
+            return
+        piece = next(self._walk.pieces, None)
+        try:
+            if piece is None:
+                self._walk.sink.finish()
+                self._finishing, self._walk = self._walk, None
+            else:
+                keeps_up = self._walk.sink.write(piece)
+                self._timers.later("walk", PAUSE if keeps_up else PAUSE_FOR_DISK, self._go_on)
+        except QuorumFullError as error:
+            self.abandon()
+            self._failed(str(error))
+
+    def _failed(self, error: str) -> None:
+        self._service.metrics.count("snapshot_error_count")
+        _logger.error("no snapshot was taken: %s; the log keeps everything", error)
