@@ -40,13 +40,19 @@ from .tree import ImpossibleError, Tree, parent_of
 @dataclass
 class Order:
     """The states that the transactions make, what was wrong about that, and the nodes and lists of children (by their parent)
-    nothing can be said of. ``ends``: of sessions, the zxid that ended them."""
+    nothing can be said of. ``prefixes``: of sequential nodes that may have been made, nobody was told under which number; ``ends``:
+    of sessions, the zxid that ended them."""
 
     tree: Tree
     problems: list[str] = field(default_factory=list)
     doubtful: set[str] = field(default_factory=set)
+    prefixes: set[str] = field(default_factory=set)
     lists: set[str] = field(default_factory=set)
     ends: dict[int, int] = field(default_factory=dict)
+
+    def is_doubtful(self, path: str) -> bool:
+        """Whether nothing can be said of this node."""
+        return path in self.doubtful or path[:-10] in self.prefixes
 
 
 def ordered(history: History) -> Order:
@@ -124,6 +130,9 @@ def _doubt_ends(history: History, order: Order) -> None:
 
 
 def _doubt(order: Order, operation: Operation) -> None:
+    for each in parts(operation.request):
+        if isinstance(each, Create) and each.sequential and not operation.is_known:
+            order.prefixes.add(each.path)
     for path, is_listed in _touched(operation):
         order.doubtful.add(path)
         if is_listed:
@@ -241,9 +250,9 @@ def _part(
 
 def _is_doubtful(order: Order, operation: Operation) -> bool:
     for each, (path, _is_listed) in zip(parts(operation.request), _touched(operation), strict=False):
-        if path in order.doubtful or (isinstance(each, Delete) and path in order.lists):
+        if order.is_doubtful(path) or (isinstance(each, Delete) and path in order.lists):
             return True
-        if isinstance(each, Create) and parent_of(path) in order.doubtful:
+        if isinstance(each, Create) and order.is_doubtful(parent_of(path)):
             return True
     return False
 
@@ -258,7 +267,9 @@ def _apply(order: Order, zxid: int, changes: tuple[Change, ...]) -> None:
     try:
         order.tree.apply(zxid, changes)
     except ImpossibleError as error:
-        if not any(each.path in order.doubtful or parent_of(each.path) in order.doubtful for each in changes):
+        if not any(
+            order.is_doubtful(each.path) or order.is_doubtful(parent_of(each.path)) for each in changes
+        ):
             order.problems.append(str(error))
 
 

@@ -304,6 +304,16 @@ def unknown_and_in_the_log() -> Book:
     return made
 
 
+def unknown_and_numbered() -> Book:
+    made = book()
+    made.write(1, Create(f"{ROOT}/s-", b"", sequential=True), is_answered=False)
+    made.read(2, GetData(f"{ROOT}/s-0000000001"))
+    made.write(2, Delete(f"{ROOT}/s-0000000001"))
+    made.write(2, Create(f"{ROOT}/s-", b"", sequential=True))
+    made.read(2, GetChildren(ROOT))
+    return made
+
+
 def at_the_same_time() -> Book:
     made = book()
     first = made.write(1, SetData(A, b"1"))
@@ -317,6 +327,7 @@ GOOD_ZXIDS: list[Case] = [
     unknown_and_never_seen,
     unknown_and_not_done,
     unknown_and_in_the_log,
+    unknown_and_numbered,
     at_the_same_time,
 ]
 

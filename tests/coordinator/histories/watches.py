@@ -133,7 +133,7 @@ class _Session:
 
     def _is_doubtful(self, event: Event) -> bool:
         kind, path = event
-        if path in self._order.doubtful or not self._history.is_within(path):
+        if self._order.is_doubtful(path) or not self._history.is_within(path):
             return True
         return kind == CHILDREN_CHANGED and path in self._order.lists
 

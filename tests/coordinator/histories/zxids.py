@@ -54,7 +54,7 @@ def _real_time(history: History, sync_is_linearizable: bool) -> Iterator[str]:
 def _reads(history: History, order: Order) -> Iterator[str]:
     for operation in history.operations:
         request = operation.request
-        if not operation.is_known or not isinstance(request, READS) or request.path in order.doubtful:
+        if not operation.is_known or not isinstance(request, READS) or order.is_doubtful(request.path):
             continue
         if not history.is_within(request.path):
             continue
