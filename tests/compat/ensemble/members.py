@@ -22,7 +22,7 @@ from tests.compat.conftest import peer_jars
 from tests.coordinator.histories.history import Transaction
 from tests.coordinator.support import RawClient
 
-from .apache_log import read_transactions
+from . import apache_log, our_log
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -89,13 +89,14 @@ def _our_command(config: Path) -> list[str]:
     return [sys.executable, "-m", "cluster.cli", "coordinator", str(config)]
 
 
-APACHE = Maker("apache", _apache_command, transactions=read_transactions)
+APACHE = Maker("apache", _apache_command, transactions=apache_log.read_transactions)
 OURS = Maker(
     "ours",
     _our_command,
     {"PYTHONPATH": ":".join(path for path in sys.path if path)},
     sync_is_linearizable=True,
     locks_are_strict=True,
+    transactions=our_log.read_transactions,
     rounds=5,
     next_write_seconds=3.0,
 )

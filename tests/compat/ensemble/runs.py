@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.coordinator.histories.checks import problems
-from tests.coordinator.histories.history import History
+from tests.coordinator.histories.history import History, Transaction
 
 from .faults import FAULTS, PARTITIONS, SUSPENSIONS
 from .members import Ensemble
+from .our_log import NO_XID
 from .recorder import Client, Recorder
 from .script import Script, audit, prepare
 
@@ -95,7 +96,9 @@ def check(ensemble: Ensemble, rounds: Sequence[Round], into: Path) -> None:
         for seed, history in played.histories.items():
             if transactions is not None:
                 first = min(each.zxid for each in history.operations if each.is_known and each.is_write)
-                history.transactions = [each for each in transactions if each.zxid >= first]
+                history.transactions = _numbered(
+                    [each for each in transactions if each.zxid >= first], history
+                )
             found = problems(
                 history,
                 sync_is_linearizable=ensemble.maker.sync_is_linearizable or not cut,
@@ -108,6 +111,15 @@ def check(ensemble: Ensemble, rounds: Sequence[Round], into: Path) -> None:
                     f"{played.about}: seed {seed} of {history.root}, all of it in {path}:\n"
                     + "\n".join(found[:8])
                 )
+
+
+def _numbered(transactions: list[Transaction], history: History) -> list[Transaction]:
+    """With the numbers of their sessions' requests, for a log that does not have them: of those that were answered at their zxids."""
+    answered = {(each.session, each.zxid): each.xid for each in history.operations if each.is_write}
+    return [
+        each._replace(xid=answered.get((each.session, each.zxid), NO_XID)) if each.xid == NO_XID else each
+        for each in transactions
+    ]
 
 
 def _text(history: History) -> str:

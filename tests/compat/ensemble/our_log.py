@@ -1,0 +1,98 @@
+"""The transactions that an ensemble of ours agreed on, read from its leader's log while it runs, and applied once more.
+
+The entries are those of ``rust/crates/quorum/src/entry.rs``; which commands count is told in ``delivery.rs``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import logcore
+from cluster.coordinator.agreed import Agreed, Applied
+from cluster.coordinator.machine import Created, Done, Failed, MultiDone, Result
+from cluster.coordinator.requests import Create, Delete, Multi, SetData, Write
+from cluster.coordinator.tree import Event
+from tests.coordinator.histories.history import CREATED, DATA_CHANGED, DELETED, OK, Change, Transaction
+
+NO_XID = -1
+"""A command does not say which of its session's requests it was."""
+_FRONT = struct.Struct(">BBQQ")
+_COMMANDS = struct.Struct(">qI")
+_COMMAND = struct.Struct(">QQI")
+_KIND_COMMANDS = 1
+_SEQUENCE_BITS = 40
+
+
+def read_transactions(directories: list[Path], leader: int) -> list[Transaction]:
+    """``directories``: of the members' data; ``leader``: which of them leads."""
+    agreed = Agreed()
+    last_tickets: dict[int, int] = {}
+    found: list[Transaction] = []
+    with logcore.open(directories[leader] / "quorum" / "log", readonly=True) as log:
+        for record in log.records():
+            assert record.value is not None
+            _version, kind, term, index = _FRONT.unpack_from(record.value)
+            assert index == record.offset == agreed.index + 1, "the log's front is gone"
+            body = record.value[_FRONT.size :]
+            time_ms = _COMMANDS.unpack_from(body)[0] if kind == _KIND_COMMANDS else 0
+            agreed.begin(index, term, time_ms)
+            if kind == _KIND_COMMANDS:
+                for member, ticket, command in _commands(body):
+                    if _counts(last_tickets, member, ticket):
+                        found.append(_transaction(agreed.apply(command)))
+    return found
+
+
+def _commands(body: bytes) -> Iterator[tuple[int, int, bytes]]:
+    _time_ms, count = _COMMANDS.unpack_from(body)
+    at = _COMMANDS.size
+    for _ in range(count):
+        member, ticket, length = _COMMAND.unpack_from(body, at)
+        at += _COMMAND.size
+        yield member, ticket, body[at : at + length]
+        at += length
+
+
+def _counts(last_tickets: dict[int, int], member: int, ticket: int) -> bool:
+    last = last_tickets.get(member)
+    begins = ticket & ((1 << _SEQUENCE_BITS) - 1) == 0
+    if last is None:
+        counts = begins
+    elif ticket >> _SEQUENCE_BITS == last >> _SEQUENCE_BITS:
+        counts = ticket == last + 1
+    else:
+        counts = ticket > last and begins
+    if counts:
+        last_tickets[member] = ticket
+    return counts
+
+
+def _transaction(applied: Applied) -> Transaction:
+    command, outcome = applied.command, applied.outcome
+    error = int(outcome.result.code) if isinstance(outcome.result, Failed) else OK
+    if outcome.closed_session:
+        gone = (change.path for change in outcome.changes if change.event is Event.DELETED)
+        changes = [Change(DELETED, path) for path in gone]
+    elif isinstance(command.request, Multi) and isinstance(outcome.result, MultiDone):
+        each = zip(command.request.operations, outcome.result.results, strict=True)
+        changes = [
+            change for request, result in each for change in _changes(request, result, command.session_id)
+        ]
+    else:
+        changes = list(_changes(command.request, outcome.result, command.session_id))
+    return Transaction(
+        command.zxid, command.session_id, NO_XID, tuple(changes), bool(outcome.closed_session), error
+    )
+
+
+def _changes(request: Write, result: Result, session_id: int) -> Iterator[Change]:
+    match request, result:
+        case Create(), Created():
+            owner = session_id if result.stat.ephemeral_owner == session_id else 0
+            yield Change(CREATED, result.path, request.data or b"", owner)
+        case SetData(path=str(path)), Done():
+            yield Change(DATA_CHANGED, path, request.data or b"")
+        case Delete(path=str(path)), Done():
+            yield Change(DELETED, path)
