@@ -4,8 +4,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::Fatal;
+use openraft::impls::ProgressResponder;
 use openraft::type_config::TypeConfigExt;
 use openraft::{
     AsyncRuntime, Config, ConfigError, Raft, RaftTypeConfig, ReadPolicy, SnapshotPolicy,
@@ -245,13 +247,24 @@ impl<C: Types, S: Snapshots> Local for Itself<C, S> {
     }
 }
 
-/// Puts commands before openraft. Whether it leads in this term, and goes on to, shows in what is agreed on.
+/// Puts commands before openraft. Whether it goes on to lead shows in what is agreed on.
+///
+/// Errors: it does not lead in this term, or no majority follows it at the moment, as when it was just elected.
 async fn put_before<C: Types, S: Snapshots>(
     raft: &Raft<C, Machine<S>>,
     term: Term,
     commands: Commands,
 ) -> Result<(), NoAnswer> {
-    raft.write(commands).with_leader(term).await.map_err(broken)
+    let (responder, _, completed) = ProgressResponder::new();
+    let written = raft.write(commands).with_leader(term).responder(responder);
+    written.await.map_err(broken)?;
+    // What was asked before has been looked at when this returns: a refusal is there then.
+    raft.with_raft_state(|_| ()).await.map_err(broken)?;
+    match completed.now_or_never() {
+        Some(Ok(Err(refused))) => Err(broken(refused)),
+        // Agreed on already, or not yet.
+        Some(Ok(Ok(_)) | Err(_)) | None => Ok(()),
+    }
 }
 
 fn broken(error: impl std::fmt::Display) -> NoAnswer {

@@ -20,8 +20,9 @@ use crate::types::{MemberId, Server, Term, Types};
 
 /// What a leader has for taking a batch.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// After a way broke, and twice as long each time it does again.
+/// After a way broke or a leader refused, and twice as long each time it does again.
 const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// When nothing was agreed on for so long the first batch is sent again, and once that is agreed on everything after it.
 const SILENCE: Duration = Duration::from_secs(2);
 
@@ -96,7 +97,7 @@ impl<C: Types, L, M: Local> Sending<C, L, M> {
                 Ended::Changed | Ended::Silent => {}
                 Ended::Broken => {
                     C::sleep(pause).await;
-                    pause = PATIENCE.min(pause * 2);
+                    pause = PAUSE_MAX.min(pause * 2);
                 }
             }
         }

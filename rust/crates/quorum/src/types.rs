@@ -1,7 +1,8 @@
 //! What openraft is told of. Generic over the runtime: tokio's to serve, a simulated one in tests.
 
 use openraft::RaftTypeConfig;
-use openraft::impls::leader_id_std;
+use openraft::impls::{ProgressResponder, leader_id_std};
+use openraft::raft::ClientWriteResult;
 use openraft::vote::RaftLeaderId;
 
 use crate::entry::Commands;
@@ -55,6 +56,7 @@ pub trait Types:
         Vote = Vote,
         Payload = Payload,
         Entry = Entry,
+        Responder<ClientWriteResult<Self>> = ProgressResponder<Self, ClientWriteResult<Self>>,
     >
 {
 }
@@ -70,6 +72,7 @@ impl<C> Types for C where
             Vote = Vote,
             Payload = Payload,
             Entry = Entry,
+            Responder<ClientWriteResult<C>> = ProgressResponder<C, ClientWriteResult<C>>,
         >
 {
 }

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::future::{Either, select};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::metrics::RaftMetrics;
 use openraft::{ChangeMembers, ServerState};
@@ -147,10 +149,25 @@ pub(super) async fn answer_barriers(shared: Arc<Shared>, node: Node) -> Result<(
             continue;
         }
         let raft = node.member.raft();
-        let read = read_index(node.id, raft, &node.links, PATIENCE);
-        match timeout(PATIENCE, read).await {
-            Ok(Ok(index)) => shared.events.barriers(index, asked),
-            Ok(Err(_)) | Err(_) => {
+        let leader = leader_of::<Served>(&changes.borrow_watched());
+        let read = {
+            let read = pin!(read_index(node.id, raft, &node.links, PATIENCE));
+            // One that leads no more may be silent for ever.
+            let replaced = pin!(async {
+                while leader_of::<Served>(&changes.borrow_watched()) == leader {
+                    if changes.changed().await.is_err() {
+                        return;
+                    }
+                }
+            });
+            match timeout(PATIENCE, select(read, replaced)).await {
+                Ok(Either::Left((read, _))) => read.ok(),
+                Ok(Either::Right(_)) | Err(_) => None,
+            }
+        };
+        match read {
+            Some(index) => shared.events.barriers(index, asked),
+            None => {
                 // Those that came later came later.
                 shared.barriers.lock().splice(..0, asked);
                 // Nobody may lead; one who does may be asked again soon.

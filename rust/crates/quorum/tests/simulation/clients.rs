@@ -98,9 +98,11 @@ async fn read(world: &Arc<World>, life: &Life) {
 
 /// Without faults what each member proposes is agreed on within this time.
 pub(crate) async fn propose_within(world: &World, within: Duration) {
+    let is_awake = |life: &&Arc<Life>| !world.faults().paused.contains(&life.id);
     let keys: Vec<Key> = world
         .lives()
         .iter()
+        .filter(is_awake)
         .map(|life| propose(world, life))
         .collect();
     let agreed = world.progress_to(|| keys.iter().all(|key| world.history().has(*key)));
