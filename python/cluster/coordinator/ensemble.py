@@ -410,6 +410,7 @@ class EnsembleReplication:
         if self.is_reading_only:
             self._connect_read_only(connection, request, timeout_ms)
             return
+        sessions = self.machine.sessions
         password = request.password if request.session_id else secrets.token_bytes(PASSWORD_BYTES)
         birth = CreateSession(timeout_ms, password)
         op, name = Op.CREATE_SESSION, self._server_id
@@ -417,6 +418,9 @@ class EnsembleReplication:
             # Whoever had the session here loses it, before its password is looked at: as in ZooKeeper.
             self._service.release(request.session_id)
             self._service.metrics.count("connection_revalidate_count")
+            if request.session_id in sessions and not sessions.proves(request.session_id, password):
+                self._service.refused(connection)  # a session that is not known here may be known elsewhere
+                return
             op, name = Op.ATTACH, request.session_id
         rules, body = self._service.settings.rules, encode_create_session(birth)
         now = self._service.clock.monotonic_ms()
