@@ -84,7 +84,8 @@ class Contact:
         self.leads_in = term
         self.led_since_ms = self._service.clock.monotonic_ms()
         self._heard_of.clear()
-        self._keeper.start(self._sessions())
+        if self.has_majority:
+            self._keeper.start(self._sessions())
 
     def heard_of(self, server_id: int) -> None:
         """The leader heard of another member."""

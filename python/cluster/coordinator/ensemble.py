@@ -4,14 +4,15 @@ Owns the way from what was agreed on to the clients of this server: every member
 and each answers the commands that it proposed itself, after it has applied them. Runs on the event loop; blocking calls of
 the quorum are in a thread. Its parts:
 
-==============  ===================================================================
-:mod:`.agreed`    the state, and what gives each command its place in it
-:mod:`.outbox`    what is proposed, and who waits for it
-:mod:`.barriers`  who waits until everything agreed on is applied
-:mod:`.contact`   what this member is, and whether it serves
-:mod:`.touches`   which clients may be told anything
-:mod:`.saving`    snapshots
-==============  ===================================================================
+=====================  ======================================================
+:mod:`.agreed`         the state, and what gives each command its place in it
+:mod:`.outbox`         what is proposed, and who waits for it
+:mod:`.barriers`       who waits until everything agreed on is applied
+:mod:`.contact`        what this member is, and whether it serves
+:mod:`.touches`        which clients may be told anything
+:mod:`.saving`         snapshots
+:mod:`.ensemble_view`  what is told of it
+=====================  ======================================================
 
 What a client may rely on:
 
@@ -41,11 +42,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from .agreed import Agreed, Applied, Proposed
 from .barriers import Barriers
 from .contact import Contact
+from .ensemble_view import EnsembleView
 from .errors import Code, CoordinatorError, JuteError
 from .jute import Id
 from .keeper import SessionKeeper
 from .machine import Failed, Machine
-from .members import Member, configured_members, members_text
+from .members import Member
 from .outbox import Outbox
 from .quorum import Entry, Event, Quorum, QuorumStoppedError, SnapshotSource
 from .replication import Service
@@ -68,7 +70,6 @@ TAKES_BEFORE_EXPIRY = 100
 """So much is applied at most before sessions end, to hear first who was heard from."""
 TOUCH_MS_MAX = 500
 _READ_BYTES = 1 << 20
-_STATES = {"leader": "leading", "follower": "following", "observer": "observing"}
 
 _logger = logging.getLogger(__name__)
 
@@ -110,7 +111,6 @@ class EnsembleReplication:
         self._server_id = server_id
         self._directory = directory
         self._exports = exports
-        self._limits = {"initLimit": init_limit, "syncLimit": sync_limit}
         self._failed = False
 
         self.agreed = Agreed()
@@ -129,6 +129,14 @@ class EnsembleReplication:
             lambda: self.machine.sessions.all(),
             sync_limit * settings.tick_time_ms,
         )
+        self._view = EnsembleView(
+            server_id,
+            {"initLimit": init_limit, "syncLimit": sync_limit},
+            self._contact,
+            self._barriers,
+            service.clock,
+            lambda: self.machine.tree.node(CONFIG).state.data or b"",
+        )
         self._saving = Saving(service, self._timers, chance or random.Random())
 
         self._touches = Touches()
@@ -145,22 +153,8 @@ class EnsembleReplication:
         return self.agreed.machine
 
     @property
-    def members(self) -> tuple[Member, ...]:
-        """Who is in the ensemble, by all that is applied."""
-        return configured_members(self.machine.tree.node(CONFIG).state.data or b"")
-
-    @property
-    def _own(self) -> Member | None:
-        return next((member for member in self.members if member.server_id == self._server_id), None)
-
-    @property
     def mode(self) -> str:
-        if self.is_reading_only:
-            return "read-only"
-        if self._contact.role != "looking":
-            return self._contact.role
-        own = self._own
-        return "observer" if own is not None and own.observer else "follower"
+        return self._view.mode
 
     @property
     def is_open(self) -> bool:
@@ -192,47 +186,13 @@ class EnsembleReplication:
         return self._saving.last
 
     def configuration(self) -> Mapping[str, object]:
-        own = self._own
-        if own is None:
-            return {}
-        return {
-            **self._limits,
-            "electionAlg": 3,
-            "electionPort": own.election_port,
-            "quorumPort": own.quorum_port,
-            "peerType": int(own.observer),
-        }
+        return self._view.configuration()
 
     def gauges(self) -> Mapping[str, int]:
-        """As ``LeaderZooKeeperServer`` and ``QuorumZooKeeperServer`` register them. In step is who was heard from lately."""
-        members = self.members
-        found = {"quorum_size": sum(not member.observer for member in members)}
-        if self.is_leading:
-            in_step = self._contact.in_step()
-            observers = {member.server_id for member in members if member.observer}
-            found |= {
-                "learners": len(in_step),
-                "synced_followers": len(in_step - observers),
-                "synced_non_voting_followers": 0,
-                "synced_observers": len(in_step & observers),
-                "pending_syncs": len(self._barriers),
-                "leader_uptime": self._service.clock.monotonic_ms() - self._contact.led_since_ms,
-            }
-        return found
+        return self._view.gauges()
 
     def ensemble(self) -> Ensemble:
-        members, contact = self.members, self._contact
-        leader = next((member for member in members if member.server_id == contact.leader), None)
-        state = _STATES.get(contact.role)
-        lines = members_text(member for member in members if not member.observer).splitlines()
-        return Ensemble(
-            self._server_id,
-            (leader.server_id, leader.host) if leader is not None else None,
-            dict(line.removeprefix("server.").split("=", 1) for line in lines),
-            self.gauges().get("synced_observers", 0),
-            (self.machine.tree.node(CONFIG).state.data or b"").decode(),
-            f"{state} - broadcast" if state and contact.has_majority else "looking",
-        )
+        return self._view.ensemble()
 
     # ---- life ----
 
@@ -410,6 +370,7 @@ class EnsembleReplication:
         if self.is_reading_only:
             self._connect_read_only(connection, request, timeout_ms)
             return
+        sessions = self.machine.sessions
         password = request.password if request.session_id else secrets.token_bytes(PASSWORD_BYTES)
         birth = CreateSession(timeout_ms, password)
         op, name = Op.CREATE_SESSION, self._server_id
@@ -417,6 +378,9 @@ class EnsembleReplication:
             # Whoever had the session here loses it, before its password is looked at: as in ZooKeeper.
             self._service.release(request.session_id)
             self._service.metrics.count("connection_revalidate_count")
+            if request.session_id in sessions and not sessions.proves(request.session_id, password):
+                self._service.refused(connection)  # a session that is not known here may be known elsewhere
+                return
             op, name = Op.ATTACH, request.session_id
         rules, body = self._service.settings.rules, encode_create_session(birth)
         now = self._service.clock.monotonic_ms()
