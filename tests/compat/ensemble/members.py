@@ -96,7 +96,7 @@ OURS = Maker(
     {"PYTHONPATH": ":".join(path for path in sys.path if path)},
     sync_is_linearizable=True,
     locks_are_strict=True,
-    rounds=5,
+    rounds=4,
     next_write_seconds=3.0,
 )
 
