@@ -11,8 +11,8 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from tests.compat.conftest import ROOT
 from tests.coordinator.histories.checks import problems
 from tests.coordinator.histories.history import History, Transaction
 
@@ -20,13 +20,14 @@ from .faults import FAULTS, PARTITIONS, SUSPENSIONS
 from .members import Ensemble
 from .our_log import NO_XID
 from .recorder import Client, Recorder
-from .script import Script, audit, prepare
+from .script import Script, Witness, audit, prepare
 
 CLIENTS = 4
 STEPS = 50
 TIMEOUTS_MS = (1000, 2000, 4000)
 """Of sessions, the clients in turn."""
 ROUND_SECONDS = 100.0
+WRONG = ROOT / "build" / "histories"
 SETTINGS = {"tickTime": "200", "initLimit": "20", "syncLimit": "8"}
 """Of ensembles under faults: a member gives another up after 1.6 s."""
 
@@ -58,6 +59,12 @@ async def _play(ensemble: Ensemble, played: Round) -> None:
     chance = random.Random(f"{played.number} {played.fault}")
     recorders = {seed: Recorder(f"/{played.fault}-{seed}-{time.time_ns()}") for seed in played.seeds}
     await asyncio.gather(*[prepare(each, servers, max(TIMEOUTS_MS)) for each in recorders.values()])
+    witnesses = [
+        Witness(recorder, number, servers, max(TIMEOUTS_MS))
+        for recorder in recorders.values()
+        for number in range(len(servers))
+    ]
+    await asyncio.gather(*[each.begin() for each in witnesses])
     scripts = [
         Script(seed, Client(recorder, number, servers, TIMEOUTS_MS[number % len(TIMEOUTS_MS)]), STEPS).run()
         for seed, recorder in recorders.items()
@@ -81,12 +88,13 @@ async def _play(ensemble: Ensemble, played: Round) -> None:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         raise
+    await asyncio.gather(*[each.end() for each in witnesses])
     await asyncio.gather(*[audit(each, servers, max(TIMEOUTS_MS)) for each in recorders.values()])
     played.histories.update({seed: recorder.history for seed, recorder in recorders.items()})
 
 
-def check(ensemble: Ensemble, rounds: Sequence[Round], into: Path) -> None:
-    """Every history of the rounds; one that is wrong is written to a file below ``into``, and named."""
+def check(ensemble: Ensemble, rounds: Sequence[Round]) -> None:
+    """Every history of the rounds; one that is wrong is written to a file below :data:`WRONG`, and named."""
     read = ensemble.maker.transactions
     transactions = (
         None if read is None else read([member.data for member in ensemble.members], ensemble.leader().number)
@@ -105,7 +113,8 @@ def check(ensemble: Ensemble, rounds: Sequence[Round], into: Path) -> None:
                 strict_locks=ensemble.maker.locks_are_strict or not cut,
             )
             if found:
-                path = into / f"history-{seed}.txt"
+                WRONG.mkdir(parents=True, exist_ok=True)
+                path = WRONG / f"{ensemble.maker.name}-{played.fault}-{seed}.txt"
                 path.write_text(_text(history))
                 raise AssertionError(
                     f"{played.about}: seed {seed} of {history.root}, all of it in {path}:\n"

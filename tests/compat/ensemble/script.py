@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 
 from tests.coordinator.histories.history import (
     NODE_EXISTS,
@@ -31,6 +32,8 @@ from .recorder import Client, LostError, Recorder
 
 NAMES = ("a", "b", "a/x", "c")
 RECONNECT_SECONDS = 20.0
+WITNESSES, AUDITORS = 100, 200
+"""The first numbers of clients who only look."""
 LOCK_SECONDS = 5.0
 """For so long a lock is waited for, then given up."""
 
@@ -251,11 +254,33 @@ async def prepare(recorder: Recorder, servers: Sequence[tuple[str, int]], timeou
         await other.close()
 
 
+class Witness:
+    """A client on one server that watches all of a run; whether its connection lasted is in the history."""
+
+    def __init__(
+        self, recorder: Recorder, number: int, servers: Sequence[tuple[str, int]], timeout_ms: int
+    ) -> None:
+        self._client = Client(recorder, WITNESSES + number, servers, timeout_ms)
+        self._client.server = number
+        self._root = recorder.history.root
+
+    async def begin(self) -> None:
+        await self._client.connect(RECONNECT_SECONDS)
+        await self._client.do(AddWatch(self._root, True))
+
+    async def end(self) -> None:
+        """Once all sessions of the run have ended."""
+        with suppress(LostError):
+            await self._client.do(Sync(self._root))
+            await self._client.close()
+        await self._client.drop()
+
+
 async def audit(recorder: Recorder, servers: Sequence[tuple[str, int]], timeout_ms: int) -> None:
     """Reads what is left, on every server, once all sessions of the run have ended."""
     root = recorder.history.root
     for number in range(len(servers)):
-        client = Client(recorder, 1000 + number, servers, timeout_ms)
+        client = Client(recorder, AUDITORS + number, servers, timeout_ms)
         client.server = number
         await client.connect(RECONNECT_SECONDS)
         for path in (

@@ -12,7 +12,6 @@ import os
 import random
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
@@ -41,10 +40,10 @@ def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_histories_hold(three: Ensemble, fault: str, tmp_path: Path) -> None:
+def test_histories_hold(three: Ensemble, fault: str) -> None:
     possible_or_skip(fault, three)
     rounds = [play(three, number, fault, SEEDS_AT_ONCE) for number in range(three.maker.rounds)]
-    check(three, rounds, tmp_path)
+    check(three, rounds)
 
 
 def test_the_next_write_after_the_leader_is_killed(three: Ensemble) -> None:
@@ -76,13 +75,13 @@ def test_the_next_write_after_the_leader_is_killed(three: Ensemble) -> None:
     reason="make fuzz runs new seeds",
 )
 @pytest.mark.timeout(0)
-def test_new_seeds(three: Ensemble, tmp_path: Path) -> None:
+def test_new_seeds(three: Ensemble) -> None:
     faults = [name for name in FAULTS if possible(name, three)]
     again = os.environ.get("LOGCORE_SEED")
     end = time.monotonic() + 60 * float(os.environ.get("LOGCORE_FUZZ_MINUTES", "0"))
     number = int(again) if again else time.time_ns() // 1000
     while True:
-        check(three, [play(three, number, random.Random(number).choice(faults), SEEDS_AT_ONCE)], tmp_path)
+        check(three, [play(three, number, random.Random(number).choice(faults), SEEDS_AT_ONCE)])
         number += 1
         if again or time.monotonic() > end:
             return

@@ -35,9 +35,9 @@ SEEDS = 3
 
 
 @pytest.fixture(scope="session")
-def recorded(servers: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> History:
+def recorded(servers: Ensemble) -> History:
     played = play(servers, 1, "nothing", SEEDS)
-    check(servers, [played], tmp_path_factory.mktemp("histories"))
+    check(servers, [played])
     return played.histories[played.seeds[0]]
 
 

@@ -1,6 +1,7 @@
 """The ensemble's transactions, in order: read from its log, or put together from what its clients were told.
 
-Without a log, an unknown write has a place if something shows it: its data (which no other write has) in somebody's answer, or a
+A client that watched everything from before the first unknown write to behind the last is as good as a log: what it was not told of
+was not done. Without either, an unknown write has a place if something shows it: its data (which no other write has) in somebody's answer, or a
 notification or Stat that no other write explains. Where it has none, nobody can say whether it was done: the node that it may
 have touched is ``doubtful``, and so are the ``lists`` of children it would be in. Exact checks leave them out, those of
 :mod:`.linearizability` do not.
@@ -8,6 +9,7 @@ have touched is ``doubtful``, and so are the ``lists`` of children it would be i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -19,6 +21,7 @@ from .history import (
     READS,
     SESSION_EXPIRED,
     SESSION_MOVED,
+    AddWatch,
     Change,
     Check,
     CloseSession,
@@ -32,6 +35,7 @@ from .history import (
     Request,
     SetData,
     Stat,
+    Sync,
     parts,
 )
 from .tree import ImpossibleError, Tree, parent_of
@@ -58,10 +62,13 @@ class Order:
 def ordered(history: History) -> Order:
     """Replays every transaction; each known write's answer must be the replay's."""
     order = Order(Tree(history.root))
-    if history.transactions is None:
-        _from_answers(history, order)
-    else:
+    changes = witnessed(history)
+    if history.transactions is not None:
         _from_log(history, order)
+    elif changes is not None:
+        _from_witness(history, order, changes)
+    else:
+        _from_answers(history, order)
     return order
 
 
@@ -101,10 +108,129 @@ def _from_log(history: History, order: Order) -> None:
         order.problems.append(f"the log has not what was answered: {operation}")
 
 
+def _from_witness(history: History, order: Order, changes: dict[int, Counter[tuple[int, str]]]) -> None:
+    """Every change is known, with its zxid; each is an answered write's, an unknown one's, or the end of a session."""
+    known = {each.zxid: each for each in history.operations if each.is_write and each.is_known}
+    unknown = [each for each in history.operations if each.is_write and not each.is_known]
+    readers = _by_data(history, unknown)
+    lived: Counter[int] = Counter()
+    for each in history.operations:
+        if each.is_known and each.error == OK and not isinstance(each.request, CloseSession):
+            lived[each.session] = max(lived[each.session], each.zxid)
+    for zxid in sorted(known.keys() | changes.keys()):
+        if zxid in known:
+            _replay(order, known[zxid], zxid)
+            continue
+        told = changes[zxid]
+        session = _ended(order, told)
+        could = [each for each in unknown if _gives(each, told)]
+        read = [writer for writer, at in readers if at == zxid and writer in could]
+        if session and lived[session] < zxid:
+            _close(order, session, zxid)
+        elif could:
+            if not read and len({_written(each) for each in could}) > 1:
+                for each in could:
+                    _doubt(order, each)
+            operation = (read or could)[0]
+            unknown.remove(operation)
+            _replay(order, operation, zxid)
+        else:
+            order.problems.append(f"nobody asked for what 0x{zxid:x} did: {sorted(told.elements())}")
+
+
+def _ended(order: Order, told: Counter[tuple[int, str]]) -> int:
+    """The session whose end this may be: all of its nodes went, and no other's. 0 if it is none's."""
+    paths = {path for _kind, path in told}
+    owners = {node.owner if node is not None else 0 for node in map(order.tree.now, paths)}
+    if any(kind != DELETED for kind, _path in told) or len(owners) != 1 or 0 in owners:
+        return 0
+    (session,) = owners
+    return session if set(order.tree.owned(session)) == paths else 0
+
+
+def witnessed(history: History) -> dict[int, Counter[tuple[int, str]]] | None:
+    """What every transaction changed below the root, if a session watched all of it: it set a recursive watch before any write was
+    sent whose fate is unknown, and was answered a sync behind the end of them all, without a break."""
+    unknown = [each.invoked for each in history.operations if each.is_write and not each.is_known]
+    writes = [
+        each for each in history.operations if each.is_write and not isinstance(each.request, CloseSession)
+    ]
+    last = max(each.completed or each.invoked for each in writes)
+    for watch in history.operations:
+        if watch.completed is None or watch.request != AddWatch(history.root, True) or watch.error != OK:
+            continue
+        if unknown and min(unknown) < watch.completed:
+            continue
+        synced = max(
+            (
+                each.completed
+                for each in history.operations
+                if each.completed is not None
+                and each.session == watch.session
+                and isinstance(each.request, Sync)
+            ),
+            default=0,
+        )
+        lost = [each.at for each in history.contacts if each.session == watch.session and each.kind == "lost"]
+        if synced < last or (lost and min(lost) < synced):
+            continue
+        found: dict[int, Counter[tuple[int, str]]] = {}
+        for told in history.notifications:
+            if told.session == watch.session and told.zxid > 0:
+                found.setdefault(told.zxid, Counter())[told.kind, told.path] += 1
+        return found
+    return None
+
+
+def _gives(operation: Operation, told: Counter[tuple[int, str]]) -> bool:
+    """Whether an unknown write, done, changes this."""
+    left = Counter(told)
+    for each in parts(operation.request):
+        if isinstance(each, Create):
+            names = [
+                path
+                for kind, path in left
+                if kind == CREATED and (path[:-10] == each.path if each.sequential else path == each.path)
+            ]
+            if not names:
+                return False
+            left -= Counter([(CREATED, names[0])])
+        elif isinstance(each, SetData | Delete):
+            event = (DATA_CHANGED if isinstance(each, SetData) else DELETED, each.path)
+            if not left[event]:
+                return False
+            left -= Counter([event])
+    return not left
+
+
+def _written(operation: Operation) -> tuple[object, ...]:
+    return tuple(
+        (each.data, each.path) for each in parts(operation.request) if isinstance(each, Create | SetData)
+    )
+
+
+def _by_data(history: History, unknown: list[Operation]) -> list[tuple[Operation, int]]:
+    """Unknown writes whose data somebody read, and the zxid that wrote it."""
+    writers = {
+        (each.path, each.data): operation
+        for operation in unknown
+        for each in parts(operation.request)
+        if isinstance(each, Create | SetData) and not (isinstance(each, Create) and each.sequential)
+    }
+    return [
+        (writers[operation.request.path, operation.result[0]], operation.result[1].mzxid)
+        for operation in history.operations
+        if isinstance(operation.request, GetData)
+        and operation.is_known
+        and operation.error == OK
+        and (operation.request.path, operation.result[0]) in writers
+    ]
+
+
 def _from_answers(history: History, order: Order) -> None:
     writes = [each for each in history.operations if each.is_write]
     places = {(each.session, each.xid): each.zxid for each in writes if each.is_known}
-    places |= _shown(history, [each for each in writes if not each.is_known], set(places.values()))
+    places |= _shown(order, history, [each for each in writes if not each.is_known], set(places.values()))
     for operation in writes:
         if (operation.session, operation.xid) not in places:
             _doubt(order, operation)
@@ -153,25 +279,19 @@ def _results(operation: Operation) -> tuple[object, ...]:
     return operation.result or tuple(None for _ in operation.request.operations)
 
 
-def _shown(history: History, unknown: list[Operation], taken: set[int]) -> dict[tuple[int, int], int]:
+def _shown(
+    order: Order, history: History, unknown: list[Operation], taken: set[int]
+) -> dict[tuple[int, int], int]:
     """Where unknown writes are, as far as anything shows it."""
     places: dict[tuple[int, int], int] = {}
-    by_data = {
-        (each.path, each.data): operation
-        for operation in unknown
-        for each in parts(operation.request)
-        if isinstance(each, Create | SetData) and not (isinstance(each, Create) and each.sequential)
-    }
+    for writer, zxid in _by_data(history, unknown):
+        places[writer.session, writer.xid] = zxid
     evidence: set[tuple[int, int, str]] = set()
     for operation in history.operations:
         if not operation.is_known or operation.error != OK or not isinstance(operation.request, READS):
             continue
         stat = operation.result if isinstance(operation.result, Stat) else operation.result[1]
         path = operation.request.path
-        if isinstance(operation.request, GetData):
-            writer = by_data.get((path, operation.result[0]))
-            if writer is not None:
-                places[writer.session, writer.xid] = stat.mzxid
         evidence.add((stat.czxid, CREATED, path))
         if stat.mzxid != stat.czxid:
             evidence.add((stat.mzxid, DATA_CHANGED, path))
@@ -186,6 +306,9 @@ def _shown(history: History, unknown: list[Operation], taken: set[int]) -> dict[
         ]
         if len(could) == 1:
             places[could[0].session, could[0].xid] = zxid
+        elif not could:
+            order.doubtful.add(path)
+            order.lists.update((path, parent_of(path)))
     return places
 
 

@@ -243,7 +243,42 @@ def an_ephemeral_left_by_its_session() -> Book:
     return made
 
 
+def watched_by_all() -> Book:
+    """Session 9 sees everything."""
+    made = book()
+    made.other(9, AddWatch(ROOT, True))
+    return made
+
+
+def a_change_that_nobody_asked_for() -> Book:
+    made = watched_by_all()
+    made.zxid += 1
+    made.told(9, CREATED, B)
+    made.other(9, Sync(ROOT))
+    return made
+
+
+def an_ephemeral_deleted_by_nobody() -> Book:
+    made = watched_by_all()
+    made.write(2, Multi((Create(B, b"", True), Create(f"{ROOT}/c", b"", True))))
+    made.told(9, CREATED, B)
+    made.told(9, CREATED, f"{ROOT}/c")
+    made.zxid += 1
+    made.told(9, DELETED, B)
+    made.other(9, Sync(ROOT))
+    return made
+
+
+def an_unknown_write_not_told_and_seen() -> Book:
+    made = watched_by_all()
+    made.write(2, SetData(A, b"1"), is_answered=False)
+    made.read(3, GetData(A))
+    made.other(9, Sync(ROOT))
+    return made
+
+
 BAD_ZXIDS: list[Case] = [
+    a_change_that_nobody_asked_for, an_ephemeral_deleted_by_nobody, an_unknown_write_not_told_and_seen,
     an_older_zxid_for_a_later_write, one_zxid_for_two_writes, a_wrong_version_answered, done_with_a_version_that_was_not,
     refused_though_the_version_was_right, made_twice, an_acknowledged_write_lost, a_write_seen_that_was_refused, a_stale_read,
     a_session_goes_back, an_own_write_not_seen, a_sync_that_does_not, answers_in_another_order, a_child_that_is_not_listed, half_a_multi,
@@ -314,6 +349,23 @@ def unknown_and_numbered() -> Book:
     return made
 
 
+def unknown_and_witnessed() -> Book:
+    made = watched_by_all()
+    made.write(2, Create(f"{ROOT}/s-", b"", True, True), is_answered=False)
+    made.told(9, CREATED, f"{ROOT}/s-0000000001")
+    made.write(2, SetData(A, b"never"), is_answered=False, is_done=False)
+    made.write(2, SetData(A, b"done"), is_answered=False)
+    made.told(9, DATA_CHANGED, A)
+    made.read(1, GetData(A))
+    made.write(2, CloseSession(), is_answered=False)
+    made.told(9, DELETED, f"{ROOT}/s-0000000001")
+    made.write(1, SetData(A, b"2", 1))
+    made.told(9, DATA_CHANGED, A)
+    made.read(1, GetChildren(ROOT))
+    made.other(9, Sync(ROOT))
+    return made
+
+
 def at_the_same_time() -> Book:
     made = book()
     first = made.write(1, SetData(A, b"1"))
@@ -328,6 +380,7 @@ GOOD_ZXIDS: list[Case] = [
     unknown_and_not_done,
     unknown_and_in_the_log,
     unknown_and_numbered,
+    unknown_and_witnessed,
     at_the_same_time,
 ]
 
