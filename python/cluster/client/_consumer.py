@@ -270,7 +270,8 @@ class Consumer:
         event = self._events.popleft()
         self._membership.alive()
         match event:
-            case Assigned(partitions):
+            case Assigned(partitions, identity):
+                self._membership.took_over(identity)
                 self._take_over(partitions)
             case Revoked(partitions, lost):
                 try:
@@ -507,14 +508,15 @@ class Consumer:
                 core.close()
 
     def _leave(self, patience: _Patience) -> None:
-        if not self._membership.subscribed:
+        if not self._membership.grouped:
             return
+        lost = self._membership.lost
         self._membership.take_back()
         for event in [event for event in self._events if isinstance(event, Assigned | Revoked)]:
             self._events.remove(event)
         try:
             if self._held:
-                self._give_up(self._held, False, patience)
+                self._give_up(self._held, lost, patience)
         finally:
             patience.spend(self._membership.leave)
 
