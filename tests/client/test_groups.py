@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -300,6 +301,28 @@ def test_a_consumer_let_go_of_takes_its_threads_along(
         assert not thread.is_alive()
 
 
+# Were this broken, the interpreter would print an exception of a consumer's end that nobody caused.
+def test_a_consumer_may_end_with_the_look_up_that_knew_it_last(
+    broker: BrokerProcess, new_topic: NewTopicFactory
+) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": uuid.uuid4().hex})
+    offsets, let_go = consumer._offsets, threading.Event()
+    committed = offsets.committed
+
+    def look_up(*asked: Any) -> list[TopicPartition]:
+        assert let_go.wait(WAIT)
+        return committed(*asked)
+
+    offsets.committed = look_up  # type: ignore[method-assign]
+    consumer.assign([TopicPartition(new_topic(), 0)])
+    thread = offsets._thread
+    assert thread is not None
+    del consumer
+    let_go.set()
+    thread.join(WAIT)
+    assert not thread.is_alive()
+
+
 def test_unsubscribe_gives_everything_up(new_topic: NewTopicFactory, new_consumer: NewConsumer) -> None:
     topic, group = new_topic(2), uuid.uuid4().hex
     revoked: list[set[int]] = []
@@ -367,9 +390,11 @@ def test_a_member_that_was_thrown_out_commits_nothing(
     with pytest.raises(KafkaException) as refused:
         consumer.commit(messages[-1], asynchronous=False)
     assert refused.value.error == KafkaError.UNKNOWN_MEMBER_ID
+    assert consumer.commit(messages[-1]) is None
     consumer.close()
     assert heard == ["lost"]
-    assert told == []
+    [(error, [partition])] = told
+    assert (error, partition.offset) == (KafkaError.UNKNOWN_MEMBER_ID, 5)
     assert committed(new_consumer, group, topic) == 10
 
 

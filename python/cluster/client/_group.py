@@ -19,9 +19,9 @@ from typing import Any
 from logcore import _native
 
 from ._assignors import ASSIGNORS, Member
+from ._commits import Identity
 from ._coordinator import Coordinator
 from ._errors import KafkaError, KafkaException, failed
-from ._offsets import Identity
 from ._types import TopicPartition
 
 logger = logging.getLogger("cluster.client")
