@@ -22,6 +22,7 @@ from tests.conftest import BrokerProcess
 Outcome = tuple[KafkaError | None, list[TopicPartition]]
 MEMBER = Identity(1, "member")
 METADATA_TOO_LARGE = 12
+TOPIC_AUTHORIZATION_FAILED = 29
 
 
 def offsets(partitions: list[TopicPartition]) -> list[tuple[int, int]]:
@@ -367,6 +368,74 @@ def test_a_commit_is_tried_again_while_the_coordinator_is_not_ready(
     assert (result.offset, result.error) == (1, None)
     assert asked == [1, 1, 1, 1, 2]
     assert consumer.committed([TopicPartition(topic, 0)], WAIT)[0].offset == 2
+
+
+# Were this broken, a consumer would begin before what an open transaction is about to commit, and read it again.
+def test_an_assignment_waits_for_an_offset_that_a_transaction_may_change(
+    broker: BrokerProcess,
+    new_topic: NewTopicFactory,
+    new_consumer: NewConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic, asked = new_topic(), list[bool]()
+    produce(broker.bootstrap, topic, [b"v"] * 5)
+    call = Coordinator.call
+
+    def unstable(self: Coordinator, api: str, message: dict[str, Any], **where: Any) -> dict[str, Any]:
+        response = call(self, api, message, **where)
+        if api == "OffsetFetch":
+            asked.append(message.get("require_stable", False))
+            [answer] = response["topics"][0]["partitions"]
+            if len(asked) == 1:
+                answer.update(committed_offset=-1, error_code=KafkaError.UNSTABLE_OFFSET_COMMIT)
+        return response
+
+    consumer = new_consumer(enable_auto_commit=False)
+    consumer.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
+    monkeypatch.setattr(Coordinator, "call", unstable)
+    consumer.assign([TopicPartition(topic, 0)])
+    assert read(consumer, 1)[0].offset() == 3
+    assert asked == [True, True]
+    # It reads what is not committed, too.
+    uncommitted = new_consumer(isolation_level="read_uncommitted")
+    uncommitted.committed([TopicPartition(topic, 0)], WAIT)
+    assert asked == [True, True, False]
+
+
+# Were this broken, a partition whose offset cannot be looked up would be read from its beginning, or skipped to its end.
+def test_a_partition_whose_offset_cannot_be_looked_up_is_told_and_not_read(
+    broker: BrokerProcess,
+    new_topic: NewTopicFactory,
+    new_consumer: NewConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = new_topic(2)
+    for partition in range(2):
+        produce(broker.bootstrap, topic, [b"v"], partition=partition)
+    call = Coordinator.call
+
+    def refuse_first(self: Coordinator, api: str, message: dict[str, Any], **where: Any) -> dict[str, Any]:
+        response = call(self, api, message, **where)
+        if api == "OffsetFetch":
+            for answer in response["topics"][0]["partitions"]:
+                if answer["partition_index"] == 0:
+                    answer["error_code"] = TOPIC_AUTHORIZATION_FAILED
+        return response
+
+    monkeypatch.setattr(Coordinator, "call", refuse_first)
+    consumer = new_consumer(enable_partition_eof=True)
+    consumer.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
+    met: list[tuple[int | None, KafkaError | None]] = []
+
+    def ended() -> bool:
+        message = consumer.poll(0.05)
+        if message is not None:
+            met.append((message.partition(), message.error()))
+        return any(error == KafkaError._PARTITION_EOF for _, error in met)
+
+    poll_until([], ended)
+    assert [error for _, error in met if error == TOPIC_AUTHORIZATION_FAILED] != []
+    assert {partition for partition, error in met if error is None} == {1}
 
 
 # Were this broken, closing would hang on a broker that has stopped, or keep silent about what it did not commit.

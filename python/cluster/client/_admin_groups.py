@@ -55,8 +55,8 @@ def list_offsets_of_group(
     requests: Requests, asked: ConsumerGroupTopicPartitions, require_stable: bool, timeout: float
 ) -> ConsumerGroupTopicPartitions:
     """The group's committed offsets: of the partitions asked for, or of all it has committed."""
-    offsets = Offsets(Coordinator(requests, asked.group_id))
-    found = offsets.committed(asked.topic_partitions, timeout, require_stable)
+    offsets = Offsets(Coordinator(requests, asked.group_id), require_stable=require_stable)
+    found = offsets.committed(asked.topic_partitions, timeout)
     return ConsumerGroupTopicPartitions(asked.group_id, found)
 
 

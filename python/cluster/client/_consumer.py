@@ -74,7 +74,8 @@ class Consumer:
             interval if self._auto_commit and interval > 0 else None,
             (lambda error, partitions: post((error, partitions))) if on_commit else None,
         )
-        self._offsets = Offsets(coordinator, self._commits.flush)
+        committed_only = values.get("isolation.level", "read_committed") == "read_committed"
+        self._offsets = Offsets(coordinator, self._commits.flush, require_stable=committed_only)
         self._assignment: dict[TopicPartition, int] = {}
         """Partitions with the offset they were assigned with; in the core once that is known to be a real one."""
         self._epoch = 0
@@ -208,9 +209,11 @@ class Consumer:
         for partition in found:
             # A partition that was sought meanwhile is in the core already.
             if self._assignment.get(partition, 0) in (OFFSET_STORED, OFFSET_INVALID):
-                ready.append((partition.topic, partition.partition, partition.offset))
                 if partition.error is not None:
+                    # Where the group is in it is not known; auto.offset.reset is for a group that has no offset.
                     self._post(Failed(partition.error))
+                    continue
+                ready.append((partition.topic, partition.partition, partition.offset))
         core.assign(ready)
         for topic, number, _ in ready:
             if TopicPartition(topic, number) in self._paused:

@@ -13,7 +13,8 @@ from ._types import Node
 
 # The coordinator moved, is not ready or could not write in time (offsets.commit.timeout.ms): find it anew and ask again.
 _MOVED = frozenset({7, 15, 16})
-_LOADING = 14
+# COORDINATOR_LOAD_IN_PROGRESS, UNSTABLE_OFFSET_COMMIT (an open transaction may change the offset): ask again.
+_NOT_YET = frozenset({14, 88})
 
 
 def find_coordinator(requests: Requests, group: str, timeout: float) -> Node:
@@ -106,7 +107,7 @@ class Coordinator:
         found = codes(response)
         if found & _MOVED:
             self.forget()
-        passing = found & (_MOVED | {_LOADING})
+        passing = found & (_MOVED | _NOT_YET)
         if passing:
             raise KafkaException(KafkaError(min(passing)))
         return response

@@ -24,21 +24,23 @@ Job = Callable[[], None]
 class Offsets:
     """See the module."""
 
-    def __init__(self, coordinator: Coordinator, settle: Callable[[float], bool] | None = None) -> None:
-        """`settle` waits, at most so many seconds, until the commits before a look-up are answered."""
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        settle: Callable[[float], bool] | None = None,
+        require_stable: bool = False,
+    ) -> None:
+        """`settle` waits, at most so many seconds, until the commits before a look-up are answered; `require_stable`: an
+        offset that an open transaction may change is waited for."""
         self._coordinator = coordinator
         self._settle = settle
+        self._require_stable = require_stable
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def committed(
-        self, partitions: list[TopicPartition] | None, timeout: float, require_stable: bool = False
-    ) -> list[TopicPartition]:
-        """The group's committed offsets, OFFSET_INVALID where there is none; without partitions all that there are.
-
-        `require_stable`: an offset that an open transaction may change is waited for.
-        """
+    def committed(self, partitions: list[TopicPartition] | None, timeout: float) -> list[TopicPartition]:
+        """The group's committed offsets, OFFSET_INVALID where there is none; without partitions all that there are."""
         deadline = time.monotonic() + timeout
         if self._settle is not None and not self._settle(timeout):
             text = f"the commits before were not answered within {timeout:g} s; look up again"
@@ -52,7 +54,7 @@ class Offsets:
                 for topic, group in group_by_topic(partitions).items()
             ],
         }
-        if require_stable:
+        if self._require_stable:
             message["require_stable"] = True
         response = self._coordinator.ask_until(
             "OffsetFetch", message, _fetch_codes, timeout=max(deadline - time.monotonic(), 0.001)
