@@ -302,6 +302,21 @@ def test_what_is_no_offset_is_not_committed(new_topic: NewTopicFactory, new_cons
     assert consumer.committed([TopicPartition(topic, 0)], WAIT)[0].offset < 0
 
 
+def test_of_a_partition_that_is_named_twice_the_last_counts(
+    new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic = new_topic()
+    consumer = new_consumer()
+    wanted = [TopicPartition(topic, 0, 7), TopicPartition("missing", 0, 1), TopicPartition(topic, 0, 6)]
+    results = consumer.commit(offsets=wanted, asynchronous=False) or []
+    assert [(found.offset, found.error) for found in results] == [
+        (7, None),
+        (1, KafkaError.UNKNOWN_TOPIC_OR_PART),
+        (6, None),
+    ]
+    assert consumer.committed([TopicPartition(topic, 0)], WAIT)[0].offset == 6
+
+
 # What the application changes after an asynchronous commit must not be committed.
 def test_an_asynchronous_commit_is_of_the_offsets_it_was_made_with(
     new_topic: NewTopicFactory, new_consumer: NewConsumer

@@ -60,7 +60,9 @@ class Commit:
     """The partitions that the coordinator has not answered for."""
 
     def __post_init__(self) -> None:
+        # Of a partition that is named twice the last counts.
         self.open = {partition: partition for partition in self.partitions}
+        self.partitions = list(self.open.values())
 
     def end(self, error: KafkaError | None) -> None:
         """Tells, unless it has been told."""
@@ -242,7 +244,10 @@ class Commits:
         self._forget_failed(results, error)
         if error is not None:
             raise KafkaException(error)
-        return results
+        errors = {result: result.error for result in results}
+        for partition in partitions:
+            partition.error = errors[partition]
+        return partitions
 
     def commit_later(self, partitions: list[TopicPartition]) -> None:
         """Commits in the background."""
@@ -430,12 +435,11 @@ def commit_without_members(
 
 
 def _copies(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """What results are written to, and what the application does not change meanwhile; the last of each partition."""
-    copies = {
-        given: TopicPartition(given.topic, given.partition, given.offset, given.metadata, given.leader_epoch)
+    """What results are written to, and what the application does not change meanwhile."""
+    return [
+        TopicPartition(given.topic, given.partition, given.offset, given.metadata, given.leader_epoch)
         for given in partitions
-    }
-    return list(copies.values())
+    ]
 
 
 def _real(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
