@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster import AdminClient, Consumer, Message, NewTopic, Producer
+from cluster import AdminClient, Consumer, Message, NewTopic, Producer, TopicPartition
 from tests.conftest import BrokerProcess
 
 _numbers = itertools.count()
@@ -101,6 +101,14 @@ def poll_until(consumers: list[Consumer], done: Callable[[], bool], timeout: flo
             if message is not None:
                 messages.append(message)
     return messages
+
+
+def committed(new_consumer: NewConsumer, group: str, topic: str) -> int:
+    """What the group has committed of partition 0, as somebody else sees it."""
+    other = new_consumer(group_id=group, enable_auto_commit=False)
+    [found] = other.committed([TopicPartition(topic, 0)], WAIT)
+    other.close()
+    return found.offset
 
 
 def outcomes(client: object, calls: Mapping[str, tuple[object, ...]]) -> dict[str, object]:

@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from cluster import AdminClient, Consumer, KafkaError, KafkaException, NewPartitions, TopicPartition
 from cluster.client import ConsumerGroupState, _consumer
 from cluster.client._group import Event
-from tests.client.conftest import WAIT, NewConsumer, NewTopicFactory, poll_until, produce, read
+from tests.client.conftest import WAIT, NewConsumer, NewTopicFactory, committed, poll_until, produce, read
 from tests.conftest import BrokerProcess
 
 
@@ -270,10 +271,13 @@ def test_a_raising_on_lost_is_told_once_and_the_group_is_joined_again(
             consumer.poll(0.05)
         except LookupError as error:
             raised.append(error)
-        return consumer._membership.identity().generation > generation and held(consumer) == {0, 1}
+        membership = consumer._membership
+        return (
+            not membership.lost and membership.identity().generation > generation and held(consumer) == {0, 1}
+        )
 
     # Not polled before the membership's thread has noticed the silence.
-    poll_until([], lambda: consumer._membership.identity().generation == -1)
+    poll_until([], lambda: consumer._membership.lost)
     poll_until([], back)
     assert len(raised) == 1
 
@@ -295,6 +299,28 @@ def test_a_consumer_let_go_of_takes_its_threads_along(
     for thread in threads:
         thread.join(WAIT)
         assert not thread.is_alive()
+
+
+# Were this broken, the interpreter would print an exception of a consumer's end that nobody caused.
+def test_a_consumer_may_end_with_the_look_up_that_knew_it_last(
+    broker: BrokerProcess, new_topic: NewTopicFactory
+) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": uuid.uuid4().hex})
+    offsets, let_go = consumer._offsets, threading.Event()
+    committed = offsets.committed
+
+    def look_up(*asked: Any) -> list[TopicPartition]:
+        assert let_go.wait(WAIT)
+        return committed(*asked)
+
+    offsets.committed = look_up  # type: ignore[method-assign]
+    consumer.assign([TopicPartition(new_topic(), 0)])
+    thread = offsets._thread
+    assert thread is not None
+    del consumer
+    let_go.set()
+    thread.join(WAIT)
+    assert not thread.is_alive()
 
 
 def test_unsubscribe_gives_everything_up(new_topic: NewTopicFactory, new_consumer: NewConsumer) -> None:
@@ -324,6 +350,74 @@ def test_a_static_member_keeps_its_place_through_a_restart(
     again = new_consumer(group_id=group, group_instance_id="one", heartbeat_interval_ms=100)
     again.subscribe([topic])
     poll_until([again], lambda: held(again) == {0, 1})
+
+
+def thrown_out(consumer: Consumer) -> None:
+    """As if the last poll had been long ago: the group goes on without this member."""
+    consumer._membership.last_poll -= 7
+    poll_until([], lambda: consumer._membership.lost)
+
+
+# Were this broken, what others have committed meanwhile would be overwritten, and read again.
+@pytest.mark.parametrize("auto_commit", [False, True])
+def test_a_member_that_was_thrown_out_commits_nothing(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer, auto_commit: bool
+) -> None:
+    topic, group, told, heard = (
+        new_topic(),
+        uuid.uuid4().hex,
+        list[tuple[KafkaError | None, list[TopicPartition]]](),
+        list[str](),
+    )
+    produce(broker.bootstrap, topic, [b"v"] * 10)
+    consumer = new_consumer(
+        group_id=group,
+        session_timeout_ms=6000,
+        max_poll_interval_ms=6000,
+        heartbeat_interval_ms=50,
+        enable_auto_commit=auto_commit,
+        auto_commit_interval_ms=600_000,
+        on_commit=lambda *outcome: told.append(outcome),
+    )
+    consumer.subscribe(
+        [topic], on_revoke=lambda *_: heard.append("revoked"), on_lost=lambda *_: heard.append("lost")
+    )
+    messages = read(consumer, 5)
+    thrown_out(consumer)
+    # The group is empty: anybody may commit.
+    other = new_consumer(group_id=group, enable_auto_commit=False)
+    other.commit(offsets=[TopicPartition(topic, 0, 10)], asynchronous=False)
+    with pytest.raises(KafkaException) as refused:
+        consumer.commit(messages[-1], asynchronous=False)
+    assert refused.value.error == KafkaError.UNKNOWN_MEMBER_ID
+    assert consumer.commit(messages[-1]) is None
+    consumer.close()
+    assert heard == ["lost"]
+    [(error, [partition])] = told
+    assert (error, partition.offset) == (KafkaError.UNKNOWN_MEMBER_ID, 5)
+    assert committed(new_consumer, group, topic) == 10
+
+
+def test_a_static_member_whose_place_is_taken_commits_nothing(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic, group = new_topic(), uuid.uuid4().hex
+    produce(broker.bootstrap, topic, [b"v"] * 10)
+    settings = {"group_id": group, "group_instance_id": "one", "heartbeat_interval_ms": 50}
+    first = new_consumer(**settings, auto_commit_interval_ms=600_000)
+    second = new_consumer(**settings, enable_auto_commit=False)
+    first.subscribe([topic])
+    messages = read(first, 5)
+    second.subscribe([topic])
+    poll_until([second], lambda: bool(second.assignment()) and first._membership.lost)
+    second.commit(offsets=[TopicPartition(topic, 0, 10)], asynchronous=False)
+    with pytest.raises(KafkaException) as refused:
+        first.commit(messages[-1], asynchronous=False)
+    assert refused.value.error == KafkaError.FENCED_INSTANCE_ID
+    assert refused.value.error.fatal()
+    first.close()
+    second.close()
+    assert committed(new_consumer, group, topic) == 10
 
 
 # Were this broken, closing would wait for a broker that is gone three times over: 30 seconds.

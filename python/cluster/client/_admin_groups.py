@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ._admin_types import ConsumerGroupTopicPartitions, GroupMember, GroupMetadata
+from ._commits import commit_without_members
 from ._coordinator import Coordinator
 from ._errors import KafkaException
-from ._offsets import Identity, Offsets
+from ._offsets import Offsets
 from ._requests import Requests
 from ._types import OFFSET_INVALID, BrokerMetadata, TopicPartition, error_of
 
@@ -54,8 +55,8 @@ def list_offsets_of_group(
     requests: Requests, asked: ConsumerGroupTopicPartitions, require_stable: bool, timeout: float
 ) -> ConsumerGroupTopicPartitions:
     """The group's committed offsets: of the partitions asked for, or of all it has committed."""
-    offsets = _offsets(requests, asked.group_id)
-    found = offsets.committed(asked.topic_partitions, timeout, require_stable)
+    offsets = Offsets(Coordinator(requests, asked.group_id), require_stable=require_stable)
+    found = offsets.committed(asked.topic_partitions, timeout)
     return ConsumerGroupTopicPartitions(asked.group_id, found)
 
 
@@ -63,13 +64,9 @@ def alter_offsets_of_group(
     requests: Requests, wanted: ConsumerGroupTopicPartitions, timeout: float
 ) -> ConsumerGroupTopicPartitions:
     """Commits offsets for a group that has no members; each partition's error is in the result."""
-    found = _offsets(requests, wanted.group_id).commit(wanted.topic_partitions or [], timeout)
+    coordinator = Coordinator(requests, wanted.group_id)
+    found = commit_without_members(coordinator, wanted.topic_partitions or [], timeout)
     return ConsumerGroupTopicPartitions(wanted.group_id, found)
-
-
-def _offsets(requests: Requests, group: str) -> Offsets:
-    # A committer that is no member; its thread is never started.
-    return Offsets(Coordinator(requests, group), Identity, list, None, lambda _error, _partitions: None)
 
 
 def check_group_request(

@@ -14,6 +14,7 @@ from typing import Any
 from logcore import _native
 
 from . import _config
+from ._commits import Commits
 from ._coordinator import Coordinator
 from ._errors import KafkaError, KafkaException, failed
 from ._group import Assigned, Failed, Membership, Revoked, Subscription
@@ -35,6 +36,8 @@ Committed = tuple[KafkaError | None, list[TopicPartition]]
 
 CLOSE_TIMEOUT = 10.0
 """Seconds that closing may wait for brokers in all: for the last commit, for leaving the group, for its threads."""
+UNTOLD_MAX = 100_000
+"""Commits whose outcome on_commit has not heard yet."""
 _LOGICAL = (OFFSET_BEGINNING, OFFSET_END)
 
 
@@ -63,13 +66,16 @@ class Consumer:
         self._membership = Membership(coordinator, values, post)
         self._auto_commit = bool(values.get("enable.auto.commit", True))
         interval = values.get("auto.commit.interval.ms", 5_000) / 1000
-        self._offsets = Offsets(
+        on_commit = "on_commit" in self._callbacks
+        self._commits = Commits(
             coordinator,
             self._membership.identity,
             _Stored(self._core),
             interval if self._auto_commit and interval > 0 else None,
-            lambda error, partitions: post((error, partitions)),
+            (lambda error, partitions: post((error, partitions))) if on_commit else None,
         )
+        committed_only = values.get("isolation.level", "read_committed") == "read_committed"
+        self._offsets = Offsets(coordinator, self._commits.flush, require_stable=committed_only)
         self._assignment: dict[TopicPartition, int] = {}
         """Partitions with the offset they were assigned with; in the core once that is known to be a real one."""
         self._epoch = 0
@@ -108,7 +114,7 @@ class Consumer:
                 raise TypeError("rebalance callbacks must be callable")
         self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
         if self._auto_commit:
-            self._offsets.start()
+            self._commits.start()
         self._membership.subscribe(subscription)
 
     def unsubscribe(self) -> None:
@@ -123,10 +129,7 @@ class Consumer:
         auto.offset.reset says without one.
         """
         core = self._open()
-        core.unassign(None)
-        self._assignment.clear()
-        self._paused.clear()
-        self._epoch += 1
+        self._drop_all(core)
         self._add(core, partitions)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
@@ -138,11 +141,9 @@ class Consumer:
 
     def unassign(self) -> None:
         """Reads nothing any more."""
-        self._open().unassign(None)
+        core = self._open()
         self._rebalancing = False
-        self._assignment.clear()
-        self._paused.clear()
-        self._epoch += 1
+        self._drop_all(core)
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         """Does not read these partitions any more."""
@@ -152,8 +153,23 @@ class Consumer:
             raise failed(KafkaError._INVALID_ARG, "a partition is not assigned")
         self._drop(core, partitions)
 
+    def _drop_all(self, core: _native.ConsumerCore) -> None:
+        self._commit_before_dropping()
+        core.unassign(None)
+        self._commits.forget(self._assignment)
+        self._assignment.clear()
+        self._paused.clear()
+        self._epoch += 1
+
+    def _commit_before_dropping(self) -> None:
+        """What was consumed of partitions that are dropped cannot be committed any more once they are."""
+        if self._auto_commit and self._assignment and not self._membership.lost:
+            self._commits.commit_stored()
+
     def _drop(self, core: _native.ConsumerCore, partitions: list[TopicPartition]) -> None:
+        self._commit_before_dropping()
         core.unassign([(partition.topic, partition.partition) for partition in partitions])
+        self._commits.forget(partitions)
         for partition in partitions:
             self._assignment.pop(partition, None)
             self._paused.discard(partition)
@@ -173,7 +189,7 @@ class Consumer:
                 raise failed(KafkaError._INVALID_ARG, f"{given}: no such offset")
         core.assign(known)
         if self._auto_commit:
-            self._offsets.start()
+            self._commits.start()
         if not unknown:
             return
         epoch = self._epoch
@@ -193,9 +209,11 @@ class Consumer:
         for partition in found:
             # A partition that was sought meanwhile is in the core already.
             if self._assignment.get(partition, 0) in (OFFSET_STORED, OFFSET_INVALID):
-                ready.append((partition.topic, partition.partition, partition.offset))
                 if partition.error is not None:
+                    # Where the group is in it is not known; auto.offset.reset is for a group that has no offset.
                     self._post(Failed(partition.error))
+                    continue
+                ready.append((partition.topic, partition.partition, partition.offset))
         core.assign(ready)
         for topic, number, _ in ready:
             if TopicPartition(topic, number) in self._paused:
@@ -270,7 +288,8 @@ class Consumer:
         event = self._events.popleft()
         self._membership.alive()
         match event:
-            case Assigned(partitions):
+            case Assigned(partitions, identity):
+                self._membership.took_over(identity)
                 self._take_over(partitions)
             case Revoked(partitions, lost):
                 try:
@@ -280,11 +299,7 @@ class Consumer:
             case Failed(error):
                 return _native.Message(error=error)
             case (error, partitions):
-                on_commit = self._callbacks.get("on_commit")
-                if on_commit is not None:
-                    on_commit(error, partitions)
-                elif error is not None:
-                    _config.logger.warning("committing offsets failed: %s", error.str())
+                self._callbacks["on_commit"](error, partitions)
         return None
 
     def _take_over(self, partitions: list[TopicPartition]) -> None:
@@ -309,11 +324,11 @@ class Consumer:
         finally:
             # Only the callback closes a consumer in here, and then closing has done all this.
             if self._core is not None:
-                if self._auto_commit and not lost:
-                    patience.spend(self._offsets.commit_stored)
-                self._offsets.forget(partitions)
                 if self._rebalancing:
                     self.unassign()
+                if not lost:
+                    # The next generation's members begin where this one's commits end.
+                    patience.spend(self._commits.flush)
 
     # ---- positions ----
 
@@ -445,20 +460,22 @@ class Consumer:
     ) -> list[TopicPartition] | None:
         """Commits a message's offset + 1, the offsets given, or (without either) what was consumed.
 
-        Asynchronous: returns None at once, on_commit hears of the outcome. Otherwise returns the partitions with each
-        one's error, and raises KafkaException when nothing was committed.
+        Asynchronous: returns None at once, on_commit hears of the outcome. Otherwise waits for this commit and those
+        before it, returns the partitions with each one's error, and raises KafkaException when nothing was committed:
+        UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION when the group has given the partitions to others.
         """
-        self._open()
+        core = self._open()
         partitions = self._named(message, offsets)
         if partitions is None:
-            partitions = _Stored(self._open())()
-        if asynchronous:
-            if partitions:
-                self._offsets.commit_later(partitions)
-            return None
-        if not partitions:
-            raise failed(KafkaError._NO_OFFSET, "Commit failed: there is no offset to commit")
-        return self._offsets.commit(partitions)
+            partitions = _Stored(core)()
+        if not asynchronous:
+            return self._commits.commit(partitions)
+        if "on_commit" in self._callbacks and len(self._commits) + len(self._events) >= UNTOLD_MAX:
+            text = f"Commit failed: on_commit is to hear of {UNTOLD_MAX:,} commits already; poll, and commit again"
+            raise failed(KafkaError._QUEUE_FULL, text)
+        if partitions:
+            self._commits.commit_later(partitions)
+        return None
 
     def _named(
         self, message: _native.Message | None, offsets: list[TopicPartition] | None
@@ -495,11 +512,12 @@ class Consumer:
         patience = _Patience(CLOSE_TIMEOUT)
         try:
             self._leave(patience)
-            if self._auto_commit and self._assignment:
-                patience.spend(self._offsets.commit_stored)
+            self._commit_before_dropping()
+            patience.spend(self._commits.flush)
         finally:
             self._core = None
             self._membership.close()
+            self._commits.stop()
             patience.spend(self._offsets.stop)
             try:
                 self._tell_commits()
@@ -507,15 +525,17 @@ class Consumer:
                 core.close()
 
     def _leave(self, patience: _Patience) -> None:
-        if not self._membership.subscribed:
+        if not self._membership.grouped:
             return
+        lost = self._membership.lost
         self._membership.take_back()
         for event in [event for event in self._events if isinstance(event, Assigned | Revoked)]:
             self._events.remove(event)
         try:
             if self._held:
-                self._give_up(self._held, False, patience)
+                self._give_up(self._held, lost, patience)
         finally:
+            patience.spend(self._commits.flush)
             patience.spend(self._membership.leave)
 
     def _tell_commits(self) -> None:
@@ -536,6 +556,7 @@ class Consumer:
         core: _native.ConsumerCore | None = getattr(self, "_core", None)
         if core is not None and hasattr(self, "_offsets"):
             self._membership.close()
+            self._commits.stop()
             self._offsets.stop(0)
             core.close()
 

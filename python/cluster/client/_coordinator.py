@@ -11,9 +11,10 @@ from ._errors import KafkaError, KafkaException
 from ._requests import RETRY_PAUSE, Requests
 from ._types import Node
 
-# The coordinator moved, or is not ready: find it anew and ask again.
-_MOVED = frozenset({15, 16})
-_LOADING = 14
+# The coordinator moved, is not ready or could not write in time (offsets.commit.timeout.ms): find it anew and ask again.
+_MOVED = frozenset({7, 15, 16})
+# COORDINATOR_LOAD_IN_PROGRESS, UNSTABLE_OFFSET_COMMIT (an open transaction may change the offset): ask again.
+_NOT_YET = frozenset({14, 88})
 
 
 def find_coordinator(requests: Requests, group: str, timeout: float) -> Node:
@@ -90,35 +91,41 @@ class Coordinator:
             self.forget()
         return response
 
-    def call_until(
+    def ask(
         self,
         api: str,
-        message: Callable[[], dict[str, Any]],
+        message: dict[str, Any],
         codes: Callable[[dict[str, Any]], set[int]],
         *,
         timeout: float,
     ) -> dict[str, Any]:
-        """Asks until the response carries no code that only says "not now" or "not here".
+        """One attempt. A response with a code that only says "not now" or "not here" is a KafkaException, too.
 
-        `message` is made anew for each attempt; `codes` names the codes of a response. Raises the last failure.
+        `codes` names the codes of a response.
         """
+        response = self.call(api, message, timeout=timeout)
+        found = codes(response)
+        if found & _MOVED:
+            self.forget()
+        passing = found & (_MOVED | _NOT_YET)
+        if passing:
+            raise KafkaException(KafkaError(min(passing)))
+        return response
+
+    def ask_until(
+        self,
+        api: str,
+        message: dict[str, Any],
+        codes: Callable[[dict[str, Any]], set[int]],
+        *,
+        timeout: float,
+    ) -> dict[str, Any]:
+        """`ask`, again and again while that may help and time is left. Raises the last failure."""
         deadline = time.monotonic() + timeout
         while True:
-            left = max(deadline - time.monotonic(), 0.001)
-            failure: KafkaException
             try:
-                response = self.call(api, message(), timeout=left)
+                return self.ask(api, message, codes, timeout=max(deadline - time.monotonic(), 0.001))
             except KafkaException as error:
-                if not error.error.retriable():
+                if not error.error.retriable() or time.monotonic() + RETRY_PAUSE >= deadline:
                     raise
-                failure = error
-            else:
-                passing = codes(response) & (_MOVED | {_LOADING})
-                if not passing:
-                    return response
-                if passing & _MOVED:
-                    self.forget()
-                failure = KafkaException(KafkaError(min(passing)))
-            if time.monotonic() + RETRY_PAUSE >= deadline:
-                raise failure
             time.sleep(RETRY_PAUSE)

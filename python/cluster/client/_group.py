@@ -19,9 +19,9 @@ from typing import Any
 from logcore import _native
 
 from ._assignors import ASSIGNORS, Member
+from ._commits import Identity
 from ._coordinator import Coordinator
-from ._errors import KafkaError, KafkaException
-from ._offsets import Identity
+from ._errors import KafkaError, KafkaException, failed
 from ._types import TopicPartition
 
 logger = logging.getLogger("cluster.client")
@@ -45,9 +45,10 @@ _PATTERN_CHECK = 10.0
 
 @dataclass(frozen=True)
 class Assigned:
-    """The group gave this consumer these partitions."""
+    """The group gave this consumer these partitions; `identity` is whom it gave them to."""
 
     partitions: list[TopicPartition]
+    identity: Identity
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,10 @@ class Membership:
         self._member = ""
         self._generation = -1
         self._joined = False
+        self._committer: Identity | None = None
+        """Who the application was when it took its partitions over; None before, when the group knows this consumer
+        less than it may."""
+        self._fenced = False
         self._assigned: list[TopicPartition] = []
         self._awaiting_revoke = False
         self._told_missing: set[str] = set()
@@ -140,25 +145,51 @@ class Membership:
     # ---- called by the consumer, in the application's thread ----
 
     def identity(self) -> Identity:
-        """Who this consumer is to the coordinator now."""
+        """Who commits: the member that took its partitions over, or generation -1 without a membership.
+
+        Raises KafkaException when the group has thrown this member out.
+        """
         with self._changed:
-            if not self._joined:
-                return Identity()
-            return Identity(self._generation, self._member, self._instance)
+            if self._fenced:
+                raise KafkaException(KafkaError(_FENCED_INSTANCE_ID, None, True))
+            if self._committer is not None:
+                if not self._joined:
+                    raise failed(
+                        _ILLEGAL_GENERATION if self._member else _UNKNOWN_MEMBER_ID,
+                        "Commit failed: the group has thrown this member out; poll, and commit what is read then",
+                    )
+                return self._committer
+            if self._joined:
+                return self._itself()
+            return Identity()
+
+    def _itself(self) -> Identity:
+        return Identity(self._generation, self._member, self._instance)
+
+    def took_over(self, identity: Identity) -> None:
+        """The application has what an `Assigned` named."""
+        with self._changed:
+            self._committer = identity
+
+    @property
+    def lost(self) -> bool:
+        """Whether others may have what this member was assigned."""
+        return self._committer is not None and not self._joined
+
+    @property
+    def grouped(self) -> bool:
+        """Whether there is a membership to leave, be it one that is lost."""
+        return self._subscription is not None or self._committer is not None or self._fenced
 
     @property
     def member_id(self) -> str:
         return self._member
 
-    @property
-    def subscribed(self) -> bool:
-        return self._subscription is not None
-
     def subscribe(self, subscription: Subscription) -> None:
         """Joins the group with this subscription, or joins anew with another."""
         with self._changed:
             self._subscription = subscription
-            self._resubscribed = True
+            self._resubscribed, self._fenced = True, False
             self.last_poll = time.monotonic()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="logcore-group", daemon=True)
@@ -193,6 +224,7 @@ class Membership:
         """
         with self._changed:
             member, self._member, self._joined, self._generation = self._member, "", False, -1
+            self._committer, self._fenced = None, False
             self._changed.notify_all()
         if member and self._instance is None:
             self._send_leave(member, timeout)
@@ -252,10 +284,11 @@ class Membership:
                 self._joined = True
                 self._assigned = partitions
                 self._told = 0
+                identity = self._itself()
         if abandoned:
             self.leave(_REQUEST_TIMEOUT)
             return
-        self._post(Assigned(partitions))
+        self._post(Assigned(partitions, identity))
         self._stay(subscription, topics, led)
 
     def _end_generation(self, end: _Rejoin) -> None:
@@ -301,6 +334,7 @@ class Membership:
         with self._changed:
             self._member, self._joined, self._generation = "", False, -1
             if fenced:
+                self._fenced = True
                 # Another process has this instance id; joining again would throw that one out in turn.
                 self._subscription = None
         self._pause(1.0)
@@ -455,7 +489,7 @@ class Membership:
                 if error.error.code() == _FENCED_INSTANCE_ID:
                     self._post(Failed(KafkaError(_FENCED_INSTANCE_ID, None, True)))
                     with self._changed:
-                        self._subscription = None
+                        self._subscription, self._fenced = None, True
                     raise _Rejoin(lost=True, forget_member=True) from error
                 if time.monotonic() - beaten > self._session:
                     raise _Rejoin(lost=True, forget_member=self._instance is None) from error
