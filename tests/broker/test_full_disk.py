@@ -95,3 +95,21 @@ def test_a_broker_on_a_full_disk_can_be_stopped(start_broker: StartBroker, small
     again = start_broker(small_disk / "data")
     create(again, "u")
     assert again.stop() == 0
+
+
+def test_a_broker_that_was_killed_waits_for_room_to_start(
+    start_broker: StartBroker, small_disk: Path
+) -> None:
+    broker = start_broker(small_disk / "data")
+    create(broker, "t")
+    broker.kill()
+    fill(small_disk / "filler")
+    # Its old session is to be ended in the coordinator's log.
+    waiting = start_broker(small_disk / "data", ready=False)
+    waiting.wait_output("no room in .*coordinator")
+    assert waiting.stop() == 0, waiting.output()
+    again = start_broker(small_disk / "data", ready=False)
+    again.wait_output("no room in .*coordinator")
+    (small_disk / "filler").unlink()
+    create(again.wait_ready(), "u")
+    assert again.stop() == 0

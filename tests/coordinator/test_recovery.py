@@ -3,6 +3,8 @@ directory is served as if it were whole."""
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 import threading
@@ -471,6 +473,17 @@ def test_what_waits_for_room_is_bounded(
             again.close()
     # The session, one that was refused, five that waited, and the new session.
     assert server.server.machine.last_zxid == 1 + 1 + 5 + 1
+
+
+# If this failed, each attempt at a snapshot would make a full disk fuller.
+def test_a_snapshot_without_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", no_room)
+    with pytest.raises(OSError, match="No space left"):
+        write_snapshot(tmp_path, Machine().export())
+    assert list(tmp_path.iterdir()) == []
 
 
 # If this failed, a disk that is full when the next log begins would end the service.
