@@ -435,6 +435,8 @@ def test_a_coordinator_that_waits_for_room_can_be_stopped(
     full_log.full.set()
     raw.send(Writer().i32(1).i32(Op.CREATE).string("/n").finish() + CREATED)
     assert full_log.refused.acquire(timeout=WAIT_SECONDS)
+    with pytest.raises(CoordinatorError, match="no room"):
+        server.thread.run(server.server.restore(encode(Machine().export())))
     server.stop()
     assert raw.receive() == b""
     raw.close()

@@ -296,6 +296,10 @@ class LocalReplication:
 
         self._again = asyncio.get_running_loop().call_later(_ROOM_PAUSE_SECONDS, try_again)
 
+    def _require_room(self) -> None:
+        if self._full:
+            raise DiskFullError(f"there is no room in {self._directory}: make some, and try again then")
+
     def _has_room(self) -> None:
         if self._full:
             self._full = False
@@ -359,8 +363,7 @@ class LocalReplication:
         log = self.log
         if log is None or self._stopping or not self.is_serving:
             raise CoordinatorError(f"the coordinator on {self._directory} does not serve")
-        if self._full:
-            raise DiskFullError(f"there is no room in {self._directory}: make some, and restore then")
+        self._require_room()
         self._restoration = loop.create_task(self._put_in_place(machine, log))
         self._restoration.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._restoration)  # who asked may leave: half of it must not be done
@@ -378,6 +381,8 @@ class LocalReplication:
         machine.sessions.last_id = max(self.machine.sessions.last_id, machine.sessions.last_id)
         saved = snapshot_path(self._directory, zxid)
         try:
+            # A stop drops what waits for room. Some of it may be in the log, which then has to stay the newest.
+            self._require_room()
             try:
                 await loop.run_in_executor(self._snapshotter, log.save, machine.export())
             except OSError:
