@@ -6,6 +6,7 @@ acknowledged, or every start would read all logs again.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import struct
@@ -14,6 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from cluster.broker import _broker
+from cluster.broker import bridge as bridge_module
+from cluster.broker.context import Body, Context, Request
+from cluster.broker.handlers import HANDLERS, Handler
 from logcore._native import (
     build_batch,
     decode_response,
@@ -25,14 +32,18 @@ from logcore._native import (
 
 from ..conftest import BrokerProcess, StartBroker
 from ..server.wire import FETCH, LIST_OFFSETS, PRODUCE, Client, fetch, produce
+from .test_embedded import create as create_topic
+from .test_embedded import embedded, topics
 from .test_metrics import scrape
 from .test_stop import create
+from .wire import KEYS, Wire
 
 METRICS = ("--override", "metrics.listener=http://127.0.0.1:0")
 PRODUCERS = FETCHERS = 24
 IN_FLIGHT = 5
 """On each connection, as Kafka's producers have it (`max.in.flight.requests.per.connection`)."""
 ANSWERS_BEFORE_THE_SIGNAL = 20
+COORDINATOR_NOT_AVAILABLE = 15
 PATIENCE = 60.0
 LARGE = 1_000_000
 LARGE_BATCHES = 320
@@ -215,3 +226,76 @@ def test_the_start_after_a_clean_stop_reads_no_data(start_broker: StartBroker, t
     assert ends(recovered, "large") == [LARGE_BATCHES // 4] * 4
     assert bytes_read(recovered) - without_data > LARGE * LARGE_BATCHES
     assert recovered.stop() == 0
+
+
+class Held:
+    """A handler whose request is under way, before or after it is carried out, until it is let go."""
+
+    def __init__(self, handler: Handler, carried_out: bool) -> None:
+        self.API_KEY, self.VERSIONS, self.failure = handler.API_KEY, handler.VERSIONS, handler.failure
+        self._handler = handler
+        self._carried_out = carried_out
+        self.under_way, self.let_go = asyncio.Event(), asyncio.Event()
+
+    async def handle(self, context: Context, request: Request) -> Body:
+        done = await self._handler.handle(context, request) if self._carried_out else None
+        self.under_way.set()
+        await self.let_go.wait()
+        return done or await self._handler.handle(context, request)
+
+
+COMMITTED = {"partition_index": 0, "committed_offset": 7, "committed_metadata": ""}
+UNDER_WAY: list[tuple[str, int, dict[str, Any]]] = [
+    (
+        "CreateTopics",
+        4,
+        {"topics": [{"name": "u", "num_partitions": 1, "replication_factor": 1}], "timeout_ms": 30_000},
+    ),
+    ("OffsetCommit", 2, {"group_id": "g", "topics": [{"name": "t", "partitions": [COMMITTED]}]}),
+    ("Metadata", 8, {"topics": [{"name": "t"}]}),
+]
+
+
+async def answered_by_a_stopping_broker(data: Path, held: Held, name: str, version: int, body: Body) -> Body:
+    """The answer to a request that was under way when the broker was told to stop, after which its connection ends."""
+    async with embedded(data) as broker, Wire(broker.bootstrap) as wire, Wire(broker.bootstrap) as idle:
+        assert await create_topic(wire, "t") == "ok"
+        await wire.ask("FindCoordinator", 1, key="g", key_type=0)
+        bridge_module.HANDLERS[held.API_KEY] = held
+        asked = asyncio.create_task(wire.ask(name, version, **body))
+        await held.under_way.wait()
+        stopping = asyncio.create_task(broker.stop())
+        # Who is asked nothing is closed at once: the stop has begun.
+        assert await idle._reader.read() == b""
+        held.let_go.set()
+        answer = await asked
+        assert await wire._reader.read() == b""
+        await stopping
+    return answer
+
+
+@pytest.mark.parametrize("carried_out", [False, True])
+@pytest.mark.parametrize(("name", "version", "body"), UNDER_WAY, ids=[name for name, _, _ in UNDER_WAY])
+def test_what_python_answers_is_answered_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, version: int, body: Body, carried_out: bool
+) -> None:
+    monkeypatch.setattr(_broker, "_STOP_GRACE_SECONDS", PATIENCE)
+    monkeypatch.setattr(bridge_module, "HANDLERS", dict(HANDLERS))
+
+    async def run() -> None:
+        held = Held(HANDLERS[KEYS[name]], carried_out)
+        answer = await answered_by_a_stopping_broker(tmp_path, held, name, version, body)
+        [topic] = answer["topics"]
+        [code] = [part["error_code"] for part in topic.get("partitions", [topic])]
+        # The groups are stopped first: whoever commits then is to look for their coordinator again.
+        refused = name == "OffsetCommit" and not carried_out
+        assert code == (COORDINATOR_NOT_AVAILABLE if refused else 0)
+        # And it is so.
+        async with embedded(tmp_path) as again, Wire(again.bootstrap) as wire:
+            assert ("u" in await topics(wire)) == (name == "CreateTopics")
+            asked = [{"name": "t", "partition_indexes": [0]}]
+            found = await wire.ask("OffsetFetch", 3, group_id="g", topics=asked)
+            [part] = found["topics"][0]["partitions"]
+            assert part["committed_offset"] == (7 if name == "OffsetCommit" and not refused else -1)
+
+    asyncio.run(run())

@@ -159,6 +159,26 @@ def test_a_coordinator_is_found_once() -> None:
     assert len({id(found) for found in answer["coordinators"]}) == 2
 
 
+def test_topics_that_are_named_again_are_carried_out_once_and_share_an_answer(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with embedded(tmp_path / "data") as broker, Wire(broker.bootstrap) as wire:
+            assert await create(wire, "t") == "ok"
+            names = ["t"] * 10_000 + ["u"] + [""] * 10_000
+            gone = await wire.ask("DeleteTopics", 5, topic_names=names, timeout_ms=30_000)
+            assert [topic["name"] for topic in gone["responses"]] == names
+            codes = [topic["error_code"] for topic in gone["responses"]]
+            assert codes == [0] * 10_000 + [3] * 10_001
+            # Each costs its request a byte, and has no words of ours.
+            assert {topic["error_message"] for topic in gone["responses"][10_001:]} == {None}
+
+    asyncio.run(run())
+    names = ["t"] * 1000 + ["u"]
+    request = FakeRequest(19, 4, {"topics": [{"name": name} for name in names]})
+    answer = HANDLERS[19].failure(request, INVALID_REQUEST)
+    assert [topic["name"] for topic in answer["topics"]] == names
+    assert len({id(topic) for topic in answer["topics"]}) == 2
+
+
 def test_a_resource_that_appears_twice_is_refused_once() -> None:
     twice = {"resource_type": 9, "resource_name": "t", "configs": []}
     once = twice | {"resource_type": 10}

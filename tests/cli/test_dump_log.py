@@ -149,6 +149,7 @@ def test_files_that_cannot_be_dumped(tmp_path: Path, capsys: pytest.CaptureFixtu
     directory = Path(shutil.copytree(GOLDEN, tmp_path / "golden-0"))
     assert main(["dump-log", "--files", str(directory / "00000000000000009999.log")]) == 1
     assert "No such file" in capsys.readouterr().err
+    (directory / "mine.log").touch()
     assert main(["dump-log", "--files", str(directory / "mine.log")]) == 1
     assert "begins with its base offset" in capsys.readouterr().err
 
@@ -194,6 +195,17 @@ def arrow(segment: Path, out: Path) -> tuple[int, list[int]]:
     status = main(["dump-log", "--files", str(segment), "--format", "arrow", "--out", str(out)])
     with pyarrow.ipc.open_stream(out) as stream:
         return status, stream.read_all()["offset"].to_pylist()
+
+
+# Broken if it failed: who mistyped a path would be told to rename a file that is not there.
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".checkpoint"])
+@pytest.mark.parametrize("shape", ["text", "json"])
+def test_a_file_that_is_not_there_is_missing_whatever_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str, shape: str
+) -> None:
+    missing = str(tmp_path / f"nosuch{suffix}")
+    assert main(["dump-log", "--files", missing, "--format", shape]) == 1
+    assert capsys.readouterr().err == f"logcore dump-log: cannot read {missing}: No such file or directory\n"
 
 
 # Broken if it failed: a program would take the records before damage for all that there are.

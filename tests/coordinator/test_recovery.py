@@ -3,6 +3,8 @@ directory is served as if it were whole."""
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 import threading
@@ -14,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kazoo.client import KazooClient
 
-from cluster.coordinator import CoordinatorError, Settings
+import logcore
+from cluster.coordinator import CoordinatorError, Settings, local
 from cluster.coordinator._engine import EngineLog
 from cluster.coordinator.acl import OPEN, Rules
+from cluster.coordinator.errors import DiskFullError
 from cluster.coordinator.jute import Acl, Id, Reader, Writer
 from cluster.coordinator.log import TransactionLog
 from cluster.coordinator.machine import Command, Machine, State, decode_command
@@ -344,6 +348,170 @@ def test_a_failed_disk_ends_the_service_and_answers_nothing(
         RawClient(server.port)
     server.stop()
     assert len(recover(tmp_path / "failing").tree) == 4 + answered
+
+
+class FullLog(EngineLog):
+    """A disk that is full while a test says so, and takes a part of what it refuses."""
+
+    full = threading.Event()
+    refused = threading.Semaphore(0)
+
+    def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
+        if not self.full.is_set():
+            super().append_soon(records, done)
+            return
+
+        def refuse(_error: Exception | None) -> None:
+            done(DiskFullError("No space left on device"))
+            self.refused.release()
+
+        super().append_soon(records[:1], refuse)
+
+
+@pytest.fixture
+def full_log(monkeypatch: pytest.MonkeyPatch) -> type[FullLog]:
+    class Full(FullLog):
+        full = threading.Event()
+        refused = threading.Semaphore(0)
+
+    monkeypatch.setattr(local, "_ROOM_PAUSE_SECONDS", 0.01)
+    return Full
+
+
+CREATED = Writer().buffer(b"").acls(OPEN).i32(0).finish()
+
+
+def zxids_logged(directory: Path) -> list[int]:
+    [path] = directory.glob("log.*")
+    with logcore.open(path) as log:
+        return [decode_command(record.value or b"").zxid for record in log.records()]
+
+
+# If this failed, a disk that others filled up would end the coordinator and every broker beside it, reads and the deletions
+# that would make room too; or a write would be seen that is not on disk, be lost after its answer, or share its transaction id.
+def test_writes_wait_for_room_on_a_full_disk_and_reads_do_not(
+    start_coordinator: StartCoordinator, tmp_path: Path, full_log: type[FullLog]
+) -> None:
+    server = start_coordinator(tmp_path / "full", open_log=full_log)
+    writer, reader = RawClient(server.port), RawClient(server.port)
+    writer.connect()
+    _, session, password = reader.connect()
+    assert writer.request(1, Op.CREATE, Writer().string("/before").finish() + CREATED)[1:3] == (3, 0)
+    full_log.full.set()
+    for number in range(3):
+        writer.send(Writer().i32(number).i32(Op.CREATE).string(f"/{number}").finish() + CREATED)
+    for _ in range(3):
+        assert full_log.refused.acquire(timeout=WAIT_SECONDS)
+    asked = Writer().string("/").boolean(False).finish()
+    for _ in range(2):
+        _, zxid, error, body = reader.request(1, Op.GET_CHILDREN, asked)
+        assert (zxid, error, Reader(body).strings()) == (3, 0, ["before", "zookeeper"])
+        reader.close()
+        reader = RawClient(server.port)
+        # A session that there is goes on, on another connection too.
+        assert reader.connect(session_id=session, password=password)[1] == session
+    assert not server.server.failed.done()  # type: ignore[union-attr]
+    full_log.full.clear()
+    assert [writer.reply()[:3] for _ in range(3)] == [(number, 4 + number, 0) for number in range(3)]
+    children = reader.request(1, Op.GET_CHILDREN, asked)[3]
+    assert sorted(Reader(children).strings() or []) == ["0", "1", "2", "before", "zookeeper"]
+    writer.close()
+    reader.close()
+    state = fingerprint(server.server.machine)
+    server.stop()
+    logged = zxids_logged(tmp_path / "full")
+    assert sorted(set(logged)) == list(range(1, 7))
+    assert len(logged) > 6
+    assert fingerprint(recover(tmp_path / "full")) == state
+
+
+# If this failed, a coordinator on a full disk could only be killed.
+def test_a_coordinator_that_waits_for_room_can_be_stopped(
+    start_coordinator: StartCoordinator, tmp_path: Path, full_log: type[FullLog]
+) -> None:
+    server = start_coordinator(tmp_path / "full", open_log=full_log)
+    raw = RawClient(server.port)
+    raw.connect()
+    full_log.full.set()
+    raw.send(Writer().i32(1).i32(Op.CREATE).string("/n").finish() + CREATED)
+    assert full_log.refused.acquire(timeout=WAIT_SECONDS)
+    with pytest.raises(CoordinatorError, match="no room"):
+        server.thread.run(server.server.restore(encode(Machine().export())))
+    server.stop()
+    assert raw.receive() == b""
+    raw.close()
+    # Nobody was answered: what reached the disk may be there, as after a crash.
+    assert recover(tmp_path / "full").last_zxid in (1, 2)
+
+
+# If this failed, clients that come again and again while the disk is full would fill up the memory.
+def test_what_waits_for_room_is_bounded(
+    start_coordinator: StartCoordinator,
+    tmp_path: Path,
+    full_log: type[FullLog],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local, "_HELD_MAX", 5)
+    server = start_coordinator(tmp_path / "full", open_log=full_log)
+    raw = RawClient(server.port)
+    raw.connect()
+    full_log.full.set()
+    creation = Writer().i32(1).i32(Op.CREATE).string("/n").finish() + CREATED
+    raw.send(creation)
+    assert full_log.refused.acquire(timeout=WAIT_SECONDS)
+    for _ in range(6):
+        raw.send(creation)
+    assert raw.receive() == b""
+    raw.close()
+    full_log.full.clear()
+    while True:
+        again = RawClient(server.port)
+        try:
+            assert again.connect()[1] != 0
+            break
+        except ConnectionError:
+            continue
+        finally:
+            again.close()
+    # The session, one that was refused, five that waited, and the new session.
+    assert server.server.machine.last_zxid == 1 + 1 + 5 + 1
+
+
+# If this failed, each attempt at a snapshot would make a full disk fuller.
+def test_a_snapshot_without_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", no_room)
+    with pytest.raises(OSError, match="No space left"):
+        write_snapshot(tmp_path, Machine().export())
+    assert list(tmp_path.iterdir()) == []
+
+
+# If this failed, a disk that is full when the next log begins would end the service.
+def test_the_next_log_waits_for_room(
+    start_coordinator: StartCoordinator, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Path] = []
+
+    def open_log(path: Path) -> EngineLog:
+        opened.append(path)
+        if 1 < len(opened) < 4:
+            raise DiskFullError("No space left on device")
+        return EngineLog(path)
+
+    monkeypatch.setattr(local, "_ROOM_PAUSE_SECONDS", 0.01)
+    directory = tmp_path / "rolling"
+    server = start_coordinator(directory, open_log=open_log, settings=Settings(snapshot_transactions=50))
+    client = connect(server)
+    client.create("/n", b"")
+    for result in [client.set_async("/n", str(number).encode()) for number in range(200)]:
+        result.get(timeout=WAIT_SECONDS)
+    client.stop()
+    server.stop()
+    assert opened[1] == opened[2] == opened[3]
+    data, stat = connect(start_coordinator(directory)).get("/n")
+    assert (data, stat.version) == (b"199", 200)
 
 
 def test_a_port_in_use_is_a_clear_error(

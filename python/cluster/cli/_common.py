@@ -71,6 +71,13 @@ class Parser(argparse.ArgumentParser):
         raise CommandError(f"{message} (--help lists the options)", status=2)
 
 
+def directory(text: str) -> Path:
+    """A directory's name; argparse tells why it is none. An empty one would be the current directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; name a directory, or . for the current one")
+    return Path(text)
+
+
 def pairs(values: Iterable[str], flag: str, exact: bool = False) -> dict[str, str]:
     """Turns repeated `key=value` arguments of `flag` into a mapping; the last of a repeated key wins.
 

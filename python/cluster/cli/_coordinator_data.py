@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from cluster.cli._common import CommandError, Parser
+from cluster.cli._common import CommandError, Parser, directory
 from cluster.cli._progress import progress_of_steps
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ def import_parser() -> Parser:
         help="a dataDir of Apache ZooKeeper that is stopped (or a copy of one), or HOST:PORT[,HOST:PORT...] of one that runs: "
         "then without sessions, ephemeral nodes, and what nodes are containers or have a TTL",
     )
-    options.add_argument("target", type=Path, metavar="DIR|zoo.cfg", help=_DATA_HELP)
+    options.add_argument("target", type=directory, metavar="DIR|zoo.cfg", help=_DATA_HELP)
     options.add_argument(
-        "--log-dir", type=Path, metavar="DIR", help="ZooKeeper's dataLogDir (default: its dataDir)"
+        "--log-dir", type=directory, metavar="DIR", help="ZooKeeper's dataLogDir (default: its dataDir)"
     )
     options.add_argument(
         "--lenient",
@@ -53,9 +53,9 @@ def export_parser() -> Parser:
         "Writes what is in a stopped coordinator's data directory as a dataDir that Apache ZooKeeper 3.9 starts on, with the "
         "same nodes, sessions and last transaction id.",
     )
-    options.add_argument("source", type=Path, metavar="DIR|zoo.cfg", help=_DATA_HELP)
+    options.add_argument("source", type=directory, metavar="DIR|zoo.cfg", help=_DATA_HELP)
     options.add_argument(
-        "target", type=Path, metavar="DIR", help="the dataDir to make: missing, or empty but for myid"
+        "target", type=directory, metavar="DIR", help="the dataDir to make: missing, or empty but for myid"
     )
     return options
 

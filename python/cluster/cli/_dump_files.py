@@ -52,6 +52,12 @@ class TimeEntry:
 Entry = TypeVar("Entry", OffsetEntry, TimeEntry)
 
 
+def check_there(path: str) -> None:
+    """Refuses a file that is not there before anything is said of its name."""
+    if not Path(path).exists():
+        raise CommandError(f"cannot read {path}: No such file or directory")
+
+
 def base_offset(path: str) -> int:
     """The offset in the name of a segment's file."""
     name = Path(path).name.split(".")[0]

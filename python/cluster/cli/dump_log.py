@@ -182,6 +182,8 @@ def dump_file(path: str, options: argparse.Namespace, faults: Faults) -> None:
     from cluster.cli import _dump_text as text
 
     suffix = Path(path).suffix
+    if suffix in SUFFIXES:
+        files.check_there(path)
     sanity_only, verify_only = options.index_sanity_check, options.verify_index_only
     if suffix in (files.LOG, files.CHECKPOINT):
         print_data = options.print_data_log or decoder_asked_for(options)
@@ -210,6 +212,7 @@ def dump_json(paths: list[str], options: argparse.Namespace) -> None:
     parse = message_parser(options) if decoder_asked_for(options) else None
     for path in paths:
         if Path(path).suffix in SUFFIXES:
+            files.check_there(path)
             rows.dump_json(path, parse, options.max_bytes)
         else:
             print(f"Ignoring unknown file {path}", file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from cluster.cli._common import CommandError, Parser, metrics_line, pairs
+from cluster.cli._common import CommandError, Parser, directory, metrics_line, pairs
 
 DEFAULT_PORT = 9092
 DEFAULT_DATA_DIR = "logcore-data"
@@ -15,7 +15,7 @@ def parser() -> Parser:
     options = Parser("start", "Runs one broker and all it needs in this process, until Ctrl-C or SIGTERM.")
     options.add_argument(
         "--data-dir",
-        type=Path,
+        type=directory,
         default=Path(DEFAULT_DATA_DIR),
         metavar="DIR",
         help=f"where the logs live (default ./{DEFAULT_DATA_DIR})",

@@ -7,16 +7,19 @@ the server's writer thread, and for appends on its event loop, which a thread of
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import logcore
 
-from .errors import CoordinatorError
+from .errors import CoordinatorError, DiskFullError
 from .jute import IDENTITIES_BYTES_MAX, MAX_BUFFER
 
 _OVERHEAD = 64 << 10
 """More than a command's own fields and the engine's batch around it take."""
+_FULL = tuple(f"(os error {number})" for number in (errno.ENOSPC, errno.EDQUOT))
+"""How the engine's texts name a full disk and a quota that is used up."""
 
 
 class EngineLog:
@@ -51,7 +54,7 @@ class EngineLog:
             if not appender.finish():
                 return
         except Exception as error:
-            failed = error
+            failed = DiskFullError(str(error)) if _is_full(error) else error
         loop.remove_reader(appender)
         done(failed)
 
@@ -61,15 +64,24 @@ class EngineLog:
     def close(self) -> None:
         if self._appender is not None:
             self._appender.close()
-        self._log.close()
+        try:
+            self._log.close()
+        except logcore.LogIOError as error:
+            # Everything is on disk, but for a note that it was closed: the next open looks through the log.
+            if not _is_full(error):
+                raise
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether there was no room, and nothing is broken: what leaves a log unfit for appends is an OfflineError from then on."""
+    return isinstance(error, logcore.LogIOError) and str(error).endswith(_FULL)
 
 
 def open_engine_log(path: Path, request_bytes_max: int = MAX_BUFFER) -> EngineLog:
     """Opens a log, made if missing, for commands of requests of at most so many bytes; a torn tail is cut. Raises
-    CoordinatorError."""
+    CoordinatorError, DiskFullError for want of room."""
     try:
         return EngineLog(path, request_bytes_max)
     except logcore.LogError as error:
-        raise CoordinatorError(
-            f"the coordinator's transaction log {path} cannot be opened: {error}"
-        ) from error
+        kind = DiskFullError if _is_full(error) else CoordinatorError
+        raise kind(f"the coordinator's transaction log {path} cannot be opened: {error}") from error

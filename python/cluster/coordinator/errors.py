@@ -71,3 +71,7 @@ class CoordinatorError(OSError):
 
     An OSError, for directories, ports and disks are what it is about.
     """
+
+
+class DiskFullError(CoordinatorError):
+    """There was no room for what was to be written. The log is whole, may hold some of it, and takes the same again."""

@@ -7,7 +7,10 @@ closes logs, another writes snapshots.
 Writes that are proposed in one turn of the loop, or while an append is running, become one append with one flush; when it is
 durable they are applied in order and the service is told of each. So nothing is ever seen that a crash could take back.
 
-A failed append ends the service, because nobody knows what is on the disk. A crash loses what nobody was answered.
+A failed append ends the service, because nobody knows what is on the disk. A full disk does not: the same records are appended
+again until there is room, and what is proposed meanwhile waits behind them, in order, while reads and handshakes are answered.
+Of an append that was refused some may be in the log: recovery takes each transaction id once. A crash loses what nobody was
+answered.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from .errors import CoordinatorError
+from .errors import CoordinatorError, DiskFullError
 from .jute import Id
 from .keeper import SessionKeeper
 from .log import LOG_PREFIX, RecordLog, TransactionLog
@@ -34,6 +37,11 @@ if TYPE_CHECKING:
     from .connection import Connection
 
 _logger = logging.getLogger(__name__)
+
+_ROOM_PAUSE_SECONDS = 1.0
+"""Between two attempts to write to a full disk."""
+_HELD_MAX = 1000
+"""Writes that wait for room; who asks for more has its connection closed."""
 
 
 class _Proposal(NamedTuple):
@@ -68,6 +76,8 @@ class LocalReplication:
         self._snapshotter = ThreadPoolExecutor(1, "coordinator-snapshot")
         self._proposed: list[_Proposal] = []
         self._appending = False
+        self._full = False
+        self._again: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
         self._next_zxid = 1
         self._next_session_id = 1
@@ -101,9 +111,11 @@ class LocalReplication:
         self._keeper.start(self.machine.sessions.all())
 
     async def stop(self) -> None:
-        """Sessions stay open for a next start."""
+        """Sessions stay open for a next start. What waits for room is dropped: nobody was answered."""
         self._stopping = True
         self._keeper.stop()
+        if self._again is not None:
+            self._drop()
         if self._restoration is not None:
             await asyncio.wait([self._restoration])
         await self._drain()
@@ -114,6 +126,13 @@ class LocalReplication:
     def fail(self) -> None:
         self._stopping = True
         self._keeper.stop()
+        self._drop()
+
+    def _drop(self) -> None:
+        """Nothing of what is proposed is written any more."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         self._proposed.clear()
         self._appending = False
         self._became_idle()
@@ -203,6 +222,12 @@ class LocalReplication:
         connection: Connection | None = None,
     ) -> None:
         service = self._service
+        ends_session = connection is None and op is Op.CLOSE_SESSION
+        if self._full and not ends_session and (connection is None or len(self._proposed) >= _HELD_MAX):
+            # What has lapsed is found again.
+            if connection is not None:
+                connection.close()
+            return
         zxid, self._next_zxid = self._next_zxid, self._next_zxid + 1
         command = Command(
             zxid, service.clock.wall_ms(), session_id, op, service.settings.rules, identities, request, body
@@ -219,19 +244,26 @@ class LocalReplication:
         if not proposals or self.log is None:
             self._appending = False
             self._became_idle()
-            return
+        else:
+            self._write(self.log, proposals)
+
+    def _write(self, log: TransactionLog, proposals: list[_Proposal]) -> None:
         records = [proposal.command.encode() for proposal in proposals]
         self._service.metrics.add("sync_processor_batch_size", len(records))
         began_ms = self._service.clock.monotonic_ms()
-        self.log.append_soon(records, lambda error: self._durable(error, proposals, began_ms))
+        log.append_soon(records, lambda error: self._durable(error, proposals, began_ms))
 
     def _durable(self, error: Exception | None, proposals: list[_Proposal], began_ms: int) -> None:
-        if self.log is None:
+        log, service = self.log, self._service
+        if log is None:
             return
-        service = self._service
+        if isinstance(error, DiskFullError):
+            self._wait_for_room(error, lambda: self._write(log, proposals))
+            return
         if error is not None:
             service.fail(error)
             return
+        self._has_room()
         service.metrics.add("fsynctime", service.clock.monotonic_ms() - began_ms)
         for command, connection in proposals:
             outcome = self.machine.apply(command)
@@ -247,6 +279,34 @@ class LocalReplication:
         else:
             self._append()
 
+    def _wait_for_room(self, error: DiskFullError, again: Callable[[], None]) -> None:
+        """Has `again` called after a while; nothing else is written before."""
+        if self._stopping:
+            self._drop()
+            return
+        if not self._full:
+            self._full = True
+            _logger.error(
+                "no room in %s: %s; the coordinator's writes wait until somebody makes some",
+                self._directory,
+                error,
+            )
+
+        def try_again() -> None:
+            self._again = None
+            again()
+
+        self._again = asyncio.get_running_loop().call_later(_ROOM_PAUSE_SECONDS, try_again)
+
+    def _require_room(self) -> None:
+        if self._full:
+            raise DiskFullError(f"there is no room in {self._directory}: make some, and try again then")
+
+    def _has_room(self) -> None:
+        if self._full:
+            self._full = False
+            _logger.warning("there is room in %s again: the coordinator's writes go on", self._directory)
+
     # ---- snapshots ----
 
     def _begin_snapshot(self) -> None:
@@ -255,20 +315,28 @@ class LocalReplication:
         assert log is not None
         self._since_snapshot = 0
         state = self.machine.export()
+        self._roll(log, state.last_zxid + 1)
         loop = asyncio.get_running_loop()
-        rolled = loop.run_in_executor(self._writer, log.roll, state.last_zxid + 1)
-        rolled.add_done_callback(self._rolled)
         began_ms = self._service.clock.monotonic_ms()
         self._snapshot = loop.run_in_executor(self._snapshotter, log.save, state)
         self._snapshot.add_done_callback(lambda saved: self._saved(saved, began_ms))
 
-    def _rolled(self, rolled: asyncio.Future[None]) -> None:
-        if rolled.cancelled():
-            return
-        if (error := rolled.exception()) is not None:
-            self._service.fail(error)
-        else:
-            self._append()
+    def _roll(self, log: TransactionLog, first_zxid: int) -> None:
+        rolling = asyncio.get_running_loop().run_in_executor(self._writer, log.roll, first_zxid)
+
+        def rolled(done: asyncio.Future[None]) -> None:
+            if done.cancelled():
+                return
+            error = done.exception()
+            if isinstance(error, DiskFullError):
+                self._wait_for_room(error, lambda: self._roll(log, first_zxid))
+            elif error is not None:
+                self._service.fail(error)
+            else:
+                self._has_room()
+                self._append()
+
+        rolling.add_done_callback(rolled)
 
     def _saved(self, saved: asyncio.Future[None], began_ms: int) -> None:
         self._snapshot = None
@@ -297,6 +365,7 @@ class LocalReplication:
         log = self.log
         if log is None or self._stopping or not self.is_serving:
             raise CoordinatorError(f"the coordinator on {self._directory} does not serve")
+        self._require_room()
         self._restoration = loop.create_task(self._put_in_place(machine, log))
         self._restoration.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._restoration)  # who asked may leave: half of it must not be done
@@ -314,6 +383,8 @@ class LocalReplication:
         machine.sessions.last_id = max(self.machine.sessions.last_id, machine.sessions.last_id)
         saved = snapshot_path(self._directory, zxid)
         try:
+            # A stop drops what waits for room. Some of it may be in the log, which then has to stay the newest.
+            self._require_room()
             try:
                 await loop.run_in_executor(self._snapshotter, log.save, machine.export())
             except OSError:

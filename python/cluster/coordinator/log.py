@@ -48,8 +48,8 @@ class RecordLog(Protocol):
         """Appends in order and returns when a power cut cannot lose them. Raises on any failure."""
 
     def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
-        """As ``append``, and does not wait: ``done`` is called on the running event loop, with what failed or None. One at a
-        time."""
+        """As ``append``, and does not wait: ``done`` is called on the running event loop, with what failed or None: a
+        DiskFullError if the same may be appended again. One at a time."""
 
     def records(self) -> Iterator[bytes]:
         """Every whole record, oldest first."""
@@ -124,7 +124,7 @@ class TransactionLog:
         self._log.append_soon(commands, done)
 
     def roll(self, first_zxid: int) -> None:
-        """Begins a new log, whose first command will be ``first_zxid``."""
+        """Begins a new log, whose first command will be ``first_zxid``. After a DiskFullError it may be called again."""
         if self._log is not None:
             previous, self._log = self._log, None
             previous.close()

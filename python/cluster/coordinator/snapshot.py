@@ -56,11 +56,16 @@ def write_snapshot(directory: Path, state: State) -> Path:
     path = snapshot_path(directory, state.last_zxid)
     temporary = path.with_name(path.name + ".tmp")
     data = encode(state)
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        # On a full disk half a snapshot takes the room that others wait for.
+        temporary.unlink(missing_ok=True)
+        raise
     sync_directory(directory)
     return path
 

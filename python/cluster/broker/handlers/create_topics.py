@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from operator import itemgetter
 
@@ -10,6 +11,7 @@ from cluster.broker.context import Body, Context, Request, mutation_quota
 from cluster.broker.dynamic.description import topic_entries
 from cluster.broker.dynamic.mutations import MutationQuota
 from cluster.controller import NewTopic, outcome_of
+from cluster.controller.names import CLUSTER_METADATA_TOPIC
 from cluster.errors import (
     NONE,
     InvalidReplicaAssignment,
@@ -29,27 +31,44 @@ _STRICT = 6
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Creates each topic by itself: one that cannot be does not keep the others from it."""
+    """Creates each topic by itself: one that cannot be does not keep the others from it. Answers as often as each is named."""
     if not context.controller.active:
         raise NotController
     asked = request.body["topics"]
-    counts = Counter(map(itemgetter("name"), asked))
-    results, news, pace = [], [], Pace()
-    for name, count in counts.items():
-        await pace.step()
-        if count > 1:
-            results.append(_failed(name, InvalidRequest("The request has several entries for this topic.")))
+    counts = Counter(_names(request))
+    results: dict[str, Body] = {}
+    news, pace = [], Pace()
     for item in asked:
         await pace.step()
-        if counts[item["name"]] > 1:
+        name = item["name"]
+        if name in results:
             continue
-        if len({entry["partition_index"] for entry in item["assignments"]}) < len(item["assignments"]):
-            results.append(_failed(item["name"], InvalidReplicaAssignment("A partition is assigned twice.")))
-        else:
+        refused = _refusal(item, counts[name])
+        if refused is None:
             news.append(_new(item))
+        else:
+            results[name] = _failed(name, refused)
     quota = mutation_quota(context, request, _STRICT)
-    results += await _create(context, request, news, quota)
-    return {"topics": results, "throttle_time_ms": quota.throttle_ms()}
+    await _create(context, request, news, quota, results)
+    return {
+        "topics": list(map(results.__getitem__, _names(request))),
+        "throttle_time_ms": quota.throttle_ms(),
+    }
+
+
+def _names(request: Request) -> Iterable[str]:
+    return map(itemgetter("name"), request.body["topics"])
+
+
+def _refusal(item: Body, count: int) -> KafkaProtocolError | None:
+    """Why the request is wrong about a topic that it names so many times."""
+    if item["name"] == CLUSTER_METADATA_TOPIC:
+        return InvalidRequest(f"{CLUSTER_METADATA_TOPIC} is KRaft's own topic, which nobody creates.")
+    if count > 1:
+        return InvalidRequest("The request has several entries for this topic.")
+    if len({entry["partition_index"] for entry in item["assignments"]}) < len(item["assignments"]):
+        return InvalidReplicaAssignment("A partition is assigned twice.")
+    return None
 
 
 def _new(item: Body) -> NewTopic:
@@ -63,8 +82,9 @@ def _new(item: Body) -> NewTopic:
 
 
 async def _create(
-    context: Context, request: Request, news: list[NewTopic], quota: MutationQuota
-) -> list[Body]:
+    context: Context, request: Request, news: list[NewTopic], quota: MutationQuota, results: dict[str, Body]
+) -> None:
+    """Adds what became of each to `results`."""
     timeout, only_check = request.body["timeout_ms"], request.body["validate_only"]
     made: list[TopicInfo | KafkaProtocolError] = []
 
@@ -72,8 +92,6 @@ async def _create(
         made.extend(await context.controller.create_topics(news, only_check, quota.record))
 
     error = await outcome_of(work(), timeout)
-    if error is None and timeout <= 0 and not only_check:
-        error = RequestTimedOut()
     outcomes = made if error is None else [error] * len(news)
 
     # Topics with the same settings share what is said of them: a check of many topics has nothing else that is large.
@@ -81,14 +99,16 @@ async def _create(
     def configs(own: tuple[tuple[str, str], ...]) -> list[Body]:
         return _configs(context, dict(own))
 
-    results, pace = [], Pace()
+    pace = Pace()
     for new, topic in zip(news, outcomes, strict=True):
         if isinstance(topic, KafkaProtocolError):
-            results.append(_failed(new.name, topic))
+            results[new.name] = _failed(new.name, topic)
+        elif timeout <= 0 and not only_check:
+            # Who does not wait is told what is wrong, and of nothing that it is done.
+            results[new.name] = _failed(new.name, RequestTimedOut()) | {"topic_id": topic.id}
         else:
-            results.append(_created(topic, only_check, configs(tuple(topic.config.items()))))
+            results[new.name] = _created(topic, only_check, configs(tuple(topic.config.items())))
         await pace.step()
-    return results
 
 
 def _created(topic: TopicInfo, validate_only: bool, configs: list[Body]) -> Body:
@@ -122,9 +142,8 @@ def _failed(name: str, error: KafkaProtocolError) -> Body:
 
 def failure(request: Request, code: int) -> Body:
     """Each topic has the error."""
-    return {
-        "topics": [
-            {"name": name, "error_code": code, "error_message": None, "configs": []}
-            for name in {item["name"]: None for item in request.body["topics"]}
-        ]
+    results: dict[str, Body] = {
+        name: {"name": name, "error_code": code, "error_message": None, "configs": []}
+        for name in _names(request)
     }
+    return {"topics": list(map(results.__getitem__, _names(request)))}

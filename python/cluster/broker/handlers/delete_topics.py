@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import repeat
 from operator import itemgetter
 
@@ -14,6 +15,7 @@ from cluster.errors import (
     KafkaProtocolError,
     NotController,
     RequestTimedOut,
+    TopicAuthorizationFailed,
     TopicDeletionDisabled,
     UnknownTopicId,
 )
@@ -42,63 +44,70 @@ async def handle(context: Context, request: Request) -> Body:
     }
 
 
-def _asked(request: Request) -> list[tuple[str | None, TopicId]]:
+_Named = tuple[str | None, TopicId]
+"""A topic as the request names it: by its name or its id."""
+
+
+def _asked(request: Request) -> list[_Named]:
     if request.api_version < _STRUCTS:
-        return list(zip(dict.fromkeys(request.body["topic_names"]), repeat(NO_TOPIC_ID)))
-    return list(dict.fromkeys(map(itemgetter("name", "topic_id"), request.body["topics"])))
+        return list(zip(request.body["topic_names"], repeat(NO_TOPIC_ID)))
+    return list(map(itemgetter("name", "topic_id"), request.body["topics"]))
 
 
 async def _delete_each(context: Context, request: Request, quota: MutationQuota) -> list[Body]:
-    """Those that are not done when the time is up are deleted all the same, as in Kafka."""
-    timeout = request.body["timeout_ms"]
-    found, names, pace = [], [], Pace()
-    for item in _asked(request):
-        name, topic_id, refused = _find(context, *item)
-        found.append((name, topic_id, refused))
-        if refused is None and name is not None:
-            names.append(name)
+    """Those that are not done when the time is up are deleted all the same, as in Kafka. Answers as often as each is named."""
+    timeout, asked = request.body["timeout_ms"], _asked(request)
+    counts, pace = Counter(asked), Pace()
+    found: dict[_Named, tuple[str | None, KafkaProtocolError | None]] = {}
+    wanted: dict[str, None] = {}
+    for item in counts:
+        name, refused = found[item] = _find(context, *item)
+        if name is not None and refused is None:
+            wanted[name] = None
         await pace.step()
     outcomes: Outcomes = []
-    late = await outcome_of(context.controller.delete_topics(names, outcomes, quota.record), timeout)
-    known = iter(outcomes[:])
-    results = []
-    for name, topic_id, refused in found:
-        error = next(known, late) if refused is None else refused
+    late = await outcome_of(context.controller.delete_topics(list(wanted), outcomes, quota.record), timeout)
+    known = dict(zip(wanted, outcomes[:], strict=False))
+    results = {}
+    for item, (name, refused) in found.items():
+        error = refused if refused is not None or name is None else known.get(name, late)
         if error is None and timeout <= 0:
             error = RequestTimedOut()
-        results.append(_result(name, topic_id, error))
+        # What is said again and again has no text.
+        results[item] = _result(name, item[1], error, with_text=counts[item] == 1)
         await pace.step()
-    return results
+    return list(map(results.__getitem__, asked))
 
 
 def _find(
     context: Context, name: str | None, topic_id: TopicId
-) -> tuple[str | None, TopicId, KafkaProtocolError | None]:
-    """A topic's name and id, or why it cannot be one."""
-    if (name is None) == (topic_id == NO_TOPIC_ID):
-        error = InvalidRequest("A topic's name or its id is needed, and not both.")
-        return name, topic_id, error
+) -> tuple[str | None, KafkaProtocolError | None]:
+    """A topic's name, or why it cannot be one. InvalidRequest, of the whole request, for one with a name and an id."""
+    if name is not None and topic_id != NO_TOPIC_ID:
+        raise InvalidRequest("A topic is named by its name or by its id, not by both.")
+    if name is None and topic_id == NO_TOPIC_ID:
+        # Nobody may delete what has no name.
+        return None, TopicAuthorizationFailed("A topic's name or its id is needed.")
     if name is None:
         name = context.metadata.name_of(topic_id)
-        return name, topic_id, UnknownTopicId() if name is None else None
-    topic = context.metadata.topic(name)
-    return name, topic.id if topic is not None else topic_id, None
+        return name, UnknownTopicId() if name is None else None
+    return name, None
 
 
-def _result(name: str | None, topic_id: TopicId, error: KafkaProtocolError | None) -> Body:
+def _result(name: str | None, topic_id: TopicId, error: KafkaProtocolError | None, with_text: bool) -> Body:
     return {
         "name": name,
         "topic_id": topic_id,
         "error_code": NONE if error is None else error.code,
-        "error_message": None if error is None else str(error),
+        "error_message": str(error) if error is not None and with_text else None,
     }
 
 
 def failure(request: Request, code: int) -> Body:
     """Each topic has the error."""
-    return {
-        "responses": [
-            {"name": name, "topic_id": topic_id, "error_code": code, "error_message": None}
-            for name, topic_id in _asked(request)
-        ]
+    asked = _asked(request)
+    results = {
+        (name, topic_id): {"name": name, "topic_id": topic_id, "error_code": code, "error_message": None}
+        for name, topic_id in asked
     }
+    return {"responses": list(map(results.__getitem__, asked))}

@@ -8,9 +8,14 @@ from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, Transaction
 API_KEY = 22
 VERSIONS = (0, 5)
 
+_NONE = -1
+"""No id, or no epoch."""
+
 
 async def handle(context: Context, request: Request) -> Body:
-    """Gives out a new producer id with epoch 0."""
+    """Gives out a new producer id with epoch 0. The id and epoch that a producer had come together or not at all."""
+    if (request.body["producer_id"] == _NONE) != (request.body["producer_epoch"] == _NONE):
+        return failure(request, InvalidRequest.code)
     transactional_id = request.body["transactional_id"]
     if transactional_id is not None:
         # A code that makes every client stop at once instead of asking again and again.

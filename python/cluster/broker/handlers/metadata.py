@@ -139,7 +139,9 @@ def _by_name(context: Context, request: Request, name: str | None, refused: dict
     if topic is not None:
         return _topic(context, request, topic)
     # One that was there when the request was looked at may be gone since.
-    return _unknown(name, refused.get(name, UnknownTopicOrPartition.code))
+    unknown = _unknown(name, refused.get(name, UnknownTopicOrPartition.code))
+    # Who may do what goes by the name, whether there is a topic or not.
+    return unknown | {"topic_authorized_operations": _operations(request)}
 
 
 def _refusal(context: Context, request: Request, name: str) -> int:
@@ -193,8 +195,12 @@ def _unknown(name: str | None, code: int, topic_id: TopicId = NO_TOPIC_ID) -> Bo
     }
 
 
-def _topic(context: Context, request: Request, topic: TopicInfo) -> Body:
+def _operations(request: Request) -> int:
     asked = request.body["include_topic_authorized_operations"]
+    return TOPIC_OPERATIONS if asked else OPERATIONS_NOT_ASKED
+
+
+def _topic(context: Context, request: Request, topic: TopicInfo) -> Body:
     return {
         "error_code": NONE,
         "name": topic.name,
@@ -204,7 +210,7 @@ def _topic(context: Context, request: Request, topic: TopicInfo) -> Body:
             _partition(context, request, number, topic.assignment[number], state)
             for number, state in sorted(topic.partitions.items())
         ],
-        "topic_authorized_operations": TOPIC_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+        "topic_authorized_operations": _operations(request),
     }
 
 

@@ -1,0 +1,115 @@
+"""A broker and its coordinator on a disk that is full.
+
+If this failed, a disk that is full would take reads, and what makes room, along with the appends that it refuses.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from logcore._native import api_keys, build_batch
+
+from ..conftest import StartBroker
+from ..server.wire import Client
+from .test_stop import create
+
+KEYS = api_keys()
+FIND_COORDINATOR, DELETE_RECORDS = KEYS["FindCoordinator"], KEYS["DeleteRecords"]
+DISK = "24m"
+SEGMENT_BYTES = 1 << 20
+OFFSET_OUT_OF_RANGE, STORAGE_ERROR = 1, 56
+RECORD = bytes(200_000)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of some megabytes."""
+    where = tmp_path / "disk"
+    where.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", where], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"no small file system can be mounted here: {mounted.stderr.decode().strip()}")
+    yield where
+    subprocess.run(["umount", "--lazy", where], check=True)
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as filler:
+        try:
+            while True:
+                filler.write(bytes(4096))
+        except OSError:
+            os.fsync(filler.fileno())
+
+
+def test_a_full_disk_refuses_appends_only(start_broker: StartBroker, small_disk: Path) -> None:
+    settings = (
+        f"log.segment.bytes={SEGMENT_BYTES}",
+        "log.segment.delete.delay.ms=0",
+        "log.retention.check.interval.ms=100",
+    )
+    overrides = (part for setting in settings for part in ("--override", setting))
+    broker = start_broker(small_disk / "data", 0, *overrides)
+    create(broker, "t")
+    batch = build_batch([(None, RECORD)])
+    with Client(broker.port) as client, Client(broker.port) as group:
+        for _ in range(20):
+            assert client.produce("t", 0, batch)["error_code"] == 0
+        fill(small_disk / "filler")
+        assert client.produce("t", 0, batch)["error_code"] == STORAGE_ERROR
+        # A first group needs __consumer_offsets, which the coordinator has no room for.
+        group.send(FIND_COORDINATOR, 1, {"key": "g", "key_type": 0})
+        broker.wait_output("no room in .*coordinator.*No space left on device")
+        assert client.fetch("t", 0, 3)["records"]
+        partitions = [{"partition_index": 0, "offset": 15}]
+        asked = {"topics": [{"name": "t", "partitions": partitions}], "timeout_ms": 20_000}
+        # It is done. Whether a crash would undo it depends on the room there is for a checkpoint.
+        [deleted] = client.call(DELETE_RECORDS, 2, asked)["topics"][0]["partitions"]
+        assert (deleted["error_code"], deleted["low_watermark"]) in ((0, 15), (STORAGE_ERROR, -1))
+        assert client.fetch("t", 0, 14)["error_code"] == OFFSET_OUT_OF_RANGE
+        # The segments that this leaves behind make the room.
+        broker.wait_output("there is room in .*coordinator again")
+        _, found = group.receive(FIND_COORDINATOR, 1)
+        assert found["error_code"] == 0
+        assert client.produce("t", 0, batch)["error_code"] == 0
+    create(broker, "u")
+    assert broker.stop() == 0, broker.output()
+
+
+def test_a_broker_on_a_full_disk_can_be_stopped(start_broker: StartBroker, small_disk: Path) -> None:
+    broker = start_broker(small_disk / "data")
+    create(broker, "t")
+    with Client(broker.port) as client:
+        fill(small_disk / "filler")
+        client.send(FIND_COORDINATOR, 1, {"key": "g", "key_type": 0})
+        broker.wait_output("no room in .*coordinator")
+        broker.stop()
+    (small_disk / "filler").unlink()
+    again = start_broker(small_disk / "data")
+    create(again, "u")
+    assert again.stop() == 0
+
+
+def test_a_broker_that_was_killed_waits_for_room_to_start(
+    start_broker: StartBroker, small_disk: Path
+) -> None:
+    broker = start_broker(small_disk / "data")
+    create(broker, "t")
+    broker.kill()
+    fill(small_disk / "filler")
+    # Its old session is to be ended in the coordinator's log.
+    waiting = start_broker(small_disk / "data", ready=False)
+    waiting.wait_output("no room in .*coordinator")
+    assert waiting.stop() == 0, waiting.output()
+    again = start_broker(small_disk / "data", ready=False)
+    again.wait_output("no room in .*coordinator")
+    (small_disk / "filler").unlink()
+    create(again.wait_ready(), "u")
+    assert again.stop() == 0
