@@ -2,10 +2,11 @@
 
 Owns the order of things: one task takes one piece of work after the other (an event, or a command from a
 handler), so that two never mix; each is done when its znodes are written, its logs open and the view
-published. Lives on the event loop; znodes go through `ZooKeeper`, logs through threads. After a crash the
-next start reads the znodes and goes on: a topic whose states are missing gets them, a deletion half done is
-finished. When the connection to the coordinator breaks in the middle, events are repeated, and commands
-answer REQUEST_TIMED_OUT, since they may have happened.
+published. Lives on the event loop; znodes go through `ZooKeeper`, logs through threads. When the connection
+to the coordinator breaks in the middle, the request it broke at is repeated, as Kafka does, and the work goes on.
+After the end of the session and after a crash the znodes are read again: a topic whose states are missing gets
+them, and a wish to delete a topic, which goes last, has the deletion done once more. A command that the end of the
+session met answers REQUEST_TIMED_OUT, since it may have happened.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from cluster.controller import znodes
 from cluster.controller._actions import Executor, Logs
 from cluster.controller.metadata import MetadataCache
 from cluster.controller.names import TopicNames
-from cluster.controller.state import Action, ControllerState
+from cluster.controller.state import UNREADABLE, Action, CloseTopic, ControllerState, Withdraw
 from cluster.controller.topics import (
     NewPartitions,
     NewTopic,
@@ -45,7 +46,15 @@ from cluster.errors import (
     UnknownServerError,
     UnknownTopicOrPartition,
 )
-from cluster.model import BrokerId, BrokerInfo, ControllerEpoch, Replicas, TopicInfo, new_topic_id
+from cluster.model import (
+    BrokerId,
+    BrokerInfo,
+    ControllerEpoch,
+    PartitionState,
+    Replicas,
+    TopicInfo,
+    new_topic_id,
+)
 from cluster.pace import Pace, thought
 
 log = logging.getLogger(__name__)
@@ -89,7 +98,7 @@ class Controller:
         delete_enabled: bool = True,
         unclean_election: bool = False,
     ) -> None:
-        self._zk = zk
+        self._zk = zk = zk.repeating()
         self._metadata = metadata
         self._local = local
         self._defaults = defaults
@@ -226,6 +235,7 @@ class Controller:
         self._executor.guard = Check(znodes.CONTROLLER_EPOCH, version + 1)
         self._metadata.controller_id = self._local
         log.info("broker %d is the controller, epoch %d", self._local, epoch + 1)
+        await self._watch_office()
         await self._load()
 
     async def _read_epoch(self) -> tuple[int, int]:
@@ -238,7 +248,7 @@ class Controller:
             except NodeExistsError:
                 return await self._read_epoch()
             return 0, 0
-        return int(found[0]), found[1].version
+        return znodes.decode_controller_epoch(found[0]), found[1].version
 
     async def _own_office(self) -> bool:
         """Whether the office is this session's already: the answer to an earlier attempt was lost."""
@@ -248,7 +258,18 @@ class Controller:
         if not self._active:
             await self._zk.delete(znodes.CONTROLLER)
             await self._elect()
+        else:
+            await self._watch_office()
         return True
+
+    async def _watch_office(self) -> None:
+        """Has this broker elected again when somebody deletes the controller's znode."""
+        from kazoo.exceptions import NoNodeError
+
+        try:
+            await self._zk.get(znodes.CONTROLLER, watch=lambda: self._event("elect", self._elect))
+        except NoNodeError:
+            self._event("elect", self._elect)
 
     async def _follow(self) -> None:
         """Another broker is the controller; try again when it goes."""
@@ -264,20 +285,17 @@ class Controller:
         log.warning("broker %d is the controller; this broker waits", self._metadata.controller_id)
 
     async def _load(self) -> None:
+        from kazoo.exceptions import NodeExistsError
+
         await self._read_brokers()
         if await self._zk.find(znodes.FEATURE) is None:
-            await self._zk.create(znodes.FEATURE, znodes.encode_features())
-        wished = set(
-            await self._zk.children(znodes.DELETE_TOPICS, self._watch("delete", self._deletions_wished))
-        )
-        names = await self._zk.children(znodes.TOPICS, self._watch("topics", self._topics_changed))
-        for name in sorted(wished):
-            await self._delete(name, name in names)
-        await self._load_topics(
-            [name for name in sorted(names) if name not in wished or not self._delete_enabled]
-        )
-        for name in set(self._metadata.names()) - set(self._state.topics):
-            self._metadata.withdraw(name)
+            with contextlib.suppress(NodeExistsError):
+                await self._zk.create(znodes.FEATURE, znodes.encode_features())
+        await self._deletions_wished()
+        await self._topics_changed()
+        for topic in self._metadata.snapshot():
+            if topic.name not in self._state.topics:
+                await self._carry_out([Withdraw(topic.name), CloseTopic(topic)])
 
     def _watch(self, name: str, work: Callable[[], Awaitable[None]]) -> Callable[[], None]:
         return lambda: self._event(name, work) if self._active else None
@@ -285,10 +303,18 @@ class Controller:
     async def _load_topics(self, names: Sequence[str]) -> None:
         for start in range(0, len(names), _READS_AT_ONCE):
             batch = names[start : start + _READS_AT_ONCE]
-            for actions in await asyncio.gather(*(self._load_topic(name) for name in batch)):
-                await self._carry_out(actions)
+            for name, actions in zip(
+                batch, await asyncio.gather(*(self._load_topic(name) for name in batch)), strict=True
+            ):
+                await self._settle(name, actions)
+
+    async def _settle(self, name: str, actions: Sequence[Action]) -> None:
+        """Carries out what is to be done of one topic."""
+        await self._carry_out(actions)
+        self._state.settled(name)
 
     async def _load_topic(self, name: str) -> list[Action]:
+        """Reads a topic. One whose znode nobody can read stays as it is, and serves nothing if it is not known."""
         from kazoo.exceptions import NoNodeError
 
         watch = self._watch(f"topic {name}", lambda: self._topic_changed(name))
@@ -296,23 +322,55 @@ class Controller:
             data, _ = await self._zk.get(znodes.topic_path(name), watch)
         except NoNodeError:
             return self._state.topic_vanished(name)
-        topic_id, assignment = znodes.decode_topic(name, data)
-        states = await asyncio.gather(
-            *(self._zk.find(znodes.state_path(name, number)) for number in assignment)
-        )
-        config = await self._zk.find(znodes.topic_config_path(name))
+        try:
+            topic_id, assignment = znodes.decode_topic(name, data)
+        except znodes.ZnodeError as error:
+            log.error(
+                "topic %s is %s: %s; write what Kafka would write there (zookeeper-shell set), and it is read again",
+                name,
+                "kept as it was" if name in self._state.topics else "not served",
+                error,
+            )
+            return []
+        states = await asyncio.gather(*(self._read_state(name, number) for number in assignment))
         return self._state.topic_loaded(
             name,
             topic_id,
             new_topic_id(),
             assignment,
-            {
-                number: znodes.decode_state(name, number, found[0], found[1].version)
-                for number, found in zip(assignment, states, strict=True)
-                if found is not None
-            },
-            znodes.decode_config(znodes.topic_config_path(name), config[0] if config else None),
+            {number: state for number, state in zip(assignment, states, strict=True) if state is not None},
+            await self._read_config(name),
         )
+
+    async def _read_state(self, name: str, number: int) -> PartitionState | None:
+        found = await self._zk.find(znodes.state_path(name, number))
+        if found is None:
+            return None
+        try:
+            return znodes.decode_state(name, number, found[0], found[1].version)
+        except znodes.ZnodeError as error:
+            log.error(
+                "partition %s-%d is not served: %s; write what Kafka would write there (zookeeper-shell set), and start "
+                "the broker again",
+                name,
+                number,
+                error,
+            )
+            return UNREADABLE
+
+    async def _read_config(self, name: str) -> dict[str, str]:
+        path = znodes.topic_config_path(name)
+        found = await self._zk.find(path)
+        try:
+            return znodes.decode_config(path, found[0] if found else None)
+        except znodes.ZnodeError as error:
+            log.error(
+                "topic %s has the broker's defaults for its settings: %s; write what Kafka would write there "
+                "(zookeeper-shell set), and start the broker again",
+                name,
+                error,
+            )
+            return {}
 
     async def _watch_topic(self, name: str) -> None:
         from kazoo.exceptions import NoNodeError
@@ -338,19 +396,24 @@ class Controller:
     # ---- what the watches bring ----
 
     async def _topics_changed(self) -> None:
+        await self._finish_deletions(await self._zk.children(znodes.DELETE_TOPICS))
         names = set(await self._zk.children(znodes.TOPICS, self._watch("topics", self._topics_changed)))
         for name in set(self._state.topics) - names:
             await self._carry_out(self._state.topic_vanished(name))
-        await self._load_topics(sorted(names - set(self._state.topics)))
+        settled = self._state.topics.keys() - self._state.unsettled
+        await self._load_topics(sorted(names - settled))
 
     async def _topic_changed(self, name: str) -> None:
-        if name in self._state.topics:
-            await self._carry_out(await self._load_topic(name))
+        await self._settle(name, await self._load_topic(name))
 
     async def _deletions_wished(self) -> None:
-        wished = await self._zk.children(znodes.DELETE_TOPICS, self._watch("delete", self._deletions_wished))
+        watch = self._watch("delete", self._deletions_wished)
+        await self._finish_deletions(await self._zk.children(znodes.DELETE_TOPICS, watch))
+
+    async def _finish_deletions(self, wished: Iterable[str]) -> None:
+        """Deletes the topics; whether there is one, its znode tells: what is known of it went first."""
         for name in sorted(wished):
-            await self._delete(name, name in self._state.topics)
+            await self._delete(name, await self._zk.find(znodes.topic_path(name)) is not None)
 
     async def _delete(self, name: str, exists: bool) -> None:
         await self._carry_out(self._state.deletion_wished(name, exists))
@@ -362,10 +425,7 @@ class Controller:
         await self._command(lambda: self._read_topic_config(name))
 
     async def _read_topic_config(self, name: str) -> None:
-        path = znodes.topic_config_path(name)
-        found = await self._zk.find(path)
-        config = znodes.decode_config(path, found[0] if found else None)
-        await self._carry_out(self._state.config_changed(name, config))
+        await self._carry_out(self._state.config_changed(name, await self._read_config(name)))
 
     def brokers_changed(self) -> None:
         """A broker's registration has other data now: it is read again."""
@@ -475,33 +535,33 @@ class Controller:
         return topic
 
     async def _create(self, topic: TopicInfo | KafkaProtocolError) -> TopicInfo | KafkaProtocolError:
-        from kazoo.exceptions import NodeExistsError
-
         if isinstance(topic, KafkaProtocolError):
             return topic
-        try:
-            await self._write_topic(topic)
-        except NodeExistsError:
+        if not await self._write_topic(topic):
             self._event("topics", self._topics_changed)
             return TopicAlreadyExists(f"Topic '{topic.name}' already exists.")
-        await self._carry_out(
-            self._state.topic_loaded(topic.name, topic.id, topic.id, topic.assignment, {}, topic.config)
+        await self._settle(
+            topic.name,
+            self._state.topic_loaded(topic.name, topic.id, topic.id, topic.assignment, {}, topic.config),
         )
         # Only now the watch: the node was written by this controller, there was nothing to miss.
         self._event(f"watch {topic.name}", lambda: self._watch_topic(topic.name))
         return self._metadata.topic(topic.name) or topic
 
-    async def _write_topic(self, topic: TopicInfo) -> None:
+    async def _write_topic(self, topic: TopicInfo) -> bool:
+        """Whether the topic is this one: it was written, if not by the request whose answer came then by one before."""
         from kazoo.exceptions import NodeExistsError
 
         path = znodes.topic_config_path(topic.name)
         config = znodes.encode_config(topic.config)
         create = Create(znodes.topic_path(topic.name), znodes.encode_topic(topic.id, topic.assignment))
-        try:
-            await self._zk.transaction([self._executor.guard, Create(path, config), create])
-        except NodeExistsError:
-            # Settings may be left of an earlier topic; a topic of this name may not.
-            await self._zk.transaction([self._executor.guard, SetData(path, config), create])
+        # Settings may be left of an earlier topic; a topic of this name may not.
+        for settings in (Create(path, config), SetData(path, config)):
+            with contextlib.suppress(NodeExistsError):
+                await self._zk.transaction([self._executor.guard, settings, create])
+                return True
+        found = await self._zk.find(create.path)
+        return found is not None and found[0] == create.data
 
     async def create_partitions(
         self,
@@ -549,10 +609,11 @@ class Controller:
             return
         permit(len(grown.assignment) - len(topic.assignment))
         await self._zk.set(znodes.topic_path(new.name), znodes.encode_topic(topic.id, grown.assignment))
-        await self._carry_out(
+        await self._settle(
+            topic.name,
             self._state.topic_loaded(
                 topic.name, topic.id, topic.id, grown.assignment, dict(topic.partitions), topic.config
-            )
+            ),
         )
 
     def _grown(self, new: NewPartitions, topic: TopicInfo) -> TopicInfo:
