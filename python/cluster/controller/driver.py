@@ -30,6 +30,7 @@ from cluster.controller.topics import (
     NewPartitions,
     NewTopic,
     TopicDefaults,
+    TopicToDelete,
     plan_partitions,
     plan_topic,
 )
@@ -44,9 +45,11 @@ from cluster.errors import (
     TopicAlreadyExists,
     TopicDeletionDisabled,
     UnknownServerError,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from cluster.model import (
+    NO_TOPIC_ID,
     BrokerId,
     BrokerInfo,
     ControllerEpoch,
@@ -54,6 +57,7 @@ from cluster.model import (
     Replicas,
     TopicInfo,
     new_topic_id,
+    topic_id_text,
 )
 from cluster.pace import Pace, thought
 
@@ -119,6 +123,11 @@ class Controller:
     def active(self) -> bool:
         """Whether this broker is the controller now."""
         return self._active
+
+    @property
+    def waiting(self) -> int:
+        """How many pieces of work wait for the one at hand."""
+        return self._work.qsize()
 
     def on_topics_deleted(self, callback: Callable[[Sequence[str]], None]) -> None:
         """Has `callback` called, on the loop, with the names of all topics that a piece of work deleted, when that is over
@@ -624,22 +633,26 @@ class Controller:
         return grown
 
     async def delete_topics(
-        self, names: Sequence[str], outcomes: Outcomes, permit: Permit = _permitted
+        self, topics: Sequence[TopicToDelete], outcomes: Outcomes, permit: Permit = _permitted
     ) -> None:
         """Deletes topics with their records; the logs of one are out of the way and its znodes gone when its outcome is
         known.
         """
-        await self._command(lambda: self._each(names, partial(self._delete_topic, permit=permit), outcomes))
+        await self._command(lambda: self._each(topics, partial(self._delete_topic, permit=permit), outcomes))
 
-    async def _delete_topic(self, name: str, permit: Permit) -> None:
+    async def _delete_topic(self, asked: TopicToDelete, permit: Permit) -> None:
         from kazoo.exceptions import NodeExistsError
 
         self._require_active()
         if not self._delete_enabled:
             raise TopicDeletionDisabled
-        if name not in self._state.topics:
+        name = asked.name
+        topic = self._state.topics.get(name)
+        if asked.id != NO_TOPIC_ID and (topic is None or topic.id != asked.id):
+            raise UnknownTopicId(f"The topic '{name}' with the id {topic_id_text(asked.id)} is gone.")
+        if topic is None:
             raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
-        permit(len(self._state.topics[name].assignment))
+        permit(len(topic.assignment))
         try:
             await self._zk.create(znodes.delete_topic_path(name))
         except NodeExistsError:

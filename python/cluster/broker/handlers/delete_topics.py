@@ -7,7 +7,7 @@ from operator import itemgetter
 
 from cluster.broker.context import Body, Context, Request, mutation_quota
 from cluster.broker.dynamic.mutations import MutationQuota
-from cluster.controller import Outcomes, outcome_of
+from cluster.controller import Outcomes, TopicToDelete, outcome_of
 from cluster.errors import (
     NONE,
     InvalidRequest,
@@ -51,15 +51,15 @@ def _asked(request: Request) -> list[tuple[str | None, TopicId]]:
 async def _delete_each(context: Context, request: Request, quota: MutationQuota) -> list[Body]:
     """Those that are not done when the time is up are deleted all the same, as in Kafka."""
     timeout = request.body["timeout_ms"]
-    found, names, pace = [], [], Pace()
+    found, topics, pace = [], [], Pace()
     for item in _asked(request):
         name, topic_id, refused = _find(context, *item)
         found.append((name, topic_id, refused))
         if refused is None and name is not None:
-            names.append(name)
+            topics.append(TopicToDelete(name, item[1]))
         await pace.step()
     outcomes: Outcomes = []
-    late = await outcome_of(context.controller.delete_topics(names, outcomes, quota.record), timeout)
+    late = await outcome_of(context.controller.delete_topics(topics, outcomes, quota.record), timeout)
     known = iter(outcomes[:])
     results = []
     for name, topic_id, refused in found:
