@@ -2,7 +2,8 @@
 
 Owns the order of things: one task takes one piece of work after the other (an event, or a command from a
 handler), so that two never mix; each is done when its znodes are written, its logs open and the view
-published. Lives on the event loop; znodes go through `ZooKeeper`, logs through threads. When the connection
+published. A command of many topics is done in slices, between which others have their turn, and one such command at
+a time. What nobody waits for any more is not begun: there wait no more commands than requests. Lives on the event loop; znodes go through `ZooKeeper`, logs through threads. When the connection
 to the coordinator breaks in the middle, the request it broke at is repeated, as Kafka does, and the work goes on.
 After the end of the session and after a crash the znodes are read again: a topic whose states are missing gets
 them, and a wish to delete a topic, which goes last, has the deletion done once more. A command that the end of the
@@ -16,7 +17,9 @@ import contextlib
 import logging
 import random
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -73,6 +76,9 @@ _READS_AT_ONCE = 256
 memory.
 """
 
+_SLICE_WEIGHT = 512
+"""Topics and partitions of one slice of a command."""
+
 _CREATED_AT_ONCE = 256
 """How many topics are written and opened at the same time: as many hide the round trips."""
 
@@ -111,7 +117,11 @@ class Controller:
         self._state = ControllerState(local, delete_enabled, unclean_election)
         self._logs = logs
         self._executor = Executor(zk, logs, metadata, self._state)
-        self._work: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
+        self._work: OrderedDict[object, Callable[[], Awaitable[None]]] = OrderedDict()
+        self._arrived = asyncio.Event()
+        self._long = asyncio.Lock()
+        """Held by the command of many topics that is at work."""
+        self._begun: set[asyncio.Task[None]] = set()
         self._pending: set[str] = set()
         self._worker: asyncio.Task[None] | None = None
         self._active = False
@@ -127,7 +137,7 @@ class Controller:
     @property
     def waiting(self) -> int:
         """How many pieces of work wait for the one at hand."""
-        return self._work.qsize()
+        return len(self._work)
 
     def on_topics_deleted(self, callback: Callable[[Sequence[str]], None]) -> None:
         """Has `callback` called, on the loop, with the names of all topics that a piece of work deleted, when that is over
@@ -142,9 +152,10 @@ class Controller:
 
     async def stop(self) -> None:
         """Ends the task; what it was at is repeated by the next controller."""
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
+        tasks = [*self._begun] if self._worker is None else [*self._begun, self._worker]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._active = False
 
     def session_renewed(self) -> None:
@@ -157,8 +168,11 @@ class Controller:
     async def _run(self) -> None:
         pace = Pace()
         while True:
-            work = await self._work.get()
             await pace.step()
+            while not self._work:
+                self._arrived.clear()
+                await self._arrived.wait()
+            _, work = self._work.popitem(last=False)
             try:
                 try:
                     await work()
@@ -173,6 +187,13 @@ class Controller:
         gone, self._gone = self._gone, []
         if gone and self._topics_deleted is not None:
             self._topics_deleted(gone)
+
+    def _queue(self, work: Callable[[], Awaitable[None]]) -> object:
+        """Queues `work`; what it waits under."""
+        key = object()
+        self._work[key] = work
+        self._arrived.set()
+        return key
 
     def _event(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Queues `work`, once for all events of that name that wait; repeated when the connection breaks."""
@@ -190,15 +211,18 @@ class Controller:
                 await self._zk.wait_connected()
                 self._event(name, work)
 
-        self._work.put_nowait(run)
+        self._queue(run)
 
-    async def _command(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Queues `work` and waits for its outcome."""
+    async def _command(
+        self, work: Callable[[], Awaitable[T]], on_begin: Callable[[], None] = lambda: None
+    ) -> T:
+        """Queues `work` and waits for its outcome. Cancelled before it has begun, it does not begin."""
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         async def run() -> None:
             from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
 
+            on_begin()
             try:
                 result = await work()
             except (ConnectionLoss, OperationTimeoutError, SessionExpiredError):
@@ -214,8 +238,35 @@ class Controller:
                 if not outcome.done():
                     outcome.set_result(result)
 
-        self._work.put_nowait(run)
-        return await outcome
+        key = self._queue(run)
+        try:
+            return await outcome
+        finally:
+            self._work.pop(key, None)
+
+    async def _in_slices(
+        self, items: Sequence[T], weight: Callable[[T], int], work: Callable[[Sequence[T]], Awaitable[None]]
+    ) -> None:
+        """Has `work` done for slices of the items. Cancelled before it has begun, nothing is done; after that all is."""
+        slices = _slices(items, weight)
+        begun = asyncio.Event()
+
+        async def do() -> None:
+            async with self._long if len(slices) > 1 else nullcontext():
+                for part in slices:
+                    await self._command(partial(work, part), begun.set)
+
+        task = asyncio.create_task(do())
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+        # Of what goes on by itself nobody asks how it ended.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not begun.is_set():
+                task.cancel()
+            raise
 
     async def _carry_out(self, actions: Sequence[Action]) -> None:
         await self._executor.run(actions)
@@ -468,18 +519,20 @@ class Controller:
         self, news: Sequence[NewTopic], validate_only: bool = False, permit: Permit = _permitted
     ) -> list[TopicInfo | KafkaProtocolError]:
         """Creates topics, or only checks them: each one published, or the reason why there is none."""
-        return await self._command(lambda: self._create_topics(news, validate_only, permit))
-
-    async def _create_topics(
-        self, news: Sequence[NewTopic], validate_only: bool, permit: Permit
-    ) -> list[TopicInfo | KafkaProtocolError]:
         self._require_active()
-        planned = await self._plan_topics(news)
         if validate_only:
-            return planned
-        # The office may have been lost between two turns; nothing else changes topics meanwhile.
-        self._require_active()
-        return await self._create_each(planned, permit)
+            return await self._plan_topics(news)
+        made: list[TopicInfo | KafkaProtocolError] = []
+
+        async def create(part: Sequence[NewTopic]) -> None:
+            self._require_active()
+            planned = await self._plan_topics(part)
+            # The office may have been lost between two turns; nothing else changes topics meanwhile.
+            self._require_active()
+            made.extend(await self._create_each(planned, permit))
+
+        await self._in_slices(news, _partitions_of, create)
+        return made
 
     async def _plan_topics(self, news: Sequence[NewTopic]) -> list[TopicInfo | KafkaProtocolError]:
         names = TopicNames(self._state.topics)
@@ -584,7 +637,10 @@ class Controller:
         async def create(new: NewPartitions) -> None:
             await self._create_partitions(new, validate_only, permit)
 
-        await self._command(lambda: self._each(news, create, outcomes))
+        if validate_only:
+            await self._each(news, create, outcomes)
+            return
+        await self._in_slices(news, lambda new: new.count, lambda part: self._each(part, create, outcomes))
 
     async def _each(
         self, items: Sequence[T], work: Callable[[T], Awaitable[None]], outcomes: Outcomes
@@ -638,7 +694,13 @@ class Controller:
         """Deletes topics with their records; the logs of one are out of the way and its znodes gone when its outcome is
         known.
         """
-        await self._command(lambda: self._each(topics, partial(self._delete_topic, permit=permit), outcomes))
+
+        def partitions(asked: TopicToDelete) -> int:
+            topic = self._state.topics.get(asked.name)
+            return 0 if topic is None else len(topic.assignment)
+
+        delete = partial(self._delete_topic, permit=permit)
+        await self._in_slices(topics, partitions, lambda part: self._each(part, delete, outcomes))
 
     async def _delete_topic(self, asked: TopicToDelete, permit: Permit) -> None:
         from kazoo.exceptions import NodeExistsError
@@ -660,6 +722,22 @@ class Controller:
         await self._delete(name, True)
 
 
+def _partitions_of(new: NewTopic) -> int:
+    return max(new.partitions, len(new.assignment))
+
+
+def _slices(items: Sequence[T], weight: Callable[[T], int]) -> list[Sequence[T]]:
+    """The items in runs that take little enough together for others to wait for one; at least one run."""
+    slices: list[Sequence[T]] = []
+    first = weighed = 0
+    for index, item in enumerate(items):
+        weighed += 1 + max(0, weight(item))
+        if weighed > _SLICE_WEIGHT and index > first:
+            slices.append(items[first:index])
+            first, weighed = index, 1 + max(0, weight(item))
+    return [*slices, items[first:]]
+
+
 def _permit_each(
     topics: Iterable[TopicInfo | KafkaProtocolError], permit: Permit
 ) -> list[TopicInfo | KafkaProtocolError]:
@@ -678,15 +756,13 @@ def _permit_each(
 async def outcome_of(work: Awaitable[object], timeout_ms: int) -> KafkaProtocolError | None:
     """Waits for a command and returns its error, or None; REQUEST_TIMED_OUT when the time is up before.
 
-    The command goes on then, as in Kafka. A client that does not want to wait (no timeout) is still told what is
-    wrong with its request.
+    A command that has begun goes on then, as in Kafka; one that has not never does, for nobody answers for its memory. A
+    client that does not want to wait (no timeout) is still told what is wrong with its request.
     """
-    task = asyncio.ensure_future(work)
     try:
         seconds = timeout_ms / 1000 if timeout_ms > 0 else _PATIENCE_SECONDS
-        await asyncio.wait_for(asyncio.shield(task), seconds)
+        await asyncio.wait_for(work, seconds)
     except TimeoutError:
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return RequestTimedOut()
     except KafkaProtocolError as error:
         return error

@@ -71,7 +71,8 @@ async def _create(
     async def work() -> None:
         made.extend(await context.controller.create_topics(news, only_check, quota.record))
 
-    error = await outcome_of(work(), timeout)
+    # As in Kafka, a check is not waited for, but made.
+    error = await outcome_of(work(), 0 if only_check else timeout)
     if error is None and timeout <= 0 and not only_check:
         error = RequestTimedOut()
     outcomes = made if error is None else [error] * len(news)
