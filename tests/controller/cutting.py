@@ -26,6 +26,8 @@ class Cutter:
     seen: int = 0
     at: int = 0
     after: bool = False
+    away: bool = False
+    """Whether there is no connection after a cut."""
     cuts: int = 0
     requests: list[bytes] = field(default_factory=list)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -42,6 +44,8 @@ class Cutter:
         upper: asyncio.StreamWriter | None = None
         answers: asyncio.Task[None] | None = None
         try:
+            if self.away and self.cuts:
+                return
             back, upper = await asyncio.open_connection("127.0.0.1", self.coordinator)
             first = await frame(reader)
             upper.write(first)
