@@ -248,13 +248,15 @@ class Controller:
         self, items: Sequence[T], weight: Callable[[T], int], work: Callable[[Sequence[T]], Awaitable[None]]
     ) -> None:
         """Has `work` done for slices of the items. Cancelled before it has begun, nothing is done; after that all is."""
-        slices = _slices(items, weight)
         begun = asyncio.Event()
 
         async def do() -> None:
-            async with self._long if len(slices) > 1 else nullcontext():
-                for part in slices:
-                    await self._command(partial(work, part), begun.set)
+            end = _slice_end(items, 0, weight)
+            async with self._long if end < len(items) else nullcontext():
+                await self._command(partial(work, items[:end]), begun.set)
+                while end < len(items):
+                    start, end = end, _slice_end(items, end, weight)
+                    await self._command(partial(work, items[start:end]))
 
         task = asyncio.create_task(do())
         self._begun.add(task)
@@ -726,16 +728,14 @@ def _partitions_of(new: NewTopic) -> int:
     return max(new.partitions, len(new.assignment))
 
 
-def _slices(items: Sequence[T], weight: Callable[[T], int]) -> list[Sequence[T]]:
-    """The items in runs that take little enough together for others to wait for one; at least one run."""
-    slices: list[Sequence[T]] = []
-    first = weighed = 0
-    for index, item in enumerate(items):
-        weighed += 1 + max(0, weight(item))
-        if weighed > _SLICE_WEIGHT and index > first:
-            slices.append(items[first:index])
-            first, weighed = index, 1 + max(0, weight(item))
-    return [*slices, items[first:]]
+def _slice_end(items: Sequence[T], start: int, weight: Callable[[T], int]) -> int:
+    """Where the slice from `start` on ends: others can wait for it. It has one item at least, if there is one."""
+    weighed = 0
+    for index in range(start, len(items)):
+        weighed += 1 + max(0, weight(items[index]))
+        if weighed > _SLICE_WEIGHT and index > start:
+            return index
+    return len(items)
 
 
 def _permit_each(
