@@ -121,6 +121,8 @@ class Controller:
         self._arrived = asyncio.Event()
         self._long = asyncio.Lock()
         """Held by the command of many topics that is at work."""
+        self._checking = asyncio.Lock()
+        """Held by the check of many topics that is at work."""
         self._begun: set[asyncio.Task[None]] = set()
         self._pending: set[str] = set()
         self._worker: asyncio.Task[None] | None = None
@@ -523,7 +525,8 @@ class Controller:
         """Creates topics, or only checks them: each one published, or the reason why there is none."""
         self._require_active()
         if validate_only:
-            return await self._plan_topics(news)
+            async with self._checking if len(news) > _SLICE_WEIGHT else nullcontext():
+                return await self._plan_topics(news)
         made: list[TopicInfo | KafkaProtocolError] = []
 
         async def create(part: Sequence[NewTopic]) -> None:

@@ -24,6 +24,9 @@ from cluster.pace import Pace
 API_KEY = 19
 VERSIONS = (0, 7)
 
+_CONFIGS = 5
+"""From this version on an answer tells the topics' settings; what is not told is not made."""
+
 _STRICT = 6
 """From this version on a client is refused what is above its quota (KIP-599)."""
 
@@ -87,7 +90,8 @@ async def _create(
         if isinstance(topic, KafkaProtocolError):
             results.append(_failed(new.name, topic))
         else:
-            results.append(_created(topic, only_check, configs(tuple(topic.config.items()))))
+            told = configs(tuple(topic.config.items())) if request.api_version >= _CONFIGS else []
+            results.append(_created(topic, only_check, told))
         await pace.step()
     return results
 
