@@ -7,10 +7,12 @@ would mix.
 from __future__ import annotations
 
 from cluster.controller.state import (
+    UNREADABLE,
     CloseTopic,
     Configure,
     ControllerState,
     CreateStates,
+    DeleteLogs,
     DropWish,
     OpenPartitions,
     Publish,
@@ -69,15 +71,46 @@ def test_reading_again_what_is_open_opens_nothing() -> None:
     state = controller(ONE)
     arguments = ("t", ID, ID, {0: Replicas((ONE,))}, {0: partition(ONE, 7, ONE)})
     state.topic_loaded(*arguments, {})
+    state.settled("t")
     assert state.topic_loaded(*arguments, {}) == [Publish(state.topics["t"])]
+    state.settled("t")
     changed = state.topic_loaded(*arguments, {"a": "b"})
     assert changed == [Configure(state.topics["t"]), Publish(state.topics["t"])]
+
+
+# If this failed, what a lost session interrupted would be taken for done.
+def test_what_is_not_known_to_be_carried_out_is_said_again() -> None:
+    state = controller(ONE)
+    states = {0: partition(ONE, 7, ONE)}
+    state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, states, {})
+    state.settled("t")
+    grown = {0: Replicas((ONE,)), 1: Replicas((ONE,))}
+    state.topic_loaded("t", ID, ID, grown, dict(states), {})
+    both = dict(state.topics["t"].partitions)
+    again = state.topic_loaded("t", ID, ID, grown, both, {})
+    assert again == [OpenPartitions(state.topics["t"], (0, 1)), Publish(state.topics["t"])]
+    state.settled("t")
+    assert state.topic_loaded("t", ID, ID, grown, both, {}) == [Publish(state.topics["t"])]
+
+
+# If this failed, a znode that an operator has to mend would be written over, or its partition served from an old epoch.
+def test_a_partition_whose_state_nobody_can_read_is_left_alone() -> None:
+    state = ControllerState(ONE, unclean_election=True)
+    state.elected(ControllerEpoch(5))
+    state.brokers_changed({ONE: BrokerInfo(ONE, ())})
+    assignment = {0: Replicas((ONE,)), 1: Replicas((ONE,))}
+    states = {0: UNREADABLE, 1: partition(ONE, 7, ONE)}
+    actions = state.topic_loaded("t", ID, ID, assignment, states, {})
+    assert actions == [OpenPartitions(state.topics["t"], (1,)), Publish(state.topics["t"])]
+    assert state.topics["t"].partitions[0].leader == NO_LEADER
+    assert state.brokers_changed({ONE: BrokerInfo(ONE, ())}) == []
 
 
 def test_added_partitions_are_the_only_ones_opened() -> None:
     state = controller(ONE)
     states = {0: partition(ONE, 7, ONE)}
     state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, states, {})
+    state.settled("t")
     actions = state.topic_loaded("t", ID, ID, {0: Replicas((ONE,)), 1: Replicas((ONE,))}, dict(states), {})
     assert isinstance(actions[0], CreateStates)
     assert list(actions[0].states) == [1]
@@ -138,7 +171,7 @@ def test_unclean_elections_may_be_allowed_later() -> None:
 def test_deletion_hides_closes_and_removes_in_this_order() -> None:
     state = controller(ONE)
     state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, {}, {})
-    assert state.deletion_wished("t", True) == [Withdraw("t"), CloseTopic("t"), RemoveTopic("t")]
+    assert state.deletion_wished("t", True) == [Withdraw("t"), DeleteLogs("t"), RemoveTopic("t")]
     assert state.deletion_wished("t", False) == [DropWish("t")]
     disabled = ControllerState(ONE, delete_enabled=False)
     assert disabled.deletion_wished("t", True) == [DropWish("t")]
@@ -153,8 +186,9 @@ def test_settings_that_change() -> None:
     assert state.config_changed("unknown", {}) == []
 
 
-def test_a_topic_that_vanished_is_closed() -> None:
+def test_a_topic_that_vanished_is_closed_and_keeps_its_logs() -> None:
     state = controller(ONE)
     state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, {}, {})
-    assert state.topic_vanished("t") == [Withdraw("t"), CloseTopic("t")]
+    topic = state.topics["t"]
+    assert state.topic_vanished("t") == [Withdraw("t"), CloseTopic(topic)]
     assert state.topic_vanished("t") == []

@@ -44,11 +44,12 @@ def varint(number: int) -> bytes:
     return bytes([*out, number])
 
 
-def batch(values: Iterable[bytes], timestamp: int = 1_700_000_000_000) -> bytes:
-    """An uncompressed record batch v2 (KIP-98) of records without keys."""
+def batch(values: Iterable[bytes], timestamp: int = 1_700_000_000_000, key: bytes | None = None) -> bytes:
+    """An uncompressed record batch v2 (KIP-98) of records without keys, or with one."""
     records = []
+    named = varint(-1) if key is None else varint(len(key)) + key
     for offset, value in enumerate(values):
-        body = b"\0" + varint(0) + varint(offset) + varint(-1) + varint(len(value)) + value + varint(0)
+        body = b"\0" + varint(0) + varint(offset) + named + varint(len(value)) + value + varint(0)
         records.append(varint(len(body)) + body)
     last = len(records) - 1
     header = struct.pack(">hiqqqhii", 0, last, timestamp, timestamp, -1, -1, -1, len(records))

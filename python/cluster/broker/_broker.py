@@ -31,7 +31,7 @@ from cluster.broker.topic_logs import TopicLogs
 from cluster.broker.topic_policy import offsets_topic_config, topic_defaults
 from cluster.controller import Controller, MetadataCache, NewTopic, ZooKeeper, znodes
 from cluster.controller.names import GROUP_METADATA_TOPIC
-from cluster.errors import TopicAlreadyExists
+from cluster.errors import RequestTimedOut, TopicAlreadyExists
 from cluster.groups import GroupCoordinator, GroupLimits
 from cluster.model import BrokerId, BrokerInfo, Endpoint, Milliseconds
 
@@ -104,32 +104,51 @@ class Broker:
             raise
 
     async def _start(self) -> None:
+        from kazoo.exceptions import KazooException
+
+        try:
+            await self._start_parts()
+        except ConnectionError as error:
+            raise BrokerStartError(str(error)) from None
+        except znodes.ZnodeError as error:
+            raise BrokerStartError(
+                f"{error}; write there what Kafka would (zookeeper-shell set), or delete it if nothing needs it"
+            ) from None
+        except (KazooException, RequestTimedOut) as error:
+            log.debug("the start failed", exc_info=True)
+            raise BrokerStartError(
+                f"the coordinator failed at a request of the start: {error!r}; see its log, and start again"
+            ) from None
+
+    async def _start_parts(self) -> None:
         config = self.config
         self._measure()
         stored_broker, stored_cluster = registration.stored_identity(config.log_dirs)
         zk = self._zk = await self._connect()
-        await zk.ensure(znodes.PERSISTENT_PATHS)
-        cluster = await registration.cluster_id(zk, stored_cluster)
-        broker = await registration.broker_id(
-            zk,
-            config.broker_id,
-            stored_broker,
-            config.number("reserved.broker.max.id"),
-            config.flag("broker.id.generation.enable"),
-        )
-        await registration.refuse_other_brokers(zk, broker)
-        dynamic = self._dynamic = DynamicConfigs(zk, broker, LiveConfig(config))
-        await dynamic.load()
+        async with zk.away_at_most(config.zookeeper_connection_timeout_ms):
+            await zk.ensure(znodes.PERSISTENT_PATHS)
+            cluster = await registration.cluster_id(zk, stored_cluster)
+            broker = await registration.broker_id(
+                zk,
+                config.broker_id,
+                stored_broker,
+                config.number("reserved.broker.max.id"),
+                config.flag("broker.id.generation.enable"),
+            )
+            await registration.refuse_other_brokers(zk, broker)
+            dynamic = self._dynamic = DynamicConfigs(zk, broker, LiveConfig(config))
+            await dynamic.load()
         server = self._server = self._parts.server = await self._recover(broker, cluster, dynamic.live)
         on_disk = {topic for topic, _, _ in server.partitions()}
         endpoints = self._listen(server, dynamic.live.current)
         info = self._info = BrokerInfo(broker, endpoints, config.text("broker.rack"))
-        await registration.register(zk, info, config.log_dirs[0])
-        zk.on_session(self._session_renewed)
-        metadata = self._parts.metadata = MetadataCache(cluster)
-        context = self._compose(zk, server, metadata, dynamic)
-        await dynamic.start(server, context.controller.topic_config_changed, self._config_changed)
-        await context.controller.start()
+        async with zk.away_at_most(config.zookeeper_connection_timeout_ms):
+            await registration.register(zk, info, config.log_dirs[0])
+            zk.on_session(self._session_renewed)
+            metadata = self._parts.metadata = MetadataCache(cluster)
+            context = self._compose(zk, server, metadata, dynamic)
+            await dynamic.start(server, context.controller.topic_config_changed, self._config_changed)
+            await context.controller.start()
         self._parts.controller = context.controller
         self._warn_of_strays(on_disk, metadata)
         context.groups.start()

@@ -9,7 +9,7 @@ from cluster.controller import znodes
 from cluster.controller._actions import Logs
 from cluster.controller.driver import Controller, Outcomes, outcome_of
 from cluster.controller.metadata import MetadataCache
-from cluster.controller.topics import NewPartitions, NewTopic, TopicDefaults
+from cluster.controller.topics import NewPartitions, NewTopic, TopicDefaults, TopicToDelete
 from cluster.controller.zookeeper import ZooKeeper
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "NewTopic",
     "Outcomes",
     "TopicDefaults",
+    "TopicToDelete",
     "ZooKeeper",
     "outcome_of",
     "znodes",

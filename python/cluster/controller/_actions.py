@@ -1,14 +1,16 @@
 """Carries out the state machine's actions: znodes through the coordinator, logs through threads, the view at
 once.
 
-Owns no decision. Actions are done one after the other in the order given, each awaited; a failure of the
-coordinator is the caller's to repeat, a failure of one log (its disk, a foreign topic id) is reported and
-hurts no other.
+Owns no decision. Actions are done one after the other in the order given, each awaited. Calls to the coordinator
+are repeated when their connection is lost (`ZooKeeper.repeating`), and each write here takes what it finds done
+for its own; a session that ends is the caller's to mend. A failure of one log (its disk, a foreign topic id) is
+reported and hurts no other.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +21,8 @@ from cluster.controller import znodes
 from cluster.controller.metadata import MetadataCache
 from cluster.controller.state import Action, ControllerState
 from cluster.controller.zookeeper import Check, Create, Delete, Operation, ZooKeeper
-from cluster.model import NO_LEADER, PartitionState, TopicInfo
+from cluster.errors import UnknownTopicOrPartition
+from cluster.model import NO_LEADER, PartitionState, TopicInfo, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +55,7 @@ class Logs(Protocol):
         """How many more logs may be created before the limit of open files is near."""
 
     def delete_topic(self, topic: str) -> None:
-        """Closes and deletes the logs of a topic."""
+        """Closes and deletes the logs of a topic; an error whose `code` is UNKNOWN_TOPIC_OR_PARTITION when there are none."""
 
     def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
         """Gives the logs of a topic their settings."""
@@ -83,9 +86,7 @@ class Executor:
             case machine.CreateStates(name, states):
                 await self._create_states(name, states)
             case machine.UpdateState(partition, new_state, expected):
-                path = znodes.state_path(*partition)
-                version = await self._zk.set(path, znodes.encode_state(new_state), expected)
-                self._state.states_written(partition.topic, {partition.partition: version})
+                await self._update_state(partition, new_state, expected)
             case machine.OpenPartitions(topic, partitions, new):
                 await asyncio.to_thread(self._open, topic, partitions, new)
             case machine.Configure(topic):
@@ -93,10 +94,11 @@ class Executor:
             case machine.Publish(topic):
                 self._metadata.publish(replace(topic, partitions=self._shown(topic)))
             case machine.Withdraw(name):
-                self._offline.pop(name, None)
                 self._metadata.withdraw(name)
-            case machine.CloseTopic(name):
-                await asyncio.to_thread(self._close, name)
+            case machine.CloseTopic(topic):
+                await asyncio.to_thread(self._close, topic)
+            case machine.DeleteLogs(name):
+                await asyncio.to_thread(self._delete_logs, name)
             case machine.RemoveTopic(name):
                 await self._remove(name)
             case machine.DropWish(name):
@@ -136,16 +138,32 @@ class Executor:
             version = await self._zk.set(znodes.state_path(topic, number), znodes.encode_state(state))
             self._state.states_written(topic, {number: version})
 
+    async def _update_state(self, partition: TopicPartition, state: PartitionState, expected: int) -> None:
+        from kazoo.exceptions import BadVersionError
+
+        path, data = znodes.state_path(*partition), znodes.encode_state(state)
+        try:
+            version = await self._zk.set(path, data, expected)
+        except BadVersionError:
+            found = await self._zk.find(path)
+            if found is None or found[0] != data:
+                raise
+            version = found[1].version
+        self._state.states_written(partition.topic, {partition.partition: version})
+
     async def _remove(self, topic: str) -> None:
+        from kazoo.exceptions import NoNodeError
+
         await self._zk.delete(znodes.topic_config_path(topic))
-        numbers = await self._zk.children(znodes.partitions_path(topic))
-        operations: list[Operation] = []
-        for number in numbers:
-            path = f"{znodes.partitions_path(topic)}/{number}"
-            operations += [Delete(f"{path}/{name}") for name in await self._zk.children(path)]
-            operations.append(Delete(path))
-        for start in range(0, len(operations), _OPERATIONS_AT_ONCE):
-            await self._zk.transaction([self.guard, *operations[start : start + _OPERATIONS_AT_ONCE]])
+        while numbers := await self._zk.children(znodes.partitions_path(topic)):
+            operations: list[Operation] = []
+            for number in numbers:
+                path = f"{znodes.partitions_path(topic)}/{number}"
+                operations += [Delete(f"{path}/{name}") for name in await self._zk.children(path)]
+                operations.append(Delete(path))
+            with contextlib.suppress(NoNodeError):
+                for start in range(0, len(operations), _OPERATIONS_AT_ONCE):
+                    await self._zk.transaction([self.guard, *operations[start : start + _OPERATIONS_AT_ONCE]])
         await self._zk.delete_tree(znodes.topic_path(topic))
         await self._zk.delete(znodes.delete_topic_path(topic))
 
@@ -187,8 +205,28 @@ class Executor:
         except Exception:
             log.exception("the settings of topic %s could not be applied", topic.name)
 
-    def _close(self, topic: str) -> None:
+    def _close(self, topic: TopicInfo) -> None:
+        offline = self._offline.pop(topic.name, set())
+        for number, state in topic.partitions.items():
+            if state.leader != self._state.local or number in offline:
+                continue
+            try:
+                self._logs.create_partition(
+                    topic.name, topic.id, number, state.leader_epoch, NO_LEADER, dict(topic.config), False
+                )
+            except Exception as error:
+                log.error("the log of %s-%d could not be closed: %s", topic.name, number, error)
+        log.warning(
+            "the znode %s of topic %s, which nobody asked to be deleted, is gone or unreadable: its logs are kept and not served; they are "
+            "served again when the znode is there with the same topic id",
+            znodes.topic_path(topic.name),
+            topic.name,
+        )
+
+    def _delete_logs(self, topic: str) -> None:
+        self._offline.pop(topic, None)
         try:
             self._logs.delete_topic(topic)
-        except Exception:
-            log.exception("the logs of topic %s could not be deleted", topic)
+        except Exception as error:
+            if getattr(error, "code", None) != UnknownTopicOrPartition.code:
+                log.exception("the logs of topic %s could not be deleted", topic)

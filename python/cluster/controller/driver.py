@@ -2,10 +2,12 @@
 
 Owns the order of things: one task takes one piece of work after the other (an event, or a command from a
 handler), so that two never mix; each is done when its znodes are written, its logs open and the view
-published. Lives on the event loop; znodes go through `ZooKeeper`, logs through threads. After a crash the
-next start reads the znodes and goes on: a topic whose states are missing gets them, a deletion half done is
-finished. When the connection to the coordinator breaks in the middle, events are repeated, and commands
-answer REQUEST_TIMED_OUT, since they may have happened.
+published. A command of many topics is done in slices, between which others have their turn, and one such command at
+a time. What nobody waits for any more is not begun: there wait no more commands than requests. Lives on the event loop; znodes go through `ZooKeeper`, logs through threads. When the connection
+to the coordinator breaks in the middle, the request it broke at is repeated, as Kafka does, and the work goes on.
+After the end of the session and after a crash the znodes are read again: a topic whose states are missing gets
+them, and a wish to delete a topic, which goes last, has the deletion done once more. A command that the end of the
+session met answers REQUEST_TIMED_OUT, since it may have happened.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import contextlib
 import logging
 import random
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -24,11 +28,12 @@ from cluster.controller import znodes
 from cluster.controller._actions import Executor, Logs
 from cluster.controller.metadata import MetadataCache
 from cluster.controller.names import TopicNames
-from cluster.controller.state import Action, ControllerState
+from cluster.controller.state import UNREADABLE, Action, CloseTopic, ControllerState, Withdraw
 from cluster.controller.topics import (
     NewPartitions,
     NewTopic,
     TopicDefaults,
+    TopicToDelete,
     plan_partitions,
     plan_topic,
 )
@@ -43,9 +48,20 @@ from cluster.errors import (
     TopicAlreadyExists,
     TopicDeletionDisabled,
     UnknownServerError,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from cluster.model import BrokerId, BrokerInfo, ControllerEpoch, Replicas, TopicInfo, new_topic_id
+from cluster.model import (
+    NO_TOPIC_ID,
+    BrokerId,
+    BrokerInfo,
+    ControllerEpoch,
+    PartitionState,
+    Replicas,
+    TopicInfo,
+    new_topic_id,
+    topic_id_text,
+)
 from cluster.pace import Pace, thought
 
 log = logging.getLogger(__name__)
@@ -59,6 +75,9 @@ _READS_AT_ONCE = 256
 """How many topics are read at the same time at start: enough to hide the round trips, few enough for the
 memory.
 """
+
+_SLICE_WEIGHT = 512
+"""Topics and partitions of one slice of a command."""
 
 _CREATED_AT_ONCE = 256
 """How many topics are written and opened at the same time: as many hide the round trips."""
@@ -89,7 +108,7 @@ class Controller:
         delete_enabled: bool = True,
         unclean_election: bool = False,
     ) -> None:
-        self._zk = zk
+        self._zk = zk = zk.repeating()
         self._metadata = metadata
         self._local = local
         self._defaults = defaults
@@ -98,7 +117,13 @@ class Controller:
         self._state = ControllerState(local, delete_enabled, unclean_election)
         self._logs = logs
         self._executor = Executor(zk, logs, metadata, self._state)
-        self._work: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
+        self._work: OrderedDict[object, Callable[[], Awaitable[None]]] = OrderedDict()
+        self._arrived = asyncio.Event()
+        self._long = asyncio.Lock()
+        """Held by the command of many topics that is at work."""
+        self._checking = asyncio.Lock()
+        """Held by the check of many topics that is at work."""
+        self._begun: set[asyncio.Task[None]] = set()
         self._pending: set[str] = set()
         self._worker: asyncio.Task[None] | None = None
         self._active = False
@@ -110,6 +135,11 @@ class Controller:
     def active(self) -> bool:
         """Whether this broker is the controller now."""
         return self._active
+
+    @property
+    def waiting(self) -> int:
+        """How many pieces of work wait for the one at hand."""
+        return len(self._work)
 
     def on_topics_deleted(self, callback: Callable[[Sequence[str]], None]) -> None:
         """Has `callback` called, on the loop, with the names of all topics that a piece of work deleted, when that is over
@@ -124,9 +154,10 @@ class Controller:
 
     async def stop(self) -> None:
         """Ends the task; what it was at is repeated by the next controller."""
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
+        tasks = [*self._begun] if self._worker is None else [*self._begun, self._worker]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._active = False
 
     def session_renewed(self) -> None:
@@ -139,8 +170,11 @@ class Controller:
     async def _run(self) -> None:
         pace = Pace()
         while True:
-            work = await self._work.get()
             await pace.step()
+            while not self._work:
+                self._arrived.clear()
+                await self._arrived.wait()
+            _, work = self._work.popitem(last=False)
             try:
                 try:
                     await work()
@@ -155,6 +189,13 @@ class Controller:
         gone, self._gone = self._gone, []
         if gone and self._topics_deleted is not None:
             self._topics_deleted(gone)
+
+    def _queue(self, work: Callable[[], Awaitable[None]]) -> object:
+        """Queues `work`; what it waits under."""
+        key = object()
+        self._work[key] = work
+        self._arrived.set()
+        return key
 
     def _event(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Queues `work`, once for all events of that name that wait; repeated when the connection breaks."""
@@ -172,15 +213,18 @@ class Controller:
                 await self._zk.wait_connected()
                 self._event(name, work)
 
-        self._work.put_nowait(run)
+        self._queue(run)
 
-    async def _command(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Queues `work` and waits for its outcome."""
+    async def _command(
+        self, work: Callable[[], Awaitable[T]], on_begin: Callable[[], None] = lambda: None
+    ) -> T:
+        """Queues `work` and waits for its outcome. Cancelled before it has begun, it does not begin."""
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         async def run() -> None:
             from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
 
+            on_begin()
             try:
                 result = await work()
             except (ConnectionLoss, OperationTimeoutError, SessionExpiredError):
@@ -196,8 +240,37 @@ class Controller:
                 if not outcome.done():
                     outcome.set_result(result)
 
-        self._work.put_nowait(run)
-        return await outcome
+        key = self._queue(run)
+        try:
+            return await outcome
+        finally:
+            self._work.pop(key, None)
+
+    async def _in_slices(
+        self, items: Sequence[T], weight: Callable[[T], int], work: Callable[[Sequence[T]], Awaitable[None]]
+    ) -> None:
+        """Has `work` done for slices of the items. Cancelled before it has begun, nothing is done; after that all is."""
+        begun = asyncio.Event()
+
+        async def do() -> None:
+            end = _slice_end(items, 0, weight)
+            async with self._long if end < len(items) else nullcontext():
+                await self._command(partial(work, items[:end]), begun.set)
+                while end < len(items):
+                    start, end = end, _slice_end(items, end, weight)
+                    await self._command(partial(work, items[start:end]))
+
+        task = asyncio.create_task(do())
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+        # Of what goes on by itself nobody asks how it ended.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not begun.is_set():
+                task.cancel()
+            raise
 
     async def _carry_out(self, actions: Sequence[Action]) -> None:
         await self._executor.run(actions)
@@ -226,6 +299,7 @@ class Controller:
         self._executor.guard = Check(znodes.CONTROLLER_EPOCH, version + 1)
         self._metadata.controller_id = self._local
         log.info("broker %d is the controller, epoch %d", self._local, epoch + 1)
+        await self._watch_office()
         await self._load()
 
     async def _read_epoch(self) -> tuple[int, int]:
@@ -238,7 +312,7 @@ class Controller:
             except NodeExistsError:
                 return await self._read_epoch()
             return 0, 0
-        return int(found[0]), found[1].version
+        return znodes.decode_controller_epoch(found[0]), found[1].version
 
     async def _own_office(self) -> bool:
         """Whether the office is this session's already: the answer to an earlier attempt was lost."""
@@ -248,7 +322,18 @@ class Controller:
         if not self._active:
             await self._zk.delete(znodes.CONTROLLER)
             await self._elect()
+        else:
+            await self._watch_office()
         return True
+
+    async def _watch_office(self) -> None:
+        """Has this broker elected again when somebody deletes the controller's znode."""
+        from kazoo.exceptions import NoNodeError
+
+        try:
+            await self._zk.get(znodes.CONTROLLER, watch=lambda: self._event("elect", self._elect))
+        except NoNodeError:
+            self._event("elect", self._elect)
 
     async def _follow(self) -> None:
         """Another broker is the controller; try again when it goes."""
@@ -264,20 +349,17 @@ class Controller:
         log.warning("broker %d is the controller; this broker waits", self._metadata.controller_id)
 
     async def _load(self) -> None:
+        from kazoo.exceptions import NodeExistsError
+
         await self._read_brokers()
         if await self._zk.find(znodes.FEATURE) is None:
-            await self._zk.create(znodes.FEATURE, znodes.encode_features())
-        wished = set(
-            await self._zk.children(znodes.DELETE_TOPICS, self._watch("delete", self._deletions_wished))
-        )
-        names = await self._zk.children(znodes.TOPICS, self._watch("topics", self._topics_changed))
-        for name in sorted(wished):
-            await self._delete(name, name in names)
-        await self._load_topics(
-            [name for name in sorted(names) if name not in wished or not self._delete_enabled]
-        )
-        for name in set(self._metadata.names()) - set(self._state.topics):
-            self._metadata.withdraw(name)
+            with contextlib.suppress(NodeExistsError):
+                await self._zk.create(znodes.FEATURE, znodes.encode_features())
+        await self._deletions_wished()
+        await self._topics_changed()
+        for topic in self._metadata.snapshot():
+            if topic.name not in self._state.topics:
+                await self._carry_out([Withdraw(topic.name), CloseTopic(topic)])
 
     def _watch(self, name: str, work: Callable[[], Awaitable[None]]) -> Callable[[], None]:
         return lambda: self._event(name, work) if self._active else None
@@ -285,10 +367,18 @@ class Controller:
     async def _load_topics(self, names: Sequence[str]) -> None:
         for start in range(0, len(names), _READS_AT_ONCE):
             batch = names[start : start + _READS_AT_ONCE]
-            for actions in await asyncio.gather(*(self._load_topic(name) for name in batch)):
-                await self._carry_out(actions)
+            for name, actions in zip(
+                batch, await asyncio.gather(*(self._load_topic(name) for name in batch)), strict=True
+            ):
+                await self._settle(name, actions)
+
+    async def _settle(self, name: str, actions: Sequence[Action]) -> None:
+        """Carries out what is to be done of one topic."""
+        await self._carry_out(actions)
+        self._state.settled(name)
 
     async def _load_topic(self, name: str) -> list[Action]:
+        """Reads a topic. One whose znode nobody can read stays as it is, and serves nothing if it is not known."""
         from kazoo.exceptions import NoNodeError
 
         watch = self._watch(f"topic {name}", lambda: self._topic_changed(name))
@@ -296,23 +386,55 @@ class Controller:
             data, _ = await self._zk.get(znodes.topic_path(name), watch)
         except NoNodeError:
             return self._state.topic_vanished(name)
-        topic_id, assignment = znodes.decode_topic(name, data)
-        states = await asyncio.gather(
-            *(self._zk.find(znodes.state_path(name, number)) for number in assignment)
-        )
-        config = await self._zk.find(znodes.topic_config_path(name))
+        try:
+            topic_id, assignment = znodes.decode_topic(name, data)
+        except znodes.ZnodeError as error:
+            log.error(
+                "topic %s is %s: %s; write what Kafka would write there (zookeeper-shell set), and it is read again",
+                name,
+                "kept as it was" if name in self._state.topics else "not served",
+                error,
+            )
+            return []
+        states = await asyncio.gather(*(self._read_state(name, number) for number in assignment))
         return self._state.topic_loaded(
             name,
             topic_id,
             new_topic_id(),
             assignment,
-            {
-                number: znodes.decode_state(name, number, found[0], found[1].version)
-                for number, found in zip(assignment, states, strict=True)
-                if found is not None
-            },
-            znodes.decode_config(znodes.topic_config_path(name), config[0] if config else None),
+            {number: state for number, state in zip(assignment, states, strict=True) if state is not None},
+            await self._read_config(name),
         )
+
+    async def _read_state(self, name: str, number: int) -> PartitionState | None:
+        found = await self._zk.find(znodes.state_path(name, number))
+        if found is None:
+            return None
+        try:
+            return znodes.decode_state(name, number, found[0], found[1].version)
+        except znodes.ZnodeError as error:
+            log.error(
+                "partition %s-%d is not served: %s; write what Kafka would write there (zookeeper-shell set), and start "
+                "the broker again",
+                name,
+                number,
+                error,
+            )
+            return UNREADABLE
+
+    async def _read_config(self, name: str) -> dict[str, str]:
+        path = znodes.topic_config_path(name)
+        found = await self._zk.find(path)
+        try:
+            return znodes.decode_config(path, found[0] if found else None)
+        except znodes.ZnodeError as error:
+            log.error(
+                "topic %s has the broker's defaults for its settings: %s; write what Kafka would write there "
+                "(zookeeper-shell set), and start the broker again",
+                name,
+                error,
+            )
+            return {}
 
     async def _watch_topic(self, name: str) -> None:
         from kazoo.exceptions import NoNodeError
@@ -338,19 +460,24 @@ class Controller:
     # ---- what the watches bring ----
 
     async def _topics_changed(self) -> None:
+        await self._finish_deletions(await self._zk.children(znodes.DELETE_TOPICS))
         names = set(await self._zk.children(znodes.TOPICS, self._watch("topics", self._topics_changed)))
         for name in set(self._state.topics) - names:
             await self._carry_out(self._state.topic_vanished(name))
-        await self._load_topics(sorted(names - set(self._state.topics)))
+        settled = self._state.topics.keys() - self._state.unsettled
+        await self._load_topics(sorted(names - settled))
 
     async def _topic_changed(self, name: str) -> None:
-        if name in self._state.topics:
-            await self._carry_out(await self._load_topic(name))
+        await self._settle(name, await self._load_topic(name))
 
     async def _deletions_wished(self) -> None:
-        wished = await self._zk.children(znodes.DELETE_TOPICS, self._watch("delete", self._deletions_wished))
+        watch = self._watch("delete", self._deletions_wished)
+        await self._finish_deletions(await self._zk.children(znodes.DELETE_TOPICS, watch))
+
+    async def _finish_deletions(self, wished: Iterable[str]) -> None:
+        """Deletes the topics; whether there is one, its znode tells: what is known of it went first."""
         for name in sorted(wished):
-            await self._delete(name, name in self._state.topics)
+            await self._delete(name, await self._zk.find(znodes.topic_path(name)) is not None)
 
     async def _delete(self, name: str, exists: bool) -> None:
         await self._carry_out(self._state.deletion_wished(name, exists))
@@ -362,10 +489,7 @@ class Controller:
         await self._command(lambda: self._read_topic_config(name))
 
     async def _read_topic_config(self, name: str) -> None:
-        path = znodes.topic_config_path(name)
-        found = await self._zk.find(path)
-        config = znodes.decode_config(path, found[0] if found else None)
-        await self._carry_out(self._state.config_changed(name, config))
+        await self._carry_out(self._state.config_changed(name, await self._read_config(name)))
 
     def brokers_changed(self) -> None:
         """A broker's registration has other data now: it is read again."""
@@ -399,18 +523,21 @@ class Controller:
         self, news: Sequence[NewTopic], validate_only: bool = False, permit: Permit = _permitted
     ) -> list[TopicInfo | KafkaProtocolError]:
         """Creates topics, or only checks them: each one published, or the reason why there is none."""
-        return await self._command(lambda: self._create_topics(news, validate_only, permit))
-
-    async def _create_topics(
-        self, news: Sequence[NewTopic], validate_only: bool, permit: Permit
-    ) -> list[TopicInfo | KafkaProtocolError]:
         self._require_active()
-        planned = await self._plan_topics(news)
         if validate_only:
-            return planned
-        # The office may have been lost between two turns; nothing else changes topics meanwhile.
-        self._require_active()
-        return await self._create_each(planned, permit)
+            async with self._checking if len(news) > _SLICE_WEIGHT else nullcontext():
+                return await self._plan_topics(news)
+        made: list[TopicInfo | KafkaProtocolError] = []
+
+        async def create(part: Sequence[NewTopic]) -> None:
+            self._require_active()
+            planned = await self._plan_topics(part)
+            # The office may have been lost between two turns; nothing else changes topics meanwhile.
+            self._require_active()
+            made.extend(await self._create_each(planned, permit))
+
+        await self._in_slices(news, _partitions_of, create)
+        return made
 
     async def _plan_topics(self, news: Sequence[NewTopic]) -> list[TopicInfo | KafkaProtocolError]:
         names = TopicNames(self._state.topics)
@@ -475,33 +602,33 @@ class Controller:
         return topic
 
     async def _create(self, topic: TopicInfo | KafkaProtocolError) -> TopicInfo | KafkaProtocolError:
-        from kazoo.exceptions import NodeExistsError
-
         if isinstance(topic, KafkaProtocolError):
             return topic
-        try:
-            await self._write_topic(topic)
-        except NodeExistsError:
+        if not await self._write_topic(topic):
             self._event("topics", self._topics_changed)
             return TopicAlreadyExists(f"Topic '{topic.name}' already exists.")
-        await self._carry_out(
-            self._state.topic_loaded(topic.name, topic.id, topic.id, topic.assignment, {}, topic.config)
+        await self._settle(
+            topic.name,
+            self._state.topic_loaded(topic.name, topic.id, topic.id, topic.assignment, {}, topic.config),
         )
         # Only now the watch: the node was written by this controller, there was nothing to miss.
         self._event(f"watch {topic.name}", lambda: self._watch_topic(topic.name))
         return self._metadata.topic(topic.name) or topic
 
-    async def _write_topic(self, topic: TopicInfo) -> None:
+    async def _write_topic(self, topic: TopicInfo) -> bool:
+        """Whether the topic is this one: it was written, if not by the request whose answer came then by one before."""
         from kazoo.exceptions import NodeExistsError
 
         path = znodes.topic_config_path(topic.name)
         config = znodes.encode_config(topic.config)
         create = Create(znodes.topic_path(topic.name), znodes.encode_topic(topic.id, topic.assignment))
-        try:
-            await self._zk.transaction([self._executor.guard, Create(path, config), create])
-        except NodeExistsError:
-            # Settings may be left of an earlier topic; a topic of this name may not.
-            await self._zk.transaction([self._executor.guard, SetData(path, config), create])
+        # Settings may be left of an earlier topic; a topic of this name may not.
+        for settings in (Create(path, config), SetData(path, config)):
+            with contextlib.suppress(NodeExistsError):
+                await self._zk.transaction([self._executor.guard, settings, create])
+                return True
+        found = await self._zk.find(create.path)
+        return found is not None and found[0] == create.data
 
     async def create_partitions(
         self,
@@ -515,7 +642,10 @@ class Controller:
         async def create(new: NewPartitions) -> None:
             await self._create_partitions(new, validate_only, permit)
 
-        await self._command(lambda: self._each(news, create, outcomes))
+        if validate_only:
+            await self._each(news, create, outcomes)
+            return
+        await self._in_slices(news, lambda new: new.count, lambda part: self._each(part, create, outcomes))
 
     async def _each(
         self, items: Sequence[T], work: Callable[[T], Awaitable[None]], outcomes: Outcomes
@@ -549,10 +679,11 @@ class Controller:
             return
         permit(len(grown.assignment) - len(topic.assignment))
         await self._zk.set(znodes.topic_path(new.name), znodes.encode_topic(topic.id, grown.assignment))
-        await self._carry_out(
+        await self._settle(
+            topic.name,
             self._state.topic_loaded(
                 topic.name, topic.id, topic.id, grown.assignment, dict(topic.partitions), topic.config
-            )
+            ),
         )
 
     def _grown(self, new: NewPartitions, topic: TopicInfo) -> TopicInfo:
@@ -563,27 +694,51 @@ class Controller:
         return grown
 
     async def delete_topics(
-        self, names: Sequence[str], outcomes: Outcomes, permit: Permit = _permitted
+        self, topics: Sequence[TopicToDelete], outcomes: Outcomes, permit: Permit = _permitted
     ) -> None:
         """Deletes topics with their records; the logs of one are out of the way and its znodes gone when its outcome is
         known.
         """
-        await self._command(lambda: self._each(names, partial(self._delete_topic, permit=permit), outcomes))
 
-    async def _delete_topic(self, name: str, permit: Permit) -> None:
+        def partitions(asked: TopicToDelete) -> int:
+            topic = self._state.topics.get(asked.name)
+            return 0 if topic is None else len(topic.assignment)
+
+        delete = partial(self._delete_topic, permit=permit)
+        await self._in_slices(topics, partitions, lambda part: self._each(part, delete, outcomes))
+
+    async def _delete_topic(self, asked: TopicToDelete, permit: Permit) -> None:
         from kazoo.exceptions import NodeExistsError
 
         self._require_active()
         if not self._delete_enabled:
             raise TopicDeletionDisabled
-        if name not in self._state.topics:
+        name = asked.name
+        topic = self._state.topics.get(name)
+        if asked.id != NO_TOPIC_ID and (topic is None or topic.id != asked.id):
+            raise UnknownTopicId(f"The topic '{name}' with the id {topic_id_text(asked.id)} is gone.")
+        if topic is None:
             raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
-        permit(len(self._state.topics[name].assignment))
+        permit(len(topic.assignment))
         try:
             await self._zk.create(znodes.delete_topic_path(name))
         except NodeExistsError:
             log.info("somebody else asked for the deletion of %s too", name)
         await self._delete(name, True)
+
+
+def _partitions_of(new: NewTopic) -> int:
+    return max(new.partitions, len(new.assignment))
+
+
+def _slice_end(items: Sequence[T], start: int, weight: Callable[[T], int]) -> int:
+    """Where the slice from `start` on ends: others can wait for it. It has one item at least, if there is one."""
+    weighed = 0
+    for index in range(start, len(items)):
+        weighed += 1 + max(0, weight(items[index]))
+        if weighed > _SLICE_WEIGHT and index > start:
+            return index
+    return len(items)
 
 
 def _permit_each(
@@ -604,15 +759,13 @@ def _permit_each(
 async def outcome_of(work: Awaitable[object], timeout_ms: int) -> KafkaProtocolError | None:
     """Waits for a command and returns its error, or None; REQUEST_TIMED_OUT when the time is up before.
 
-    The command goes on then, as in Kafka. A client that does not want to wait (no timeout) is still told what is
-    wrong with its request.
+    A command that has begun goes on then, as in Kafka; one that has not never does, for nobody answers for its memory. A
+    client that does not want to wait (no timeout) is still told what is wrong with its request.
     """
-    task = asyncio.ensure_future(work)
     try:
         seconds = timeout_ms / 1000 if timeout_ms > 0 else _PATIENCE_SECONDS
-        await asyncio.wait_for(asyncio.shield(task), seconds)
+        await asyncio.wait_for(work, seconds)
     except TimeoutError:
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return RequestTimedOut()
     except KafkaProtocolError as error:
         return error

@@ -4,7 +4,9 @@ change.
 Messages in, actions out; no I/O, no clock, no randomness. The driver carries the actions out in order and
 reports the outcome of those that can fail. Source: kafka.controller (PartitionStateMachine,
 TopicDeletionManager, KafkaController). Not persistent: a new controller reads everything again (`Loaded`
-messages) and goes on, because each znode write is whole by itself and every step can be repeated.
+messages) and goes on, because each znode write is whole by itself and every step can be repeated. What a topic's
+actions lead to counts as so once the driver says that they were carried out (`settled`); until then reading the topic
+again repeats them.
 """
 
 from __future__ import annotations
@@ -85,6 +87,13 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class CloseTopic:
+    """Serve the topic's logs on this broker no longer, and keep them."""
+
+    topic: TopicInfo
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteLogs:
     """Delete the topic's logs on this broker."""
 
     topic: str
@@ -113,9 +122,14 @@ Action = (
     | Publish
     | Withdraw
     | CloseTopic
+    | DeleteLogs
     | RemoveTopic
     | DropWish
 )
+
+
+UNREADABLE = PartitionState(NO_LEADER, LeaderEpoch(-1), (), ControllerEpoch(-1))
+"""The state of a partition whose znode nobody can read: it has no leader, and its znode is left alone."""
 
 
 class ControllerState:
@@ -126,6 +140,8 @@ class ControllerState:
         self.epoch = ControllerEpoch(0)
         self.brokers: dict[BrokerId, BrokerInfo] = {}
         self.topics: dict[str, TopicInfo] = {}
+        self.unsettled: set[str] = set()
+        """Topics whose last actions are not known to be carried out."""
         self._delete_enabled = delete_enabled
         self._unclean_election = unclean_election
 
@@ -133,6 +149,7 @@ class ControllerState:
         """This broker became the controller: everything is to be loaded anew."""
         self.epoch = epoch
         self.topics.clear()
+        self.unsettled.clear()
         self.brokers.clear()
 
     def brokers_changed(self, brokers: Mapping[BrokerId, BrokerInfo]) -> list[Action]:
@@ -157,6 +174,8 @@ class ControllerState:
         `fresh_id` becomes its id when it has none (a topic made before Kafka 2.8).
         """
         known = self.topics.get(name)
+        opened_before = known.partitions if known and name not in self.unsettled else {}
+        self.unsettled.add(name)
         topic = TopicInfo(name, topic_id, dict(assignment), dict(states), dict(config))
         actions: list[Action] = []
         if topic_id == NO_TOPIC_ID:
@@ -169,8 +188,7 @@ class ControllerState:
             actions.append(CreateStates(name, missing))
         changed = self._elect(topic, silent=True)
         opened = tuple(sorted(number for number in assignment if self._opens(topic, number)))
-        before = known.partitions if known else {}
-        news = tuple(number for number in opened if before.get(number) != topic.partitions[number])
+        news = tuple(number for number in opened if opened_before.get(number) != topic.partitions[number])
         actions += changed
         if news:
             actions.append(OpenPartitions(self.topics[name], news, frozenset(missing).intersection(news)))
@@ -178,6 +196,10 @@ class ControllerState:
             actions.append(Configure(self.topics[name]))
         actions.append(Publish(self.topics[name]))
         return actions
+
+    def settled(self, name: str) -> None:
+        """The actions of a topic were carried out."""
+        self.unsettled.discard(name)
 
     def states_written(self, topic: str, versions: Mapping[int, int]) -> None:
         """State znodes were written and have these versions now."""
@@ -207,16 +229,15 @@ class ControllerState:
         if not self._delete_enabled or not exists:
             return [DropWish(name)]
         self.topics.pop(name, None)
-        return [Withdraw(name), CloseTopic(name), RemoveTopic(name)]
+        return [Withdraw(name), DeleteLogs(name), RemoveTopic(name)]
 
     def topic_vanished(self, name: str) -> list[Action]:
-        """The topic's znode is gone though nobody asked for its deletion here."""
-        if self.topics.pop(name, None) is None:
-            return []
-        return [Withdraw(name), CloseTopic(name)]
+        """The topic's znode is gone though nobody asked for its deletion: as in Kafka its records stay."""
+        topic = self.topics.pop(name, None)
+        return [] if topic is None else [Withdraw(name), CloseTopic(topic)]
 
     def _opens(self, topic: TopicInfo, number: int) -> bool:
-        return self.local in topic.assignment[number].replicas
+        return self.local in topic.assignment[number].replicas and topic.partitions[number] != UNREADABLE
 
     def _first_state(self, topic: TopicInfo, number: int) -> PartitionState:
         live = tuple(broker for broker in topic.assignment[number].replicas if broker in self.brokers)
@@ -247,6 +268,8 @@ class ControllerState:
         """The state after an election, or None when nothing can change
         (OfflinePartitionLeaderElectionStrategy).
         """
+        if state == UNREADABLE:
+            return None
         live = [broker for broker in replicas if broker in self.brokers]
         clean = [broker for broker in live if broker in state.isr]
         epoch = LeaderEpoch(state.leader_epoch + 1)

@@ -20,7 +20,7 @@ from cluster.errors import (
     ReassignmentInProgress,
     TopicAlreadyExists,
 )
-from cluster.model import BrokerId, BrokerInfo, Replicas, TopicInfo
+from cluster.model import NO_TOPIC_ID, BrokerId, BrokerInfo, Replicas, TopicId, TopicInfo
 
 DEFAULT = -1
 """In a request: take the broker's default."""
@@ -47,6 +47,14 @@ class NewPartitions:
     name: str
     count: int
     assignment: Sequence[Sequence[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicToDelete:
+    """A topic as DeleteTopics asks for it: with an id, no other topic of the name is meant."""
+
+    name: str
+    id: TopicId = NO_TOPIC_ID
 
 
 @dataclass(frozen=True, slots=True)

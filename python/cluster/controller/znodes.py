@@ -295,6 +295,14 @@ def decode_controller(data: bytes) -> BrokerId:
         raise ZnodeError(CONTROLLER, data, repr(error)) from None
 
 
+def decode_controller_epoch(data: bytes) -> int:
+    """How often a controller was elected."""
+    try:
+        return int(data)
+    except ValueError as error:
+        raise ZnodeError(CONTROLLER_EPOCH, data, str(error)) from None
+
+
 def encode_cluster_id(cluster_id: str) -> bytes:
     """The cluster's id; the version is a text here, as in Kafka."""
     return _dump({"version": "1", "id": cluster_id})

@@ -2,18 +2,21 @@
 
 Owns one kazoo client, whose threads do the network; every callback comes to the loop through
 call_soon_threadsafe, so nothing here blocks the loop and nothing of ours runs in kazoo's threads. Calls raise
-kazoo's exceptions. On a lost connection a call raises ConnectionLoss and may or may not have happened; on a
-lost session the ephemeral nodes are gone, and `on_session` is called once a new session is there.
+kazoo's exceptions. On a lost connection a call raises ConnectionLoss and may or may not have happened, or is
+repeated for those who can tell (`repeating`, `away_at_most`); on a lost session the ephemeral nodes are gone,
+and `on_session` is called once a new session is there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from cluster.model import Milliseconds
 
@@ -80,6 +83,9 @@ class ZooKeeper:
         self._lost = False
         self._connected = asyncio.Event()
         self._on_session: Callable[[], None] | None = None
+        self._repeats = False
+        self._away_seconds: float | None = None
+        self._deadline: asyncio.Timeout | None = None
 
     @classmethod
     async def connect(
@@ -112,7 +118,8 @@ class ZooKeeper:
             ) from None
         if slash and chroot:
             try:
-                await zk._result(client.ensure_path_async(f"/{chroot}"))
+                async with zk.away_at_most(connection_timeout_ms):
+                    await zk._result(lambda: client.ensure_path_async(f"/{chroot}"))
             except BaseException:
                 await zk.close()
                 raise
@@ -161,6 +168,44 @@ class ZooKeeper:
         """Returns when there is a connection."""
         await self._connected.wait()
 
+    def repeating(self) -> Self:
+        """The same session; a call whose connection is lost is made again when there is one, so that a write may find itself
+        done. Sessions that end are told as ever.
+        """
+        other = copy.copy(self)
+        other._repeats = True
+        return other
+
+    @asynccontextmanager
+    async def away_at_most(self, milliseconds: int) -> AsyncIterator[None]:
+        """Inside, a call whose connection is lost is made again when there is one, and so is one whose session is lost while
+        nobody has asked to be told (`on_session`). Raises ConnectionError once there has been none for so long.
+        """
+        self._repeats, self._away_seconds = True, milliseconds / 1000
+        deadline = self._deadline = asyncio.timeout(None)
+        try:
+            async with deadline:
+                self._limit_absence()
+                yield
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise ConnectionError(
+                f"the connection to the coordinator was lost, and none could be made for {milliseconds} ms; "
+                "is the coordinator running, and is zookeeper.connect right?"
+            ) from None
+        finally:
+            self._repeats, self._deadline = False, None
+
+    def _limit_absence(self) -> None:
+        """Begins to count how long there is no connection, or ends it."""
+        if self._deadline is None or self._away_seconds is None or self._deadline.expired():
+            return
+        if self._connected.is_set():
+            self._deadline.reschedule(None)
+        elif self._deadline.when() is None:
+            self._deadline.reschedule(self._loop.time() + self._away_seconds)
+
     def _listen(self, state: str) -> None:
         # In kazoo's connection thread.
         self._loop.call_soon_threadsafe(self._state_changed, state)
@@ -168,6 +213,7 @@ class ZooKeeper:
     def _state_changed(self, state: str) -> None:
         if state == "CONNECTED":
             self._connected.set()
+            self._limit_absence()
             if self._lost:
                 self._lost = False
                 log.warning("a new session with the coordinator, %#x", self.session_id)
@@ -175,6 +221,7 @@ class ZooKeeper:
                     self._on_session()
             return
         self._connected.clear()
+        self._limit_absence()
         if state == "LOST":
             self._lost = True
         if self._on_session is not None:
@@ -183,7 +230,22 @@ class ZooKeeper:
                 "lost with its session" if state == "LOST" else "suspended",
             )
 
-    async def _result(self, pending: Any) -> Any:
+    async def _result(self, ask: Callable[[], Any]) -> Any:
+        """What kazoo's call gives."""
+        from kazoo.exceptions import ConnectionLoss, SessionExpiredError
+
+        while True:
+            try:
+                return await self._answer(ask())
+            except ConnectionLoss:
+                if not self._repeats:
+                    raise
+            except SessionExpiredError:
+                if self._deadline is None or self._on_session is not None:
+                    raise
+            await self.wait_connected()
+
+    async def _answer(self, pending: Any) -> Any:
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def settle() -> None:
@@ -210,7 +272,7 @@ class ZooKeeper:
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         """Data and state; `watch` is called once, on the loop, when the node changes or goes."""
-        data, stat = await self._result(self._client.get_async(path, self._watcher(watch)))
+        data, stat = await self._result(lambda: self._client.get_async(path, self._watcher(watch)))
         return data or b"", Stat(stat.version, stat.czxid, stat.ephemeralOwner or 0, stat.ctime)
 
     async def find(self, path: str) -> tuple[bytes, Stat] | None:
@@ -227,18 +289,20 @@ class ZooKeeper:
         from kazoo.exceptions import NoNodeError
 
         try:
-            names: list[str] = await self._result(self._client.get_children_async(path, self._watcher(watch)))
+            names: list[str] = await self._result(
+                lambda: self._client.get_children_async(path, self._watcher(watch))
+            )
         except NoNodeError:
             return []
         return names
 
     async def create(self, path: str, data: bytes = b"", ephemeral: bool = False) -> None:
         """Creates a node whose parent exists; NodeExistsError when it is there."""
-        await self._result(self._client.create_async(path, data, ephemeral=ephemeral))
+        await self._result(lambda: self._client.create_async(path, data, ephemeral=ephemeral))
 
     async def create_sequential(self, prefix: str, data: bytes) -> None:
         """Creates a node whose name is `prefix` and the next number."""
-        await self._result(self._client.create_async(prefix, data, sequence=True))
+        await self._result(lambda: self._client.create_async(prefix, data, sequence=True))
 
     async def ensure(self, paths: Iterable[str]) -> None:
         """Creates the nodes that are missing, with their parents and without data."""
@@ -257,7 +321,7 @@ class ZooKeeper:
 
     async def set(self, path: str, data: bytes, version: int = -1) -> int:
         """Sets the data if the node has that version (-1: any); the new version."""
-        stat = await self._result(self._client.set_async(path, data, version))
+        stat = await self._result(lambda: self._client.set_async(path, data, version))
         return int(stat.version)
 
     async def delete(self, path: str) -> None:
@@ -265,7 +329,7 @@ class ZooKeeper:
         from kazoo.exceptions import NoNodeError
 
         try:
-            await self._result(self._client.delete_async(path))
+            await self._result(lambda: self._client.delete_async(path))
         except NoNodeError:
             return
 
@@ -278,6 +342,15 @@ class ZooKeeper:
         """Does all of `operations` or none; raises the exception of the one that failed."""
         from kazoo.exceptions import RolledBackError, RuntimeInconsistency
 
+        results = await self._result(lambda: self._commit(operations))
+        failures = [result for result in results if isinstance(result, Exception)]
+        for failure in failures:
+            if not isinstance(failure, RolledBackError | RuntimeInconsistency):
+                raise failure
+        if failures:
+            raise failures[0]
+
+    def _commit(self, operations: Sequence[Operation]) -> Any:
         transaction = self._client.transaction()
         for operation in operations:
             match operation:
@@ -289,10 +362,4 @@ class ZooKeeper:
                     transaction.check(path, version)
                 case SetData(path, data, version):
                     transaction.set_data(path, data, version)
-        results = await self._result(transaction.commit_async())
-        failures = [result for result in results if isinstance(result, Exception)]
-        for failure in failures:
-            if not isinstance(failure, RolledBackError | RuntimeInconsistency):
-                raise failure
-        if failures:
-            raise failures[0]
+        return transaction.commit_async()

@@ -26,6 +26,9 @@ from cluster.pace import Pace
 API_KEY = 19
 VERSIONS = (0, 7)
 
+_CONFIGS = 5
+"""From this version on an answer tells the topics' settings; what is not told is not made."""
+
 _STRICT = 6
 """From this version on a client is refused what is above its quota (KIP-599)."""
 
@@ -91,7 +94,8 @@ async def _create(
     async def work() -> None:
         made.extend(await context.controller.create_topics(news, only_check, quota.record))
 
-    error = await outcome_of(work(), timeout)
+    # As in Kafka, a check is not waited for, but made.
+    error = await outcome_of(work(), 0 if only_check else timeout)
     outcomes = made if error is None else [error] * len(news)
 
     # Topics with the same settings share what is said of them: a check of many topics has nothing else that is large.
@@ -107,7 +111,8 @@ async def _create(
             # Who does not wait is told what is wrong, and of nothing that it is done.
             results[new.name] = _failed(new.name, RequestTimedOut()) | {"topic_id": topic.id}
         else:
-            results[new.name] = _created(topic, only_check, configs(tuple(topic.config.items())))
+            told = configs(tuple(topic.config.items())) if request.api_version >= _CONFIGS else []
+            results[new.name] = _created(topic, only_check, told)
         await pace.step()
 
 

@@ -8,7 +8,7 @@ from operator import itemgetter
 
 from cluster.broker.context import Body, Context, Request, mutation_quota
 from cluster.broker.dynamic.mutations import MutationQuota
-from cluster.controller import Outcomes, outcome_of
+from cluster.controller import Outcomes, TopicToDelete, outcome_of
 from cluster.errors import (
     NONE,
     InvalidRequest,
@@ -59,14 +59,15 @@ async def _delete_each(context: Context, request: Request, quota: MutationQuota)
     timeout, asked = request.body["timeout_ms"], _asked(request)
     counts, pace = Counter(asked), Pace()
     found: dict[_Named, tuple[str | None, KafkaProtocolError | None]] = {}
-    wanted: dict[str, None] = {}
+    wanted: dict[str, TopicToDelete] = {}
     for item in counts:
         name, refused = found[item] = _find(context, *item)
-        if name is not None and refused is None:
-            wanted[name] = None
+        if name is not None and refused is None and (item[0] is not None or name not in wanted):
+            wanted[name] = TopicToDelete(name, item[1])
         await pace.step()
     outcomes: Outcomes = []
-    late = await outcome_of(context.controller.delete_topics(list(wanted), outcomes, quota.record), timeout)
+    deletion = context.controller.delete_topics(list(wanted.values()), outcomes, quota.record)
+    late = await outcome_of(deletion, timeout)
     known = dict(zip(wanted, outcomes[:], strict=False))
     results = {}
     for item, (name, refused) in found.items():

@@ -1,0 +1,136 @@
+"""The connection to the coordinator breaks at each request of each change of topics, before it is handed on or before it is
+answered: the change is carried out all the same, as Apache Kafka does.
+
+If one failed, a network that drops one connection would leave a topic that lost its records and stays, one that is neither there
+nor not there, or a partition that Metadata names and nobody serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from cluster.broker import Broker
+from cluster.controller import znodes
+
+from ..broker.wire import Wire
+from .asking import CONFIG, below, create, delete, filled, grow, logs, produce, shown
+from .cutting import Cutter, coordinator, running
+
+_DELETE = 2
+
+
+async def nothing(wire: Wire, name: str) -> int:
+    return 0
+
+
+async def assert_there(
+    wire: Wire, broker: Broker, client: KazooClient, directory: Path, name: str, partitions: int, records: int
+) -> None:
+    """The topic is whole: znodes, settings, logs, Metadata; each partition takes records."""
+    numbers = range(partitions)
+    found = await asyncio.to_thread(below, client, znodes.topic_path(name))
+    states = [f"{znodes.partition_path(name, number)}" for number in numbers]
+    expected = [znodes.topic_path(name), znodes.partitions_path(name), *states]
+    assert sorted(found) == sorted([*expected, *(znodes.state_path(name, number) for number in numbers)])
+    [config, _] = await asyncio.to_thread(client.get, znodes.topic_config_path(name))
+    assert json.loads(config)["config"] == CONFIG
+    assert logs(directory, name) == [f"{name}-{number}" for number in numbers]
+    assert await shown(wire, name) == dict.fromkeys(numbers, 0)
+    assert broker._server is not None
+    assert broker._server.offsets(name, 0) == (0, records, records)
+    for number in numbers:
+        assert await produce(wire, name, number) == 0
+
+
+async def assert_gone(
+    wire: Wire, broker: Broker, client: KazooClient, directory: Path, name: str, *_: int
+) -> None:
+    """Nothing is left of the topic."""
+    assert await asyncio.to_thread(below, client, znodes.topic_path(name)) == []
+    assert await asyncio.to_thread(client.exists, znodes.topic_config_path(name)) is None
+    assert logs(directory, name) == []
+    assert await shown(wire, name) == {}
+    assert await create(wire, name) == 0
+    assert broker._server is not None
+    assert broker._server.offsets(name, 0) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("prepare", "change", "check", "partitions", "records"),
+    [
+        (nothing, create, assert_there, 2, 0),
+        (filled, grow, assert_there, 3, 1),
+        (filled, delete, assert_gone, 0, 0),
+    ],
+    ids=["create", "grow", "delete"],
+)
+def test_a_change_is_carried_out_whichever_request_loses_the_connection(
+    tmp_path: Path,
+    prepare: Callable[[Wire, str], Awaitable[int]],
+    change: Callable[[Wire, str], Awaitable[int]],
+    check: Callable[..., Awaitable[None]],
+    partitions: int,
+    records: int,
+    after: bool,
+) -> None:
+    async def changed(wire: Wire, cutter: Cutter, broker: Broker, name: str, at: int) -> int:
+        """Changes a topic and loses the connection at a request; how many requests there were."""
+        assert await prepare(wire, name) == 0
+        assert broker._controller is not None
+        # What a connection that is new brings is done before what is queued after it.
+        await broker._controller.topic_config_changed(name)
+        cutter.arm(at, after)
+        assert await change(wire, name) == 0
+        # The last ones may come after the answer: they are the watches'.
+        assert cutter.cuts == (at > 0) or at > 2
+        seen = cutter.seen
+        cutter.arm(0)
+        return seen
+
+    async def run(cutter: Cutter, client: KazooClient, broker: Broker) -> None:
+        async with Wire(broker.bootstrap) as wire:
+            requests = await changed(wire, cutter, broker, "t0", 0)
+            assert requests >= 2
+            for at in range(1, requests + 1):
+                name = f"t{at}"
+                await changed(wire, cutter, broker, name, at)
+                assert await asyncio.to_thread(client.get_children, znodes.DELETE_TOPICS) == []
+                await check(wire, broker, client, tmp_path, name, partitions, records)
+
+    async def main() -> None:
+        async with coordinator(tmp_path) as (cutter, client), running(tmp_path, cutter.port) as broker:
+            await run(cutter, client, broker)
+        # What is said to be so is so for the next start, too.
+        async with (
+            coordinator(tmp_path) as (cutter, _),
+            running(tmp_path, cutter.port) as broker,
+            Wire(broker.bootstrap) as wire,
+        ):
+            assert set((await shown(wire, "t1")).values()) == {0}
+
+    asyncio.run(main())
+
+
+# If this failed, a broker that dies in a deletion would find a topic half there and no wish to end it.
+def test_the_wish_to_delete_a_topic_goes_last(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            coordinator(tmp_path) as (cutter, _),
+            running(tmp_path, cutter.port) as broker,
+            Wire(broker.bootstrap) as wire,
+        ):
+            assert await filled(wire, "t") == 0
+            cutter.arm(0)
+            assert await delete(wire, "t") == 0
+            deletes = [item for item in cutter.requests if struct.unpack_from(">i", item, 8)[0] == _DELETE]
+            assert znodes.delete_topic_path("t").encode() in deletes[-1]
+
+    asyncio.run(main())

@@ -1,0 +1,71 @@
+"""DeleteTopics by id. If it failed, a deletion that is repeated, or waits its turn, would take another topic of the name."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from cluster.controller import TopicToDelete
+from cluster.controller.driver import Outcomes
+from cluster.errors import UnknownTopicId
+from cluster.model import TopicId
+
+from ..broker.wire import Wire
+from .asking import create, delete, shown
+from .cutting import coordinator, running
+
+UNKNOWN_TOPIC_ID = 100
+
+
+def test_no_other_topic_of_the_name_is_deleted(tmp_path: Path) -> None:
+    async def by_id(wire: Wire, topic_id: bytes) -> int:
+        topics = [{"name": None, "topic_id": topic_id}]
+        answer = await wire.ask("DeleteTopics", 6, topics=topics, timeout_ms=60_000)
+        return int(answer["responses"][0]["error_code"])
+
+    async def main() -> None:
+        async with (
+            coordinator(tmp_path) as (cutter, _),
+            running(tmp_path, cutter.port) as broker,
+            Wire(broker.bootstrap) as wire,
+        ):
+            controller = broker._controller
+            assert controller is not None
+
+            def topic_id() -> TopicId:
+                topic = controller._metadata.topic("t")
+                assert topic is not None
+                return topic.id
+
+            assert await create(wire, "t") == 0
+            first = topic_id()
+            # Both are looked up while there is that topic, and carried out when there is another.
+            outcomes: Outcomes = []
+            held = asyncio.Event()
+            holding = asyncio.create_task(controller._command(held.wait))
+            async with Wire(broker.bootstrap) as other, Wire(broker.bootstrap) as third:
+                gone = asyncio.create_task(delete(wire, "t"))
+                await asyncio.sleep(0)
+                while controller.waiting < 1:
+                    await asyncio.sleep(0.01)
+                made = asyncio.create_task(create(other, "t"))
+                while controller.waiting < 2:
+                    await asyncio.sleep(0.01)
+                late = asyncio.create_task(by_id(third, first))
+                while controller.waiting < 3:
+                    await asyncio.sleep(0.01)
+                held.set()
+                assert await gone == 0
+                assert await made == 0
+                assert await late == UNKNOWN_TOPIC_ID
+            await holding
+            assert await shown(wire, "t") == {0: 0, 1: 0}
+            second = topic_id()
+            assert second != first
+            await controller.delete_topics([TopicToDelete("t", first)], outcomes)
+            assert [type(outcome) for outcome in outcomes] == [UnknownTopicId]
+            assert await by_id(wire, first) == UNKNOWN_TOPIC_ID
+            assert await by_id(wire, second) == 0
+            assert await shown(wire, "t") == {}
+
+    asyncio.run(main())

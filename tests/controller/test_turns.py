@@ -1,0 +1,168 @@
+"""Commands wait their turn, as many as requests wait for them, and one of many topics lets others in.
+
+If one failed, who asks for much and does not wait for it would fill the broker's memory, and everybody else's topic would come
+when all of that is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from cluster.controller import (
+    Controller,
+    MetadataCache,
+    NewTopic,
+    TopicDefaults,
+    TopicToDelete,
+    ZooKeeper,
+    outcome_of,
+    znodes,
+)
+from cluster.controller.driver import Outcomes
+from cluster.errors import RequestTimedOut
+from cluster.model import BrokerId, BrokerInfo, Milliseconds, TopicInfo
+
+from .cutting import coordinator
+
+MANY = 1600
+WAIT_SECONDS = 60.0
+
+
+class NoLogs:
+    """The data plane of a test that looks at no log."""
+
+    def create_partition(self, *_args: object) -> None:
+        return
+
+    def partition_room(self) -> int:
+        return 1_000_000
+
+    def delete_topic(self, topic: str) -> None:
+        return
+
+    def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
+        return
+
+
+@asynccontextmanager
+async def controlling(directory: Path) -> AsyncIterator[tuple[Controller, MetadataCache]]:
+    async with coordinator(directory) as (cutter, _):
+        zk = await ZooKeeper.connect(f"127.0.0.1:{cutter.port}", Milliseconds(30_000), Milliseconds(30_000))
+        await zk.ensure(znodes.PERSISTENT_PATHS)
+        await zk.create(
+            znodes.broker_path(0), znodes.encode_broker(BrokerInfo(BrokerId(0), ()), 0), ephemeral=True
+        )
+        metadata = MetadataCache("cluster")
+        defaults = TopicDefaults(1, 1, lambda config: None)
+        controller = Controller(zk, NoLogs(), metadata, BrokerId(0), defaults)
+        try:
+            await controller.start()
+            yield controller, metadata
+        finally:
+            await controller.stop()
+            await zk.close()
+
+
+class Settings(dict[str, str | None]):
+    """A part of a request that can be seen to be gone."""
+
+
+def many(prefix: str = "t") -> list[NewTopic]:
+    return [NewTopic(f"{prefix}{number}") for number in range(MANY)]
+
+
+async def published(metadata: MetadataCache, name: str) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while metadata.topic(name) is None:
+            await asyncio.sleep(0.01)
+
+
+def test_what_was_answered_before_it_began_is_dropped_with_its_memory(tmp_path: Path) -> None:
+    async def flood(controller: Controller) -> list[weakref.ref[Settings]]:
+        seen = []
+        for number in range(200):
+            # Some are of one slice, some of many.
+            settings = Settings(a="b")
+            seen.append(weakref.ref(settings))
+            news = [NewTopic(f"flood-{number}", config=settings), *(many() if number % 50 == 0 else ())]
+            error = await outcome_of(controller.create_topics(news), 1)
+            assert isinstance(error, RequestTimedOut)
+            del news, settings
+            outcomes: Outcomes = []
+            deletion = controller.delete_topics([TopicToDelete("kept")], outcomes)
+            assert isinstance(await outcome_of(deletion, 1), RequestTimedOut)
+        return seen
+
+    async def main() -> None:
+        async with controlling(tmp_path) as (controller, metadata):
+            await controller.create_topic(NewTopic("kept"))
+            begun, held = asyncio.Event(), asyncio.Event()
+            holding = asyncio.create_task(controller._command(held.wait, begun.set))
+            await begun.wait()
+            before = controller.waiting
+            seen = await flood(controller)
+            assert controller.waiting <= before + 1  # The watch of the topic that is kept.
+            await asyncio.sleep(0)
+            gc.collect()
+            assert sum(item() is not None for item in seen) == 0
+            held.set()
+            await holding
+            await controller.create_topic(NewTopic("last"))
+            assert set(metadata.names()) == {"kept", "last"}
+
+    asyncio.run(main())
+
+
+def test_what_has_begun_goes_on_after_its_answer(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with controlling(tmp_path) as (controller, metadata):
+            work = asyncio.create_task(controller.create_topics(many()))
+            await published(metadata, "t0")
+            assert metadata.topic(f"t{MANY - 1}") is None
+            work.cancel()
+            await published(metadata, f"t{MANY - 1}")
+
+    asyncio.run(main())
+
+
+def test_a_command_of_many_topics_lets_others_in(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with controlling(tmp_path) as (controller, metadata):
+            first = asyncio.create_task(controller.create_topics(many("a")))
+            second = asyncio.create_task(controller.create_topics(many("b")))
+            await published(metadata, "a0")
+            await controller.create_topic(NewTopic("mine"))
+            assert len(list(metadata.names())) < MANY / 2
+            made = [*await first, *await second]
+            assert all(isinstance(topic, TopicInfo) for topic in made)
+            assert len(made) == 2 * MANY
+            outcomes: Outcomes = []
+            deletion = controller.delete_topics([TopicToDelete(f"a{n}") for n in range(MANY)], outcomes)
+            deleting = asyncio.create_task(deletion)
+            while not outcomes:
+                await asyncio.sleep(0.01)
+            await controller.create_topic(NewTopic("mine-too"))
+            assert len(outcomes) < MANY / 2
+            deleting.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_check_does_not_wait_for_a_turn(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with controlling(tmp_path) as (controller, _):
+            begun, held = asyncio.Event(), asyncio.Event()
+            holding = asyncio.create_task(controller._command(held.wait, begun.set))
+            await begun.wait()
+            async with asyncio.timeout(WAIT_SECONDS):
+                [checked] = await controller.create_topics([NewTopic("t")], validate_only=True)
+            assert isinstance(checked, TopicInfo)
+            held.set()
+            await holding
+
+    asyncio.run(main())
