@@ -61,7 +61,7 @@ fn raise(py: Python<'_>, error: HostError) -> PyErr {
         HostError::Open(OpenError::WrongServer { .. })
         | HostError::Servers(_)
         | HostError::Os { .. } => QuorumError::new_err(text),
-        HostError::Full(_) => QuorumFullError::new_err(text),
+        HostError::Full(_) | HostError::Busy { .. } => QuorumFullError::new_err(text),
         HostError::TooLarge { .. } | HostError::OutOfOrder(_) => PyValueError::new_err(text),
         HostError::Stopped(_) => QuorumStoppedError::new_err(text),
     }

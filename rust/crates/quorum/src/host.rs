@@ -107,6 +107,9 @@ pub enum HostError {
     Os { what: String, error: io::Error },
     #[error(transparent)]
     Full(#[from] Full),
+    /// So many wait that no more is taken.
+    #[error("{count} {what} wait: wait until there are fewer")]
+    Busy { what: &'static str, count: usize },
     /// A command or a touch beyond what the log or a message has room for.
     #[error("{what} of {bytes} bytes; the most is {most}")]
     TooLarge {
@@ -468,6 +471,7 @@ impl Host {
             error,
         };
         let runtime = Builder::new_current_thread()
+            .thread_name("quorum-files")
             .enable_all()
             .build()
             .map_err(os)?;
@@ -575,13 +579,15 @@ impl Host {
 
     /// Asks for [`Event::Barrier`] once everything that was agreed on before this call is in what was taken, and says its number.
     ///
-    /// Errors: [`HostError::Full`] when too many wait, [`HostError::Stopped`].
+    /// Errors: [`HostError::Busy`], [`HostError::Stopped`].
     pub fn read_barrier(&self) -> Result<u64, HostError> {
         self.check_running()?;
         let shared = &self.shared;
         if !shared.events.open_barrier() {
-            let (commands, bytes) = (shared.barriers.lock().len(), 0);
-            return Err(HostError::Full(Full { commands, bytes }));
+            return Err(HostError::Busy {
+                what: "read barriers",
+                count: events::BARRIERS,
+            });
         }
         let number = shared.numbers.fetch_add(1, Ordering::Relaxed);
         let deadline = Instant::now() + shared.options.sync_limit;

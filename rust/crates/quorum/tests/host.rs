@@ -480,9 +480,14 @@ fn without_a_majority_nothing_is_agreed_on_and_reads_are_refused() {
     // One of two is no majority either.
     second.stop();
     alone.wait("the loss", |seen| seen.role.filter(|role| !role.in_contact));
+    let round = alone.host.touch(Bytes::new()).unwrap();
     let waiting = alone.host.read_barrier().unwrap();
     let (ok, _) = alone.wait("its refusal", |seen| seen.barriers.get(&waiting).copied());
     assert!(!ok);
+    assert!(
+        !alone.seen.0.lock().acks.contains(&round),
+        "nobody followed it"
+    );
     alone.stop();
 }
 

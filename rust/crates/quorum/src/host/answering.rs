@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use openraft::async_runtime::watch::WatchReceiver;
@@ -156,14 +155,5 @@ fn join(
     match shared.joins.try_send((member, server)) {
         Ok(()) => Ok(Answer::Joining),
         Err(_) => refuse("others join at the moment"),
-    }
-}
-
-/// Counts what is on its way, as long as it lives.
-pub(super) struct Counted<'a>(pub(super) &'a std::sync::atomic::AtomicUsize);
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

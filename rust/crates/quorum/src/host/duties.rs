@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -15,7 +15,6 @@ use openraft::{ChangeMembers, ServerState};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::answering::Counted;
 use super::{Event, HANDOVER, Node, Role, RoleKind, Served, Shared, TICK, TOUCHES};
 use crate::member::{confirm, read_index};
 use crate::network::{Answer, Links, NoAnswer, Request};
@@ -177,13 +176,22 @@ pub(super) async fn answer_barriers(shared: Arc<Shared>, node: Node) -> Result<(
     }
 }
 
+/// Counts what is on its way, as long as it lives.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Tells the leader of sessions, once.
 pub(super) async fn touch(shared: Arc<Shared>, round: u64, sessions: Bytes) {
-    if shared.touches.fetch_add(1, Ordering::Relaxed) >= TOUCHES {
-        shared.touches.fetch_sub(1, Ordering::Relaxed);
+    let before = shared.touches.fetch_add(1, Ordering::Relaxed);
+    let _counted = Counted(&shared.touches);
+    if before >= TOUCHES {
         return;
     }
-    let _counted = Counted(&shared.touches);
     let Some(node) = shared.node() else { return };
     let leader = leader_of::<Served>(&node.member.raft().server_metrics().borrow_watched());
     let Some(leader) = leader else { return };

@@ -26,7 +26,7 @@ const TOUCHED_BYTES: usize = 16 << 20;
 /// An event or an entry beside its bytes, more or less.
 const EVENT_BYTES: usize = 64;
 /// Barriers that were not answered.
-const BARRIERS: usize = 65_536;
+pub(super) const BARRIERS: usize = 65_536;
 /// Different texts for the operator.
 const WARNINGS: usize = 256;
 

@@ -10,7 +10,6 @@ use tokio::task::spawn_blocking;
 
 use super::{Event, HostError, Shared, stopped};
 use crate::delivery::Delivery;
-use crate::proposals::Full;
 use crate::snapshots::SnapshotWriter;
 use crate::types::SnapshotMeta;
 
@@ -32,13 +31,15 @@ pub struct SnapshotSink {
 impl SnapshotSink {
     /// Appends bytes. Does not wait; `false`: the disk is behind, come back in some milliseconds.
     ///
-    /// Errors: [`HostError::Full`] when much too much waits for the disk; [`HostError::Stopped`] when it failed, of which an event
+    /// Errors: [`HostError::Busy`] when much too much waits for the disk; [`HostError::Stopped`] when it failed, of which an event
     /// tells, or was finished or aborted.
     pub fn write(&self, bytes: Bytes) -> Result<bool, HostError> {
         let waiting = self.waiting.load(Ordering::Relaxed);
         if waiting > MOST_BYTES {
-            let (commands, bytes) = (0, waiting);
-            return Err(HostError::Full(Full { commands, bytes }));
+            return Err(HostError::Busy {
+                what: "bytes of a snapshot",
+                count: waiting,
+            });
         }
         let (parts, _) = self.parts.as_ref().ok_or_else(over)?;
         let waiting = waiting + bytes.len();
