@@ -68,7 +68,7 @@ class FakeEnsemble:
         self.starts: dict[int, int] = {}
         self.saved: dict[int, tuple[int, bytes, dict[int, int]]] = {}
         self.first_kept = 0
-        self.live_installs = 0
+        self.live_installs = self.walks = 0
         self.electing = False
 
     def draw(self, between: tuple[float, float]) -> float:

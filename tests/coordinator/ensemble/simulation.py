@@ -91,7 +91,7 @@ class CheckedSink(Sink):
 
     def finish(self) -> None:
         assert fingerprint(read(bytes(self.data))) == self.expected, "the walk is not the state at its index"
-        self.quorum.ensemble.walks += 1  # type: ignore[attr-defined]
+        self.quorum.ensemble.walks += 1
         super().finish()
 
 
@@ -521,7 +521,6 @@ class World:
         self.ensemble = FakeEnsemble(
             self.loop, list(ids), self.chance, clock.wall_ms, delays, observers=list(observers)
         )
-        self.ensemble.walks = 0  # type: ignore[attr-defined]
         self.members = {number: SimulatedMember(self, number) for number in [*ids, *observers]}
         self.clients = [
             SimulatedClient(self, f"c{number}", only_reads=number < 2) for number in range(self.clients_count)

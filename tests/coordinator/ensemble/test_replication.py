@@ -4,21 +4,28 @@ or nobody is told why it stopped."""
 from __future__ import annotations
 
 import asyncio
+import random
+from typing import Any
 
 import pytest
 
-from cluster.coordinator import CoordinatorError
+from cluster.coordinator import CoordinatorError, Settings
+from cluster.coordinator.contact import Contact
 from cluster.coordinator.errors import Code
 from cluster.coordinator.jute import Writer
 from cluster.coordinator.keeper import SessionKeeper
 from cluster.coordinator.machine import Machine
+from cluster.coordinator.metrics import ServerMetrics
+from cluster.coordinator.outbox import Outbox
 from cluster.coordinator.requests import Op
 from cluster.coordinator.sessions import Session
 from cluster.coordinator.snapshot import read_snapshot
+from cluster.coordinator.timers import Timers
+from cluster.coordinator.walk import walk
 from tests.coordinator.support import WAIT_SECONDS, FakeClock, RawClient
 
 from .conftest import Ensemble
-from .fake_quorum import Source
+from .fake_quorum import FakeEnsemble, FakeQuorum, Source
 from .test_clients import create
 
 
@@ -49,6 +56,27 @@ def test_a_quorum_that_fails_ends_the_service_with_its_words(ensemble: Ensemble)
 def test_a_snapshot_that_cannot_be_read_ends_the_service(ensemble: Ensemble, data: bytes) -> None:
     ensemble.call(lambda: ensemble.quorums[2].put(("install", Source(5, 1, data), 0)))
     assert "the snapshot of entry 5" in failure(ensemble, 2)
+
+
+def test_a_snapshot_takes_the_place_of_everything_and_closes_who_saw_it(ensemble: Ensemble) -> None:
+    """What their watches missed is not known, and what comes of a write that is in it."""
+    client = RawClient(ensemble.ports[1])
+    client.connect(timeout_ms=20_000)
+    assert client.request(1, Op.CREATE, create("/kept"))[2] == 0
+    agreed = ensemble.replication(1).agreed
+
+    def install() -> None:
+        data = b"".join(walk(agreed))
+        ensemble.quorums[1].put(("install", Source(agreed.index, agreed.term, data), 1 << 60))
+
+    ensemble.call(install)
+    assert client.receive() == b""
+    ensemble.wait(lambda: ensemble.replication(1).agreed is not agreed)
+    again = RawClient(ensemble.ports[1])
+    again.connect()
+    assert again.request(1, Op.EXISTS, Writer().string("/kept").boolean(False).finish())[2] == 0
+    client.close()
+    again.close()
 
 
 def test_an_entry_out_of_place_ends_the_service(ensemble: Ensemble) -> None:
@@ -148,6 +176,92 @@ def test_a_snapshot_that_somebody_asks_for_is_a_servers_by_itself(ensemble: Ense
     with pytest.raises(CoordinatorError, match="cannot be replaced by a snapshot"):
         ensemble.thread.run(server.restore(path.read_bytes()))
     client.close()
+
+
+class Served:
+    """What Contact needs of a server."""
+
+    settings = Settings(tick_time_ms=1000)
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.metrics = ServerMetrics()
+        self.aborted = 0
+
+    def abort_all(self) -> None:
+        self.aborted += 1
+
+
+def test_sessions_have_a_full_timeout_anew_whenever_somebody_begins_to_lead() -> None:
+    async def lead() -> None:
+        served: Any = Served()
+        timers = Timers(lambda call: call())
+        keeper = SessionKeeper(1000, served.clock, lambda: None)
+        contact = Contact(served, timers, keeper, lambda: [Session(1, 4000, b"")], 2000)
+
+        def kept_for() -> int | None:
+            deadlines = keeper.deadlines()
+            return deadlines[0][0] - served.clock.now_ms if deadlines else None
+
+        contact.took_role("follower", 1, 2, True)
+        assert contact.is_serving
+        assert kept_for() is None, "who follows ends nobody"
+        contact.took_role("leader", 2, 1, True)
+        assert kept_for() is None, "not before everything of earlier terms is applied"
+        contact.leading(2)
+        assert 4000 <= (kept_for() or 0) <= 5000
+        served.clock.now_ms += 3000
+        contact.took_role("leader", 2, 1, False)
+        assert kept_for() is None, "without a majority nobody is heard"
+        assert contact.is_serving, "for a while"
+        served.clock.now_ms += 60_000
+        contact.took_role("leader", 2, 1, True)
+        assert 4000 <= (kept_for() or 0) <= 5000
+        contact.took_role("looking", 3, 0, False)
+        assert (kept_for(), contact.leads_in) == (None, 0)
+        contact.leading(2)
+        assert contact.leads_in == 0, "that term is over"
+        assert served.aborted == 0
+        timers.end()
+        contact.end()
+        assert not contact.is_serving
+
+    asyncio.run(asyncio.wait_for(lead(), WAIT_SECONDS))
+
+
+def test_commands_are_proposed_in_order_and_claimed_so() -> None:
+    async def propose() -> None:
+        loop = asyncio.get_running_loop()
+        log = FakeEnsemble(loop, [1], random.Random(1), lambda: 0)
+        quorum = FakeQuorum(log, 1, room=3)
+        quorum.begin()
+        has_room = asyncio.Event()
+        timers = Timers(lambda call: call())
+        outbox: Outbox[int] = Outbox(lambda call: call(), timers, has_room.set)
+        for number in range(2):
+            outbox.put(b"%d" % number, number)
+        outbox.open(quorum)
+        outbox.send()
+        for number in range(2, 6):
+            outbox.put(b"%d" % number, number)
+        outbox.send()
+        assert outbox.is_full
+        assert [data for _ticket, data in quorum.outstanding] == [b"0", b"1"], "all of a batch or nothing"
+        tickets = [ticket for ticket, _data in quorum.outstanding]
+        assert [outbox.claim(ticket) for ticket in tickets] == [0, 1]
+        quorum.outstanding.clear()
+        await has_room.wait()
+        assert not outbox.is_full
+        assert [data for _ticket, data in quorum.outstanding] == [b"2", b"3", b"4", b"5"]
+        first = quorum.outstanding[0][0]
+        outbox.forget_below(first + 2)
+        assert outbox.claim(first + 2) == 4
+        with pytest.raises(AssertionError):
+            outbox.claim(first + 2)
+        quorum.end()
+        timers.end()
+
+    asyncio.run(asyncio.wait_for(propose(), WAIT_SECONDS))
 
 
 def test_a_process_that_did_not_run_gives_everybody_that_time() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from cluster.coordinator import CoordinatorError, CoordinatorServer, parse_configuration, replication_of
 from cluster.coordinator.members import Member, members_text, parse_members
 from cluster.properties import parse_properties
+from tests.coordinator.support import WAIT_SECONDS
 
 THREE = {
     "server.1": "zoo1.example:2888:3888",
@@ -164,3 +167,15 @@ def test_data_of_the_other_kind_is_not_passed_over(data_dir: Path) -> None:
     (data_dir / "quorum").mkdir()
     with pytest.raises(CoordinatorError, match="data of a member of an ensemble"):
         replication_of(parse_configuration({"dataDir": str(data_dir), "clientPort": "1"}))
+
+
+def test_the_command_says_in_one_line_what_is_missing(data_dir: Path) -> None:
+    (data_dir / "myid").unlink()
+    config = data_dir / "zoo.cfg"
+    config.write_text("".join(f"{name}={text}\n" for name, text in properties(data_dir).items()))
+    command = [sys.executable, "-m", "cluster.cli", "coordinator", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"logcore coordinator: {config}: {data_dir}/myid is missing: write this server's number into it, the N of its line server.N"
+    ]

@@ -1,32 +1,59 @@
 """Seeded histories of a simulated ensemble. If these fail, members differ, a client is told what was not done or what is older
-than what it knows, a watch comes too late, or an ephemeral node is there without its session or gone with it alive."""
+than what it knows, a watch comes too late, or an ephemeral node is there without its session or gone with it alive.
+`LOGCORE_SEED=n` runs one seed again, `LOGCORE_FUZZ_MINUTES=n` new ones for so long (`make fuzz`)."""
 
 from __future__ import annotations
 
 import os
 import random
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from .simulation import World
 
-SEEDS = int(os.environ.get("LOGCORE_ENSEMBLE_SEEDS", "40"))
-FIRST = int(os.environ.get("LOGCORE_SEED", "1"))
+SEEDS = 80
+"""Of a normal run."""
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
-def test_histories(seed: int, tmp_path: Path) -> None:
-    chance = random.Random(-seed)
-    world = World(
-        seed,
-        tmp_path,
-        members_count=chance.choice((1, 3, 3, 5)),
-        observers_count=chance.choice((0, 0, 1)),
-        read_only=chance.random() < 0.3,
+def seeds() -> Iterator[int]:
+    seed, minutes = os.environ.get("LOGCORE_SEED"), os.environ.get("LOGCORE_FUZZ_MINUTES")
+    if seed is not None:
+        yield int(seed)
+    elif minutes is not None:
+        first, end = time.time_ns() // 1000, time.monotonic() + 60 * float(minutes)
+        while time.monotonic() < end:
+            yield first
+            first += 1
+    else:
+        yield from range(1, SEEDS + 1)
+
+
+@pytest.mark.timeout(0 if "LOGCORE_FUZZ_MINUTES" in os.environ else 300)
+def test_histories(tmp_path: Path) -> None:
+    ran = installs = walks = answers = 0
+    for seed in seeds():
+        chance = random.Random(-seed)
+        world = World(
+            seed,
+            tmp_path,
+            members_count=chance.choice((1, 3, 3, 5)),
+            observers_count=chance.choice((0, 0, 1)),
+            read_only=chance.random() < 0.3,
+        )
+        try:
+            world.run()
+        except BaseException:
+            print(f"LOGCORE_SEED={seed} runs it again")
+            raise
+        ran += 1
+        walks += world.ensemble.walks
+        installs += world.ensemble.live_installs
+        answers += sum(len(client.answers) for client in world.clients)
+    print(
+        f"{ran} histories with {answers} answers, {walks} snapshots, {installs} of them into members that ran"
     )
-    try:
-        world.run()
-    except BaseException:
-        print(f"LOGCORE_SEED={seed} LOGCORE_ENSEMBLE_SEEDS=1 runs it again")
-        raise
+    if ran >= SEEDS:
+        assert min(walks, installs, answers // ran) > 0, "the histories are about nothing"
