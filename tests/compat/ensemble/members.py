@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -50,8 +52,7 @@ SETTINGS = {
 class Maker:
     """A kind of server. ``command`` is given the path of a zoo.cfg. ``sync_is_linearizable``: a read behind a sync is never
     older than what anybody was answered before it, even by a leader that is cut off and does not know; ``locks_are_strict``:
-    nor does a client that is cut off with its server believe in its session for longer than the others do; ``takes_clock``: the
-    file that this environment variable names holds milliseconds that the wall clock is ahead; ``transactions``: what an ensemble
+    nor does a client that is cut off with its server believe in its session for longer than the others do; ``transactions``: what an ensemble
     agreed on, from its members' directories of data and the number of the one that leads; ``rounds``: of runs with each fault,
     in CI; ``next_write_seconds``: after the leader is killed, on a machine that does other things too."""
 
@@ -60,7 +61,6 @@ class Maker:
     environment: Mapping[str, str] = field(default_factory=dict)
     sync_is_linearizable: bool = False
     locks_are_strict: bool = False
-    takes_clock: str | None = None
     transactions: Callable[[list[Path], int], list[Transaction]] | None = None
     rounds: int = 1
     next_write_seconds: float = 10.0
@@ -151,6 +151,8 @@ class Member:
         self.maker, self.number, self.directory, self.addresses = maker, number, directory, addresses
         self.clock_file = directory / "clock"
         self.data = directory / "data"
+        self.clock: Path | None = None
+        """The library that lets its wall clock jump, if it is built."""
         self._network = network
         self._process: subprocess.Popen[bytes] | None = None
         self.suspended = False
@@ -186,16 +188,22 @@ class Member:
         """Returns before it serves: :meth:`Ensemble.wait_until_serving`."""
         assert not self.runs, f"member {self.number} runs already"
         environment = {**os.environ, **self.maker.environment}
-        if self.maker.takes_clock:
-            environment[self.maker.takes_clock] = str(self.clock_file)
+        if self.clock is not None:
+            self.jump(0)
+            environment |= {"LD_PRELOAD": str(self.clock), "CLOCK_AHEAD": str(self.clock_file)}
         command = self._network.command(self.number, self.maker.command(self.directory / "zoo.cfg"))
         with (self.directory / "output").open("ab") as output:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
             )
 
+    def jump(self, milliseconds: int) -> None:
+        """Its wall clock is so far ahead from now on."""
+        with self.clock_file.open("r+b" if self.clock_file.exists() else "wb") as file:
+            file.write(struct.pack("=q", milliseconds))
+
     def output(self) -> str:
-        """The end of what it said, its settings' order of processes."""
+        """The end of what its processes said."""
         path = self.directory / "output"
         return path.read_text(errors="replace")[-4000:] if path.exists() else ""
 
@@ -346,6 +354,23 @@ def _opens_a_session(member: Member) -> bool:
         return False
 
 
+def clock_library(directory: Path) -> Path | None:
+    """Builds what lets members' wall clocks jump; None where there is no C compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return None
+    library = directory / "clock.so"
+    source = Path(__file__).with_name("clock.c")
+    done = subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library), str(source)],
+        capture_output=True,
+        text=True,
+        timeout=STOP_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    return library
+
+
 @contextlib.contextmanager
 def ensemble(
     maker: Maker,
@@ -353,9 +378,12 @@ def ensemble(
     count: int,
     settings: Mapping[str, str] | None = None,
     network: Network | None = None,
+    clock: Path | None = None,
 ) -> Iterator[Ensemble]:
-    """``count`` servers that serve; they are killed at the end."""
+    """``count`` servers that serve; they are killed at the end. ``clock``: of :func:`clock_library`."""
     made = Ensemble(maker, directory, count, settings or {}, network or Network())
+    for member in made.members:
+        member.clock = clock
     try:
         made.start()
         yield made

@@ -20,7 +20,7 @@ from kazoo.exceptions import ConnectionLoss, SessionExpiredError
 from tests.coordinator.support import WAIT_SECONDS
 
 from .faults import FAULTS, possible, possible_or_skip
-from .members import MAKERS_OF_ENSEMBLES, Ensemble, ensemble
+from .members import MAKERS_OF_ENSEMBLES, Ensemble, clock_library, ensemble
 from .network import network_with_cuts
 from .runs import SETTINGS, check, play
 
@@ -34,7 +34,11 @@ LEADERS_KILLED = 3
 def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     """One ensemble for all rounds."""
     directory = tmp_path_factory.mktemp("faults")
-    with network_with_cuts() as network, ensemble(request.param, directory, 3, SETTINGS, network) as running:
+    clock = clock_library(directory)
+    with (
+        network_with_cuts() as network,
+        ensemble(request.param, directory, 3, SETTINGS, network, clock) as running,
+    ):
         yield running
 
 

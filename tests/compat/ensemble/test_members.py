@@ -7,17 +7,20 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 
+from tests.compat.conftest import missing
 from tests.coordinator.support import WAIT_SECONDS
 
-from .members import MAKERS_OF_ENSEMBLES, NOT_SERVING, Ensemble, Maker, ensemble
+from .members import MAKERS_OF_ENSEMBLES, NOT_SERVING, Ensemble, Maker, clock_library, ensemble
 
+HOUR_MS = 3_600_000
 pytestmark = pytest.mark.compat
 
 
 @pytest.fixture(scope="module", params=MAKERS_OF_ENSEMBLES, ids=[maker.name for maker in MAKERS_OF_ENSEMBLES])
 def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     maker: Maker = request.param
-    with ensemble(maker, tmp_path_factory.mktemp("three"), 3) as running:
+    directory = tmp_path_factory.mktemp("three")
+    with ensemble(maker, directory, 3, clock=clock_library(directory)) as running:
         yield running
 
 
@@ -46,3 +49,22 @@ def test_a_suspended_follower_goes_on(three: Ensemble) -> None:
     follower.resume()
     three.wait_until_serving()
     assert follower.mode() == "follower"
+
+
+def test_clocks_jump(three: Ensemble) -> None:
+    if three.members[0].clock is None:
+        missing("cc", "apt-get install gcc")
+    client = KazooClient(three.hosts, timeout=10.0)
+    client.start(WAIT_SECONDS)
+    try:
+        client.create("/clock")
+        before = client.set("/clock", b"").mtime
+        for member in three.members:
+            member.jump(HOUR_MS)
+        ahead = client.set("/clock", b"").mtime
+        assert HOUR_MS <= ahead - before < 2 * HOUR_MS
+    finally:
+        for member in three.members:
+            member.jump(0)
+        client.stop()
+        client.close()

@@ -124,6 +124,8 @@ def _from_witness(history: History, order: Order, changes: dict[int, Counter[tup
         told = changes[zxid]
         session = _ended(order, told)
         could = [each for each in unknown if _gives(each, told)]
+        # One of them may be of a version that the node does not have.
+        could = [each for each in could if _does(order, each, zxid) == told] or could
         read = [writer for writer, at in readers if at == zxid and writer in could]
         if session and lived[session] < zxid:
             _close(order, session, zxid)
@@ -136,6 +138,13 @@ def _from_witness(history: History, order: Order, changes: dict[int, Counter[tup
             _replay(order, operation, zxid)
         else:
             order.problems.append(f"nobody asked for what 0x{zxid:x} did: {sorted(told.elements())}")
+
+
+def _does(order: Order, operation: Operation, zxid: int) -> Counter[tuple[int, str]]:
+    request = operation.request
+    assert isinstance(request, Create | SetData | Delete | Multi | CloseSession)
+    changes = order.tree.write(request, operation.session, zxid).changes
+    return Counter((change.kind, change.path) for change in changes)
 
 
 def _ended(order: Order, told: Counter[tuple[int, str]]) -> int:

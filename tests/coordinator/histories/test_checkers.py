@@ -366,6 +366,17 @@ def unknown_and_witnessed() -> Book:
     return made
 
 
+def one_of_two_unknown_and_witnessed() -> Book:
+    made = watched_by_all()
+    made.write(2, Delete(A, 7), is_answered=False)
+    made.write(3, Delete(A, 0), is_answered=False)
+    made.told(9, DELETED, A)
+    made.write(1, Create(A, b"again"))
+    made.told(9, CREATED, A)
+    made.other(9, Sync(ROOT))
+    return made
+
+
 def at_the_same_time() -> Book:
     made = book()
     first = made.write(1, SetData(A, b"1"))
@@ -381,6 +392,7 @@ GOOD_ZXIDS: list[Case] = [
     unknown_and_in_the_log,
     unknown_and_numbered,
     unknown_and_witnessed,
+    one_of_two_unknown_and_witnessed,
     at_the_same_time,
 ]
 
