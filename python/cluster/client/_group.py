@@ -132,8 +132,7 @@ class Membership:
         self._generation = -1
         self._joined = False
         self._committer: Identity | None = None
-        """Who the application was when it took its partitions over; None before, when the group knows this consumer
-        less than it may."""
+        """Whom the partitions that the application has taken over were given to; None before the first."""
         self._fenced = False
         self._assigned: list[TopicPartition] = []
         self._awaiting_revoke = False
