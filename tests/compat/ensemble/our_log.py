@@ -1,4 +1,4 @@
-"""The transactions that an ensemble of ours agreed on, read from its leader's log while it runs, and applied once more.
+"""The transactions that an ensemble of ours agreed on, or that a server by itself logged, read while it runs and applied once more.
 
 The entries are those of ``rust/crates/quorum/src/entry.rs``; which commands count is told in ``delivery.rs``.
 """
@@ -10,8 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import logcore
-from cluster.coordinator.agreed import Agreed, Applied
-from cluster.coordinator.machine import Created, Done, Failed, MultiDone, Result
+from cluster.coordinator.agreed import Agreed
+from cluster.coordinator.machine import (
+    Command,
+    Created,
+    Done,
+    Failed,
+    Machine,
+    MultiDone,
+    Outcome,
+    Result,
+    decode_command,
+)
 from cluster.coordinator.requests import Create, Delete, Multi, SetData, Write
 from cluster.coordinator.tree import Event
 from tests.coordinator.histories.history import CREATED, DATA_CHANGED, DELETED, OK, Change, Transaction
@@ -27,10 +37,27 @@ _SEQUENCE_BITS = 40
 
 def read_transactions(directories: list[Path], leader: int) -> list[Transaction]:
     """``directories``: of the members' data; ``leader``: which of them leads."""
+    directory = directories[leader]
+    return _of_ensemble(directory) if (directory / "quorum").is_dir() else _of_one(directory)
+
+
+def _of_one(directory: Path) -> list[Transaction]:
+    machine = Machine()
+    found = []
+    for path in sorted(directory.glob("log.*")):
+        with logcore.open(path, readonly=True) as log:
+            for record in log.records():
+                command = decode_command(record.value or b"")
+                assert command.zxid == machine.last_zxid + 1, "the log's front is gone"
+                found.append(_transaction(command, machine.apply(command)))
+    return found
+
+
+def _of_ensemble(directory: Path) -> list[Transaction]:
     agreed = Agreed()
     last_tickets: dict[int, int] = {}
     found: list[Transaction] = []
-    with logcore.open(directories[leader] / "quorum" / "log", readonly=True) as log:
+    with logcore.open(directory / "quorum" / "log", readonly=True) as log:
         for record in log.records():
             assert record.value is not None
             _version, kind, term, index = _FRONT.unpack_from(record.value)
@@ -41,7 +68,8 @@ def read_transactions(directories: list[Path], leader: int) -> list[Transaction]
             if kind == _KIND_COMMANDS:
                 for member, ticket, command in _commands(body):
                     if _counts(last_tickets, member, ticket):
-                        found.append(_transaction(agreed.apply(command)))
+                        applied = agreed.apply(command)
+                        found.append(_transaction(applied.command, applied.outcome))
     return found
 
 
@@ -69,8 +97,7 @@ def _counts(last_tickets: dict[int, int], member: int, ticket: int) -> bool:
     return counts
 
 
-def _transaction(applied: Applied) -> Transaction:
-    command, outcome = applied.command, applied.outcome
+def _transaction(command: Command, outcome: Outcome) -> Transaction:
     error = int(outcome.result.code) if isinstance(outcome.result, Failed) else OK
     if outcome.closed_session:
         gone = (change.path for change in outcome.changes if change.event is Event.DELETED)
