@@ -97,7 +97,7 @@ OURS = Maker(
     sync_is_linearizable=True,
     locks_are_strict=True,
     transactions=our_log.read_transactions,
-    rounds=4,
+    rounds=2,
     next_write_seconds=3.0,
 )
 

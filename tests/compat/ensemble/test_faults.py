@@ -26,7 +26,7 @@ from .runs import SETTINGS, check, play
 
 pytestmark = pytest.mark.compat
 
-SEEDS_AT_ONCE = 4
+SEEDS_AT_ONCE = 8
 LEADERS_KILLED = 3
 
 
