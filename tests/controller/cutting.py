@@ -15,6 +15,7 @@ from cluster.broker import Broker, BrokerConfig
 from cluster.coordinator import CoordinatorServer
 
 _PING = 11
+_CLOSE = -11
 
 
 @dataclass
@@ -26,6 +27,10 @@ class Cutter:
     seen: int = 0
     at: int = 0
     after: bool = False
+    expires: bool = False
+    """Whether a cut ends the session."""
+    ended: bool = False
+    """Whether the session of the cut has ended."""
     away: bool = False
     """Whether there is no connection after a cut."""
     cuts: int = 0
@@ -35,6 +40,7 @@ class Cutter:
     def arm(self, at: int, after: bool = False) -> None:
         """Counts anew; 0 cuts nothing."""
         self.seen, self.cuts, self.at, self.after = 0, 0, at, after
+        self.ended = False
         self.requests.clear()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -59,6 +65,14 @@ class Cutter:
                     self.requests.append(request)
                     if self.seen == self.at:
                         self.cuts += 1
+                        if self.expires:
+                            answers.cancel()
+                            await asyncio.gather(answers, return_exceptions=True)
+                            upper.write(struct.pack(">iii", 8, 0, _CLOSE))
+                            # The server closes the connection of a session that has ended.
+                            await back.read()
+                            self.ended = True
+                            return
                         if self.after:
                             await self._carried_out(request, back, upper, answers)
                         return

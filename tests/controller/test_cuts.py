@@ -20,10 +20,14 @@ from cluster.broker import Broker
 from cluster.controller import znodes
 
 from ..broker.wire import Wire
-from .asking import CONFIG, below, create, delete, filled, grow, logs, produce, shown
+from .asking import CONFIG, WAIT_SECONDS, below, create, delete, filled, grow, logs, produce, shown, until
 from .cutting import Cutter, coordinator, running
 
+TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION = 36, 37, 3
+REQUEST_TIMED_OUT, NOT_CONTROLLER = 7, 41
 _DELETE = 2
+_REQUESTS_MAX = 8
+"""What a change of one topic asks of the coordinator, and a little of what its watches do."""
 
 
 async def nothing(wire: Wire, name: str) -> int:
@@ -115,6 +119,61 @@ def test_a_change_is_carried_out_whichever_request_loses_the_connection(
             Wire(broker.bootstrap) as wire,
         ):
             assert set((await shown(wire, "t1")).values()) == {0}
+
+    asyncio.run(main())
+
+
+# If this failed, what was at work when a session ended would stay half done.
+@pytest.mark.parametrize(
+    ("prepare", "change", "there_already", "check", "partitions", "records"),
+    [
+        (nothing, create, TOPIC_ALREADY_EXISTS, assert_there, 2, 0),
+        (filled, grow, INVALID_PARTITIONS, assert_there, 3, 1),
+        (filled, delete, UNKNOWN_TOPIC_OR_PARTITION, assert_gone, 0, 0),
+    ],
+    ids=["create", "grow", "delete"],
+)
+def test_a_change_whose_session_ends_is_whole_once_it_is_repeated(
+    tmp_path: Path,
+    prepare: Callable[[Wire, str], Awaitable[int]],
+    change: Callable[[Wire, str], Awaitable[int]],
+    there_already: int,
+    check: Callable[..., Awaitable[None]],
+    partitions: int,
+    records: int,
+) -> None:
+    def elected(client: KazooClient, broker: Broker) -> bool:
+        """Whether the controller is the one of the session that the broker has."""
+        assert broker._controller is not None
+        assert broker._zk is not None
+        office = client.exists(znodes.CONTROLLER)
+        owner = None if office is None else office.ephemeralOwner
+        return owner == broker._zk.session_id and broker._controller.active
+
+    async def repeated(wire: Wire, name: str) -> None:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while (code := await change(wire, name)) in (REQUEST_TIMED_OUT, NOT_CONTROLLER):
+                await asyncio.sleep(0.02)
+        assert code in (0, there_already)
+
+    async def main() -> None:
+        async with coordinator(tmp_path) as (cutter, client), running(tmp_path, cutter.port) as broker:
+            cutter.expires = True
+            async with Wire(broker.bootstrap) as wire:
+                for at in range(1, _REQUESTS_MAX + 1):
+                    name = f"t{at}"
+                    assert await prepare(wire, name) == 0
+                    assert broker._controller is not None
+                    await broker._controller.topic_config_changed(name)
+                    cutter.arm(at)
+                    await repeated(wire, name)
+                    cutter.at = 0
+                    await until(lambda: cutter.ended or not cutter.cuts)
+                    # What an election reads is done before what is queued after it.
+                    await until(lambda: elected(client, broker))
+                    await broker._controller.topic_config_changed(name)
+                    assert await asyncio.to_thread(client.get_children, znodes.DELETE_TOPICS) == []
+                    await check(wire, broker, client, tmp_path, name, partitions, records)
 
     asyncio.run(main())
 
