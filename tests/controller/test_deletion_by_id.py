@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from cluster.controller import TopicToDelete
+from cluster.controller import Controller, TopicToDelete
 from cluster.controller.driver import Outcomes
 from cluster.errors import UnknownTopicId
 from cluster.model import TopicId
@@ -15,6 +15,24 @@ from .asking import create, delete, shown
 from .cutting import coordinator, running
 
 UNKNOWN_TOPIC_ID = 100
+
+
+def noted(controller: Controller) -> asyncio.Queue[str]:
+    """Hears of each command as it is queued."""
+    asked: asyncio.Queue[str] = asyncio.Queue()
+
+    def note(name: str) -> None:
+        original = getattr(controller, name)
+
+        async def call(*arguments: object) -> object:
+            asked.put_nowait(name)
+            return await original(*arguments)
+
+        setattr(controller, name, call)
+
+    note("create_topics")
+    note("delete_topics")
+    return asked
 
 
 def test_no_other_topic_of_the_name_is_deleted(tmp_path: Path) -> None:
@@ -44,16 +62,13 @@ def test_no_other_topic_of_the_name_is_deleted(tmp_path: Path) -> None:
             held = asyncio.Event()
             holding = asyncio.create_task(controller._command(held.wait))
             async with Wire(broker.bootstrap) as other, Wire(broker.bootstrap) as third:
+                asked = noted(controller)
                 gone = asyncio.create_task(delete(wire, "t"))
-                await asyncio.sleep(0)
-                while controller.waiting < 1:
-                    await asyncio.sleep(0.01)
+                assert await asked.get() == "delete_topics"
                 made = asyncio.create_task(create(other, "t"))
-                while controller.waiting < 2:
-                    await asyncio.sleep(0.01)
+                assert await asked.get() == "create_topics"
                 late = asyncio.create_task(by_id(third, first))
-                while controller.waiting < 3:
-                    await asyncio.sleep(0.01)
+                assert await asked.get() == "delete_topics"
                 held.set()
                 assert await gone == 0
                 assert await made == 0
