@@ -55,6 +55,7 @@ def test_exported_names() -> None:
     assert all(issubclass(getattr(logcore, name), logcore.LogError) for name in errors)
     assert set(logcore.__all__) - errors == {
         "AbortedTransaction",
+        "Appender",
         "ArrowTable",
         "CleanerStats",
         "Finding",

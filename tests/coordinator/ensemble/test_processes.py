@@ -18,8 +18,6 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient, KazooState
 
-pytest.importorskip("logcore.quorum", reason="the extension has no quorum: maturin develop")
-
 pytestmark = pytest.mark.timeout(180)
 WAIT_SECONDS = 60.0
 
