@@ -9,6 +9,7 @@ Writes bench/results/NAME.md (coordinator.md by default). "Raw" is bench/session
 from __future__ import annotations
 
 import argparse
+import itertools
 import resource
 import shutil
 import signal
@@ -97,7 +98,23 @@ def prepared(ensemble: Ensemble, name: str, nodes: int) -> str:
 
 
 def dealt(requests: Sequence[bytes], hands: int) -> list[Sequence[bytes]]:
-    return [requests[number::hands] for number in range(hands)]
+    """In one piece each, so that what is mixed stays mixed."""
+    ends = [len(requests) * number // hands for number in range(hands + 1)]
+    return [requests[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def requests_of(path: str, many: int) -> dict[str, list[bytes]]:
+    """So many of each kind, in an order in which each succeeds, below a directory that is :func:`prepared`."""
+    return {
+        "create": [create(f"{path}/new-{n}", DATA) for n in range(many)],
+        "set": [set_data(f"{path}/{n % NODES}", DATA) for n in range(many)],
+        "get": [get_data(f"{path}/{n % NODES}") for n in range(many)],
+        "90% get, 10% set": [
+            set_data(f"{path}/{n % NODES}", DATA) if n % 10 == 0 else get_data(f"{path}/{n % NODES}")
+            for n in range(many)
+        ],
+        "delete": [delete(f"{path}/new-{n}") for n in range(many)],
+    }
 
 
 def pipelined(run_: Run) -> None:
@@ -107,17 +124,7 @@ def pipelined(run_: Run) -> None:
     def measure(ensemble: Ensemble, number: int) -> None:
         path = prepared(ensemble, "pipelined", NODES)
         session = Session(ensemble.ports[-1])
-        kinds = {
-            "create": [create(f"{path}/new-{n}", DATA) for n in range(many)],
-            "set": [set_data(f"{path}/{n % NODES}", DATA) for n in range(many)],
-            "get": [get_data(f"{path}/{n % NODES}") for n in range(many)],
-            "90% get, 10% set": [
-                set_data(f"{path}/{n % NODES}", DATA) if n % 10 == 0 else get_data(f"{path}/{n % NODES}")
-                for n in range(many)
-            ],
-            "delete": [delete(f"{path}/new-{n}") for n in range(many)],
-        }
-        for kind, requests in kinds.items():
+        for kind, requests in requests_of(path, many).items():
             seconds = run([session], [requests], PIPELINED)
             figure = run_.figure(f"raw, one session, {PIPELINED} in flight: {kind}", "requests/s")
             run_.keep(figure, ensemble, number, len(requests) / seconds)
@@ -134,24 +141,10 @@ def crowd(run_: Run) -> None:
         def measure(ensemble: Ensemble, number: int, clients: int = clients, many: int = many) -> None:
             path = prepared(ensemble, "crowd", NODES)
             sessions = open_sessions(ensemble.ports, clients)
-            kinds = {
-                "create": [create(f"{path}/new-{n}", DATA) for n in range(many)],
-                "set": [set_data(f"{path}/{n % NODES}", DATA) for n in range(many)],
-                "get": [get_data(f"{path}/{n % NODES}") for n in range(many)],
-                "90% get, 10% set": [
-                    set_data(f"{path}/{n % NODES}", DATA) if n % 10 == 0 else get_data(f"{path}/{n % NODES}")
-                    for n in range(many)
-                ],
-                "delete": [delete(f"{path}/new-{n}") for n in range(many)],
-            }
-            for kind, requests in kinds.items():
-                shares = dealt(requests, clients)
-                if kind.startswith("90%"):  # or else every tenth session does all the writing
-                    step = len(requests) // clients
-                    shares = [requests[first * step : (first + 1) * step] for first in range(clients)]
-                seconds = run(sessions, shares, 1)
+            for kind, requests in requests_of(path, many).items():
+                seconds = run(sessions, dealt(requests, clients), 1)
                 figure = run_.figure(f"raw, sessions: {clients}, one in flight each: {kind}", "requests/s")
-                run_.keep(figure, ensemble, number, sum(map(len, shares)) / seconds)
+                run_.keep(figure, ensemble, number, len(requests) / seconds)
             close_sessions(sessions)
 
         run_.each(f"crowd of {clients}", measure)

@@ -11,7 +11,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, CLOSE = 1, 2, 3, 4, 5, -11
 SESSION_TIMEOUT_MS = 600_000
@@ -143,8 +143,9 @@ class Session:
             self._unsent = self._unsent[sent:]
 
     @property
-    def wants_to_write(self) -> bool:
-        return bool(self._unsent)
+    def interest(self) -> int:
+        """What a selector has to wait for."""
+        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
 
     @property
     def is_done(self) -> bool:
@@ -195,30 +196,33 @@ def run(sessions: Sequence[Session], shares: Sequence[Sequence[bytes]], in_fligh
         began = time.perf_counter()
         for session, share in zip(sessions, shares, strict=True):
             session.begin(share, in_flight)
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if session.wants_to_write else 0)
             if not session.is_done:
-                selector.register(session, wanted)
-        while selector.get_map():
-            ready = selector.select(60)
-            if not ready:
-                raise TimeoutError("the server answered nothing for 60 s")
-            for key, events in ready:
-                session = key.fileobj
-                assert isinstance(session, Session)
-                if events & selectors.EVENT_READ:
-                    session.advance()
-                else:
-                    session.flush()
-                if session.is_done:
-                    selector.unregister(session)
-                    continue
-                wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if session.wants_to_write else 0)
-                if wanted != key.events:
-                    selector.modify(session, wanted)
+                selector.register(session, session.interest)
+        for session, key, events in _ready(selector):
+            if events & selectors.EVENT_READ:
+                session.advance()
+            else:
+                session.flush()
+            if session.is_done:
+                selector.unregister(session)
+            elif session.interest != key.events:
+                selector.modify(session, session.interest)
         seconds = time.perf_counter() - began
     for session in sessions:
         session.finish()
     return seconds
+
+
+def _ready(selector: selectors.BaseSelector) -> Iterator[tuple[Session, selectors.SelectorKey, int]]:
+    """Each session that can be read or written, as long as any is registered. Raises TimeoutError after 60 s without."""
+    while selector.get_map():
+        ready = selector.select(60)
+        if not ready:
+            raise TimeoutError("the server sent nothing for 60 s")
+        for key, events in ready:
+            session = key.fileobj
+            assert isinstance(session, Session)
+            yield session, key, events
 
 
 def latencies(session: Session, requests: Sequence[bytes]) -> list[float]:
@@ -238,13 +242,7 @@ def until_all_are_told(watchers: Sequence[Session], setter: Session, message: by
             selector.register(watcher, selectors.EVENT_READ)
         began = time.perf_counter()
         setter.ask(message)
-        while selector.get_map():
-            ready = selector.select(60)
-            if not ready:
-                raise TimeoutError("watchers were told nothing for 60 s")
-            for key, _events in ready:
-                watcher = key.fileobj
-                assert isinstance(watcher, Session)
-                watcher.event()
-                selector.unregister(watcher)
+        for watcher, _key, _events in _ready(selector):
+            watcher.event()
+            selector.unregister(watcher)
         return time.perf_counter() - began

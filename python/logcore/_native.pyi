@@ -292,7 +292,9 @@ class OfflineError(LogError):
     """A write or fsync failed before; the log has to be opened anew."""
 
 class LogIOError(LogError):
-    """The operating system refused; the text has the path and the reason."""
+    """The operating system refused; the text has the path and the reason, `errno` its number or None."""
+
+    errno: int | None
 
 class InvalidRecordError(LogError):
     """Batches or records that are damaged or not allowed."""

@@ -67,7 +67,7 @@ create_exception!(
     logcore,
     LogIOError,
     LogError,
-    "The operating system refused; the text has the path and the reason."
+    "The operating system refused; the text has the path and the reason, `errno` its number or None."
 );
 create_exception!(
     logcore,
@@ -114,6 +114,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ProducerStateError", py.get_type::<ProducerStateError>())?;
     module.add("LogConfigError", py.get_type::<LogConfigError>())?;
     // What instances carry; those raised by hand have it too.
+    py.get_type::<LogIOError>().setattr("errno", py.None())?;
     py.get_type::<LogError>()
         .setattr("code", UNKNOWN_SERVER_ERROR)
 }
@@ -143,7 +144,10 @@ pub(crate) fn storage_error(py: Python<'_>, error: &StorageError) -> PyErr {
             OffsetOutOfRangeError::new_err(text)
         }
         E::InvalidConfig { .. } => LogConfigError::new_err(text),
-        E::Io { .. } => LogIOError::new_err(text),
+        E::Io { source, .. } => {
+            let refused = LogIOError::new_err(text);
+            with(py, refused, "errno", source.raw_os_error())
+        }
         E::Corrupt { .. } | E::Mismatch { .. } | E::Duplicate { .. } => {
             CorruptLogError::new_err(text)
         }
@@ -176,7 +180,16 @@ pub(crate) fn corrupt_error(py: Python<'_>, text: String) -> PyErr {
 }
 
 fn with_code(py: Python<'_>, exception: PyErr, code: i16) -> PyErr {
-    match exception.value(py).setattr("code", code) {
+    with(py, exception, "code", code)
+}
+
+fn with<'py>(
+    py: Python<'py>,
+    exception: PyErr,
+    name: &str,
+    value: impl IntoPyObject<'py>,
+) -> PyErr {
+    match exception.value(py).setattr(name, value) {
         Ok(()) => exception,
         Err(other) => other,
     }

@@ -80,14 +80,14 @@ def keyed() -> bytes:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Waits for what the coordinator's client, asked in a thread, finds to be so."""
+    """Waits for what the coordinator's client, asked in a thread again and again, finds to be so: nothing in this process tells."""
     async with asyncio.timeout(WAIT_SECONDS):
         while not await asyncio.to_thread(true):
             await asyncio.sleep(0.02)
 
 
 async def until_shown(wire: Wire, name: str, expected: dict[int, int]) -> None:
-    """Waits for Metadata to have these partitions, and errors."""
+    """Asks, as clients do, until Metadata has these partitions, and errors."""
     async with asyncio.timeout(WAIT_SECONDS):
         while await shown(wire, name) != expected:
             await asyncio.sleep(0.02)

@@ -14,6 +14,8 @@ from kazoo.client import KazooClient
 from cluster.broker import Broker, BrokerConfig
 from cluster.coordinator import CoordinatorServer
 
+from ..broker.wire import Wire
+
 _PING = 11
 _CLOSE = -11
 
@@ -157,3 +159,14 @@ async def running(directory: Path, port: int, **settings: str) -> AsyncIterator[
         yield broker
     finally:
         await broker.stop()
+
+
+@asynccontextmanager
+async def serving(directory: Path) -> AsyncIterator[tuple[Cutter, KazooClient, Broker, Wire]]:
+    """Both, a client of the coordinator's that nobody cuts off, and a connection to the broker."""
+    async with (
+        coordinator(directory) as (cutter, client),
+        running(directory, cutter.port) as broker,
+        Wire(broker.bootstrap) as wire,
+    ):
+        yield cutter, client, broker, wire

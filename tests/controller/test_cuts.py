@@ -21,7 +21,7 @@ from cluster.controller import znodes
 
 from ..broker.wire import Wire
 from .asking import CONFIG, WAIT_SECONDS, below, create, delete, filled, grow, logs, produce, shown, until
-from .cutting import Cutter, coordinator, running
+from .cutting import Cutter, coordinator, running, serving
 
 TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION = 36, 37, 3
 REQUEST_TIMED_OUT, NOT_CONTROLLER = 7, 41
@@ -113,11 +113,7 @@ def test_a_change_is_carried_out_whichever_request_loses_the_connection(
         async with coordinator(tmp_path) as (cutter, client), running(tmp_path, cutter.port) as broker:
             await run(cutter, client, broker)
         # What is said to be so is so for the next start, too.
-        async with (
-            coordinator(tmp_path) as (cutter, _),
-            running(tmp_path, cutter.port) as broker,
-            Wire(broker.bootstrap) as wire,
-        ):
+        async with serving(tmp_path) as (cutter, _, broker, wire):
             assert set((await shown(wire, "t1")).values()) == {0}
 
     asyncio.run(main())
@@ -153,6 +149,7 @@ def test_a_change_whose_session_ends_is_whole_once_it_is_repeated(
     async def repeated(wire: Wire, name: str) -> None:
         async with asyncio.timeout(WAIT_SECONDS):
             while (code := await change(wire, name)) in (REQUEST_TIMED_OUT, NOT_CONTROLLER):
+                # As a client does that was told so.
                 await asyncio.sleep(0.02)
         assert code in (0, there_already)
 
@@ -181,11 +178,7 @@ def test_a_change_whose_session_ends_is_whole_once_it_is_repeated(
 # If this failed, a broker that dies in a deletion would find a topic half there and no wish to end it.
 def test_the_wish_to_delete_a_topic_goes_last(tmp_path: Path) -> None:
     async def main() -> None:
-        async with (
-            coordinator(tmp_path) as (cutter, _),
-            running(tmp_path, cutter.port) as broker,
-            Wire(broker.bootstrap) as wire,
-        ):
+        async with serving(tmp_path) as (cutter, _, _broker, wire):
             assert await filled(wire, "t") == 0
             cutter.arm(0)
             assert await delete(wire, "t") == 0

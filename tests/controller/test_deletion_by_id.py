@@ -12,7 +12,7 @@ from cluster.model import TopicId
 
 from ..broker.wire import Wire
 from .asking import create, delete, shown
-from .cutting import coordinator, running
+from .cutting import serving
 
 UNKNOWN_TOPIC_ID = 100
 
@@ -42,11 +42,7 @@ def test_no_other_topic_of_the_name_is_deleted(tmp_path: Path) -> None:
         return int(answer["responses"][0]["error_code"])
 
     async def main() -> None:
-        async with (
-            coordinator(tmp_path) as (cutter, _),
-            running(tmp_path, cutter.port) as broker,
-            Wire(broker.bootstrap) as wire,
-        ):
+        async with serving(tmp_path) as (_cutter, _, broker, wire):
             controller = broker._controller
             assert controller is not None
 

@@ -16,7 +16,7 @@ from cluster.controller import znodes
 
 from ..broker.wire import Wire
 from .asking import below, create, delete, filled, logs, produce, shown, until, until_shown
-from .cutting import coordinator, running
+from .cutting import coordinator, running, serving
 
 LEADER_NOT_AVAILABLE = 5
 NOT_LEADER_OR_FOLLOWER = 6
@@ -74,11 +74,7 @@ def test_another_topic_of_the_name_does_not_get_the_records(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        async with (
-            coordinator(tmp_path) as (cutter, client),
-            running(tmp_path, cutter.port) as broker,
-            Wire(broker.bootstrap) as wire,
-        ):
+        async with serving(tmp_path) as (_cutter, client, broker, wire):
             assert await filled(wire, "t") == 0
             await asyncio.to_thread(client.delete, znodes.topic_path("t"), recursive=True)
             await until_shown(wire, "t", {})
@@ -97,11 +93,7 @@ def test_another_topic_of_the_name_does_not_get_the_records(
 
 def test_a_controller_whose_znode_is_deleted_is_elected_again(tmp_path: Path) -> None:
     async def main() -> None:
-        async with (
-            coordinator(tmp_path) as (cutter, client),
-            running(tmp_path, cutter.port) as broker,
-            Wire(broker.bootstrap) as wire,
-        ):
+        async with serving(tmp_path) as (_cutter, client, broker, wire):
             assert await filled(wire, "t") == 0
 
             def epoch() -> int:

@@ -25,6 +25,7 @@ from cluster.coordinator import AdminServer, CoordinatorError, parse_configurati
 from cluster.coordinator.admin import AdminSettings
 from cluster.coordinator.http import CONNECTIONS_MAX, HEAD_BYTES_MAX
 from cluster.coordinator.java_json import indented
+from cluster.coordinator.local import LocalReplication
 from cluster.coordinator.machine import State
 from cluster.coordinator.tls import Store, TlsSettings
 
@@ -312,7 +313,8 @@ def test_a_restore_that_cannot_be_saved_changes_nothing(coordinator: Coordinator
     _zxid, path = coordinator.thread.run(server.take_snapshot())
     client.create("/later")
 
-    log = server._log
+    assert isinstance(server.replication, LocalReplication)
+    log = server.replication.log
     assert log is not None
     save = log.save
 

@@ -3,6 +3,7 @@ directory is served as if it were whole."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import random
@@ -79,12 +80,23 @@ def recover(directory: Path) -> Machine:
         log.close()
 
 
+def append(log: TransactionLog | EngineLog, records: Sequence[bytes]) -> None:
+    """Returns when they are on disk."""
+
+    async def appended() -> None:
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        log.append_soon(records, done.set_result)
+        assert await done is None
+
+    asyncio.run(appended())
+
+
 def write_history(directory: Path, commands: Sequence[Command], snapshot_every: int) -> None:
     """What a server does: append, apply, and now and then roll and save."""
     log = TransactionLog(directory)
     machine, _behind = log.recover()
     for each in commands:
-        log.append([each.encode()])
+        append(log, [each.encode()])
         machine.apply(each)
         if machine.last_zxid % snapshot_every == 0:
             log.roll(machine.last_zxid + 1)
@@ -206,7 +218,7 @@ def test_missing_transactions_stop_the_start(tmp_path: Path) -> None:
 def test_a_foreign_record_stops_the_start(tmp_path: Path) -> None:
     write_history(tmp_path, history(5), snapshot_every=100)
     log = EngineLog(newest_log(tmp_path).parent)
-    log.append([b"not ours"])
+    append(log, [b"not ours"])
     log.close()
     with pytest.raises(CoordinatorError, match="no transaction"):
         recover(tmp_path)

@@ -18,8 +18,8 @@ from .jute import IDENTITIES_BYTES_MAX, MAX_BUFFER
 
 _OVERHEAD = 64 << 10
 """More than a command's own fields and the engine's batch around it take."""
-_FULL = tuple(f"(os error {number})" for number in (errno.ENOSPC, errno.EDQUOT))
-"""How the engine's texts name a full disk and a quota that is used up."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""A full disk, and a quota that is used up."""
 
 
 class EngineLog:
@@ -29,10 +29,6 @@ class EngineLog:
         largest = request_bytes_max + IDENTITIES_BYTES_MAX + _OVERHEAD
         self._log = logcore.open(path, max_message_bytes=largest, retention_ms=-1)
         self._appender: logcore.Appender | None = None
-
-    def append(self, records: Sequence[bytes]) -> None:
-        self._log.append_records(records)
-        self._log.flush()
 
     def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -74,7 +70,7 @@ class EngineLog:
 
 def _is_full(error: Exception) -> bool:
     """Whether there was no room, and nothing is broken: what leaves a log unfit for appends is an OfflineError from then on."""
-    return isinstance(error, logcore.LogIOError) and str(error).endswith(_FULL)
+    return isinstance(error, logcore.LogIOError) and error.errno in _FULL
 
 
 def open_engine_log(path: Path, request_bytes_max: int = MAX_BUFFER) -> EngineLog:

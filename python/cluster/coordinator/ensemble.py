@@ -49,7 +49,7 @@ from .keeper import SessionKeeper
 from .machine import Failed, Machine
 from .members import Member
 from .outbox import Outbox
-from .quorum import Entry, Event, Quorum, QuorumStoppedError, SnapshotSource
+from .quorum import Entry, Event, Quorum, QuorumError, QuorumStoppedError, SnapshotSource
 from .replication import Service
 from .requests import CloseSession, ConnectRequest, CreateSession, Op, Write, encode_create_session
 from .saving import Saving
@@ -205,7 +205,7 @@ class EnsembleReplication:
         except asyncio.CancelledError:
             self._quorum = await opening  # what is open has to be closed
             raise
-        await loop.run_in_executor(None, self._quorum.start)
+        await self._in_thread(self._quorum.start)
         self._outbox.open(self._quorum)
         self._barriers.open(self._quorum)
         loop.add_reader(self._quorum.wake_fd, self._wake)
@@ -219,7 +219,13 @@ class EnsembleReplication:
             await asyncio.wait([self._installing])
         quorum, self._quorum = self._quorum, None
         if quorum is not None:
-            await asyncio.get_running_loop().run_in_executor(None, quorum.stop)
+            await self._in_thread(quorum.stop)
+
+    async def _in_thread(self, call: Callable[[], None]) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, call)
+        except QuorumError as error:
+            raise CoordinatorError(str(error)) from error
 
     def fail(self) -> None:
         self._failed = True

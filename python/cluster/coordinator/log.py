@@ -44,12 +44,9 @@ _logger = logging.getLogger(__name__)
 class RecordLog(Protocol):
     """What is asked of a log of byte strings; :mod:`._engine` is the one in use."""
 
-    def append(self, records: Sequence[bytes]) -> None:
-        """Appends in order and returns when a power cut cannot lose them. Raises on any failure."""
-
     def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
-        """As ``append``, and does not wait: ``done`` is called on the running event loop, with what failed or None: a
-        DiskFullError if the same may be appended again. One at a time."""
+        """Appends in order and does not wait: ``done`` is called on the running event loop when a power cut cannot lose them,
+        with what failed or None: a DiskFullError if the same may be appended again. One at a time."""
 
     def records(self) -> Iterator[bytes]:
         """Every whole record, oldest first."""
@@ -113,13 +110,9 @@ class TransactionLog:
             self.roll(machine.last_zxid + 1)
         return machine, machine.last_zxid - snapshot_zxid
 
-    def append(self, commands: Sequence[bytes]) -> None:
-        """Makes commands durable. After an exception the log must not be used again."""
-        assert self._log is not None, "append comes after recover"
-        self._log.append(commands)
-
     def append_soon(self, commands: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
-        """As ``append``, and does not wait; called on the event loop, as ``done`` is, with what failed or None."""
+        """Makes commands durable, and does not wait; called on the event loop, as ``done`` is, with what failed or None. Unless
+        that is a DiskFullError the log must not be used again."""
         assert self._log is not None, "append comes after recover"
         self._log.append_soon(commands, done)
 

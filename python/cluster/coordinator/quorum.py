@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
+from logcore.quorum import QuorumError as QuorumError
+from logcore.quorum import QuorumFullError as QuorumFullError
+from logcore.quorum import QuorumStoppedError as QuorumStoppedError
+
 Role = Literal["leader", "follower", "observer", "looking"]
-
-
-class QuorumFullError(Exception):
-    """So much is proposed and not agreed on that nothing more is taken: wait until there is less."""
-
-
-class QuorumStoppedError(Exception):
-    """The quorum has stopped or failed: nothing is taken any more."""
 
 
 class SnapshotSink(Protocol):

@@ -30,7 +30,7 @@ from .containers import ContainerKeeper
 from .errors import Code, CoordinatorError, ZooKeeperError
 from .jute import Writer
 from .local import LocalReplication
-from .log import RecordLog, TransactionLog
+from .log import RecordLog
 from .machine import Command, Failed, Machine, MultiDone, Outcome, Result
 from .metrics import READS, WRITES, ServerMetrics, Sizes
 from .ports import NO_PORT, ClientPorts
@@ -179,10 +179,6 @@ class CoordinatorServer:
     def machine(self) -> Machine:
         """The applied state."""
         return self.replication.machine
-
-    @property
-    def _log(self) -> TransactionLog | None:
-        return self.replication.log if isinstance(self.replication, LocalReplication) else None
 
     @property
     def is_serving(self) -> bool:

@@ -28,6 +28,8 @@ from . import apache_log, our_log
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
+_ASK_AGAIN_SECONDS = 0.02
+"""No server says that it is ready, or leads: it is asked again, unless its process ends meanwhile."""
 TICK_MS = 500
 NEVER_MS = 10**9
 PEER = "zookeeper-3.9.4"
@@ -168,6 +170,14 @@ class Member:
     def runs(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def ends_within(self, seconds: float) -> bool:
+        """Waits for its process to end, so long at most; True when it has."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self._process is not None:
+                self._process.wait(seconds)
+                return True
+        return False
+
     def configure(self, settings: Mapping[str, str], servers: Mapping[str, str]) -> None:
         self.data.mkdir(parents=True)
         lines = {
@@ -307,7 +317,7 @@ class Ensemble:
                         f"{member.maker.name}'s member {member.number} does not serve after {START_SECONDS:.0f} s; it said:\n"
                         + member.output()
                     )
-                time.sleep(0.02)
+                member.ends_within(_ASK_AGAIN_SECONDS)
 
     def leader(self) -> Member:
         """Whoever leads (or stands alone), once somebody does."""
@@ -316,7 +326,10 @@ class Ensemble:
             for member in self.members:
                 if member.runs and not member.suspended and member.mode() in ("leader", "standalone"):
                     return member
-            time.sleep(0.02)
+            running = [member for member in self.members if member.runs]
+            if not running:
+                break
+            running[0].ends_within(_ASK_AGAIN_SECONDS)
         raise AssertionError(
             "no member leads; they said:\n" + "\n".join(member.output() for member in self.members)
         )

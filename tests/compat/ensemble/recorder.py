@@ -12,7 +12,7 @@ import contextlib
 import struct
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,8 @@ class Recorder:
 
     def __init__(self, root: str) -> None:
         self.history = History(root)
+        self.told: Callable[[], None] = lambda: None
+        """Called when another operation is in the history."""
         self._last = 0
 
     def now(self) -> int:
@@ -136,6 +138,7 @@ class Client:
             if time.monotonic() > end:
                 raise LostError(f"no server took client {self.number}")
             self.server = (self.server + 1) % len(self._servers)
+            # As a client that goes round its servers.
             await asyncio.sleep(0.02)
         watches = (self._data, self._exist, self._child, self._persistent, self._recursive)
         if any(watches):
@@ -216,6 +219,7 @@ class Client:
                 return
             self._pings.append(self.recorder.now())
             self._writer.write(_framed(struct.pack(">ii", PING_XID, PING)))
+            # The protocol's own interval.
             await asyncio.sleep(self.timeout_ms / 3000)
 
     def _alive(self, asked: int) -> None:
@@ -271,6 +275,7 @@ class Client:
             result,
         )
         self.recorder.history.operations.append(operation)
+        self.recorder.told()
         return operation
 
     # ---- watches, to set them again ----

@@ -73,11 +73,17 @@ async def _play(ensemble: Ensemble, played: Round) -> None:
     running = asyncio.gather(*scripts)
     begins = chance.uniform(0.1, 0.4) * STEPS * CLIENTS * len(recorders)
     lasts = chance.uniform(0.1, 2.5)
+    enough = asyncio.Event()
+    running.add_done_callback(lambda _: enough.set())
+
+    def told() -> None:
+        if sum(len(each.history.operations) for each in recorders.values()) >= begins:
+            enough.set()
+
+    for recorder in recorders.values():
+        recorder.told = told
     try:
-        while (
-            not running.done() and sum(len(each.history.operations) for each in recorders.values()) < begins
-        ):
-            await asyncio.sleep(0.002)
+        await enough.wait()
         heal = await asyncio.to_thread(FAULTS[played.fault], ensemble, chance)
         try:
             await asyncio.wait([running], timeout=lasts)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss, SessionExpiredError
+from kazoo.retry import KazooRetry
 
 from tests.coordinator.support import WAIT_SECONDS
 
@@ -54,17 +54,14 @@ def test_the_next_write_after_the_leader_is_killed(three: Ensemble) -> None:
     lasted = []
     for number in range(LEADERS_KILLED):
         leader = three.leader()
-        client = KazooClient(three.hosts_from(leader.number + 1), timeout=4.0, randomize_hosts=False)
+        again = KazooRetry(max_tries=-1, delay=0.005, backoff=1, deadline=WAIT_SECONDS)
+        hosts = three.hosts_from(leader.number + 1)
+        client = KazooClient(hosts, timeout=4.0, randomize_hosts=False, command_retry=again)
         client.start(WAIT_SECONDS)
         path = client.create("/next-write", b"before")
         leader.kill()
         began = time.monotonic()
-        while True:
-            try:
-                client.set(path, b"after")
-                break
-            except (ConnectionLoss, SessionExpiredError):
-                time.sleep(0.005)
+        client.retry(client.set, path, b"after")
         lasted.append(time.monotonic() - began)
         three.heal()
         client.delete(path)

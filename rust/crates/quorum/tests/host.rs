@@ -551,22 +551,13 @@ fn a_wiped_server_takes_its_own_place() {
 
 /// Waits until those who vote are these.
 fn wait_for_members(member: &Running, count: usize, is_so: impl Fn(&BTreeSet<u64>) -> bool) {
-    let end = std::time::Instant::now() + PATIENCE;
-    loop {
+    // A membership is told of with the entries; this is what the member itself has then.
+    member.wait("its members", |_| {
         let membership = member.host.status().unwrap().membership.unwrap();
         let ids: BTreeSet<u64> = membership.membership().voter_ids().collect();
         let uniform = membership.membership().get_joint_config().len() == 1;
-        if uniform && ids.len() == count && is_so(&ids) {
-            return;
-        }
-        assert!(
-            std::time::Instant::now() < end,
-            "server {}: {membership:?}",
-            member.id
-        );
-        // A membership is told of with the entries; this is what the member itself has.
-        std::thread::sleep(Duration::from_millis(10));
-    }
+        (uniform && ids.len() == count && is_so(&ids)).then_some(())
+    });
 }
 
 #[test]

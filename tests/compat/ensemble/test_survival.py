@@ -1,0 +1,104 @@
+"""An ensemble of ours through what befalls its processes. If these fail, it loses what it answered, or a session, with one of its
+servers, or does not come back."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.retry import KazooRetry
+
+from tests.coordinator.support import WAIT_SECONDS
+
+from .members import OURS, Ensemble, Member, ensemble
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
+Connect = Callable[..., KazooClient]
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Ensemble]:
+    """They take snapshots often."""
+    with ensemble(OURS, tmp_path, 3, {"tickTime": "1000", "initLimit": "20", "snapCount": "100"}) as running:
+        yield running
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    clients: list[KazooClient] = []
+
+    def start(*members: Member) -> KazooClient:
+        retry = KazooRetry(max_tries=-1, deadline=WAIT_SECONDS)
+        hosts = ",".join(member.hosts for member in members)
+        clients.append(KazooClient(hosts, timeout=20.0, command_retry=retry))
+        clients[-1].start(timeout=WAIT_SECONDS)
+        return clients[-1]
+
+    yield start
+    for client in clients:
+        client.stop()
+        client.close()
+
+
+def test_an_ensemble_survives_its_servers(three: Ensemble, connect: Connect) -> None:
+    leader, survivors = three.leader(), three.followers()
+    client, watcher = connect(*survivors), connect(survivors[0])
+    session = client.client_id[0]
+    client.create("/e", b"", ephemeral=True)
+    client.create("/n", b"")
+    gone = threading.Event()
+    watcher.sync("/")
+    assert watcher.exists("/e", watch=lambda _event: gone.set())
+
+    # The leader is killed while writes are on their way: each counts once.
+    pending = [client.set_async("/n", str(number).encode()) for number in range(100)]
+    leader.kill()
+    pending += [client.set_async("/n", str(number).encode()) for number in range(100, 200)]
+    assert [each.get(timeout=WAIT_SECONDS).version for each in pending] == list(range(1, 201))
+    assert client.client_id[0] == session
+    assert not gone.is_set()
+
+    # It comes back with nothing, and gets everything.
+    shutil.rmtree(leader.data / "quorum")
+    leader.start()
+    three.wait_until_serving()
+    assert leader.mode() == "follower"
+    late = connect(leader)
+    late.sync("/")
+    assert late.get("/n")[0] == b"199"
+    assert late.get("/e")[1].ephemeralOwner == session
+
+    # All of them are killed, and come back with what was answered and whose sessions go on.
+    for member in three.members:
+        member.kill()
+    three.heal()
+    assert client.retry(client.get, "/n")[0] == b"199"
+    assert client.client_id[0] == session
+    assert client.retry(client.exists, "/e")
+
+    # A leader that is told to stop hands over.
+    leader = three.leader()
+    assert leader.end(signal.SIGTERM) == 0
+    assert leader.output().count("the coordinator has stopped; what it answered is on disk") == 1
+    survivor = next(member for member in three.members if member is not leader)
+    assert connect(survivor).set("/n", b"last").version == 201
+
+
+def test_a_frozen_leader_is_replaced_and_follows(three: Ensemble, connect: Connect) -> None:
+    leader = three.leader()
+    client = connect(*three.followers())
+    client.create("/e", b"", ephemeral=True)
+    leader.suspend()
+    assert client.set("/e", b"while it is frozen").version == 1
+    leader.resume()
+    three.wait_until_serving()
+    thawed = connect(leader)
+    thawed.sync("/")
+    assert thawed.get("/e")[0] == b"while it is frozen"
+    assert three.leader() is not leader
+    assert leader.mode() == "follower"
