@@ -47,8 +47,11 @@ test: lint test-rust test-python  ## every test, as CI runs them
 test-rust: $(VENV)/.demo  ## the pure crates' tests
 	@cargo test --locked --workspace --exclude logcore-python
 
+# Tests wait for processes more than they compute: so many files of them are run at the same time.
+WORKERS ?= 2
+
 test-python: $(VENV)/.dev $(VENV)/.built peers  ## Python's tests, with real clients and Apache Kafka as peers
-	@$(PY) -m pytest -q tests
+	@$(PY) -m pytest -q --numprocesses=$(WORKERS) --dist=loadfile tests
 
 clients: $(VENV)/.dev $(VENV)/.built peers  ## every client, compression and acks with 100,000 records each (10 minutes)
 	@LOGCORE_CLIENTS_RECORDS=100000 $(PY) -m pytest -q tests/compat/test_programs.py

@@ -801,9 +801,16 @@ def timed(both: Both) -> Both:
     return both
 
 
-@pytest.mark.parametrize(
-    "when", [-1, -2, -3, -4, -5, -6, 0, NOW - DAY, NOW, NOW + 2900, NOW + 5000, NOW + 5001]
-)
+TIMES = {
+    "yesterday": NOW - DAY,
+    "first": NOW,
+    "between": NOW + 2900,
+    "largest": NOW + 5000,
+    "behind all": NOW + 5001,
+} | {str(when): when for when in (-1, -2, -3, -4, -5, -6, 0)}
+
+
+@pytest.mark.parametrize("when", TIMES.values(), ids=TIMES)
 def test_offsets_are_listed_alike(timed: Both, when: int) -> None:
     for version in range(1, 10):
         for topic in ("times", "empty", "nowhere"):
