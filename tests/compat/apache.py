@@ -79,7 +79,7 @@ class JavaServer:
 class ApacheKafka:
     """One Apache broker whose logs are in `log_dir`; it may be stopped and started again on what it or another left there.
 
-    `zookeeper_port`: of a coordinator that runs already; otherwise Apache ZooKeeper is started, in `directory`.
+    `zookeeper`: `zookeeper.connect`, of a coordinator that runs already; otherwise Apache ZooKeeper is started, in `directory`.
     """
 
     def __init__(
@@ -88,16 +88,17 @@ class ApacheKafka:
         settings: dict[str, str] | None = None,
         *,
         log_dir: Path | None = None,
-        zookeeper_port: int | None = None,
+        zookeeper: str | None = None,
     ) -> None:
         self.directory = directory
         self.log_dir = log_dir or directory / "kafka-logs"
         self._settings = dict(settings or {})
         self._zookeeper: JavaServer | None = None
-        if zookeeper_port is None:
-            zookeeper_port = free_port()
-            self._zookeeper = self._start_zookeeper(zookeeper_port)
-        self._zookeeper_port = zookeeper_port
+        if zookeeper is None:
+            port = free_port()
+            self._zookeeper = self._start_zookeeper(port)
+            zookeeper = f"127.0.0.1:{port}"
+        self._connect = zookeeper
         self._broker: JavaServer | None = None
         self.bootstrap = ""
 
@@ -110,14 +111,18 @@ class ApacheKafka:
         return JavaServer("-Xmx128m", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config))
 
     def start(self, settings: dict[str, str] | None = None) -> None:
-        """Starts it, from now on with these settings too."""
+        """Starts it, from now on with these settings too, and returns once it serves."""
+        self.launch(settings)
+        self.wait_until_serving()
+
+    def launch(self, settings: dict[str, str] | None = None) -> None:
+        """Starts it, and returns before it serves."""
         self._settings |= settings or {}
-        port = free_port()
         all_settings = {
             "broker.id": "0",
-            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{free_port()}",
             "log.dirs": str(self.log_dir),
-            "zookeeper.connect": f"127.0.0.1:{self._zookeeper_port}",
+            "zookeeper.connect": self._connect,
             "offsets.topic.num.partitions": "1",
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.num.partitions": "1",
@@ -133,10 +138,9 @@ class ApacheKafka:
         config = self.directory / "server.properties"
         config.write_text("".join(f"{name}={value}\n" for name, value in all_settings.items()))
         self._broker = JavaServer("-Xmx384m", "kafka.Kafka", str(config))
-        self.bootstrap = f"127.0.0.1:{port}"
-        self._wait_ready()
+        self.bootstrap = all_settings["listeners"].split(",")[0].removeprefix("PLAINTEXT://")
 
-    def _wait_ready(self) -> None:
+    def wait_until_serving(self) -> None:
         broker = self._broker
         assert broker is not None
         end = time.monotonic() + START_TIMEOUT
@@ -183,7 +187,9 @@ def apache_kafka_in_place_of_ours(
     """Apache Kafka, started, on what `logcore start --data-dir` left: its logs, and its topics in our coordinator."""
     directory.mkdir(parents=True, exist_ok=True)
     with coordinator(data_dir / "coordinator") as port:
-        peer = ApacheKafka(directory, settings, log_dir=data_dir / "kafka-logs", zookeeper_port=port)
+        peer = ApacheKafka(
+            directory, settings, log_dir=data_dir / "kafka-logs", zookeeper=f"127.0.0.1:{port}"
+        )
         try:
             peer.start()
             yield peer

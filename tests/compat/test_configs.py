@@ -153,7 +153,7 @@ def both(kafka_tools: KafkaTools, tmp_path_factory: pytest.TempPathFactory) -> I
     base = tmp_path_factory.mktemp("both")
     (base / "apache").mkdir()
     with coordinator(base / "theirs") as theirs, coordinator(base / "ours") as ours:
-        apache = ApacheKafka(base / "apache", zookeeper_port=theirs)
+        apache = ApacheKafka(base / "apache", zookeeper=f"127.0.0.1:{theirs}")
         try:
             apache.start()
             changes = {"zookeeper_connect": f"127.0.0.1:{ours}", "log_dirs": str(base / "our-logs")}
@@ -601,7 +601,7 @@ def write(bootstrap: str, number: int) -> None:
 def test_what_one_wrote_is_the_same_to_the_other(kafka_tools: KafkaTools, tmp_path: Path) -> None:
     (tmp_path / "apache").mkdir()
     with coordinator(tmp_path / "coordinator") as port:
-        apache = ApacheKafka(tmp_path / "apache", zookeeper_port=port)
+        apache = ApacheKafka(tmp_path / "apache", zookeeper=f"127.0.0.1:{port}")
         try:
             apache.start()
             asyncio.run(create_topic(apache.bootstrap))

@@ -1,0 +1,474 @@
+"""Three Apache Kafka 3.9.1 brokers on an ensemble of three: everything they keep in ZooKeeper is changed, the ensemble's leader is
+killed in the middle, then a broker, the controller. If this fails, a Kafka cluster in ZooKeeper mode cannot live on our coordinator:
+it loses a session, a change or a record."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+from kazoo.client import KazooClient
+from kazoo.retry import KazooRetry
+
+from tests.compat.apache import ApacheKafka, free_port
+from tests.compat.conftest import KafkaTools
+from tests.coordinator.support import WAIT_SECONDS
+
+from .members import MAKERS_OF_ENSEMBLES, Ensemble, Maker, ensemble
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
+
+PATIENCE_SECONDS = 60.0
+ASK_AGAIN_SECONDS = 0.1
+"""A broker says nothing when it has heard of a change: it is asked again."""
+SESSION_MS = 9000
+PARTITIONS = 6
+PASSWORD = "ann's secret"
+IN_FLIGHT = 200
+
+
+def until(holds: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < end, f"not within {PATIENCE_SECONDS:.0f} s: {what}"
+        threading.Event().wait(ASK_AGAIN_SECONDS)
+
+
+def done(futures: dict[object, Future[object]]) -> list[object]:
+    return [each.result(PATIENCE_SECONDS) for each in futures.values()]
+
+
+class Cluster:
+    """Three brokers, the ensemble they are on, and a session of the test's own to look at what they wrote."""
+
+    def __init__(self, directory: Path, coordinators: Ensemble) -> None:
+        self.coordinators = coordinators
+        self.secured: list[str] = []
+        """Where the brokers ask for a password."""
+        self.brokers = [self._broker(directory / f"broker-{number}", number) for number in range(3)]
+        retry = KazooRetry(max_tries=-1, deadline=PATIENCE_SECONDS)
+        self.znodes = KazooClient(coordinators.hosts, timeout=20.0, command_retry=retry)
+
+    def _broker(self, directory: Path, number: int) -> ApacheKafka:
+        directory.mkdir()
+        plain, sasl = free_port(), free_port()
+        scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        settings = {
+            "broker.id": str(number),
+            "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl}",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+            "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": scram,
+            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "zookeeper.session.timeout.ms": str(SESSION_MS),
+            "offsets.topic.replication.factor": "3",
+            "min.insync.replicas": "2",
+        }
+        hosts = self.coordinators.hosts_from(number)
+        self.secured.append(f"127.0.0.1:{sasl}")
+        return ApacheKafka(directory, settings, zookeeper=hosts)
+
+    def start(self) -> None:
+        for broker in self.brokers:
+            broker.launch()
+        for broker in self.brokers:
+            broker.wait_until_serving()
+        self.znodes.start(WAIT_SECONDS)
+        self.until_whole()
+
+    def close(self) -> None:
+        self.znodes.stop()
+        self.znodes.close()
+        for broker in self.brokers:
+            broker.close()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+    def sessions(self) -> dict[int, int]:
+        """By broker, the session that its registration belongs to."""
+        ids = self.znodes.get_children("/brokers/ids")
+        return {int(each): self.znodes.exists(f"/brokers/ids/{each}").ephemeralOwner for each in ids}
+
+    def controller(self) -> tuple[int, int]:
+        """The broker that is the controller, and its epoch."""
+        broker = json.loads(self.znodes.get("/controller")[0])["brokerid"]
+        return int(broker), int(self.znodes.get("/controller_epoch")[0])
+
+    def is_whole(self) -> bool:
+        """Whether every replica of every partition is in sync, as each broker was told."""
+        for broker in self.brokers:
+            topics = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0}).list_topics(
+                timeout=10
+            )
+            if len(topics.brokers) != len(self.brokers):
+                return False
+            partitions = [each for topic in topics.topics.values() for each in topic.partitions.values()]
+            if any(each.leader < 0 or sorted(each.isrs) != sorted(each.replicas) for each in partitions):
+                return False
+        return True
+
+    def until_whole(self) -> None:
+        def whole() -> bool:
+            with contextlib.suppress(KafkaException):
+                return self.is_whole()
+            return False
+
+        until(whole, "every broker knows of three, and every replica is in sync")
+
+
+@pytest.fixture(params=MAKERS_OF_ENSEMBLES, ids=lambda maker: maker.name)
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    maker: Maker = request.param
+    with ensemble(maker, tmp_path, 3, {"tickTime": "1000", "initLimit": "20"}) as coordinators:
+        running = Cluster(tmp_path, coordinators)
+        try:
+            running.start()
+            yield running
+        finally:
+            running.close()
+
+
+class Load:
+    """An idempotent producer with acks=all that never pauses, and what it was told: every record must be acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.acknowledged: dict[int, list[tuple[int, int]]] = {}
+        """By partition: offsets and the numbers that are there, in the order of the acknowledgements."""
+        self.refused: list[KafkaError] = []
+        self._topic = topic
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "message.timeout.ms": int(PATIENCE_SECONDS * 1000),
+                "log_level": 0,
+            }
+        )
+        self._told = threading.Condition()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for number in itertools.count():
+            if self._stopping.is_set():
+                break
+            self._producer.produce(
+                self._topic, str(number), partition=number % PARTITIONS, on_delivery=self._delivered
+            )
+            while len(self._producer) > IN_FLIGHT:
+                self._producer.poll(0.1)
+        self._producer.flush(PATIENCE_SECONDS)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        with self._told:
+            if error is not None:
+                self.refused.append(error)
+            else:
+                known = self.acknowledged.setdefault(message.partition(), [])
+                known.append((message.offset(), int(message.value())))
+            self._told.notify_all()
+
+    def count(self) -> int:
+        return sum(len(each) for each in self.acknowledged.values())
+
+    def until_more(self, records: int = 1000) -> None:
+        """Until so many more are acknowledged than there were."""
+        with self._told:
+            wanted = self.count() + records
+            more = self._told.wait_for(lambda: self.count() >= wanted or self.refused, PATIENCE_SECONDS)
+        assert more, f"{records} records more are not acknowledged after {PATIENCE_SECONDS:.0f} s"
+        assert not self.refused, self.refused[0]
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+
+def read_all(bootstrap: str, topic: str) -> dict[int, list[tuple[int, int]]]:
+    """By partition: offsets and numbers, all there are."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    read: dict[int, list[tuple[int, int]]] = {number: [] for number in range(PARTITIONS)}
+    at_end: set[int] = set()
+    while len(at_end) < PARTITIONS:
+        message = consumer.poll(PATIENCE_SECONDS)
+        assert message is not None, "the end of a partition was not reached"
+        error = message.error()
+        if error is None:
+            read[message.partition()].append((message.offset(), int(message.value())))
+        else:
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            at_end.add(message.partition())
+    consumer.close()
+    return read
+
+
+class Group:
+    """Two members that read everything and commit, from threads of their own."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.seen: set[tuple[int, int]] = set()
+        self._stopping = threading.Event()
+        settings = {
+            "bootstrap.servers": bootstrap,
+            "group.id": "group",
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+        self._threads = [threading.Thread(target=self._run, args=(settings, topic)) for _ in range(2)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, settings: dict[str, object], topic: str) -> None:
+        consumer = Consumer(settings)
+        consumer.subscribe([topic])
+        while not self._stopping.is_set():
+            for message in consumer.consume(500, 0.2):
+                if message.error() is None:
+                    self.seen.add((message.partition(), message.offset()))
+        consumer.close()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def produce_as_ann(cluster: Cluster, topic: str) -> KafkaError | None:
+    """What she is told by a broker whose listener asks for her password; None if her record was taken."""
+    told: list[KafkaError | None] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": ",".join(cluster.secured),
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": "ann",
+            "sasl.password": PASSWORD,
+            "message.timeout.ms": 10_000,
+            "log_level": 0,
+        }
+    )
+    producer.produce(topic, b"hers", on_delivery=lambda error, _message: told.append(error))
+    producer.flush(PATIENCE_SECONDS)
+    return told[0]
+
+
+def settings_of(admin: AdminClient, resource: ConfigResource) -> dict[str, str]:
+    (answer,) = done(admin.describe_configs([resource]))
+    return {name: entry.value for name, entry in answer.items()}  # type: ignore[attr-defined]
+
+
+def change(admin: AdminClient, kind: ConfigResource.Type, name: str, setting: str, value: str | None) -> None:
+    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    entry = ConfigEntry(setting, value, incremental_operation=operation)
+    done(admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=[entry])]))
+
+
+REPLICAS_AT_FIRST = [[0, 1], [1, 2], [2, 0]] * 2
+REPLICAS_AT_LAST = [[0, 1, 2], [2, 1, 0], [1, 0, 2]] * 2
+MANY = [f"made-{number}" for number in range(20)]
+
+
+def change_everything(cluster: Cluster, admin: AdminClient, kafka_tools: KafkaTools) -> None:
+    """What Kafka keeps in ZooKeeper besides topics' partitions: made, altered and deleted."""
+    done(admin.create_partitions([NewPartitions("changed", 4)]))
+    done(admin.delete_topics(["deleted"]))
+    change(admin, ConfigResource.Type.TOPIC, "changed", "retention.ms", "3600000")
+    change(admin, ConfigResource.Type.TOPIC, "changed", "segment.bytes", "1048576")
+    change(admin, ConfigResource.Type.TOPIC, "changed", "segment.bytes", None)
+    for broker in range(3):
+        change(admin, ConfigResource.Type.BROKER, str(broker), "log.retention.ms", f"{broker + 1}00000000")
+
+    scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    users = ("ann", "bob")
+    done(
+        admin.alter_user_scram_credentials(
+            [UserScramCredentialUpsertion(user, scram, PASSWORD.encode()) for user in users]
+        )
+    )
+    done(
+        admin.alter_user_scram_credentials([UserScramCredentialDeletion("bob", ScramMechanism.SCRAM_SHA_256)])
+    )
+    done(admin.create_acls([may_write("ann", "changed"), may_write("bob", "load"), may_write("ann", "load")]))
+    done(admin.delete_acls([filter_of(may_write("bob", "load")), filter_of(may_write("ann", "load"))]))
+    quota = ["--add-config", "producer_byte_rate=1000000", "--entity-type", "users", "--entity-name", "ann"]
+    kafka_tools.run("kafka.admin.ConfigCommand", "--bootstrap-server", cluster.bootstrap, "--alter", *quota)
+
+
+def look_at_everything(cluster: Cluster, admin: AdminClient) -> None:
+    """Every broker has what :func:`change_everything` left."""
+    topics = admin.list_topics(timeout=PATIENCE_SECONDS).topics
+    assert len(topics["changed"].partitions) == 4
+    assert "deleted" not in topics
+    of_topic = settings_of(admin, ConfigResource(ConfigResource.Type.TOPIC, "changed"))
+    assert (of_topic["retention.ms"], of_topic["segment.bytes"]) == ("3600000", "1073741824")
+
+    def brokers_know() -> bool:
+        resources = [ConfigResource(ConfigResource.Type.BROKER, str(broker)) for broker in range(3)]
+        kept = [settings_of(admin, resource)["log.retention.ms"] for resource in resources]
+        return kept == ["100000000", "200000000", "300000000"]
+
+    until(brokers_know, "each broker has its own log.retention.ms")
+    credentials = admin.describe_user_scram_credentials().result(PATIENCE_SECONDS)
+    assert set(credentials) == {"ann"}
+    acls = admin.describe_acls(filter_of(None)).result(PATIENCE_SECONDS)
+    assert acls == [may_write("ann", "changed")]
+    until(lambda: produce_as_ann(cluster, "changed") is None, "ann may write to changed")
+    refusal = produce_as_ann(cluster, "load")
+    assert refusal is not None
+    assert refusal.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    quota = json.loads(cluster.znodes.get("/config/users/ann")[0])["config"]
+    assert quota["producer_byte_rate"] == "1000000"
+
+
+def may_write(user: str, topic: str) -> AclBinding:
+    literal = ResourcePatternType.LITERAL
+    return AclBinding(
+        ResourceType.TOPIC, topic, literal, f"User:{user}", "*", AclOperation.WRITE, AclPermissionType.ALLOW
+    )
+
+
+def filter_of(binding: AclBinding | None) -> AclBindingFilter:
+    """Of exactly this one, or of all."""
+    if binding is None:
+        anything = ResourcePatternType.ANY
+        return AclBindingFilter(
+            ResourceType.ANY, None, anything, None, None, AclOperation.ANY, AclPermissionType.ANY
+        )
+    return AclBindingFilter(
+        binding.restype,
+        binding.name,
+        binding.resource_pattern_type,
+        binding.principal,
+        binding.host,
+        binding.operation,
+        binding.permission_type,
+    )
+
+
+def reassign(cluster: Cluster, kafka_tools: KafkaTools, plan: Path) -> None:
+    partitions = [
+        {"topic": "load", "partition": number, "replicas": replicas}
+        for number, replicas in enumerate(REPLICAS_AT_LAST)
+    ]
+    plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    kafka_tools.run(
+        "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+        *("--bootstrap-server", cluster.bootstrap),
+        *("--reassignment-json-file", str(plan), "--execute"),
+    )
+
+
+def is_reassigned(cluster: Cluster) -> bool:
+    topic = json.loads(cluster.znodes.get("/brokers/topics/load")[0])
+    replicas = [topic["partitions"][str(number)] for number in range(PARTITIONS)]
+    return replicas == REPLICAS_AT_LAST and not topic["adding_replicas"] and not topic["removing_replicas"]
+
+
+def test_a_kafka_cluster_lives_on_the_ensemble(
+    cluster: Cluster, kafka_tools: KafkaTools, tmp_path: Path
+) -> None:
+    admin = cluster.admin()
+    load_topic = NewTopic("load", PARTITIONS, replica_assignment=REPLICAS_AT_FIRST)
+    done(admin.create_topics([load_topic, NewTopic("changed", 2, 3), NewTopic("deleted", 2, 3)]))
+    cluster.until_whole()
+    sessions, controller = cluster.sessions(), cluster.controller()
+    load, group = Load(cluster.bootstrap, "load"), Group(cluster.bootstrap, "load")
+    try:
+        load.until_more()
+        change_everything(cluster, admin, kafka_tools)
+        look_at_everything(cluster, admin)
+
+        # The ensemble's leader is killed while replicas are moved and topics are made.
+        begun = threading.Event()
+        cluster.znodes.exists(f"/brokers/topics/{MANY[0]}", watch=lambda _event: begun.set())
+        reassign(cluster, kafka_tools, tmp_path / "plan.json")
+        made = admin.create_topics(
+            [NewTopic(name, 2, 3) for name in MANY], operation_timeout=PATIENCE_SECONDS
+        )
+        assert begun.wait(PATIENCE_SECONDS)
+        cluster.coordinators.leader().kill()
+        done(made)
+        load.until_more()
+        until(lambda: is_reassigned(cluster), "the replicas of load are moved")
+        cluster.until_whole()
+        assert cluster.sessions() == sessions, "a broker's session ended with the ensemble's leader"
+        assert cluster.controller() == controller, "the controller's office ended with the ensemble's leader"
+        cluster.coordinators.heal()
+        look_at_everything(cluster, admin)
+
+        # A broker is killed, the controller: its registration ends with its session, and another takes over.
+        number, epoch = controller
+        gone = threading.Event()
+        assert cluster.znodes.exists(f"/brokers/ids/{number}", watch=lambda _event: gone.set())
+        cluster.brokers[number].stop(signal.SIGKILL)
+        load.until_more()
+        assert gone.wait(PATIENCE_SECONDS)
+        until(lambda: cluster.znodes.exists("/controller"), "there is a controller again")
+        successor, its_epoch = cluster.controller()
+        assert successor != number
+        assert its_epoch == epoch + 1
+        survivors = {broker: owner for broker, owner in sessions.items() if broker != number}
+        assert cluster.sessions() == survivors
+        cluster.brokers[number].start()
+        cluster.until_whole()
+
+        # A client that knows the old controller would be told to ask the new one.
+        admin = cluster.admin()
+        done(admin.delete_topics(MANY, operation_timeout=PATIENCE_SECONDS))
+        until(
+            lambda: not set(cluster.znodes.get_children("/brokers/topics")) & set(MANY), "the topics are gone"
+        )
+        load.until_more()
+        load.stop()
+        assert not load.refused, load.refused[0]
+        told = {(partition, offset) for partition, known in load.acknowledged.items() for offset, _ in known}
+        until(lambda: group.seen >= told, "the group has read everything that was acknowledged")
+    finally:
+        load.stop()
+        group.stop()
+    assert read_all(cluster.bootstrap, "load") == load.acknowledged
+    look_at_everything(cluster, admin)
