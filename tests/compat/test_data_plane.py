@@ -411,19 +411,19 @@ def test_of_a_partition_named_twice_the_last_is_taken_alike(both: Both) -> None:
         assert by_partition(ours) == by_partition(apache)
 
 
-def message_set(*values: bytes, magic: int = 1, codec: int = 0) -> bytes:
+def message_set(*values: bytes, magic: int = 1, attributes: int = 0, time: int = NOW) -> bytes:
     """Messages of the format before v2 (KIP-32); with a codec the values are compressed message sets."""
     import zlib
 
     out = b""
     for value in values:
-        times = struct.pack(">q", NOW) if magic else b""
-        body = bytes([magic, codec]) + times + struct.pack(">ii", -1, len(value)) + value
+        times = struct.pack(">q", time) if magic else b""
+        body = bytes([magic, attributes]) + times + struct.pack(">ii", -1, len(value)) + value
         out += struct.pack(">qiI", 0, len(body) + 4, zlib.crc32(body)) + body
     return out
 
 
-WRAPPER = message_set(gzip.compress(message_set(b"a"), mtime=0), codec=GZIP)
+WRAPPER = message_set(gzip.compress(message_set(b"a"), mtime=0), attributes=GZIP)
 OLD: dict[str, tuple[str, bytes]] = {
     "magic 1": ("plain", message_set(b"a", b"b")),
     "magic 0": ("plain", message_set(b"a", magic=0)),
@@ -445,6 +445,24 @@ OLD: dict[str, tuple[str, bytes]] = {
     "a message and a wrapper": ("plain", message_set(b"b") + WRAPPER),
     "a wrapper and a damaged one": ("plain", WRAPPER + WRAPPER[:-1] + b"!"),
     "a wrapper and a part of one": ("plain", WRAPPER + WRAPPER[:-1]),
+    "append time": ("plain", message_set(b"a", attributes=APPEND_TIME)),
+    "append time and no time": ("plain", message_set(b"a", attributes=APPEND_TIME, time=-1)),
+    "append time where the broker gives it": ("append-time", message_set(b"a", attributes=APPEND_TIME)),
+    "a wrapper's append time": (
+        "plain",
+        message_set(gzip.compress(message_set(b"a", time=-1), mtime=0), attributes=GZIP | APPEND_TIME),
+    ),
+    "a wrapper's append time where the broker gives it": (
+        "append-time",
+        message_set(gzip.compress(message_set(b"a"), mtime=0), attributes=GZIP | APPEND_TIME),
+    ),
+    "no time": ("plain", message_set(b"a", time=-1)),
+    "a negative time": ("plain", message_set(b"a", b"b", time=-5)),
+    "a negative time where the broker gives it": ("append-time", message_set(b"a", time=-5)),
+    "a negative time in a wrapper": (
+        "plain",
+        message_set(gzip.compress(message_set(b"a", time=-5), mtime=0), attributes=GZIP),
+    ),
 }
 
 

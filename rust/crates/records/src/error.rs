@@ -72,6 +72,14 @@ pub enum RecordError {
     #[error("a compressed message of the old formats has to be the only one of its request")]
     MessagesBesideWrapper,
 
+    /// A producer's message of the old formats says that its time is the broker's (INVALID_TIMESTAMP).
+    #[error("a message claims append time, which only a broker gives")]
+    ClaimedAppendTime,
+
+    /// A message of the old formats has a time before 1970 (UNKNOWN_SERVER_ERROR, as Kafka has no other).
+    #[error("a message has the negative timestamp {0}")]
+    NegativeTimestamp(i64),
+
     /// A record or batch to be written would not fit the format's 31-bit lengths (MESSAGE_TOO_LARGE).
     #[error("{what} of {size} bytes does not fit into a batch")]
     TooLarge { what: &'static str, size: usize },

@@ -59,12 +59,25 @@ pub fn is_legacy(bytes: &[u8]) -> bool {
 
 /// Converts a whole message set to one batch v2 with the base offset 0, compressed as its first wrapper was.
 ///
-/// All wrappers together decompress to at most `limit` bytes. Errors: a message cut short, a wrong checksum, a
-/// wrapper that breaks the rules above, messages of both formats, no messages at all.
-pub fn to_v2(bytes: &[u8], limit: usize) -> Result<Vec<u8>, RecordError> {
+/// All wrappers together decompress to at most `limit` bytes. `timestamp_type` is the log's that it goes to. Errors: a message
+/// cut short, a wrong checksum, a wrapper that breaks the rules above, messages of both formats, no messages at all; a
+/// message that claims append time and has no time of its own that counts, a negative time (`LogValidator.validateTimestamp`,
+/// `MemoryRecordsBuilder`).
+pub fn to_v2(
+    bytes: &[u8],
+    timestamp_type: TimestampType,
+    limit: usize,
+) -> Result<Vec<u8>, RecordError> {
     let codec = codec(bytes)?;
     let mut builder = BatchBuilder::with_capacity(codec, None, bytes.len());
     for_each(bytes, limit, |message| {
+        let has_time = timestamp_type == TimestampType::CreateTime && message.timestamp != -1;
+        if message.timestamp_type == TimestampType::LogAppendTime && !has_time {
+            return Err(RecordError::ClaimedAppendTime);
+        }
+        if message.timestamp < -1 {
+            return Err(RecordError::NegativeTimestamp(message.timestamp));
+        }
         builder.append(message.timestamp, message.key, message.value, &[])?;
         Ok(())
     })?;

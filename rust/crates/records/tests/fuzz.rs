@@ -4,7 +4,9 @@
 mod support;
 
 use logcore_records::compression::{compress, decompress, decompress_lz4_legacy};
-use logcore_records::{Batch, BatchBuilder, Compression, RecordError, batches, legacy};
+use logcore_records::{
+    Batch, BatchBuilder, Compression, RecordError, TimestampType, batches, legacy,
+};
 use support::allocation::most_during;
 use support::for_each_seed;
 use support::mutate::mutated;
@@ -184,7 +186,7 @@ fn no_input_costs_more_than_its_limit() {
         }
         let limit = 4 * LIMIT + 4 * bytes.len() + 2 * CODEC_STATE;
         within(limit, "converting a message set", || {
-            let _ = legacy::to_v2(&bytes, LIMIT);
+            let _ = legacy::to_v2(&bytes, TimestampType::CreateTime, LIMIT);
         });
         let (codec, inputs) = random.pick(&corpus.payloads);
         let bytes = mutated(random, inputs);

@@ -135,7 +135,7 @@ fn check_legacy(bytes: &[u8], times: [i64; 3]) {
     .unwrap();
     assert_eq!(messages, expected(times));
 
-    let converted = legacy::to_v2(bytes, LIMIT).unwrap();
+    let converted = legacy::to_v2(bytes, TimestampType::CreateTime, LIMIT).unwrap();
     let mut from_zero = expected(times);
     for record in &mut from_zero {
         record.0 -= BASE_OFFSET;

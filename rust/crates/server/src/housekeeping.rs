@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use logcore_storage::{Cleaner, CleanerConfig, CleanerEvent};
+use logcore_storage::{Cleaner, CleanerConfig, CleanerEvent, Retention};
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Result, ServerError};
@@ -20,6 +20,11 @@ use crate::shared::{Shared, now_ms};
 
 /// The longest pause between two rounds; Kafka writes its high watermarks as often.
 const ROUND_MAX: Duration = Duration::from_secs(5);
+/// When retention is looked after first, if its checks are further apart (`log.initial.task.delay.ms`).
+const FIRST_RETENTION: Duration = Duration::from_secs(30);
+
+/// An interval that is longer never ends; the clock cannot count much more.
+const FAR: Duration = Duration::from_secs(1 << 32);
 
 #[derive(Default)]
 struct Stop {
@@ -173,6 +178,7 @@ fn run(shared: &Shared, stop: &Stop) {
         .into_iter()
         .chain(config.flush_check_interval)
         .fold(ROUND_MAX, Duration::min);
+    let mut retention_at = Instant::now() + config.retention_check_interval.min(FIRST_RETENTION);
     let mut stopped = stop.stopped.lock();
     loop {
         let next = Instant::now() + pause;
@@ -185,8 +191,15 @@ fn run(shared: &Shared, stop: &Stop) {
             return;
         }
         drop(stopped);
+        let begun = Instant::now();
+        let retention = if begun >= retention_at {
+            retention_at = begun + config.retention_check_interval.min(FAR);
+            Retention::Due
+        } else {
+            Retention::NotDue
+        };
         let round = AssertUnwindSafe(|| {
-            shared.logs.maintain(now_ms(), &shared.lines);
+            shared.logs.maintain(now_ms(), retention, &shared.lines);
             shared.quotas.forget();
             if shared.memory.has_ebbed() {
                 give_back();

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use logcore_storage::{
-    LogConfig, LogDir, Opening, Partition, Progress, StorageError, check_duplicates, finish_moves,
+    LogConfig, LogDir, Opening, Partition, Progress, Retention, StorageError, check_duplicates,
+    finish_moves,
 };
 use parking_lot::Mutex;
 
@@ -307,10 +308,10 @@ impl Logs {
         Ok(result?)
     }
 
-    /// Flushes, applies retention, removes deleted files and writes checkpoints, in every directory.
-    pub(crate) fn maintain(&self, now_ms: i64, lines: &LogLines) {
+    /// Flushes, applies retention if it is due, removes deleted files and writes checkpoints, in every directory.
+    pub(crate) fn maintain(&self, now_ms: i64, retention: Retention, lines: &LogLines) {
         for dir in &self.dirs {
-            let maintained = dir.maintain(now_ms);
+            let maintained = dir.look_after(now_ms, retention);
             let path = dir.path().display();
             if let Some(reason) = dir.failure() {
                 lines.seldom(

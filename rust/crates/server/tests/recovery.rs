@@ -98,6 +98,36 @@ fn a_damaged_log_stays_offline_and_the_others_are_served() {
     );
 }
 
+// Broken if it failed: old records would be deleted while their consumers are a few seconds behind, and a mistaken retention.ms
+// could not be taken back.
+#[test]
+fn retention_waits_for_its_check() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    // Rounds of housekeeping, which write a checkpoint each, but for one check of retention in an hour.
+    let settings = [
+        ("log.retention.check.interval.ms", "3600000"),
+        ("log.flush.offset.checkpoint.interval.ms", "1"),
+        ("log.retention.ms", "1000"),
+        ("log.segment.bytes", "100"),
+    ];
+    let temporary = tempfile::tempdir().unwrap();
+    let server = open_with(temporary.path(), &settings);
+    server.create_partition(&partition("t", 0)).unwrap();
+    let checkpoint = temporary.path().join("replication-offset-checkpoint");
+    let begun = Instant::now();
+    for end in 1..=3 {
+        server.append("t", 0, &batch(&[b"value"])).unwrap();
+        let told = format!("t 0 {end}\n");
+        while !std::fs::read_to_string(&checkpoint).is_ok_and(|text| text.ends_with(&told)) {
+            assert!(begun.elapsed() < PATIENCE, "no round of housekeeping");
+            std::thread::yield_now();
+        }
+    }
+    let offsets = server.offsets("t", 0).unwrap();
+    assert_eq!((offsets.log_start, offsets.log_end), (0, 3));
+    server.stop(Duration::ZERO).unwrap();
+}
+
 // Broken if it failed: each start would delete, or compact away, what topics with settings of their own are to keep, for the
 // broker's defaults would be in force until they are told.
 #[test]

@@ -52,6 +52,7 @@ use crate::producer_state::{ActiveProducer, ProducerState};
 use crate::segment::{Access, OpenSegment, Segment};
 
 use foreign::{DirIdentity, ForeignTransactions};
+pub use maintain::Retention;
 pub use time_search::{Searched, TimeSearch};
 pub use truncate::TruncationPoint;
 use truncate::Truncations;

@@ -37,7 +37,7 @@ use crate::error::{Result, StorageError, unless_full};
 use crate::files;
 use crate::loader::LastKnown;
 use crate::lock::DirLock;
-use crate::log::{Log, Surroundings};
+use crate::log::{Log, Retention, Surroundings};
 use crate::metadata::{self, META_PROPERTIES_FILE, MetaProperties};
 use crate::standalone::forget_own_start;
 use crate::uuid::{self, TopicId};
@@ -461,10 +461,15 @@ impl LogDir {
     ///
     /// Errors: the first there was.
     pub fn maintain(&self, now_ms: i64) -> Result<()> {
+        self.look_after(now_ms, Retention::Due)
+    }
+
+    /// [`LogDir::maintain`], with or without retention.
+    pub fn look_after(&self, now_ms: i64, retention: Retention) -> Result<()> {
         self.check_usable()?;
         let mut first = Ok(());
         for partition in self.all() {
-            match partition.log.maintain(now_ms) {
+            match partition.log.look_after(now_ms, retention) {
                 // Closed: deleted since the list was taken.
                 Ok(()) | Err(StorageError::Closed { .. }) => {}
                 Err(error) => first = first.and(Err(error)),

@@ -85,7 +85,7 @@ fn one_format_a_set() {
     let pairs = [(None, Some(b"v".to_vec()))];
     let mixed = [set(0, &pairs), set(1, &pairs)].concat();
     assert!(matches!(
-        to_v2(&mixed, LIMIT),
+        to_v2(&mixed, TimestampType::CreateTime, LIMIT),
         Err(RecordError::InvalidLegacy(_))
     ));
     assert_eq!(collect(&mixed).unwrap().len(), 2);
@@ -100,7 +100,7 @@ proptest! {
             Compression::None => plain,
             _ => wrapper(magic, codec, pairs.len() as i64 - 1, &plain),
         };
-        let converted = to_v2(&bytes, LIMIT).unwrap();
+        let converted = to_v2(&bytes, TimestampType::CreateTime, LIMIT).unwrap();
         let batch = Batch::parse(&converted).unwrap();
         batch.verify_crc().unwrap();
         batch.validate_deep(LIMIT).unwrap();
@@ -143,7 +143,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _ = to_v2(&bytes, LIMIT);
+        let _ = to_v2(&bytes, TimestampType::CreateTime, LIMIT);
     }
 }
 
@@ -188,7 +188,10 @@ fn what_the_format_forbids_is_refused() {
     assert!(collect(&message(1, 1, 0, 0, None, None)).is_err());
     assert!(collect(&message(2, 0, 0, 0, None, None)).is_err());
     assert!(collect(&plain[..plain.len() - 1]).is_err());
-    assert_eq!(to_v2(&[], LIMIT), Err(RecordError::Empty));
+    assert_eq!(
+        to_v2(&[], TimestampType::CreateTime, LIMIT),
+        Err(RecordError::Empty)
+    );
 }
 
 #[test]
@@ -196,9 +199,9 @@ fn the_limit_holds_over_all_wrappers_together() {
     let pairs: Vec<Pair> = vec![(None, Some(vec![0; 10_000]))];
     let one = wrapper(1, Compression::Gzip, 0, &set(1, &pairs));
     let three = one.repeat(3);
-    assert!(to_v2(&three, 31_000).is_ok());
+    assert!(to_v2(&three, TimestampType::CreateTime, 31_000).is_ok());
     assert!(matches!(
-        to_v2(&three, 25_000),
+        to_v2(&three, TimestampType::CreateTime, 25_000),
         Err(RecordError::DecompressedTooLarge { .. })
     ));
 }

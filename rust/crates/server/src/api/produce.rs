@@ -524,6 +524,8 @@ fn refuse_records(error: &RecordError) -> Refused {
         RecordError::DecompressedTooLarge { .. } | RecordError::TooLarge { .. } => {
             ErrorCode::MESSAGE_TOO_LARGE
         }
+        RecordError::ClaimedAppendTime => ErrorCode::INVALID_TIMESTAMP,
+        RecordError::NegativeTimestamp(_) => ErrorCode::UNKNOWN_SERVER_ERROR,
         error if error.is_corruption() => ErrorCode::CORRUPT_MESSAGE,
         _ => ErrorCode::INVALID_RECORD,
     };
@@ -632,7 +634,9 @@ impl Append<'_> {
             // What message sets decompress to may be as large as the largest request.
             let most = decompressed_max.min(self.shared.config.request_bytes_max);
             legacy::validate(self.records).map_err(Failed::Unreadable)?;
-            converted = legacy::to_v2(self.records, most).map_err(Failed::Unreadable)?;
+            let timestamp_type = self.place.log.config().timestamp_type;
+            converted =
+                legacy::to_v2(self.records, timestamp_type, most).map_err(Failed::Unreadable)?;
             &mut converted
         } else {
             self.records

@@ -16,17 +16,32 @@ use crate::files::{self, DELETED_SUFFIX, SEGMENT_SUFFIXES, segment_file};
 use crate::producer_snapshot;
 use crate::segment::Segment;
 
+/// Whether it is time to look for what retention lets go (`log.retention.check.interval.ms`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retention {
+    Due,
+    NotDue,
+}
+
 impl Log {
     /// Flushes rolled segments and what `flush.ms` asks for, applies retention, removes files whose time has come,
     /// forgets idle producers. Writes what a full disk had no room for when the log was opened.
     pub fn maintain(&self, now_ms: i64) -> Result<()> {
+        self.look_after(now_ms, Retention::Due)
+    }
+
+    /// [`Log::maintain`], with or without retention.
+    pub fn look_after(&self, now_ms: i64, retention: Retention) -> Result<()> {
         self.check_writable()?;
         match self.flush_due(now_ms) {
             // Retention may make some.
             Err(error) if error.is_disk_full() => self.check_writable()?,
             flushed => flushed?,
         }
-        let deleted = self.delete_old_segments(now_ms);
+        let deleted = match retention {
+            Retention::Due => self.delete_old_segments(now_ms),
+            Retention::NotDue => Ok(0),
+        };
         // Also when nothing could be deleted for want of space: this makes some.
         let mut writer = self.writer.lock();
         self.remove_deleted(&mut writer, now_ms);

@@ -198,7 +198,7 @@ impl History {
             }
             append.add(record);
         }
-        append.bytes = legacy::to_v2(&set, 1 << 20).unwrap();
+        append.bytes = legacy::to_v2(&set, TimestampType::CreateTime, 1 << 20).unwrap();
     }
 }
 
