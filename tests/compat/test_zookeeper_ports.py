@@ -26,7 +26,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from cluster.coordinator import CoordinatorError
 from cluster.coordinator.jute import Acl, Id, Reader, Writer
 from cluster.coordinator.requests import Op
-from cluster.coordinator.tls import Store, TlsSettings, server_context
+from cluster.coordinator.tls import TlsSettings, server_context
+from cluster.keystores import Store
 from tests.compat.apache import free_port
 from tests.compat.conftest import RUN_TIMEOUT, missing, peer_jars
 from tests.compat.zookeeper_peer import apache_zookeeper

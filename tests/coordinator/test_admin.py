@@ -27,7 +27,8 @@ from cluster.coordinator.http import CONNECTIONS_MAX, HEAD_BYTES_MAX
 from cluster.coordinator.java_json import indented
 from cluster.coordinator.local import LocalReplication
 from cluster.coordinator.machine import State
-from cluster.coordinator.tls import Store, TlsSettings
+from cluster.coordinator.tls import TlsSettings
+from cluster.keystores import Store
 
 from .certificates import Authority
 from .conftest import Connect, StartCoordinator

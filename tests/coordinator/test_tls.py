@@ -18,9 +18,10 @@ from cluster.coordinator.authentication import Authentication
 from cluster.coordinator.errors import Code
 from cluster.coordinator.jute import Acl, Id, Reader, Writer
 from cluster.coordinator.requests import Op
-from cluster.coordinator.tls import SecurePort, Store, TlsSettings, server_context, tls_settings
+from cluster.coordinator.tls import SecurePort, TlsSettings, server_context, tls_settings
 from cluster.coordinator.values import Values
-from cluster.coordinator.x500 import is_name, subject
+from cluster.keystores import Store
+from cluster.x509 import is_name, subject
 
 from .certificates import PASSWORD, Authority, encrypted, openssl, pkcs12
 from .conftest import StartCoordinator

@@ -16,9 +16,10 @@ from enum import IntFlag
 from functools import lru_cache
 from typing import NamedTuple
 
+from cluster.x509 import is_name
+
 from .errors import Code, ZooKeeperError
 from .jute import Acl, Id
-from .x500 import is_name
 
 READ = 1
 WRITE = 2

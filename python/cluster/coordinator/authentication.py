@@ -16,13 +16,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.x509 import subject
+
 from . import jaas
 from .acl import SUPER, Rules, address_identity, digest_identity
 from .errors import CoordinatorError
 from .jute import Id
 from .sasl import Login
 from .values import Values
-from .x500 import subject
 
 JAAS_FILE = "java.security.auth.login.config"
 _PROVIDERS = "org.apache.zookeeper.server.auth."

@@ -1,8 +1,7 @@
 """TLS as `zoo.cfg` describes it: key stores, trust stores, protocols and cipher suites, made into a context.
 
 Owns the settings ``ssl.*`` of the client port and ``ssl.quorum.*`` of the admin server (``X509Util``,
-``ClientX509Util``). A store is PEM or PKCS12, told apart by its content; PKCS12 is opened with the program ``openssl``,
-and what comes out of it stays in memory. A Java key store (JKS, BCFKS) is refused with the command that converts it.
+``ClientX509Util``). How their stores are opened is ``cluster.keystores``'s.
 
 Revocation (``ssl.crl``, ``ssl.ocsp``) and names of clients' hosts (``ssl.clientHostnameVerification``) are not checked:
 who asks for them is refused rather than served without.
@@ -13,10 +12,11 @@ from __future__ import annotations
 import os
 import re
 import ssl
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from cluster.keystores import KeyStoreError, Store, read_key_store, read_trust_store
 
 from .errors import CoordinatorError
 from .values import Values
@@ -24,7 +24,6 @@ from .values import Values
 DEFAULT_PROTOCOLS = ("TLSv1.3", "TLSv1.2")
 CLIENT_AUTH = ("need", "want", "none")
 STORE_TYPES = ("PEM", "PKCS12", "JKS", "BCFKS")
-OPENSSL_SECONDS = 30.0
 
 _VERSIONS = {
     "TLSv1": ssl.TLSVersion.TLSv1,
@@ -33,22 +32,10 @@ _VERSIONS = {
     "TLSv1.3": ssl.TLSVersion.TLSv1_3,
 }
 _NOT_CHECKED = ("crl", "ocsp", "clientHostnameVerification")
-_CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-_JKS_MAGIC = b"\xfe\xed\xfe\xed"
-_JCEKS_MAGIC = b"\xce\xce\xce\xce"
-_DER_SEQUENCE = b"\x30"
 _SUITE = re.compile(
     r"TLS_(?:(ECDHE|DHE)_)?(RSA|ECDSA)_WITH_(AES_128|AES_256|CHACHA20)_(GCM|CBC|POLY1305)_SHA(256|384)?"
 )
 _SUITES_OF_1_3 = {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
-
-
-@dataclass(frozen=True)
-class Store:
-    """A file with certificates, and a key if it is a key store; the password opens it."""
-
-    path: Path
-    password: str = ""
 
 
 @dataclass(frozen=True)
@@ -198,16 +185,14 @@ def _openssl_name(suite: str, prefix: str) -> str:
 
 def _load_key(context: ssl.SSLContext, store: Store, prefix: str) -> None:
     what = f"{prefix}keyStore.location={store.path}"
-    data = _content(store, what)
-    if data[:1] == _DER_SEQUENCE:
-        data = _from_pkcs12(store, what, "-clcerts") + _from_pkcs12(store, what, "-cacerts", "-nokeys")
-        password = ""
-    else:
-        password = store.password
+    try:
+        data, password = read_key_store(store, what)
+    except KeyStoreError as error:
+        raise CoordinatorError(str(error)) from None
     # OpenSSL reads keys from files only; this one is in memory.
     descriptor = os.memfd_create("key", os.MFD_CLOEXEC)
     try:
-        os.write(descriptor, data)
+        os.write(descriptor, data.encode())
         context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=password)
     except (ssl.SSLError, OSError) as error:
         raise CoordinatorError(
@@ -219,59 +204,9 @@ def _load_key(context: ssl.SSLContext, store: Store, prefix: str) -> None:
 
 def _load_trust(context: ssl.SSLContext, store: Store, prefix: str) -> None:
     what = f"{prefix}trustStore.location={store.path}"
-    data = _content(store, what)
-    if data[:1] == _DER_SEQUENCE:
-        data = _from_pkcs12(store, what, "-nokeys")
-    certificates = _CERTIFICATE.findall(data.decode("ascii", "replace"))
     try:
-        context.load_verify_locations(cadata="\n".join(certificates))
+        context.load_verify_locations(cadata=b"".join(read_trust_store(store, what)))
+    except KeyStoreError as error:
+        raise CoordinatorError(str(error)) from None
     except (ssl.SSLError, ValueError) as error:
-        raise CoordinatorError(f"{what} has no certificates in it: {error}") from None
-
-
-def _content(store: Store, what: str) -> bytes:
-    try:
-        data = store.path.read_bytes()
-    except OSError as error:
-        raise CoordinatorError(f"{what} cannot be read: {error.strerror or error}") from None
-    if data[:4] in (_JKS_MAGIC, _JCEKS_MAGIC):
-        raise CoordinatorError(
-            f"{what} is a Java key store, which only Java reads; convert it with keytool -importkeystore -srckeystore "
-            f"{store.path} -destkeystore {store.path.with_suffix('.p12')} -deststoretype PKCS12, and name that file"
-        )
-    return data
-
-
-def _from_pkcs12(store: Store, what: str, *options: str) -> bytes:
-    """What a PKCS12 file holds, as PEM; the ciphers of older ones are OpenSSL's ``-legacy`` provider's."""
-    command = [
-        "openssl",
-        "pkcs12",
-        "-in",
-        str(store.path),
-        "-nodes",
-        "-passin",
-        "env:LOGCORE_STORE_PASSWORD",
-        *options,
-    ]
-    for legacy in ([], ["-legacy"]):
-        try:
-            done = subprocess.run(
-                [*command, *legacy],
-                env={**os.environ, "LOGCORE_STORE_PASSWORD": store.password},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=OPENSSL_SECONDS,
-                check=False,
-            )
-        except FileNotFoundError:
-            raise CoordinatorError(
-                f"{what} is PKCS12, which is opened with the program openssl, and there is none: install it, or convert "
-                f"the file where there is one with openssl pkcs12 -in {store.path} -nodes -out {store.path.with_suffix('.pem')}"
-            ) from None
-        except subprocess.TimeoutExpired:
-            raise CoordinatorError(f"{what}: openssl did not end within {OPENSSL_SECONDS:g} s") from None
-        if done.returncode == 0:
-            return done.stdout
-    said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["nothing"]
-    raise CoordinatorError(f"{what} is no PKCS12 file that its password opens; openssl says: {said[0]}")
+        raise CoordinatorError(f"{what} has certificates that cannot be used: {error}") from None

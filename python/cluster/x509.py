@@ -1,4 +1,4 @@
-"""Distinguished names, written as Java writes them: what a client's certificate says who it is.
+"""What a certificate says: whom it is for, in the words Java has for it, how long, and with which key.
 
 Owns the subject of a certificate in DER (X.509, RFC 5280 4.1) as ``X500Principal.getName()`` gives it, which is RFC
 2253 with Java's escapes, and which names ``new X500Principal(text)`` takes. Pure.
@@ -7,6 +7,7 @@ Owns the subject of a certificate in DER (X.509, RFC 5280 4.1) as ``X500Principa
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 _KEYWORDS = {
@@ -29,7 +30,12 @@ _ESCAPED = re.compile(r'[,=+<>#;"\\]')
 _OUTER_SPACE = re.compile(r"^[ \r]+|[ \r]+$")
 
 _SEQUENCE, _OBJECT_IDENTIFIER = 0x30, 0x06
+_OCTET_STRING = 0x04
 _VERSION = 0xA0
+_PUBLIC_KEY = 0xA1
+_UTC_TIME = 0x17
+_ECDSA = bytes.fromhex("2a8648ce3d0201")
+"""1.2.840.10045.2.1"""
 
 
 class _Element(NamedTuple):
@@ -43,20 +49,61 @@ class _Element(NamedTuple):
 def subject(certificate: bytes) -> str:
     """The subject of a certificate in DER. Raises ValueError for what is none."""
     try:
-        return _subject(certificate)
+        relative = [_relative(each) for each in _elements(_fields(certificate)[4].content)]
     except (IndexError, StopIteration) as error:
         raise ValueError("the certificate ends early") from error
+    return ",".join(reversed(relative))
 
 
-def _subject(certificate: bytes) -> str:
+def validity(certificate: bytes) -> tuple[datetime, datetime]:
+    """The first and the last moment at which a certificate in DER is valid. Raises ValueError for what is none."""
+    try:
+        begin, end = map(_time, _elements(_fields(certificate)[3].content))
+    except (IndexError, StopIteration) as error:
+        raise ValueError("the certificate ends early") from error
+    return begin, end
+
+
+def with_public_key(key: bytes, certificate: bytes) -> bytes:
+    """A private key in PKCS #8 with the public key that belongs to it, which Java leaves out of those of elliptic curves, and
+    is that of its certificate. Any other key stays as it is. Raises ValueError for what is no key or no certificate.
+    """
+    try:
+        version, algorithm, private = _elements(_one(key).content)[:3]
+        if private.tag != _OCTET_STRING or _elements(algorithm.content)[0].content != _ECDSA:
+            return key
+        parts = _elements(_one(private.content).content)
+        if any(part.tag == _PUBLIC_KEY for part in parts):
+            return key
+        public = _elements(_fields(certificate)[5].content)[1]
+    except (IndexError, StopIteration) as error:
+        raise ValueError("the private key ends early") from error
+    whole = b"".join(part.whole for part in parts) + _der(_PUBLIC_KEY, public.whole)
+    inner = _der(_OCTET_STRING, _der(_SEQUENCE, whole))
+    return _der(_SEQUENCE, version.whole + algorithm.whole + inner)
+
+
+def _fields(certificate: bytes) -> list[_Element]:
+    """serialNumber, signature, issuer, validity, subject, subjectPublicKeyInfo and those that may follow."""
     signed = _elements(_one(certificate).content)[0]
     fields = _elements(signed.content)
-    if fields[0].tag == _VERSION:
-        fields = fields[1:]
-    # serialNumber, signature, issuer, validity, subject
-    name = fields[4]
-    relative = [_relative(each) for each in _elements(name.content)]
-    return ",".join(reversed(relative))
+    return fields[1:] if fields[0].tag == _VERSION else fields
+
+
+def _time(element: _Element) -> datetime:
+    """RFC 5280 4.1.2.5: years of two digits are from 1950 to 2049."""
+    text = element.content.decode("ascii", "replace")
+    if element.tag == _UTC_TIME:
+        text = ("19" if text >= "50" else "20") + text
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+
+
+def _der(tag: int, content: bytes) -> bytes:
+    size = len(content)
+    if size < 0x80:
+        return bytes([tag, size]) + content
+    length = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes([tag, 0x80 | len(length)]) + length + content
 
 
 def _relative(element: _Element) -> str:
