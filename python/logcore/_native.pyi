@@ -387,6 +387,29 @@ class LoadProgress:
     def bytes_total(self) -> int:
         """Bytes that recovery has to read in the logs found so far; 0 if they were closed."""
 
+def tls_cipher_suites() -> list[str]:
+    """The cipher suites there are, by Java's names."""
+
+@final
+class ListenerTls:
+    """What a listener serves TLS with."""
+
+    def __new__(
+        cls,
+        *,
+        certificates: list[bytes],
+        key: bytes,
+        authorities: list[bytes],
+        client_auth: str,
+        protocols: list[str],
+        cipher_suites: list[str],
+        principal: Callable[[bytes], str],
+    ) -> Self:
+        """All in DER, the server's own certificate first. `client_auth` is none, requested or required; no
+        `cipher_suites` are all there are. `principal` is asked whom a client's certificate names, on any thread, and
+        raises for one that names nobody. Raises ServerConfigError for what cannot be used.
+        """
+
 @final
 class Server:
     """Sockets, Produce, Fetch, ListOffsets, OffsetForLeaderEpoch and ApiVersions, and the log directories beneath."""
@@ -404,8 +427,13 @@ class Server:
 
         A directory whose disk fails is left out, as long as there is another. `progress` is told how far this is.
         """
-    def start(self, listeners: list[tuple[str, str, int]], apis: list[tuple[int, int, int]]) -> list[int]:
-        """Listens on (name, host, port) and serves; returns the ports.
+    def start(
+        self,
+        listeners: list[tuple[str, str, int]],
+        apis: list[tuple[int, int, int]],
+        tls: dict[str, ListenerTls] = ...,
+    ) -> list[int]:
+        """Listens on (name, host, port) and serves, with TLS where `tls` has the listener's name; returns the ports.
 
         `apis` are (key, first version, last version) of all that ApiVersions shall advertise, answered in Rust or by
         taking requests. Ranges of APIs answered in Rust are narrowed to what Rust answers. Port 0 lets the system choose,
@@ -556,6 +584,9 @@ class Measurements:
     @property
     def connections(self) -> list[tuple[str, int]]:
         """By listener: name and connections that are open."""
+    @property
+    def authentications(self) -> list[tuple[str, int, int]]:
+        """By listener: name, connections that authenticated themselves, connections that failed to."""
     @property
     def gauges(self) -> dict[str, float]:
         """What is measured of the server as a whole, by name."""

@@ -9,6 +9,7 @@ mod measurements;
 mod quorum;
 mod server;
 mod server_admin;
+mod tls;
 mod tools;
 
 use pyo3::prelude::*;
@@ -19,6 +20,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     codec::register(module)?;
     log::register(module)?;
     server::register(module)?;
+    tls::register(module)?;
     measurements::register(module)?;
     client::register(module)?;
     columns::register(module)?;

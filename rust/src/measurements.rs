@@ -100,6 +100,11 @@ impl PyMeasurements {
     }
 
     #[getter]
+    fn authentications(&self) -> Vec<(String, u64, u64)> {
+        self.0.authentications.clone()
+    }
+
+    #[getter]
     fn gauges<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let gauges = PyDict::new(py);
         for (name, value) in &self.0.gauges {

@@ -24,6 +24,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyString};
 use crate::codec::{api_schema, protocol_error, py_to_value, value_to_py};
 use crate::measurements::PyMeasurements;
 use crate::server_admin;
+use crate::tls::PyListenerTls;
 
 create_exception!(
     logcore,
@@ -63,10 +64,10 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// The exception for an error of the crate, with Kafka's code on it. Every variant is named: a new one must get a class.
-fn raise(py: Python<'_>, error: CoreError) -> PyErr {
+pub(crate) fn raise(py: Python<'_>, error: CoreError) -> PyErr {
     let (code, text) = (error.code(), error.to_string());
     let raised = match error {
-        CoreError::InvalidConfig { .. } => ServerConfigError::new_err(text),
+        CoreError::InvalidConfig { .. } | CoreError::Tls(_) => ServerConfigError::new_err(text),
         CoreError::Bind { .. } => ListenerError::new_err(text),
         CoreError::Storage(error) => match error.kafka_code() {
             40 => ServerConfigError::new_err(text),
@@ -198,15 +199,22 @@ impl PyServer {
         detached(py, || Server::open(&options)).map(Self)
     }
 
+    #[pyo3(signature = (listeners, apis, tls = HashMap::new()))]
     fn start(
         &self,
         py: Python<'_>,
         listeners: Vec<(String, String, u16)>,
         apis: Vec<(i16, i16, i16)>,
+        tls: HashMap<String, PyRef<'_, PyListenerTls>>,
     ) -> PyResult<Vec<u16>> {
         let listeners: Vec<_> = listeners
             .into_iter()
-            .map(|(name, host, port)| ListenerSpec { name, host, port })
+            .map(|(name, host, port)| ListenerSpec {
+                tls: tls.get(&name).map(|tls| tls.0.clone()),
+                name,
+                host,
+                port,
+            })
             .collect();
         detached(py, || self.0.start(&listeners, &apis))
     }

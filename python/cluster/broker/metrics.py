@@ -65,6 +65,10 @@ _COUNTERS = {
     "network_bytes_out": ("logcore_network_bytes_out", "Bytes of responses."),
     "network_busy_seconds": ("logcore_network_busy_seconds", "Seconds the network threads worked."),
 }
+_AUTHENTICATIONS = (
+    ("successful_authentication", "Connections that authenticated themselves, with TLS's handshake."),
+    ("failed_authentication", "Connections that failed to."),
+)
 _TOPIC_HELP = {
     "BytesIn": "Bytes of record batches taken from clients.",
     "BytesOut": "Bytes of record batches sent to consumers.",
@@ -195,6 +199,11 @@ def _server(measured: Measurements) -> Iterator[Metric]:
     for listener, open_now in measured.connections:
         connections.add_metric([listener], open_now)
     yield connections
+    for column, (name, text) in enumerate(_AUTHENTICATIONS, 1):
+        family = CounterMetricFamily(f"kafka_server_socket_server_metrics_{name}", text, labels=["listener"])
+        for counts in measured.authentications:
+            family.add_metric([counts[0]], _number(counts[column]))
+        yield family
     gauges = measured.gauges
     for name, value in gauges.items():
         if name in _GAUGES:

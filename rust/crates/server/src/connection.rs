@@ -98,7 +98,7 @@ pub(crate) async fn serve(
 }
 
 /// What a reason says without the numbers and details, which are the peer's.
-fn kind_of(reason: &str) -> String {
+pub(crate) fn kind_of(reason: &str) -> String {
     let kind = reason.chars().take_while(|letter| *letter != ':');
     kind.filter(|letter| !letter.is_ascii_digit()).collect()
 }

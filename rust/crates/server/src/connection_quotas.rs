@@ -48,9 +48,13 @@ pub(crate) enum Refusal {
     TooFast(Duration),
 }
 
+#[derive(Default)]
 struct Listener {
     open: usize,
     rate: Rate,
+    /// Those that showed who they are, and those that could not.
+    authenticated: u64,
+    failed: u64,
 }
 
 /// Limits on the rate at which an address may connect.
@@ -112,6 +116,26 @@ impl ConnectionQuotas {
             .collect()
     }
 
+    /// How many connections authenticated themselves since the server was opened, and how many failed to, by listener.
+    pub(crate) fn authentications(&self) -> Vec<(String, u64, u64)> {
+        let state = self.state.lock();
+        let listeners = state.listeners.iter();
+        listeners
+            .map(|(name, one)| (name.to_string(), one.authenticated, one.failed))
+            .collect()
+    }
+
+    /// Takes note that a connection authenticated itself, or failed to.
+    pub(crate) fn authenticated(&self, seat: &Seat, is_so: bool) {
+        if let Some(listener) = self.state.lock().listeners.get_mut(&seat.listener) {
+            *(if is_so {
+                &mut listener.authenticated
+            } else {
+                &mut listener.failed
+            }) += 1;
+        }
+    }
+
     /// Replaces the limits. Connections that are too many now are closed, the idlest first; not those of an address that
     /// has too many.
     pub(crate) fn update(&self, limits: ConnectionLimits) {
@@ -152,11 +176,8 @@ impl ConnectionQuotas {
 
     /// Lets a listener have connections. Kafka protects the one that brokers use among themselves, if it is not the only one.
     pub(crate) fn add_listener(&self, name: &str) {
-        let listener = Listener {
-            open: 0,
-            rate: Rate::default(),
-        };
-        self.state.lock().listeners.insert(name.into(), listener);
+        let listeners = &mut self.state.lock().listeners;
+        listeners.insert(name.into(), Listener::default());
     }
 
     /// Waits until the listener may have one more connection.

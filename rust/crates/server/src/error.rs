@@ -49,6 +49,10 @@ pub enum ServerError {
         source: io::Error,
     },
 
+    /// What a listener is to serve TLS with cannot be used.
+    #[error("{0}")]
+    Tls(String),
+
     /// The operating system refused something the server cannot do without.
     #[error("cannot {action}: {source}{}", advice(source))]
     Os {
@@ -107,7 +111,7 @@ impl ServerError {
             Self::Storage(error) => ErrorCode(error.kafka_code()),
             Self::NotClosed(_) => ErrorCode::KAFKA_STORAGE_ERROR,
             Self::NoRoom { .. } => ErrorCode(44),
-            Self::InvalidConfig { .. } => ErrorCode(40),
+            Self::InvalidConfig { .. } | Self::Tls(_) => ErrorCode(40),
             Self::UnknownPartition { .. } | Self::UnknownTopic(_) => {
                 ErrorCode::UNKNOWN_TOPIC_OR_PARTITION
             }

@@ -12,7 +12,7 @@
 //! | `frame`, `memory`, `decoded`, `dispatch` | bytes in, within what requests may have; who answers |
 //! | `response`, `outgoing` | bytes out, answers to what came together in one piece |
 //! | `vigil` | staying awake for a quick client's next request |
-//! | `transport` | what a connection needs of its socket: plain TCP with `sendfile` |
+//! | `transport`, `tls` | what a connection needs of its socket: plain TCP with `sendfile`; TLS |
 //! | `api` | one file per API |
 //! | `registry`, `purgatory`, `fetch_session` | partitions and leaders; long polls; KIP-227 |
 //! | `control`, `lines` | requests and log lines on their way to Python |
@@ -55,6 +55,7 @@ mod response;
 mod server;
 mod shared;
 mod slow;
+mod tls;
 mod transport;
 mod unpacking;
 mod vigil;
@@ -72,3 +73,4 @@ pub use quotas::ClientQuota;
 pub use registry::TopicId;
 pub use replicas::Replica;
 pub use server::{Offsets, PartitionSpec, Server, ServerOptions};
+pub use tls::{ClientAuth, ListenerTls, PrincipalOf, TlsOptions, cipher_suites};

@@ -1,7 +1,8 @@
 //! Accepting connections, within the limits.
 //!
 //! One task per listener. At `max.connections`, and above `max.connection.creation.rate`, accepting pauses and newcomers wait
-//! in the kernel's backlog; above what its address may have a newcomer is closed. What the limits are, and who is within
+//! in the kernel's backlog; above what its address may have a newcomer is closed. Who is in TLS's handshake has a place as
+//! everybody else. What the limits are, and who is within
 //! them, is [`crate::connection_quotas`]'s.
 
 use std::io;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use crate::connection;
 use crate::connection_quotas::{Refusal, Seat};
@@ -21,6 +23,7 @@ use crate::descriptors::{Descriptors, advice};
 use crate::error::{Result, ServerError};
 use crate::lines::Level;
 use crate::shared::Shared;
+use crate::tls::{Failure, HANDSHAKE_PATIENCE, ListenerTls};
 use crate::transport::{Plain, Transport};
 
 /// How long accepting pauses when the process is out of file descriptors.
@@ -38,6 +41,8 @@ pub struct ListenerSpec {
     pub host: String,
     /// 0 lets the system choose.
     pub port: u16,
+    /// Of a listener whose security protocol is SSL.
+    pub tls: Option<ListenerTls>,
 }
 
 /// Binds. Must be called inside the runtime.
@@ -93,23 +98,24 @@ fn bind_error(spec: &ListenerSpec, source: io::Error) -> ServerError {
 pub(crate) async fn accept(
     shared: Arc<Shared>,
     listener: TcpListener,
-    name: String,
+    spec: ListenerSpec,
     alive: mpsc::Sender<()>,
 ) {
+    let name = &spec.name;
     let mut stopping = shared.stopping.subscribe();
     while !*stopping.borrow_and_update() {
         let accepted = tokio::select! {
             _ = stopping.changed() => continue,
-            accepted = next(&shared, &listener, &name) => accepted,
+            accepted = next(&shared, &listener, name) => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => open(&shared, &name, stream, peer, &alive),
+            Ok((stream, peer)) => open(&shared, &spec, stream, peer, &alive),
             Err(error) => {
                 let text = format!(
                     "listener {name} cannot accept a connection: {error}{}",
                     advice(&error)
                 );
-                shared.lines.seldom(Level::Error, &name, text);
+                shared.lines.seldom(Level::Error, name, text);
                 tokio::time::sleep(OUT_OF_RESOURCES_PAUSE).await;
             }
         }
@@ -135,7 +141,7 @@ async fn next(
 
 fn open(
     shared: &Arc<Shared>,
-    listener: &str,
+    spec: &ListenerSpec,
     stream: TcpStream,
     peer: SocketAddr,
     alive: &mpsc::Sender<()>,
@@ -151,7 +157,7 @@ fn open(
         shared.lines.seldom(Level::Warning, "descriptors", text);
         return;
     }
-    let seat = match shared.connections.enter(listener, ip) {
+    let seat = match shared.connections.enter(&spec.name, ip) {
         Ok(seat) => seat,
         Err(refusal) => return refuse(shared, stream, peer, &refusal),
     };
@@ -160,7 +166,7 @@ fn open(
     let guard = Guard {
         shared: Arc::clone(shared),
         seat,
-        peer,
+        peer: canonical(peer),
         _alive: alive.clone(),
     };
     if let Err(error) = tune(shared, &stream) {
@@ -168,13 +174,77 @@ fn open(
         shared.lines.seldom(Level::Warning, "options", text);
     }
     let local = stream.local_addr();
-    let transport = Plain::new(stream);
-    let number = guard.seat.number;
-    let info = Arc::new(describe(number, listener, &transport, local, peer));
-    tokio::spawn(async move {
-        connection::serve(&guard.shared, transport, info, &guard.seat).await;
-        drop(guard);
+    let local = local.map_or_else(|_| "?".to_owned(), |local| canonical(local).to_string());
+    // Two tasks, for one would always have the memory of the larger.
+    match &spec.tls {
+        None => tokio::spawn(serve(guard, spec.name.clone(), Plain::new(stream), local)),
+        Some(tls) => tokio::spawn(serve_tls(
+            guard,
+            spec.name.clone(),
+            tls.clone(),
+            stream,
+            local,
+        )),
+    };
+}
+
+/// Serves a connection to its end.
+async fn serve(guard: Guard, listener: String, transport: impl Transport, local: String) {
+    let info = Arc::new(ConnectionInfo {
+        id: guard.id(&local),
+        client_host: guard.peer.ip().to_string(),
+        listener,
+        principal: transport.principal().to_owned(),
     });
+    connection::serve(&guard.shared, transport, info, &guard.seat).await;
+    drop(guard);
+}
+
+/// The same after TLS's handshake, which has its time, and as long as nobody else needs the place.
+async fn serve_tls(
+    guard: Guard,
+    listener: String,
+    tls: ListenerTls,
+    stream: TcpStream,
+    local: String,
+) {
+    let shared = &guard.shared;
+    let idle = shared.config.connection_idle_max;
+    let patience = HANDSHAKE_PATIENCE.min(idle.unwrap_or(Duration::MAX));
+    let mut stopping = shared.stopping.subscribe();
+    // A handshake takes more memory than a connection that has it behind it.
+    let mut handshake = Box::pin(timeout(patience, tls.accept(stream)));
+    let done = tokio::select! {
+        biased;
+        done = &mut handshake => done,
+        _ = stopping.wait_for(|stopping| *stopping) => return,
+        () = guard.seat.wanted() => return guard.tell(&listener, &local, Level::Info,
+            "in TLS's handshake: there are more than max.connections and it was the idlest"),
+    };
+    drop(handshake);
+    let (level, reason) = match done {
+        Ok(Ok(transport)) => {
+            shared.connections.authenticated(&guard.seat, true);
+            return serve(guard, listener, transport, local).await;
+        }
+        Ok(Err(Failure::Gone)) => return,
+        Ok(Err(Failure::Refused(reason))) => {
+            shared.connections.authenticated(&guard.seat, false);
+            // What stands before a colon is the kind, of which one is told a minute.
+            (Level::Warning, format!("TLS's handshake failed, {reason}"))
+        }
+        Ok(Err(Failure::Nobody(reason))) => (
+            Level::Warning,
+            format!("its certificate names nobody: {reason}"),
+        ),
+        Err(_) => {
+            let seconds = patience.as_secs_f64();
+            let text = format!("TLS's handshake was not over: it had {seconds} s");
+            return guard.tell(&listener, &local, Level::Info, &text);
+        }
+    };
+    shared.metrics.connections_refused.add(1);
+    guard.tell(&listener, &local, level, &reason);
 }
 
 /// Closes a connection that is not let in: at once, or after the time for which its address must be silent, so that it does
@@ -232,23 +302,8 @@ fn keepalive_time(idle: Duration) -> Duration {
     idle.clamp(Duration::from_secs(1), KEEPALIVE_MAX)
 }
 
-fn describe(
-    number: u64,
-    listener: &str,
-    transport: &impl Transport,
-    local: io::Result<SocketAddr>,
-    peer: SocketAddr,
-) -> ConnectionInfo {
-    let canonical =
-        |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-    let peer = canonical(peer);
-    let local = local.map_or_else(|_| "?".to_owned(), |local| canonical(local).to_string());
-    ConnectionInfo {
-        id: format!("{local}-{peer}-{number}"),
-        client_host: peer.ip().to_string(),
-        listener: listener.to_owned(),
-        principal: transport.principal().to_owned(),
-    }
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// What a connection takes up, given back when its task ends in whatever way.
@@ -257,6 +312,24 @@ struct Guard {
     seat: Arc<Seat>,
     peer: SocketAddr,
     _alive: mpsc::Sender<()>,
+}
+
+impl Guard {
+    /// The connection's name in Kafka's form.
+    fn id(&self, local: &str) -> String {
+        format!("{local}-{}-{}", self.peer, self.seat.number)
+    }
+
+    /// Why it was closed before it was served.
+    fn tell(&self, listener: &str, local: &str, level: Level, reason: &str) {
+        let id = self.id(local);
+        let text = format!("connection {id} closed: {reason}");
+        let key = format!("closed {listener} {}", connection::kind_of(reason));
+        let lines = &self.shared.lines;
+        lines.seldom_with(level, &key, text, || {
+            vec![("connection", id), ("listener", listener.to_owned())]
+        });
+    }
 }
 
 impl Drop for Guard {

@@ -34,6 +34,8 @@ pub struct Measurements {
     pub partitions: Vec<PartitionMeasurements>,
     /// Connections that are open, by listener.
     pub connections: Vec<(String, u64)>,
+    /// Connections that authenticated themselves, and that failed to, by listener.
+    pub authentications: Vec<(String, u64, u64)>,
     /// What is measured of the server as a whole, by name.
     pub gauges: Vec<(&'static str, f64)>,
 }
@@ -87,6 +89,7 @@ impl Measurements {
             all_topics: all_topics.to_vec(),
             partitions: measured,
             connections: shared.connections.open(),
+            authentications: shared.connections.authentications(),
             gauges: figures(shared)
                 .map(|(name, number)| (name, number as f64))
                 .collect(),

@@ -221,7 +221,7 @@ impl Server {
             runtime.spawn(listener::accept(
                 Arc::clone(&self.shared),
                 listener,
-                spec.name.clone(),
+                spec.clone(),
                 sender.clone(),
             ));
         }

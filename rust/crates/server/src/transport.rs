@@ -1,4 +1,4 @@
-//! What a connection needs of its socket: the one seam that plain TCP fills here, and TLS and SASL later.
+//! What a connection needs of its socket: the one seam that plain TCP fills here, and TLS in [`crate::tls`].
 //!
 //! Reading is [`AsyncRead`]'s. Writing knows two things more than a byte stream: whether more follows at once, and ranges of
 //! files, which plain TCP hands to the kernel with `sendfile`, so that they are never copied through user space. A transport
@@ -25,7 +25,7 @@ use crate::quotas::ANONYMOUS;
 /// The most one `sendfile` sends, so that one connection does not keep a thread for long.
 const SENDFILE_CHUNK: u64 = 1 << 20;
 /// The buffer through which a file's bytes pass when they cannot be sent from the page cache.
-const COPY_CHUNK: u64 = 256 * 1024;
+pub(crate) const COPY_CHUNK: u64 = 256 * 1024;
 /// What a peer still sends when everything was said is thrown away in chunks of this.
 const FAREWELL_CHUNK: usize = 8 * 1024;
 
@@ -41,7 +41,7 @@ pub(crate) trait Transport: AsyncRead + Unpin + Send + Sync {
 
     /// Writes a range of a file, after which more is written.
     fn write_slice(&mut self, slice: &LogSlice) -> impl Future<Output = io::Result<()>> + Send {
-        copy_slice(self, slice)
+        copy_slice(self, slice, COPY_CHUNK)
     }
 
     /// Says that nothing more is written, and returns once the peer has closed its side; what it still sends is thrown away.
@@ -52,12 +52,16 @@ pub(crate) trait Transport: AsyncRead + Unpin + Send + Sync {
     fn closed(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// A slice through a buffer, for a transport that has no better way.
-async fn copy_slice<T: Transport + ?Sized>(transport: &mut T, slice: &LogSlice) -> io::Result<()> {
-    let mut buffer = vec![0; slice.len.min(COPY_CHUNK) as usize];
+/// A slice through a buffer of at most `chunk` bytes, for a transport that has no better way.
+pub(crate) async fn copy_slice<T: Transport + ?Sized>(
+    transport: &mut T,
+    slice: &LogSlice,
+    chunk: u64,
+) -> io::Result<()> {
+    let mut buffer = vec![0; slice.len.min(chunk) as usize];
     let (mut position, end) = (slice.position, slice.position + slice.len);
     while position < end {
-        let wanted = (end - position).min(COPY_CHUNK) as usize;
+        let wanted = (end - position).min(chunk) as usize;
         let read = read_some(slice, position, &mut buffer[..wanted])?;
         if read == 0 {
             return Err(ended_early(end - position));
@@ -151,19 +155,29 @@ impl Transport for Plain {
 
     async fn finish(&mut self) -> io::Result<()> {
         SockRef::from(&self.0).shutdown(Shutdown::Write)?;
-        let mut thrown_away = vec![0; FAREWELL_CHUNK];
-        while self.0.read(&mut thrown_away).await? > 0 {}
-        Ok(())
+        throw_away(&mut self.0).await
     }
 
     async fn closed(&self) {
-        // This interest is woken by the peer's end and not by its bytes; nothing here asks for urgent data.
-        while let Ok(ready) = self.0.ready(Interest::PRIORITY).await
-            && !ready.is_read_closed()
-        {
-            let clear = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-            let _ = self.0.try_io(Interest::PRIORITY, clear);
-        }
+        peer_closed(&self.0).await;
+    }
+}
+
+/// Reads until the peer has closed its side, for nobody.
+pub(crate) async fn throw_away(stream: &mut TcpStream) -> io::Result<()> {
+    let mut thrown_away = vec![0; FAREWELL_CHUNK];
+    while stream.read(&mut thrown_away).await? > 0 {}
+    Ok(())
+}
+
+/// Returns once the peer has closed its side of the socket, whether or not everything it sent was read.
+pub(crate) async fn peer_closed(stream: &TcpStream) {
+    // This interest is woken by the peer's end and not by its bytes; nothing here asks for urgent data.
+    while let Ok(ready) = stream.ready(Interest::PRIORITY).await
+        && !ready.is_read_closed()
+    {
+        let clear = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+        let _ = stream.try_io(Interest::PRIORITY, clear);
     }
 }
 
@@ -303,6 +317,12 @@ mod tests {
             done.unwrap();
             assert!(sent == copied);
             assert_eq!(piped.largest_write as u64, COPY_CHUNK);
+            let (mut tls, mut client) = crate::tls::tests::pair().await;
+            let mut deciphered = vec![0; size];
+            let (done, _) =
+                tokio::join!(response.send(&mut tls), client.read_exact(&mut deciphered));
+            done.unwrap();
+            assert!(sent == deciphered);
         });
     }
 

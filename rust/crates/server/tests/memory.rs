@@ -1,6 +1,8 @@
 //! What connections cost: memory is counted here by the allocator, so each test has the process for itself.
 #![allow(clippy::unwrap_used)] // a test may panic
 
+#[path = "common/certificates.rs"]
+mod certificates;
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -13,12 +15,15 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use certificates::Authority;
 use common::{
     Client, Fetch, TestServer, batch, fetched, int, partition, produce, produced, request,
 };
 use logcore_protocol::{Direction, Value, decode_response, decode_response_header, schema};
-use logcore_server::ControlRequest;
+use logcore_server::{ClientAuth, ControlRequest, ListenerTls, TlsOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const MEGABYTE: usize = 1 << 20;
@@ -593,4 +598,101 @@ fn idle_connections_are_cheap() {
         .server
         .create_partition(&partition("more", 0))
         .unwrap();
+}
+
+const SESSIONS: usize = 100;
+
+/// Waits until it is so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "it does not come to {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A client that has been served once, and its session's memory is given back.
+fn secured(server: &TestServer, config: &std::sync::Arc<ClientConfig>, asks: &Fetch) -> TcpStream {
+    let name = ServerName::try_from("localhost").unwrap();
+    let session = ClientConnection::new(std::sync::Arc::clone(config), name).unwrap();
+    let socket = TcpStream::connect(("127.0.0.1", server.secure_port)).unwrap();
+    let mut client = Client::over(StreamOwned::new(session, socket));
+    client.call(18, 0, request(18));
+    if !asks.partitions.is_empty() {
+        client.send(1, asks.version, asks.message());
+    }
+    client.stream.sock
+}
+
+// If this failed, whoever comes over TLS and does not go on, or does not read, would have the memory of those who do.
+#[test]
+fn sessions_are_cheap_whatever_their_peers_do() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let authority = Authority::new();
+    let tls = ListenerTls::new(authority.options(ClientAuth::None)).unwrap();
+    let server = TestServer::start_secured(&LIMITS, tls);
+    let config = authority.client(None);
+    let nothing = Fetch {
+        partitions: Vec::new(),
+        ..Fetch::default()
+    };
+    drop(secured(&server, &config, &nothing));
+
+    // Half of a greeting as long as one may be, in three records and the beginning of another.
+    let length = 60_000;
+    let mut hello = vec![1, 0, 0xff, 0xf0];
+    hello.resize(length, 0);
+    let records = hello.chunks(16 * 1024).flat_map(|part| {
+        let size = (part.len() as u16).to_be_bytes();
+        [&[0x16, 3, 1], &size[..], part].concat()
+    });
+    let records: Vec<u8> = records.collect();
+    let watch = Watch::start();
+    let greeting = [(); SESSIONS].map(|()| {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.secure_port)).unwrap();
+        stream.write_all(&records).unwrap();
+        stream
+    });
+    until("all that was said", || watch.now() >= SESSIONS * length);
+    let each = watch.peak() / SESSIONS;
+    eprintln!("a handshake has at most {each} bytes");
+    assert!(each <= 100 * 1024, "{each}");
+    check_served(&server);
+    drop(greeting);
+    until("the end of all", || watch.now() < MEGABYTE);
+
+    let watch = Watch::start();
+    let idle = [(); SESSIONS].map(|()| secured(&server, &config, &nothing));
+    let each = watch.now() / SESSIONS;
+    eprintln!("an idle session has {each} bytes");
+    assert!(each <= 40 * 1024, "{each}");
+    drop(idle);
+
+    let value = vec![b'v'; 1_900_000];
+    for _ in 0..4 {
+        let produce = produce("t", -1, &[(0, &batch(&[&value]))]);
+        server.client().call(0, 9, produce);
+    }
+    let sent = || {
+        let metrics = server.server.metrics();
+        metrics
+            .iter()
+            .find(|(name, _)| *name == "network_bytes_out")
+            .unwrap()
+            .1
+    };
+    let (before, watch) = (sent(), Watch::start());
+    let all = Fetch {
+        partition_bytes_max: 20 << 20,
+        ..Fetch::default()
+    };
+    let unread = [(); SESSIONS].map(|()| secured(&server, &config, &all));
+    until("all answers", || {
+        sent() - before >= (SESSIONS * 4 * value.len()) as u64
+    });
+    check_served(&server);
+    let peak = watch.peak();
+    eprintln!("{SESSIONS} answers that nobody reads have at most {peak} bytes");
+    assert!(peak <= 64 * 640 * 1024 + SESSIONS * 100 * 1024, "{peak}");
+    drop(unread);
 }

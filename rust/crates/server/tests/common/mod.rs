@@ -15,7 +15,8 @@ use logcore_protocol::{
 };
 use logcore_records::{BatchBuilder, Compression};
 use logcore_server::{
-    ControlRequest, ListenerSpec, PartitionSpec, Properties, Replica, Server, ServerOptions,
+    ControlRequest, ListenerSpec, ListenerTls, PartitionSpec, Properties, Replica, Server,
+    ServerOptions,
 };
 
 pub(crate) const TOPIC_ID: [u8; 16] = [7; 16];
@@ -32,6 +33,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct TestServer {
     pub(crate) server: Server,
     pub(crate) port: u16,
+    /// Of the listener with TLS, if there is one.
+    pub(crate) secure_port: u16,
     _dir: tempfile::TempDir,
 }
 
@@ -95,6 +98,22 @@ impl TestServer {
         config: &[(&str, &str)],
         apis: &[(i16, i16, i16)],
     ) -> Self {
+        Self::start_with(dir, log_dirs, config, apis, None)
+    }
+
+    /// With a listener for TLS beside the other.
+    pub(crate) fn start_secured(config: &[(&str, &str)], tls: ListenerTls) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self::start_with(dir, &["logs"], config, APIS, Some(tls))
+    }
+
+    fn start_with(
+        dir: tempfile::TempDir,
+        log_dirs: &[&str],
+        config: &[(&str, &str)],
+        apis: &[(i16, i16, i16)],
+        tls: Option<ListenerTls>,
+    ) -> Self {
         let path = |name: &&str| dir.path().join(name).to_string_lossy().into_owned();
         let server = Server::open(&ServerOptions {
             node_id: 1,
@@ -106,15 +125,19 @@ impl TestServer {
         .unwrap();
         server.create_partition(&partition("t", 0)).unwrap();
         server.create_partition(&partition("t", 1)).unwrap();
-        let listener = ListenerSpec {
-            name: "PLAINTEXT".to_owned(),
+        let listener = |name: &str, tls| ListenerSpec {
+            name: name.to_owned(),
             host: "127.0.0.1".to_owned(),
             port: 0,
+            tls,
         };
-        let port = server.start(&[listener], apis).unwrap()[0];
+        let mut listeners = vec![listener("PLAINTEXT", None)];
+        listeners.extend(tls.map(|tls| listener("SSL", Some(tls))));
+        let ports = server.start(&listeners, apis).unwrap();
         Self {
             server,
-            port,
+            port: ports[0],
+            secure_port: *ports.last().unwrap(),
             _dir: dir,
         }
     }
@@ -129,10 +152,7 @@ impl TestServer {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        Client {
-            stream,
-            next_id: 100,
-        }
+        Client::over(stream)
     }
 
     /// Returns once it is so, with round trips to give the server the time to get there.
@@ -222,12 +242,19 @@ pub(crate) fn wake(fd: i32) {
     rustix::io::write(fd, &1u64.to_ne_bytes()).unwrap();
 }
 
-pub(crate) struct Client {
-    pub(crate) stream: TcpStream,
+pub(crate) struct Client<S = TcpStream> {
+    pub(crate) stream: S,
     next_id: i32,
 }
 
-impl Client {
+impl<S: Read + Write> Client<S> {
+    pub(crate) fn over(stream: S) -> Self {
+        Self {
+            stream,
+            next_id: 100,
+        }
+    }
+
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
@@ -394,7 +421,7 @@ impl Fetch {
         message
     }
 
-    pub(crate) fn call(&self, client: &mut Client) -> Value {
+    pub(crate) fn call<S: Read + Write>(&self, client: &mut Client<S>) -> Value {
         client.call(1, self.version, self.message())
     }
 }

@@ -1,0 +1,702 @@
+//! TLS: the transport of listeners whose security protocol is SSL, and the handshake before it.
+//!
+//! Owns: what a listener's settings become (`rustls::ServerConfig`), which cipher suites there are, whom a certificate names,
+//! and a connection's session. Does not own files or passwords: keys and certificates come opened, as DER. Source of the
+//! meanings: `SslTransportLayer`, `DefaultSslEngineFactory`, `SslPrincipalMapper`.
+//!
+//! A session has at most 64 KiB of a handshake's message, or a record that is read, one that is to be sent and one that is
+//! written. [`LARGE_BUFFERS`] have more, to send files with. The handshake has [`HANDSHAKE_PATIENCE`]. A crash loses sessions, as it loses connections; nothing of them is on disk.
+
+use std::fmt;
+use std::io;
+use std::net::Shutdown;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    AlertDescription, CertificateError, DigitallySignedStruct, DistinguishedName, InconsistentKeys,
+    RootCertStore, ServerConfig, ServerConnection, SignatureScheme, SupportedProtocolVersion,
+};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::block_in_place;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use logcore_storage::LogSlice;
+
+use crate::error::{Result, ServerError};
+use crate::quotas::ANONYMOUS;
+use crate::transport::{COPY_CHUNK, Transport, copy_slice, peer_closed, throw_away};
+
+/// How long a handshake may take; `connections.max.idle.ms` if that is shorter, which is Kafka's only bound.
+pub(crate) const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a peer whose handshake failed may take to read why.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// What a record has at most: so much waits for what is written next.
+const RECORD: usize = 16 * 1024;
+
+/// So many sessions at a time read files in large pieces; whoever comes then, because peers are slow to read, takes a record
+/// at a time.
+static LARGE_BUFFERS: Semaphore = Semaphore::const_new(64);
+
+/// Says whom a certificate (DER) names, or why it names nobody. Called on a network's thread, and may take its time.
+pub type PrincipalOf = Arc<dyn Fn(&[u8]) -> Result<String, String> + Send + Sync>;
+
+/// Whether clients are asked for certificates (`ssl.client.auth`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// No.
+    None,
+    /// Those who have none may come, too.
+    Requested,
+    /// Those who have none may not.
+    Required,
+}
+
+/// What a listener serves TLS with.
+#[derive(Clone)]
+pub struct TlsOptions {
+    /// The server's certificate and those between it and its authority, in DER.
+    pub certificates: Vec<Vec<u8>>,
+    /// The key of the first, in DER: PKCS #8, PKCS #1 or SEC 1.
+    pub key: Vec<u8>,
+    /// Whose certificates clients may have, in DER.
+    pub authorities: Vec<Vec<u8>>,
+    /// Whether clients are asked for theirs.
+    pub client_auth: ClientAuth,
+    /// `TLSv1.2`, `TLSv1.3`
+    pub protocols: Vec<String>,
+    /// Of [`cipher_suites`]; none at all stands for all.
+    pub cipher_suites: Vec<String>,
+    /// Whom a certificate names.
+    pub principal: PrincipalOf,
+}
+
+/// TLS of one listener.
+#[derive(Clone)]
+pub struct ListenerTls {
+    acceptor: TlsAcceptor,
+    principal: PrincipalOf,
+}
+
+impl fmt::Debug for ListenerTls {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("ListenerTls")
+    }
+}
+
+/// The cipher suites there are, by the names Java has for them.
+pub fn cipher_suites() -> Vec<String> {
+    let suites = ring::default_provider().cipher_suites;
+    suites
+        .iter()
+        .map(|suite| java_name(suite.suite()))
+        .collect()
+}
+
+/// rustls tells those of TLS 1.3 apart by their names.
+fn java_name(suite: rustls::CipherSuite) -> String {
+    let name = suite.as_str().unwrap_or_default();
+    name.replacen("TLS13_", "TLS_", 1)
+}
+
+impl ListenerTls {
+    /// Checks what there is.
+    ///
+    /// # Errors
+    /// [`ServerError::Tls`]: a key or certificate that cannot be read, a pair that does not belong together, no protocol or
+    /// cipher suite.
+    pub fn new(options: TlsOptions) -> Result<Self> {
+        let provider = Arc::new(provider(&options.cipher_suites));
+        let versions = options.protocols.iter().map(|name| version(name));
+        let versions = versions.collect::<Result<Vec<_>>>()?;
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&versions)
+            .map_err(|_| {
+                bad("none of the cipher suites belongs to one of the enabled protocols".to_owned())
+            })?;
+        let builder = match options.client_auth {
+            ClientAuth::None => builder.with_no_client_auth(),
+            asked => builder.with_client_cert_verifier(verifier(
+                &options.authorities,
+                asked == ClientAuth::Required,
+                provider,
+            )?),
+        };
+        let key = PrivateKeyDer::try_from(options.key)
+            .map_err(|reason| bad(format!("the private key cannot be read: {reason}")))?;
+        let chain = options.certificates.into_iter().map(CertificateDer::from);
+        let config = builder
+            .with_single_cert(chain.collect(), key)
+            .map_err(|error| bad(unusable(&error)))?;
+        Ok(Self {
+            acceptor: TlsAcceptor::from(Arc::new(config)),
+            principal: options.principal,
+        })
+    }
+
+    /// The handshake. Cancelled, it closes the connection.
+    pub(crate) async fn accept(&self, stream: TcpStream) -> Result<Tls, Failure> {
+        let limited = |session: &mut ServerConnection| session.set_buffer_limit(Some(RECORD));
+        let accepting = self.acceptor.accept_with(stream, limited).into_fallible();
+        match accepting.await {
+            Ok(stream) => self.identify(stream),
+            Err((error, mut stream)) => {
+                let failure = Failure::of(error);
+                if !matches!(failure, Failure::Gone) {
+                    // Its alert would be lost with what the peer has sent meanwhile.
+                    let _ = timeout(FAREWELL, finish(&mut stream)).await;
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    fn identify(&self, stream: TlsStream<TcpStream>) -> Result<Tls, Failure> {
+        let certificates = stream.get_ref().1.peer_certificates();
+        let principal = match certificates.and_then(<[_]>::first) {
+            None => ANONYMOUS.to_owned(),
+            Some(certificate) => {
+                block_in_place(|| (self.principal)(certificate)).map_err(Failure::Nobody)?
+            }
+        };
+        Ok(Tls {
+            stream,
+            principal,
+            pending: Vec::new(),
+        })
+    }
+}
+
+fn provider(names: &[String]) -> CryptoProvider {
+    let mut provider = ring::default_provider();
+    if !names.is_empty() {
+        let is_named =
+            |suite: &rustls::SupportedCipherSuite| names.contains(&java_name(suite.suite()));
+        provider.cipher_suites.retain(is_named);
+    }
+    provider
+}
+
+fn version(name: &str) -> Result<&'static SupportedProtocolVersion> {
+    match name {
+        "TLSv1.2" => Ok(&rustls::version::TLS12),
+        "TLSv1.3" => Ok(&rustls::version::TLS13),
+        _ => Err(bad(format!(
+            "{name} is not served: TLSv1.2 and TLSv1.3 are"
+        ))),
+    }
+}
+
+fn bad(reason: String) -> ServerError {
+    ServerError::Tls(reason)
+}
+
+/// What is wrong with a key and its certificate.
+fn unusable(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            "the private key is not that of the first certificate: name the key and the certificate that were made for each other".to_owned()
+        }
+        rustls::Error::NoCertificatesPresented => "there is no certificate".to_owned(),
+        rustls::Error::InvalidCertificate(reason) => format!(
+            "the certificate cannot be used ({reason:?}): an X.509 certificate of version 3, with the extension subjectAltName, is needed"
+        ),
+        other => format!(
+            "the key and its certificate cannot be used: {other}; keys are RSA from 2,048 bits, ECDSA on P-256 or P-384, or Ed25519"
+        ),
+    }
+}
+
+fn verifier(
+    authorities: &[Vec<u8>],
+    required: bool,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>> {
+    let trusted: Vec<_> = authorities
+        .iter()
+        .map(|der| CertificateDer::from(der.clone()))
+        .collect();
+    let mut roots = RootCertStore::empty();
+    for certificate in &trusted {
+        roots.add(certificate.clone()).map_err(|error| {
+            bad(format!(
+                "a certificate of the trust store cannot be read: {error}"
+            ))
+        })?;
+    }
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    let builder = match required {
+        true => builder,
+        false => builder.allow_unauthenticated(),
+    };
+    let authorities = builder
+        .build()
+        .map_err(|error| bad(format!("the trust store cannot be used: {error}")))?;
+    Ok(Arc::new(Verifier {
+        authorities,
+        trusted,
+    }))
+}
+
+/// As Java trusts: those an authority vouches for, and whoever is in the trust store itself.
+#[derive(Debug)]
+struct Verifier {
+    authorities: Arc<dyn ClientCertVerifier>,
+    trusted: Vec<CertificateDer<'static>>,
+}
+
+impl ClientCertVerifier for Verifier {
+    fn client_auth_mandatory(&self) -> bool {
+        self.authorities.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.authorities.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        if self.trusted.contains(end_entity) {
+            return Ok(ClientCertVerified::assertion());
+        }
+        self.authorities
+            .verify_client_cert(end_entity, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.authorities
+            .verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.authorities
+            .verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.authorities.supported_verify_schemes()
+    }
+}
+
+/// Why a handshake did not succeed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The peer went away.
+    Gone,
+    /// One of the two refused the other.
+    Refused(String),
+    /// The peer's certificate is trusted, and is nobody's by `ssl.principal.mapping.rules`.
+    Nobody(String),
+}
+
+impl Failure {
+    fn of(error: io::Error) -> Self {
+        let refusal = error.get_ref();
+        match refusal.and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+            Some(refusal) => Self::Refused(format!("{refusal}{}", advice(refusal))),
+            None => Self::Gone,
+        }
+    }
+}
+
+/// What may be the cause.
+fn advice(refusal: &rustls::Error) -> &'static str {
+    match refusal {
+        rustls::Error::InvalidMessage(_) => {
+            "; the peer does not speak TLS: its security.protocol must be SSL"
+        }
+        rustls::Error::NoCertificatesPresented => {
+            "; ssl.client.auth=required: the client needs a certificate of its own (ssl.keystore.location)"
+        }
+        rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => {
+            "; no certificate in the trust store (ssl.truststore.location) vouches for the client's"
+        }
+        rustls::Error::AlertReceived(
+            AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::DecryptError,
+        ) => {
+            "; the client does not trust this listener's certificate, or it is for another host name"
+        }
+        rustls::Error::PeerIncompatible(_) => {
+            "; the two have no protocol or cipher suite in common (ssl.enabled.protocols, ssl.cipher.suites)"
+        }
+        _ => "",
+    }
+}
+
+/// A connection with TLS.
+pub(crate) struct Tls {
+    stream: TlsStream<TcpStream>,
+    principal: String,
+    /// What was written before more that follows at once: a record of its own costs a packet.
+    pending: Vec<u8>,
+}
+
+impl AsyncRead for Tls {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match Pin::new(&mut self.stream).poll_read(context, buffer) {
+            // Frames tell their lengths: who closes without saying so in TLS cuts nothing off unnoticed.
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Poll::Ready(Ok(()))
+            }
+            polled => polled,
+        }
+    }
+}
+
+impl Transport for Tls {
+    fn principal(&self) -> &str {
+        &self.principal
+    }
+
+    async fn write(&mut self, mut bytes: &[u8], more: bool) -> io::Result<()> {
+        if !self.pending.is_empty() || (more && bytes.len() < RECORD) {
+            let room = RECORD - self.pending.len();
+            let (fits, rest) = bytes.split_at(bytes.len().min(room));
+            self.pending.extend_from_slice(fits);
+            bytes = rest;
+            if more && self.pending.len() < RECORD {
+                return Ok(());
+            }
+            let pending = std::mem::take(&mut self.pending);
+            self.stream.write_all(&pending).await?;
+        }
+        self.stream.write_all(bytes).await?;
+        if !more {
+            self.stream.flush().await?;
+        }
+        Ok(())
+    }
+
+    async fn write_slice(&mut self, slice: &LogSlice) -> io::Result<()> {
+        let Ok(_large) = LARGE_BUFFERS.try_acquire() else {
+            return copy_slice(self, slice, RECORD as u64).await;
+        };
+        let limit = |stream: &mut TlsStream<TcpStream>, bytes| {
+            stream.get_mut().1.set_buffer_limit(Some(bytes));
+        };
+        limit(&mut self.stream, COPY_CHUNK as usize);
+        let copied = copy_slice(self, slice, COPY_CHUNK).await;
+        limit(&mut self.stream, RECORD);
+        copied
+    }
+
+    async fn finish(&mut self) -> io::Result<()> {
+        self.stream.shutdown().await?;
+        throw_away(self.stream.get_mut().0).await
+    }
+
+    async fn closed(&self) {
+        peer_closed(self.stream.get_ref().0).await;
+    }
+}
+
+impl Drop for Tls {
+    /// A peer that is not told of the end takes it for an attack. What the socket has no room for is not waited for.
+    fn drop(&mut self) {
+        let (socket, session) = self.stream.get_mut();
+        session.send_close_notify();
+        let _ = session.write_tls(&mut AtOnce(socket));
+    }
+}
+
+/// What a socket takes without waiting.
+struct AtOnce<'a>(&'a TcpStream);
+
+impl io::Write for AtOnce<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Says that nothing more is written, and waits for the peer to say so.
+async fn finish(stream: &mut TcpStream) -> io::Result<()> {
+    SockRef::from(&*stream).shutdown(Shutdown::Write)?;
+    throw_away(stream).await
+}
+
+#[cfg(test)]
+#[path = "../tests/common/certificates.rs"]
+mod certificates;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::future::poll_fn;
+
+    use rustls::pki_types::ServerName;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+    use tokio::runtime::Runtime;
+    use tokio_rustls::{TlsConnector, client};
+
+    use super::certificates::{Authority, Identity};
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    type Client = client::TlsStream<TcpStream>;
+
+    fn runtime() -> Runtime {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap()
+    }
+
+    async fn sockets() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await;
+        let (server, _) = listener.accept().await.unwrap();
+        (server, client.unwrap())
+    }
+
+    async fn connect(
+        tls: &ListenerTls,
+        config: Arc<rustls::ClientConfig>,
+    ) -> (Result<Tls, Failure>, io::Result<Client>) {
+        let (server, client) = sockets().await;
+        let connector = TlsConnector::from(config);
+        let name = ServerName::try_from("localhost").unwrap();
+        let both = async { tokio::join!(tls.accept(server), connector.connect(name, client)) };
+        timeout(PATIENCE, both).await.unwrap()
+    }
+
+    /// A connection with its client.
+    pub(crate) async fn pair() -> (Tls, Client) {
+        let authority = Authority::new();
+        let tls = ListenerTls::new(authority.options(ClientAuth::None)).unwrap();
+        let (server, client) = connect(&tls, authority.client(None)).await;
+        (server.unwrap(), client.unwrap())
+    }
+
+    fn refused(result: Result<Tls, Failure>) -> String {
+        match result.err() {
+            Some(Failure::Refused(reason) | Failure::Nobody(reason)) => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    // If this failed, whoever has no certificate would be served as who has, or a trusted client would not be.
+    #[test]
+    fn who_is_asked_for_a_certificate_and_whom_it_names() {
+        let (authority, strangers) = (Authority::new(), Authority::new());
+        let ann = || authority.issue("/CN=ann");
+        let options = |client_auth| authority.options(client_auth);
+        runtime().block_on(async {
+            for (client_auth, without, stranger) in [
+                (ClientAuth::None, true, true),
+                (ClientAuth::Requested, true, false),
+                (ClientAuth::Required, false, false),
+            ] {
+                let tls = ListenerTls::new(options(client_auth)).unwrap();
+                let nobody = connect(&tls, authority.client(None)).await.0;
+                assert_eq!(nobody.is_ok(), without, "{client_auth:?}");
+                if without {
+                    assert_eq!(nobody.unwrap().principal(), ANONYMOUS);
+                } else {
+                    assert!(refused(nobody).contains("ssl.client.auth=required"));
+                }
+                let other = authority.client(Some(strangers.issue("/CN=ann")));
+                let other = connect(&tls, other).await.0;
+                assert_eq!(other.is_ok(), stranger, "{client_auth:?}");
+                if !stranger {
+                    assert!(refused(other).contains("ssl.truststore.location"));
+                }
+                let ann = ann();
+                let size = ann.certificate.len();
+                let served = connect(&tls, authority.client(Some(ann))).await.0.unwrap();
+                let expected = match client_auth {
+                    ClientAuth::None => ANONYMOUS.to_owned(),
+                    _ => format!("{size} bytes"),
+                };
+                assert_eq!(served.principal(), expected);
+            }
+            // As in Java, who is in the trust store is trusted, whoever vouches for it.
+            let bob = strangers.issue("/CN=bob");
+            let mut own = options(ClientAuth::Required);
+            own.authorities = vec![bob.certificate.to_vec()];
+            let tls = ListenerTls::new(own.clone()).unwrap();
+            assert!(
+                connect(&tls, authority.client(Some(ann())))
+                    .await
+                    .0
+                    .is_err()
+            );
+            assert!(connect(&tls, authority.client(Some(bob))).await.0.is_ok());
+            own.authorities = vec![authority.certificate().to_vec()];
+            own.principal = Arc::new(|_| Err("no rule applies".to_owned()));
+            let tls = ListenerTls::new(own).unwrap();
+            let nobody = connect(&tls, authority.client(Some(ann()))).await.0;
+            assert_eq!(refused(nobody), "no rule applies");
+            // A client that does not trust the server is told apart from one that went away.
+            let distrust = connect(&tls, strangers.client(None)).await.0;
+            assert!(refused(distrust).contains("does not trust this listener's certificate"));
+        });
+    }
+
+    // If this failed, a mistake in the settings would show when the first client comes, or not at all.
+    #[test]
+    fn what_cannot_be_served_is_refused_at_once() {
+        let authority = Authority::new();
+        let with = |change: &dyn Fn(&mut TlsOptions)| {
+            let mut options = authority.options(ClientAuth::None);
+            change(&mut options);
+            ListenerTls::new(options).unwrap_err().to_string()
+        };
+        let other: Identity = authority.issue("/CN=other");
+        let mismatch = with(&|options| options.key = other.key.secret_der().to_vec());
+        assert!(
+            mismatch.starts_with("the private key is not that of"),
+            "{mismatch}"
+        );
+        let none = with(&|options| options.certificates.clear());
+        assert!(none.contains("certificate"), "{none}");
+        let key = with(&|options| options.key = b"no key".to_vec());
+        assert!(key.contains("private key"), "{key}");
+        let torn = with(&|options| options.certificates[0].truncate(100));
+        assert!(torn.contains("certificate"), "{torn}");
+        let suites = with(&|options| {
+            options.cipher_suites = vec!["TLS_AES_128_GCM_SHA256".to_owned()];
+            options.protocols = vec!["TLSv1.2".to_owned()];
+        });
+        assert!(suites.contains("none of the cipher suites"), "{suites}");
+        let version = with(&|options| options.protocols = vec!["SSLv3".to_owned()]);
+        assert!(version.contains("SSLv3 is not served"), "{version}");
+        assert!(cipher_suites().contains(&"TLS_AES_256_GCM_SHA384".to_owned()));
+        assert!(cipher_suites().contains(&"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".to_owned()));
+    }
+
+    // If this failed, an operator's choice of protocols and cipher suites would not hold.
+    #[test]
+    fn only_what_is_enabled_is_spoken() {
+        let authority = Authority::new();
+        let mut options = authority.options(ClientAuth::None);
+        options.cipher_suites = vec![
+            "TLS_AES_128_GCM_SHA256".to_owned(),
+            "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384".to_owned(),
+        ];
+        runtime().block_on(async {
+            for (protocol, suite) in [
+                ("TLSv1.3", "TLS13_AES_128_GCM_SHA256"),
+                ("TLSv1.2", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"),
+            ] {
+                options.protocols = vec![protocol.to_owned()];
+                let tls = ListenerTls::new(options.clone()).unwrap();
+                let (server, _client) = connect(&tls, authority.client(None)).await;
+                let server = server.unwrap();
+                let session = server.stream.get_ref().1;
+                let spoken = session.negotiated_cipher_suite().unwrap();
+                assert_eq!(spoken.suite().as_str(), Some(suite));
+            }
+        });
+    }
+
+    // If this failed, a request whose client is gone would wait to its end, one whose client only went on sending would be
+    // dropped, or a peer would take the end of a connection for an attack.
+    #[test]
+    fn both_ends_are_seen() {
+        runtime().block_on(async {
+            let (tls, mut client) = pair().await;
+            client.write_all(b"unread").await.unwrap();
+            tls.stream.get_ref().0.readable().await.unwrap();
+            let mut closed = std::pin::pin!(tls.closed());
+            let first = poll_fn(|context| Poll::Ready(closed.as_mut().poll(context))).await;
+            assert!(first.is_pending());
+            client.shutdown().await.unwrap();
+            timeout(PATIENCE, closed).await.unwrap();
+
+            // Half closed: what was sent before is read, and what is answered arrives.
+            let (mut tls, mut client) = pair().await;
+            client.write_all(b"last").await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut read = Vec::new();
+            tls.read_to_end(&mut read).await.unwrap();
+            assert_eq!(read, b"last");
+            tls.write(b"answer", false).await.unwrap();
+            let mut answer = [0; 6];
+            client.read_exact(&mut answer).await.unwrap();
+            assert_eq!(&answer, b"answer");
+
+            // Without a word in TLS, which is how many clients go.
+            let (mut tls, client) = pair().await;
+            SockRef::from(client.get_ref().0)
+                .shutdown(Shutdown::Write)
+                .unwrap();
+            assert_eq!(tls.read(&mut [0; 1]).await.unwrap(), 0);
+
+            // The server's: the answer comes, then the end, in good order, whatever was not read.
+            let (mut tls, mut client) = pair().await;
+            client.write_all(&[7; 100_000]).await.unwrap();
+            tls.write(b"bye", false).await.unwrap();
+            let leaving = tokio::spawn(async move { tls.finish().await });
+            let mut said = Vec::new();
+            client.read_to_end(&mut said).await.unwrap();
+            assert_eq!(said, b"bye");
+            drop(client);
+            timeout(PATIENCE, leaving).await.unwrap().unwrap().unwrap();
+
+            let (mut tls, mut client) = pair().await;
+            tls.write(b"bye", false).await.unwrap();
+            drop(tls);
+            let mut said = Vec::new();
+            client.read_to_end(&mut said).await.unwrap();
+            assert_eq!(said, b"bye");
+        });
+    }
+
+    // If this failed, what precedes a response's records would cost a packet of its own, or be lost.
+    #[test]
+    fn what_more_follows_waits_for_it() {
+        runtime().block_on(async {
+            let (mut tls, mut client) = pair().await;
+            tls.write(b"head", true).await.unwrap();
+            assert_eq!(tls.pending, b"head");
+            tls.write(&[1; 3 * RECORD], true).await.unwrap();
+            assert!(tls.pending.is_empty());
+            tls.write(b"tail", true).await.unwrap();
+            tls.write(b"", false).await.unwrap();
+            let mut all = vec![0; 4 + 3 * RECORD + 4];
+            client.read_exact(&mut all).await.unwrap();
+            assert!(all.starts_with(b"head\x01") && all.ends_with(b"\x01tail"));
+        });
+    }
+}
