@@ -67,10 +67,10 @@ def test_the_file_kafka_ships() -> None:
 
 
 def test_what_nobody_knows_and_what_is_not_served_is_named() -> None:
-    config = parse(log_dirz="x", ssl_protocol="TLSv1.2", num_io_threads="4", background_threads="5")
+    config = parse(log_dirz="x", ssl_trustmanager_algorithm="X", num_io_threads="4", background_threads="5")
     assert config.warnings == (
         "unknown settings, ignored: log.dirz",
-        "settings of Kafka this broker does not act on: background.threads, num.io.threads, ssl.protocol",
+        "settings of Kafka this broker does not act on: background.threads, num.io.threads, ssl.trustmanager.algorithm",
     )
 
 
@@ -89,12 +89,12 @@ def test_what_nobody_knows_and_what_is_not_served_is_named() -> None:
         ("log.cleaner.min.cleanable.ratio", "1.5", "from 0 to 1"),
         ("listeners", "localhost:9092", "NAME://HOST:PORT"),
         ("listeners", "PLAINTEXT://localhost:99999", "NAME://HOST:PORT"),
-        ("listeners", "SSL://localhost:9093", "PLAINTEXT only"),
+        ("listeners", "SASL_PLAINTEXT://localhost:9093", "PLAINTEXT and SSL, not SASL_PLAINTEXT"),
         ("listeners", "OTHER://localhost:9093", "listener.security.protocol.map has no protocol for OTHER"),
         ("listeners", "PLAINTEXT://a:1,PLAINTEXT://b:2", "a name of its own"),
         ("listeners", "", "at least one listener"),
         ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "not a wildcard"),
-        ("advertised.listeners", "SASL_SSL://host:9092", "PLAINTEXT only"),
+        ("advertised.listeners", "SASL_SSL://host:9092", "PLAINTEXT and SSL, not SASL_SSL"),
         ("process.roles", "broker", "ZooKeeper mode only"),
         ("zookeeper.connect", "", "the address of the coordinator"),
         ("broker.id", "-2", "at least 0"),

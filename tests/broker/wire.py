@@ -1,8 +1,9 @@
-"""A bare client: one connection, requests and responses as the codec's dicts."""
+"""A bare client: one connection, with TLS or without, requests and responses as the codec's dicts."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from types import TracebackType
 from typing import Any, Self
@@ -18,16 +19,24 @@ from logcore._native import (
 KEYS = api_keys()
 
 
+def frame_of(name: str, version: int, correlation: int = 1, **message: Any) -> bytes:
+    """A request as it goes onto the wire."""
+    frame = encode_request_header(KEYS[name], version, correlation, "test")
+    frame += encode_request(KEYS[name], version, message)
+    return struct.pack(">i", len(frame)) + frame
+
+
 class Wire:
     """One connection; requests one after the other."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
         self._correlation = 0
 
     async def __aenter__(self) -> Self:
-        self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+        self._reader, self._writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
         return self
 
     async def __aexit__(
@@ -40,9 +49,7 @@ class Wire:
         """Sends a request and returns the response."""
         key = KEYS[name]
         self._correlation += 1
-        frame = encode_request_header(key, version, self._correlation, "test")
-        frame += encode_request(key, version, message)
-        self._writer.write(struct.pack(">i", len(frame)) + frame)
+        self._writer.write(frame_of(name, version, self._correlation, **message))
         [length] = struct.unpack(">i", await self._reader.readexactly(4))
         answer = await self._reader.readexactly(length)
         correlation, position = decode_response_header(key, version, answer)

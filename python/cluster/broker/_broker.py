@@ -37,7 +37,7 @@ from cluster.model import BrokerId, BrokerInfo, Endpoint, Milliseconds
 
 if TYPE_CHECKING:
     from cluster.broker.metrics_listener import MetricsListener
-    from logcore._native import LoadProgress, Server
+    from logcore._native import ListenerTls, LoadProgress, Server
 
 log = logging.getLogger(__name__)
 
@@ -138,9 +138,10 @@ class Broker:
             await registration.refuse_other_brokers(zk, broker)
             dynamic = self._dynamic = DynamicConfigs(zk, broker, LiveConfig(config))
             await dynamic.load()
+        tls = await asyncio.to_thread(self._open_tls, dynamic.live.current)
         server = self._server = self._parts.server = await self._recover(broker, cluster, dynamic.live)
         on_disk = {topic for topic, _, _ in server.partitions()}
-        endpoints = self._listen(server, dynamic.live.current)
+        endpoints = self._listen(server, dynamic.live.current, tls)
         info = self._info = BrokerInfo(broker, endpoints, config.text("broker.rack"))
         async with zk.away_at_most(config.zookeeper_connection_timeout_ms):
             await registration.register(zk, info, config.log_dirs[0])
@@ -229,12 +230,23 @@ class Broker:
         except ServerError as error:
             raise BrokerStartError(str(error)) from None
 
-    def _listen(self, server: Server, config: BrokerConfig) -> tuple[Endpoint, ...]:
+    @staticmethod
+    def _open_tls(config: BrokerConfig) -> dict[str, ListenerTls]:
+        """What listeners serve TLS with, by their names; opened before the logs are, so that a mistake shows at once."""
+        if not config.tls:
+            return {}
+        from cluster.broker.tls import open_tls
+
+        return {listener: open_tls(settings) for listener, settings in config.tls.items()}
+
+    def _listen(
+        self, server: Server, config: BrokerConfig, tls: dict[str, ListenerTls]
+    ) -> tuple[Endpoint, ...]:
         from logcore._native import ListenerError, ServerError
 
         wanted = [(item.listener, item.host, item.port) for item in config.listeners]
         try:
-            ports = server.start(wanted, advertised())
+            ports = server.start(wanted, advertised(), tls)
         except ListenerError as error:
             raise BrokerStartError(
                 f"{error}; stop what uses it, or choose another address and port"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.broker.settings import ConfigError, Setting, Value, as_text, broker_settings
+from cluster.broker.tls_settings import ListenerSettings, TlsSettings, tls_settings
 from cluster.model import Endpoint
 from cluster.properties import parse_properties
 
@@ -23,6 +24,8 @@ __all__ = ["BrokerConfig", "ConfigError"]
 _ALIASES = {"node.id": "broker.id"}
 _REQUEST_BYTES = 256 * 1024 * 1024
 _WILDCARDS = ("", "0.0.0.0", "::")
+_SERVED = ("PLAINTEXT", "SSL")
+_LISTENER_PREFIX = "listener.name."
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class BrokerConfig:
     warnings: tuple[str, ...]
     listeners: tuple[Endpoint, ...]
     advertised: tuple[Endpoint, ...]
+    tls: dict[str, TlsSettings]
+    """By listener, of those whose security protocol is SSL."""
 
     @classmethod
     def load(cls, path: Path, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
@@ -56,7 +61,13 @@ class BrokerConfig:
             if name in table:
                 values[name] = table[name].parse(text)
         listeners = _listeners("listeners", _text(values["listeners"]), values)
-        config = cls(given, values, _warnings(given, table), listeners, _advertised(values, listeners))
+        advertised = _advertised(values, listeners)
+        tls = {
+            endpoint.listener: tls_settings(ListenerSettings(endpoint.listener, given, values, table))
+            for endpoint in listeners
+            if endpoint.security_protocol == "SSL"
+        }
+        config = cls(given, values, _warnings(given, table, listeners), listeners, advertised, tls)
         _cross_check(config)
         return config
 
@@ -117,8 +128,10 @@ class BrokerConfig:
         return self.text("inter.broker.listener.name") or _text(self.values["security.inter.broker.protocol"])
 
     def server_settings(self) -> dict[str, str]:
-        """What was given, for the data plane, which has the same defaults."""
-        texts = {name: as_text(self.values[name]) for name in self.given if name in self.values}
+        """What was given, but for passwords, for the data plane, which has the same defaults."""
+        table = broker_settings()
+        known = [name for name in self.given if name in table and not table[name].sensitive]
+        texts = {name: as_text(self.values[name]) for name in known}
         own = {name: text for name, text in self.given.items() if _is_listeners_own(name)}
         return own | {name: text for name, text in texts.items() if text is not None}
 
@@ -147,22 +160,33 @@ def _text(value: Value) -> str:
 def _is_listeners_own(name: str) -> bool:
     """Whether it is a limit of one listener, which no table can name and the data plane checks."""
     limits = (".max.connections", ".max.connection.creation.rate")
-    return name.startswith("listener.name.") and name.endswith(limits)
+    return name.startswith(_LISTENER_PREFIX) and name.endswith(limits)
 
 
-def _warnings(given: Mapping[str, str], table: Mapping[str, Setting]) -> tuple[str, ...]:
-    unknown = sorted(name for name in given if name not in table and not _is_listeners_own(name))
-    unserved = sorted(
-        name
-        for name, text in given.items()
-        if name in table and not table[name].supported and text != table[name].default
-    )
+def _warnings(
+    given: Mapping[str, str], table: Mapping[str, Setting], listeners: tuple[Endpoint, ...]
+) -> tuple[str, ...]:
+    prefixes = [f"{_LISTENER_PREFIX}{endpoint.listener.lower()}." for endpoint in listeners]
+    unknown, unserved = [], []
+    for name, text in sorted(given.items()):
+        prefix = next((each for each in prefixes if name.startswith(each)), "")
+        setting = table.get(name.removeprefix(prefix))
+        if setting is None:
+            if not _is_listeners_own(name):
+                unknown.append(name)
+        elif (not setting.supported or (prefix and not _may_be_listeners(name))) and text != setting.default:
+            unserved.append(name)
     lines = []
     if unknown:
         lines.append(f"unknown settings, ignored: {', '.join(unknown)}")
     if unserved:
         lines.append(f"settings of Kafka this broker does not act on: {', '.join(unserved)}")
     return tuple(lines)
+
+
+def _may_be_listeners(name: str) -> bool:
+    """Whether this broker acts on a setting of one listener, and not of all only."""
+    return ".ssl." in name or _is_listeners_own(name)
 
 
 def _protocols(values: Mapping[str, Value]) -> dict[str, str]:
@@ -189,9 +213,9 @@ def _listeners(name: str, text: str, values: Mapping[str, Value]) -> tuple[Endpo
         protocol = protocols.get(listener.upper())
         if protocol is None:
             raise ConfigError(name, text, f"listener.security.protocol.map has no protocol for {listener}")
-        if protocol != "PLAINTEXT":
+        if protocol not in _SERVED:
             raise ConfigError(
-                name, text, f"this broker serves the security protocol PLAINTEXT only, not {protocol}"
+                name, text, f"this broker serves the security protocols PLAINTEXT and SSL, not {protocol}"
             )
         endpoints.append(Endpoint(listener.upper(), host, int(port), protocol))
     if not endpoints:
@@ -284,5 +308,5 @@ def _check_listener_names(config: BrokerConfig) -> None:
         raise ConfigError(
             "inter.broker.listener.name",
             config.inter_broker_listener,
-            f"one of the listeners is needed: {', '.join(names)}",
+            f"one of the listeners is needed: {', '.join(names)}; security.inter.broker.protocol or this names it",
         )

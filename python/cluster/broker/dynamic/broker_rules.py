@@ -231,6 +231,12 @@ def _check_listeners(before: BrokerConfig, after: BrokerConfig) -> None:
                 "",
                 f"Configs cannot be updated dynamically for existing listener {endpoint.listener}, restart the broker",
             )
+        if before.tls.get(endpoint.listener) != after.tls.get(endpoint.listener):
+            raise ConfigError(
+                f"{prefix}ssl.*",
+                "",
+                "this broker opens its listeners' keys and certificates at its start only: change its file, and restart it",
+            )
 
 
 def _fixed_of(config: BrokerConfig, prefix: str) -> dict[str, str]:

@@ -1,0 +1,120 @@
+"""Whom a client's certificate names: `ssl.principal.mapping.rules`.
+
+Owns the rules of SslPrincipalMapper: `DEFAULT`, the distinguished name itself, and `RULE:pattern/replacement/` with
+`L` or `U` behind it, the first that matches the whole name. Patterns are Java's; one that Python's `re` does not
+have, or reads otherwise, is refused. Pure; any thread.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_RULE = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)", re.DOTALL)
+_DEFAULT = "DEFAULT"
+_END = re.compile(r"\s*(,\s*|$)")
+_PIECE = re.compile(r"\\(.)|\$(\d+)|\$\{(\w+)\}|(\$)", re.DOTALL)
+_NAMED_GROUP = re.compile(r"(?<!\\)\(\?<(?=[A-Za-z])")
+_CASES: dict[str, Callable[[str], str]] = {"L": str.lower, "U": str.upper, "": str}
+
+
+class RuleError(ValueError):
+    """A rule that cannot be used; the text has it and says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    pattern: re.Pattern[str]
+    replacement: Callable[[re.Match[str]], str]
+    case: Callable[[str], str]
+
+    def apply(self, name: str) -> str | None:
+        if self.pattern.fullmatch(name) is None:
+            return None
+        return self.case(self.pattern.sub(self.replacement, name))
+
+
+class PrincipalMapper:
+    """The rules, in their order; RuleError for the first that is none."""
+
+    def __init__(self, text: str) -> None:
+        self._rules: list[_Rule | None] = []
+        """None is the name itself."""
+        text = text.strip()
+        position = 0
+        while position < len(text):
+            position = self._take(text, position)
+
+    def _take(self, text: str, start: int) -> int:
+        """Reads one rule, perhaps an empty one, and the comma behind it."""
+        rule = _RULE.match(text, start)
+        position = start
+        if rule is not None:
+            position = rule.end()
+        elif text.startswith(_DEFAULT, start):
+            position += len(_DEFAULT)
+        end = _END.match(text, position)
+        if end is None:
+            raise RuleError(
+                f"{text[start:]!r} begins with no rule: DEFAULT and RULE:pattern/replacement/, with L or U behind it "
+                "if need be, are what there is, with commas between them"
+            )
+        if rule is not None:
+            pattern = _pattern(rule[1])
+            self._rules.append(_Rule(pattern, _replacement(rule[2], pattern), _CASES[rule[3]]))
+        elif position > start:
+            self._rules.append(None)
+        return end.end()
+
+    def name(self, distinguished_name: str) -> str:
+        """The principal's name; ValueError when no rule applies."""
+        for rule in self._rules:
+            mapped = distinguished_name if rule is None else rule.apply(distinguished_name)
+            if mapped is not None:
+                return mapped
+        raise ValueError(f"no rule of ssl.principal.mapping.rules applies to {distinguished_name}")
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    with warnings.catch_warnings():
+        # What Java takes for a set in a set, Python will one day.
+        warnings.simplefilter("error", FutureWarning)
+        try:
+            return re.compile(_NAMED_GROUP.sub("(?P<", text), re.ASCII)
+        except (re.error, FutureWarning, OverflowError) as error:
+            raise RuleError(f"the pattern {text!r} cannot be used: {error}") from None
+
+
+def _replacement(text: str, pattern: re.Pattern[str]) -> Callable[[re.Match[str]], str]:
+    """A function that gives what stands for a match: text, and groups by their numbers or names."""
+    pieces: list[str | int] = []
+    position = 0
+    for found in _PIECE.finditer(text):
+        pieces.append(text[position : found.start()])
+        position = found.end()
+        escaped, number, name, _ = found.groups()
+        if escaped is not None:
+            pieces.append(escaped)
+        elif number is not None and (group := _group(number, pattern.groups)) is not None:
+            pieces += [group, number[len(str(group)) :]]
+        elif number is not None and pattern.groups:
+            pieces.append(found[0])
+        elif name is not None and name in pattern.groupindex:
+            pieces.append(pattern.groupindex[name])
+        else:
+            raise RuleError(
+                f"the replacement {text!r} names a group that {pattern.pattern!r} does not have: {found[0]}"
+            )
+    pieces.append(text[position:])
+    return lambda match: "".join(match[each] or "" if isinstance(each, int) else each for each in pieces)
+
+
+def _group(digits: str, groups: int) -> int | None:
+    """The longest number in front of which there is a group; None if there is none."""
+    for length in range(len(digits), 0, -1):
+        number = int(digits[:length])
+        if number <= groups and str(number) == digits[:length]:
+            return number
+    return None

@@ -1,0 +1,123 @@
+"""Opens what a listener's TLS needs: its key, its certificates, those it trusts.
+
+Owns the way from settings to what the data plane serves TLS with. Reads files and may run the program openssl; called on a
+thread, once for each listener, at the start.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.broker.start_error import BrokerStartError
+from cluster.broker.tls_settings import Material, TlsSettings
+from cluster.keystores import (
+    Identity,
+    KeyStoreError,
+    Store,
+    certificates,
+    identity,
+    read_key_store,
+    read_trust_store,
+)
+from cluster.x509 import subject, validity
+
+if TYPE_CHECKING:
+    from logcore._native import ListenerTls
+
+log = logging.getLogger(__name__)
+
+
+def open_tls(settings: TlsSettings) -> ListenerTls:
+    """Opens the stores; BrokerStartError says which file or setting cannot be used, and what to do."""
+    from logcore._native import ListenerTls, ServerConfigError
+
+    listener = settings.listener
+    for warning in settings.warnings:
+        log.warning("listener %s: %s", listener, warning)
+    suites = _suites(settings)
+    mapper = settings.mapper
+    try:
+        own = _identity(settings.keys)
+        trusted = _trusted(settings.trust) if settings.trust is not None else []
+    except KeyStoreError as error:
+        raise BrokerStartError(f"listener {listener}: {error}") from None
+    _check_validity(settings, own)
+    try:
+        return ListenerTls(
+            certificates=own.certificates,
+            key=own.key,
+            authorities=trusted,
+            client_auth=settings.client_auth,
+            protocols=list(settings.protocols),
+            cipher_suites=suites,
+            principal=lambda certificate: mapper.name(subject(certificate)),
+        )
+    except ServerConfigError as error:
+        stores = [_called(material) for material in (settings.keys, settings.trust) if material is not None]
+        raise BrokerStartError(
+            f"listener {listener} cannot serve TLS ({', '.join(stores)}): {error}"
+        ) from None
+
+
+def _called(material: Material) -> str:
+    return f"{material.setting}={material.location}" if material.location else material.setting
+
+
+def _identity(keys: Material) -> Identity:
+    what = _called(keys)
+    pem, password = keys.pem, keys.key_password
+    if keys.location:
+        pem, password = read_key_store(Store(Path(keys.location), keys.password), what)
+        password = password and keys.key_password
+    return identity(pem, password, what, keys.password_setting)
+
+
+def _trusted(trust: Material) -> list[bytes]:
+    what = _called(trust)
+    if trust.location:
+        return read_trust_store(Store(Path(trust.location), trust.password), what)
+    return certificates(trust.pem, what)
+
+
+def _check_validity(settings: TlsSettings, own: Identity) -> None:
+    what = f"listener {settings.listener}: {_called(settings.keys)}"
+    for certificate in own.certificates:
+        try:
+            begin, end = validity(certificate)
+            name = subject(certificate)
+        except ValueError as error:
+            raise BrokerStartError(f"{what} has a certificate that cannot be read: {error}") from None
+        now = datetime.now(UTC)
+        if now > end:
+            raise BrokerStartError(
+                f"{what} has the certificate of {name}, which was valid until {end:%Y-%m-%d %H:%M:%S} UTC: put a new one there"
+            )
+        if now < begin:
+            raise BrokerStartError(
+                f"{what} has the certificate of {name}, which is valid from {begin:%Y-%m-%d %H:%M:%S} UTC on: put one there "
+                "that is valid, or set this machine's clock"
+            )
+
+
+def _suites(settings: TlsSettings) -> list[str]:
+    """Those of `ssl.cipher.suites` that there are; none at all stands for all."""
+    from logcore._native import tls_cipher_suites
+
+    known = tls_cipher_suites()
+    missing = [suite for suite in settings.cipher_suites if suite not in known]
+    found = [suite for suite in settings.cipher_suites if suite in known]
+    if missing and not found:
+        raise BrokerStartError(
+            f"listener {settings.listener}: ssl.cipher.suites={','.join(missing)}: there is none of them here; name some of "
+            f"{', '.join(known)}, or leave the line out"
+        )
+    if missing:
+        log.warning(
+            "listener %s: ssl.cipher.suites names what there is not here, which is left out: %s",
+            settings.listener,
+            ", ".join(missing),
+        )
+    return found
