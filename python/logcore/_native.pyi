@@ -999,13 +999,15 @@ class Quorum:
         sync_limit: int,
         listen_on_all: bool = False,
         entries_kept: int = 10_000,
+        reconfigurable: bool = False,
     ) -> Self:
         """Opens the member's own directory, made when missing, and checks its files; blocks.
 
         `servers`: (server id, host, quorum port, election port, clients' "[host:]port" or "", observer) of all, which counts
-        as long as there is no ensemble yet. `init_limit` ticks: what a server that joins may take to catch up, and a snapshot
-        to it; `sync_limit` ticks: what a read barrier may wait. `listen_on_all`: ZooKeeper's quorumListenOnAllIPs.
-        `entries_kept`: entries that stay in the log after a snapshot. Raises QuorumError (this server is not named, the
+        as long as there is no ensemble yet. `init_limit` ticks: what a snapshot to a member may take, and for how long one that
+        is not listed is kept in mind without a word of it; `sync_limit` ticks: what a read barrier may wait. `listen_on_all`:
+        ZooKeeper's quorumListenOnAllIPs. `entries_kept`: entries that stay in the log after a snapshot. `reconfigurable`:
+        servers that no file names are sent the log, and do not vote until `change_members` lists them. Raises QuorumError (this server is not named, the
         directory is another server's), LogError (LockedError: in use; CorruptLogError), ValueError.
         """
     @property
@@ -1041,6 +1043,17 @@ class Quorum:
         """Tells the leader of sessions that were heard from, big-endian i64 each; the round's number.
 
         "touch_ack" follows once the leader had it and a majority followed the leader after that, or nothing. Raises ValueError.
+        """
+    def has_quorum(self, servers: Sequence[tuple[int, str, int, int, str, bool]]) -> bool:
+        """At the leader: whether a majority of those of `servers` that would vote follow it and have nearly all of the log.
+
+        False at any other member. Raises QuorumError for servers that cannot be an ensemble, ValueError.
+        """
+    def change_members(self, term: int, servers: Sequence[tuple[int, str, int, int, str, bool]]) -> None:
+        """Has the leader of this term, if this member is that, make `servers` all that the ensemble lists.
+
+        An entry's `members` say when it is so; nothing comes of it once another leads. One that does not vote any more hands
+        over, and is sent the log further. Raises QuorumError for servers that cannot be an ensemble, ValueError.
         """
     def status(self) -> dict[str, Any]:
         """How it stands: role, term, leader, in_contact, server_id, member_id, ensemble, members, last_index, committed,

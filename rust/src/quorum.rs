@@ -11,6 +11,7 @@ use logcore_quorum::host::{
     Event, Host, HostError, Options, Role, RoleKind, SnapshotSink, SnapshotSource, server_id,
 };
 use logcore_quorum::member::Timing;
+use logcore_quorum::members::listed;
 use logcore_quorum::reader::DeliveredEntry;
 use logcore_quorum::types::{Address, Membership, Server};
 use parking_lot::Mutex;
@@ -126,19 +127,8 @@ fn py_server(server: &Server) -> PyServer {
 
 /// Who the members are; `None` while they change.
 fn members(membership: &Membership) -> Option<Vec<PyServer>> {
-    if membership.get_joint_config().len() > 1 {
-        return None;
-    }
-    let voters: Vec<_> = membership.voter_ids().collect();
-    let mut members: Vec<PyServer> = membership
-        .nodes()
-        // One that is catching up to take its server's place is none yet.
-        .filter(|(id, server)| server.observer || voters.contains(id))
-        .map(|(_, server)| py_server(server))
-        .collect();
-    members.sort_unstable();
-    members.dedup();
-    Some(members)
+    let servers = listed(membership)?;
+    Some(servers.iter().map(py_server).collect())
 }
 
 fn role_name(role: Role) -> &'static str {
@@ -200,7 +190,7 @@ struct PyQuorum(Arc<Host>);
 impl PyQuorum {
     #[expect(clippy::too_many_arguments, reason = "one for each setting")]
     #[new]
-    #[pyo3(signature = (*, data_dir, server_id, servers, tick_ms, init_limit, sync_limit, listen_on_all = false, entries_kept = 10_000))]
+    #[pyo3(signature = (*, data_dir, server_id, servers, tick_ms, init_limit, sync_limit, listen_on_all = false, entries_kept = 10_000, reconfigurable = false))]
     fn new(
         py: Python<'_>,
         data_dir: String,
@@ -211,6 +201,7 @@ impl PyQuorum {
         sync_limit: u32,
         listen_on_all: bool,
         entries_kept: u64,
+        reconfigurable: bool,
     ) -> PyResult<Self> {
         for (name, value) in [
             ("tick_ms", tick_ms),
@@ -233,7 +224,8 @@ impl PyQuorum {
                 ..Timing::default()
             },
             sync_limit: ticks(sync_limit),
-            join_limit: ticks(init_limit),
+            absence_limit: ticks(init_limit),
+            reconfigurable,
             entries_kept,
             listen_on_all,
         };
@@ -279,6 +271,19 @@ impl PyQuorum {
     fn touch(&self, py: Python<'_>, sessions: PyBackedBytes) -> PyResult<u64> {
         let told = self.0.touch(Bytes::copy_from_slice(&sessions));
         told.map_err(|error| raise(py, error))
+    }
+
+    fn has_quorum(&self, py: Python<'_>, servers: Vec<PyServer>) -> PyResult<bool> {
+        let servers: Vec<_> = servers.into_iter().map(server).collect::<PyResult<_>>()?;
+        self.0
+            .has_quorum(&servers)
+            .map_err(|error| raise(py, error))
+    }
+
+    fn change_members(&self, py: Python<'_>, term: u64, servers: Vec<PyServer>) -> PyResult<()> {
+        let servers = servers.into_iter().map(server).collect::<PyResult<_>>()?;
+        let asked = self.0.change_members(term, servers);
+        asked.map_err(|error| raise(py, error))
     }
 
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

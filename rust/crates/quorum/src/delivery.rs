@@ -4,12 +4,13 @@
 //! was proposed later. What counts is decided when it is delivered, by everybody alike: of each member the command that follows the
 //! last that counted, and after a new start of that member the first. Everything else is passed over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{Buf, BufMut, Bytes, TryGetError};
 
 use crate::entry::Command;
-use crate::types::{MemberId, Membership};
+use crate::members::nobody_yet;
+use crate::types::{MemberId, Membership, server_of};
 
 /// Below a member's start number stands the command's own.
 const SEQUENCE_BITS: u32 = 40;
@@ -54,9 +55,15 @@ impl Delivery {
         self.last.get(&member).copied()
     }
 
-    /// Forgets who is no member any more: a member's id is never given again.
+    /// Forgets who can be a member no more: another directory of its server is. One that was removed may come back, and goes on
+    /// with its tickets.
     pub fn keep_members_of(&mut self, membership: &Membership) {
-        self.last.retain(|id, _| membership.get_node(id).is_some());
+        let nodes = membership.nodes().map(|(id, _)| (*id, server_of(*id)));
+        let seen = nodes.filter(|(id, server)| *id != nobody_yet(*server));
+        let servers: BTreeSet<u16> = seen.map(|(_, server)| server).collect();
+        let stays =
+            |id: &MemberId| membership.get_node(id).is_some() || !servers.contains(&server_of(*id));
+        self.last.retain(|id, _| stays(id));
     }
 
     /// Appends its bytes: u32 count, each u64 member, u64 ticket.

@@ -12,10 +12,12 @@ mod answering;
 mod duties;
 mod entering;
 mod events;
+mod keeping;
+mod listening;
 mod sink;
 
+use std::collections::BTreeSet;
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,8 +38,8 @@ use tokio::task::JoinSet;
 pub use self::events::{Event, OutOfOrder, Role, RoleKind, SnapshotSource, Stopped};
 pub use self::sink::SnapshotSink;
 
-use self::answering::Answering;
 use self::events::Events;
+use self::listening::Listening;
 use crate::directory::{self, Directory, DirectoryReader, OpenError};
 use crate::entry::{self, Commands};
 use crate::identity::DirectoryIdentity;
@@ -46,7 +48,7 @@ use crate::member::{Member, Parts, Timing, config};
 use crate::proposals::{Full, Proposals};
 use crate::snapshots::SnapshotDir;
 use crate::store::{self, Found};
-use crate::tcp::{Identity, TcpLinks, serve};
+use crate::tcp::{Identity, TcpLinks};
 use crate::types::{Address, LeaderId, LogId, MemberId, Server, StoredMembership, server_of};
 
 openraft::declare_raft_types!(
@@ -86,8 +88,10 @@ pub struct Options {
     pub timing: Timing,
     /// What a read barrier waits at most.
     pub sync_limit: Duration,
-    /// What a server that joins has to catch up.
-    pub join_limit: Duration,
+    /// A member that is not listed, and was not heard of for so long, is forgotten.
+    pub absence_limit: Duration,
+    /// Whether servers that nobody named are sent the log, so that they may be added.
+    pub reconfigurable: bool,
     /// Entries that stay in the log after a snapshot.
     pub entries_kept: u64,
     /// Accept on every address of the machine, not only on those of this server's line.
@@ -185,6 +189,9 @@ struct Shared {
     touches: AtomicUsize,
     saving: AtomicBool,
     joins: mpsc::Sender<(MemberId, Server)>,
+    /// What the configuration is to list, and the term whose leader is to see to it.
+    wanted: Mutex<Option<(u64, Vec<Server>)>>,
+    wanted_more: Notify,
     refused: Mutex<(u64, String)>,
 }
 
@@ -240,13 +247,23 @@ impl Shared {
             .filter(|server| !server.observer)
     }
 
-    /// Its configured servers but this one.
-    fn others(&self) -> impl Iterator<Item = &Server> {
-        let me = self.me.id;
-        self.options
-            .servers
-            .iter()
-            .filter(move |server| server.id != me)
+    /// All servers but this one: those of the ensemble, where they are by what is known last, and those of the file.
+    fn others(&self) -> Vec<Server> {
+        let mut servers: Vec<Server> = Vec::new();
+        if let Some(node) = self.node() {
+            let metrics = node.member.raft().server_metrics();
+            let stored = metrics.borrow_watched().membership_config.clone();
+            servers.extend(
+                stored
+                    .membership()
+                    .nodes()
+                    .map(|(_, server)| server.clone()),
+            );
+        }
+        servers.extend(self.options.servers.iter().cloned());
+        let mut seen = BTreeSet::from([self.me.id]);
+        servers.retain(|server| seen.insert(server.id));
+        servers
     }
 }
 
@@ -285,17 +302,14 @@ enum Ending {
     AtOnce,
 }
 
-/// Checks what was named as an ensemble, and finds this server in it.
-fn find_server(options: &Options) -> Result<Server, HostError> {
+/// Checks what was named as an ensemble.
+fn check_servers(named: &[Server]) -> Result<(), HostError> {
     let servers = |why: String| Err(HostError::Servers(why));
-    for (at, server) in options.servers.iter().enumerate() {
+    for (at, server) in named.iter().enumerate() {
         if server.id == 0 {
             return servers("server 0: an id is 1 or more".to_owned());
         }
-        if options.servers[..at]
-            .iter()
-            .any(|other| other.id == server.id)
-        {
+        if named[..at].iter().any(|other| other.id == server.id) {
             return servers(format!("server {} is named twice", server.id));
         }
         let addresses = || server.quorum.iter().chain(&server.election);
@@ -309,9 +323,15 @@ fn find_server(options: &Options) -> Result<Server, HostError> {
             ));
         }
     }
-    if options.servers.iter().all(|server| server.observer) {
+    if named.iter().all(|server| server.observer) {
         return servers("no server votes: one at least is no observer".to_owned());
     }
+    Ok(())
+}
+
+/// Checks what was named as an ensemble, and finds this server in it.
+fn find_server(options: &Options) -> Result<Server, HostError> {
+    check_servers(&options.servers)?;
     let me = options
         .servers
         .iter()
@@ -419,6 +439,8 @@ impl Host {
             touches: AtomicUsize::new(0),
             saving: AtomicBool::new(false),
             joins,
+            wanted: Mutex::default(),
+            wanted_more: Notify::new(),
             refused: Mutex::default(),
             options,
         });
@@ -499,38 +521,16 @@ impl Host {
         Ok(())
     }
 
-    fn listen(&self) -> Result<Vec<TcpListener>, HostError> {
-        let me = &self.shared.me;
-        let mut addresses: Vec<Address> = Vec::new();
-        for address in me.quorum.iter().chain(&me.election) {
-            let mut address = address.clone();
-            if self.shared.options.listen_on_all {
-                address.host = "::".to_owned();
-            }
-            if !addresses.contains(&address) {
-                addresses.push(address);
-            }
-        }
-        let listen = |address: Address| {
-            let place = (address.host.as_str(), address.port);
-            let mut listener = TcpListener::bind(place);
-            if listener.is_err() && address.host == "::" {
-                // A machine without IPv6.
-                listener = TcpListener::bind(("0.0.0.0", address.port));
-            }
-            let listener = listener.and_then(|listener| {
-                listener.set_nonblocking(true)?;
-                Ok(listener)
-            });
-            listener.map_err(|error| HostError::Os {
-                what: format!(
-                    "listening on {}:{} for the ensemble's other servers",
-                    address.host, address.port
-                ),
+    fn listen(&self) -> Result<Vec<Listening>, HostError> {
+        let places = listening::places(&self.shared, &self.shared.me);
+        let listen = |place: Address| match listening::bind(&place) {
+            Ok(listener) => Ok((place, listener)),
+            Err(error) => Err(HostError::Os {
+                what: listening::what(&place),
                 error,
-            })
+            }),
         };
-        addresses.into_iter().map(listen).collect()
+        places.into_iter().map(listen).collect()
     }
 
     /// Readable while [`Host::take`] may have something.
@@ -614,6 +614,31 @@ impl Host {
             running.handle.spawn(sending);
         }
         Ok(round)
+    }
+
+    /// At the leader: whether a majority of those of these servers that would vote could at once, as far as is known, or a change
+    /// that a leader before began is under way, which cannot be refused any more. `false` where it does not lead.
+    ///
+    /// Errors: [`HostError::Servers`], [`HostError::Stopped`].
+    pub fn has_quorum(&self, servers: &[Server]) -> Result<bool, HostError> {
+        self.check_running()?;
+        check_servers(servers)?;
+        let node = self.shared.node();
+        Ok(node.is_some_and(|node| {
+            node.member.raft().is_leader() && keeping::may_vote(&node, servers)
+        }))
+    }
+
+    /// Has the leader of this term, if this member is that, make these servers the ensemble. The membership of an entry says
+    /// when they are; nothing comes of it once another leads. What was asked for before and is not agreed on gives way.
+    ///
+    /// Errors: [`HostError::Servers`], [`HostError::Stopped`].
+    pub fn change_members(&self, term: u64, servers: Vec<Server>) -> Result<(), HostError> {
+        self.check_running()?;
+        check_servers(&servers)?;
+        *self.shared.wanted.lock() = Some((term, servers));
+        self.shared.wanted_more.notify_one();
+        Ok(())
     }
 
     /// How it stands.
@@ -726,7 +751,7 @@ fn live_on(
     runtime: tokio::runtime::Runtime,
     shared: &Arc<Shared>,
     opened: Opened,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Listening>,
     mut stopping: oneshot::Receiver<Ending>,
 ) {
     let (tell_disk, disk_done) = std_mpsc::channel::<Directory>();
@@ -808,24 +833,12 @@ async fn unless_over<T>(
 async fn live(
     shared: &Arc<Shared>,
     opened: Opened,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Listening>,
     stopping: &mut oneshot::Receiver<Ending>,
     tasks: &mut Tasks,
     tell_disk: std_mpsc::Sender<Directory>,
 ) -> Result<(), String> {
-    for listener in listeners {
-        let listener = tokio::net::TcpListener::from_std(listener)
-            .map_err(|error| format!("listening for the ensemble's other servers: {error}"))?;
-        let told = shared.clone();
-        let serving = serve(listener, Answering(shared.clone()), move |why| {
-            let mut refused = told.refused.lock();
-            *refused = (refused.0 + 1, why);
-        });
-        tasks.spawn(async {
-            serving.await;
-            Ok(())
-        });
-    }
+    tasks.spawn(listening::listen(shared.clone(), listeners));
     tasks.spawn(duties::expire(shared.clone()));
     let Opened {
         directory,
@@ -877,8 +890,8 @@ async fn live(
     tasks.spawn(duties::deliver(shared.clone(), node.clone()));
     tasks.spawn(duties::watch_role(shared.clone(), node.clone()));
     tasks.spawn(duties::answer_barriers(shared.clone(), node.clone()));
-    tasks.spawn(duties::keep_members(shared.clone(), node.clone(), joins));
-    tasks.spawn(entering::take_place(shared.clone(), node.clone()));
+    tasks.spawn(keeping::keep_members(shared.clone(), node.clone(), joins));
+    tasks.spawn(entering::keep_place(shared.clone(), node.clone()));
     let lived = unless_over(
         std::future::pending::<Result<(), String>>(),
         stopping,

@@ -19,6 +19,7 @@
 //! | [`wire`] | what members say to each other, in bytes |
 //! | [`tcp`] | and over TCP |
 //! | [`member`] | one member of an ensemble |
+//! | [`members`] | who is listed, and what changes that |
 //! | [`identity`] | which member a directory is |
 //! | [`host`] | a member's thread, and its way into an ensemble |
 //!
@@ -33,6 +34,7 @@ pub mod host;
 pub mod identity;
 pub mod machine;
 pub mod member;
+pub mod members;
 pub mod network;
 pub mod proposals;
 pub mod reader;

@@ -112,6 +112,8 @@ pub struct TcpLinks<C: Types>(Arc<Ways<C>>);
 struct Ways<C: Types> {
     me: Identity,
     by_peer: Mutex<ByPeer<C>>,
+    /// Where members are by what is known last; who asks may know less.
+    places: Mutex<HashMap<MemberId, Server>>,
 }
 
 type ByPeer<C> = HashMap<(MemberId, Stream), Arc<Way<C>>>;
@@ -159,7 +161,14 @@ impl<C: Types> TcpLinks<C> {
         Self(Arc::new(Ways {
             me,
             by_peer: Mutex::default(),
+            places: Mutex::default(),
         }))
+    }
+
+    /// Where members are from here on. A connection to where one was stays as long as it lasts.
+    pub fn know<'a>(&self, members: impl Iterator<Item = (&'a MemberId, &'a Server)>) {
+        let places = members.map(|(id, server)| (*id, server.clone())).collect();
+        *self.0.places.lock() = places;
     }
 
     fn way(&self, member: MemberId, stream: Stream) -> Arc<Way<C>> {
@@ -437,6 +446,8 @@ impl<C: Types> Links<C, SnapshotFile> for TcpLinks<C> {
         request: Request<C, SnapshotFile>,
         patience: Duration,
     ) -> Result<Answer<C>, NoAnswer> {
+        let known = self.0.places.lock().get(&member).cloned();
+        let server = known.as_ref().unwrap_or(server);
         let stream = match &request {
             Request::Snapshot(_, snapshot) => {
                 let sent = self.send_snapshot(member, server, &request, &snapshot.snapshot);

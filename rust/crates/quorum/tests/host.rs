@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use logcore_quorum::host::{Event, Host, HostError, Options, Role, RoleKind};
 use logcore_quorum::member::Timing;
+use logcore_quorum::members::listed;
 use logcore_quorum::types::{Address, Server};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -312,7 +313,8 @@ fn options(path: &Path, server_id: u16, servers: Vec<Server>) -> Options {
         servers,
         timing: Timing::default(),
         sync_limit: Duration::from_secs(10),
-        join_limit: Duration::from_secs(30),
+        absence_limit: Duration::from_secs(30),
+        reconfigurable: false,
         entries_kept: 5,
         listen_on_all: false,
     }
@@ -786,4 +788,352 @@ fn one_that_is_dropped_ends_by_itself() {
     let again = place.start(1);
     again.has_applied(&BTreeSet::from([1]));
     again.stop();
+}
+
+// ---- the members change ----
+
+/// Options of a server whose file names these, in an ensemble whose members may change.
+fn changing(place: &Place, id: u16, named: &[u16]) -> Options {
+    let named = servers(place, named);
+    let mut options = options(&place.path(id), id, named);
+    options.reconfigurable = true;
+    options
+}
+
+fn servers(place: &Place, ids: &[u16]) -> Vec<Server> {
+    let of = |id: &u16| place.servers[*id as usize - 1].clone();
+    ids.iter().map(of).collect()
+}
+
+fn founders(place: &Place) -> Vec<Running> {
+    let start = |id: u16| Running::start(changing(place, id, &[1, 2, 3]));
+    (1..=3).map(start).collect()
+}
+
+/// One that joins: its file names the ensemble and itself.
+fn joiner(place: &Place, id: u16) -> Running {
+    Running::start(changing(place, id, &[1, 2, 3, id]))
+}
+
+fn listed_by(member: &Running) -> Option<Vec<u16>> {
+    let membership = member.host.status().unwrap().membership?;
+    let servers = listed(membership.membership())?;
+    Some(servers.iter().map(|server| server.id).collect())
+}
+
+fn is_joint(member: &Running) -> bool {
+    let membership = member.host.status().unwrap().membership.unwrap();
+    membership.membership().get_joint_config().len() > 1
+}
+
+/// Has whoever leads make these the ensemble, and waits until all these members know it.
+fn change(members: &[Running], servers: &[Server]) {
+    let mut ids: Vec<u16> = servers.iter().map(|server| server.id).collect();
+    ids.sort_unstable();
+    for member in members {
+        member.wait("the new members", |_| {
+            for each in members {
+                // Who leads may be another meanwhile.
+                let role = each.host.status().unwrap().role;
+                if role.kind == RoleKind::Leader {
+                    each.host
+                        .change_members(role.term, servers.to_vec())
+                        .unwrap();
+                }
+            }
+            (listed_by(member) == Some(ids.clone())).then_some(())
+        });
+    }
+}
+
+fn all_apply(members: &[Running], all: &mut BTreeSet<u64>, number: u64) {
+    members[0].propose([number]);
+    all.insert(number);
+    for member in members {
+        member.has_applied(all);
+    }
+}
+
+fn follows(member: &Running) {
+    let is_following = |role: &Role| role.kind == RoleKind::Follower && role.in_contact;
+    member.wait("that it follows", |seen| seen.role.filter(is_following));
+}
+
+/// Ends it without an orderly stop.
+fn crash(mut member: Running) {
+    member.end();
+}
+
+#[test]
+fn an_ensemble_grows_and_shrinks() {
+    let place = Place::new(5, 0);
+    let mut members = founders(&place);
+    let mut all = BTreeSet::new();
+    all_apply(&members, &mut all, 1);
+    members.push(joiner(&place, 4));
+    members.push(joiner(&place, 5));
+    // They have what the others have, propose, and are not listed.
+    for member in &members {
+        member.has_applied(&all);
+    }
+    follows(&members[4]);
+    members[4].propose([2]);
+    all.insert(2);
+    all_apply(&members, &mut all, 3);
+    assert_eq!(listed_by(&members[0]), Some(vec![1, 2, 3]));
+    let five = servers(&place, &[1, 2, 3, 4, 5]);
+    let at = leader(&members);
+    members[at].wait("that they are in sync", |_| {
+        members[at].host.has_quorum(&five).unwrap().then_some(())
+    });
+    change(&members, &five);
+    // Any three of the five are a majority.
+    members.remove(0).stop();
+    members.remove(0).stop();
+    all_apply(&members, &mut all, 4);
+    change(&members, &servers(&place, &[3, 4, 5]));
+    members.remove(0).stop();
+    all_apply(&members, &mut all, 5);
+    for member in members {
+        member.stop();
+    }
+}
+
+#[test]
+fn a_leader_that_is_removed_hands_over_and_follows() {
+    let place = Place::new(3, 0);
+    let members = founders(&place);
+    let mut all = BTreeSet::new();
+    all_apply(&members, &mut all, 1);
+    let at = leader(&members);
+    let others: Vec<u16> = (1..=3).filter(|id| *id != members[at].id).collect();
+    change(&members, &servers(&place, &others));
+    follows(&members[at]);
+    let led = members[at].role().unwrap().leader;
+    assert!(others.contains(&led));
+    members[at].propose([2]);
+    all.insert(2);
+    all_apply(&members, &mut all, 3);
+    // It comes back to where it was with what it has.
+    change(&members, &servers(&place, &[1, 2, 3]));
+    all_apply(&members, &mut all, 4);
+    members[at].propose([5]);
+    all.insert(5);
+    all_apply(&members, &mut all, 6);
+    for member in members {
+        member.stop();
+    }
+}
+
+#[test]
+fn what_a_leader_began_the_next_completes() {
+    let place = Place::new(5, 0);
+    let mut members = founders(&place);
+    let mut all = BTreeSet::new();
+    members.push(joiner(&place, 4));
+    members.push(joiner(&place, 5));
+    all_apply(&members, &mut all, 1);
+    follows(&members[3]);
+    follows(&members[4]);
+    // A leader and one follower are a majority of the three, and none of the five: half of the change is on their disks.
+    let led = members[leader(&members)].id;
+    let two: Vec<u16> = (1..=3).filter(|id| *id != led).collect();
+    for member in members.extract_if(.., |member| member.id != led && member.id != two[0]) {
+        crash(member);
+    }
+    let at = leader(&members);
+    let term = members[at].role().unwrap().term;
+    let five = servers(&place, &[1, 2, 3, 4, 5]);
+    members[at].wait("that the others are gone", |_| {
+        let has_quorum = members[at].host.has_quorum(&five).unwrap();
+        (!has_quorum).then_some(())
+    });
+    members[at].host.change_members(term, five).unwrap();
+    for member in &members {
+        member.wait("half of the change", |_| is_joint(member).then_some(()));
+    }
+    crash(members.remove(at));
+    members.push(Running::start(changing(&place, two[1], &[1, 2, 3])));
+    members.push(joiner(&place, 4));
+    members.push(joiner(&place, 5));
+    for member in &members {
+        member.wait("the other half", |_| {
+            (listed_by(member) == Some(vec![1, 2, 3, 4, 5])).then_some(())
+        });
+    }
+    all_apply(&members, &mut all, 2);
+    for member in members {
+        member.stop();
+    }
+}
+
+#[test]
+fn a_joiner_may_be_lost_before_and_after_it_is_added() {
+    let place = Place::new(5, 0);
+    let mut members: Vec<Running> = (1..=3)
+        .map(|id| {
+            let mut options = changing(&place, id, &[1, 2, 3]);
+            options.absence_limit = Duration::from_millis(1_500);
+            Running::start(options)
+        })
+        .collect();
+    let mut all = BTreeSet::new();
+    all_apply(&members, &mut all, 1);
+    // One that was never seen is added, and comes then.
+    change(&members, &servers(&place, &[1, 2, 3, 4]));
+    all_apply(&members, &mut all, 2);
+    members.push(joiner(&place, 4));
+    all_apply(&members, &mut all, 3);
+    let fourth = members[3].host.status().unwrap().member;
+    wait_for_members(&members[0], 4, |ids| ids.contains(&fourth));
+    // One that goes before it is added is forgotten, and taken in when it is back.
+    let fifth = joiner(&place, 5);
+    fifth.has_applied(&all);
+    let id = fifth.host.status().unwrap().member;
+    fifth.stop();
+    let is_known = |member: &Running| {
+        let membership = member.host.status().unwrap().membership.unwrap();
+        membership.membership().get_node(&id).is_some()
+    };
+    members[0].wait("that it is forgotten", |_| {
+        (!is_known(&members[0])).then_some(())
+    });
+    members.push(joiner(&place, 5));
+    members[4].propose([4]);
+    all.insert(4);
+    all_apply(&members, &mut all, 5);
+    assert_eq!(members[4].host.status().unwrap().member, id);
+    change(&members, &servers(&place, &[1, 2, 3, 4, 5]));
+    // One that is lost with its disk after it was added takes its place again.
+    members.pop().unwrap().stop();
+    std::fs::remove_dir_all(place.path(5)).unwrap();
+    all_apply(&members, &mut all, 6);
+    members.push(joiner(&place, 5));
+    let fifth = members[4].host.status().unwrap().member;
+    all_apply(&members, &mut all, 7);
+    let fifth = members[4].host.status().unwrap().member.max(fifth);
+    wait_for_members(&members[0], 5, |ids| ids.contains(&fifth));
+    for member in members {
+        member.stop();
+    }
+}
+
+#[test]
+fn a_member_moves_to_other_addresses() {
+    let place = Place::new(3, 0);
+    let mut members = founders(&place);
+    let mut all = BTreeSet::new();
+    all_apply(&members, &mut all, 1);
+    let ports = free_ports(2);
+    let mut moved = place.servers.clone();
+    moved[1].quorum[0].port = ports[0];
+    moved[1].election[0].port = ports[1];
+    change(&members, &moved);
+    all_apply(&members, &mut all, 2);
+    // Where it was nobody listens any more, and it is needed for a majority.
+    let old = place.servers[1].quorum[0].port;
+    members[1].wait("that it is gone from there", |_| {
+        TcpListener::bind(("127.0.0.1", old)).is_ok().then_some(())
+    });
+    members.remove(0).stop();
+    all_apply(&members, &mut all, 3);
+    members.remove(0).stop();
+    // Its own file may be old.
+    members.push(Running::start(changing(&place, 2, &[1, 2, 3])));
+    all_apply(&members, &mut all, 4);
+    for member in members {
+        member.stop();
+    }
+}
+
+#[test]
+fn roles_change_and_an_observer_of_the_file_is_listed_at_once() {
+    let place = Place::new(3, 1);
+    let start = |id: u16| Running::start(changing(&place, id, &[1, 2, 3, 4]));
+    let mut members: Vec<Running> = (1..=3).map(start).collect();
+    let mut all = BTreeSet::new();
+    all_apply(&members, &mut all, 1);
+    for member in &members {
+        member.wait("the observer's line", |_| {
+            (listed_by(member) == Some(vec![1, 2, 3, 4])).then_some(())
+        });
+    }
+    members.push(start(4));
+    all_apply(&members, &mut all, 2);
+    let is_observer = |role: &Role| role.kind == RoleKind::Observer && role.in_contact;
+    members[3].wait("that it observes", |seen| seen.role.filter(is_observer));
+    let mut roles = place.servers.clone();
+    roles[3].observer = false;
+    roles[0].observer = true;
+    change(&members, &roles);
+    follows(&members[3]);
+    members[0].wait("that it observes", |seen| seen.role.filter(is_observer));
+    members.remove(1).stop();
+    all_apply(&members, &mut all, 3);
+    for member in members {
+        member.stop();
+    }
+}
+
+#[test]
+fn one_that_is_removed_and_comes_back_disturbs_nobody() {
+    let place = Place::new(4, 0);
+    let mut members: Vec<Running> = (1..=4)
+        .map(|id| Running::start(changing(&place, id, &[1, 2, 3, 4])))
+        .collect();
+    let mut all = BTreeSet::new();
+    all_apply(&members, &mut all, 1);
+    let at = (leader(&members) + 1) % 4;
+    let gone = members.remove(at);
+    let id = gone.id;
+    // It is away when it is removed, and believes that it votes.
+    gone.stop();
+    let rest: Vec<u16> = (1..=4).filter(|other| *other != id).collect();
+    change(&members, &servers(&place, &rest));
+    let led = members[leader(&members)].role().unwrap();
+    let back = Running::start(changing(&place, id, &[1, 2, 3, 4]));
+    all_apply(&members, &mut all, 2);
+    back.has_applied(&all);
+    assert_eq!(listed_by(&back), Some(rest));
+    let now = members[leader(&members)].role().unwrap();
+    assert_eq!((now.term, now.leader), (led.term, led.leader));
+    back.stop();
+    for member in members {
+        member.stop();
+    }
+}
+
+#[test]
+fn a_change_to_what_is_no_ensemble_is_refused() {
+    let place = Place::new(1, 0);
+    let alone = Running::start(changing(&place, 1, &[1]));
+    alone.propose([1]);
+    alone.has_applied(&BTreeSet::from([1]));
+    let term = alone.role().unwrap().term;
+    assert!(matches!(
+        alone.host.change_members(term, vec![]),
+        Err(HostError::Servers(_))
+    ));
+    let mut nobody = place.servers.clone();
+    nobody[0].observer = true;
+    assert!(matches!(
+        alone.host.has_quorum(&nobody),
+        Err(HostError::Servers(_))
+    ));
+    // Of another term it is nobody's.
+    let mut other = place.servers.clone();
+    other[0].client = Some(place.servers[0].quorum[0].clone());
+    alone.host.change_members(term + 1, other.clone()).unwrap();
+    alone.propose([2]);
+    alone.has_applied(&BTreeSet::from([1, 2]));
+    let listed_now = |alone: &Running| {
+        let membership = alone.host.status().unwrap().membership.unwrap();
+        listed(membership.membership()).unwrap()
+    };
+    assert_eq!(listed_now(&alone), place.servers);
+    alone.host.change_members(term, other.clone()).unwrap();
+    alone.wait("its clients' address", |_| {
+        (listed_now(&alone) == other).then_some(())
+    });
+    alone.stop();
 }

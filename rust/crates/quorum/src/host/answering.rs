@@ -9,6 +9,7 @@ use openraft::raft::AppendEntriesResponse;
 
 use super::{Served, Shared};
 use crate::member::confirm;
+use crate::members::is_listed;
 use crate::network::{Answer, Here, NoAnswer, Request};
 use crate::sending::leader_of;
 use crate::snapshots::{Received, SnapshotFile};
@@ -130,27 +131,38 @@ fn join(
         return refuse("the member is another server's");
     }
     let metrics = node.member.raft().server_metrics();
-    let membership = metrics.borrow_watched().membership_config.clone();
+    let stored = metrics.borrow_watched().membership_config.clone();
+    let membership = stored.membership();
     let is_this = |known: &&Server| known.id == server.id;
-    let mut members = membership.membership().nodes().map(|(_, known)| known);
-    let known = members.find(is_this).or_else(|| {
+    let nodes = membership.nodes();
+    let listed = nodes
+        .filter(|(id, _)| is_listed(membership, **id))
+        .map(|(_, known)| known);
+    let known = listed.into_iter().find(is_this).or_else(|| {
         // An observer counts nowhere: a line in the leader's file is enough.
         let named = |known: &&Server| known.observer && is_this(known);
-        shared.options.servers.iter().find(named)
+        let fixed = !shared.options.reconfigurable;
+        shared.options.servers.iter().find(named).filter(|_| fixed)
     });
-    let Some(known) = known else {
-        return refuse(format!(
-            "server {} is no part of the ensemble: add it first",
-            server.id
-        ));
-    };
-    if (&known.quorum, &known.election, known.observer)
-        != (&server.quorum, &server.election, server.observer)
-    {
-        return refuse(format!(
-            "server {} has other addresses in the ensemble than in its own file",
-            server.id
-        ));
+    match known {
+        Some(known) => {
+            if (&known.quorum, &known.election, known.observer)
+                != (&server.quorum, &server.election, server.observer)
+            {
+                return refuse(format!(
+                    "server {} has other addresses in the ensemble than in its own file",
+                    server.id
+                ));
+            }
+        }
+        // It follows, and is not listed.
+        None if shared.options.reconfigurable || membership.get_node(&member).is_some() => {}
+        None => {
+            return refuse(format!(
+                "server {} is no part of the ensemble: add it first",
+                server.id
+            ));
+        }
     }
     match shared.joins.try_send((member, server)) {
         Ok(()) => Ok(Answer::Joining),

@@ -1,7 +1,5 @@
 //! What a member does all the time, one task each.
 
-use std::collections::BTreeSet;
-use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::{Either, select};
+use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::metrics::RaftMetrics;
-use openraft::{ChangeMembers, ServerState};
-use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::{Event, HANDOVER, Node, Role, RoleKind, Served, Shared, TICK, TOUCHES};
@@ -20,7 +17,7 @@ use crate::member::{confirm, read_index};
 use crate::network::{Answer, Links, NoAnswer, Request};
 use crate::reader::{Delivered, Reader};
 use crate::sending::leader_of;
-use crate::types::{MemberId, Server, server_of};
+use crate::types::{MemberId, server_of};
 
 /// What is read from the log at once.
 const READ_BYTES: usize = 256 << 10;
@@ -28,8 +25,6 @@ const READ_BYTES: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Before a leader is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
-/// What a change of the membership may take to be agreed on.
-const AGREEMENT: Duration = Duration::from_secs(10);
 
 /// Reads what was agreed on as it comes to be, and tells of it.
 pub(super) async fn deliver(shared: Arc<Shared>, node: Node) -> Result<(), String> {
@@ -80,10 +75,16 @@ fn role_of(shared: &Shared, node: &Node, metrics: &RaftMetrics<Served>) -> Role 
             when.elapsed() < lately && term == metrics.vote.leader_id.term
         })
     };
+    let membership = metrics.membership_config.membership();
+    let observes = match membership.get_node(&node.id) {
+        Some(_) if membership.voter_ids().any(|id| id == node.id) => false,
+        // One that is not listed is what its own file says.
+        known => shared.me.observer || known.is_some_and(|known| known.observer),
+    };
     let kind = match leads {
         true => RoleKind::Leader,
         false if leader == node.id => RoleKind::Looking,
-        false if shared.me.observer => RoleKind::Observer,
+        false if observes => RoleKind::Observer,
         false => RoleKind::Follower,
     };
     Role {
@@ -211,139 +212,6 @@ pub(super) async fn touch(shared: Arc<Shared>, round: u64, sessions: Bytes) {
     // Otherwise there is nothing to tell: the next round is.
     if told.is_ok() {
         shared.events.tell(Event::TouchAck { round });
-    }
-}
-
-/// At the leader: completes changes of the membership that a leader before began, and puts members that join in their place.
-pub(super) async fn keep_members(
-    shared: Arc<Shared>,
-    node: Node,
-    mut joins: mpsc::Receiver<(MemberId, Server)>,
-) -> Result<(), String> {
-    loop {
-        let join = match timeout(Duration::from_secs(1), joins.recv()).await {
-            Ok(Some(join)) => Some(join),
-            Ok(None) => return pending().await,
-            Err(_) => None,
-        };
-        if !node.member.raft().is_leader() {
-            continue;
-        }
-        if let Err(why) = complete(&node).await {
-            shared.events.warn(format!(
-                "completing a change of the ensemble's members: {why}"
-            ));
-            continue;
-        }
-        if let Some((member, server)) = join {
-            let id = server.id;
-            if let Err(why) = place(&shared, &node, member, server).await {
-                // It asks again.
-                shared
-                    .events
-                    .warn(format!("server {id} cannot join yet: {why}"));
-            }
-        }
-    }
-}
-
-async fn agreed<T, E: std::fmt::Display>(
-    change: impl Future<Output = Result<T, E>>,
-) -> Result<(), String> {
-    match timeout(AGREEMENT, change).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("it was not agreed on in time".to_owned()),
-    }
-}
-
-async fn complete(node: &Node) -> Result<(), String> {
-    let raft = node.member.raft();
-    let membership = {
-        let metrics = raft.server_metrics();
-        metrics.borrow_watched().membership_config.clone()
-    };
-    let configs = membership.membership().get_joint_config();
-    match configs.last() {
-        Some(last) if configs.len() > 1 => {
-            let last: BTreeSet<MemberId> = last.clone();
-            agreed(raft.change_membership(last, false)).await
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Makes a member one of the ensemble: first it catches up, then it takes the place of what its server was before, in one change
-/// that a majority before and after agrees on.
-async fn place(
-    shared: &Shared,
-    node: &Node,
-    member: MemberId,
-    server: Server,
-) -> Result<(), String> {
-    let raft = node.member.raft();
-    let membership = || {
-        let metrics = raft.server_metrics();
-        metrics
-            .borrow_watched()
-            .membership_config
-            .membership()
-            .clone()
-    };
-    let before = membership();
-    if before.get_node(&member).is_none() {
-        agreed(raft.add_learner(member, server.clone(), false)).await?;
-    }
-    let mut old_voters = BTreeSet::new();
-    let mut old_learners = BTreeSet::new();
-    let voters: BTreeSet<MemberId> = before.voter_ids().collect();
-    for (id, known) in before.nodes() {
-        if known.id == server.id && *id != member {
-            match voters.contains(id) {
-                true => old_voters.insert(*id),
-                false => old_learners.insert(*id),
-            };
-        }
-    }
-    let mut changes = Vec::new();
-    if !server.observer && !voters.contains(&member) {
-        caught_up(shared, node, member).await?;
-        changes.push(ChangeMembers::AddVoterIds(BTreeSet::from([member])));
-    }
-    if !old_voters.is_empty() {
-        changes.push(ChangeMembers::RemoveVoters(old_voters));
-    }
-    if !old_learners.is_empty() {
-        changes.push(ChangeMembers::RemoveNodes(old_learners));
-    }
-    if changes.is_empty() {
-        return Ok(());
-    }
-    agreed(raft.change_membership(ChangeMembers::Batch(changes), false)).await
-}
-
-async fn caught_up(shared: &Shared, node: &Node, member: MemberId) -> Result<(), String> {
-    let raft = node.member.raft();
-    let goal = raft.metrics().borrow_watched().last_log_index;
-    let reached = async {
-        loop {
-            {
-                let metrics = raft.metrics();
-                let metrics = metrics.borrow_watched();
-                let Some(replication) = &metrics.replication else {
-                    return Err("another leads".to_owned());
-                };
-                let matched = replication.get(&member).copied().flatten();
-                if matched.map(|matched| matched.index) >= goal {
-                    return Ok(());
-                }
-            }
-            sleep(PAUSE).await;
-        }
-    };
-    match timeout(shared.options.join_limit, reached).await {
-        Ok(reached) => reached,
-        Err(_) => Err("it did not catch up in time".to_owned()),
     }
 }
 

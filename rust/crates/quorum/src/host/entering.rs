@@ -16,6 +16,7 @@ use openraft::errors::{InitializeError, RaftError};
 use tokio::time::{sleep, timeout};
 
 use super::{Node, Served, Shared};
+use crate::members::{NOBODY, is_listed, nobody_yet};
 use crate::network::{Answer, Here, Links, NoAnswer, Request};
 use crate::tcp::{Identity, TcpLinks};
 use crate::types::{MemberId, Server, member_id, server_of};
@@ -65,7 +66,7 @@ async fn ask_all(shared: &Shared, links: &TcpLinks<Served>) -> Round {
         let asked = ask(links, &server, Request::Whois).await;
         (server, asked)
     };
-    let answers = join_all(shared.others().cloned().map(ask)).await;
+    let answers = join_all(shared.others().into_iter().map(ask)).await;
     let mut round = Round {
         grown: Vec::new(),
         fresh: Vec::new(),
@@ -170,80 +171,84 @@ fn random_member(server: u16) -> Result<MemberId, String> {
             .and_then(|mut file| file.read_exact(&mut bytes[8 - INCARNATION_BYTES..]))
             .map_err(|error| format!("reading /dev/urandom: {error}"))?;
         match u64::from_be_bytes(bytes) {
-            // The first members have it.
-            0 => continue,
+            // The first members have the one, and nobody the other.
+            0 | NOBODY => continue,
             incarnation => return Ok(member_id(server, incarnation)),
         }
     }
 }
 
-/// Sees to it that the ensemble has this member in its place, and ends.
-pub(super) async fn take_place(shared: Arc<Shared>, node: Node) -> Result<(), String> {
+/// Sees to it that the ensemble has this member in its place, and tells the operator why nobody is heard from, if it lasts.
+pub(super) async fn keep_place(shared: Arc<Shared>, node: Node) -> Result<(), String> {
     let links = links(&shared);
     let raft = node.member.raft();
     let is_founder = node.id == member_id(shared.me.id, 0) && !shared.me.observer;
-    let begun = Instant::now();
+    let (mut compared, mut alone) = (false, None);
+    let is_another = |id: &MemberId| {
+        server_of(*id) == shared.me.id && *id != node.id && *id != nobody_yet(shared.me.id)
+    };
     loop {
-        let (membership, last) = {
+        let (stored, last) = {
             let metrics = raft.metrics();
             let metrics = metrics.borrow_watched();
             (metrics.membership_config.clone(), metrics.last_log_index)
         };
-        let membership = membership.membership();
-        let mut voters = membership.voter_ids();
-        if let Some(known) = membership.get_node(&node.id)
-            && (shared.me.observer || voters.any(|id| id == node.id))
-        {
-            compare(&shared, known, membership);
-            break;
-        }
-        let replaced = membership
-            .nodes()
-            .any(|(id, _)| server_of(*id) == shared.me.id && *id != node.id);
+        let membership = stored.membership();
         if last.is_none() && is_founder {
             found(&shared, &links, &node).await?;
-        } else if last.is_some() && replaced && membership.get_node(&node.id).is_none() {
-            if begun.elapsed() > LONG {
+            sleep(PAUSE).await;
+            continue;
+        }
+        let known = membership.get_node(&node.id);
+        let is_listed = is_listed(membership, node.id);
+        if let Some(known) = known
+            && !compared
+        {
+            compared = true;
+            if is_listed {
+                compare(&shared, known, membership);
+            }
+        }
+        let others = || {
+            membership
+                .nodes()
+                .map(|(id, _)| *id)
+                .filter(|id| *id != node.id)
+        };
+        let in_place =
+            is_listed || known.is_some() && !others().any(|id| server_of(id) == shared.me.id);
+        let was_replaced = known.is_none() && last.is_some() && others().any(|id| is_another(&id));
+        if in_place && shared.events.current_role().in_contact {
+            alone = None;
+            sleep(JOIN_PAUSE).await;
+            continue;
+        }
+        let is_long = alone.get_or_insert_with(Instant::now).elapsed() > LONG;
+        if was_replaced {
+            if is_long {
                 shared.events.warn(REPLACED.to_owned());
             }
-        } else {
+        } else if !in_place || is_long {
             let round = ask_all(&shared, &links).await;
-            if !round.grown.is_empty()
-                && let Err(why) = join(&shared, &links, &round.grown, node.id).await
-            {
-                shared
-                    .events
-                    .warn(format!("this server cannot join the ensemble: {why}"));
+            let lacks_this =
+                |here: &&Here| !here.members.is_empty() && !here.members.contains(&node.id);
+            let lacking = round.grown.iter().find(lacks_this);
+            if in_place && lacking.is_some_and(|here| here.members.iter().any(is_another)) {
+                shared.events.warn(REPLACED.to_owned());
+            } else if !round.grown.is_empty() && (!is_listed || lacking.is_some()) {
+                if let Err(why) = join(&shared, &links, &round.grown, node.id).await {
+                    shared
+                        .events
+                        .warn(format!("this server cannot join the ensemble: {why}"));
+                }
+            } else if is_long && !round.absent.is_empty() {
+                shared.events.warn(format!(
+                    "this server hears from nobody who leads: {}",
+                    round.absent.join("; ")
+                ));
             }
-            sleep(JOIN_PAUSE).await;
         }
-        sleep(PAUSE).await;
-    }
-    keep_watch(&shared, &node, &links).await
-}
-
-/// Tells the operator why nobody is heard from, if it lasts.
-async fn keep_watch(shared: &Shared, node: &Node, links: &TcpLinks<Served>) -> ! {
-    let mut alone = None;
-    loop {
         sleep(JOIN_PAUSE).await;
-        if shared.events.current_role().in_contact {
-            alone = None;
-            continue;
-        }
-        if alone.get_or_insert_with(Instant::now).elapsed() < LONG {
-            continue;
-        }
-        let round = ask_all(shared, links).await;
-        let lacks_this = |here: &Here| !here.members.is_empty() && !here.members.contains(&node.id);
-        if round.grown.iter().any(lacks_this) {
-            shared.events.warn(REPLACED.to_owned());
-        } else if !round.absent.is_empty() {
-            shared.events.warn(format!(
-                "this server hears from nobody who leads: {}",
-                round.absent.join("; ")
-            ));
-        }
     }
 }
 

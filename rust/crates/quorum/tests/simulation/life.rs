@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use futures_util::future::{Either, select};
 use logcore_quorum::machine::{Feed, Snapshot};
 use logcore_quorum::member::{Member, Parts, Timing, config};
+use logcore_quorum::members::listed;
 use logcore_quorum::proposals::Proposals;
 use logcore_quorum::reader::{Delivered, Reader};
 use logcore_quorum::store::{self, Change, Writer};
-use logcore_quorum::types::{LogId, MemberId, SnapshotMeta, StoredMembership};
+use logcore_quorum::types::{LogId, MemberId, Membership, Server, SnapshotMeta, StoredMembership};
 use openraft::AsyncRuntime;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft_rt_sim::{SimJoinHandle, SimRuntime};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -98,6 +100,20 @@ impl Life {
     /// The index of the next entry that is applied.
     pub(crate) fn applied(&self) -> u64 {
         self.applied.load(Ordering::Relaxed)
+    }
+
+    /// Who votes, by what it knows.
+    pub(crate) fn membership(&self) -> Membership {
+        let metrics = self.member.raft().server_metrics();
+        metrics
+            .borrow_watched()
+            .membership_config
+            .membership()
+            .clone()
+    }
+
+    pub(crate) fn listed(&self) -> Option<Vec<Server>> {
+        listed(&self.membership())
     }
 
     fn is_over(&self) -> bool {

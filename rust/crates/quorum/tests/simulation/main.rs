@@ -1,4 +1,4 @@
-//! Ensembles that live through crashes, partitions, pauses and slow disks, in virtual time, drawn from a seed.
+//! Ensembles that live through crashes, partitions, pauses, slow disks and changes of their members, in virtual time, drawn from a seed.
 //!
 //! Everything but the wire and the disk is what serves: openraft, the store with its writer, the machine and its feed. One
 //! thread, one clock, one sequence of numbers: a seed is a history. What must hold is in [`history`].
@@ -11,6 +11,7 @@
 //! | `disk` | a disk that loses what was not flushed |
 //! | `life` | a member from its start to its crash |
 //! | `clients` | writes and reads |
+//! | `keeping` | who leads makes the members who is wanted |
 //! | `nemesis` | what goes wrong |
 //! | `history` | what was agreed on, and what must be true of it |
 #![allow(clippy::unwrap_used)] // a test may panic
@@ -18,6 +19,7 @@
 mod clients;
 mod disk;
 mod history;
+mod keeping;
 mod life;
 mod nemesis;
 #[path = "../../../records/tests/support/mod.rs"]
@@ -67,13 +69,16 @@ async fn live(random: &mut Random) {
     world.start_all().await;
     world.initialize().await;
     let clients = clients::start(&world);
+    let keeping = keeping::start(&world);
     nemesis::strike(&world).await;
     world.heal().await;
     clients::write_within(&world, RECOVERY).await;
+    world.all_have_the_members(RECOVERY).await;
     world.stop_clients();
     for client in clients {
         client.await.unwrap();
     }
+    keeping.await.unwrap();
     clients::propose_within(&world, SILENCE).await;
     world.all_apply_everything(RECOVERY).await;
     world.check();
@@ -123,12 +128,14 @@ fn a_seed_is_a_history() {
             world.start_all().await;
             world.initialize().await;
             let clients = clients::start(&world);
+            let keeping = keeping::start(&world);
             nemesis::strike(&world).await;
             world.heal().await;
             world.stop_clients();
             for client in clients {
                 client.await.unwrap();
             }
+            keeping.await.unwrap();
             world.stop_all().await;
             world
         });

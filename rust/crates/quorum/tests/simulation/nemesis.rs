@@ -17,7 +17,7 @@ pub(crate) async fn strike(world: &Arc<World>) {
     for _ in 0..count {
         let wait_ms = world.random().between(20, 1_200) as u64;
         sleep(Duration::from_millis(wait_ms)).await;
-        let kind = world.random().below(10);
+        let kind = world.random().below(12);
         let member = one(world);
         match kind {
             0 | 1 => kill(world, member).await,
@@ -39,7 +39,8 @@ pub(crate) async fn strike(world: &Arc<World>) {
             8 => {
                 world.faults().breaking = world.random().between(3, 30);
             }
-            _ => transfer(world, member).await,
+            9 => transfer(world, member).await,
+            _ => world.want(some(world)),
         }
         if world.random().one_in(2) {
             let last_ms = world.random().between(10, 3_000) as u64;
@@ -51,6 +52,16 @@ pub(crate) async fn strike(world: &Arc<World>) {
 
 fn one(world: &World) -> MemberId {
     *world.random().pick(&world.members)
+}
+
+fn some(world: &World) -> BTreeSet<MemberId> {
+    let mut random = world.random();
+    let inside = |_: &&MemberId| random.one_in(2);
+    let mut some: BTreeSet<MemberId> = world.members.iter().filter(inside).copied().collect();
+    if some.is_empty() {
+        some.insert(*random.pick(&world.members));
+    }
+    some
 }
 
 async fn kill(world: &Arc<World>, member: MemberId) {
@@ -102,8 +113,9 @@ fn bridge(world: &World) {
 
 async fn transfer(world: &World, to: MemberId) {
     for life in world.lives() {
-        // A leader that is told to hand over to itself takes no writes any more.
-        if life.member.raft().is_leader() && life.id != to {
+        // A leader that is told to hand over to itself, or to one that cannot lead, takes no writes any more.
+        let votes = life.membership().voter_ids().any(|id| id == to);
+        if life.member.raft().is_leader() && life.id != to && votes {
             // Whether it comes to that or not.
             let _ = life.member.raft().trigger().transfer_leader(to).await;
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::select;
 use logcore_quorum::network::{Answer, Links, NoAnswer, Request};
-use logcore_quorum::types::{Address, MemberId, Server};
+use logcore_quorum::types::{Address, MemberId, Server, member_id, server_of};
 use openraft::errors::{InitializeError, RaftError};
 use openraft::{AsyncRuntime, Instant, ServerState};
 use openraft_rt_sim::{SimInstant, SimRuntime};
@@ -37,6 +37,8 @@ pub(crate) struct World {
     next_writer: AtomicU64,
     next_life: AtomicU64,
     clients_stop: AtomicBool,
+    /// Who is to vote, if that is to change.
+    wanted: Mutex<Option<BTreeSet<MemberId>>>,
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +61,7 @@ pub(crate) fn server(member: MemberId) -> Server {
         port,
     };
     Server {
-        id: member as u16,
+        id: server_of(member),
         quorum: vec![address(2888)],
         election: vec![address(3888)],
         client: Some(address(2181)),
@@ -72,8 +74,8 @@ impl World {
         Self::of(*random.pick(&[1, 3, 3, 3, 5, 5]), random)
     }
 
-    pub(crate) fn of(count: MemberId, random: &mut Random) -> Arc<Self> {
-        let members: Vec<MemberId> = (1..=count).collect();
+    pub(crate) fn of(count: u16, random: &mut Random) -> Arc<Self> {
+        let members: Vec<MemberId> = (1..=count).map(|server| member_id(server, 0)).collect();
         let disks = members.iter().map(|id| (*id, MemoryDisk::default()));
         Arc::new(Self {
             disks: disks.collect(),
@@ -90,6 +92,7 @@ impl World {
             next_writer: AtomicU64::new(1 << 32),
             next_life: AtomicU64::new(1),
             clients_stop: AtomicBool::new(false),
+            wanted: Mutex::default(),
             random: Mutex::new(random.clone()),
         })
     }
@@ -120,6 +123,16 @@ impl World {
 
     pub(crate) fn clients_stop(&self) -> bool {
         self.clients_stop.load(Ordering::Relaxed)
+    }
+
+    /// Who votes from some time on.
+    pub(crate) fn want(&self, voters: BTreeSet<MemberId>) {
+        *self.wanted.lock() = Some(voters);
+    }
+
+    pub(crate) fn wanted(&self) -> Option<Vec<Server>> {
+        let wanted = self.wanted.lock().clone()?;
+        Some(wanted.into_iter().map(server).collect())
     }
 
     pub(crate) fn life(&self, member: MemberId) -> Option<Arc<Life>> {
@@ -283,6 +296,28 @@ impl World {
                 .map(|life| (life.id, life.applied()))
                 .collect();
             panic!("not all members applied the {wanted} entries: {applied:?}");
+        }
+    }
+
+    /// Who was wanted as voters votes, by all that know of it.
+    pub(crate) async fn all_have_the_members(&self, within: Duration) {
+        let Some(wanted) = self.wanted() else { return };
+        let have = async {
+            while !self
+                .lives()
+                .iter()
+                .all(|life| life.listed() == Some(wanted.clone()))
+            {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        if SimRuntime::timeout(within, have).await.is_err() {
+            let listed: Vec<_> = self
+                .lives()
+                .iter()
+                .map(|life| (life.id, life.listed()))
+                .collect();
+            panic!("not all members have {wanted:?}: {listed:?}");
         }
     }
 
