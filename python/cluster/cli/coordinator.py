@@ -74,7 +74,8 @@ def _read(path: Path) -> tuple[Configuration, str]:
 
     try:
         text = path.read_text(encoding="utf-8")
-        return parse_configuration(system_properties(os.environ) | parse_properties(text)), text
+        properties = system_properties(os.environ) | parse_properties(text)
+        return parse_configuration(properties, path), text
     except CoordinatorError as error:
         raise CommandError(f"{path}: {error}", status=INVALID) from None
     except (OSError, UnicodeDecodeError) as error:

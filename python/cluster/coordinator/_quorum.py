@@ -33,6 +33,7 @@ def open_quorum(data_dir: Path, settings: EnsembleSettings, tick_ms: int) -> Quo
             init_limit=settings.init_limit,
             sync_limit=settings.sync_limit,
             listen_on_all=settings.listen_on_all,
+            reconfigurable=settings.reconfigurable,
         )
     except (logcore.LogError, engine.QuorumError, ValueError, OSError) as error:
         raise CoordinatorError(f"this member of the ensemble cannot start: {error}") from error

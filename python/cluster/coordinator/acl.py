@@ -58,7 +58,9 @@ class Rules(IntFlag):
     """ACLs may name the scheme ``sasl``."""
     X509 = 16
     """ACLs may name the scheme ``x509``."""
-    ALL = 31
+    ONE_VOTER = 32
+    """An ensemble may have a single participant (``standaloneEnabled`` is false)."""
+    ALL = 63
 
 
 _NEEDED = {"sasl": Rules.SASL, "x509": Rules.X509}

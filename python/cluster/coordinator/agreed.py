@@ -10,13 +10,16 @@ same. Pure and deterministic. Called by :mod:`.ensemble` on the event loop; a cr
   A write with an older one is refused (SESSION_MOVED), wherever it comes from.
 * What a leader ends of its own accord counts only if it comes in the leader's own term and to the attachment that it meant.
 
+* A change of the members (``reconfig``) begins with its command, if its texts are right, and there is one at a time. It ends
+  with the entry from which on the members are those that it asked for, or with the leader's refusal.
+
 A command as it is proposed (jute's types)::
 
     short version, 2    short rules    short operation    long session id    long attachment    long term, 0 but for a leader's own
     vector<Id> identities, then the request's own body
 
 For CREATE_SESSION the session id is the id of the server that it is created on. ATTACH (-12) finds a session again; its body
-is that of CREATE_SESSION.
+is that of CREATE_SESSION. END_RECONFIG (-13) is a leader's refusal; its body is ``long zxid, int error``.
 """
 
 from __future__ import annotations
@@ -24,12 +27,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .acl import Rules
-from .errors import Code, JuteError
+from .acl import WRITE, Rules, Subject
+from .errors import Code, JuteError, ZooKeeperError
 from .jute import Id, Reader, Writer
-from .machine import Command, Done, Failed, Machine, Outcome
+from .machine import Begun, Command, Done, Failed, Machine, Outcome, Reconfigured
 from .members import Member, configuration_text, members_text
-from .requests import CreateSession, Op, SetData, Write, decode_write
+from .reconfiguration import reconfigured
+from .requests import CreateSession, EndReconfig, Op, Reconfig, SetData, Write, decode_write
 from .sessions import Session, first_session_id
 from .tree import CONFIG
 
@@ -79,11 +83,21 @@ def decode_proposed(data: bytes) -> Proposed:
 
 
 class Applied(NamedTuple):
-    """A command in its place, and what it did. ``attachment``: that a session which was created or found again has."""
+    """A command in its place, and what it did. ``attachment``: that a session which was created or found again has.
+    ``ends_reconfig``: it is the answer to who asked for a change of the members."""
 
     command: Command
     outcome: Outcome
     attachment: int = 0
+    ends_reconfig: bool = False
+
+
+class Reconfiguration(NamedTuple):
+    """A change of the members that is under way. ``zxid``: of its command. ``is_allowed``: whoever asked may do so."""
+
+    zxid: int
+    members: tuple[Member, ...]
+    is_allowed: bool
 
 
 class Agreed:
@@ -96,6 +110,14 @@ class Agreed:
         self.time_ms = 0
         self.attachments: dict[int, int] = {}
         self.last_ids: dict[int, int] = {}
+        self.members: tuple[Member, ...] = ()
+        self.version = 0
+        self.reconfiguration: Reconfiguration | None = None
+
+    @property
+    def configuration(self) -> bytes:
+        """What ``/zookeeper/config`` is to say."""
+        return configuration_text(members_text(self.members), self.version) if self.members else b""
 
     def begin(self, index: int, term: int, time_ms: int) -> None:
         """The next entry; ``time_ms`` is 0 when it has none."""
@@ -129,29 +151,73 @@ class Agreed:
         if is_void or proposed.term not in (0, self.term):
             machine.last_zxid = zxid
             return Applied(command, _MOVED)
+        if isinstance(request, EndReconfig):
+            machine.last_zxid = zxid
+            return self._end_reconfig(command, request)
+        if isinstance(request, Reconfig) and (session_id == 0 or session_id in machine.sessions):
+            machine.last_zxid = zxid
+            return self._begin_reconfig(command, request)
         outcome = machine.apply(command)
         if outcome.closed_session:
             del attachments[outcome.closed_session]
         return Applied(command, outcome)
 
     def apply_members(self, members: Sequence[Member]) -> Applied | None:
-        """Writes who the members are from this entry on into ``/zookeeper/config``; None if it says so already. The first
-        are there from the beginning: they have version 0 and no zxid."""
-        machine = self.machine
-        node = machine.tree.node(CONFIG).state
-        text = members_text(members)
-        if (node.data or b"").decode().rpartition("version=")[0] == text:
+        """Who the members are from this entry on; None if they were that before. The first are there from the beginning: they
+        have no zxid."""
+        machine, asked = self.machine, self.reconfiguration
+        members = tuple(sorted(members))
+        if members_text(members) == members_text(self.members):
             return None
-        if not node.data:
-            machine.tree.put_configuration(configuration_text(text, 0), 0, 0, self.time_ms)
+        is_first = not self.members
+        self.members = members
+        if is_first:
+            machine.tree.put_configuration(self.configuration, 0, 0, self.time_ms)
             return None
         zxid = self._next_zxid()
         machine.last_zxid = zxid
-        data = configuration_text(text, zxid)
-        change = machine.tree.put_configuration(data, -1, zxid, self.time_ms)
-        request = SetData(CONFIG, data, -1)
+        is_asked = asked is not None and members_text(asked.members) == members_text(members)
+        self.version = zxid
+        request = SetData(CONFIG, self.configuration, -1)
         command = Command(zxid, self.time_ms, 0, Op.RECONFIG, Rules.NONE, (), request, b"")
-        return Applied(command, Outcome(Done(Op.RECONFIG), [change]))
+        applied = self._reconfigured(command)
+        if is_asked:
+            self.reconfiguration = None
+        return applied._replace(ends_reconfig=is_asked)
+
+    def _begin_reconfig(self, command: Command, request: Reconfig) -> Applied:
+        """In ZooKeeper's order; what only the leader knows, it says."""
+        try:
+            if self.reconfiguration is not None:
+                raise ZooKeeperError(Code.RECONFIG_IN_PROGRESS)
+            if request.version not in (-1, self.version):
+                raise ZooKeeperError(Code.BAD_VERSION)
+            members = reconfigured(self.members, request, command.rules)
+        except ZooKeeperError as error:
+            return Applied(command, Outcome(Failed(error.code), []))
+        acl = self.machine.tree.node(CONFIG).state.acl
+        is_allowed = Subject(command.identities, command.rules).may(WRITE, acl)
+        if members_text(members) != members_text(self.members):
+            self.reconfiguration = Reconfiguration(command.zxid, members, is_allowed)
+            return Applied(command, Outcome(Begun(), []))
+        if not is_allowed:
+            return Applied(command, Outcome(Failed(Code.NO_AUTH), []))
+        self.version = command.zxid
+        return self._reconfigured(command)
+
+    def _end_reconfig(self, command: Command, request: EndReconfig) -> Applied:
+        """Refused, unless it has ended before."""
+        asked = self.reconfiguration
+        if asked is None or asked.zxid != request.zxid:
+            return Applied(command, _MOVED)
+        self.reconfiguration = None
+        return Applied(command, Outcome(Failed(request.code), []), ends_reconfig=True)
+
+    def _reconfigured(self, command: Command) -> Applied:
+        """The configuration has this version."""
+        data, tree = self.configuration, self.machine.tree
+        change = tree.put_configuration(data, -1, command.zxid, self.time_ms)
+        return Applied(command, Outcome(Reconfigured(data, tree.node(CONFIG).stat()), [change]))
 
     def _attach(self, command: Command, request: CreateSession) -> Applied:
         sessions = self.machine.sessions

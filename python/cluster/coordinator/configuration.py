@@ -65,7 +65,7 @@ _WITHOUT_EFFECT = frozenset(
 class Configuration:
     """Where a coordinator keeps its data and listens, its settings, and what of the file had no effect. A port of
     :data:`NO_PORT` is none. ``unified``: the plain port takes TLS, too. Without ``ensemble`` the server is by itself.
-    ``properties`` are all names and values."""
+    ``properties`` are all names and values, and ``path`` is the file that had them."""
 
     data_dir: Path
     host: str
@@ -78,11 +78,12 @@ class Configuration:
     metrics: PrometheusSettings | None = None
     ensemble: EnsembleSettings | None = None
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    path: Path | None = None
 
 
-def parse_configuration(properties: Mapping[str, str]) -> Configuration:
-    """The configuration of a file's properties. Raises CoordinatorError, which names the setting."""
-    return _Parser(properties).configuration()
+def parse_configuration(properties: Mapping[str, str], path: Path | None = None) -> Configuration:
+    """The configuration of a file's properties; ``path`` is the file's. Raises CoordinatorError, which names the setting."""
+    return replace(_Parser(properties).configuration(), path=path)
 
 
 def system_properties(environment: Mapping[str, str]) -> dict[str, str]:
@@ -130,6 +131,8 @@ class _Parser:
             server_id=ensemble.server_id if ensemble is not None else 0,
             read_only_mode=self._boolean("readonlymode.enabled", False),
         )
+        if ensemble is not None and not ensemble.standalone:
+            settings = replace(settings, rules=settings.rules | Rules.ONE_VOTER)
         if settings.least_session_timeout_ms > settings.most_session_timeout_ms:
             raise CoordinatorError(
                 f"minSessionTimeout ({settings.least_session_timeout_ms} ms) is larger than maxSessionTimeout "

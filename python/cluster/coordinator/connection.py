@@ -256,9 +256,15 @@ class Connection(asyncio.Protocol):
             self._writable
             and not self._held
             and not self._syncs
+            and not self._reconfigures
             and len(self._pending) < OUTSTANDING_MAX
             and not self._server.replication.is_full
         )
+
+    @property
+    def _reconfigures(self) -> bool:
+        """Whether the client's last write is a change of the members: what comes behind takes effect behind it."""
+        return bool(self._writes) and self._writes[-1].op is Op.RECONFIG
 
     def _set_reading(self, reading: bool) -> None:
         if self._transport is None or reading == self._reading or self._transport.is_closing():

@@ -12,6 +12,7 @@ the quorum are in a thread. Its parts:
 :mod:`.touches`        which clients may be told anything
 :mod:`.saving`         snapshots
 :mod:`.ensemble_view`  what is told of it
+:mod:`.files`          the configuration in the server's files
 =====================  ======================================================
 
 What a client may rely on:
@@ -21,7 +22,8 @@ What a client may rely on:
 * Its connection answers a write once this server has applied it, so what it reads afterwards has it.
 * A watch's event is queued when its change is applied, before the answer to anything newer.
 * It is told nothing when it could be that its session is over: what is to be sent to it waits.
-* A change of the leader is a delay.
+* A change of the leader is a delay, and so is one of the members. Its own change of the members is answered once this server has
+  applied it; what it sends behind it takes effect behind it.
 
 The leader alone ends sessions, by its monotonic clock, each a full timeout after it began to lead at the earliest; what it
 ends counts only while it leads, and if the session has not moved. A crash loses nothing that anybody was answered: a member
@@ -39,25 +41,37 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from .acl import Rules
 from .agreed import Agreed, Applied, Proposed
 from .barriers import Barriers
 from .contact import Contact
 from .ensemble_view import EnsembleView
 from .errors import Code, CoordinatorError, JuteError
+from .files import ConfigurationFiles
 from .jute import Id
 from .keeper import SessionKeeper
-from .machine import Failed, Machine
-from .members import Member
+from .machine import Begun, Failed, Machine
+from .members import Member, judge_voters, split_client
 from .outbox import Outbox
 from .quorum import Entry, Event, Quorum, QuorumError, QuorumStoppedError, SnapshotSource
 from .replication import Service
-from .requests import CloseSession, ConnectRequest, CreateSession, Op, Write, encode_create_session
+from .requests import (
+    CloseSession,
+    ConnectRequest,
+    CreateSession,
+    EndReconfig,
+    Op,
+    Reconfig,
+    Write,
+    encode_create_session,
+    encode_end_reconfig,
+    encode_reconfig,
+)
 from .saving import Saving
 from .sessions import PASSWORD_BYTES, Session, first_session_id
 from .snapshot import write_snapshot
 from .timers import Timers
 from .touches import Touches, unpack
-from .tree import CONFIG
 from .walk import read
 from .words import Ensemble
 
@@ -69,6 +83,8 @@ TAKE_BYTES = 64 << 10
 TAKES_BEFORE_EXPIRY = 100
 """So much is applied at most before sessions end, to hear first who was heard from."""
 TOUCH_MS_MAX = 500
+SETTLE_SECONDS = 1.0
+"""What a new leader leaves servers to be heard from before it refuses a change of the members for want of them."""
 _READ_BYTES = 1 << 20
 
 _logger = logging.getLogger(__name__)
@@ -89,7 +105,7 @@ class EnsembleReplication:
     """A :class:`.replication.Replication` over a :class:`.quorum.Quorum`.
 
     ``open_quorum`` is called in a thread when it starts. ``directory`` is the quorum's, ``exports`` where snapshots are put
-    that somebody asks for. Limits are in ticks.
+    that somebody asks for. Limits are in ticks. ``config`` is the `zoo.cfg` that follows the configuration, if it is to.
     """
 
     def __init__(
@@ -102,6 +118,7 @@ class EnsembleReplication:
         directory: Path,
         exports: Path,
         init_limit: int = 10,
+        config: Path | None = None,
         chance: random.Random | None = None,
     ) -> None:
         settings = service.settings
@@ -135,7 +152,7 @@ class EnsembleReplication:
             self._contact,
             self._barriers,
             service.clock,
-            lambda: self.machine.tree.node(CONFIG).state.data or b"",
+            lambda: self.agreed,
         )
         self._saving = Saving(service, self._timers, chance or random.Random())
 
@@ -145,6 +162,10 @@ class EnsembleReplication:
         self._held: dict[Connection, None] = {}
         self._concerned: dict[Connection, None] = {}
         self._local_sessions = 0
+        self._reconfigures: Connection | None = None
+        """Who asked for the change of the members that is under way, if it was here."""
+        self._has_new_members = False
+        self._files = ConfigurationFiles(config, server_id) if config is not None else None
 
     # ---- what there is to tell ----
 
@@ -217,6 +238,8 @@ class EnsembleReplication:
         self.fail()
         if self._installing is not None:
             await asyncio.wait([self._installing])
+        if self._files is not None:
+            await self._files.wait()
         quorum, self._quorum = self._quorum, None
         if quorum is not None:
             await self._in_thread(quorum.stop)
@@ -267,6 +290,10 @@ class EnsembleReplication:
             handle = _HANDLERS.get(str(kind))
             if handle is not None:
                 handle(self, *details)
+        if self._has_new_members and self._contact.has_majority:
+            # Before there is contact they may be those of long ago.
+            self._has_new_members = False
+            self._follow_configuration()
         if self._outbox.is_full:
             self._outbox.send()
         concerned, self._concerned = self._concerned, {}
@@ -284,21 +311,28 @@ class EnsembleReplication:
             metrics.count("commit_count", len(commands))
             transactions += max(len(commands), 1)
             if members is not None:
+                before = agreed.members
                 changed = agreed.apply_members([Member(*each) for each in members])
                 if changed is not None:
-                    self._service.applied(changed.command, changed.outcome, None)
+                    self._tell(changed, _NOBODY)
+                self._has_new_members |= agreed.members != before
         if self._quorum is not None and entries and not self._failed:
             self._quorum.applied(agreed.index)
             self._saving.applied(transactions, self._quorum, agreed)
 
     def _tell(self, applied: Applied, waiting: _Waiting) -> None:
         """Tells whom a command concerns what it did."""
-        command, outcome, attachment = applied
+        command, outcome, attachment, ends_reconfig = applied
         service, connection = self._service, waiting.connection
+        if ends_reconfig:
+            connection, self._reconfigures = self._reconfigures, None
         if connection is not None:
             self._concerned[connection] = None
         session = outcome.opened_session
-        if session is not None:
+        if isinstance(outcome.result, Begun):
+            self._reconfigures = connection
+            self._reconfigure()
+        elif session is not None:
             self._keeper.track(session)
             if command.op is Op.ATTACH:
                 service.release(session.id)
@@ -342,11 +376,46 @@ class EnsembleReplication:
         self._service.metrics.count("snap_count")
         self._saving.installed(self.machine.last_zxid)
         self._outbox.forget_below(my_next)
+        self._reconfigures = None
         # What their watches have missed is not known; who waits for a command that is in it does not get to know of it.
         self._service.abort_all()
+        self._has_new_members = True
         self._quorum.applied(agreed.index)
         asyncio.get_running_loop().add_reader(self._quorum.wake_fd, self._wake)
         self._take()
+
+    # ---- who the members are ----
+
+    def _reconfigure(self, patience: bool = False) -> None:
+        """At the leader: has the change of the members that is under way made, or refuses it. ``patience``: it may turn out
+        a little later that the servers for it are there."""
+        asked, term, quorum = self.agreed.reconfiguration, self._contact.leads_in, self._quorum
+        if asked is None or not term or quorum is None:
+            return
+        code = Code.NO_AUTH
+        if not quorum.has_quorum(asked.members):
+            if patience:
+                self._timers.later("reconfigure", SETTLE_SECONDS, self._reconfigure)
+                return
+            code = Code.NEW_CONFIG_NO_QUORUM
+        elif asked.is_allowed:
+            quorum.change_members(term, asked.members)
+            return
+        end = EndReconfig(asked.zxid, code)
+        self._put(
+            Proposed(0, 0, term, Op.END_RECONFIG, Rules.NONE, (), end, encode_end_reconfig(end)), _NOBODY
+        )
+
+    def _follow_configuration(self) -> None:
+        """The members are others: the operator is told of a bad number, and what follows them does."""
+        agreed = self.agreed
+        if agreed.version and (judged := judge_voters(sum(not each.observer for each in agreed.members))):
+            _logger.warning("%s", judged)
+        if self._files is not None:
+            self._files.follow(agreed.members, agreed.version)
+            own = next((each for each in agreed.members if each.server_id == self._server_id), None)
+            if own is not None and own.client:
+                self._service.listen_at(*split_client(own.client))
 
     # ---- what clients ask ----
 
@@ -445,6 +514,9 @@ class EnsembleReplication:
 
     def _touch_round(self) -> None:
         """Tells the leader whom this server has heard from."""
+        if self._reconfigures is not None:
+            # It is not read meanwhile.
+            self.heard_from(self._reconfigures)
         packed, sessions = self._touches.pack()
         if self._quorum is not None:
             now = self._service.clock.monotonic_ms()
@@ -507,6 +579,12 @@ class EnsembleReplication:
 
     def _leading(self, term: int) -> None:
         self._contact.leading(term)
+        self._reconfigure(patience=True)
+        if self._files is not None and not self.agreed.version:
+            # The first configuration has a version, as ZooKeeper's: one that changes nothing gives it one.
+            same = Reconfig(None, None, None, -1)
+            rules = self._service.settings.rules | Rules.SKIP_ACL
+            self._put(Proposed(0, 0, term, Op.RECONFIG, rules, (), same, encode_reconfig(same)), _NOBODY)
 
     def _barrier(self, number: int, ok: bool) -> None:
         self._barriers.told(number, ok)

@@ -24,13 +24,15 @@ _SECRETS = ("sslQuorum", "quorum.auth.enableSasl")
 
 @dataclass(frozen=True)
 class EnsembleSettings:
-    """``init_limit`` and ``sync_limit`` are in ticks."""
+    """``init_limit`` and ``sync_limit`` are in ticks. ``standalone``: a single participant would be a server by itself."""
 
     server_id: int
     members: tuple[Member, ...]
     init_limit: int
     sync_limit: int
     listen_on_all: bool = False
+    standalone: bool = True
+    reconfigurable: bool = False
 
     @property
     def own(self) -> Member:
@@ -87,14 +89,18 @@ def ensemble_settings(values: Values, data_dir: Path, warnings: list[str]) -> En
         warnings.append(
             "localSessionsEnabled=true: every session is known to all servers, as without the setting"
         )
-    if values.boolean("reconfigEnabled", False):
-        warnings.append(
-            "reconfigEnabled=true: the members are those of the file, and do not change while the ensemble runs"
-        )
     warnings += ensemble.warnings
     if (judged := judge_voters(voters)) is not None:
         warnings.append(judged)
-    return EnsembleSettings(server_id, ensemble.members, init_limit, sync_limit, listen_on_all)
+    return EnsembleSettings(
+        server_id,
+        ensemble.members,
+        init_limit,
+        sync_limit,
+        listen_on_all,
+        standalone,
+        values.boolean("reconfigEnabled", False),
+    )
 
 
 def _lines(values: Values) -> Mapping[str, str]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from .agreed import Agreed
 from .barriers import Barriers
 from .clock import Clock
 from .contact import Contact
-from .members import Member, configured_members, members_text
+from .members import Member, members_text
 from .words import Ensemble
 
 ELECTION_ALGORITHM = 3
@@ -20,7 +21,7 @@ _STATES = {"leader": "leading", "follower": "following", "observer": "observing"
 
 
 class EnsembleView:
-    """``stored`` is the data of ``/zookeeper/config``; limits are in ticks."""
+    """``agreed`` gives what is applied; limits are in ticks."""
 
     def __init__(
         self,
@@ -29,18 +30,18 @@ class EnsembleView:
         contact: Contact,
         barriers: Barriers,
         clock: Clock,
-        stored: Callable[[], bytes],
+        agreed: Callable[[], Agreed],
     ) -> None:
         self._server_id = server_id
         self._limits = limits
         self._contact = contact
         self._barriers = barriers
         self._clock = clock
-        self._stored = stored
+        self._agreed = agreed
 
     @property
     def _members(self) -> tuple[Member, ...]:
-        return configured_members(self._stored())
+        return self._agreed().members
 
     @property
     def _own(self) -> Member | None:
@@ -75,11 +76,12 @@ class EnsembleView:
         found = {"quorum_size": sum(not member.observer for member in members)}
         if contact.leads_in:
             in_step = contact.in_step()
+            listed = {member.server_id for member in members}
             observers = {member.server_id for member in members if member.observer}
             found |= {
                 "learners": len(in_step),
-                "synced_followers": len(in_step - observers),
-                "synced_non_voting_followers": 0,
+                "synced_followers": len((in_step & listed) - observers),
+                "synced_non_voting_followers": len(in_step - listed),
                 "synced_observers": len(in_step & observers),
                 "pending_syncs": len(self._barriers),
                 "leader_uptime": self._clock.monotonic_ms() - contact.led_since_ms,
@@ -97,6 +99,6 @@ class EnsembleView:
             (leader.server_id, leader.host) if leader is not None else None,
             dict(line.removeprefix("server.").split("=", 1) for line in lines),
             self.gauges().get("synced_observers", 0),
-            self._stored().decode(),
+            self._agreed().configuration.decode(),
             f"{state} - broadcast" if state and contact.has_majority else "looking",
         )

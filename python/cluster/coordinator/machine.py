@@ -26,6 +26,7 @@ from .requests import (
     CreateSession,
     Delete,
     DeleteContainer,
+    EndReconfig,
     Multi,
     Op,
     Reconfig,
@@ -96,6 +97,17 @@ class Failed(NamedTuple):
     code: Code
 
 
+class Begun(NamedTuple):
+    """A change of the members is under way; another command or entry ends it."""
+
+
+class Reconfigured(NamedTuple):
+    """The members' new configuration."""
+
+    data: bytes
+    stat: Stat
+
+
 class MultiDone(NamedTuple):
     """One result per operation. When one failed, those before it are Failed(OK) and those after
     Failed(RUNTIME_INCONSISTENCY), as ZooKeeper answers: nothing was done."""
@@ -103,7 +115,7 @@ class MultiDone(NamedTuple):
     results: list[Created | Done | Failed]
 
 
-Result = Created | Done | Failed | MultiDone
+Result = Created | Done | Failed | MultiDone | Begun | Reconfigured
 
 
 class Outcome(NamedTuple):
@@ -166,7 +178,15 @@ class Machine:
 
     def _one(
         self,
-        request: Create | Delete | SetData | SetAcl | Check | DeleteContainer | Reconfig | Refuse,
+        request: Create
+        | Delete
+        | SetData
+        | SetAcl
+        | Check
+        | DeleteContainer
+        | Reconfig
+        | EndReconfig
+        | Refuse,
         context: Context,
         effects: Effects,
     ) -> Created | Done:

@@ -6,12 +6,17 @@ Owns their sockets; who may come in is the server's to say. Runs on the event lo
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
+from .errors import CoordinatorError
 from .listener import Listener, cannot_listen
 from .tls import SecurePort, TlsSettings, server_context
 
 NO_PORT = -1
+MOVE_PAUSE_SECONDS = 1.0
+
+_logger = logging.getLogger(__name__)
 
 
 class ClientPorts:
@@ -30,27 +35,64 @@ class ClientPorts:
         self._failed = failed
         self._patience = handshake_timeout_ms / 1000
         self._listening: list[asyncio.Server | Listener] = []
+        self._first: asyncio.Server | Listener | None = None
+        """Of these, the one that is not for TLS alone."""
+        self._moving: asyncio.Task[None] | None = None
 
     async def listen(
         self, host: str, port: int, secure: SecurePort | None, unified: TlsSettings | None
     ) -> tuple[int, int]:
         """Returns the port and the one with TLS. Raises CoordinatorError."""
         secure_port = NO_PORT
-        if unified is not None and port != NO_PORT:
-            port = await self._with_tls(SecurePort(host, port, unified), accepts_plain=True)
-        elif port != NO_PORT:
-            port = await self._plain(host, port)
+        if port != NO_PORT:
+            port = await self._listen_first(host, port, unified)
         if secure is not None:
             secure_port = await self._with_tls(secure)
         return port, secure_port
 
+    async def _listen_first(self, host: str, port: int, unified: TlsSettings | None) -> int:
+        if unified is not None:
+            port = await self._with_tls(SecurePort(host, port, unified), accepts_plain=True)
+        else:
+            port = await self._plain(host, port)
+        self._first = self._listening[-1]
+        return port
+
+    def move(self, host: str, port: int, unified: TlsSettings | None) -> None:
+        """The port that is not for TLS alone is there from soon on; connections stay. One that cannot be had is told and tried
+        again."""
+        if self._moving is not None:
+            self._moving.cancel()
+        self._moving = asyncio.get_running_loop().create_task(self._move(host, port, unified))
+
+    async def _move(self, host: str, port: int, unified: TlsSettings | None) -> None:
+        # The two may be one port on other addresses.
+        if self._first is not None:
+            first, self._first = self._first, None
+            self._listening.remove(first)
+            first.close()
+            if isinstance(first, Listener):
+                await first.wait_closed()
+        while True:
+            try:
+                await self._listen_first(host, port, unified)
+                return
+            except CoordinatorError as error:
+                _logger.error("%s; it is tried again", error)
+                await asyncio.sleep(MOVE_PAUSE_SECONDS)
+
     def close(self) -> None:
         """Accepts no more. Safe to repeat."""
+        if self._moving is not None:
+            self._moving.cancel()
         for each in self._listening:
             each.close()
 
     async def wait_closed(self) -> None:
         """Returns when the ports are free."""
+        if self._moving is not None:
+            await asyncio.wait([self._moving])
+            self.close()  # what it began to listen on as it was told
         for each in self._listening:
             await each.wait_closed()
         self._listening.clear()

@@ -88,6 +88,12 @@ class Quorum(Protocol):
     def touch(self, sessions: bytes) -> int:
         """Tells the leader which sessions were heard from, packed as big-endian longs; returns the round's number."""
 
+    def has_quorum(self, servers: Sequence[MemberTuple]) -> bool:
+        """At the leader: whether a majority of those that would vote could at once."""
+
+    def change_members(self, term: int, servers: Sequence[MemberTuple]) -> None:
+        """Has this member, if it leads in this term, make these the members; an :data:`Entry` says when they are."""
+
     def status(self) -> dict[str, object]:
         """Role, term, leader, members and how far they are."""
 

@@ -60,6 +60,9 @@ class Service(Protocol):
     def abort_all(self) -> None:
         """Every connection is closed, with nothing more sent."""
 
+    def listen_at(self, host: str, port: int) -> None:
+        """Clients without TLS are served there from here on; those that are there stay."""
+
     def fail(self, error: BaseException) -> None:
         """The state can change no more: the service ends."""
 

@@ -10,7 +10,7 @@ import struct
 
 from .errors import Code
 from .jute import Writer, frame
-from .machine import Created, Done, Failed, MultiDone, Result
+from .machine import Begun, Created, Done, Failed, MultiDone, Reconfigured, Result
 from .requests import Op
 from .tree import Event
 
@@ -50,8 +50,11 @@ def encode_result(result: Result) -> tuple[Code, bytes]:
     """Error code and body for the outcome of a write."""
     if isinstance(result, Failed):
         return result.code, b""
+    assert not isinstance(result, Begun), "what is under way is answered when it ends"
     writer = Writer()
-    if isinstance(result, MultiDone):
+    if isinstance(result, Reconfigured):
+        writer.buffer(result.data).stat(result.stat)
+    elif isinstance(result, MultiDone):
         for part in result.results:
             _multi_part(writer, part)
         end_of_multi(writer)

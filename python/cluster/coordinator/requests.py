@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Op(IntEnum):
     """Operation numbers; negative ones never arrive from clients except CLOSE_SESSION. ERROR is a write that
     was refused before it reached the log, and takes a transaction id all the same. ATTACH, which ZooKeeper has not, is in
-    the log of an ensemble when a session is found again."""
+    the log of an ensemble when a session is found again, END_RECONFIG when its leader refuses a change of the members."""
 
     CREATE = 1
     DELETE = 2
@@ -54,6 +54,7 @@ class Op(IntEnum):
     CREATE_SESSION = -10
     CLOSE_SESSION = -11
     ATTACH = -12
+    END_RECONFIG = -13
     ERROR = -1
 
 
@@ -141,6 +142,13 @@ class CloseSession(NamedTuple):
 class Refuse(NamedTuple):
     """A write that was refused before it reached the log."""
 
+    code: Code
+
+
+class EndReconfig(NamedTuple):
+    """The change of the members that was asked for in the transaction ``zxid`` is refused."""
+
+    zxid: int
     code: Code
 
 
@@ -245,6 +253,7 @@ Write = (
     | CreateSession
     | CloseSession
     | Reconfig
+    | EndReconfig
     | Refuse
 )
 """What changes the tree, a session, or must be ordered with such: goes through the transaction log."""
@@ -467,10 +476,10 @@ def _multi_read(reader: Reader) -> MultiRead:
     return MultiRead(_operations(reader, _IN_MULTI_READ))
 
 
-def _refuse(reader: Reader) -> Refuse:
+def _code(reader: Reader) -> Code:
     code = reader.i32()
     try:
-        return Refuse(Code(code))
+        return Code(code)
     except ValueError:
         raise JuteError(f"error code {code}") from None
 
@@ -489,7 +498,8 @@ _WRITES: dict[int, Callable[[Reader], Write]] = {
     Op.RECONFIG: lambda reader: Reconfig(reader.string(), reader.string(), reader.string(), reader.i64()),
     Op.CLOSE_SESSION: lambda reader: CloseSession(),
     Op.CREATE_SESSION: lambda reader: CreateSession(reader.i32(), reader.buffer() or b""),
-    Op.ERROR: _refuse,
+    Op.ERROR: lambda reader: Refuse(_code(reader)),
+    Op.END_RECONFIG: lambda reader: EndReconfig(reader.i64(), _code(reader)),
 }
 
 _READS: dict[int, Callable[[Reader], Read]] = {
@@ -520,3 +530,14 @@ def encode_create_session(request: CreateSession) -> bytes:
 def encode_refusal(code: Code) -> bytes:
     """The body under which a refused write is logged."""
     return Writer().i32(code).finish()
+
+
+def encode_end_reconfig(request: EndReconfig) -> bytes:
+    """The body under which the refusal of a change of the members is logged: long zxid, int error."""
+    return Writer().i64(request.zxid).i32(request.code).finish()
+
+
+def encode_reconfig(request: Reconfig) -> bytes:
+    """Its body as clients send it."""
+    writer = Writer().string(request.joining).string(request.leaving).string(request.members)
+    return writer.i64(request.version).finish()

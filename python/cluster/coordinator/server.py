@@ -207,6 +207,19 @@ class CoordinatorServer:
         for connection in list(self.connections):
             connection.abort()
 
+    def listen_at(self, host: str, port: int) -> None:
+        """Clients without TLS are served there from here on; those that are there stay."""
+        if not self._stopping and self.port != NO_PORT and (host, port) != (self._host, self.port):
+            _logger.info(
+                "clients are served at %s:%d from here on, no more at %s:%d",
+                host,
+                port,
+                self._host,
+                self.port,
+            )
+            self._host, self.port = host, port
+            self._ports.move(host, port, self._unified)
+
     def fail(self, error: BaseException) -> None:
         """The state can change no more: the service ends."""
         _logger.error("the coordinator stops: %s: %s", self.directory, error)
@@ -348,10 +361,10 @@ class CoordinatorServer:
 
     def write(self, connection: Connection, op: Op, request: Write, body: bytes) -> None:
         """Sends a write on its way; the connection hears of it by ``complete_write``."""
-        if isinstance(request, Reconfig):
-            # For one server alone there is nothing to change; an ensemble's members are its configuration's.
-            enabled = self.settings.reconfig_enabled and self.replication.ensemble() is None
-            self.refuse(connection, Code.UNIMPLEMENTED if enabled else Code.RECONFIG_DISABLED)
+        if isinstance(request, Reconfig) and not self.settings.reconfig_enabled:
+            self.refuse(connection, Code.RECONFIG_DISABLED)
+        elif isinstance(request, Reconfig) and self.replication.ensemble() is None:
+            self.refuse(connection, Code.UNIMPLEMENTED)
         else:
             self.replication.propose(
                 connection.session_id, op, connection.identities, request, body, connection

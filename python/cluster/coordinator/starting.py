@@ -36,6 +36,7 @@ def replication_of(configuration: Configuration) -> Callable[[Service], Replicat
             sync_limit=settings.sync_limit,
             directory=data_dir / DIRECTORY,
             exports=data_dir / "exports",
+            config=configuration.path if settings.reconfigurable else None,
         )
 
     return replicate

@@ -4,14 +4,16 @@ Owns the format; the file around it, its checksum too, is the quorum's. :func:`w
 of the state at its call, however much is applied meanwhile, and what is kept aside for it is what changes. Pure; the walk is
 on the event loop, :func:`read` may be on any thread.
 
-Format, version 2 (big-endian; ``buffer`` and ``vector`` as in :mod:`.jute`; version 1 is :mod:`.snapshot`'s)::
+Format, version 3 (big-endian; ``buffer`` and ``vector`` as in :mod:`.jute`; version 1 is :mod:`.snapshot`'s)::
 
     0   8 bytes  magic "LCZNODES"
-    8   int      format version, 2
+    8   int      format version, 3
     12  long     index and long term of the last entry applied
     28  long     epoch, long counter: of the last zxid
     44  long     time of the last entry, in milliseconds
-    52  vector   last ids:   int first byte of a session's id, long last session id
+    52  ustring  members, as in ``/zookeeper/config``, long version of the configuration
+    ..  boolean  whether a change of the members is under way, and if: long zxid, ustring members, boolean whether it is allowed
+    ..  vector   last ids:   int first byte of a session's id, long last session id
     ..  vector   sessions:   long id, int timeout (ms), buffer password, long attachment
     ..  int      nodes, each:
                              ustring path, buffer data (null allowed), int ACL's number; vector<ACL> if no node had it before,
@@ -24,15 +26,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Generator
 
-from .agreed import Agreed
-from .errors import JuteError
+from .agreed import Agreed, Reconfiguration
+from .errors import CoordinatorError, JuteError
 from .jute import Acl, Reader
 from .machine import Machine, State
+from .members import Member, configured_members, members_text
 from .sessions import Session
 from .snapshot import MAGIC, PlainWriter
 from .tree import NodeState
 
-VERSION = 2
+VERSION = 3
 SLICE_NODES = 128
 """So many nodes are written at once: some hundred microseconds."""
 SLICE_BYTES = 64 << 10
@@ -49,6 +52,11 @@ def walk(agreed: Agreed) -> Generator[bytes, None, None]:
     writer.out += MAGIC
     writer.i32(VERSION)
     writer.out += _HEAD.pack(agreed.index, agreed.term, agreed.epoch, agreed.counter, agreed.time_ms)
+    writer.string(members_text(agreed.members)).i64(agreed.version)
+    asked = agreed.reconfiguration
+    writer.boolean(asked is not None)
+    if asked is not None:
+        writer.i64(asked.zxid).string(members_text(asked.members)).boolean(asked.is_allowed)
     writer.i32(len(agreed.last_ids))
     for first, last in sorted(agreed.last_ids.items()):
         writer.i32(first).i64(last)
@@ -94,6 +102,9 @@ def read(data: bytes) -> Agreed:
     agreed = Agreed()
     head = _HEAD.unpack(reader.take(_HEAD.size))
     agreed.index, agreed.term, agreed.epoch, agreed.counter, agreed.time_ms = head
+    agreed.members, agreed.version = _members(reader), reader.i64()
+    if reader.boolean():
+        agreed.reconfiguration = Reconfiguration(reader.i64(), _members(reader), reader.boolean())
     agreed.last_ids = dict(reader.vector(lambda: (reader.i32(), reader.i64()), 12) or [])
     sessions = []
     for session, attachment in reader.vector(lambda: (_session(reader), reader.i64()), 24) or []:
@@ -106,6 +117,13 @@ def read(data: bytes) -> Agreed:
     last_zxid = agreed.epoch << 32 | agreed.counter
     agreed.machine = Machine(State(last_zxid, 0, sessions, nodes))
     return agreed
+
+
+def _members(reader: Reader) -> tuple[Member, ...]:
+    try:
+        return configured_members(reader.text().encode())
+    except CoordinatorError as error:
+        raise JuteError(f"its members: {error}") from None
 
 
 def _session(reader: Reader) -> Session:

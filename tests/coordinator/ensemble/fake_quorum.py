@@ -58,7 +58,12 @@ class FakeEnsemble:
             (number, "127.0.0.1", 2000 + number, 3000 + number, "", number in observers)
             for number in sorted([*ids, *observers])
         ]
+        self.candidates = list(self.members)
+        """Those that there are, members or not."""
         self.voters = set(ids)
+        self.observers = set(observers)
+        self.changes = 0
+        """Changes of the members that a leader began."""
         self.log: list[LogEntry] = []
         self.term = 0
         self.leader = 0
@@ -102,7 +107,8 @@ class FakeEnsemble:
 
     def changed(self) -> None:
         """Somebody came, went, or was cut off: the leader may be gone, and who is without contact gets to know it."""
-        if self.leader and (self.leader not in self.connected() or not self.has_majority()):
+        is_out = self.leader not in self.connected() & self.voters
+        if self.leader and (is_out or not self.has_majority()):
             self.leader = 0
         if not self.leader and self.has_majority() and not self.electing:
             self.electing = True
@@ -128,6 +134,14 @@ class FakeEnsemble:
         if self.leader:
             self.leader = 0
             self.changed()
+
+    def become(self, members: list[MemberTuple]) -> None:
+        """The members are these."""
+        self.members = sorted(members)
+        self.observers = {member[0] for member in members if member[5]}
+        self.voters = {member[0] for member in members} - self.observers
+        self.append([], list(self.members))
+        self.changed()
 
     def tell_roles(self) -> None:
         for number, quorum in self.running.items():
@@ -297,6 +311,24 @@ class FakeQuorum:
         self.ensemble.later(delay, self.touch_arrives, self.rounds, sessions, self.ensemble.term)
         return self.rounds
 
+    def has_quorum(self, servers: Sequence[MemberTuple]) -> bool:
+        self.require_running()
+        voters = {server[0] for server in servers if not server[5]}
+        leads = self.ensemble.leader == self.number and self.in_contact
+        return leads and 2 * len(self.ensemble.connected() & voters) > len(voters)
+
+    def change_members(self, term: int, servers: Sequence[MemberTuple]) -> None:
+        self.require_running()
+        delay = self.ensemble.draw(self.ensemble.delays.proposal) * 4
+        self.ensemble.later(delay, self.members_change, term, [tuple(server) for server in servers])
+
+    def members_change(self, term: int, servers: list[MemberTuple]) -> None:
+        """If it leads still; else it is for who leads next."""
+        ensemble = self.ensemble
+        ensemble.changes += 1
+        if self.in_contact and ensemble.leader == self.number and ensemble.term == term:
+            ensemble.become(servers)
+
     def status(self) -> dict[str, object]:
         return {"in_step": sorted(self.ensemble.connected())}
 
@@ -405,7 +437,7 @@ class FakeQuorum:
         if contact:
             self.deliver(len(self.ensemble.log))
             role = "leader" if self.ensemble.leader == self.number else "follower"
-            if self.number not in self.ensemble.voters:
+            if self.number in self.ensemble.observers:
                 role = "observer"
             told = (role, self.ensemble.term, self.ensemble.leader, True)
             self.send()

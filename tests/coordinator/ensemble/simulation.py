@@ -17,18 +17,20 @@ import pytest
 
 from cluster.coordinator import CoordinatorServer, Settings
 from cluster.coordinator import walk as walking
-from cluster.coordinator.acl import OPEN
+from cluster.coordinator.acl import OPEN, Rules
 from cluster.coordinator.agreed import Agreed, decode_proposed
 from cluster.coordinator.connection import Connection
 from cluster.coordinator.ensemble import EnsembleReplication
 from cluster.coordinator.errors import Code
 from cluster.coordinator.jute import Reader, Writer
+from cluster.coordinator.machine import Begun
 from cluster.coordinator.members import Member
 from cluster.coordinator.replies import encode_result
 from cluster.coordinator.requests import Op
+from cluster.coordinator.tree import CONFIG
 from cluster.coordinator.walk import read, walk
 
-from .fake_quorum import Delays, FakeEnsemble, FakeQuorum, Sink
+from .fake_quorum import Delays, FakeEnsemble, FakeQuorum, MemberTuple, Sink
 from .states import fingerprint
 
 TICK_MS = 1000
@@ -136,6 +138,8 @@ class SimulatedMember:
             max_client_connections=0,
             snapshot_transactions=world.snapshot_every,
             read_only_mode=world.read_only,
+            reconfig_enabled=True,
+            rules=Rules.SKIP_ACL | Rules.ONE_VOTER,
         )
         clock = SimulatedClock(world.loop, self.number * 1_000_003)
         server = CoordinatorServer(
@@ -282,6 +286,11 @@ class Answer:
     at: float
 
 
+def member_line(member: MemberTuple, observes: bool) -> str:
+    number, host, quorum, election, _client, _observer = member
+    return f"server.{number}={host}:{quorum}:{election}:{'observer' if observes else 'participant'}"
+
+
 class SimulatedClient:
     """Does as it likes, and as ZooKeeper's client does: pings each third of its timeout, gives up after two thirds of it."""
 
@@ -376,7 +385,7 @@ class SimulatedClient:
         assert answer.zxid >= self.last_zxid, f"{self.name} was taken back in time"
         self.last_zxid = answer.zxid
         self.answers.append(answer)
-        if request.op in (Op.CREATE, Op.SET_DATA, Op.DELETE, Op.CLOSE_SESSION):
+        if request.op in (Op.CREATE, Op.SET_DATA, Op.DELETE, Op.CLOSE_SESSION, Op.RECONFIG):
             assert answer.zxid > request.sent_after, (
                 "a write came before one that was answered before it was sent"
             )
@@ -482,7 +491,12 @@ class SimulatedClient:
             self.leave(silently=chance.random() < 0.3)
         elif what < 0.835 and not self.pending:
             self.request(Op.CLOSE_SESSION)
-        elif what < 0.838:
+        elif what < 0.841:
+            members = [each for each in self.world.ensemble.candidates if chance.random() < 0.6]
+            text = ",".join(member_line(each, chance.random() < 0.2) for each in members)
+            body = Writer().string(None).string(None).string(text).i64(-1).finish()
+            self.request(Op.RECONFIG, CONFIG, body)
+        elif what < 0.844:
             self.leave(silently=chance.random() < 0.5)
             self.dead = True
             self.world.deaths.append((self.session, self.world.loop.now))
@@ -502,6 +516,7 @@ class World:
     loop: SimulatedLoop = field(default_factory=SimulatedLoop)
     highest: int = 0
     unanswered: int = 0
+    reconfigured: int = 0
     room: int = 1000
     snapshot_every: int = 1000
     told_over: list[tuple[int, float]] = field(default_factory=list)
@@ -650,6 +665,7 @@ class World:
             assert member.server is not None
             self.require_alive(member.server)
         replayed = Replay(self)
+        self.reconfigured = replayed.reconfigured
         prints = {member.number: fingerprint(member.agreed) for member in self.members.values()}
         for number, found in prints.items():
             assert found == fingerprint(replayed.agreed), f"member {number} is not in the state of the log"
@@ -659,7 +675,7 @@ class World:
             written = 0
             for answer in client.answers:
                 replayed.check(client, answer)
-                if answer.request.op in (Op.CREATE, Op.SET_DATA, Op.DELETE, Op.CLOSE_SESSION):
+                if answer.request.op in (Op.CREATE, Op.SET_DATA, Op.DELETE, Op.CLOSE_SESSION, Op.RECONFIG):
                     assert answer.zxid > written, "a client's writes took effect in another order"
                     written = answer.zxid
             order = [client.sent[body] for body in replayed.effective if body in client.sent]
@@ -689,11 +705,14 @@ class Replay:
         self.expired: list[tuple[int, float]] = []
         self.over: set[int] = set()
         self.effective: list[bytes] = []
+        self.reconfigured = 0
         for entry in world.ensemble.log:
             self.agreed.begin(entry.index, entry.term, entry.time_ms)
             for _member, _ticket, data in entry.commands:
                 applied = self.agreed.apply(data)
                 command, outcome = applied.command, applied.outcome
+                if isinstance(outcome.result, Begun):
+                    continue
                 code, body = encode_result(outcome.result)
                 self.done[command.zxid] = (command.session_id, command.op, command.body, code, body)
                 if code not in (Code.SESSION_MOVED, Code.SESSION_EXPIRED):
@@ -707,7 +726,11 @@ class Replay:
                     state = None if node is None else (node.state.data, node.state.mzxid, node.state.version)
                     self.states.setdefault(change.path, []).append((command.zxid, state))
             if entry.members is not None:
-                self.agreed.apply_members([Member(*each) for each in entry.members])
+                changed = self.agreed.apply_members([Member(*each) for each in entry.members])
+                if changed is not None:
+                    code, body = encode_result(changed.outcome.result)
+                    self.done[changed.command.zxid] = (0, Op.RECONFIG, b"", code, body)
+                    self.reconfigured += changed.ends_reconfig
 
     def check(self, client: SimulatedClient, answer: Answer) -> None:
         request = answer.request
@@ -717,6 +740,12 @@ class Replay:
                 f"{client.name} was answered somebody else's transaction {answer.zxid:#x}"
             )
             assert (answer.error, answer.body) == (code, result)
+        elif request.op is Op.RECONFIG:
+            _session, op, _body, code, result = self.done[answer.zxid]
+            assert op in (Op.RECONFIG, Op.END_RECONFIG)
+            assert (answer.error, answer.body) == (code, result), (
+                "a change of the members has another's answer"
+            )
         elif request.op is Op.GET_DATA:
             expected = None
             for zxid, state in self.states.get(request.path, ()):

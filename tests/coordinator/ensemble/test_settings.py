@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster.coordinator import CoordinatorError, CoordinatorServer, parse_configuration, replication_of
+from cluster.coordinator.acl import Rules
 from cluster.coordinator.members import Member, members_text, parse_members
 from cluster.properties import parse_properties
 from tests.coordinator.support import WAIT_SECONDS
@@ -95,11 +96,13 @@ def test_an_ensembles_file(data_dir: Path) -> None:
 
 def test_an_even_number_is_told(data_dir: Path) -> None:
     lines = {f"server.{number}": f"h{number}:1:2" for number in range(1, 5)}
-    unsupported = {"reconfigEnabled": "true", "localSessionsEnabled": "true"}
-    configuration = parse_configuration(properties(data_dir) | lines | unsupported)
+    others = {"reconfigEnabled": "true", "localSessionsEnabled": "true"}
+    configuration = parse_configuration(properties(data_dir) | lines | others)
+    assert configuration.ensemble is not None
+    assert configuration.ensemble.reconfigurable
+    assert not configuration.settings.rules & Rules.ONE_VOTER
     assert configuration.warnings == (
         "localSessionsEnabled=true: every session is known to all servers, as without the setting",
-        "reconfigEnabled=true: the members are those of the file, and do not change while the ensemble runs",
         "4 servers vote: no more of them may be lost than of 3; run an odd number",
     )
 
@@ -154,6 +157,7 @@ def test_one_server_is_an_ensemble_only_when_that_is_said(data_dir: Path) -> Non
     assert parse_configuration(one).ensemble is None
     alone = parse_configuration(one | {"standaloneEnabled": "false"})
     assert alone.ensemble is not None
+    assert alone.settings.rules & Rules.ONE_VOTER
     with pytest.raises(CoordinatorError, match="no server is named"):
         parse_configuration({"dataDir": str(data_dir), "clientPort": "1", "standaloneEnabled": "false"})
 

@@ -33,7 +33,7 @@ def seeds() -> Iterator[int]:
 
 @pytest.mark.timeout(0 if "LOGCORE_FUZZ_MINUTES" in os.environ else 300)
 def test_histories(tmp_path: Path) -> None:
-    ran = installs = walks = answers = 0
+    ran = installs = walks = answers = changes = 0
     for seed in seeds():
         chance = random.Random(-seed)
         world = World(
@@ -51,9 +51,11 @@ def test_histories(tmp_path: Path) -> None:
         ran += 1
         walks += world.ensemble.walks
         installs += world.ensemble.live_installs
+        changes += world.reconfigured
         answers += sum(len(client.answers) for client in world.clients)
     print(
-        f"{ran} histories with {answers} answers, {walks} snapshots, {installs} of them into members that ran"
+        f"{ran} histories with {answers} answers, {walks} snapshots, {installs} of them into members that ran, "
+        f"{changes} changes of the members"
     )
     if ran >= SEEDS:
-        assert min(walks, installs, answers // ran) > 0, "the histories are about nothing"
+        assert min(walks, installs, changes, answers // ran) > 0, "the histories are about nothing"

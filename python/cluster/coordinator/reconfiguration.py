@@ -1,0 +1,105 @@
+"""What a ``reconfig`` makes of an ensemble's members (``PrepRequestProcessor``).
+
+Owns the request's texts and what is wrong with them, in ZooKeeper's order. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from cluster.properties import parse_properties
+
+from .acl import Rules
+from .errors import Code, CoordinatorError, ZooKeeperError
+from .members import Member, parse_members, split_client
+from .requests import Reconfig
+
+_ANYBODYS = re.compile(r"0\.0\.0\.0|::1?|localhost|127\..*")
+"""Hosts that several servers may have: every machine's own."""
+_PORT = re.compile(r":([0-9]+)(?![^\[]*\])")
+_PORT_MAX, _INT_MAX = 0xFFFF, 0x7FFF_FFFF
+_LONG_MAX = 1 << 63
+
+
+def reconfigured(members: Sequence[Member], request: Reconfig, rules: Rules) -> tuple[Member, ...]:
+    """Who the members are to be. Raises BadArguments, and MarshallingError for a number that is none and for a whole new list
+    without a participant that may be elected."""
+    if request.members is not None:
+        found = _whole(request.members, rules)
+    else:
+        found = _changed(members, request.joining, request.leaving)
+    voters = sum(not member.observer for member in found)
+    if voters < (1 if rules & Rules.ONE_VOTER else 2):
+        raise ZooKeeperError(Code.BAD_ARGUMENTS)
+    return found
+
+
+def _whole(text: str, rules: Rules) -> tuple[Member, ...]:
+    lines = parse_properties(text.replace(",", "\n"))
+    lines.pop("version", None)
+    found = tuple(sorted(_member(name, value) for name, value in lines.items()))
+    voters = sum(not member.observer for member in found)
+    has_none = voters == 0 and (found or rules & Rules.ONE_VOTER)
+    if has_none or (voters == 1 and len(found) > 1 and not rules & Rules.ONE_VOTER):
+        raise ZooKeeperError(Code.MARSHALLING_ERROR)
+    try:
+        parse_members(lines)
+    except CoordinatorError:
+        raise ZooKeeperError(Code.BAD_ARGUMENTS) from None
+    return found
+
+
+def _changed(members: Sequence[Member], joining: str | None, leaving: str | None) -> tuple[Member, ...]:
+    found = {member.server_id: member for member in members}
+    for text in _parts(leaving):
+        found.pop(_number(text), None)
+    for text in _parts(joining):
+        name, *specs = _parts(text, "=")
+        if len(specs) != 1:
+            raise ZooKeeperError(Code.BAD_ARGUMENTS)
+        member = _member(f"server.{_number(name.rpartition('.')[2])}", specs[0])
+        if not member.client:
+            raise ZooKeeperError(Code.BAD_ARGUMENTS)
+        for other in found.values():
+            if other.server_id != member.server_id and _addresses(member) & _addresses(other):
+                raise ZooKeeperError(Code.BAD_ARGUMENTS)
+        found[member.server_id] = member
+    return tuple(sorted(found.values()))
+
+
+def _parts(text: str | None, separator: str = ",") -> list[str]:
+    """As ``StringUtils.split``: trimmed, without those that are empty."""
+    parts = (part.strip() for part in (text or "").split(separator))
+    return [part for part in parts if part]
+
+
+def _number(text: str) -> int:
+    digits = text.removeprefix("-") if text.startswith("-") else text.removeprefix("+")
+    if not (digits.isascii() and digits.isdigit() and int(digits[:20]) < _LONG_MAX):
+        raise ZooKeeperError(Code.MARSHALLING_ERROR)
+    return int(text)
+
+
+def _member(name: str, spec: str) -> Member:
+    kind, _dot, number = name.partition(".")
+    if kind != "server":
+        raise ZooKeeperError(Code.BAD_ARGUMENTS)
+    _number(number)
+    if "|" in spec:
+        raise ZooKeeperError(Code.BAD_ARGUMENTS)
+    if any(_PORT_MAX < int(port[:11]) <= _INT_MAX for port in _PORT.findall(spec)):
+        raise ZooKeeperError(Code.MARSHALLING_ERROR)
+    try:
+        return parse_members({name: spec}).members[0]
+    except CoordinatorError:
+        raise ZooKeeperError(Code.BAD_ARGUMENTS) from None
+
+
+def _addresses(member: Member) -> set[tuple[str, int]]:
+    """Those that no other server may have."""
+    host = member.host.lower()
+    addresses = {(host, member.quorum_port), (host, member.election_port)}
+    if member.client:
+        addresses.add(split_client(member.client.lower()))
+    return {address for address in addresses if not _ANYBODYS.fullmatch(address[0])}
