@@ -161,6 +161,11 @@ class Member:
     def hosts(self) -> str:
         return f"{self.addresses.host}:{self.addresses.clients}"
 
+    def line(self, role: str = "participant") -> str:
+        """Its line of the ensemble's configuration."""
+        at = self.addresses
+        return f"server.{self.number + 1}={at.host}:{at.quorum}:{at.election}:{role};{at.host}:{at.clients}"
+
     @property
     def pid(self) -> int:
         assert self._process is not None, f"member {self.number} does not run"
@@ -266,10 +271,17 @@ class Member:
 
 
 class Ensemble:
-    """Servers that know of each other, or one by itself."""
+    """Servers that know of each other, or one by itself. Of more than ``founders`` the others join: their files name the founders
+    and themselves."""
 
     def __init__(
-        self, maker: Maker, directory: Path, count: int, settings: Mapping[str, str], network: Network
+        self,
+        maker: Maker,
+        directory: Path,
+        count: int,
+        settings: Mapping[str, str],
+        network: Network,
+        founders: int | None = None,
     ) -> None:
         self.maker, self.network = maker, network
         addresses = network.addresses(count)
@@ -277,11 +289,12 @@ class Ensemble:
             Member(maker, number, directory / f"{maker.name}-{number + 1}", each, network)
             for number, each in enumerate(addresses)
         ]
-        servers = {
-            f"server.{number + 1}": f"{each.host}:{each.quorum}:{each.election}"
+        lines = [
+            (f"server.{number + 1}", f"{each.host}:{each.quorum}:{each.election}")
             for number, each in enumerate(addresses)
-        }
+        ]
         for member in self.members:
+            servers = dict([*lines[: founders or count], lines[member.number]])
             member.configure(settings, servers if count > 1 else {})
 
     @property
@@ -390,9 +403,10 @@ def ensemble(
     settings: Mapping[str, str] | None = None,
     network: Network | None = None,
     clock: Path | None = None,
+    founders: int | None = None,
 ) -> Iterator[Ensemble]:
     """``count`` servers that serve; they are killed at the end. ``clock``: of :func:`clock_library`."""
-    made = Ensemble(maker, directory, count, settings or {}, network or Network())
+    made = Ensemble(maker, directory, count, settings or {}, network or Network(), founders)
     for member in made.members:
         member.clock = clock
     try:
