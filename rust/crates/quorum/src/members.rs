@@ -50,7 +50,7 @@ pub fn is_listed(membership: &Membership, member: MemberId) -> bool {
     node.is_some_and(|server| server.observer || membership.voter_ids().any(|id| id == member))
 }
 
-/// Which member is to be a server's: the one that has its place, or one that is there, or nobody yet.
+/// Which member is to be a server's: one that is there, the one that has its place before others, or whoever was seen last.
 fn chosen(
     membership: &Membership,
     server: u16,
@@ -63,8 +63,9 @@ fn chosen(
             .filter(|id| server_of(*id) == server)
     };
     of_it()
-        .find(|id| is_listed(membership, *id))
+        .find(|id| is_listed(membership, *id) && is_there(*id))
         .or_else(|| of_it().find(|id| is_there(*id)))
+        .or_else(|| of_it().find(|id| is_listed(membership, *id)))
         .or_else(|| of_it().find(|id| *id != nobody_yet(server)))
 }
 

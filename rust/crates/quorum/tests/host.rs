@@ -1062,6 +1062,14 @@ fn roles_change_and_an_observer_of_the_file_is_listed_at_once() {
     all_apply(&members, &mut all, 2);
     let is_observer = |role: &Role| role.kind == RoleKind::Observer && role.in_contact;
     members[3].wait("that it observes", |seen| seen.role.filter(is_observer));
+    let fourth = members[3].host.status().unwrap().member;
+    for member in &members {
+        member.wait("that it has its place", |_| {
+            let membership = member.host.status().unwrap().membership.unwrap();
+            let node = membership.membership().get_node(&fourth).cloned();
+            node.filter(|server| server.observer)
+        });
+    }
     let mut roles = place.servers.clone();
     roles[3].observer = false;
     roles[0].observer = true;

@@ -16,6 +16,9 @@ use crate::snapshots::{Received, SnapshotFile};
 use crate::tcp::{Answers, Identity};
 use crate::types::{MemberId, Server, member_id, server_of};
 
+/// Members that are sent the log and are not listed.
+const UNLISTED: usize = 64;
+
 #[derive(Clone)]
 pub(super) struct Answering(pub(super) Arc<Shared>);
 
@@ -156,7 +159,17 @@ fn join(
             }
         }
         // It follows, and is not listed.
-        None if shared.options.reconfigurable || membership.get_node(&member).is_some() => {}
+        None if membership.get_node(&member).is_some() => {}
+        None if shared.options.reconfigurable => {
+            let unlisted = membership
+                .nodes()
+                .filter(|(id, _)| !is_listed(membership, **id));
+            if unlisted.count() >= UNLISTED {
+                return refuse(format!(
+                    "{UNLISTED} members that are not listed follow already: add or stop some"
+                ));
+            }
+        }
         None => {
             return refuse(format!(
                 "server {} is no part of the ensemble: add it first",
