@@ -330,7 +330,8 @@ class EnsembleReplication:
             self._concerned[connection] = None
         session = outcome.opened_session
         if isinstance(outcome.result, Begun):
-            self._reconfigures = connection
+            is_there = connection is not None and service.holder(connection.session_id) is connection
+            self._reconfigures = connection if is_there else None
             self._reconfigure()
         elif session is not None:
             self._keeper.track(session)
@@ -393,14 +394,20 @@ class EnsembleReplication:
         if asked is None or not term or quorum is None:
             return
         code = Code.NO_AUTH
-        if not quorum.has_quorum(asked.members):
-            if patience:
-                self._timers.later("reconfigure", SETTLE_SECONDS, self._reconfigure)
+        try:
+            if not quorum.has_quorum(asked.members):
+                if patience:
+                    self._timers.later("reconfigure", SETTLE_SECONDS, self._reconfigure)
+                    return
+                code = Code.NEW_CONFIG_NO_QUORUM
+            elif asked.is_allowed:
+                quorum.change_members(term, asked.members)
                 return
-            code = Code.NEW_CONFIG_NO_QUORUM
-        elif asked.is_allowed:
-            quorum.change_members(term, asked.members)
-            return
+        except QuorumStoppedError:
+            raise
+        except (QuorumError, ValueError) as error:
+            _logger.warning("the ensemble's members cannot be what was asked for: %s", error)
+            code = Code.BAD_ARGUMENTS
         end = EndReconfig(asked.zxid, code)
         self._put(
             Proposed(0, 0, term, Op.END_RECONFIG, Rules.NONE, (), end, encode_end_reconfig(end)), _NOBODY
@@ -492,6 +499,8 @@ class EnsembleReplication:
 
     def disconnected(self, connection: Connection) -> None:
         self._held.pop(connection, None)
+        if connection is self._reconfigures:
+            self._reconfigures = None
         if self._service.holder(connection.session_id) in (None, connection):
             self._touches.gone(connection.session_id)
 

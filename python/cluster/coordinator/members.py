@@ -18,7 +18,9 @@ from .errors import CoordinatorError
 
 SERVER_ID_MAX = 255
 _NAME = re.compile(r"server\.(.*)")
-_HOST = r"(?:\[([^\]]+)\]|([^\[\]:;|\s]+))"
+_HOST = r"(?:\[([^\]\\\x00-\x1f]+)\]|([^\[\]:;|\s\\\x00-\x1f]+))"
+_HOST_BYTES_MAX = 255
+"""Of the quorum."""
 _ADDRESS = re.compile(rf"{_HOST}:([0-9]+):([0-9]+)(?::([A-Za-z]+))?")
 _CLIENT = re.compile(rf"(?:{_HOST}:)?([0-9]+)")
 _FORM = "host:quorumPort:electionPort[:participant|:observer][;[clientHost:]clientPort]"
@@ -102,6 +104,11 @@ def _member(name: str, number: str, text: str, warnings: list[str]) -> Member:
         raise CoordinatorError(f"{name} is {text!r}: one server is either a participant or an observer")
     first = parts[0]
     assert first is not None
+    for host in (first[1] or first[2], of_clients and (of_clients[1] or of_clients[2])):
+        if host and len(host.encode()) > _HOST_BYTES_MAX:
+            raise CoordinatorError(
+                f"{name} has a host of {len(host)} letters: a name has at most {_HOST_BYTES_MAX}"
+            )
     if len(parts) > 1:
         warnings.append(f"{name} has {len(parts)} addresses: {first[0]} is used, the others are not")
     quorum_port, election_port = (_port(name, text, each) for each in (first[3], first[4]))

@@ -28,6 +28,7 @@ from cluster.coordinator.errors import Code, ZooKeeperError
 from cluster.coordinator.files import ConfigurationFiles, dynamic_version, write_configuration
 from cluster.coordinator.machine import Begun, Failed, Reconfigured
 from cluster.coordinator.members import Member, members_text
+from cluster.coordinator.quorum import QuorumError
 from cluster.coordinator.reconfiguration import reconfigured
 from cluster.coordinator.requests import EndReconfig, Op, Reconfig, encode_end_reconfig, encode_reconfig
 from cluster.coordinator.tree import CONFIG
@@ -37,6 +38,7 @@ from tests.coordinator.support import WAIT_SECONDS, LoopThread, RawClient
 from tests.coordinator.test_server import Events
 
 from .conftest import SETTINGS, Ensemble, StartEnsemble
+from .fake_quorum import FakeQuorum
 from .states import fingerprint
 
 MEMBERS = tuple(Member(number, "host", 1000 + number, 2000 + number, "", False) for number in (1, 2, 3))
@@ -94,6 +96,9 @@ def test_who_the_members_are_to_be(asked: Reconfig, expected: tuple[Member, ...]
         (request("server.4=host:1004;3004"), Code.BAD_ARGUMENTS),
         (request("server.4=host:1004:2004=5;3004"), Code.BAD_ARGUMENTS),
         (request("server.4=host:1004:2004:leader;3004"), Code.BAD_ARGUMENTS),
+        (request(f"server.4={'h' * 256}:1004:2004;3004"), Code.BAD_ARGUMENTS),
+        (request(f"server.4=host:1004:2004;{'h' * 256}:3004"), Code.BAD_ARGUMENTS),
+        (request("server.4=ho\\\\st:1004:2004;3004"), Code.BAD_ARGUMENTS),
         (request("server.4=host:1003:2004;3004"), Code.BAD_ARGUMENTS),
         (request("server.4=host:1004:1003;3004"), Code.BAD_ARGUMENTS),
         (request("server.4=host:1004:2004;host:1003"), Code.BAD_ARGUMENTS),
@@ -343,7 +348,9 @@ def client(changing: Ensemble) -> Any:
     client.close()
 
 
-def test_members_come_and_go_and_clients_are_told(changing: Ensemble, client: KazooClient) -> None:
+def test_members_come_and_go_and_clients_are_told(
+    changing: Ensemble, client: KazooClient, caplog: pytest.LogCaptureFixture
+) -> None:
     events = Events()
     client.get(CONFIG, watch=events)
     data, stat = client.reconfig(f"{spec(4)},{spec(5, 'observer')}", None, None)
@@ -354,6 +361,7 @@ def test_members_come_and_go_and_clients_are_told(changing: Ensemble, client: Ka
     changing.wait_until_serving(4, 5)
     changing.wait(lambda: changing.servers[5].replication.mode == "observer")
     assert changing.replication(2).gauges()["quorum_size"] == 4
+    assert "4 servers vote: no more of them may be lost than of 3; run an odd number" in caplog.text
     data, _stat = client.reconfig(None, "2,4", None, from_config=stat.mzxid)
     assert listed(data) == [1, 3, 5]
     with pytest.raises(BadVersionError):
@@ -391,6 +399,19 @@ def test_who_may_not_is_told_last(start_ensemble: StartEnsemble) -> None:
     finally:
         client.stop()
         client.close()
+
+
+def test_what_the_quorum_cannot_be_is_refused_and_nobody_stops(
+    changing: Ensemble, client: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_quorum: FakeQuorum, _servers: object) -> bool:
+        raise QuorumError("a host is too long")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeQuorum, "has_quorum", refuse)
+        with pytest.raises(BadArgumentsError):
+            client.reconfig(spec(4), None, None)
+    assert listed(client.reconfig(spec(4), None, None)[0]) == [1, 2, 3, 4]
 
 
 def test_it_is_disabled_unless_it_is_enabled(start_ensemble: StartEnsemble) -> None:
