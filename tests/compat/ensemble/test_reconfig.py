@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -72,8 +73,6 @@ def listed(data: bytes) -> list[int]:
 
 def wait_until(member: Member, what: str, expected: object, seen: object = None) -> None:
     """Until a member's answer to a word says so: there is nothing that tells."""
-    import time
-
     end = time.monotonic() + WAIT_SECONDS
     while seen != expected:
         assert time.monotonic() < end, (
