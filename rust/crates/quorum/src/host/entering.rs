@@ -248,7 +248,7 @@ pub(super) async fn keep_place(shared: Arc<Shared>, node: Node) -> Result<(), St
                 ));
             }
         }
-        sleep(JOIN_PAUSE).await;
+        sleep(if in_place { JOIN_PAUSE } else { PAUSE }).await;
     }
 }
 

@@ -27,6 +27,9 @@ const LATELY: Duration = Duration::from_secs(1);
 /// And has the log but for so many entries.
 const LAG: u64 = 1_000;
 
+/// While somebody waits for its place.
+const PAUSE: Duration = Duration::from_millis(20);
+
 type Metrics = RaftMetrics<Served>;
 
 fn metrics_of(node: &Node) -> Metrics {
@@ -77,13 +80,15 @@ pub(super) async fn keep_members(
     let mut work = Work::default();
     let mut joins_open = true;
     loop {
+        // Whoever waits for its place counts nowhere until it has it.
+        let pause = if work.joining.is_empty() { TICK } else { PAUSE };
         tokio::select! {
             join = joins.recv(), if joins_open => match join {
                 Some((member, server)) => { work.joining.insert(member, server); }
                 None => joins_open = false,
             },
             () = shared.wanted_more.notified() => {}
-            () = tokio::time::sleep(TICK) => {}
+            () = tokio::time::sleep(pause) => {}
         }
         if !node.member.raft().is_leader() {
             work = Work::default();
