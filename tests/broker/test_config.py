@@ -17,12 +17,20 @@ from cluster.broker.dynamic.description import (
     topic_value,
 )
 from cluster.broker.dynamic.live import LiveConfig
-from cluster.broker.settings import as_text, broker_settings, topic_settings
+from cluster.broker.settings import Setting, as_text, broker_settings, topic_settings
 from cluster.broker.topic_policy import check_topic_config
 from cluster.errors import InvalidConfig
 from cluster.model import Endpoint
 
 BASE = {"zookeeper.connect": "localhost:2181", "listeners": "PLAINTEXT://localhost:9092"}
+
+ROOT = Path(__file__).parents[2]
+
+READ_OTHERWISE = {"node.id", "listeners", "advertised.listeners", "listener.security.protocol.map"}
+"""Settings of the broker that are acted on and not asked for by name."""
+
+NOT_ACTED_ON = {"process.roles", "compression.lz4.level"}
+"""What is read to be refused, and what is checked only: the codec at hand has one level."""
 
 
 def parse(**changes: str) -> BrokerConfig:
@@ -38,6 +46,23 @@ def test_every_default_is_of_its_own_type_and_within_its_own_bounds() -> None:
 def test_topic_settings_name_broker_settings_there_are() -> None:
     for setting in topic_settings().values():
         assert all(name in broker_settings() for name, _ in setting.synonyms)
+
+
+def test_the_tables_say_what_is_acted_on() -> None:
+    """The start warns of what nobody acts on, and DescribeConfigs says so."""
+
+    def named(path: str) -> set[str]:
+        return set(re.findall(r'"([a-z0-9.]+)"', (ROOT / path).read_text().partition("mod tests {")[0]))
+
+    def acted_on(table: dict[str, Setting]) -> set[str]:
+        return {name for name, setting in table.items() if setting.supported}
+
+    python = "".join(path.read_text() for path in (ROOT / "python/cluster").rglob("*.py"))
+    asked = set(re.findall(r"""(?:\.(?:number|flag|text)\(|\.values\[)\s*"([a-z0-9.]+)\"""", python))
+    of_broker = named("rust/crates/server/src/config.rs") | asked | READ_OTHERWISE
+    assert acted_on(broker_settings()) == (of_broker & set(broker_settings())) - NOT_ACTED_ON
+    of_topic = named("rust/crates/storage/src/config.rs")
+    assert acted_on(topic_settings()) == (of_topic & set(topic_settings())) - NOT_ACTED_ON
 
 
 def test_the_file_kafka_ships() -> None:

@@ -32,7 +32,7 @@ broker.rack string ~ - s
 broker.session.timeout.ms int 9000 - -
 client.quota.callback.class class ~ - -
 compression.gzip.level int -1 -1|1..9 ds
-compression.lz4.level int 9 1..17 ds
+compression.lz4.level int 9 1..17 d
 compression.type string producer uncompressed|zstd|lz4|snappy|gzip|producer ds
 compression.zstd.level int 3 -131072..22 ds
 connection.failed.authentication.delay.ms int 100 0.. -
@@ -132,7 +132,7 @@ log.index.size.max.bytes int 10485760 4.. ds
 log.initial.task.delay.ms long 30000 0.. i
 log.local.retention.bytes long -2 -2.. d
 log.local.retention.ms long -2 -2.. d
-log.message.downconversion.enable boolean true - d
+log.message.downconversion.enable boolean true - ds
 log.message.format.version string 3.0-IV1 - -
 log.message.timestamp.after.max.ms long 9223372036854775807 0.. ds
 log.message.timestamp.before.max.ms long 9223372036854775807 0.. ds
@@ -171,7 +171,7 @@ metrics.num.samples int 2 1.. -
 metrics.recording.level string INFO - -
 metrics.sample.window.ms long 30000 1.. -
 min.insync.replicas int 1 1.. ds
-node.id int -1 - -
+node.id int -1 - s
 num.io.threads int 8 1.. d
 num.network.threads int 3 1.. ds
 num.partitions int 1 1.. s
@@ -319,7 +319,7 @@ transaction.state.log.num.partitions int 50 1.. -
 transaction.state.log.replication.factor short 3 1.. -
 transaction.state.log.segment.bytes int 104857600 1.. -
 transactional.id.expiration.ms int 604800000 1.. -
-unclean.leader.election.enable boolean false - d
+unclean.leader.election.enable boolean false - ds
 unclean.leader.election.interval.ms long 300000 1.. i
 unstable.api.versions.enable boolean false - i
 unstable.feature.versions.enable boolean false - i

@@ -8,7 +8,7 @@ the one Kafka names as the synonym; `*N` turns its unit into the topic setting's
 TABLE = """
 cleanup.policy list delete compact|delete s log.cleanup.policy
 compression.gzip.level int -1 -1|1..9 s compression.gzip.level
-compression.lz4.level int 9 1..17 s compression.lz4.level
+compression.lz4.level int 9 1..17 - compression.lz4.level
 compression.type string producer uncompressed|zstd|lz4|snappy|gzip|producer s compression.type
 compression.zstd.level int 3 -131072..22 s compression.zstd.level
 delete.retention.ms long 86400000 0.. s log.cleaner.delete.retention.ms
@@ -22,7 +22,7 @@ local.retention.bytes long -2 -2.. - log.local.retention.bytes
 local.retention.ms long -2 -2.. - log.local.retention.ms
 max.compaction.lag.ms long 9223372036854775807 1.. s log.cleaner.max.compaction.lag.ms
 max.message.bytes int 1048588 0.. s message.max.bytes
-message.downconversion.enable boolean true - - log.message.downconversion.enable
+message.downconversion.enable boolean true - s log.message.downconversion.enable
 message.format.version string 3.0-IV1 - - log.message.format.version
 message.timestamp.after.max.ms long 9223372036854775807 0.. s log.message.timestamp.after.max.ms
 message.timestamp.before.max.ms long 9223372036854775807 0.. s log.message.timestamp.before.max.ms
