@@ -344,6 +344,16 @@ def test_changes_are_refused_with_the_same_code(both: tuple[str, str]) -> None:
         assert ours[0] == theirs[0] != "NONE", (resource, theirs, ours)
 
 
+def test_a_topic_with_an_assignment_and_a_number_is_refused_the_same(both: tuple[str, str]) -> None:
+    """Although the assignment names a partition twice."""
+    twice = [{"partition_index": 0, "broker_ids": [0]}] * 2
+    for count, factor in ((1, -1), (-1, 1), (2, 1)):
+        topic = {"name": "a", "num_partitions": count, "replication_factor": factor, "assignments": twice}
+        answers = ask_each(both, "CreateTopics", 4, topics=[topic], timeout_ms=30_000, validate_only=True)
+        theirs, ours = map(without_texts, answers)
+        assert ours == theirs != [("a", 0)]
+
+
 def replacement(kind: int, name: str, **config: str | None) -> dict[str, Any]:
     configs = [{"name": key.replace("_", "."), "value": value} for key, value in config.items()]
     return {"resource_type": kind, "resource_name": name, "configs": configs}

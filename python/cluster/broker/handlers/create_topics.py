@@ -12,6 +12,7 @@ from cluster.broker.dynamic.description import topic_entries
 from cluster.broker.dynamic.mutations import MutationQuota
 from cluster.controller import NewTopic, outcome_of
 from cluster.controller.names import CLUSTER_METADATA_TOPIC
+from cluster.controller.topics import DEFAULT
 from cluster.errors import (
     NONE,
     InvalidReplicaAssignment,
@@ -69,7 +70,9 @@ def _refusal(item: Body, count: int) -> KafkaProtocolError | None:
         return InvalidRequest(f"{CLUSTER_METADATA_TOPIC} is KRaft's own topic, which nobody creates.")
     if count > 1:
         return InvalidRequest("The request has several entries for this topic.")
-    if len({entry["partition_index"] for entry in item["assignments"]}) < len(item["assignments"]):
+    counted = item["num_partitions"] != DEFAULT or item["replication_factor"] != DEFAULT
+    partitions = [entry["partition_index"] for entry in item["assignments"]]
+    if not counted and len(set(partitions)) < len(partitions):
         return InvalidReplicaAssignment("A partition is assigned twice.")
     return None
 
