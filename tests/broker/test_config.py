@@ -128,6 +128,8 @@ def test_what_nobody_knows_and_what_is_not_served_is_named() -> None:
         ("log.retention.ms", "0", "at least 1"),
         ("group.min.session.timeout.ms", "1800001", "at most group.max.session.timeout.ms"),
         ("inter.broker.listener.name", "OTHER", "one of the listeners is needed"),
+        ("inter.broker.protocol.version", "zzz", "Version zzz is not a valid version"),
+        ("log.message.format.version", "4.0", "Version 4.0 is not a valid version"),
     ],
 )
 def test_a_bad_value_is_one_clear_error(name: str, value: str, allowed: str) -> None:
@@ -209,6 +211,11 @@ def test_settings_of_topics_are_checked() -> None:
     )
     with pytest.raises(InvalidConfig, match=r"Unknown topic config name: retention\.bits"):
         check_topic_config({"retention.bits": "1"}, broker)
+    check_topic_config({"message.format.version": "2.8.1"}, broker)
+    with pytest.raises(
+        InvalidConfig, match=r"message\.format\.version=zzz is not allowed: Version zzz is not"
+    ):
+        check_topic_config({"message.format.version": "zzz"}, broker)
     with pytest.raises(InvalidConfig, match=r"retention\.ms=-2 is not allowed"):
         check_topic_config({"retention.ms": "-2"}, broker)
 

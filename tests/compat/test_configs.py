@@ -344,6 +344,26 @@ def test_changes_are_refused_with_the_same_code(both: tuple[str, str]) -> None:
         assert ours[0] == theirs[0] != "NONE", (resource, theirs, ours)
 
 
+VERSIONS = (
+    "3.0,3.0-IV0,3.0-IV1,3.0-IV2,3.0-iv1,3.0-IV1.2,2.8,2.8.1, 2.8 ,2.8-,2,3.0.,0.8.2,0.8.2.1,0.8.2-IV0,0.9,"
+    "0.10.2,0.10.2-IV0,3.9.1,4.0,4.0-IV1,,zzz"
+)
+
+
+@pytest.mark.parametrize("version", VERSIONS.split(","))
+def test_the_same_versions_are_taken(both: tuple[str, str], version: str) -> None:
+    config = [{"name": "message.format.version", "value": version}]
+    topic = {"name": "v", "num_partitions": 1, "replication_factor": 1, "configs": config}
+    created = ask_each(both, "CreateTopics", 4, topics=[topic], timeout_ms=30_000, validate_only=True)
+    altered = outcomes(both, change(TOPIC, "t", ("message.format.version", SET, version)))
+    wanted = replacement(TOPIC, "t", message_format_version=version)
+    replaced = ask_each(both, "AlterConfigs", 1, resources=[wanted], validate_only=True)
+    codes = [code for code, _ in altered]
+    codes += [outcome(answer["topics"][0])[0] for answer in created]
+    codes += [outcome(answer["responses"][0])[0] for answer in replaced]
+    assert codes == [codes[0]] * 6
+
+
 def test_a_topic_with_an_assignment_and_a_number_is_refused_the_same(both: tuple[str, str]) -> None:
     """Although the assignment names a partition twice."""
     twice = [{"partition_index": 0, "broker_ids": [0]}] * 2

@@ -2,8 +2,8 @@
 
 Source: `KafkaConfig.configDef` and `DynamicBrokerConfig.AllDynamicConfigs` of kafka_2.13-3.9.1. A line is:
 name, type, default (`~` none, `""` the empty text), what is valid (`-` anything, `a..b` a range, `a|b` a
-choice), and flags: `d` it can be changed while the broker runs, `s` this broker acts on it, `i` internal to
-Kafka and not described.
+choice, `version` one of Kafka's), and flags: `d` it can be changed while the broker runs, `s` this broker acts
+on it, `i` internal to Kafka and not described.
 `queued.max.request.bytes` is what all requests' frames may have; what they are decoded to shares as much again, or 16
 MiB if that is more, three quarters of it for the handlers in Python: one request that needs more closes its connection.
 A quarter as much again is for what groups' members bring, who may be gone, and for groups without committed offsets.
@@ -100,7 +100,7 @@ group.share.record.lock.duration.ms int 30000 1000..60000 -
 group.share.session.timeout.ms int 45000 1.. -
 initial.broker.registration.timeout.ms int 60000 - -
 inter.broker.listener.name string ~ - s
-inter.broker.protocol.version string 3.9-IV0 - -
+inter.broker.protocol.version string 3.9-IV0 version -
 kafka.metrics.polling.interval.secs int 10 1.. -
 kafka.metrics.reporters list "" - -
 leader.imbalance.check.interval.seconds long 300 1.. -
@@ -133,7 +133,7 @@ log.initial.task.delay.ms long 30000 0.. i
 log.local.retention.bytes long -2 -2.. d
 log.local.retention.ms long -2 -2.. d
 log.message.downconversion.enable boolean true - ds
-log.message.format.version string 3.0-IV1 - -
+log.message.format.version string 3.0-IV1 version -
 log.message.timestamp.after.max.ms long 9223372036854775807 0.. ds
 log.message.timestamp.before.max.ms long 9223372036854775807 0.. ds
 log.message.timestamp.difference.max.ms long 9223372036854775807 0.. ds

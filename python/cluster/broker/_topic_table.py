@@ -23,7 +23,7 @@ local.retention.ms long -2 -2.. - log.local.retention.ms
 max.compaction.lag.ms long 9223372036854775807 1.. s log.cleaner.max.compaction.lag.ms
 max.message.bytes int 1048588 0.. s message.max.bytes
 message.downconversion.enable boolean true - s log.message.downconversion.enable
-message.format.version string 3.0-IV1 - - log.message.format.version
+message.format.version string 3.0-IV1 version - log.message.format.version
 message.timestamp.after.max.ms long 9223372036854775807 0.. s log.message.timestamp.after.max.ms
 message.timestamp.before.max.ms long 9223372036854775807 0.. s log.message.timestamp.before.max.ms
 message.timestamp.difference.max.ms long 9223372036854775807 0.. s log.message.timestamp.difference.max.ms

@@ -12,6 +12,7 @@ from decimal import Decimal
 from functools import cache
 
 from cluster.broker import _broker_table, _own_table, _topic_table
+from cluster.broker.kafka_versions import is_kafka_version
 
 Value = bool | int | float | str | list[str] | None
 
@@ -99,7 +100,14 @@ class Setting:
         return number
 
     def _check(self, value: Value, text: str) -> None:
-        if isinstance(value, list):
+        if self.valid == "version":
+            if not is_kafka_version(str(value)):
+                raise ConfigError(
+                    self.name,
+                    text,
+                    f"Version {value} is not a valid version: one of Kafka's up to 3.9 is needed, as in 3.0 or 3.0-IV1",
+                )
+        elif isinstance(value, list):
             choices = self.valid.split("|")
             if any(word not in choices for word in value):
                 raise ConfigError(self.name, text, f"a list of {_spoken(choices)} is needed")
