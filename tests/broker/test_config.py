@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,11 @@ def test_what_nobody_knows_and_what_is_not_served_is_named() -> None:
         ("inter.broker.listener.name", "OTHER", "one of the listeners is needed"),
         ("inter.broker.protocol.version", "zzz", "Version zzz is not a valid version"),
         ("log.message.format.version", "4.0", "Version 4.0 is not a valid version"),
+        ("log.cleaner.dedupe.buffer.size", "1048576", "more than 1048576 for each of log.cleaner.threads, 1"),
+        ("log.cleaner.threads", "0", "at least 1"),
+        ("advertised.listeners", "", "at least one listener"),
+        ("max.connections.per.ip.overrides", "10.0.0.1:7,[::1]:3", "without brackets"),
+        ("log.cleaner.threads", "128", "log.cleaner.dedupe.buffer.size=134217728 is not allowed"),
     ],
 )
 def test_a_bad_value_is_one_clear_error(name: str, value: str, allowed: str) -> None:
@@ -177,6 +183,22 @@ def test_the_data_plane_gets_what_was_given() -> None:
         "log.cleaner.min.cleanable.ratio": "0.25",
         "zookeeper.set.acl": "true",
     }
+
+
+def test_the_data_plane_gets_numbers_that_it_takes() -> None:
+    factor, rate = "log.cleaner.io.buffer.load.factor", "log.cleaner.io.max.bytes.per.second"
+
+    def taken(name: str, text: str) -> float:
+        return float(parse(**{name: text}).server_settings()[name])
+
+    assert [taken(factor, text) for text in ("0.5", "1", "2")] == [0.5, 1.0, 1.0]
+    assert [taken(rate, text) for text in ("7", "-1", "1e400")] == [
+        7.0,
+        sys.float_info.max,
+        sys.float_info.max,
+    ]
+    assert 0 < taken(rate, "0") < sys.float_info.min
+    assert [taken("log.retention.minutes", text) for text in ("7", "-3")] == [7, -1]
 
 
 def test_limits_of_one_listener_are_the_data_planes() -> None:

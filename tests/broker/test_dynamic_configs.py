@@ -291,7 +291,8 @@ def test_a_new_limit_holds_for_the_logs_that_are_open(tmp_path: Path) -> None:
     [
         ("max.connections.per.ip.overrides", "127.0.0.1"),
         ("max.connections.per.ip", "0"),
-        ("log.cleaner.dedupe.buffer.size", "1"),
+        ("log.roll.ms", "0"),
+        ("log.flush.interval.ms", "-1"),
     ],
 )
 def test_what_the_data_plane_refuses_is_not_stored(tmp_path: Path, name: str, value: str) -> None:
@@ -299,7 +300,9 @@ def test_what_the_data_plane_refuses_is_not_stored(tmp_path: Path, name: str, va
         async with served(tmp_path) as (wire, zk):
             for broker, check in (("", True), ("", False), ("0", False)):
                 said = await alter(wire, BROKER, broker, (name, SET, value), check=check)
-                assert said.startswith(f"INVALID_CONFIG: {name}={value} "), said
+                assert said.startswith(f"INVALID_REQUEST: Invalid dynamic configuration: {name}={value} "), (
+                    said
+                )
             assert await stored(zk, "brokers/<default>") == await stored(zk, "brokers/0") == {}
             assert await notices(zk) == []
             # Nothing is in the way of the next change.

@@ -33,7 +33,7 @@ from cluster.broker.dynamic.description import (
     topic_entries,
 )
 from cluster.broker.dynamic.live import LiveConfig, overlaid, synonyms
-from cluster.broker.settings import ConfigError, topic_settings
+from cluster.broker.settings import ConfigError, broker_settings, topic_settings
 from cluster.errors import InvalidConfig, InvalidRequest, KafkaProtocolError, UnsupportedVersion
 from cluster.model import BrokerId
 
@@ -206,6 +206,11 @@ def test_a_topics_default_follows_the_layers() -> None:
             True,
             "log.local.retention.bytes=11",
         ),
+        ({"log.local.retention.ms": "7200001"}, True, "at most log.retention.ms, 7200000, is needed"),
+        ({"log.local.retention.ms": "-1"}, True, "at most log.retention.ms, 7200000, is needed"),
+        ({"log.cleaner.dedupe.buffer.size": "1048576"}, False, "more than 1048576 for each"),
+        ({"listener.name.plaintext.max.connections": "0"}, True, "listener.name.plaintext.max.connections=0"),
+        ({"listener.name.plaintext.num.network.threads": "7"}, True, "double the current value 3"),
     ],
 )
 def test_settings_of_brokers_that_are_refused(news: dict[str, str], own: bool, says: str) -> None:
@@ -221,6 +226,10 @@ def test_settings_of_brokers_that_are_refused(news: dict[str, str], own: bool, s
         ({"num.io.threads": "4"}, True),
         ({"advertised.listeners": "PLAINTEXT://elsewhere:1"}, True),
         ({"listener.name.plaintext.max.connections": "5"}, False),
+        ({"listener.name.plaintext.num.network.threads": "6"}, True),
+        ({"listener.name.other.max.connections": "0"}, True),
+        ({"log.local.retention.ms": "7200000"}, False),
+        ({"log.cleaner.dedupe.buffer.size": "1048577"}, False),
         ({"listener.name.plaintext.ssl.keystore.type": "PEM"}, True),
         ({"leader.replication.throttled.rate": "1000"}, False),
         ({"somebodys.plugin": "x"}, False),
@@ -239,6 +248,39 @@ def test_this_brokers_settings_are_checked_over_the_clusters() -> None:
     check_broker_config(live(most, own), {"log.cleaner.max.compaction.lag.ms": "5"}, own=False)
     with pytest.raises(InvalidRequest, match="at most"):
         check_broker_config(live(most, own), {"log.cleaner.max.compaction.lag.ms": "4"}, own=False)
+
+
+KAFKAS = "org.apache.kafka.common.metrics.JmxReporter"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("metric.reporters", "nope"),
+        ("metric.reporters", f"{KAFKAS},nope"),
+        ("metric.reporters", "org.apache.kafka.tools.PushHttpMetricsReporter"),
+        ("principal.builder.class", "nope"),
+        ("listener.name.other.principal.builder.class", ""),
+        ("ssl.engine.factory.class", KAFKAS),
+    ],
+)
+def test_classes_that_kafka_does_not_have_are_refused(name: str, value: str) -> None:
+    with pytest.raises(
+        InvalidRequest, match=f"{name}={value} is not allowed: .* no class of Kafka's own jars"
+    ):
+        checked(replacement([Change(name, Op.SET, value)]), live(), own=True)({})
+
+
+def test_classes_of_others_stay() -> None:
+    stored = {"metric.reporters": "com.example.Reporter"}
+    added = increments([Change("metric.reporters", Op.APPEND, "nope")], broker_settings())
+    with pytest.raises(InvalidRequest, match=r"'com\.example\.Reporter' is no class"):
+        checked(added, live(), own=False)(stored)
+    other = increments([Change("log.segment.bytes", Op.SET, "4096")], broker_settings())
+    assert checked(other, live(), own=False)(stored) == stored | {"log.segment.bytes": "4096"}
+    for value in ("", KAFKAS, f" {KAFKAS} , {KAFKAS}"):
+        taken = replacement([Change("metric.reporters", Op.SET, value)])
+        assert checked(taken, live(), own=False)(stored) == {"metric.reporters": value}
 
 
 PASSWORD = "listener.name.plaintext.ssl.key.password"

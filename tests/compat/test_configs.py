@@ -275,6 +275,9 @@ def change(kind: int, name: str, *ops: tuple[str, int, str | None]) -> dict[str,
     return {"resource_type": kind, "resource_name": name, "configs": configs}
 
 
+PRINCIPAL_BUILDER = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
+SSL_ENGINES = "org.apache.kafka.common.security.ssl.DefaultSslEngineFactory"
+
 SAME_WORDS = [
     change(TOPIC, "t", ("retention.ms", SET, "1000")),
     change(TOPIC, "t", ("nobody.knows", SET, "1")),
@@ -291,6 +294,16 @@ SAME_WORDS = [
     change(BROKER, "", ("somebodys.plugin", SET, "7")),
     change(BROKER, "0", ("log.dirs", SET, "/x")),
     change(BROKER, "", ("num.partitions", SET, "3")),
+    change(BROKER, "", ("log.cleaner.io.buffer.load.factor", SET, "2")),
+    change(BROKER, "", ("log.cleaner.io.max.bytes.per.second", SET, "0")),
+    change(BROKER, "", ("log.cleaner.io.max.bytes.per.second", SET, "1e400")),
+    change(BROKER, "", ("log.retention.ms", SET, "-3")),
+    change(BROKER, "", ("max.connections.per.ip.overrides", SET, "::1:3,127.0.0.1:7")),
+    change(BROKER, "", ("metric.reporters", SET, "org.apache.kafka.common.metrics.JmxReporter")),
+    change(BROKER, "", ("metric.reporters", SET, "")),
+    change(BROKER, "0", ("principal.builder.class", SET, PRINCIPAL_BUILDER)),
+    change(BROKER, "0", ("ssl.engine.factory.class", SET, SSL_ENGINES)),
+    change(BROKER, "0", ("listener.name.plaintext.max.connections", SET, "5")),
     change(BROKER, "1", ("log.segment.bytes", SET, "2048")),
     change(BROKER, "x", ("log.segment.bytes", SET, "2048")),
     change(BROKER, "0", ("ssl.keystore.type", SET, "PEM")),
@@ -311,11 +324,30 @@ SAME_CODE = [
     change(TOPIC, "t", ("cleanup.policy", SET, "none")),
     change(TOPIC, "t", ("leader.replication.throttled.replicas", SET, "1")),
     change(TOPIC, "t", ("remote.storage.enable", SET, "true")),
+    change(TOPIC, "t", ("message.format.version", SET, "zzz")),
     change(BROKER, "0", ("log.segment.bytes", SET, "x")),
     change(BROKER, "0", ("log.segment.bytes", SET, "1")),
     change(BROKER, "0", ("num.io.threads", SET, "100")),
     change(BROKER, "0", ("advertised.listeners", SET, "OTHER://h:1")),
     change(BROKER, "", ("listener.name.plaintext.ssl.key.password", SET, "p")),
+    change(BROKER, "", ("metric.reporters", SET, "nope")),
+    change(BROKER, "", ("metric.reporters", APPEND, "org.apache.kafka.common.metrics.MetricsReporter")),
+    change(BROKER, "0", ("principal.builder.class", SET, "nope")),
+    change(BROKER, "0", ("listener.name.other.principal.builder.class", SET, "nope")),
+    change(BROKER, "0", ("ssl.engine.factory.class", SET, "nope")),
+    change(BROKER, "", ("log.cleaner.dedupe.buffer.size", SET, "1000")),
+    change(BROKER, "", ("log.cleaner.dedupe.buffer.size", SET, "1048576")),
+    change(BROKER, "", ("max.connections.per.ip", SET, "0")),
+    change(BROKER, "", ("max.connections.per.ip.overrides", SET, "1000")),
+    change(BROKER, "", ("max.connections.per.ip.overrides", SET, "[::1]:3")),
+    change(BROKER, "0", ("advertised.listeners", SET, "")),
+    change(BROKER, "", ("log.roll.ms", SET, "0")),
+    change(BROKER, "", ("log.roll.jitter.ms", SET, "-1")),
+    change(BROKER, "", ("log.retention.ms", SET, "0")),
+    change(BROKER, "", ("log.local.retention.ms", SET, str(2**62))),
+    change(BROKER, "", ("log.local.retention.ms", SET, "-1")),
+    change(BROKER, "0", ("listener.name.plaintext.max.connections", SET, "0")),
+    change(BROKER, "0", ("listener.name.plaintext.num.network.threads", SET, "100")),
     change(LOGGER, "5", ("root", SET, "INFO")),
 ]
 """Changes that both refuse with the same code; the words about values are our own."""

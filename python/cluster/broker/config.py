@@ -8,6 +8,8 @@ on, is a warning.
 
 from __future__ import annotations
 
+import math
+import re
 import socket
 import sys
 from collections.abc import Mapping
@@ -22,7 +24,11 @@ from cluster.properties import parse_properties
 __all__ = ["BrokerConfig", "ConfigError"]
 
 _ALIASES = {"node.id": "broker.id"}
-_REQUEST_BYTES = 256 * 1024 * 1024
+_MEBIBYTE = 1024 * 1024
+_REQUEST_BYTES = 256 * _MEBIBYTE
+_RETENTION_TIMES = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+_HOST = re.compile(r"[0-9a-zA-Z%._:-]*")
+"""What a host may be written as (`Utils.validHostPattern`)."""
 _WILDCARDS = ("", "0.0.0.0", "::")
 _SERVED = ("PLAINTEXT", "SSL")
 _LISTENER_PREFIX = "listener.name."
@@ -133,6 +139,7 @@ class BrokerConfig:
         known = [name for name in self.given if name in table and not table[name].sensitive]
         texts = {name: as_text(self.values[name]) for name in known}
         own = {name: text for name, text in self.given.items() if _is_listeners_own(name)}
+        texts |= {name: as_text(_as_taken(name, self.values[name])) for name in _TAKEN_OTHERWISE & set(texts)}
         return own | {name: text for name, text in texts.items() if text is not None}
 
     def topic_default(self, setting: Setting) -> Value:
@@ -155,6 +162,28 @@ class BrokerConfig:
 
 def _text(value: Value) -> str:
     return value if isinstance(value, str) else ""
+
+
+_TAKEN_OTHERWISE = {
+    "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.io.max.bytes.per.second",
+    *_RETENTION_TIMES,
+}
+"""Settings of which the data plane takes less than Kafka."""
+
+
+def _as_taken(name: str, value: Value) -> Value:
+    """The data plane's number for one of Kafka's that is no other to Kafka: no map is more than full, a rate of 0 lets
+    nothing through, one below 0 and an infinite one everything, and records that are kept a negative time are kept.
+    """
+    if name == "log.cleaner.io.buffer.load.factor" and isinstance(value, float):
+        return min(value, 1.0)
+    if name == "log.cleaner.io.max.bytes.per.second" and isinstance(value, float):
+        rate = sys.float_info.max if value < 0 else min(value, sys.float_info.max)
+        return rate or math.ulp(0.0)
+    if name in _RETENTION_TIMES and isinstance(value, int):
+        return max(value, -1)
+    return value
 
 
 def _is_listeners_own(name: str) -> bool:
@@ -241,14 +270,14 @@ def _advertised(values: Mapping[str, Value], listeners: tuple[Endpoint, ...]) ->
     once bound.
     """
     name = "advertised.listeners"
-    text = _text(values[name])
-    if not text:
+    if values[name] is None:
         return tuple(
             Endpoint(item.listener, socket.getfqdn(), item.port, item.security_protocol)
             if item.host in _WILDCARDS
             else item
             for item in listeners
         )
+    text = _text(values[name])
     advertised = _listeners(name, text, values)
     names = {endpoint.listener for endpoint in listeners}
     for endpoint in advertised:
@@ -288,13 +317,36 @@ def _cross_check(config: BrokerConfig) -> None:
         raise ConfigError(
             lag, config.number(lag), f"at most {most_lag}, {config.number(most_lag)}, is needed"
         )
+    _check_cleaner(config)
     _check_listener_names(config)
     if config.text("metrics.listener"):
         _ = config.metrics_listener
-    for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
-        time = config.values[name]
-        if isinstance(time, int) and (time == 0 or time < -1):
-            raise ConfigError(name, time, "a number of at least 1 is needed, or -1 for no limit")
+    for name in _RETENTION_TIMES:
+        if config.values[name] == 0:
+            raise ConfigError(name, 0, "a number of at least 1 is needed, or -1 for no limit")
+    _check_overrides(config)
+
+
+def _check_overrides(config: BrokerConfig) -> None:
+    """The rest of this setting is checked by the data plane, which finds the hosts."""
+    name = "max.connections.per.ip.overrides"
+    text = config.text(name) or ""
+    for pair in text.split(","):
+        if not _HOST.fullmatch(pair.rpartition(":")[0].strip()):
+            raise ConfigError(
+                name, text, "HOST:COUNT pairs are needed, with names or addresses without brackets"
+            )
+
+
+def _check_cleaner(config: BrokerConfig) -> None:
+    bytes_name, threads_name = "log.cleaner.dedupe.buffer.size", "log.cleaner.threads"
+    buffers, threads = config.number(bytes_name), config.number(threads_name)
+    if threads == 0:
+        raise ConfigError(threads_name, threads, "at least 1 is needed; log.cleaner.enable=false has none")
+    if buffers // threads <= _MEBIBYTE:
+        raise ConfigError(
+            bytes_name, buffers, f"more than {_MEBIBYTE} for each of {threads_name}, {threads}, is needed"
+        )
 
 
 def _check_listener_names(config: BrokerConfig) -> None:

@@ -12,7 +12,7 @@ from functools import cache
 from cluster.broker.config import BrokerConfig
 from cluster.broker.dynamic.alteration import Alteration
 from cluster.broker.dynamic.live import LISTENER_PREFIX, LiveConfig, base_name, overlaid
-from cluster.broker.settings import ConfigError, Setting, broker_settings
+from cluster.broker.settings import ConfigError, Setting, broker_settings, topic_settings
 from cluster.errors import InvalidConfig, InvalidRequest
 
 SECURITY = frozenset(
@@ -57,9 +57,24 @@ _HALF_TO_DOUBLE = (
 """Threads, whose number changes by at most a factor of two at a time."""
 
 _LOCAL_RETENTION = (
-    ("log.local.retention.ms", "log.retention.ms"),
-    ("log.local.retention.bytes", "log.retention.bytes"),
+    ("log.local.retention.ms", "retention.ms"),
+    ("log.local.retention.bytes", "retention.bytes"),
 )
+"""What a topic keeps locally is at most what it keeps."""
+
+_CLASSES = {
+    "metric.reporters": ("org.apache.kafka.common.metrics.JmxReporter",),
+    "principal.builder.class": (
+        "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
+    ),
+    "ssl.engine.factory.class": (
+        "org.apache.kafka.common.security.ssl.DefaultSslEngineFactory",
+        "org.apache.kafka.common.security.ssl.CommonNameLoggingSslEngineFactory",
+    ),
+}
+"""Settings that name classes, and those in Kafka's own jars that need no settings of theirs: with any other stored, a
+broker of Kafka may not start. None is loaded here.
+"""
 
 
 @cache
@@ -162,6 +177,7 @@ def checked(alter: Alteration, live: LiveConfig, own: bool) -> Alteration:
             name: text for name, text in altered.items() if name not in ignored or text != config.get(name)
         }
         check_broker_config(live, news, own)
+        _check_classes({name: text for name, text in news.items() if text != config.get(name)})
         _check_passwords(news, live.static, own)
         return altered
 
@@ -179,19 +195,45 @@ def _check_passwords(names: Iterable[str], static: BrokerConfig, own: bool) -> N
     raise InvalidConfig("this broker cannot encrypt passwords: set them in its file")
 
 
+def _check_classes(changed: Mapping[str, str]) -> None:
+    for name, text in changed.items():
+        known = _CLASSES.get(base_name(name))
+        if known is None:
+            continue
+        value = described_settings()[base_name(name)].parse(text)
+        for word in value if isinstance(value, list) else [value]:
+            if word not in known:
+                raise InvalidRequest(
+                    f"{name}={text} is not allowed: '{word}' is no class of Kafka's own jars for it that needs no other "
+                    f"settings, and Kafka does not start with one it cannot load; {' or '.join(known)} is needed"
+                )
+
+
 def _refuse(what: str, names: Iterable[str]) -> None:
     found = sorted(names)
     if found:
         raise InvalidRequest(f"{what}: Set({', '.join(found)})")
 
 
+def _of_listeners(config: BrokerConfig, listeners: BrokerConfig, name: str) -> dict[str, int]:
+    """The number that each of the listeners has of a setting, which may be the broker's, by the name it is set by."""
+    numbers = {name: config.number(name)}
+    for endpoint in listeners.listeners:
+        own = f"listener.name.{endpoint.listener.lower()}.{name}"
+        if own in config.given:
+            number = broker_settings()[name].parse(config.given[own])
+            assert isinstance(number, int)
+            numbers[own] = number
+    return numbers
+
+
 def _check_threads(before: BrokerConfig, after: BrokerConfig) -> None:
     for name in _HALF_TO_DOUBLE:
-        old, new = before.number(name), after.number(name)
-        if new == old:
-            continue
-        if new < max(1, old // 2) or new > old * 2:
-            raise ConfigError(name, new, f"at least 1, and from half to double the current value {old}")
+        olds, news = _of_listeners(before, before, name), _of_listeners(after, before, name)
+        for own, new in news.items():
+            old = olds.get(own, olds[name])
+            if new != old and (new < max(1, old // 2) or new > old * 2):
+                raise ConfigError(own, new, f"at least 1, and from half to double the current value {old}")
 
 
 def with_open_listeners(live: LiveConfig) -> dict[str, str]:
@@ -251,24 +293,31 @@ def _fixed_of(config: BrokerConfig, prefix: str) -> dict[str, str]:
 
 def _check_limits(before: BrokerConfig, after: BrokerConfig) -> None:
     limits = ("max.connections", "max.connection.creation.rate")
+    for limit in limits:
+        olds, news = _of_listeners(before, before, limit), _of_listeners(after, before, limit)
+        for own, new in news.items():
+            if new != olds.get(own, olds[limit]) and new <= 0:
+                raise ConfigError(own, new, "a number of at least 1 is needed")
     remote = (
         "remote.log.index.file.cache.total.size.bytes",
         "remote.log.manager.copy.max.bytes.per.second",
         "remote.log.manager.fetch.max.bytes.per.second",
     )
-    for name in (*limits, *remote):
+    for name in remote:
         if after.values[name] != before.values[name] and after.number(name) <= 0:
             raise ConfigError(name, after.number(name), "a number of at least 1 is needed")
 
 
 def _check_local_retention(before: BrokerConfig, after: BrokerConfig) -> None:
     for local, whole in _LOCAL_RETENTION:
-        kept, most = after.values[local], after.values[whole]
-        unchanged = (kept, most) == (before.values[local], before.values[whole])
-        if unchanged or not isinstance(kept, int) or not isinstance(most, int) or most < 0 or kept == -2:
+        setting = topic_settings()[whole]
+        kept, most = after.number(local), after.topic_default(setting)
+        unchanged = (kept, most) == (before.number(local), before.topic_default(setting))
+        assert isinstance(most, int)
+        if unchanged or most < 0 or kept == -2:
             continue
         if kept == -1 or kept > most:
-            raise ConfigError(local, kept, f"at most {whole}, {most}, is needed")
+            raise ConfigError(local, kept, f"at most log.{whole}, {most}, is needed")
 
 
 _CHECKS: tuple[Callable[[BrokerConfig, BrokerConfig], None], ...] = (

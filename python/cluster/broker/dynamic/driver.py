@@ -28,7 +28,7 @@ from cluster.broker.dynamic.store import Alter, ConfigStore, notice_number
 from cluster.broker.settings import ConfigError
 from cluster.broker.topic_policy import check_topic_config
 from cluster.controller import ZooKeeper, znodes
-from cluster.errors import InvalidConfig, InvalidRequest, RequestTimedOut
+from cluster.errors import InvalidRequest, RequestTimedOut
 from cluster.model import BrokerId
 
 log = logging.getLogger(__name__)
@@ -320,7 +320,7 @@ class DynamicConfigs:
         try:
             self._data_plane.check_config(after.server_settings())
         except ServerConfigError as error:
-            raise InvalidConfig(str(error)) from None
+            raise InvalidRequest(f"Invalid dynamic configuration: {error}") from None
 
     async def alter_quotas(
         self, entity: quotas.Entity, ops: list[quotas.QuotaOp], validate_only: bool
