@@ -60,7 +60,8 @@ def test_the_tables_say_what_is_acted_on() -> None:
 
     python = "".join(path.read_text() for path in (ROOT / "python/cluster").rglob("*.py"))
     asked = set(re.findall(r"""(?:\.(?:number|flag|text)\(|\.values\[)\s*"([a-z0-9.]+)\"""", python))
-    of_broker = named("rust/crates/server/src/config.rs") | asked | READ_OTHERWISE
+    of_tls = named("python/cluster/broker/tls_settings.py")
+    of_broker = named("rust/crates/server/src/config.rs") | asked | of_tls | READ_OTHERWISE
     assert acted_on(broker_settings()) == (of_broker & set(broker_settings())) - NOT_ACTED_ON
     of_topic = named("rust/crates/storage/src/config.rs")
     assert acted_on(topic_settings()) == (of_topic & set(topic_settings())) - NOT_ACTED_ON
