@@ -47,11 +47,12 @@ test: lint test-rust test-python  ## every test, as CI runs them
 test-rust: $(VENV)/.demo  ## the pure crates' tests
 	@cargo test --locked --workspace --exclude logcore-python
 
-# Tests wait for processes more than they compute: so many files of them are run at the same time.
+# Tests wait for processes more than they compute: so many files of them are run at the same time, in their order, for those with
+# few tests are not the short ones.
 WORKERS ?= 2
 
 test-python: $(VENV)/.dev $(VENV)/.built peers  ## Python's tests, with real clients and Apache Kafka as peers
-	@$(PY) -m pytest -q --numprocesses=$(WORKERS) --dist=loadfile tests
+	@$(PY) -m pytest -q --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder tests
 
 clients: $(VENV)/.dev $(VENV)/.built peers  ## every client, compression and acks with 100,000 records each (10 minutes)
 	@LOGCORE_CLIENTS_RECORDS=100000 $(PY) -m pytest -q tests/compat/test_programs.py
