@@ -63,7 +63,14 @@ def read_trust_store(store: Store, what: str) -> list[bytes]:
     """The certificates of a store, in DER. Raises KeyStoreError, also if there are none."""
     data = _content(store, what)
     if data[:1] == _DER_SEQUENCE:
-        return certificates(_from_pkcs12(store, what, "-nokeys"), what)
+        pem = _from_pkcs12(store, what)
+        if _KEY in pem:
+            # Java trusts the key's own certificate, and not those it was issued by.
+            raise KeyStoreError(
+                f"{what} has a private key in it, with certificates of which it is not said whether they are to be trusted: make a "
+                "trust store of those that are with keytool -importcert -storetype PKCS12, and name that file"
+            )
+        return certificates(pem, what)
     return certificates(data.decode("utf-8", "replace"), what)
 
 

@@ -33,7 +33,13 @@ _SEQUENCE, _OBJECT_IDENTIFIER = 0x30, 0x06
 _OCTET_STRING = 0x04
 _VERSION = 0xA0
 _PUBLIC_KEY = 0xA1
+_EXTENSIONS = 0xA3
+_BOOLEAN = 0x01
 _UTC_TIME = 0x17
+_BASIC_CONSTRAINTS, _KEY_USAGE = b"\x55\x1d\x13", b"\x55\x1d\x0f"
+"""2.5.29.19 and 2.5.29.15"""
+_KEY_CERT_SIGN = 0x04
+"""The sixth bit of keyUsage."""
 _ECDSA = bytes.fromhex("2a8648ce3d0201")
 """1.2.840.10045.2.1"""
 
@@ -64,6 +70,26 @@ def validity(certificate: bytes) -> tuple[datetime, datetime]:
     return begin, end
 
 
+def may_vouch(certificate: bytes) -> bool:
+    """Whether a certificate in DER may vouch for others, as Java asks of one in a trust store (``PKIXValidator``): one of
+    version 1, or an authority's by basicConstraints, that may sign certificates if keyUsage says for what it is. Raises
+    ValueError for what is none.
+    """
+    try:
+        signed = _elements(_elements(_one(certificate).content)[0].content)
+        if signed[0].tag != _VERSION:
+            return True
+        said = {parts[0].content: parts[-1].content for parts in map(_parts, _extensions(signed))}
+        constraints = said.get(_BASIC_CONSTRAINTS, b"")
+        is_authority = bool(constraints) and _is_true(_elements(_one(constraints).content)[:1])
+        if not is_authority or _KEY_USAGE not in said:
+            return is_authority
+        bits = _elements(said[_KEY_USAGE])[0].content
+        return len(bits) > 1 and bool(bits[1] & _KEY_CERT_SIGN)
+    except (IndexError, StopIteration) as error:
+        raise ValueError("the certificate ends early") from error
+
+
 def with_public_key(key: bytes, certificate: bytes) -> bytes:
     """A private key in PKCS #8 with the public key that belongs to it, which Java leaves out of those of elliptic curves, and
     is that of its certificate. Any other key stays as it is. Raises ValueError for what is no key or no certificate.
@@ -81,6 +107,19 @@ def with_public_key(key: bytes, certificate: bytes) -> bytes:
     whole = b"".join(part.whole for part in parts) + _der(_PUBLIC_KEY, public.whole)
     inner = _der(_OCTET_STRING, _der(_SEQUENCE, whole))
     return _der(_SEQUENCE, version.whole + algorithm.whole + inner)
+
+
+def _extensions(signed: list[_Element]) -> list[_Element]:
+    wrapped = [element for element in signed if element.tag == _EXTENSIONS]
+    return _elements(_one(wrapped[0].content).content) if wrapped else []
+
+
+def _parts(element: _Element) -> list[_Element]:
+    return _elements(element.content)
+
+
+def _is_true(elements: list[_Element]) -> bool:
+    return any(element.tag == _BOOLEAN and element.content != b"\0" for element in elements)
 
 
 def _fields(certificate: bytes) -> list[_Element]:

@@ -400,12 +400,14 @@ class ListenerTls:
         certificates: list[bytes],
         key: bytes,
         authorities: list[bytes],
+        trusted: list[bytes],
         client_auth: str,
         protocols: list[str],
         cipher_suites: list[str],
         principal: Callable[[bytes], str],
     ) -> Self:
-        """All in DER, the server's own certificate first. `client_auth` is none, requested or required; no
+        """All in DER, the server's own certificate first. Clients may have certificates that one of `authorities`
+        vouches for, which is not asked whether it may, and those that are `trusted` themselves. `client_auth` is none, requested or required; no
         `cipher_suites` are all there are. `principal` is asked whom a client's certificate names, on any thread, and
         raises for one that names nobody. Raises ServerConfigError for what cannot be used.
         """

@@ -26,12 +26,13 @@ pub(crate) struct PyListenerTls(pub(crate) ListenerTls);
 impl PyListenerTls {
     #[new]
     #[expect(clippy::too_many_arguments, reason = "one for each setting")]
-    #[pyo3(signature = (*, certificates, key, authorities, client_auth, protocols, cipher_suites, principal))]
+    #[pyo3(signature = (*, certificates, key, authorities, trusted, client_auth, protocols, cipher_suites, principal))]
     fn new(
         py: Python<'_>,
         certificates: Vec<Vec<u8>>,
         key: Vec<u8>,
         authorities: Vec<Vec<u8>>,
+        trusted: Vec<Vec<u8>>,
         client_auth: &str,
         protocols: Vec<String>,
         cipher_suites: Vec<String>,
@@ -41,6 +42,7 @@ impl PyListenerTls {
             certificates,
             key,
             authorities,
+            trusted,
             client_auth: self::client_auth(client_auth)?,
             protocols,
             cipher_suites,

@@ -186,15 +186,39 @@ def test_who_is_not_let_in_is_told_apart(
     asyncio.run(run())
 
 
-def test_a_session_that_is_resumed_is_the_same_clients(
-    tmp_path: Path, authority: Authority, settings: dict[str, str], lines: pytest.LogCaptureFixture
+def test_who_is_trusted_cannot_vouch_for_others(
+    tmp_path: Path, authority: Authority, settings: dict[str, str]
 ) -> None:
-    """TLS 1.3 resumes with tickets: whoever shows one is who showed the certificate."""
+    """A trust store may have a client's own certificate in it, which makes that client no authority."""
+    bob = authority.issue("bob-alone", "/CN=bob")
+    impostor = authority.issue_by("impostor", "/CN=admin", bob)
+    only_bob = settings | {"listener.name.outside.ssl.truststore.location": str(bob)}
+
+    async def run() -> None:
+        async with embedded(tmp_path, **only_bob) as broker:
+            at = address(broker, "OUTSIDE")
+            async with Wire(at, authority.client_context(bob)) as wire:
+                await wire.ask("ApiVersions", 0)
+            assert "unknown ca" in (await refused(at, authority.client_context(impostor))).lower()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_who_shows_a_certificate_shows_it_each_time(
+    tmp_path: Path,
+    authority: Authority,
+    settings: dict[str, str],
+    lines: pytest.LogCaptureFixture,
+    version: ssl.TLSVersion,
+) -> None:
+    """In a session that is resumed nobody would look at it, though it were out of its time."""
 
     async def run() -> None:
         async with embedded(tmp_path, **settings, **{"slow.request.log.ms": "0"}) as broker:
             host, _, port = address(broker, "OUTSIDE").rpartition(":")
             context = authority.client_context(authority.issue("bob", "/CN=bob"))
+            context.maximum_version = version
             session: ssl.SSLSession | None = None
 
             def talk() -> bool:
@@ -208,7 +232,7 @@ def test_a_session_that_is_resumed_is_the_same_clients(
                     session = secure.session
                     return bool(secure.session_reused)
 
-            assert [await asyncio.to_thread(talk) for _ in range(2)] == [False, True]
+            assert [await asyncio.to_thread(talk) for _ in range(2)] == [False, False]
             assert "principal The bob:" in await line(lines, "slow request: ListGroups")
 
     asyncio.run(run())

@@ -7,6 +7,7 @@ be in an error, or a client would be taken for somebody else.
 from __future__ import annotations
 
 import shutil
+import ssl
 import subprocess
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from cluster.broker.start_error import BrokerStartError
 from cluster.broker.tls import open_tls
 from cluster.controller import znodes
 from cluster.errors import InvalidRequest
-from cluster.keystores import KeyStoreError, Store, identity, read_key_store
+from cluster.keystores import KeyStoreError, Store, identity, read_key_store, read_trust_store
 from cluster.model import BrokerId, BrokerInfo, Endpoint
+from cluster.x509 import may_vouch
 from logcore._native import ListenerTls, tls_cipher_suites
 from tests.compat.conftest import missing
 from tests.coordinator.certificates import PASSWORD, Authority, encrypted, openssl, pkcs12
@@ -339,3 +341,31 @@ def test_who_no_rule_applies_to_is_nobody() -> None:
 def test_what_is_no_rule_is_refused(rules: str, told: str) -> None:
     with pytest.raises(RuleError, match=told):
         PrincipalMapper(rules)
+
+
+def test_only_authorities_may_vouch(authority: Authority, tmp_path: Path) -> None:
+    """As Java asks of what a trust store holds: an authority that may sign certificates, or one of version 1."""
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", tmp_path / "key")
+
+    def made(*extensions: str) -> bytes:
+        options = [word for extension in extensions for word in ("-addext", extension)]
+        openssl("req", "-x509", *key, "-out", tmp_path / "crt", "-subj", "/CN=x", *options)
+        return ssl.PEM_cert_to_DER_cert((tmp_path / "crt").read_text())
+
+    assert may_vouch(ssl.PEM_cert_to_DER_cert(authority.certificate.read_text()))
+    assert may_vouch(made("basicConstraints=critical,CA:TRUE"))
+    assert may_vouch(made("basicConstraints=CA:TRUE,pathlen:0", "keyUsage=keyCertSign"))
+    assert not may_vouch(made("basicConstraints=CA:TRUE", "keyUsage=digitalSignature"))
+    assert not may_vouch(made("basicConstraints=critical,CA:FALSE"))
+    leaf = authority.issue("leaf", "/CN=leaf").read_text()
+    assert not may_vouch(ssl.PEM_cert_to_DER_cert(leaf[leaf.index("-----BEGIN CERT") :]))
+    with pytest.raises(ValueError, match="certificate"):
+        may_vouch(b"0\x03\x02\x01\x01")
+
+
+def test_a_trust_store_has_no_key_in_it(authority: Authority, tmp_path: Path) -> None:
+    """It is not said whether those that the key's certificate comes from are to be trusted."""
+    path = pkcs12(authority.issue("keyed", "/CN=keyed"))
+    with pytest.raises(KeyStoreError, match="has a private key in it") as caught:
+        read_trust_store(Store(path, PASSWORD), f"ssl.truststore.location={path}")
+    assert PASSWORD not in str(caught.value)

@@ -42,6 +42,19 @@ class Authority:
         together.write_text(key.read_text() + made.read_text())
         return together
 
+    def issue_by(self, name: str, subject: str, issuer: Path) -> Path:
+        """What whoever has ``issuer``, a key and its certificate, can make of it: a certificate with its signature, and that behind it."""
+        made, request = self._directory / f"{name}.crt", self._directory / f"{name}.csr"
+        key = self._directory / f"{name}.key"
+        openssl("req", "-new", *_new_key(key), "-out", request, "-subj", subject)
+        openssl(
+            "x509", "-req", "-in", request, "-CA", issuer, "-CAkey", issuer, "-CAcreateserial", "-days", "2",
+            "-extfile", self._directory / f"{issuer.stem}.cnf", "-out", made,
+        )  # fmt: skip
+        together = self._directory / f"{name}.pem"
+        together.write_text(key.read_text() + made.read_text())
+        return together
+
     def client_context(self, identity: Path | None = None) -> ssl.SSLContext:
         """A client's, which trusts the authority and shows `identity`."""
         context = ssl.create_default_context(cafile=self.certificate)

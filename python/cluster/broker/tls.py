@@ -22,7 +22,7 @@ from cluster.keystores import (
     read_key_store,
     read_trust_store,
 )
-from cluster.x509 import subject, validity
+from cluster.x509 import may_vouch, subject, validity
 
 if TYPE_CHECKING:
     from logcore._native import ListenerTls
@@ -42,6 +42,7 @@ def open_tls(settings: TlsSettings) -> ListenerTls:
     try:
         own = _identity(settings.keys)
         trusted = _trusted(settings.trust) if settings.trust is not None else []
+        authorities = _authorities(settings.trust, trusted) if settings.trust is not None else []
     except KeyStoreError as error:
         raise BrokerStartError(f"listener {listener}: {error}") from None
     _check_validity(settings, own)
@@ -49,7 +50,8 @@ def open_tls(settings: TlsSettings) -> ListenerTls:
         return ListenerTls(
             certificates=own.certificates,
             key=own.key,
-            authorities=trusted,
+            authorities=authorities,
+            trusted=trusted,
             client_auth=settings.client_auth,
             protocols=list(settings.protocols),
             cipher_suites=suites,
@@ -80,6 +82,14 @@ def _trusted(trust: Material) -> list[bytes]:
     if trust.location:
         return read_trust_store(Store(Path(trust.location), trust.password), what)
     return certificates(trust.pem, what)
+
+
+def _authorities(trust: Material, trusted: list[bytes]) -> list[bytes]:
+    """Those who may vouch for others."""
+    try:
+        return [certificate for certificate in trusted if may_vouch(certificate)]
+    except ValueError as error:
+        raise KeyStoreError(f"{_called(trust)} has a certificate that cannot be read: {error}") from None
 
 
 def _check_validity(settings: TlsSettings, own: Identity) -> None:

@@ -46,6 +46,8 @@ pub(crate) enum Unsent {
 pub(crate) struct Outgoing {
     bytes: Vec<u8>,
     requests: Vec<(Stages, ErrorCounts)>,
+    /// Something is on its way; for good if whoever sent it gave up, and nothing can follow it then.
+    sending: bool,
 }
 
 impl Outgoing {
@@ -76,6 +78,10 @@ impl Outgoing {
         shared: &Shared,
         transport: &mut impl Transport,
     ) -> Result<(), Unsent> {
+        if self.sending {
+            self.note(shared);
+            return Ok(());
+        }
         if self.requests.is_empty() {
             return Ok(());
         }
@@ -94,12 +100,21 @@ impl Outgoing {
         newest.since(first) >= LONGEST
     }
 
+    /// Counts what was sent.
+    fn note(&mut self, shared: &Shared) {
+        for (mut stages, errors) in self.requests.drain(..) {
+            stages.sent();
+            shared.metrics.apis.record(&stages, &errors);
+        }
+    }
+
     async fn send(
         &mut self,
         shared: &Shared,
         transport: &mut impl Transport,
         last: Option<&Response>,
     ) -> Result<(), Unsent> {
+        self.sending = true;
         let size = self.bytes.len() as u64 + last.map_or(0, Response::wire_size);
         shared.metrics.network_bytes_out.add(size);
         let bytes = std::mem::take(&mut self.bytes);
@@ -124,10 +139,8 @@ impl Outgoing {
             },
             None => sending.await,
         };
-        for (mut stages, errors) in self.requests.drain(..) {
-            stages.sent();
-            shared.metrics.apis.record(&stages, &errors);
-        }
+        self.sending = false;
+        self.note(shared);
         self.bytes = bytes;
         self.bytes.clear();
         self.bytes.shrink_to(KEPT);

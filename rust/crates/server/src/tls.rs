@@ -11,18 +11,21 @@ use std::fmt;
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{CryptoProvider, ring};
+use rustls::crypto::{
+    CipherSuiteCommon, CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{
     AlertDescription, CertificateError, DigitallySignedStruct, DistinguishedName, InconsistentKeys,
-    RootCertStore, ServerConfig, ServerConnection, SignatureScheme, SupportedProtocolVersion,
+    RootCertStore, ServerConfig, ServerConnection, SignatureScheme, SupportedCipherSuite,
+    SupportedProtocolVersion, Tls12CipherSuite,
 };
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
@@ -49,6 +52,28 @@ const RECORD: usize = 16 * 1024;
 /// So many sessions at a time read files in large pieces; whoever comes then, because peers are slow to read, takes a record
 /// at a time.
 static LARGE_BUFFERS: Semaphore = Semaphore::const_new(64);
+/// So many threads at most wait to hear whom a certificate names.
+static ASKING: Semaphore = Semaphore::const_new(4);
+
+/// The suites of `ring`, those of TLS 1.2 without a limit of records: at it rustls ends a session between any two records, and
+/// takes what is written afterwards for sent. Java and OpenSSL have no such limit.
+static SUITES: LazyLock<Vec<SupportedCipherSuite>> = LazyLock::new(|| {
+    let suites = ring::default_provider().cipher_suites;
+    suites.into_iter().map(without_limit).collect()
+});
+
+fn without_limit(suite: SupportedCipherSuite) -> SupportedCipherSuite {
+    let SupportedCipherSuite::Tls12(suite) = suite else {
+        // TLS 1.3 changes its keys at the limit.
+        return suite;
+    };
+    let common = CipherSuiteCommon {
+        suite: suite.common.suite,
+        hash_provider: suite.common.hash_provider,
+        confidentiality_limit: u64::MAX,
+    };
+    SupportedCipherSuite::Tls12(Box::leak(Box::new(Tls12CipherSuite { common, ..*suite })))
+}
 
 /// Says whom a certificate (DER) names, or why it names nobody. Called on a network's thread, and may take its time.
 pub type PrincipalOf = Arc<dyn Fn(&[u8]) -> Result<String, String> + Send + Sync>;
@@ -71,8 +96,10 @@ pub struct TlsOptions {
     pub certificates: Vec<Vec<u8>>,
     /// The key of the first, in DER: PKCS #8, PKCS #1 or SEC 1.
     pub key: Vec<u8>,
-    /// Whose certificates clients may have, in DER.
+    /// Whose word for clients' certificates counts, in DER: authorities only, for nobody asks them whether they are.
     pub authorities: Vec<Vec<u8>>,
+    /// Certificates that clients may have whoever vouches for them, in DER.
+    pub trusted: Vec<Vec<u8>>,
     /// Whether clients are asked for theirs.
     pub client_auth: ClientAuth,
     /// `TLSv1.2`, `TLSv1.3`
@@ -98,8 +125,7 @@ impl fmt::Debug for ListenerTls {
 
 /// The cipher suites there are, by the names Java has for them.
 pub fn cipher_suites() -> Vec<String> {
-    let suites = ring::default_provider().cipher_suites;
-    suites
+    SUITES
         .iter()
         .map(|suite| java_name(suite.suite()))
         .collect()
@@ -130,16 +156,22 @@ impl ListenerTls {
             ClientAuth::None => builder.with_no_client_auth(),
             asked => builder.with_client_cert_verifier(verifier(
                 &options.authorities,
+                options.trusted,
                 asked == ClientAuth::Required,
-                provider,
+                &provider,
             )?),
         };
         let key = PrivateKeyDer::try_from(options.key)
             .map_err(|reason| bad(format!("the private key cannot be read: {reason}")))?;
         let chain = options.certificates.into_iter().map(CertificateDer::from);
-        let config = builder
+        let mut config = builder
             .with_single_cert(chain.collect(), key)
             .map_err(|error| bad(unusable(&error)))?;
+        if options.client_auth != ClientAuth::None {
+            // Nobody looks at the certificate of a session that is resumed, however long ago it was valid.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
         Ok(Self {
             acceptor: TlsAcceptor::from(Arc::new(config)),
             principal: options.principal,
@@ -151,7 +183,7 @@ impl ListenerTls {
         let limited = |session: &mut ServerConnection| session.set_buffer_limit(Some(RECORD));
         let accepting = self.acceptor.accept_with(stream, limited).into_fallible();
         match accepting.await {
-            Ok(stream) => self.identify(stream),
+            Ok(stream) => self.identify(stream).await,
             Err((error, mut stream)) => {
                 let failure = Failure::of(error);
                 if !matches!(failure, Failure::Gone) {
@@ -163,11 +195,13 @@ impl ListenerTls {
         }
     }
 
-    fn identify(&self, stream: TlsStream<TcpStream>) -> Result<Tls, Failure> {
+    async fn identify(&self, stream: TlsStream<TcpStream>) -> Result<Tls, Failure> {
         let certificates = stream.get_ref().1.peer_certificates();
         let principal = match certificates.and_then(<[_]>::first) {
             None => ANONYMOUS.to_owned(),
             Some(certificate) => {
+                // It is never closed.
+                let _turn = ASKING.acquire().await;
                 block_in_place(|| (self.principal)(certificate)).map_err(Failure::Nobody)?
             }
         };
@@ -180,7 +214,10 @@ impl ListenerTls {
 }
 
 fn provider(names: &[String]) -> CryptoProvider {
-    let mut provider = ring::default_provider();
+    let mut provider = CryptoProvider {
+        cipher_suites: SUITES.clone(),
+        ..ring::default_provider()
+    };
     if !names.is_empty() {
         let is_named =
             |suite: &rustls::SupportedCipherSuite| names.contains(&java_name(suite.suite()));
@@ -221,49 +258,57 @@ fn unusable(error: &rustls::Error) -> String {
 
 fn verifier(
     authorities: &[Vec<u8>],
+    trusted: Vec<Vec<u8>>,
     required: bool,
-    provider: Arc<CryptoProvider>,
+    provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>> {
-    let trusted: Vec<_> = authorities
-        .iter()
-        .map(|der| CertificateDer::from(der.clone()))
-        .collect();
     let mut roots = RootCertStore::empty();
-    for certificate in &trusted {
-        roots.add(certificate.clone()).map_err(|error| {
-            bad(format!(
-                "a certificate of the trust store cannot be read: {error}"
-            ))
-        })?;
+    for certificate in authorities {
+        roots
+            .add(CertificateDer::from(certificate.clone()))
+            .map_err(|error| {
+                bad(format!(
+                    "a certificate of the trust store cannot be read: {error}"
+                ))
+            })?;
     }
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-    let builder = match required {
-        true => builder,
-        false => builder.allow_unauthenticated(),
+    let authorities = match roots.is_empty() {
+        true => None,
+        false => {
+            let provider = Arc::clone(provider);
+            let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let built = builder.build();
+            Some(built.map_err(|error| bad(format!("the trust store cannot be used: {error}")))?)
+        }
     };
-    let authorities = builder
-        .build()
-        .map_err(|error| bad(format!("the trust store cannot be used: {error}")))?;
     Ok(Arc::new(Verifier {
         authorities,
-        trusted,
+        trusted: trusted.into_iter().map(CertificateDer::from).collect(),
+        required,
+        provider: Arc::clone(provider),
     }))
 }
 
 /// As Java trusts: those an authority vouches for, and whoever is in the trust store itself.
 #[derive(Debug)]
 struct Verifier {
-    authorities: Arc<dyn ClientCertVerifier>,
+    /// `None` where the trust store has no authority.
+    authorities: Option<Arc<dyn ClientCertVerifier>>,
     trusted: Vec<CertificateDer<'static>>,
+    required: bool,
+    provider: Arc<CryptoProvider>,
 }
 
 impl ClientCertVerifier for Verifier {
     fn client_auth_mandatory(&self) -> bool {
-        self.authorities.client_auth_mandatory()
+        self.required
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.authorities.root_hint_subjects()
+        match &self.authorities {
+            Some(authorities) => authorities.root_hint_subjects(),
+            None => &[],
+        }
     }
 
     fn verify_client_cert(
@@ -275,8 +320,10 @@ impl ClientCertVerifier for Verifier {
         if self.trusted.contains(end_entity) {
             return Ok(ClientCertVerified::assertion());
         }
-        self.authorities
-            .verify_client_cert(end_entity, intermediates, now)
+        match &self.authorities {
+            Some(authorities) => authorities.verify_client_cert(end_entity, intermediates, now),
+            None => Err(CertificateError::UnknownIssuer.into()),
+        }
     }
 
     fn verify_tls12_signature(
@@ -285,8 +332,8 @@ impl ClientCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.authorities
-            .verify_tls12_signature(message, certificate, signed)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
     }
 
     fn verify_tls13_signature(
@@ -295,12 +342,13 @@ impl ClientCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.authorities
-            .verify_tls13_signature(message, certificate, signed)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.authorities.supported_verify_schemes()
+        let algorithms = &self.provider.signature_verification_algorithms;
+        algorithms.supported_schemes()
     }
 }
 
@@ -411,8 +459,13 @@ impl Transport for Tls {
         };
         limit(&mut self.stream, COPY_CHUNK as usize);
         let copied = copy_slice(self, slice, COPY_CHUNK).await;
+        // What a peer that does not read leaves in the session is one of the large buffers until it is gone.
+        let flushed = match copied {
+            Ok(()) => self.stream.flush().await,
+            Err(error) => Err(error),
+        };
         limit(&mut self.stream, RECORD);
-        copied
+        flushed
     }
 
     async fn finish(&mut self) -> io::Result<()> {
@@ -553,7 +606,8 @@ pub(crate) mod tests {
             // As in Java, who is in the trust store is trusted, whoever vouches for it.
             let bob = strangers.issue("/CN=bob");
             let mut own = options(ClientAuth::Required);
-            own.authorities = vec![bob.certificate.to_vec()];
+            own.authorities = vec![];
+            own.trusted = vec![bob.certificate.to_vec()];
             let tls = ListenerTls::new(own.clone()).unwrap();
             assert!(
                 connect(&tls, authority.client(Some(ann())))
@@ -681,6 +735,17 @@ pub(crate) mod tests {
             client.read_to_end(&mut said).await.unwrap();
             assert_eq!(said, b"bye");
         });
+    }
+
+    // If this failed, a session of TLS 1.2 would end after some millions of answers, the next of which nobody is sent.
+    #[test]
+    fn no_session_ends_by_the_number_of_its_records() {
+        let limits = SUITES.iter().filter_map(|suite| match suite {
+            SupportedCipherSuite::Tls12(suite) => Some(suite.common.confidentiality_limit),
+            SupportedCipherSuite::Tls13(_) => None,
+        });
+        let limits: Vec<_> = limits.collect();
+        assert!(!limits.is_empty() && limits.iter().all(|limit| *limit == u64::MAX));
     }
 
     // If this failed, what precedes a response's records would cost a packet of its own, or be lost.

@@ -93,6 +93,7 @@ impl Authority {
             certificates: vec![own.certificate.to_vec()],
             key: own.key.secret_der().to_vec(),
             authorities: vec![self.certificate().to_vec()],
+            trusted: vec![],
             client_auth,
             protocols: vec!["TLSv1.2".to_owned(), "TLSv1.3".to_owned()],
             cipher_suites: Vec::new(),
