@@ -117,10 +117,16 @@ def section(board: Board, name: str) -> list[str]:
         f"Rounds: {board.rounds}; of the curves and of Apache's tests: {board.sweep_rounds}.",
         "",
     ]
-    missed = [f for f in board.figures if any(f.reached(goal) is False for goal in f.goals)]
+    missed = [figure.what for figure in board.figures if figure.is_missed]
+    missed += [
+        f"{curve.what} with {x:g} {curve.along}"
+        for curve in board.curves
+        for x, point in sorted(curve.points.items())
+        if point.is_missed
+    ]
     lines += figures_table([figure for figure in board.figures if figure.values or figure.failed])
     lines += ["", f"![ratios]({name}-{board.ground}-ratios.svg)"]
-    lines += ["", "Goals missed: " + ("; ".join(f.what for f in missed) if missed else "none") + "."]
+    lines += ["", "Goals missed: " + ("; ".join(missed) or "none") + "."]
     for curve_name in dict.fromkeys(curve.name for curve in board.curves):
         about = (SCENARIOS[curve_name].__doc__ or "").splitlines()[0]
         lines += [

@@ -98,6 +98,11 @@ class Figure:
             return None
         return measured[1] >= goal.bound if self.more_is_better else measured[1] <= goal.bound
 
+    @property
+    def is_missed(self) -> bool:
+        """Whether one of its goals is not reached."""
+        return any(self.reached(goal) is False for goal in self.goals)
+
     def goal_cell(self) -> str:
         words = {True: "", False: " **missed**", None: " (not measured)"}
         return "; ".join(
@@ -119,10 +124,11 @@ class Curve:
     more_is_better: bool = True
     scale: float = 1.0
     linear: bool = False
+    goals: tuple[Goal, ...] = ()
     points: dict[float, Figure] = field(default_factory=dict)
 
     def at(self, x: float) -> Figure:
-        figure = Figure(self.what, self.unit, more_is_better=self.more_is_better, scale=self.scale)
+        figure = Figure(self.what, self.unit, self.goals, self.more_is_better, self.scale)
         return self.points.setdefault(x, figure)
 
 

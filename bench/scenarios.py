@@ -21,6 +21,8 @@ OF_BARE = Goal(0.6, BARE)
 NOT_COUNTED = -1
 QUANTILES = {"p50": "p50", "p99": "p99", "p999": "p99.9"}
 HALF = Goal(0.5, BETTER_KAFKA)
+MEMORY = (Goal(150),)
+"""Under load, in MB."""
 
 
 def say(text: str) -> None:
@@ -43,7 +45,7 @@ class Run:
     servers: list[Server] = field(default_factory=list)
     memory: Figure = field(
         default_factory=lambda: Figure(
-            "resident memory, the highest of each round's loads", "MB", (Goal(150),), more_is_better=False
+            "resident memory, the highest of each round's loads", "MB", MEMORY, more_is_better=False
         )
     )
     _number: int = 0
@@ -243,7 +245,7 @@ def grow(
 ) -> None:
     """A curve of wire produce along `steps`, and with it the memory; each load takes half the time of others."""
     speed = run.board.curve(Curve(name, what, along, "MB/s"))
-    memory = run.board.curve(Curve(name, "resident memory", along, "MB", more_is_better=False))
+    memory = run.board.curve(Curve(name, "resident memory", along, "MB", more_is_better=False, goals=MEMORY))
     for number in run.rounds(what, run.board.sweep_rounds):
         for step in steps:
             for server in run.servers:

@@ -4,6 +4,7 @@ on loopback, both started with the same `zoo.cfg` but for its directories and po
 from __future__ import annotations
 
 import contextlib
+import socket
 import sys
 import threading
 import time
@@ -29,6 +30,8 @@ class Ensemble:
         self._configs = self._write(directory)
         self.members: list[Server] = []
         self.seconds_to_answer = 0.0
+        self.by_role: list[int] = []
+        """The ports, the leader's last, once it is started."""
 
     def _write(self, directory: Path) -> list[Path]:
         lines = [
@@ -76,6 +79,7 @@ class Ensemble:
             self.stop()
             raise
         self.seconds_to_answer = time.monotonic() - began
+        self.by_role = sorted(self.ports, key=_is_leader)
 
     def _member(self, config: Path, port: int) -> None:
         output = config.with_suffix(".out")
@@ -99,6 +103,13 @@ class Ensemble:
     def resident_mb(self) -> float:
         """Of the member that has most."""
         return max(member.resident_mb() for member in self.members)
+
+
+def _is_leader(port: int) -> bool:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as asking:
+        asking.sendall(b"srvr")
+        said = b"".join(iter(lambda: asking.recv(4096), b""))
+    return b"\nMode: leader" in said
 
 
 def _wait_for_session(member: Server, end: float) -> None:
