@@ -49,7 +49,7 @@ test-rust: $(VENV)/.demo  ## the pure crates' tests
 
 # Tests wait for processes more than they compute: so many files of them are run at the same time, in their order, for those with
 # few tests are not the short ones.
-WORKERS ?= 2
+WORKERS ?= 3
 
 test-python: $(VENV)/.dev $(VENV)/.built peers  ## Python's tests, with real clients and Apache Kafka as peers
 	@$(PY) -m pytest -q --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder tests

@@ -59,16 +59,19 @@ def read_key_store(store: Store, what: str) -> tuple[str, str]:
     return data.decode("utf-8", "replace"), store.password
 
 
-def read_trust_store(store: Store, what: str) -> list[bytes]:
-    """The certificates of a store, in DER. Raises KeyStoreError, also if there are none."""
+def read_trust_store(store: Store, what: str, *, asked: bool) -> list[bytes]:
+    """The certificates of a store, in DER, for who asks peers for theirs or only has the store. Raises KeyStoreError: there are
+    none; PKCS12 with a private key in it, if peers are ``asked``.
+    """
     data = _content(store, what)
     if data[:1] == _DER_SEQUENCE:
         pem = _from_pkcs12(store, what)
-        if _KEY in pem:
+        if asked and _KEY in pem:
             # Java trusts the key's own certificate, and not those it was issued by.
             raise KeyStoreError(
                 f"{what} has a private key in it, with certificates of which it is not said whether they are to be trusted: make a "
-                "trust store of those that are with keytool -importcert -storetype PKCS12, and name that file"
+                "trust store of those that are with keytool -importcert -storetype PKCS12, and name that file, or ask clients for no "
+                "certificates"
             )
         return certificates(pem, what)
     return certificates(data.decode("utf-8", "replace"), what)

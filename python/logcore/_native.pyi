@@ -461,8 +461,8 @@ class Server:
         leader_id: int,
         config: dict[str, str],
         new: bool = True,
-        replicas: list[tuple[int, str | None]] = ...,
-        isr: list[int] = ...,
+        replicas: Sequence[tuple[int, str | None]] = ...,
+        isr: Sequence[int] = ...,
     ) -> None:
         """Creates a partition, or gives one that is there its leader, epoch and settings.
 
@@ -974,6 +974,9 @@ def read_transaction_index(path: str | os.PathLike[str]) -> list[tuple[int, int,
 
 # ---- quorum ----
 
+FIRST_STATE: int
+"""The last entry that is in the state that an ensemble begins with."""
+
 class QuorumError(Exception):
     """What a member of an ensemble refused, or what failed. Of its log's files: LogError."""
 
@@ -1002,6 +1005,7 @@ class Quorum:
         listen_on_all: bool = False,
         entries_kept: int = 10_000,
         reconfigurable: bool = False,
+        has_state: bool = False,
     ) -> Self:
         """Opens the member's own directory, made when missing, and checks its files; blocks.
 
@@ -1009,8 +1013,10 @@ class Quorum:
         as long as there is no ensemble yet. `init_limit` ticks: what a snapshot to a member may take, and for how long one that
         is not listed is kept in mind without a word of it; `sync_limit` ticks: what a read barrier may wait. `listen_on_all`:
         ZooKeeper's quorumListenOnAllIPs. `entries_kept`: entries that stay in the log after a snapshot. `reconfigurable`:
-        servers that no file names are sent the log, and do not vote until `change_members` lists them. Raises QuorumError (this server is not named, the
-        directory is another server's), LogError (LockedError: in use; CorruptLogError), ValueError.
+        servers that no file names are sent the log, and do not vote until `change_members` lists them. `has_state`: there is a state
+        that the ensemble is to begin with, if this directory knows of none; it is given to `first_state` then. Raises QuorumError
+        (this server is not named, the directory is another server's, an observer has a state), LogError (LockedError: in use;
+        CorruptLogError), ValueError.
         """
     @property
     def wake_fd(self) -> int:
@@ -1065,11 +1071,39 @@ class Quorum:
 
         Raises ValueError.
         """
+    @property
+    def awaits_state(self) -> bool:
+        """Whether the ensemble is to begin with the state that `has_state` promised, and it is not in its place yet.
+
+        False if the directory knows of an ensemble: then that is what counts.
+        """
+    def first_state(self) -> SnapshotSink:
+        """Begins that state, of everything up to entry `FIRST_STATE`; ("snapshot", FIRST_STATE, error or None) follows.
+
+        ("install", ...) has it once a majority of the servers is bound to this founding; after a crash before that it is to be given
+        again. Servers that have nothing wait meanwhile; ("failed", ...) comes if there is an ensemble already, or another server with
+        a state. Raises ValueError where none is awaited.
+        """
     def stop(self) -> None:
         """Hands leadership over, brings the log to disk, ends the threads; blocks. Safe to repeat.
 
         What was not taken still can be. Raises QuorumStoppedError when the disk hangs.
         """
+
+@final
+class MemberFiles:
+    """A stopped member's own directory, without its ensemble: a snapshot, and the entries behind it, of which the last may be some that
+    no majority had. A start leaves it as this does."""
+
+    def __new__(cls, data_dir: str | os.PathLike[str]) -> Self:
+        """Takes the directory and checks its files; blocks. Raises QuorumError (no member's), LogError (LockedError: in use;
+        CorruptLogError)."""
+    def snapshot(self) -> SnapshotSource | None:
+        """What to begin with; None: with nothing. Raises OSError, ValueError when it is closed."""
+    def entries(self, max_bytes: int) -> list[tuple[Any, ...]]:
+        """The next entries as `Quorum.take` gives them: about `max_bytes`, one at least; none at the end. Raises as `snapshot`."""
+    def close(self) -> None:
+        """Gives the directory back. Safe to repeat. Raises LogError."""
 
 @final
 class SnapshotSink:

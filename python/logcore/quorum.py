@@ -11,6 +11,8 @@ What a command means is for whoever takes it::
 from typing import NamedTuple
 
 from logcore._native import (
+    FIRST_STATE,
+    MemberFiles,
     Quorum,
     QuorumError,
     QuorumFullError,
@@ -20,6 +22,8 @@ from logcore._native import (
 )
 
 __all__ = [
+    "FIRST_STATE",
+    "MemberFiles",
     "Quorum",
     "QuorumError",
     "QuorumFullError",

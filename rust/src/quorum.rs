@@ -8,11 +8,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use logcore_quorum::directory::OpenError;
 use logcore_quorum::host::{
-    Event, Host, HostError, Options, Role, RoleKind, SnapshotSink, SnapshotSource, server_id,
+    Event, FIRST_STATE, Host, HostError, Options, Role, RoleKind, SnapshotSink, SnapshotSource,
+    server_id,
 };
 use logcore_quorum::member::Timing;
 use logcore_quorum::members::listed;
 use logcore_quorum::reader::DeliveredEntry;
+use logcore_quorum::stored::Stored;
 use logcore_quorum::types::{Address, Membership, Server};
 use parking_lot::Mutex;
 use pyo3::create_exception;
@@ -47,7 +49,9 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("QuorumError", py.get_type::<QuorumError>())?;
     module.add("QuorumFullError", py.get_type::<QuorumFullError>())?;
     module.add("QuorumStoppedError", py.get_type::<QuorumStoppedError>())?;
+    module.add("FIRST_STATE", FIRST_STATE)?;
     module.add_class::<PyQuorum>()?;
+    module.add_class::<PyMemberFiles>()?;
     module.add_class::<PySnapshotSink>()?;
     module.add_class::<PySnapshotSource>()?;
     Ok(())
@@ -59,7 +63,7 @@ fn raise(py: Python<'_>, error: HostError) -> PyErr {
     match error {
         HostError::Open(OpenError::Storage(error)) => storage_error(py, &error),
         HostError::Open(OpenError::Corrupt { .. }) => corrupt_error(py, text),
-        HostError::Open(OpenError::WrongServer { .. })
+        HostError::Open(OpenError::WrongServer { .. } | OpenError::NoMember { .. })
         | HostError::Servers(_)
         | HostError::Os { .. } => QuorumError::new_err(text),
         HostError::Full(_) | HostError::Busy { .. } => QuorumFullError::new_err(text),
@@ -190,7 +194,7 @@ struct PyQuorum(Arc<Host>);
 impl PyQuorum {
     #[expect(clippy::too_many_arguments, reason = "one for each setting")]
     #[new]
-    #[pyo3(signature = (*, data_dir, server_id, servers, tick_ms, init_limit, sync_limit, listen_on_all = false, entries_kept = 10_000, reconfigurable = false))]
+    #[pyo3(signature = (*, data_dir, server_id, servers, tick_ms, init_limit, sync_limit, listen_on_all = false, entries_kept = 10_000, reconfigurable = false, has_state = false))]
     fn new(
         py: Python<'_>,
         data_dir: String,
@@ -202,6 +206,7 @@ impl PyQuorum {
         listen_on_all: bool,
         entries_kept: u64,
         reconfigurable: bool,
+        has_state: bool,
     ) -> PyResult<Self> {
         for (name, value) in [
             ("tick_ms", tick_ms),
@@ -225,6 +230,7 @@ impl PyQuorum {
             },
             sync_limit: ticks(sync_limit),
             absence_limit: ticks(init_limit),
+            has_state,
             reconfigurable,
             entries_kept,
             listen_on_all,
@@ -320,6 +326,17 @@ impl PyQuorum {
         Ok(PySnapshotSink(Mutex::new(sink)))
     }
 
+    #[getter]
+    fn awaits_state(&self) -> bool {
+        self.0.awaits_state()
+    }
+
+    fn first_state(&self, py: Python<'_>) -> PyResult<PySnapshotSink> {
+        let begun = self.0.first_state();
+        let sink = begun.map_err(|error| raise(py, error))?;
+        Ok(PySnapshotSink(Mutex::new(sink)))
+    }
+
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.0.stop())
             .map_err(|error| raise(py, error))
@@ -335,6 +352,43 @@ impl PyQuorum {
             ),
             Err(error) => format!("<Quorum: {error}>"),
         }
+    }
+}
+
+#[pyclass(frozen, name = "MemberFiles", module = "logcore._native")]
+struct PyMemberFiles(Mutex<Option<Stored>>);
+
+impl PyMemberFiles {
+    fn with<T>(&self, work: impl FnOnce(&mut Stored) -> std::io::Result<T>) -> PyResult<T> {
+        match &mut *self.0.lock() {
+            Some(stored) => Ok(work(stored)?),
+            None => Err(PyValueError::new_err("the member's files are closed")),
+        }
+    }
+}
+
+#[pymethods]
+impl PyMemberFiles {
+    #[new]
+    fn new(py: Python<'_>, data_dir: std::path::PathBuf) -> PyResult<Self> {
+        let opened = py.detach(|| Stored::open(&data_dir));
+        let stored = opened.map_err(|error| raise(py, error.into()))?;
+        Ok(Self(Mutex::new(Some(stored))))
+    }
+
+    fn snapshot(&self, py: Python<'_>) -> PyResult<Option<PySnapshotSource>> {
+        let source = py.detach(|| self.with(|stored| stored.snapshot()))?;
+        Ok(source.map(PySnapshotSource))
+    }
+
+    fn entries<'py>(&self, py: Python<'py>, max_bytes: usize) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let entries = py.detach(|| self.with(|stored| stored.entries(max_bytes)))?;
+        entries.iter().map(|entry| entry_to_py(py, entry)).collect()
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let closed = py.detach(|| self.0.lock().take().map_or(Ok(()), Stored::close));
+        closed.map_err(|error| raise(py, error.into()))
     }
 }
 

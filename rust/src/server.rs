@@ -84,7 +84,8 @@ pub(crate) fn raise(py: Python<'_>, error: CoreError) -> PyErr {
         | CoreError::UnknownPartition { .. }
         | CoreError::UnknownTopic(_)
         | CoreError::TopicId { .. }
-        | CoreError::NotLeader { .. } => ServerError::new_err(text),
+        | CoreError::NotLeader { .. }
+        | CoreError::NotEnoughReplicas { .. } => ServerError::new_err(text),
     };
     match raised.value(py).setattr("code", code.0) {
         Ok(()) => raised,

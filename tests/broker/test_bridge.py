@@ -23,6 +23,7 @@ from cluster.errors import NotController, UnknownServerError
 
 KEY, JOIN, METADATA = 32, 11, 3
 HANDLERS_MAX = 2
+PATIENCE = 30
 
 
 @dataclass
@@ -313,6 +314,28 @@ def test_what_waits_at_the_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> Non
         await begun.wait()
         await bridge.stop()
         assert await answers.get() == (1, None)
+
+    play(monkeypatch, handle, script)
+
+
+def test_what_comes_after_it_gave_up_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a broker that stops would wait for handlers which nobody calls."""
+    begun: asyncio.Queue[int] = asyncio.Queue()
+
+    async def handle(request: FakeRequest) -> Body:
+        begun.put_nowait(request.number)
+        await asyncio.Event().wait()
+        return {}
+
+    async def script(source: FakeSource, answers: Answers, bridge: Bridge) -> None:
+        source.put(*(FakeRequest(number, str(number), answers) for number in range(5)))
+        assert [await begun.get() for _ in range(HANDLERS_MAX)] == [0, 1]
+        await bridge.give_up()
+        source.put(FakeRequest(5, "late", answers))
+        async with asyncio.timeout(PATIENCE):
+            closed = [await answers.get() for _ in range(6)]
+        assert closed == [(number, None) for number in range(6)]
+        assert begun.empty()
 
     play(monkeypatch, handle, script)
 

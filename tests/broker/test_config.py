@@ -18,7 +18,7 @@ from cluster.broker.dynamic.description import (
     topic_value,
 )
 from cluster.broker.dynamic.live import LiveConfig
-from cluster.broker.settings import Setting, as_text, broker_settings, topic_settings
+from cluster.broker.settings import Setting, as_text, broker_settings, rate_settings, topic_settings
 from cluster.broker.topic_policy import check_topic_config
 from cluster.errors import InvalidConfig
 from cluster.model import Endpoint
@@ -65,6 +65,20 @@ def test_the_tables_say_what_is_acted_on() -> None:
     assert acted_on(broker_settings()) == (of_broker & set(broker_settings())) - NOT_ACTED_ON
     of_topic = named("rust/crates/storage/src/config.rs")
     assert acted_on(topic_settings()) == (of_topic & set(topic_settings())) - NOT_ACTED_ON
+
+
+def test_what_the_data_plane_acts_on_it_is_given() -> None:
+    """If this failed, a setting would be taken, stored and described, and be in force nowhere."""
+    source = (ROOT / "rust/crates/server/src/config.rs").read_text().partition("mod tests {")[0]
+    named = set(re.findall(r'"([a-z]+(?:\.[a-z0-9]+)+)"', source))
+    known = broker_settings() | rate_settings()
+    assert named - set(known) <= set(topic_settings()), "settings that the broker does not know"
+    for name in named & set(known):
+        setting = known[name]
+        text = "PLAINTEXT" if name == "inter.broker.listener.name" else setting.default or "1"
+        given = parse(**{name: text}).server_settings()
+        assert name in given, f"{name} does not reach the data plane"
+        assert setting.supported or name in NOT_ACTED_ON
 
 
 def test_the_file_kafka_ships() -> None:
@@ -157,6 +171,53 @@ def test_several_listeners() -> None:
     assert str(config.advertised[0]) == "CLIENT://kafka.example:19092"
     assert str(config.advertised[1]) == "BROKER://[::1]:9093"
     assert config.inter_broker_listener == "BROKER"
+
+
+def test_names_of_listeners_and_protocols_in_any_case() -> None:
+    """As Kafka, which has them in upper case."""
+    listeners = "internal://127.0.0.1:1,EXTERNAL://127.0.0.1:2"
+    protocols = "INTERNAL:plaintext,external:Plaintext"
+    config = BrokerConfig.parse(
+        {
+            "zookeeper.connect": "localhost:2181",
+            "listeners": listeners,
+            "listener.security.protocol.map": protocols,
+            "inter.broker.listener.name": "Internal",
+        }
+    )
+    assert config.listeners == (Endpoint("INTERNAL", "127.0.0.1", 1), Endpoint("EXTERNAL", "127.0.0.1", 2))
+    assert config.inter_broker_listener == "INTERNAL"
+    assert config.server_settings()["inter.broker.listener.name"] == "INTERNAL"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "allowed"),
+    [
+        (("127.0.0.1", "[::1]"), True),
+        (("[::]", "0.0.0.0"), True),
+        (("127.0.0.1", "127.0.0.2"), False),
+        (("[::1]", "[::2]"), False),
+        (("localhost", "[::1]"), False),
+        (("127.0.0.1", ""), False),
+        (("127.0.0.1", "[::1]", "localhost"), False),
+    ],
+)
+def test_a_port_is_shared_by_one_address_of_each_version(hosts: tuple[str, ...], allowed: bool) -> None:
+    def listeners(port: int) -> dict[str, str]:
+        names = [f"L{number}" for number in range(len(hosts))]
+        return {
+            "zookeeper.connect": "localhost:2181",
+            "listeners": ",".join(f"{name}://{host}:{port}" for name, host in zip(names, hosts, strict=True)),
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in names),
+            "inter.broker.listener.name": "L0",
+        }
+
+    assert {item.port for item in BrokerConfig.parse(listeners(0)).listeners} == {0}
+    if allowed:
+        assert {item.port for item in BrokerConfig.parse(listeners(9)).listeners} == {9}
+        return
+    with pytest.raises(ConfigError, match="each listener needs a port of its own"):
+        BrokerConfig.parse(listeners(9))
 
 
 def test_files_and_overrides(tmp_path: Path) -> None:

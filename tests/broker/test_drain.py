@@ -11,6 +11,8 @@ import contextlib
 import socket
 import struct
 import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from logcore._native import (
 )
 
 from ..conftest import BrokerProcess, StartBroker
+from ..controller.asking import until
 from ..server.wire import FETCH, LIST_OFFSETS, PRODUCE, Client, fetch, produce
 from .test_embedded import create as create_topic
 from .test_embedded import embedded, topics
@@ -279,7 +282,6 @@ async def answered_by_a_stopping_broker(data: Path, held: Held, name: str, versi
 def test_what_python_answers_is_answered_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, version: int, body: Body, carried_out: bool
 ) -> None:
-    monkeypatch.setattr(_broker, "_STOP_GRACE_SECONDS", PATIENCE)
     monkeypatch.setattr(bridge_module, "HANDLERS", dict(HANDLERS))
 
     async def run() -> None:
@@ -299,3 +301,106 @@ def test_what_python_answers_is_answered_too(
             assert part["committed_offset"] == (7 if name == "OffsetCommit" and not refused else -1)
 
     asyncio.run(run())
+
+
+def test_a_broker_that_stops_registers_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this failed, the log of a stop during which the coordinator's session is lost would end in a traceback."""
+    held = Held(HANDLERS[KEYS["DeleteGroups"]], carried_out=False)
+    monkeypatch.setattr(bridge_module, "HANDLERS", HANDLERS | {held.API_KEY: held})
+
+    async def run() -> None:
+        async with (
+            embedded(tmp_path) as broker,
+            Wire(broker.bootstrap) as wire,
+            Wire(broker.bootstrap) as idle,
+        ):
+            zk = broker._zk
+            assert zk is not None
+            asked = asyncio.create_task(wire.ask("DeleteGroups", 0, groups_names=[]))
+            await held.under_way.wait()
+            stopping = asyncio.create_task(broker.stop())
+            assert await idle._reader.read() == b""
+            for state in ("LOST", "CONNECTED"):
+                zk._state_changed(state)
+            assert broker._renewal is None
+            held.let_go.set()
+            await asked
+            await stopping
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+
+
+def test_what_python_has_no_time_for_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither what a handler is at nor what waits for one."""
+    monkeypatch.setattr(_broker, "_HANDLERS_AT_STOP_SECONDS", 0.1)
+    held = Held(HANDLERS[KEYS["DeleteGroups"]], carried_out=False)
+    monkeypatch.setattr(bridge_module, "HANDLERS", HANDLERS | {held.API_KEY: held})
+
+    async def run() -> None:
+        async with (
+            embedded(tmp_path, queued_max_requests="1") as broker,
+            Wire(broker.bootstrap) as first,
+            Wire(broker.bootstrap) as second,
+        ):
+            asked = [asyncio.create_task(first.ask("DeleteGroups", 0, groups_names=[]))]
+            await held.under_way.wait()
+            asked.append(asyncio.create_task(second.ask("DeleteGroups", 0, groups_names=[])))
+            server = broker._server
+            assert server is not None
+            await until(lambda: server.measurements().gauges["request_queue_size"] > 0)
+            await broker.stop()
+            for answer in asked:
+                with pytest.raises(EOFError):
+                    await answer
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+    assert "unanswered" not in caplog.text
+
+
+STEPS, SLOW_SECONDS = 40, 6
+"""Longer than a client may take nothing."""
+
+
+def test_answers_on_their_way_are_sent_as_long_as_they_are_taken(start_broker: StartBroker) -> None:
+    """One client of a stopping broker reads its large answer slowly, another none of it."""
+    broker = start_broker()
+    create(broker, "large", partitions=4)
+    fill(broker)
+    wanted = fetch("large", 0, 0)
+    wanted["topics"][0]["partitions"][0]["partition_max_bytes"] = wanted["max_bytes"]
+    with asked(broker.port, wanted) as slow, asked(broker.port, wanted) as silent:
+        [length] = struct.unpack(">i", received(slow, 4))
+        assert length > wanted["max_bytes"] - 2 * LARGE
+        received(silent, 4)
+        with ThreadPoolExecutor(1) as stopper:
+            stopping = stopper.submit(broker.stop)
+            for _ in range(STEPS):
+                received(slow, length // STEPS)
+                time.sleep(SLOW_SECONDS / STEPS)
+            received(slow, length % STEPS)
+            assert slow.recv(1) == b""
+            assert stopping.result(PATIENCE) == 0
+    assert "unanswered" not in broker.output()
+
+
+@contextlib.contextmanager
+def asked(port: int, wanted: dict[str, Any]) -> Iterator[socket.socket]:
+    """A client that has asked for this and has little room for the answer."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+        client.settimeout(PATIENCE)
+        client.connect(("127.0.0.1", port))
+        client.sendall(sent(FETCH, 12, 1, wanted))
+        yield client
+
+
+def received(client: socket.socket, count: int) -> bytes:
+    """So many bytes. Raises ConnectionError if there are fewer."""
+    data = bytearray()
+    while len(data) < count:
+        if not (part := client.recv(count - len(data))):
+            raise ConnectionError(f"{len(data)} bytes of {count}")
+        data += part
+    return bytes(data)

@@ -93,6 +93,7 @@ async def traffic(wire: Wire) -> int:
         rack_id="",
     )
     assert len(answer["responses"][0]["partitions"][0]["records"]) == len(records)
+    await wire.ask("Metadata", 8, topics=[{"name": "t"}])
     # A request is counted before the next of its connection is read.
     await wire.ask("ApiVersions", 0)
     return len(records)
@@ -133,6 +134,8 @@ def check_traffic(samples: Samples, size: int) -> None:
     )
     assert refused == 1
     assert value(samples, f"{requests}_errors_total", request="CreateTopics", error="NONE") == 1
+    # The topic's and its partitions'; version 13 has one of the whole, too.
+    assert value(samples, f"{requests}_errors_total", request="Metadata", error="NONE") == 3
     for stage in ("requestqueue", "local", "remote", "throttle", "responsequeue", "responsesend", "total"):
         name = f"{requests}_{stage}timems"
         assert value(samples, f"{name}_count", request="Produce") == 3

@@ -126,6 +126,47 @@ def test_records_are_deleted(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+# If this failed, an operator's limit would be taken and described while a move has all of the disks.
+def test_a_move_is_as_fast_as_it_may_be(tmp_path: Path) -> None:
+    rate = "replica.alter.log.dirs.io.max.bytes.per.second"
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            broker, wire = await started(stack, tmp_path)
+
+            async def limit(operation: int, value: str | None, resource: str) -> None:
+                configs = [{"name": rate, "config_operation": operation, "value": value}]
+                resources = [{"resource_type": 4, "resource_name": resource, "configs": configs}]
+                answer = await wire.ask(
+                    "IncrementalAlterConfigs", 0, resources=resources, validate_only=False
+                )
+                assert answer["responses"][0]["error_code"] == NONE
+
+            await create(wire, "t")
+            for _ in range(3):
+                await produce(broker, "t", 1)
+            [(here, _, _)] = await places(wire)
+            there = "two" if here == "one" else "one"
+            # Nothing may move for all brokers, and for this one some bytes a second.
+            await limit(0, "0", "")
+            await limit(0, "5", "3")
+            part = [{"name": "t", "partitions": [0]}]
+            dirs = [{"path": str(tmp_path / there), "topics": part}]
+            answer = await wire.ask("AlterReplicaLogDirs", 1, dirs=dirs)
+            assert by_partition(answer["results"], "topic_name")["t", 0]["error_code"] == NONE
+            while not (copy := (await places(wire)).get((there, "t", True))) or not copy["partition_size"]:
+                pass
+            await limit(1, None, "3")
+            found = await places(wire)
+            assert set(found) == {(here, "t", False), (there, "t", True)}
+            await limit(1, None, "")
+            async with asyncio.timeout(MOVED_SECONDS):
+                while set(await places(wire)) != {(there, "t", False)}:
+                    pass
+
+    asyncio.run(run())
+
+
 def test_a_partition_moves_and_directories_are_described(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,10 +23,13 @@ from pathlib import Path
 import pytest
 
 from cluster.broker import Broker, BrokerConfig, BrokerStopError, run_coordinator, run_embedded
-from cluster.controller import ZooKeeper, zookeeper
+from cluster.controller import Controller, ZooKeeper, zookeeper
 from cluster.coordinator import CoordinatorServer, parse_configuration
 from cluster.coordinator.log import TransactionLog
 from cluster.model import Milliseconds
+
+from ..controller.asking import until
+from .wire import Wire
 
 WAIT_SECONDS = 30.0
 SOON_SECONDS = 10.0
@@ -120,6 +123,39 @@ def test_logs_that_are_being_opened_are_closed_before_the_end(
         asyncio.run(run_embedded(tmp_path, port=0, ready=ready.append))
     assert not ready
     assert (tmp_path / "kafka-logs" / ".kafka_cleanshutdown").exists()
+
+
+# If this failed, clients that come while a broker starts would keep one that does not succeed, or is told to stop, for long.
+def test_who_nobody_answers_yet_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = asyncio.Event()
+
+    async def waits(controller: Controller) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Controller, "start", waits)
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            coordinator = CoordinatorServer(tmp_path / "coordinator", "127.0.0.1", 0)
+            given = properties(tmp_path, await coordinator.start())
+            stack.push_async_callback(coordinator.stop)
+            broker = Broker(BrokerConfig.parse(given))
+            starting = asyncio.create_task(broker.start())
+            await reached.wait()
+            assert broker.endpoints
+            async with Wire(broker.bootstrap) as wire:
+                asked = asyncio.create_task(wire.ask("ListGroups", 0))
+                server = broker._server
+                assert server is not None
+                await until(lambda: server.measurements().gauges["request_queue_size"] > 0)
+                starting.cancel()
+                await asyncio.wait([starting], timeout=SOON_SECONDS)
+                assert starting.cancelled()
+                with pytest.raises(EOFError):
+                    await asked
+
+    asyncio.run(asyncio.wait_for(run(), 2 * WAIT_SECONDS))
 
 
 # If this failed, a coordinator's log would be open, and its threads alive, after its start was given up.

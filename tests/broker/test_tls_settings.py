@@ -21,7 +21,7 @@ from cluster.broker.start_error import BrokerStartError
 from cluster.broker.tls import open_tls
 from cluster.controller import znodes
 from cluster.errors import InvalidRequest
-from cluster.keystores import KeyStoreError, Store, identity, read_key_store, read_trust_store
+from cluster.keystores import KeyStoreError, Store, identity, read_key_store
 from cluster.model import BrokerId, BrokerInfo, Endpoint
 from cluster.x509 import may_vouch
 from logcore._native import ListenerTls, tls_cipher_suites
@@ -363,9 +363,21 @@ def test_only_authorities_may_vouch(authority: Authority, tmp_path: Path) -> Non
         may_vouch(b"0\x03\x02\x01\x01")
 
 
-def test_a_trust_store_has_no_key_in_it(authority: Authority, tmp_path: Path) -> None:
+def test_a_trust_store_has_a_key_in_it_only_where_nobody_is_asked(authority: Authority) -> None:
     """It is not said whether those that the key's certificate comes from are to be trusted."""
-    path = pkcs12(authority.issue("keyed", "/CN=keyed"))
-    with pytest.raises(KeyStoreError, match="has a private key in it") as caught:
-        read_trust_store(Store(path, PASSWORD), f"ssl.truststore.location={path}")
-    assert PASSWORD not in str(caught.value)
+    path = str(pkcs12(authority.issue("keyed", "/CN=keyed")))
+    both = {
+        "ssl.keystore.location": path,
+        "ssl.keystore.password": PASSWORD,
+        "ssl.truststore.location": path,
+        "ssl.truststore.password": PASSWORD,
+    }
+    assert opened(both) is not None
+    for asked in ("requested", "required"):
+        with pytest.raises(
+            BrokerStartError, match=r"ssl\.truststore\.location=.*a private key in it"
+        ) as caught:
+            opened(both | {"ssl.client.auth": asked})
+        assert PASSWORD not in str(caught.value)
+    with pytest.raises(BrokerStartError, match="no PKCS12 file that its password opens"):
+        opened(both | {"ssl.truststore.password": "wr0ng"})

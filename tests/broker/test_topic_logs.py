@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 from cluster.broker import Broker, start_embedded
 from cluster.broker.settings import Setting, topic_settings
 from cluster.broker.topic_logs import TopicLogs, canonical
-from cluster.controller import ZooKeeper, znodes
+from cluster.controller import Replica, ZooKeeper, znodes
 from cluster.errors import NONE, MessageTooLarge
 from logcore._native import Server, ServerConfigError
 
@@ -164,7 +164,9 @@ class Strict:
         epoch: int,
         leader: int,
         config: dict[str, str],
-        new: bool,
+        new: bool = True,
+        replicas: Sequence[Replica] = (),
+        isr: Sequence[int] = (),
     ) -> None:
         self._take(config)
 

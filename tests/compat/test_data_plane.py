@@ -198,7 +198,7 @@ def neutral(answer: Any) -> Any:
     """Without what differs from broker to broker."""
     match answer:
         case dict():
-            # Where the leader listens (KIP-951) our broker does not tell yet.
+            # Where the leader listens (KIP-951) our broker does not tell.
             fields = {name: value for name, value in answer.items() if name != "node_endpoints"}
             return {name: _neutral_field(name, value) for name, value in fields.items()}
         case list():

@@ -31,7 +31,7 @@ from tests.compat.engine import Engine, end_marker, transactional
 from tests.compat.golden_directories import GOLDEN, text
 from tests.compat.test_directories import CODECS, TIMEOUT, Row, produce
 from tests.compat.test_verify_kafka import until
-from tests.conftest import BrokerProcess
+from tests.conftest import BrokerProcess, StartBroker
 from tests.server import wire
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
@@ -693,3 +693,13 @@ def test_dump_log_segments_reads_our_transactions_and_producers(story: Story) ->
 
 def test_nothing_is_wrong_for_us_either(story: Story) -> None:
     assert story.findings == []
+
+
+def test_kafka_gives_producer_ids_where_we_gave_none(
+    tmp_path: Path, start_broker: StartBroker, kafka_tools: KafkaTools
+) -> None:
+    """Its controller begins the block of ids in the znode that our broker made."""
+    assert start_broker(tmp_path / "data").stop() == 0
+    with apache_kafka_in_place_of_ours(tmp_path / "apache", tmp_path / "data") as kafka:
+        producer = confluent.Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "first"})
+        producer.init_transactions(TIMEOUT)

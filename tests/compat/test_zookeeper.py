@@ -65,7 +65,8 @@ class Sides:
     """Both servers with the same clients; `same` asks both and compares."""
 
     def __init__(self, pair: Pair, clients: int) -> None:
-        self._theirs, self._ours = Side(pair.theirs, clients), Side(pair.ours, clients)
+        self._theirs = Side(pair.theirs, clients, lingers=len(pair.theirs) > 1)
+        self._ours = Side(pair.ours, clients)
         self.asked: list[str] = []
 
     def close(self) -> None:
@@ -348,6 +349,16 @@ CASES: dict[str, Callable[[str], list[Request]]] = {
         create(f"{root}/g", b"x" * 50),
         read(Op.GET_DATA, f"/zookeeper/quota{root}/zookeeper_stats"),
     ],
+    "quotas without counters": lambda root: [
+        create(f"/zookeeper/quota{root}"),
+        create(f"/zookeeper/quota{root}/zookeeper_limits", b"count=1,bytes=2=;byteHardLimit=20;countHardLimit=2"),
+        set_data(root, b"x" * 50), *(create(f"{root}/{name}", b"x" * 30) for name in "abc"),
+        create(f"/zookeeper/quota{root}/zookeeper_stats", b""),
+        read(Op.GET_DATA, f"/zookeeper/quota{root}/zookeeper_stats"), create(f"{root}/d"), set_data(f"{root}/a", b""), set_data(f"{root}/a", b"x"),
+        delete(f"/zookeeper/quota{root}/zookeeper_stats"),
+        set_data(f"/zookeeper/quota{root}/zookeeper_limits", b"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=2"),
+        create(f"{root}/e"),
+    ],
 }  # fmt: skip
 
 
@@ -505,6 +516,9 @@ def play(pair: Pair, seed: int) -> None:
             sides.same(history._chance.randrange(CLIENTS), history.request())
     except AssertionError as error:
         raise AssertionError(f"seed {seed}: {error}") from None
+    except TimeoutError:
+        asked = "\n".join(sides.asked[-12:])
+        raise AssertionError(f"seed {seed}: the last of these was not answered\n{asked}") from None
     finally:
         sides.close()
 

@@ -116,8 +116,10 @@ class Reply(NamedTuple):
 class Side:
     """Servers (each a host and a port) and the clients of a history, on each in turn."""
 
-    def __init__(self, servers: Sequence[tuple[str, int]], clients: int) -> None:
+    def __init__(self, servers: Sequence[tuple[str, int]], clients: int, lingers: bool = False) -> None:
+        """`lingers`: a connection may be open for a while when its session is closed, as a member of Apache's may leave it."""
         self._servers = servers
+        self._lingers = lingers
         self._sessions: dict[int, int] = {0: 0}
         self._clients = [self._open(number) for number in range(clients)]
         self._xid = 0
@@ -144,6 +146,8 @@ class Side:
         with contextlib.suppress(OSError):
             self._clients[number].socket.sendall(frames)
         heard = [self._heard(number, asked, ends)]
+        if self._lingers and requests[-1].op == Op.CLOSE_SESSION and heard[0][-1:] != ["closed"]:
+            heard[0].append(self._replace(number))
         heard += [self._heard(each, asked, False, is_another=True) for each in self._others(number)]
         return [_settled(each) for each in heard] if Op.CLOSE_SESSION in asked.values() else heard
 
@@ -156,6 +160,12 @@ class Side:
         _timeout, session, _password = client.connect(timeout_ms=20 * TICK_MS)
         self._sessions[session] = len(self._sessions)
         return client
+
+    def _replace(self, number: int) -> str:
+        """Opens another session for a client; what became of its connection."""
+        self._clients[number].close()
+        self._clients[number] = self._open(number)
+        return "closed"
 
     def _heard(
         self, number: int, asked: dict[int, int], ends: bool, is_another: bool = False
@@ -173,9 +183,7 @@ class Side:
         while True:
             frame = client.receive()
             if not frame:
-                client.close()
-                self._clients[number] = self._open(number)
-                return [*heard, "closed"]
+                return [*heard, self._replace(number)]
             xid, zxid, error = struct.unpack_from(">iqi", frame)
             if xid in (PING_XID, SYNC_XID):
                 return heard

@@ -141,6 +141,37 @@ def test_a_leader_that_is_gone_is_replaced_from_the_isr_in_a_new_epoch() -> None
     ]
 
 
+# If this failed, acks=all would wait for a replica whose broker is gone, or count it.
+def test_a_broker_that_is_gone_leaves_the_isr_in_a_new_epoch() -> None:
+    state = controller(ONE, TWO)
+    assignment = {0: Replicas((ONE, TWO)), 1: Replicas((ONE, TWO)), 2: Replicas((ONE, TWO))}
+    states = {0: partition(ONE, 7, ONE, TWO), 1: partition(ONE, 7, ONE), 2: partition(ONE, 7, TWO)}
+    state.topic_loaded("t", ID, ID, assignment, dict(states), {})
+    assert [state.topics["t"].partitions[number] for number in (0, 1)] == [states[0], states[1]]
+    actions = state.brokers_changed({ONE: BrokerInfo(ONE, ())})
+    alone = PartitionState(ONE, LeaderEpoch(8), (ONE,), ControllerEpoch(5), zk_version=3)
+    assert actions == [
+        UpdateState(TopicPartition("t", 0), alone, 3),
+        UpdateState(TopicPartition("t", 2), alone, 3),
+        OpenPartitions(state.topics["t"], (0, 2)),
+        Publish(state.topics["t"]),
+    ]
+    assert state.topics["t"].partitions == {0: alone, 1: states[1], 2: alone}
+    assert state.brokers_changed({ONE: BrokerInfo(ONE, ())}) == []
+
+
+# If this failed, the data plane would go on counting replicas that there are not.
+def test_other_replicas_of_a_partition_are_told() -> None:
+    state = controller(ONE)
+    states = {0: partition(ONE, 7, ONE), 1: partition(ONE, 7, ONE)}
+    assignment = {0: Replicas((ONE,)), 1: Replicas((ONE,))}
+    state.topic_loaded("t", ID, ID, assignment, dict(states), {})
+    state.settled("t")
+    assignment[1] = Replicas((ONE, TWO))
+    actions = state.topic_loaded("t", ID, ID, assignment, dict(states), {})
+    assert actions == [OpenPartitions(state.topics["t"], (1,)), Publish(state.topics["t"])]
+
+
 def test_a_broker_that_comes_back_leads_what_only_it_holds() -> None:
     state = controller()
     state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, {0: partition(ONE, 7, ONE)}, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,47 @@ def test_a_client_that_never_reads_blocks_nobody(
         connection for connection in coordinator.server.connections if connection.buffered_bytes > 0
     )
     assert connection.buffered_bytes < 4_000_000
+
+
+def reads_and_writes_unread(raw: RawClient, written: Callable[[], object]) -> None:
+    """A client writes, reads, writes and reads without taking a reply until ``written`` has seen its second write; each
+    read is of what was written before it."""
+    raw.connect()
+    assert raw.request(1, Op.CREATE, create("/n", b"0"))[2] == 0
+    assert raw.request(2, Op.CREATE, create("/large", bytes(1_000_000)))[2] == 0
+    large = Writer().i32(3).i32(Op.GET_DATA).string("/large").boolean(False).finish()
+    read = Writer().i32(4).i32(Op.GET_DATA).string("/n").boolean(False).finish()
+    frames: list[bytes] = []
+    for data in (b"1", b"2"):
+        frames.append(Writer().i32(5).i32(Op.SET_DATA).string("/n").buffer(data).i32(-1).finish())
+        frames += [*[large] * UNREAD, read]
+    raw.socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
+    written()
+    found: list[bytes] = []
+    newest = 0
+    for frame in frames:
+        xid, zxid, code, body = raw.reply()
+        assert (xid, code) == (struct.unpack_from(">i", frame)[0], 0)
+        assert zxid >= newest, "a session's zxids never fall"
+        newest = zxid
+        if frame is read:
+            found.append(body[4:5])
+    assert found == [b"1", b"2"]
+
+
+UNREAD = 25
+"""Replies of a megabyte: more than sockets take, less than a client is cut off for."""
+
+
+def test_reads_come_before_a_later_write_of_the_same_client(client: KazooClient, open_raw: OpenRaw) -> None:
+    """If this failed, a client that is slow to read would be told what it had not written yet when it asked."""
+    raw = open_raw()
+
+    def written() -> None:
+        while client.get("/n")[1].version < 2:
+            pass
+
+    reads_and_writes_unread(raw, written)
 
 
 def auth(credentials: bytes) -> bytes:

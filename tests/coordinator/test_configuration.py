@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.coordinator import CoordinatorError, Settings, parse_configuration
+from cluster.coordinator import CoordinatorError, Settings, parse_configuration, system_properties
 from cluster.coordinator.acl import Rules
 from cluster.properties import parse_properties
 from tests.coordinator.support import WAIT_SECONDS, RawClient
@@ -85,6 +85,8 @@ def test_every_setting_arrives() -> None:
         ({"clientPort": "65536"}, "clientPort is '65536'"),
         ({"tickTime": "0"}, "tickTime is '0'"),
         ({"tickTime": "2000 # ms"}, "tickTime is '2000 # ms'"),
+        ({"jute.maxbuffer": "0x"}, "jute.maxbuffer is '0x'"),
+        ({"jute.maxbuffer": "fffff"}, "jute.maxbuffer is 'fffff'"),
         ({"minSessionTimeout": "9", "maxSessionTimeout": "8"}, "larger than maxSessionTimeout"),
         ({"extendedTypesEnabled": "yes"}, "extendedTypesEnabled is 'yes', and has to be true or false"),
         ({"server.1": "a:1:2", "server.2": "b:1:2"}, "the file names 2 servers"),
@@ -94,6 +96,54 @@ def test_a_bad_value_is_named(changed: dict[str, str], told: str) -> None:
     with pytest.raises(CoordinatorError) as caught:
         parse_configuration(LEAST | changed)
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("myid", ["1\n", None])
+def test_one_server_with_a_line_has_its_clients_where_that_says(tmp_path: Path, myid: str | None) -> None:
+    """The file that the official Docker image of ZooKeeper makes has no clientPort."""
+    if myid is not None:
+        (tmp_path / "myid").write_text(myid)
+    properties = {
+        "dataDir": str(tmp_path),
+        "tickTime": "2000",
+        "initLimit": "5",
+        "syncLimit": "2",
+        "autopurge.snapRetainCount": "3",
+        "autopurge.purgeInterval": "0",
+        "maxClientCnxns": "60",
+        "standaloneEnabled": "true",
+        "admin.enableServer": "true",
+        "server.1": "localhost:2888:3888;127.0.0.1:2182",
+    }
+    configuration = parse_configuration(properties)
+    assert (configuration.ensemble, configuration.host, configuration.port) == (None, "127.0.0.1", 2182)
+    assert configuration.warnings == ()
+    assert parse_configuration(properties | {"clientPort": "2182"}).port == 2182
+    with pytest.raises(
+        CoordinatorError, match=r"at 0\.0\.0\.0:2183 by clientPort .* the line of this server, server\.1"
+    ):
+        parse_configuration(properties | {"clientPort": "2183"})
+
+
+def test_the_line_of_another_number_is_not_its_own(tmp_path: Path) -> None:
+    (tmp_path / "myid").write_text("2\n")
+    properties = {"dataDir": str(tmp_path), "server.1": "localhost:2888:3888;2182"}
+    with pytest.raises(CoordinatorError, match="clientPort is not set"):
+        parse_configuration(properties)
+    assert parse_configuration(properties | {"clientPort": "2183"}).port == 2183
+
+
+def test_javas_flags_are_settings_with_and_without_zookeepers_prefix() -> None:
+    flags = "-Djute.maxbuffer=0x9fffff -Dreadonlymode.enabled=true -Dznode.container.checkIntervalMs=7 -Dzookeeper.snapCount=9 -Dother=1"
+    configuration = parse_configuration(system_properties({"SERVER_JVMFLAGS": flags}) | LEAST)
+    assert configuration.settings == Settings(
+        tick_time_ms=3000,
+        max_buffer=0x9FFFFF,
+        read_only_mode=True,
+        container_check_interval_ms=7,
+        snapshot_transactions=9,
+    )
+    assert configuration.warnings == ()
 
 
 def test_a_file_without_a_port_is_refused() -> None:
@@ -109,11 +159,9 @@ def test_what_has_no_effect_is_told_and_one_server_alone_is_no_ensemble() -> Non
             "syncLimit": "2",
             "tickTiem": "9",
             "ssl.keyStore.location": "/k",
-            "dataLogDir": "/logs",
         }
     )
     assert configuration.warnings == (
-        "dataLogDir=/logs: logs are kept in dataDir, /data",
         "ssl.keyStore.location=/k: this setting has no effect here",
         "tickTiem=9: this setting has no effect here",
     )

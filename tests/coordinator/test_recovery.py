@@ -8,7 +8,9 @@ import errno
 import os
 import random
 import shutil
+import struct
 import threading
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,7 +23,7 @@ import logcore
 from cluster.coordinator import CoordinatorError, Settings, local
 from cluster.coordinator._engine import EngineLog
 from cluster.coordinator.acl import OPEN, Rules
-from cluster.coordinator.errors import DiskFullError
+from cluster.coordinator.errors import DiskFullError, JuteError
 from cluster.coordinator.jute import Acl, Id, Reader, Writer
 from cluster.coordinator.log import TransactionLog
 from cluster.coordinator.machine import Command, Machine, State, decode_command
@@ -238,6 +240,21 @@ def test_a_directory_that_cannot_be_is_a_clear_error(tmp_path: Path) -> None:
         TransactionLog(tmp_path / "file" / "below")
 
 
+# If this failed, a directory that was imported and damaged would be served as an empty one.
+def test_a_snapshot_without_the_logs_before_it_is_not_passed_over(tmp_path: Path) -> None:
+    path = write_snapshot(tmp_path, machine_of(history(20)).export())
+    for _ in range(2):
+        log = TransactionLog(tmp_path)
+        log.recover()
+        log.close()
+        path.write_bytes(path.read_bytes()[:-1])
+        log = TransactionLog(tmp_path)
+        with pytest.raises(CoordinatorError, match="cannot be read, and the logs end at 0x0"):
+            log.recover()
+        log.close()
+        write_snapshot(tmp_path, machine_of(history(20)).export())
+
+
 def test_snapshots_refuse_every_flipped_byte(tmp_path: Path) -> None:
     raw = encode(machine_of(history(20)).export())
     path = tmp_path / "snapshot.0000000000000014"
@@ -245,6 +262,19 @@ def test_snapshots_refuse_every_flipped_byte(tmp_path: Path) -> None:
         path.write_bytes(raw[:position] + bytes([raw[position] ^ 0x40]) + raw[position + 1 :])
         with pytest.raises(CoordinatorError):
             read_snapshot(path)
+
+
+def test_snapshots_whose_checksum_is_right_are_states_or_refused() -> None:
+    raw = encode(machine_of(history(20)).export())[:-4]
+    refused = 0
+    for position in range(len(raw)):
+        for bit in (0x01, 0x80):
+            other = raw[:position] + bytes([raw[position] ^ bit]) + raw[position + 1 :]
+            try:
+                decode(other + struct.pack(">I", zlib.crc32(other)))
+            except JuteError:
+                refused += 1
+    assert 0 < refused < 2 * len(raw)
 
 
 def test_characters_beyond_the_basic_plane_survive_a_snapshot() -> None:

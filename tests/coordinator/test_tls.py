@@ -326,6 +326,18 @@ def test_a_wrong_password_is_told(certificates: Certificates, password: str) -> 
             server_context(TlsSettings(Store(store, password), client_auth="none"))
 
 
+def test_a_trust_store_has_a_key_in_it_only_where_nobody_is_asked(certificates: Certificates) -> None:
+    """It is not said whether those that the key's certificate comes from are to be trusted."""
+    both = Store(pkcs12(certificates.server), PASSWORD)
+    assert server_context(TlsSettings(both, both, client_auth="none")).verify_mode == ssl.CERT_NONE
+    for asked in ("want", "need"):
+        with pytest.raises(
+            CoordinatorError, match=r"ssl\.trustStore\.location=.*a private key in it"
+        ) as caught:
+            server_context(TlsSettings(both, both, client_auth=asked))
+        assert PASSWORD not in str(caught.value)
+
+
 def test_a_java_key_store_is_refused_with_the_way_out(tmp_path: Path) -> None:
     store = tmp_path / "keys.jks"
     store.write_bytes(b"\xfe\xed\xfe\xed\0\0\0\2")

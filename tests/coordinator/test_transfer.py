@@ -906,8 +906,9 @@ def test_the_command_moves_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixt
     config.write_text(f"dataDir={tmp_path}/ours\nclientPort=0\n")
     assert main(["coordinator", "import", str(tmp_path / "apache"), str(config)]) == 0
     nodes, sessions = len(leader.states[50]), len(leader.sessions[50])
-    said = capsys.readouterr().out
-    assert said == f"imported {nodes} nodes and {sessions} sessions, up to zxid 0x32, into {tmp_path}/ours\n"
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"imported {nodes} nodes and {sessions} sessions, up to zxid 0x32, into {tmp_path}/ours"
+    assert f"with {tmp_path}/ours as the dataDir of one server that votes" in said[1]
     assert comparable(load_directory(tmp_path / "ours")) == comparable(leader.state())
     assert main(["coordinator", "export", str(config), str(tmp_path / "back")]) == 0
     assert capsys.readouterr().out.startswith(

@@ -17,7 +17,15 @@ from typing import Any
 import pytest
 
 from logcore import CorruptLogError, LockedError
-from logcore.quorum import Quorum, QuorumError, QuorumFullError, QuorumServer, QuorumStoppedError
+from logcore.quorum import (
+    FIRST_STATE,
+    MemberFiles,
+    Quorum,
+    QuorumError,
+    QuorumFullError,
+    QuorumServer,
+    QuorumStoppedError,
+)
 
 PATIENCE = 60.0
 """Seconds. Nothing here takes as long unless it never ends."""
@@ -79,7 +87,7 @@ class Member:
                     content = b"".join(iter(lambda source=source: source.read(1000), b""))
                     self.commands = content.split(b"\n") if content else []
                     self.last = source.index
-                    assert source.term > 0
+                    assert source.term > 0 or source.index == FIRST_STATE
                     self.quorum.applied(self.last)
             self.events.append(event)
 
@@ -250,6 +258,59 @@ def test_an_observer_follows(tmp_path: Path, ensemble: Ensemble) -> None:
         lambda: any(event[1:] == ("observer", event[2], 1, True) for event in observer.named("role")),
     )
     assert ensemble.barrier(observer)
+
+
+def test_an_ensemble_begins_with_a_state_and_its_files_are_read(tmp_path: Path, ensemble: Ensemble) -> None:
+    servers = servers_of(3)
+    ensemble.members = [
+        Member(tmp_path, servers, number, has_state=number == 2).start() for number in (1, 2, 3)
+    ]
+    first, bringing, _third = ensemble.members
+    assert [member.quorum.awaits_state for member in ensemble.members] == [False, True, False]
+    with pytest.raises(ValueError, match="no state is awaited"):
+        first.quorum.first_state()
+    sink = bringing.quorum.first_state()
+    with pytest.raises(ValueError, match="is being written"):
+        bringing.quorum.first_state()
+    sink.write(b"one\ntwo")
+    sink.abort()
+    assert bringing.quorum.awaits_state
+    while True:
+        with contextlib.suppress(ValueError):  # until the one that was given up is forgotten
+            sink = bringing.quorum.first_state()
+            break
+    sink.write(b"three\n")
+    sink.write(b"four")
+    sink.finish()
+    ensemble.until("its snapshot", lambda: ("snapshot", FIRST_STATE, None) in bringing.events)
+    ensemble.all_have({b"three", b"four"})
+    assert not bringing.quorum.awaits_state
+    first.quorum.propose([b"five"])
+    ensemble.all_have({b"three", b"four", b"five"})
+    assert first.commands[:2] == [b"three", b"four"]
+    assert all(member.quorum.status()["members"] == servers for member in ensemble.members)
+
+    with pytest.raises(LockedError):
+        MemberFiles(tmp_path / "2")
+    ensemble.stop()
+    for number in (1, 2, 3):
+        files = MemberFiles(tmp_path / str(number))
+        source = files.snapshot()
+        assert source is not None
+        assert (source.index, source.read(100)) == (FIRST_STATE, b"three\nfour")
+        commands, last = [], FIRST_STATE
+        while entries := files.entries(1):
+            for index, _term, _time, each, _members in entries:
+                assert index == last + 1
+                last = index
+                commands += [command for _mine, _ticket, command in each]
+        assert commands == [b"five"]
+        files.close()
+        files.close()
+        with pytest.raises(ValueError, match="are closed"):
+            files.snapshot()
+    with pytest.raises(QuorumError, match="no member of an ensemble has its files here"):
+        MemberFiles(tmp_path)
 
 
 def test_a_member_refuses_what_cannot_be(tmp_path: Path, ensemble: Ensemble) -> None:

@@ -20,7 +20,7 @@ ORDERS = {0: 100, 1: 40, 2: 60}
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        if os.environ.get("CI"):
+        if os.environ.get("CI") == "true":
             pytest.fail("Spark's tests need a Java runtime and there is none")
         pytest.skip("Spark's tests need a Java runtime")
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

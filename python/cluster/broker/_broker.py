@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -44,7 +45,14 @@ log = logging.getLogger(__name__)
 _MEMBERS_PART = 4
 """Of the memory for requests so much again is for what groups' members hold."""
 
-_STOP_GRACE_SECONDS = 2.0
+_STOP_GRACE_SECONDS = 20.0
+"""So long a stop waits for clients that go on taking their answers; supervisors kill after 30 s, and the logs come behind."""
+_HANDLERS_AT_STOP_SECONDS = 10.0
+"""So long it waits for what Python answers: on a full disk the coordinator's writes wait for room."""
+_STARTING_GRACE_SECONDS = 2.0
+"""So long the end of a start waits for what the data plane answers already; what Python does nobody answers yet."""
+_AWAY_AT_STOP_MS = 2000
+"""So long it waits for what the coordinator is asked while there is no connection to it."""
 _REREGISTER_PAUSE_SECONDS = 1.0
 _PROGRESS_SECONDS = 5.0
 """How often a start that takes long says how far it is."""
@@ -346,6 +354,9 @@ class Broker:
     # ---- a lost session ----
 
     def _session_renewed(self) -> None:
+        if self._zk is None:
+            # It stops.
+            return
         if self._renewal is None or self._renewal.done():
             self._renewal = asyncio.create_task(self._register_again(), name="registration")
 
@@ -382,8 +393,7 @@ class Broker:
         if self._groups is not None:
             steps.append(("the groups", self._groups.stop))
         if self._server is not None:
-            close = partial(asyncio.to_thread, self._server.stop, _STOP_GRACE_SECONDS)
-            steps.append(("the logs", close))
+            steps.append(("the logs", partial(_close, self._server, self._bridge, self._zk)))
         if self._bridge is not None:
             steps.append(("the requests' bridge", self._bridge.stop))
         if self._dynamic is not None:
@@ -399,6 +409,33 @@ class Broker:
         failures = [await _failure_of(name, step) for name, step in steps]
         if any(failures):
             raise BrokerStopError("; ".join(filter(None, failures)))
+
+
+async def _close(server: Server, bridge: Bridge | None, zk: ZooKeeper | None) -> None:
+    """Has what is under way answered and the logs closed; what Python has not answered in time is dropped."""
+    if zk is None or bridge is None:
+        await asyncio.to_thread(server.stop, _STARTING_GRACE_SECONDS)
+        return
+    closing = asyncio.create_task(asyncio.to_thread(server.stop, _STOP_GRACE_SECONDS))
+    away = asyncio.create_task(_away(zk))
+    handled = _HANDLERS_AT_STOP_SECONDS
+    await asyncio.wait((closing, away), timeout=handled, return_when=asyncio.FIRST_COMPLETED)
+    if not closing.done():
+        log.info(
+            "stopping: what Python has not answered is dropped; clients have %d s altogether to take their answers",
+            _STOP_GRACE_SECONDS,
+        )
+        await bridge.give_up()
+    away.cancel()
+    await asyncio.gather(away, return_exceptions=True)
+    await closing
+
+
+async def _away(zk: ZooKeeper) -> None:
+    """Returns once there has been no connection to the coordinator for a while."""
+    with suppress(ConnectionError):
+        async with zk.away_at_most(_AWAY_AT_STOP_MS):
+            await asyncio.Event().wait()
 
 
 async def _failure_of(name: str, step: Callable[[], Awaitable[None]]) -> str | None:

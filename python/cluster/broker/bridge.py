@@ -57,6 +57,7 @@ class Bridge:
         self._context = context
         self._handlers_max = handlers_max
         self._at_work = 0
+        self._given_up = False
         self._stopped = False
         self._listening = False
         self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -67,14 +68,19 @@ class Bridge:
         """Begins to take requests."""
         self._listen()
 
-    async def stop(self) -> None:
-        """Takes no more; what is not answered yet is dropped, which closes those connections."""
-        self._stopped = True
-        self._listen()
+    async def give_up(self) -> None:
+        """Answers nothing more: what is not answered yet is dropped, and so is what comes, which closes those connections."""
+        self._given_up = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Gives up, and takes no more."""
+        self._stopped = True
+        self._listen()
+        await self.give_up()
         self._flush_log()
 
     def _wake(self) -> None:
@@ -82,7 +88,7 @@ class Bridge:
         requests = self._source.take_requests(self._handlers_max - self._at_work)
         gone = set(self._source.take_gone())
         for request in requests:
-            if request.connection_id in gone:
+            if self._given_up or request.connection_id in gone:
                 request.close()
                 continue
             waiting = self._waiting.get(request.connection_id)

@@ -12,11 +12,12 @@ import math
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
-from cluster.broker.settings import ConfigError, Setting, Value, as_text, broker_settings
+from cluster.broker.settings import ConfigError, Setting, Value, as_text, broker_settings, rate_settings
 from cluster.broker.tls_settings import ListenerSettings, TlsSettings, tls_settings
 from cluster.model import Endpoint
 from cluster.properties import parse_properties
@@ -60,7 +61,7 @@ class BrokerConfig:
         """Checks `properties` and fills in the defaults; ConfigError names the first setting that cannot be
         used.
         """
-        table = broker_settings()
+        table = broker_settings() | rate_settings()
         given = {_ALIASES.get(name, name): value.strip() for name, value in properties.items()}
         values = {name: setting.default_value() for name, setting in table.items()}
         for name, text in given.items():
@@ -130,12 +131,13 @@ class BrokerConfig:
 
     @property
     def inter_broker_listener(self) -> str:
-        """The name of the listener brokers use among themselves."""
-        return self.text("inter.broker.listener.name") or _text(self.values["security.inter.broker.protocol"])
+        """The name of the listener brokers use among themselves; as those of all listeners in upper case."""
+        named = self.text("inter.broker.listener.name")
+        return named.upper() if named else _text(self.values["security.inter.broker.protocol"])
 
     def server_settings(self) -> dict[str, str]:
         """What was given, but for passwords, for the data plane, which has the same defaults."""
-        table = broker_settings()
+        table = broker_settings() | rate_settings()
         known = [name for name in self.given if name in table and not table[name].sensitive]
         texts = {name: as_text(self.values[name]) for name in known}
         own = {name: text for name, text in self.given.items() if _is_listeners_own(name)}
@@ -165,22 +167,28 @@ def _text(value: Value) -> str:
 
 
 _TAKEN_OTHERWISE = {
+    "inter.broker.listener.name",
     "log.cleaner.io.buffer.load.factor",
     "log.cleaner.io.max.bytes.per.second",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
     *_RETENTION_TIMES,
 }
 """Settings of which the data plane takes less than Kafka."""
 
 
 def _as_taken(name: str, value: Value) -> Value:
-    """The data plane's number for one of Kafka's that is no other to Kafka: no map is more than full, a rate of 0 lets
+    """The data plane's value for one of Kafka's that is no other to Kafka: names of listeners are upper case, no map is more than full, a rate of 0 lets
     nothing through, one below 0 and an infinite one everything, and records that are kept a negative time are kept.
     """
+    if name == "inter.broker.listener.name" and isinstance(value, str):
+        return value.upper()
     if name == "log.cleaner.io.buffer.load.factor" and isinstance(value, float):
         return min(value, 1.0)
     if name == "log.cleaner.io.max.bytes.per.second" and isinstance(value, float):
         rate = sys.float_info.max if value < 0 else min(value, sys.float_info.max)
         return rate or math.ulp(0.0)
+    if name == "replica.alter.log.dirs.io.max.bytes.per.second":
+        return value or 1
     if name in _RETENTION_TIMES and isinstance(value, int):
         return max(value, -1)
     return value
@@ -224,9 +232,10 @@ def _protocols(values: Mapping[str, Value]) -> dict[str, str]:
     pairs = {}
     for part in filter(None, (word.strip() for word in text.split(","))):
         listener, colon, protocol = part.partition(":")
-        if not colon or protocol.strip() not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+        protocol = protocol.strip().upper()
+        if not colon or protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
             raise ConfigError(name, text, "LISTENER:PROTOCOL pairs are needed, separated by commas")
-        pairs[listener.strip().upper()] = protocol.strip()
+        pairs[listener.strip().upper()] = protocol
     return pairs
 
 
@@ -251,10 +260,26 @@ def _listeners(name: str, text: str, values: Mapping[str, Value]) -> tuple[Endpo
         raise ConfigError(name, text, "at least one listener is needed")
     if len({endpoint.listener for endpoint in endpoints}) < len(endpoints):
         raise ConfigError(name, text, "each listener needs a name of its own")
-    ports = [endpoint.port for endpoint in endpoints if endpoint.port]
-    if name == "listeners" and len(set(ports)) < len(ports):
-        raise ConfigError(name, text, "each listener needs a port of its own")
+    if name == "listeners":
+        hosts: dict[int, list[str]] = {}
+        for endpoint in endpoints:
+            hosts.setdefault(endpoint.port, []).append(endpoint.host)
+        if not all(port == 0 or len(at) == 1 or _one_of_each_version(at) for port, at in hosts.items()):
+            raise ConfigError(
+                name,
+                text,
+                "each listener needs a port of its own, or shares it with one other, where one has an IPv4 and one an IPv6 address",
+            )
     return tuple(endpoints)
+
+
+def _one_of_each_version(hosts: Sequence[str]) -> bool:
+    """Whether they are an IPv4 and an IPv6 address, no names and no more (`CoreUtils.listenerListToEndPoints`)."""
+    try:
+        versions = [ip_address(host).version for host in hosts]
+    except ValueError:
+        return False
+    return sorted(versions) == [4, 6]
 
 
 def _http_address(name: str, text: str) -> tuple[str, int]:

@@ -171,6 +171,18 @@ def broker_settings() -> dict[str, Setting]:
 
 
 @cache
+def rate_settings() -> dict[str, Setting]:
+    """Rates that Kafka takes from the coordinator only, and does not list with a broker's settings, by name
+    (`QuotaConfigs.brokerQuotaConfigs`).
+    """
+    return _read(
+        "leader.replication.throttled.rate long 9223372036854775807 0.. d\n"
+        "follower.replication.throttled.rate long 9223372036854775807 0.. d\n"
+        "replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 0.. ds"
+    )
+
+
+@cache
 def topic_settings() -> dict[str, Setting]:
     """Every topic setting Kafka knows, by name."""
     return _read(_topic_table.TABLE)

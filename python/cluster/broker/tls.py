@@ -41,7 +41,8 @@ def open_tls(settings: TlsSettings) -> ListenerTls:
     mapper = settings.mapper
     try:
         own = _identity(settings.keys)
-        trusted = _trusted(settings.trust) if settings.trust is not None else []
+        asked = settings.client_auth != "none"
+        trusted = _trusted(settings.trust, asked) if settings.trust is not None else []
         authorities = _authorities(settings.trust, trusted) if settings.trust is not None else []
     except KeyStoreError as error:
         raise BrokerStartError(f"listener {listener}: {error}") from None
@@ -77,10 +78,10 @@ def _identity(keys: Material) -> Identity:
     return identity(pem, password, what, keys.password_setting)
 
 
-def _trusted(trust: Material) -> list[bytes]:
+def _trusted(trust: Material, asked: bool) -> list[bytes]:
     what = _called(trust)
     if trust.location:
-        return read_trust_store(Store(Path(trust.location), trust.password), what)
+        return read_trust_store(Store(Path(trust.location), trust.password), what, asked=asked)
     return certificates(trust.pem, what)
 
 

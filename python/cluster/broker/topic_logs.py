@@ -10,10 +10,10 @@ controller's threads, of which only one is at a topic at a time. Not persistent.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from cluster.broker.settings import ConfigError, as_text, topic_settings
-from cluster.controller import Logs
+from cluster.controller import Logs, Replica
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +35,15 @@ class TopicLogs:
         leader_id: int,
         config: dict[str, str],
         new: bool = True,
+        replicas: Sequence[Replica] = (),
+        isr: Sequence[int] = (),
     ) -> None:
         """Opens or creates a partition's log."""
 
         def create(taken: dict[str, str]) -> None:
-            self._logs.create_partition(topic, topic_id, partition, leader_epoch, leader_id, taken, new)
+            self._logs.create_partition(
+                topic, topic_id, partition, leader_epoch, leader_id, taken, new, replicas, isr
+            )
 
         self._give(topic, config, create)
 

@@ -21,7 +21,8 @@ def import_parser() -> Parser:
     options = Parser(
         "coordinator import",
         "Reads all nodes, sessions and the last transaction id of Apache ZooKeeper into the empty data directory of a "
-        "coordinator, which then starts where ZooKeeper stopped.",
+        "coordinator, which then starts where ZooKeeper stopped. An ensemble starts with it when it is the dataDir of one of its "
+        "servers that vote, whichever, and the others' are empty but for myid: all get it.",
     )
     options.add_argument(
         "source",
@@ -51,7 +52,7 @@ def export_parser() -> Parser:
     options = Parser(
         "coordinator export",
         "Writes what is in a stopped coordinator's data directory as a dataDir that Apache ZooKeeper 3.9 starts on, with the "
-        "same nodes, sessions and last transaction id.",
+        "same nodes, sessions and last transaction id. Of an ensemble take the member with the highest transaction id.",
     )
     options.add_argument("source", type=directory, metavar="DIR|zoo.cfg", help=_DATA_HELP)
     options.add_argument(
@@ -78,19 +79,23 @@ def run_import(arguments: list[str]) -> int:
         f"imported {len(state.nodes)} nodes and {len(state.sessions)} sessions, up to zxid {state.last_zxid:#x}, into {target}"
     )
     _print_notes(notes)
+    print(
+        f"a server by itself starts on it, and so does an ensemble: with {target} as the dataDir of one server that votes, and empty "
+        "dataDirs (but for myid) of the others, which all have the same lines server.N"
+    )
     return 0
 
 
 def run_export(arguments: list[str]) -> int:
     options = export_parser().parse_args(arguments)
-    from cluster.coordinator.transfer import Moved, load_directory, require_empty, write_directory
+    from cluster.coordinator.transfer import Moved, read_own, require_empty, write_directory
 
     source, target = _data_dir(options.source), options.target
 
     def move(progress: Progress) -> Moved:
         require_empty(target)
-        state = load_directory(source)
-        return Moved(state, write_directory(target, state, progress))
+        state, notes = read_own(source)
+        return Moved(state, notes + write_directory(target, state, progress))
 
     state, notes = _done(move)
     print(

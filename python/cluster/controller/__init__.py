@@ -6,7 +6,7 @@ it all happen, with `_actions.py` and `zookeeper.py` for the doing. Only the bro
 """
 
 from cluster.controller import znodes
-from cluster.controller._actions import Logs
+from cluster.controller._actions import Logs, Replica
 from cluster.controller.driver import Controller, Outcomes, outcome_of
 from cluster.controller.metadata import MetadataCache
 from cluster.controller.topics import NewPartitions, NewTopic, TopicDefaults, TopicToDelete
@@ -19,6 +19,7 @@ __all__ = [
     "NewPartitions",
     "NewTopic",
     "Outcomes",
+    "Replica",
     "TopicDefaults",
     "TopicToDelete",
     "ZooKeeper",

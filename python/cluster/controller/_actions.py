@@ -22,7 +22,7 @@ from cluster.controller.metadata import MetadataCache
 from cluster.controller.state import Action, ControllerState
 from cluster.controller.zookeeper import Check, Create, Delete, Operation, ZooKeeper
 from cluster.errors import UnknownTopicOrPartition
-from cluster.model import NO_LEADER, PartitionState, TopicInfo, TopicPartition
+from cluster.model import NO_LEADER, BrokerId, PartitionState, TopicInfo, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,10 @@ _OPERATIONS_AT_ONCE = 300
 
 _NAMES_SHOWN = 20
 """Partitions that one line of the log names."""
+
+
+Replica = tuple[int, str | None]
+"""The id of a broker that holds a partition, and its rack."""
 
 
 class Logs(Protocol):
@@ -46,9 +50,12 @@ class Logs(Protocol):
         leader_id: int,
         config: dict[str, str],
         new: bool = True,
+        replicas: Sequence[Replica] = (),
+        isr: Sequence[int] = (),
     ) -> None:
-        """Opens or creates a partition's log, or gives an open one its new leader and epoch. One that is not
-        `new` is not created while a log directory is offline.
+        """Opens or creates a partition's log, or gives an open one its new leader, epoch and replicas, of which those in
+        `isr` are in sync; with no `replicas`, the leader is the only one. One that is not `new` is not created while a
+        log directory is offline.
         """
 
     def partition_room(self) -> int:
@@ -189,6 +196,8 @@ class Executor:
                     state.leader,
                     dict(topic.config),
                     number in new,
+                    self._replicas(topic.assignment[number].replicas),
+                    list(state.isr),
                 )
             except Exception as error:
                 failed[number] = error
@@ -198,6 +207,11 @@ class Executor:
             names = ", ".join(f"{topic.name}-{number}" for number in list(failed)[:_NAMES_SHOWN])
             more = f" and {len(failed) - _NAMES_SHOWN} more" if len(failed) > _NAMES_SHOWN else ""
             log.error("these partitions are offline: %s%s (the first: %s)", names, more, failed[first])
+
+    def _replicas(self, ids: Sequence[BrokerId]) -> list[Replica]:
+        """The replicas with the racks of those that are registered."""
+        brokers = self._metadata.brokers
+        return [(broker, brokers[broker].rack if broker in brokers else None) for broker in ids]
 
     def _configure(self, topic: TopicInfo) -> None:
         try:

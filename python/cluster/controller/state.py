@@ -188,7 +188,12 @@ class ControllerState:
             actions.append(CreateStates(name, missing))
         changed = self._elect(topic, silent=True)
         opened = tuple(sorted(number for number in assignment if self._opens(topic, number)))
-        news = tuple(number for number in opened if opened_before.get(number) != topic.partitions[number])
+        news = tuple(
+            number
+            for number in opened
+            if opened_before.get(number) != topic.partitions[number]
+            or (known is not None and known.assignment.get(number) != assignment[number])
+        )
         actions += changed
         if news:
             actions.append(OpenPartitions(self.topics[name], news, frozenset(missing).intersection(news)))
@@ -245,15 +250,18 @@ class ControllerState:
         return PartitionState(leader, LeaderEpoch(0), live or topic.assignment[number].replicas, self.epoch)
 
     def _elect(self, topic: TopicInfo, silent: bool = False) -> list[Action]:
-        """Leaders for partitions whose leader is not live; `silent` leaves opening and publishing to the
-        caller.
+        """Leaders for partitions whose leader is not live, and for the others an ISR without replicas that are not;
+        `silent` leaves opening and publishing to the caller.
         """
         actions: list[Action] = []
         moved = []
         for number, state in list(topic.partitions.items()):
-            if state.leader in self.brokers or number not in topic.assignment:
+            if number not in topic.assignment:
                 continue
-            chosen = self._choose(topic.assignment[number].replicas, state)
+            if state.leader in self.brokers:
+                chosen = self._in_sync(state)
+            else:
+                chosen = self._choose(topic.assignment[number].replicas, state)
             if chosen is None:
                 continue
             topic.partitions[number] = chosen
@@ -263,6 +271,16 @@ class ControllerState:
             opened = tuple(number for number in moved if self._opens(topic, number))
             actions += [OpenPartitions(topic, opened), Publish(topic)] if opened else [Publish(topic)]
         return actions
+
+    def _in_sync(self, state: PartitionState) -> PartitionState | None:
+        """The state without the brokers in its ISR that are gone, in a new epoch, or None when there are none; the
+        leader is in it (KafkaController.removeReplicasFromIsr).
+        """
+        live = tuple(broker for broker in state.isr if broker in self.brokers) or (state.leader,)
+        if live == state.isr:
+            return None
+        epoch = LeaderEpoch(state.leader_epoch + 1)
+        return replace(state, leader_epoch=epoch, isr=live, controller_epoch=self.epoch)
 
     def _choose(self, replicas: tuple[BrokerId, ...], state: PartitionState) -> PartitionState | None:
         """The state after an election, or None when nothing can change

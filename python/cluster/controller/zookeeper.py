@@ -296,8 +296,8 @@ class ZooKeeper:
             return []
         return names
 
-    async def create(self, path: str, data: bytes = b"", ephemeral: bool = False) -> None:
-        """Creates a node whose parent exists; NodeExistsError when it is there."""
+    async def create(self, path: str, data: bytes | None = b"", ephemeral: bool = False) -> None:
+        """Creates a node whose parent exists; NodeExistsError when it is there. Without data it is null, which is not empty."""
         await self._result(lambda: self._client.create_async(path, data, ephemeral=ephemeral))
 
     async def create_sequential(self, prefix: str, data: bytes) -> None:
@@ -305,14 +305,15 @@ class ZooKeeper:
         await self._result(lambda: self._client.create_async(prefix, data, sequence=True))
 
     async def ensure(self, paths: Iterable[str]) -> None:
-        """Creates the nodes that are missing, with their parents and without data."""
+        """Creates the nodes that are missing, with their parents and without data, as `KafkaZkClient.createRecursive` does: in
+        empty data of one (ProducerIdBlockZNode) Apache's controller would look for JSON."""
         await asyncio.gather(*(self._ensure(path) for path in paths))
 
     async def _ensure(self, path: str) -> None:
         from kazoo.exceptions import NodeExistsError, NoNodeError
 
         try:
-            await self.create(path)
+            await self.create(path, None)
         except NodeExistsError:
             return
         except NoNodeError:

@@ -7,7 +7,6 @@ the server's writer thread, and for appends on its event loop, which a thread of
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,11 +14,10 @@ import logcore
 
 from .errors import CoordinatorError, DiskFullError
 from .jute import IDENTITIES_BYTES_MAX, MAX_BUFFER
+from .log_place import FULL
 
 _OVERHEAD = 64 << 10
 """More than a command's own fields and the engine's batch around it take."""
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-"""A full disk, and a quota that is used up."""
 
 
 class EngineLog:
@@ -70,7 +68,7 @@ class EngineLog:
 
 def _is_full(error: Exception) -> bool:
     """Whether there was no room, and nothing is broken: what leaves a log unfit for appends is an OfflineError from then on."""
-    return isinstance(error, logcore.LogIOError) and error.errno in _FULL
+    return isinstance(error, logcore.LogIOError) and error.errno in FULL
 
 
 def open_engine_log(path: Path, request_bytes_max: int = MAX_BUFFER) -> EngineLog:

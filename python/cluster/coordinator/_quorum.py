@@ -1,4 +1,4 @@
-"""A member's log on the consensus of :mod:`logcore`: where its files are, and what must not be there."""
+"""A member's log on the consensus of :mod:`logcore`: where its files are, and what it begins with."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from pathlib import Path
 import logcore
 from logcore import quorum as engine
 
+from . import log_place
 from .ensemble_settings import EnsembleSettings
 from .errors import CoordinatorError
+from .own_data import DIRECTORY, OwnData
 from .quorum import Quorum
-from .snapshot import NAME_PREFIX
 
-DIRECTORY = "quorum"
-"""Below ``dataDir``."""
+_LOG = "log"
+"""The log's name, which the engine gives it."""
 
 
-def open_quorum(data_dir: Path, settings: EnsembleSettings, tick_ms: int) -> Quorum:
-    """Opens a member's files below its ``dataDir``, made if missing; blocks. Raises CoordinatorError."""
-    alone = next(data_dir.glob(f"{NAME_PREFIX}*"), None)
-    if alone is not None or any(data_dir.glob("log.*")):
-        raise CoordinatorError(
-            f"{data_dir} has the data of a server by itself, which does not become an ensemble's: name an empty dataDir, or "
-            "leave the lines server.N out to run it by itself"
-        )
+def open_quorum(
+    data_dir: Path, log_dir: Path | None, settings: EnsembleSettings, tick_ms: int, own: OwnData
+) -> Quorum:
+    """Opens a member's files below its ``dataDir``, made if missing, with a new log below its ``dataLogDir`` if it has one; blocks.
+    If they know of no ensemble and there is data of a server by itself, an ensemble can only begin with that; otherwise that is
+    put away. Raises CoordinatorError."""
+    has_state = own.take()
+    directory = data_dir / DIRECTORY
     try:
-        return engine.Quorum(
-            data_dir=str(data_dir / DIRECTORY),
+        directory.mkdir(parents=True, exist_ok=True)
+        log_place.prepare(directory / _LOG, log_dir and log_dir / DIRECTORY)
+        quorum = engine.Quorum(
+            data_dir=str(directory),
             server_id=settings.server_id,
             servers=settings.members,
             tick_ms=tick_ms,
@@ -34,6 +37,14 @@ def open_quorum(data_dir: Path, settings: EnsembleSettings, tick_ms: int) -> Quo
             sync_limit=settings.sync_limit,
             listen_on_all=settings.listen_on_all,
             reconfigurable=settings.reconfigurable,
+            has_state=has_state,
         )
+    except CoordinatorError:
+        own.release()
+        raise
     except (logcore.LogError, engine.QuorumError, ValueError, OSError) as error:
+        own.release()
         raise CoordinatorError(f"this member of the ensemble cannot start: {error}") from error
+    if not quorum.awaits_state:
+        own.put_away()
+    return quorum

@@ -74,7 +74,7 @@ class Subject(NamedTuple):
 
     def may(self, permission: int, acl: Sequence[Acl]) -> bool:
         """Whether it has any bit of ``permission`` under ``acl``. No ACL allows everything."""
-        if not acl or self.rules & Rules.SKIP_ACL:
+        if acl is OPEN or not acl or self.rules & Rules.SKIP_ACL:
             return True
         granted = [entry.id for entry in acl if entry.perms & permission and _served(entry.id, self.rules)]
         if ANYONE in granted:
@@ -135,7 +135,13 @@ def resolve(acl: Sequence[Acl], subject: Subject, path: str | None) -> tuple[Acl
             raise ZooKeeperError(Code.INVALID_ACL, path)
     if not resolved:
         raise ZooKeeperError(Code.INVALID_ACL, path)
-    return tuple(resolved)
+    return stored(resolved)
+
+
+def stored(acl: Sequence[Acl]) -> tuple[Acl, ...]:
+    """The ACL as nodes have it: one that says what :data:`OPEN` says is that, once for all nodes, and known at a glance."""
+    found = tuple(acl)
+    return OPEN if found == OPEN else found
 
 
 def without_digests(acl: Sequence[Acl]) -> list[Acl]:

@@ -24,12 +24,13 @@ is that of CREATE_SESSION. END_RECONFIG (-13) is a leader's refusal; its body is
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from .acl import WRITE, Rules, Subject
 from .errors import Code, JuteError, ZooKeeperError
-from .jute import Id, Reader, Writer
+from .jute import Id, Reader, encode_identities
 from .machine import Begun, Command, Done, Failed, Machine, Outcome, Reconfigured
 from .members import Member, configuration_text, members_text
 from .reconfiguration import reconfigured
@@ -38,6 +39,8 @@ from .sessions import Session, first_session_id
 from .tree import CONFIG
 
 VERSION = 2
+_VERSION = struct.Struct(">h")
+_HEAD = struct.Struct(">hhqqq")
 _COUNTER_MAX = 0xFFFF_FFFF
 _EPOCH_MAX = (1 << 31) - 1
 _UNPROVEN = Outcome(Failed(Code.SESSION_EXPIRED), [])
@@ -58,9 +61,8 @@ class Proposed(NamedTuple):
     body: bytes
 
     def encode(self) -> bytes:
-        writer = Writer().i16(VERSION).i16(self.rules).i16(self.op)
-        writer.i64(self.session_id).i64(self.attachment).i64(self.term)
-        return writer.ids(self.identities).finish() + self.body
+        head = _HEAD.pack(self.rules, self.op, self.session_id, self.attachment, self.term)
+        return _VERSION.pack(VERSION) + head + encode_identities(self.identities) + self.body
 
 
 def decode_proposed(data: bytes) -> Proposed:
@@ -71,8 +73,7 @@ def decode_proposed(data: bytes) -> Proposed:
         raise JuteError(
             f"a command's version is {version}, this program knows {VERSION}; run the same on all members"
         )
-    rules, number = reader.i16(), reader.i16()
-    session_id, attachment, term = reader.i64(), reader.i64(), reader.i64()
+    rules, number, session_id, attachment, term = _HEAD.unpack(reader.take(_HEAD.size))
     identities = tuple(reader.identities())
     body = reader.rest()
     op = Op(number) if number == Op.ATTACH else None
@@ -118,6 +119,18 @@ class Agreed:
     def configuration(self) -> bytes:
         """What ``/zookeeper/config`` is to say."""
         return configuration_text(members_text(self.members), self.version) if self.members else b""
+
+    def begin_with_state(self, index: int, time_ms: int, members: Sequence[Member]) -> None:
+        """The machine's state, which no member agreed on, is that after the entry ``index`` of an ensemble of these. Their
+        configuration, whose version is 0, is one transaction more. Sessions begin anew to count their connections."""
+        machine = self.machine
+        self.index, self.time_ms, self.members = index, time_ms, tuple(sorted(members))
+        self.epoch, self.counter = machine.last_zxid >> 32, machine.last_zxid & _COUNTER_MAX
+        self.attachments = {session.id: 1 for session in machine.sessions.all()}
+        for given in (machine.sessions.last_id, *self.attachments):
+            self.last_ids[given >> 56] = max(given, self.last_ids.get(given >> 56, given))
+        machine.last_zxid = self._next_zxid()
+        machine.tree.put_configuration(self.configuration, 0, machine.last_zxid, time_ms)
 
     def begin(self, index: int, term: int, time_ms: int) -> None:
         """The next entry; ``time_ms`` is 0 when it has none."""

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from .members import Member
+from .metrics import Sizes
 from .values import HIDDEN, is_secret
 from .words import VERSION, Client, Seen, environment, monitored
 
@@ -188,15 +190,63 @@ def _leader(seen: Seen, _parameters: Parameters) -> Data:
 
 
 def _voting_view(seen: Seen, _parameters: Parameters) -> Data:
-    return {"current_config": dict(seen.ensemble.voters) if seen.ensemble is not None else {}}
+    members = seen.ensemble.members if seen.ensemble is not None else ()
+    return {
+        "current_config": {
+            str(member.server_id): {
+                "server_addresses": [_address(member.host, member.quorum_port)],
+                "election_addresses": [_address(member.host, member.election_port)],
+                "client_address": member.client,
+                "learner_type": "participant",
+            }
+            for member in sorted(members)
+            if not member.observer
+        }
+    }
 
 
 def _zabstate(seen: Seen, _parameters: Parameters) -> Data:
     ensemble = seen.ensemble
     if ensemble is None:
         return {"voting": False, "zabstate": ""}
+    own, zxid = ensemble.own, seen.last_zxid
+    is_voter = own is not None and not own.observer
     phase = "broadcast" if ensemble.state.endswith("broadcast") else "election"
-    return {"voting": str(ensemble.server_id) in ensemble.voters, "zabstate": phase}
+    if not seen.is_serving:
+        return {"voting": is_voter, "zabstate": phase}
+    return {
+        "myid": ensemble.server_id,
+        "is_leader": ensemble.proposals is not None,
+        "quorum_address": _addresses(own, own.quorum_port) if own is not None else None,
+        "election_address": _addresses(own, own.election_port) if own is not None else None,
+        "client_address": _address(*seen.client_address) if seen.client_address is not None else None,
+        "voting": is_voter,
+        "last_zxid": f"{zxid:#x}",
+        "zab_epoch": zxid >> 32,
+        "zab_counter": zxid & 0xFFFF_FFFF,
+        "zabstate": phase,
+    }
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _addresses(member: Member, port: int) -> Data:
+    """A ``MultipleAddresses`` of one."""
+    one = _address(member.host, port)
+    return {
+        "empty": False,
+        "all_addresses": [one],
+        "wildcard_addresses": [_address("0.0.0.0", port)],
+        "all_ports": [port],
+        "all_host_strings": [member.host],
+        "reachable_address": one,
+        "all_reachable_addresses": [one],
+        "all_reachable_addresses_or_all": [one],
+        "reachable_or_one": one,
+        "one": one,
+    }
 
 
 def _reset(seen: Seen, whole: bool) -> Data:
@@ -262,13 +312,10 @@ def _last_snapshot(seen: Seen, _parameters: Parameters) -> Data:
 
 
 def _server_stats(seen: Seen, _parameters: Parameters) -> Data:
-    latency, sizes = seen.traffic.latency, seen.response_sizes
+    latency = seen.traffic.latency
     snapshots, logs = seen.data_bytes()
-    response = {
-        "last_buffer_size": sizes.last,
-        "min_buffer_size": sizes.least,
-        "max_buffer_size": sizes.most,
-    }
+    response = _sizes(seen.response_sizes)
+    proposals = seen.ensemble.proposals if seen.ensemble is not None else None
     return {
         "version": VERSION,
         "read_only": seen.is_read_only,
@@ -293,7 +340,16 @@ def _server_stats(seen: Seen, _parameters: Parameters) -> Data:
             "uptime": seen.monitor()["uptime"],
         },
         "client_response": response,
+        **({"proposal_stats": _sizes(proposals)} if proposals is not None else {}),
         "node_count": seen.node_count,
+    }
+
+
+def _sizes(sizes: Sizes) -> Data:
+    return {
+        "last_buffer_size": sizes.last,
+        "min_buffer_size": sizes.least,
+        "max_buffer_size": sizes.most,
     }
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from .acl import Rules
 from .admin import AdminSettings, admin_settings
 from .authentication import JAAS_FILE, read_authentication
-from .ensemble_settings import REQUEST_BYTES_MAX, EnsembleSettings, ensemble_settings
+from .ensemble_settings import REQUEST_BYTES_MAX, EnsembleSettings, ensemble_settings, line_of_one
 from .errors import CoordinatorError
-from .members import split_client
+from .members import Member, split_client
 from .ports import NO_PORT
 from .prometheus import PrometheusSettings, prometheus_settings
 from .settings import Settings
@@ -86,10 +86,23 @@ def parse_configuration(properties: Mapping[str, str], path: Path | None = None)
     return replace(_Parser(properties).configuration(), path=path)
 
 
+_UNPREFIXED = frozenset(
+    {
+        JAAS_FILE,
+        "jute.maxbuffer",
+        "readonlymode.enabled",
+        "znode.container.checkIntervalMs",
+        "znode.container.maxNeverUsedIntervalMs",
+        "znode.container.maxPerMinute",
+    }
+)
+"""Java's properties whose names do not begin with ``zookeeper.``, and have an effect."""
+
+
 def system_properties(environment: Mapping[str, str]) -> dict[str, str]:
     """What ``JVMFLAGS`` and ``SERVER_JVMFLAGS`` tell a ZooKeeper server with ``-Dname=value``, as `zkServer.sh` hands it to
-    Java: ``zookeeper.``'s names, and the login configuration. A line of `zoo.cfg` goes before them. Raises CoordinatorError
-    for quotation marks that are not closed."""
+    Java: ``zookeeper.``'s names, and those that ZooKeeper reads without it. A line of `zoo.cfg` goes before them. Raises
+    CoordinatorError for quotation marks that are not closed."""
     found: dict[str, str] = {}
     for variable in ("SERVER_JVMFLAGS", "JVMFLAGS"):
         try:
@@ -98,7 +111,7 @@ def system_properties(environment: Mapping[str, str]) -> dict[str, str]:
             raise CoordinatorError(f"the environment's {variable} cannot be taken apart: {error}") from None
         for word in words:
             name, _equals, value = word.removeprefix("-D").partition("=")
-            if word.startswith("-D") and (name.startswith(PREFIX) or name == JAAS_FILE):
+            if word.startswith("-D") and (name.startswith(PREFIX) or name in _UNPREFIXED):
                 found[name.removeprefix(PREFIX)] = value
     return found
 
@@ -116,7 +129,9 @@ class _Parser:
             raise CoordinatorError("dataDir is not set: name the directory for the coordinator's data")
         ensemble = ensemble_settings(self._all, Path(data_dir), self._warnings)
         secure = self._secure_port()
-        client = self._client_address(ensemble)
+        client = self._client_address(
+            ensemble.own if ensemble is not None else line_of_one(self._all, Path(data_dir))
+        )
         has_port = client is not None
         unifies = self._boolean("client.portUnification", False)
         unified = tls_settings(self._all) if unifies and has_port else None
@@ -138,6 +153,11 @@ class _Parser:
                 f"minSessionTimeout ({settings.least_session_timeout_ms} ms) is larger than maxSessionTimeout "
                 f"({settings.most_session_timeout_ms} ms)"
             )
+        least = Settings().snapshots_retained
+        if ensemble is not None and settings.snapshots_retained > least:
+            self._warnings.append(
+                f"autopurge.snapRetainCount={settings.snapshots_retained}: a server of an ensemble keeps {least} snapshots"
+            )
         if ensemble is not None and settings.max_buffer > REQUEST_BYTES_MAX:
             raise CoordinatorError(
                 f"jute.maxbuffer is {settings.max_buffer}, and has to be at most {REQUEST_BYTES_MAX} in an ensemble"
@@ -145,7 +165,7 @@ class _Parser:
         host, port = client or (_EVERYWHERE, NO_PORT)
         log_dir = self._text("dataLogDir")
         if log_dir and os.path.abspath(log_dir) != os.path.abspath(data_dir):
-            self._warnings.append(f"dataLogDir={log_dir}: logs are kept in dataDir, {data_dir}")
+            settings = replace(settings, log_dir=Path(log_dir))
         admin = admin_settings(self._all)
         self._tell_unused()
         return Configuration(
@@ -162,18 +182,18 @@ class _Parser:
             dict(self._values),
         )
 
-    def _client_address(self, ensemble: EnsembleSettings | None) -> tuple[str, int] | None:
-        """Where clients are without TLS: what the server's own line says, or ``clientPort``."""
+    def _client_address(self, own: Member | None) -> tuple[str, int] | None:
+        """Where clients are without TLS: what the server's own line says, if it has one, or ``clientPort``."""
         host = self._text("clientPortAddress") or _EVERYWHERE
         port = self._number("clientPort", NO_PORT, 0, 65535)
-        line = ensemble.own.client if ensemble is not None else ""
-        if not line:
+        line = own.client if own is not None else ""
+        if own is None or not line:
             return (host, port) if port != NO_PORT else None
         told = split_client(line)
         if port not in (NO_PORT, told[1]) or host not in (_EVERYWHERE, told[0]):
             raise CoordinatorError(
                 f"clients are at {host}:{port} by clientPort and clientPortAddress, and at {line} by the line of this server, "
-                f"server.{ensemble.server_id if ensemble is not None else 0}: leave one of them out"
+                f"server.{own.server_id}: leave one of them out"
             )
         return told
 

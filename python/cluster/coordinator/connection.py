@@ -10,7 +10,9 @@ what it sends later. An operation that there is not is answered at once and ends
 ZooKeeper. So is what a client asks that has to be somebody and is nobody.
 
 Reading stops while a handshake or too many writes are in flight, and while the client does not read its
-replies, so memory per connection is bounded by the frame size and :data:`OUTSTANDING_MAX`.
+replies, so memory per connection is bounded by the frame size and :data:`OUTSTANDING_MAX`. Reads that wait for a client that
+does not read are answered before a later write of its own takes effect; all that it leaves unread is bounded by
+:data:`UNSENT_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -55,7 +57,11 @@ FLUSH_BYTES = 64 << 10
 UNSENT_BYTES_MAX = 64 << 20
 """A client that leaves this much unread (watch events, in the end) is cut off."""
 
+_LENGTH_BYTES = 4
+"""In front of a frame; no count of bytes has it."""
+
 OPERATIONS: dict[int, str] = {
+    Op.CREATE_SESSION: "SESS",
     Op.CREATE: "CREA",
     Op.CREATE2: "CREA",
     Op.CREATE_CONTAINER: "CREA",
@@ -85,6 +91,8 @@ OPERATIONS: dict[int, str] = {
     Op.CLOSE_SESSION: "CLOS",
 }
 """What ``cons`` calls an operation."""
+_REFUSED = "NA"
+"""What it calls a write that was refused."""
 
 _logger = logging.getLogger(__name__)
 
@@ -106,7 +114,7 @@ class Pending:
     """A request not answered yet: a read to be answered in its turn, by who asked then, a sync not while it ``waits``; one
     that is refused in its turn; or a write whose answer arrives."""
 
-    __slots__ = ("answer", "began_ms", "op", "read", "refusal", "subject", "waits", "xid")
+    __slots__ = ("answer", "began_ms", "is_refused", "op", "read", "refusal", "subject", "waits", "xid")
 
     def __init__(self, xid: int, op: int, began_ms: int) -> None:
         self.xid = xid
@@ -115,6 +123,8 @@ class Pending:
         self.read: Read | None = None
         self.subject: Subject | None = None
         self.refusal = Code.OK
+        self.is_refused = False
+        """A write that changed nothing."""
         self.answer: bytes | None = None
         self.waits = False
 
@@ -133,7 +143,11 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self._writable = True
         self._held = False
+        self._heard = False
+        self._now_ms = 0
         self._syncs = 0
+        self._birth: Pending | None = None
+        """The handshake, if it asks for a new session."""
         self.phase = Phase.NEW
         self.session_id = 0
         self.handshake_timer: asyncio.TimerHandle | None = None
@@ -148,7 +162,8 @@ class Connection(asyncio.Protocol):
         self.established_ms = server.clock.wall_ms()
         self.traffic = ClientTraffic()
         self.is_secure = secure
-        self.identities: tuple[Id, ...] = ()
+        self.subject = Subject((), server.settings.rules)
+        """Who the client is now."""
         self._certificate: bytes | None = None
         self._login: DigestMd5 | None = None
 
@@ -182,7 +197,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
         self.port = int(peer[1]) if peer else 0
-        self.identities = (address_identity(self.address),)
+        self._become((address_identity(self.address),))
         if not self._server.admit(self) or not self._read_certificate(transport):
             self.close()
 
@@ -230,8 +245,13 @@ class Connection(asyncio.Protocol):
 
     def pump(self) -> None:
         """Handles as many received frames as may be handled now."""
+        if not self._received:
+            self._set_reading(self._may_read())
+            return
         position = 0
         received = self._received
+        self._heard = False
+        self._now_ms = self._server.clock.monotonic_ms()
         try:
             while self._may_read() and len(received) - position >= 4:
                 length = int.from_bytes(received[position : position + 4], "big", signed=True)
@@ -298,6 +318,9 @@ class Connection(asyncio.Protocol):
             self.phase = Phase.CONNECTING
             self.sends_read_only = request.sends_read_only
             self.accepts_read_only = accepts_read_only(body)
+            if request.session_id == 0:
+                self._birth = Pending(0, Op.CREATE_SESSION, self._now_ms)
+                self._server.metrics.count("prep_processor_request_queued")
             self._server.connect(self, request)
             return
         reader = Reader(body)
@@ -313,7 +336,9 @@ class Connection(asyncio.Protocol):
             self._server.answer_now(self, xid, replies.NO_ZXID, Code.SESSION_CLOSED_REQUIRE_AUTH)
             self.close()
         else:
-            self._server.heard_from(self)
+            if not self._heard:
+                self._heard = True
+                self._server.heard_from(self)
             self._server.metrics.count("prep_processor_request_queued")
             if op in WRITES:
                 self._write(xid, Op(op), reader, body)
@@ -324,7 +349,7 @@ class Connection(asyncio.Protocol):
                 self.close()
 
     def _write(self, xid: int, op: Op, reader: Reader, body: bytes) -> None:
-        pending = Pending(xid, op, self._server.clock.monotonic_ms())
+        pending = Pending(xid, op, self._now_ms)
         self._pending.append(pending)
         if self.is_read_only:
             if op is Op.CLOSE_SESSION:
@@ -332,8 +357,7 @@ class Connection(asyncio.Protocol):
                 self._answer()
                 self.close()
             else:
-                pending.refusal = Code.NOT_READ_ONLY
-                self._answer()
+                self._refuse(pending, Code.NOT_READ_ONLY)
             return
         try:
             request = decode_write(op, reader)
@@ -342,14 +366,18 @@ class Connection(asyncio.Protocol):
                 self._writes.append(pending)
                 self._server.refuse(self, Code.MARSHALLING_ERROR)
             else:
-                pending.refusal = Code.MARSHALLING_ERROR
-                self._answer()
+                self._refuse(pending, Code.MARSHALLING_ERROR)
             return
         self._writes.append(pending)
         self._server.write(self, op, request, body[8:])
 
+    def _refuse(self, pending: Pending, code: Code) -> None:
+        """Refuses a write in its turn, without a transaction id."""
+        pending.refusal, pending.is_refused = code, True
+        self._answer()
+
     def _read(self, xid: int, op: int, reader: Reader) -> None:
-        pending = Pending(xid, op, self._server.clock.monotonic_ms())
+        pending = Pending(xid, op, self._now_ms)
         self._pending.append(pending)
         try:
             pending.read = decode_read(op, reader)
@@ -371,16 +399,11 @@ class Connection(asyncio.Protocol):
         self._answer()
         self.pump()
 
-    @property
-    def subject(self) -> Subject:
-        """Who the client is now."""
-        return Subject(self.identities, self._server.settings.rules)
-
     # ---- answers ----
 
-    def _answer(self) -> None:
-        """Answers what can be answered in order, while the client takes its replies."""
-        while self._pending and self._writable and self.phase is Phase.OPEN:
+    def _answer(self, always: bool = False) -> None:
+        """Answers what can be answered in order, while the client takes its replies or ``always``."""
+        while self._pending and (always or self._writable) and self.phase is Phase.OPEN:
             pending = self._pending[0]
             if pending.waits:
                 return
@@ -391,7 +414,7 @@ class Connection(asyncio.Protocol):
             elif pending.answer is None:
                 return
             else:
-                self.send(pending.answer)
+                self.respond(pending.answer)
             self._pending.popleft()
             self._answered(pending)
             if pending.op is Op.CLOSE_SESSION:
@@ -405,17 +428,26 @@ class Connection(asyncio.Protocol):
         traffic.latency.add(took_ms)
         self._server.traffic.latency.add(took_ms)
         metrics = self._server.metrics
-        (metrics.update_latency if pending.op in WRITES else metrics.read_latency).add(took_ms)
-        traffic.last_operation = OPERATIONS.get(pending.op, "NA")
-        traffic.last_cxid = pending.xid
+        changes = pending.op in WRITES or pending is self._birth
+        (metrics.update_latency if changes else metrics.read_latency).add(took_ms)
+        traffic.last_operation = _REFUSED if pending.is_refused else OPERATIONS.get(pending.op, _REFUSED)
+        if pending.xid >= 0:
+            traffic.last_cxid = pending.xid
         traffic.last_zxid = self._server.machine.last_zxid
         traffic.last_response_ms = now
+
+    def catch_up(self) -> None:
+        """The client's next write is about to take effect. What it asked before is answered from the state before that, whether
+        it takes its replies or not (``CommitProcessor``)."""
+        if not self._writable:
+            self._answer(always=True)
 
     def complete_write(self, zxid: int, code: Code, body: bytes) -> None:
         """The oldest write of this client is durable and applied."""
         if self._writes:
             pending = self._writes.popleft()
             pending.answer = replies.reply(pending.xid, zxid, code, body)
+            pending.is_refused = code is not Code.OK
             self._answer()
 
     def _authenticate(self, xid: int, request: Auth) -> None:
@@ -439,7 +471,15 @@ class Connection(asyncio.Protocol):
         identities = tuple(dict.fromkeys((*self.identities, *added)))
         if len(Writer().ids(identities).out) > IDENTITIES_BYTES_MAX:
             raise _TooManyNames(f"names of more than {IDENTITIES_BYTES_MAX} bytes")
-        self.identities = identities
+        self._become(identities)
+
+    def _become(self, identities: tuple[Id, ...]) -> None:
+        self.subject = self.subject._replace(identities=identities)
+
+    @property
+    def identities(self) -> tuple[Id, ...]:
+        """All names of the client."""
+        return self.subject.identities
 
     def _log_in(self, xid: int, request: Sasl) -> None:
         """The next step of a SASL login. Where no login is configured the client goes on without one
@@ -469,16 +509,19 @@ class Connection(asyncio.Protocol):
 
     def notify(self, data: bytes) -> None:
         """Queues a watch's event."""
-        self._server.metrics.count("watch_bytes", len(data))
-        self._queue(data)
+        self._server.metrics.count("watch_bytes", len(data) - _LENGTH_BYTES)
+        self.send(data)
+
+    def respond(self, data: bytes) -> None:
+        """Queues the answer to the oldest request: of what is sent only such count as responses, and pings not in their sum."""
+        size = len(data) - _LENGTH_BYTES
+        self._server.response_sizes.add(size)
+        if self._pending[0].op != Op.PING:
+            self._server.metrics.count("response_bytes", size)
+        self.send(data)
 
     def send(self, data: bytes) -> None:
-        """Queues an answer; the server sends it at the end of this turn."""
-        self._server.response_sizes.add(len(data))
-        self._server.metrics.count("response_bytes", len(data))
-        self._queue(data)
-
-    def _queue(self, data: bytes) -> None:
+        """Queues bytes; the server sends them at the end of this turn."""
         if self.phase is Phase.CLOSED:
             return
         self.traffic.sent += 1
@@ -495,16 +538,21 @@ class Connection(asyncio.Protocol):
         if self._out and self._transport is not None:
             if not self._server.replication.may_send(self):
                 self._held = True
-                if self._out_bytes > UNSENT_BYTES_MAX:
-                    self.abort()
+                self._bound_unsent()
                 return
             data = b"".join(self._out)
             self._out.clear()
             self._out_bytes = 0
             self._transport.write(data)
-            if self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
-                _logger.warning("cutting off %s: it does not read its replies", self.address)
-                self.abort()
+            self._bound_unsent()
+
+    def _bound_unsent(self) -> None:
+        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if self._out_bytes + unsent > UNSENT_BYTES_MAX:
+            _logger.warning(
+                "cutting off %s: it has left more than %d bytes unread", self.address, UNSENT_BYTES_MAX
+            )
+            self.abort()
 
     def go_on(self) -> None:
         """The client may be told what it could not be."""
@@ -517,6 +565,8 @@ class Connection(asyncio.Protocol):
         self.session_id = session_id
         self.timeout_ms = timeout_ms
         self._stop_handshake_timer()
+        if self._birth is not None:
+            self._answered(self._birth)
 
     def abort(self) -> None:
         """Closes without sending what is queued."""

@@ -45,6 +45,8 @@ class Contact:
         self.led_since_ms = 0
         self.is_serving = self.is_reading_only = False
         self._heard_of: dict[int, int] = {}
+        self._looking_since_ms = self._lost_at_ms = service.clock.monotonic_ms()
+        """Since when there was no leader, and no majority; at first since it began."""
 
     def begin(self) -> None:
         """There is no contact yet."""
@@ -62,8 +64,7 @@ class Contact:
         """The quorum's event."""
         if (role, term, leader) != (self.role, self.term, self.leader):
             _logger.info("%s in term %d, the leader is server %d", role, term, leader)
-            if role == "looking":
-                self._service.metrics.count("looking_count")
+            self._count_election(role, term)
         self.role, self.term, self.leader = role, term, leader
         if role != "leader" or term != self.leads_in:
             self.leads_in = 0
@@ -71,11 +72,26 @@ class Contact:
         if has_majority == self.has_majority:
             return
         self.has_majority = has_majority
+        now = self._service.clock.monotonic_ms()
         if has_majority:
+            self._service.metrics.add("unavailable_time", now - self._lost_at_ms)
+            if role == "leader":
+                self._service.metrics.add("leader_unavailable_time", now - self._lost_at_ms)
             self._serve()
         else:
+            self._lost_at_ms = now
             self._keeper.stop()
             self._timers.later("contact", self._patience_ms / 1000, self._close)
+
+    def _count_election(self, role: str, term: int) -> None:
+        """An election is over where somebody leads in a new term; whoever does not vote takes no part in it."""
+        metrics, now = self._service.metrics, self._service.clock.monotonic_ms()
+        if role == "looking":
+            metrics.count("looking_count")
+            if self.role != "looking":
+                self._looking_since_ms = now
+        elif role in ("leader", "follower") and (self.role == "looking" or term != self.term):
+            metrics.add("election_time", now - self._looking_since_ms if self.role == "looking" else 0)
 
     def leading(self, term: int) -> None:
         """The quorum's event: this member leads, and has applied everything of before."""

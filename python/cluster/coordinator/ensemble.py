@@ -41,6 +41,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from . import collector
 from .acl import Rules
 from .agreed import Agreed, Applied, Proposed
 from .barriers import Barriers
@@ -52,7 +53,9 @@ from .jute import Id
 from .keeper import SessionKeeper
 from .machine import Begun, Failed, Machine
 from .members import Member, judge_voters, split_client
+from .metrics import Sizes
 from .outbox import Outbox
+from .own_data import OwnData
 from .quorum import Entry, Event, Quorum, QuorumError, QuorumStoppedError, SnapshotSource
 from .replication import Service
 from .requests import (
@@ -104,8 +107,9 @@ _NOBODY = _Waiting(None)
 class EnsembleReplication:
     """A :class:`.replication.Replication` over a :class:`.quorum.Quorum`.
 
-    ``open_quorum`` is called in a thread when it starts. ``directory`` is the quorum's, ``exports`` where snapshots are put
-    that somebody asks for. Limits are in ticks. ``config`` is the `zoo.cfg` that follows the configuration, if it is to.
+    ``open_quorum`` is called in a thread when it starts; ``own_data`` is what a quorum that awaits a state is given. ``directory``
+    is the quorum's, ``exports`` where snapshots are put that somebody asks for. Limits are in ticks. ``config`` is the `zoo.cfg`
+    that follows the configuration, if it is to.
     """
 
     def __init__(
@@ -119,6 +123,7 @@ class EnsembleReplication:
         exports: Path,
         init_limit: int = 10,
         config: Path | None = None,
+        own_data: OwnData | None = None,
         chance: random.Random | None = None,
     ) -> None:
         settings = service.settings
@@ -146,6 +151,7 @@ class EnsembleReplication:
             lambda: self.machine.sessions.all(),
             sync_limit * settings.tick_time_ms,
         )
+        self._proposals = Sizes()
         self._view = EnsembleView(
             server_id,
             {"initLimit": init_limit, "syncLimit": sync_limit},
@@ -153,6 +159,7 @@ class EnsembleReplication:
             self._barriers,
             service.clock,
             lambda: self.agreed,
+            self._proposals,
         )
         self._saving = Saving(service, self._timers, chance or random.Random())
 
@@ -166,6 +173,11 @@ class EnsembleReplication:
         """Who asked for the change of the members that is under way, if it was here."""
         self._has_new_members = False
         self._files = ConfigurationFiles(config, server_id) if config is not None else None
+        self._own_data = own_data
+        self._begins = False
+        """The ensemble is to begin with this server's own data, and did not yet."""
+        self._moving: asyncio.Future[None] | None = None
+        """What a thread does with that."""
 
     # ---- what there is to tell ----
 
@@ -226,12 +238,15 @@ class EnsembleReplication:
         except asyncio.CancelledError:
             self._quorum = await opening  # what is open has to be closed
             raise
+        # Before its own data is read, so that the others see at once that there is some.
         await self._in_thread(self._quorum.start)
         self._outbox.open(self._quorum)
         self._barriers.open(self._quorum)
         loop.add_reader(self._quorum.wake_fd, self._wake)
         self._guarded(self._touch_round)
         self._contact.begin()
+        if self._quorum.awaits_state and self._own_data is not None:
+            self._begin_with(self._quorum, self._own_data)
 
     async def stop(self) -> None:
         """Hands leadership over. Sessions stay open."""
@@ -243,6 +258,10 @@ class EnsembleReplication:
         quorum, self._quorum = self._quorum, None
         if quorum is not None:
             await self._in_thread(quorum.stop)
+        if self._moving is not None:
+            await asyncio.wait([self._moving])
+        if self._own_data is not None:
+            await self._in_thread(self._own_data.release)
 
     async def _in_thread(self, call: Callable[[], None]) -> None:
         try:
@@ -274,6 +293,30 @@ class EnsembleReplication:
             _logger.exception("applying what was agreed on failed")
             self._service.fail(error)
 
+    # ---- what it begins with ----
+
+    def _begin_with(self, quorum: Quorum, own: OwnData) -> None:
+        """Has this server's own data read and given to the quorum, which begins with it when it may."""
+        self._begins = True
+        loop, now = asyncio.get_running_loop(), self._service.clock.wall_ms()
+        self._moving = loop.run_in_executor(None, lambda: own.give(quorum.first_state(), now))
+
+        def given(done: asyncio.Future[None]) -> None:
+            error = None if done.cancelled() else done.exception()
+            # Of a quorum that stopped its last event says why.
+            if error is not None and not self._failed and not isinstance(error, QuorumStoppedError):
+                self._service.fail(
+                    CoordinatorError(f"the ensemble cannot begin with this server's data: {error}")
+                )
+
+        self._moving.add_done_callback(given)
+
+    def _begun(self) -> None:
+        """The quorum has the state as its own: the files that it was in are not to be taken for it again."""
+        if self._begins and self._own_data is not None:
+            self._begins = False
+            self._moving = asyncio.get_running_loop().run_in_executor(None, self._own_data.put_away)
+
     # ---- what was agreed on ----
 
     def _wake(self) -> None:
@@ -301,14 +344,16 @@ class EnsembleReplication:
         return bool(taken)
 
     def _entries(self, entries: Sequence[Entry]) -> None:
-        agreed, metrics = self.agreed, self._service.metrics
+        agreed = self.agreed
         transactions = 0
         for index, term, time_ms, commands, members in entries:
             agreed.begin(index, term, time_ms)
+            self._count(commands)
             for mine, ticket, data in commands:
                 waiting = self._outbox.claim(ticket) if mine else _NOBODY
+                if waiting.connection is not None:
+                    waiting.connection.catch_up()
                 self._tell(agreed.apply(data), waiting)
-            metrics.count("commit_count", len(commands))
             transactions += max(len(commands), 1)
             if members is not None:
                 before = agreed.members
@@ -348,6 +393,18 @@ class EnsembleReplication:
             if outcome.closed_session:
                 self._keeper.forget(outcome.closed_session)
 
+    def _count(self, commands: Sequence[tuple[bool, int, bytes]]) -> None:
+        metrics, role = self._service.metrics, self._contact.role
+        metrics.count("commit_count", len(commands))
+        if role == "leader":
+            metrics.count("proposal_count", len(commands))
+            for _mine, _ticket, data in commands:
+                self._proposals.add(len(data))
+        elif role != "looking":
+            metrics.count("learner_commit_received_count", len(commands))
+            if role == "follower":
+                metrics.count("learner_proposal_received_count", len(commands))
+
     def _install(self, source: SnapshotSource, my_next: int) -> None:
         """Begins anew with a snapshot; what happens meanwhile waits."""
         self._saving.abandon()
@@ -373,6 +430,7 @@ class EnsembleReplication:
     def _installed(self, agreed: Agreed, my_next: int) -> None:
         if self._quorum is None:
             return
+        self._begun()
         self.agreed = agreed
         self._service.metrics.count("snap_count")
         self._saving.installed(self.machine.last_zxid)
@@ -599,6 +657,9 @@ class EnsembleReplication:
         self._barriers.told(number, ok)
 
     def _saved(self, index: int, error: str | None) -> None:
+        if self._begins and error is not None:
+            text = f"the ensemble cannot begin with this server's data, of which no snapshot was written: {error}"
+            self._service.fail(CoordinatorError(text))
         self._saving.told(index, error)
 
     def _warning(self, text: str) -> None:
@@ -628,7 +689,8 @@ def _read_all(source: SnapshotSource) -> Agreed:
     data = bytearray()
     while part := source.read(_READ_BYTES):
         data += part
-    agreed = read(bytes(data))
+    with collector.spared():
+        agreed = read(bytes(data))
     if agreed.index != source.index:
         raise JuteError(f"it is of entry {agreed.index}")
     return agreed

@@ -19,6 +19,7 @@ from .values import Values
 REQUEST_BYTES_MAX = 15 << 20
 """The quorum takes commands of 16 MiB: a request, and who sent it."""
 _HIERARCHY = ("group.", "weight.")
+_ANYWHERE = ("0.0.0.0", "::")
 _SECRETS = ("sslQuorum", "quorum.auth.enableSasl")
 
 
@@ -90,6 +91,13 @@ def ensemble_settings(values: Values, data_dir: Path, warnings: list[str]) -> En
             "localSessionsEnabled=true: every session is known to all servers, as without the setting"
         )
     warnings += ensemble.warnings
+    for member in ensemble.members:
+        if member.host in _ANYWHERE:
+            warnings.append(
+                f"server.{member.server_id} is at {member.host}, where every machine finds itself: unless all servers are on this one, "
+                "give it the host by which the others reach it, the same line in every server's file; with quorumListenOnAllIPs=true "
+                "it listens on all addresses nevertheless"
+            )
     if (judged := judge_voters(voters)) is not None:
         warnings.append(judged)
     return EnsembleSettings(
@@ -101,6 +109,15 @@ def ensemble_settings(values: Values, data_dir: Path, warnings: list[str]) -> En
         standalone,
         values.boolean("reconfigEnabled", False),
     )
+
+
+def line_of_one(values: Values, data_dir: Path) -> Member | None:
+    """The line of a server by itself, if there is one: that of the number in ``myid``, or of the only one that votes where there
+    is no such file. Raises CoordinatorError, which names the setting or the file."""
+    ensemble = parse_members(_lines(values))
+    if (data_dir / "myid").exists() and ensemble.members:
+        return ensemble.find(_own_id(data_dir))
+    return next((member for member in ensemble.members if not member.observer), None)
 
 
 def _lines(values: Values) -> Mapping[str, str]:

@@ -12,7 +12,8 @@ from .agreed import Agreed
 from .barriers import Barriers
 from .clock import Clock
 from .contact import Contact
-from .members import Member, members_text
+from .members import Member
+from .metrics import Sizes
 from .words import Ensemble
 
 ELECTION_ALGORITHM = 3
@@ -21,7 +22,7 @@ _STATES = {"leader": "leading", "follower": "following", "observer": "observing"
 
 
 class EnsembleView:
-    """``agreed`` gives what is applied; limits are in ticks."""
+    """``agreed`` gives what is applied; limits are in ticks; ``proposals`` are the sizes of what was agreed on while it led."""
 
     def __init__(
         self,
@@ -31,6 +32,7 @@ class EnsembleView:
         barriers: Barriers,
         clock: Clock,
         agreed: Callable[[], Agreed],
+        proposals: Sizes,
     ) -> None:
         self._server_id = server_id
         self._limits = limits
@@ -38,6 +40,7 @@ class EnsembleView:
         self._barriers = barriers
         self._clock = clock
         self._agreed = agreed
+        self._proposals = proposals
 
     @property
     def _members(self) -> tuple[Member, ...]:
@@ -85,20 +88,25 @@ class EnsembleView:
                 "synced_observers": len(in_step & observers),
                 "pending_syncs": len(self._barriers),
                 "leader_uptime": self._clock.monotonic_ms() - contact.led_since_ms,
+                "last_proposal_size": self._proposals.last,
+                "max_proposal_size": self._proposals.most,
+                "min_proposal_size": self._proposals.least,
             }
+        elif contact.role == "observer":
+            found["observer_master_id"] = contact.leader
         return found
 
     def ensemble(self) -> Ensemble:
-        """Of the commands ``leader``, ``voting_view`` and ``zabstate``."""
+        """Of the commands ``leader``, ``voting_view`` and ``zabstate``, and of ``dump``."""
         members, contact = self._members, self._contact
         leader = next((member for member in members if member.server_id == contact.leader), None)
         state = _STATES.get(contact.role)
-        lines = members_text(member for member in members if not member.observer).splitlines()
         return Ensemble(
             self._server_id,
             (leader.server_id, leader.host) if leader is not None else None,
-            dict(line.removeprefix("server.").split("=", 1) for line in lines),
+            members,
             self.gauges().get("synced_observers", 0),
             self._agreed().configuration.decode(),
             f"{state} - broadcast" if state and contact.has_majority else "looking",
+            self._proposals if contact.leads_in else None,
         )

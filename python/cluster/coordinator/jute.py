@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from .errors import JuteError
@@ -99,7 +100,12 @@ class Reader:
         return value
 
     def i32(self) -> int:
-        value: int = _INT.unpack_from(self._data, self._take(4))[0]
+        # As `_take`, without another call: each request has some of these.
+        position = self._position
+        if position + 4 > self._end:
+            self._take(4)
+        self._position = position + 4
+        value: int = _INT.unpack_from(self._data, position)[0]
         return value
 
     def peek_i32(self) -> int:
@@ -117,11 +123,14 @@ class Reader:
 
     def buffer(self) -> bytes | None:
         length = self.i32()
-        if length == -1:
-            return None
-        if length < 0:
-            raise JuteError(f"a buffer of length {length}")
-        position = self._take(length)
+        position = self._position
+        if not 0 <= length <= self._end - position:
+            if length == -1:
+                return None
+            if length < 0:
+                raise JuteError(f"a buffer of length {length}")
+            self._take(length)
+        self._position = position + length
         return self._data[position : position + length]
 
     def string(self) -> str | None:
@@ -226,6 +235,12 @@ class Writer:
 
     def finish(self) -> bytes:
         return bytes(self.out)
+
+
+@lru_cache(maxsize=64)
+def encode_identities(identities: tuple[Id, ...]) -> bytes:
+    """vector<Id>; a client's are the same for each of its requests."""
+    return Writer().ids(identities).finish()
 
 
 def encode_text(value: str) -> bytes:

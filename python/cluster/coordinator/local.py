@@ -28,6 +28,7 @@ from .jute import Id
 from .keeper import SessionKeeper
 from .log import LOG_PREFIX, RecordLog, TransactionLog
 from .machine import Command, Machine
+from .own_data import require_alone
 from .replication import Service
 from .requests import CloseSession, ConnectRequest, CreateSession, Op, Write, encode_create_session
 from .sessions import PASSWORD_BYTES, first_session_id
@@ -96,7 +97,10 @@ class LocalReplication:
 
     async def start(self) -> None:
         service = self._service
-        self.log = TransactionLog(self._directory, self._open_log, service.settings.snapshots_retained)
+        self.log = TransactionLog(
+            self._directory, self._open_log, service.settings.snapshots_retained, service.settings.log_dir
+        )
+        require_alone(self._directory)
         began_ms = service.clock.monotonic_ms()
         self.machine, self._since_snapshot = await self._recover(self.log)
         service.metrics.add("dbinittime", service.clock.monotonic_ms() - began_ms)
@@ -266,6 +270,8 @@ class LocalReplication:
         self._has_room()
         service.metrics.add("fsynctime", service.clock.monotonic_ms() - began_ms)
         for command, connection in proposals:
+            if connection is not None:
+                connection.catch_up()
             outcome = self.machine.apply(command)
             if outcome.opened_session is not None:
                 self._keeper.track(outcome.opened_session)

@@ -2,9 +2,10 @@
 
 Owns the data directory::
 
-    .lock                      held while a server runs on the directory log.<zxid>/                one
-    embedded log; its records are commands (:mod:`.machine`), the first has this zxid snapshot.<zxid>
-    state after the transaction with this zxid (:mod:`.snapshot`)
+    .lock                 held while a server runs on the directory
+    log.<zxid>/           one embedded log, or a link to it (:mod:`.log_place`); its records are commands (:mod:`.machine`), the
+                          first has this zxid
+    snapshot.<zxid>       state after the transaction with this zxid (:mod:`.snapshot`)
 
 (zxids as 16 hex digits.) A snapshot begins a new log, so purging is removing whole logs. The newest snapshots
 stay, three or more, with every log since the oldest of them, so that one unreadable snapshot loses nothing.
@@ -24,11 +25,11 @@ import fcntl
 import itertools
 import logging
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from . import collector, log_place
 from ._engine import open_engine_log
 from .errors import CoordinatorError, JuteError
 from .machine import Machine, State, decode_command
@@ -62,11 +63,14 @@ class TransactionLog:
         directory: Path,
         open_log: Callable[[Path], RecordLog] = open_engine_log,
         snapshots_retained: int = SNAPSHOTS_RETAINED,
+        log_dir: Path | None = None,
     ) -> None:
-        """Takes the directory, made if missing. Raises CoordinatorError when another server has it."""
+        """Takes the directory, made if missing; new logs are made in ``log_dir``, if there is one. Raises CoordinatorError when
+        another server has the directory."""
         self._directory = directory
         self._open_log = open_log
         self._retained = snapshots_retained
+        self._log_dir = log_dir
         self._log: RecordLog | None = None
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -87,6 +91,10 @@ class TransactionLog:
     def recover(self) -> tuple[Machine, int]:
         """The machine as of the last durable transaction, and how many transactions its snapshot is behind.
         Opens the log for appending. Raises CoordinatorError when transactions are missing."""
+        with collector.spared():
+            return self._recover()
+
+    def _recover(self) -> tuple[Machine, int]:
         for leftover in self._directory.glob(f"{NAME_PREFIX}*.tmp"):
             leftover.unlink()
         machine = self._newest_snapshot()
@@ -94,6 +102,7 @@ class TransactionLog:
         logs = self._logs()
         for position, (first_zxid, path) in enumerate(logs):
             is_last = position + 1 == len(logs)
+            log_place.require(path)
             if not is_last and logs[position + 1][0] <= snapshot_zxid + 1:
                 continue  # the snapshot holds all of it
             log = self._open_log(path)
@@ -106,6 +115,13 @@ class TransactionLog:
                 self._log = log
             else:
                 log.close()
+        newest = max(self._snapshots(), default=0)
+        if machine.last_zxid < newest:
+            self.close_log()
+            raise CoordinatorError(
+                f"{snapshot_path(self._directory, newest)} cannot be read, and the logs end at {machine.last_zxid:#x}: restore the "
+                f"logs and snapshots of {self._directory} from one backup"
+            )
         if self._log is None:
             self.roll(machine.last_zxid + 1)
         return machine, machine.last_zxid - snapshot_zxid
@@ -122,6 +138,7 @@ class TransactionLog:
             previous, self._log = self._log, None
             previous.close()
         path = self._directory / f"{LOG_PREFIX}{first_zxid:016x}"
+        log_place.prepare(path, self._log_dir)
         self._log = self._open_log(path)
         sync_directory(self._directory)
 
@@ -138,13 +155,17 @@ class TransactionLog:
             return  # the very first log still stands in for the snapshots there are not yet
         for (_first, path), (next_first, _next_path) in itertools.pairwise(logs):
             if next_first <= oldest + 1:
-                shutil.rmtree(path, ignore_errors=True)
+                log_place.remove(path)
 
-    def close(self) -> None:
-        """Closes the log and gives the directory back. Safe to call twice."""
+    def close_log(self) -> None:
+        """Closes the log; the directory stays taken. Safe to call twice."""
         if self._log is not None:
             self._log.close()
             self._log = None
+
+    def close(self) -> None:
+        """Closes the log and gives the directory back. Safe to call twice."""
+        self.close_log()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

@@ -14,11 +14,12 @@ A command as logged (jute's types)::
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
 from .acl import Rules
 from .errors import Code, ZooKeeperError
-from .jute import Id, Reader, Stat, Writer
+from .jute import Id, Reader, Stat, encode_identities
 from .requests import (
     Check,
     CloseSession,
@@ -39,6 +40,8 @@ from .requests import (
 from .sessions import Session, SessionTable
 from .tree import Change, Context, Effects, NodeState, Tree
 
+_HEAD = struct.Struct(">qqqhh")
+
 
 class Command(NamedTuple):
     """A write on its way through the log. ``body`` holds the bytes ``request`` was read from. The server's own
@@ -54,9 +57,8 @@ class Command(NamedTuple):
     body: bytes
 
     def encode(self) -> bytes:
-        writer = Writer().i64(self.zxid).i64(self.time_ms).i64(self.session_id)
-        writer.i16(self.rules).i16(self.op)
-        return writer.ids(self.identities).finish() + self.body
+        head = _HEAD.pack(self.zxid, self.time_ms, self.session_id, self.rules, self.op)
+        return head + encode_identities(self.identities) + self.body
 
 
 def decode_command(data: bytes) -> Command:
@@ -65,13 +67,7 @@ def decode_command(data: bytes) -> Command:
     Before there were rules an operation had four bytes: what a negative one has in their place is no rule.
     """
     reader = Reader(data)
-    zxid, time_ms, session_id, rules, op = (
-        reader.i64(),
-        reader.i64(),
-        reader.i64(),
-        reader.i16(),
-        reader.i16(),
-    )
+    zxid, time_ms, session_id, rules, op = _HEAD.unpack(reader.take(_HEAD.size))
     identities = tuple(reader.identities())
     body = reader.rest()
     request = decode_write(op, Reader(body))

@@ -2,8 +2,8 @@
 
 Owns counters and summaries; gauges are read from the server when they are asked for (:mod:`.view`). Changed on the event
 loop only. What has no counterpart in this server (ZooKeeper's queues between its threads, Netty's buffers) has no
-metric either; what happens in ensembles only, or is not done here (caching answers, slowing
-clients down), is there and stays at nothing.
+metric either; what is not done here (caching answers, slowing clients down), or happens within the
+quorum (how long an acknowledgement takes), is there and stays at nothing.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
+from logcore.quorum import FIRST_STATE as FIRST_STATE
 from logcore.quorum import QuorumError as QuorumError
 from logcore.quorum import QuorumFullError as QuorumFullError
 from logcore.quorum import QuorumStoppedError as QuorumStoppedError
@@ -99,6 +100,14 @@ class Quorum(Protocol):
 
     def snapshot_begin(self, index: int) -> SnapshotSink:
         """A snapshot of the state after this entry, the last that was applied."""
+
+    @property
+    def awaits_state(self) -> bool:
+        """Whether the ensemble is to begin with a state that this member was promised."""
+
+    def first_state(self) -> SnapshotSink:
+        """That state, after the entry :data:`FIRST_STATE`; the ensemble begins with it when it is finished and a majority of the
+        servers is there that has nothing. A crash before that leaves nothing of it."""
 
     def stop(self) -> None:
         """Ends, and hands leadership over. Blocks."""

@@ -75,6 +75,13 @@ def stats_of(path: str) -> str:
     return f"{ROOT_OF_QUOTAS}{path}/{STATS}"
 
 
+def limits_any(limits: Track, added_nodes: int, added_size: int) -> bool:
+    """Whether there is a limit, hard or not, on what is added."""
+    of_nodes = max(limits.nodes, limits.nodes_hard_limit) > UNSET
+    of_size = max(limits.size, limits.size_hard_limit) > UNSET
+    return (added_nodes != 0 and of_nodes) or (added_size != 0 and of_size)
+
+
 def exceeded(limits: Track, used: Track, added_nodes: int, added_size: int) -> bool:
     """Whether so much more is beyond a hard limit."""
     if added_nodes and UNSET < limits.nodes_hard_limit < used.nodes + added_nodes:

@@ -22,12 +22,13 @@ UNKNOWN_ZXID = -1
 """In replies to what is no operation, and in notifications of what a client missed while it was away."""
 
 _HEADER = struct.Struct(">iqi")
+_FRAME = struct.Struct(">iiqi")
 _SYNC_CONNECTED = 3
 
 
 def reply(xid: int, zxid: int, code: Code, body: bytes = b"") -> bytes:
     """A whole frame. Errors have no body but that of a failed SASL."""
-    return frame((_HEADER.pack(xid, zxid, code), body))
+    return _FRAME.pack(_HEADER.size + len(body), xid, zxid, code) + body
 
 
 def connected(

@@ -64,6 +64,7 @@ from .watches import Notification, WatchManager
 _logger = logging.getLogger(__name__)
 
 STAT_BYTES = 68
+_COUNTED_READS = (Exists, GetData, GetChildren)
 _WATCH_METRICS = {
     Event.CREATED: "node_created_watch_count",
     Event.DELETED: "node_deleted_watch_count",
@@ -150,6 +151,11 @@ class CoordinatorServer:
     def handshakes(self) -> int:
         """Connections that are in TLS's handshake."""
         return self._ports.handshakes
+
+    @property
+    def client_address(self) -> tuple[str, int] | None:
+        """Where clients are served without TLS, if they are."""
+        return (self._host, self.port) if self.port != NO_PORT else None
 
     def _may_enter(self, address: str, of_it: int, entering: int) -> bool:
         """Whether one more may begin its handshake: they count as connections do."""
@@ -281,10 +287,10 @@ class CoordinatorServer:
         """Tells everybody concerned what a command did: watchers first, then its client."""
         self._count_write(command, outcome)
         for change in outcome.changes:
-            fired = self.watches.fire(change)
-            for event, count in Counter(each.event for each in fired).items():
-                self.metrics.add(_WATCH_METRICS[event], count)
-            self._notify(fired, command.zxid)
+            if fired := self.watches.fire(change):
+                for event, count in Counter(each.event for each in fired).items():
+                    self.metrics.add(_WATCH_METRICS[event], count)
+                self._notify(fired, command.zxid)
         if outcome.opened_session is not None:
             # If the client left during its handshake, the session ends like any other.
             if connection is not None and connection.phase is Phase.CONNECTING:
@@ -391,7 +397,7 @@ class CoordinatorServer:
 
     def _count_read(self, request: Read) -> None:
         """As in ``DataTree.updateReadStat``: a Stat counts 68 bytes."""
-        if not isinstance(request, Exists | GetData | GetChildren) or request.path is None:
+        if not isinstance(request, _COUNTED_READS) or request.path is None:
             return
         node = self.machine.tree.find(request.path)
         if node is not None:
@@ -403,8 +409,8 @@ class CoordinatorServer:
             self.metrics.add_in_namespace(READS, request.path, size)
 
     def reply(self, connection: Connection, xid: int, code: Code = Code.OK, body: bytes = b"") -> None:
-        """Answers with the newest transaction id."""
-        self.answer_now(connection, xid, self.machine.last_zxid, code, body)
+        """Answers the connection's oldest request with the newest transaction id."""
+        connection.respond(replies.reply(xid, self.machine.last_zxid, code, body))
 
     def answer_now(
         self, connection: Connection, xid: int, zxid: int, code: Code = Code.OK, body: bytes = b""
@@ -442,14 +448,22 @@ class CoordinatorServer:
         if isinstance(command.request, Multi) and isinstance(outcome.result, MultiDone):
             requests, results = command.request.operations, outcome.result.results
         for request, result in zip(requests, results, strict=True):
-            if result == Failed(Code.QUOTA_EXCEEDED) and isinstance(request, Create | SetData):
+            if (
+                isinstance(result, Failed)
+                and result.code is Code.QUOTA_EXCEEDED
+                and isinstance(request, Create | SetData)
+            ):
                 self.metrics.count_quota_exceeded(request.path or "")
 
     def _notify(self, notifications: list[Notification[Connection]], zxid: int) -> None:
         """Tells those who may read what has changed."""
+        encoded: dict[tuple[Event, str], bytes] = {}
         for connection, event, path, acl in notifications:
             if connection.subject.may(READ, acl):
-                connection.notify(replies.notification(event, path, zxid))
+                data = encoded.get((event, path))
+                if data is None:
+                    data = encoded[event, path] = replies.notification(event, path, zxid)
+                connection.notify(data)
 
     # ---- the whole state ----
 

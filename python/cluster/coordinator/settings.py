@@ -6,6 +6,7 @@ Owns :class:`Settings`, one immutable value; reading files is :mod:`.configurati
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from .acl import Rules
 from .authentication import NOBODY, Authentication
@@ -27,6 +28,8 @@ class Settings:
     """The largest request (``jute.maxbuffer``)."""
     snapshot_transactions: int = 100_000
     """Transactions between snapshots (``snapCount``)."""
+    log_dir: Path | None = None
+    """Where new logs are made, if not beside the snapshots (``dataLogDir``)."""
     snapshots_retained: int = 3
     """Snapshots that are kept, with what is logged since the oldest (``autopurge.snapRetainCount``)."""
     server_id: int = 0

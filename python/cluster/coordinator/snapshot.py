@@ -24,8 +24,10 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 
+from .acl import stored
 from .errors import CoordinatorError, JuteError
 from .jute import Acl, Reader, Writer
 from .machine import State
@@ -36,6 +38,7 @@ NAME_PREFIX = "snapshot."
 MAGIC = b"LCZNODES"
 VERSION = 1
 
+_INT = struct.Struct(">i")
 _NODE_TAIL = struct.Struct(">iqqqqqiiiq")
 _NODE_BYTES_MIN = 8 + _NODE_TAIL.size
 
@@ -110,17 +113,40 @@ def decode(data: bytes) -> State:
         raise JuteError(f"its format version is {version}, this program reads {VERSION}")
     last_zxid, last_session_id = reader.i64(), reader.i64()
     sessions = reader.vector(lambda: Session(reader.i64(), reader.i32(), reader.buffer() or b""), 16) or []
-    acls = [tuple(acl or ()) for acl in reader.vector(reader.acls, 4) or []]
-    nodes = reader.vector(lambda: _node(reader, acls), _NODE_BYTES_MIN) or []
-    return State(last_zxid, last_session_id, sessions, nodes)
+    acls = [stored(acl or ()) for acl in reader.vector(reader.acls, 4) or []]
+    return State(last_zxid, last_session_id, sessions, _nodes(reader, acls))
 
 
-def _node(reader: Reader, acls: list[tuple[Acl, ...]]) -> tuple[str, NodeState]:
-    path, data = reader.text(), reader.buffer()
-    acl, *rest = _NODE_TAIL.unpack(reader.take(_NODE_TAIL.size))
-    if not 0 <= acl < len(acls):
-        raise JuteError(f"{path} has ACL {acl} of {len(acls)}")
-    return path, NodeState(data, acls[acl], *rest)
+def _nodes(reader: Reader, acls: list[tuple[Acl, ...]]) -> list[tuple[str, NodeState]]:
+    """The vector of nodes, which ends the file. There may be millions: each is read without a call for each field."""
+    count = reader.i32()
+    data = reader.rest()
+    if not 0 <= count <= len(data) // _NODE_BYTES_MIN:
+        raise JuteError(f"a vector of {count} nodes in {len(data)} bytes")
+    int_at, tail_at, tail_size = _INT.unpack_from, _NODE_TAIL.unpack_from, _NODE_TAIL.size
+    node_of = partial(tuple.__new__, NodeState)
+    nodes = []
+    position = 0
+    try:
+        for _ in range(count):
+            (length,) = int_at(data, position)
+            start = position + 4
+            position = start + length
+            path = data[start:position].decode()
+            (size,) = int_at(data, position)
+            start = position + 4
+            position = start + max(size, 0)
+            acl, *rest = tail_at(data, position)
+            if length < 0 or size < -1 or not 0 <= acl < len(acls):
+                raise JuteError(f"{path} has {size} bytes and ACL {acl} of {len(acls)}")
+            content = None if size < 0 else data[start:position]
+            position += tail_size
+            nodes.append((path, node_of((content, acls[acl], *rest))))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise JuteError(f"a node ends beyond the file or has no name: {error}") from error
+    if position != len(data):
+        raise JuteError(f"{len(data) - position} bytes remain behind the last node")
+    return nodes
 
 
 def sync_directory(directory: Path) -> None:

@@ -129,7 +129,8 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     _set_protocols(context, settings)
     _load_key(context, settings.key_store, prefix)
     if settings.trust_store is not None:
-        _load_trust(context, settings.trust_store, prefix)
+        asked = settings.client_auth != "none"
+        _load_trust(context, settings.trust_store, prefix, asked)
     context.verify_mode = {"need": ssl.CERT_REQUIRED, "want": ssl.CERT_OPTIONAL, "none": ssl.CERT_NONE}[
         settings.client_auth
     ]
@@ -202,10 +203,10 @@ def _load_key(context: ssl.SSLContext, store: Store, prefix: str) -> None:
         os.close(descriptor)
 
 
-def _load_trust(context: ssl.SSLContext, store: Store, prefix: str) -> None:
+def _load_trust(context: ssl.SSLContext, store: Store, prefix: str, asked: bool) -> None:
     what = f"{prefix}trustStore.location={store.path}"
     try:
-        context.load_verify_locations(cadata=b"".join(read_trust_store(store, what)))
+        context.load_verify_locations(cadata=b"".join(read_trust_store(store, what, asked=asked)))
     except KeyStoreError as error:
         raise CoordinatorError(str(error)) from None
     except (ssl.SSLError, ValueError) as error:

@@ -174,7 +174,7 @@ class Node:
             state.version,
             _int32(state.creations * 2 - children),
             state.acl_version,
-            state.owner if state.owner > 0 or kind_of(state.owner) is Kind.EPHEMERAL else 0,
+            state.owner and (state.owner if kind_of(state.owner) is Kind.EPHEMERAL else 0),
             state.size,
             children,
             state.pzxid,
@@ -293,12 +293,22 @@ class Tree:
     def restore(cls, nodes: Iterable[tuple[str, NodeState]]) -> Tree:
         """The tree of an :meth:`export`. Raises ValueError when a node has no parent or comes twice."""
         tree = cls()
-        tree._nodes.clear()
-        tree._size = 0
-        for path, state in sorted(nodes, key=lambda item: item[0].count("/") if item[0] != ROOT else 0):
-            if path in tree._nodes or (path != ROOT and parent_of(path) not in tree._nodes):
-                raise ValueError(f"znode {path!r} is there twice or has no parent")
-            tree._attach(path, Node(state))
+        found: dict[str, Node] = {}
+        tree._nodes, tree._size = found, 0
+        for path, state in nodes:
+            if path in found:
+                raise ValueError(f"znode {path!r} is there twice")
+            found[path] = Node(state)
+            tree._count_in(path, state)
+        for path in found:
+            if path != ROOT:
+                above, slash, name = path.rpartition("/")
+                parent = found.get(above or ROOT) if slash else None
+                if parent is None:
+                    raise ValueError(f"znode {path!r} has no parent")
+                if parent.children is None:
+                    parent.children = set()
+                parent.children.add(name)
         if any(path not in tree._nodes for path in SPECIAL_PATHS):
             raise ValueError("a znode every tree has is missing")
         return tree
@@ -438,15 +448,18 @@ class Tree:
 
     def _attach(self, path: str, node: Node) -> None:
         self._nodes[path] = node
-        self._size += len(path) + node.state.size
-        owner = node.state.owner
-        if owner:
-            self._registered(owner).add(path)
+        self._count_in(path, node.state)
         if path != ROOT:
             parent = self._nodes[parent_of(path)]
             if parent.children is None:
                 parent.children = set()
             parent.children.add(name_of(path))
+
+    def _count_in(self, path: str, state: NodeState) -> None:
+        """Everything but the node and its parent's children."""
+        self._size += len(path) + state.size
+        if state.owner:
+            self._registered(state.owner).add(path)
         if (limited := quota.path_of(path)) is not None:
             self._quotas.add(limited)
 
@@ -488,13 +501,16 @@ class Tree:
         return next((place for place in ancestors(path) if place in self._quotas), None)
 
     def _check_quota(self, path: str, added_nodes: int, added_size: int, context: Context) -> None:
-        """Raises QuotaExceeded, or MarshallingError for limits and counters that are none."""
-        if not context.rules & Rules.ENFORCE_QUOTA or (limited := self._limited(path)) is None:
+        """Raises QuotaExceeded, or MarshallingError for limits and counters that are none. Without a counter nothing is beyond
+        a limit, and what no limit is set for is not looked up."""
+        if (limited := self._limited(path)) is None or not context.rules & Rules.ENFORCE_QUOTA:
             return
         stats = self._nodes.get(quota.stats_of(limited))
         try:
             limits = quota.decode_track(self._nodes[quota.limits_of(limited)].state.data)
-            used = quota.decode_track(stats.state.data) if stats is not None else quota.Track(0, 0)
+            if stats is None or not quota.limits_any(limits, added_nodes, added_size):
+                return
+            used = quota.decode_track(stats.state.data)
         except ValueError:
             raise ZooKeeperError(Code.MARSHALLING_ERROR, path) from None
         if quota.exceeded(limits, used, added_nodes, added_size):

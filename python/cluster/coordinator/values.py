@@ -18,6 +18,7 @@ INT_MAX = 2**31 - 1
 PREFIX = "zookeeper."
 HIDDEN = "*****"
 """In place of what is secret."""
+_NUMBER = re.compile(r"[+-]?(?:(0[xX])[0-9a-fA-F]+|[0-9]+)")
 _SECRET = re.compile(r"(password|superDigest)$", re.IGNORECASE)
 
 
@@ -43,10 +44,11 @@ class Values:
         return found
 
     def number(self, name: str, default: int, least: int = 0, most: int = INT_MAX) -> int:
-        """A whole number within bounds. Raises CoordinatorError for anything else."""
+        """A whole number within bounds, ``0x...`` is hexadecimal. Raises CoordinatorError for anything else."""
 
         def within(text: str) -> int:
-            value = int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else least - 1
+            found = _NUMBER.fullmatch(text)
+            value = int(text, 16 if found[1] else 10) if found is not None else least - 1
             if not least <= value <= most:
                 raise ValueError(f"a whole number from {least} to {most}")
             return value

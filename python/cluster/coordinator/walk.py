@@ -26,6 +26,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Generator
 
+from .acl import stored
 from .agreed import Agreed, Reconfiguration
 from .errors import CoordinatorError, JuteError
 from .jute import Acl, Reader
@@ -133,7 +134,7 @@ def _session(reader: Reader) -> Session:
 def _node(reader: Reader, acls: list[tuple[Acl, ...]]) -> tuple[str, NodeState]:
     path, data, number = reader.text(), reader.buffer(), reader.i32()
     if number == len(acls):
-        acls.append(tuple(reader.acls() or ()))
+        acls.append(stored(reader.acls() or ()))
     if not 0 <= number < len(acls):
         raise JuteError(f"{path} has ACL {number} of {len(acls)}")
     return path, NodeState(data, acls[number], *_NODE_TAIL.unpack(reader.take(_NODE_TAIL.size)))

@@ -16,7 +16,7 @@ modes:
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
 from .jute import Acl
@@ -32,8 +32,8 @@ class Registry(IntEnum):
     CHILDREN = 1
 
 
-class Mode(IntFlag):
-    """How often, and of how much, a watch tells."""
+class Mode:
+    """How often, and of how much, a watch tells: bits of an int, for a change may concern thousands."""
 
     STANDARD = 1
     PERSISTENT = 2
@@ -76,7 +76,7 @@ class WatchManager(Generic[W]):
 
     def __init__(self) -> None:
         # Dictionaries serve as sets that keep their order.
-        self._registries: tuple[dict[str | None, dict[W, Mode]], ...] = ({}, {})
+        self._registries: tuple[dict[str | None, dict[W, int]], ...] = ({}, {})
         self._by_watcher: dict[W, dict[tuple[Registry, str | None], None]] = {}
         self._recursive = 0
 
@@ -89,10 +89,10 @@ class WatchManager(Generic[W]):
         for path, watchers in self._registries[registry].items():
             yield path, list(watchers)
 
-    def add(self, registry: Registry, mode: Mode, path: str | None, watcher: W) -> None:
+    def add(self, registry: Registry, mode: int, path: str | None, watcher: W) -> None:
         """Adds one watch."""
         watchers = self._registries[registry].setdefault(path, {})
-        held = watchers.get(watcher, Mode(0))
+        held = watchers.get(watcher, 0)
         if mode & Mode.RECURSIVE and not held & Mode.RECURSIVE:
             self._recursive += 1
         watchers[watcher] = held | mode
@@ -109,7 +109,7 @@ class WatchManager(Generic[W]):
     def has(self, wanted: WatcherType, path: str | None, watcher: W) -> bool:
         """Whether the watcher has a watch that ``wanted`` covers."""
         return any(
-            self._registries[registry].get(path, {}).get(watcher, Mode(0)) & modes
+            self._registries[registry].get(path, {}).get(watcher, 0) & modes
             for registry, modes in _COVERED[wanted]
         )
 
@@ -143,10 +143,11 @@ class WatchManager(Generic[W]):
 
     def _trigger(self, registry: Registry, path: str) -> dict[W, None]:
         told: dict[W, None] = {}
-        for watcher, modes in list(self._registries[registry].get(path, {}).items()):
-            told[watcher] = None
-            if modes & Mode.STANDARD:
-                self._take(registry, Mode.STANDARD, path, watcher)
+        if watchers := self._registries[registry].get(path):
+            for watcher, modes in list(watchers.items()):
+                told[watcher] = None
+                if modes & Mode.STANDARD:
+                    self._take(registry, Mode.STANDARD, path, watcher)
         if self._recursive and registry is Registry.DATA and path != ROOT:
             for place in ancestors(parent_of(path)):
                 for watcher, modes in self._registries[registry].get(place, {}).items():
@@ -154,7 +155,7 @@ class WatchManager(Generic[W]):
                         told[watcher] = None
         return told
 
-    def _take(self, registry: Registry, modes: Mode, path: str | None, watcher: W) -> None:
+    def _take(self, registry: Registry, modes: int, path: str | None, watcher: W) -> None:
         """Takes modes from a watch, and the watch when none is left."""
         watchers = self._registries[registry].get(path, {})
         held = watchers.get(watcher)

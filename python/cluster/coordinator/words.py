@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from .exposition import java_double, samples
+from .members import Member
 from .metrics import ServerMetrics, Sizes
 from .statistics import ClientTraffic, Traffic
 
@@ -50,15 +51,21 @@ class Expiry(NamedTuple):
 
 
 class Ensemble(NamedTuple):
-    """What a member knows of its ensemble. ``voters``: lines without ``server.``, by their ids; ``leader``: its id and its host,
-    or None. ``membership``: of ``conf``. ``state``: as ``getDetailedPeerState`` tells it."""
+    """What a member knows of its ensemble. ``leader``: its id and its host, or None. ``membership``: of ``conf``. ``state``: as
+    ``getDetailedPeerState`` tells it. ``proposals``: the sizes of a leader's."""
 
     server_id: int
     leader: tuple[int, str] | None
-    voters: Mapping[str, str]
+    members: tuple[Member, ...]
     observers: int
     membership: str
     state: str
+    proposals: Sizes | None
+
+    @property
+    def own(self) -> Member | None:
+        """This server's line, if it is listed."""
+        return next((member for member in self.members if member.server_id == self.server_id), None)
 
 
 @dataclass
@@ -70,6 +77,8 @@ class Seen:
     is_read_only: bool
     ensemble: Ensemble | None
     """None for a server by itself."""
+    client_address: tuple[str, int] | None
+    """Of the port without TLS."""
     last_zxid: int
     node_count: int
     outstanding: int
@@ -100,6 +109,8 @@ class Seen:
     data_watches: Callable[[], Iterable[tuple[str | None, Sequence[int]]]]
     """Watched paths and the sessions that watch them."""
     expiries: Callable[[], Sequence[Expiry]]
+    timeouts: Callable[[], Mapping[int, int]]
+    """Of all sessions."""
     ephemerals: Callable[[], Mapping[int, Sequence[str]]]
     monitor: Callable[[], Mapping[str, int]]
     """Gauges that are not in the fields above."""
@@ -136,6 +147,8 @@ def _lines(lines: Iterable[str]) -> str:
 
 def _summary(seen: Seen) -> list[str]:
     latency = seen.traffic.latency
+    sizes = seen.ensemble.proposals if seen.ensemble is not None else None
+    proposals = [f"Proposal sizes last/min/max: {sizes.last}/{sizes.least}/{sizes.most}"] if sizes else []
     return [
         f"Latency min/avg/max: {latency.shortest}/{latency.mean}/{latency.most}",
         f"Received: {seen.traffic.received}",
@@ -145,6 +158,7 @@ def _summary(seen: Seen) -> list[str]:
         f"Zxid: {seen.last_zxid:#x}",
         f"Mode: {seen.mode}",
         f"Node count: {seen.node_count}",
+        *proposals,
     ]
 
 
@@ -266,19 +280,29 @@ def _wchp(seen: Seen) -> str:
 
 
 def _dump(seen: Seen) -> str:
-    expiries = sorted(seen.expiries())
-    sessions = sum(len(expiry.members) for expiry in expiries)
-    lines = ["SessionTracker dump:", f"Session Sets ({len(expiries)})/({sessions}):"]
-    for expiry in expiries:
-        when = datetime.fromtimestamp(expiry.at_ms / 1000).astimezone()
-        lines.append(f"{len(expiry.members)} expire at {when:%a %b %d %H:%M:%S %Z %Y}:")
-        lines += [f"\t{_long(session)}" for session in expiry.members]
     ephemerals = seen.ephemerals()
+    lines = ["SessionTracker dump:", *_sessions(seen)]
     lines += ["ephemeral nodes dump:", f"Sessions with Ephemerals ({len(ephemerals)}):"]
     for session, paths in ephemerals.items():
         lines += [f"{_long(session)}:", *(f"\t{path}" for path in paths)]
     lines += ["Connections dump:"]
     return _lines(lines)
+
+
+def _sessions(seen: Seen) -> list[str]:
+    """When they end, which the leader alone knows; of the others their timeouts."""
+    if seen.ensemble is not None and seen.ensemble.proposals is None:
+        timeouts = seen.timeouts()
+        lines = [f"{_long(session)}\t{timeouts[session]}ms" for session in sorted(timeouts)]
+        return [f"Global Sessions({len(timeouts)}):", *lines]
+    expiries = sorted(seen.expiries())
+    count = sum(len(expiry.members) for expiry in expiries)
+    lines = [f"Session Sets ({len(expiries)})/({count}):"]
+    for expiry in expiries:
+        when = datetime.fromtimestamp(expiry.at_ms / 1000).astimezone()
+        lines.append(f"{len(expiry.members)} expire at {when:%a %b %d %H:%M:%S %Z %Y}:")
+        lines += [f"\t{_long(session)}" for session in expiry.members]
+    return lines
 
 
 def gauges(seen: Seen) -> dict[str, int | float]:

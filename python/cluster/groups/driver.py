@@ -128,6 +128,7 @@ class GroupCoordinator:
         self._expiry: asyncio.TimerHandle | None = None
         self._warn_after = 0
         self._refused = 0
+        self._warn_of_write_after: dict[int, int] = {}
         self._loading = True
         self._stopped = False
         self._loader: asyncio.Task[None] | None = None
@@ -281,13 +282,20 @@ class GroupCoordinator:
         try:
             self._log.append(write.group, encode_write(write), self.now())
         except KafkaProtocolError as error:
-            log.warning("group %s: its record could not be written: %s", write.group, error)
+            self._warn_of_write(write.group, error)
             table = _GROUP_ERRORS if write.stored is not None else _COMMIT_ERRORS
             return table.get(error.code, error.code)
         except Exception:
             log.exception("group %s: its record could not be written", write.group)
             return UnknownServerError.code
         return NONE
+
+    def _warn_of_write(self, group: str, error: KafkaProtocolError) -> None:
+        """Says of each kind of error once a minute why it is: clients try again at once."""
+        now = self.now()
+        if now >= self._warn_of_write_after.get(error.code, 0):
+            self._warn_of_write_after[error.code] = now + _WARNED_MS
+            log.warning("group %s: its record could not be written: %s", group, error)
 
     def _set_timer(self) -> None:
         deadline = self.machine.next_deadline()

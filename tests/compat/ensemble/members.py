@@ -54,18 +54,22 @@ SETTINGS = {
 class Maker:
     """A kind of server. ``command`` is given the path of a zoo.cfg. ``sync_is_linearizable``: a read behind a sync is never
     older than what anybody was answered before it, even by a leader that is cut off and does not know; ``locks_are_strict``:
-    nor does a client that is cut off with its server believe in its session for longer than the others do; ``transactions``: what an ensemble
-    agreed on, from its members' directories of data and the number of the one that leads; ``rounds``: of runs with each fault,
-    in CI; ``next_write_seconds``: after the leader is killed, on a machine that does other things too."""
+    nor does a client that is cut off with its server believe in its session for longer than the others do; ``counts_outstanding``:
+    a delete may be refused for children that a closeSession before it takes away; ``transactions``: what an ensemble agreed on,
+    from its members' directories of data and the number of the one that leads; ``rounds``: of runs with each fault, in CI;
+    ``next_write_seconds``: after the leader is killed, on a machine that does other things too; ``best_next_write_seconds``: the
+    shortest of several times, which those other things do not last through."""
 
     name: str
     command: Callable[[Path], list[str]]
     environment: Mapping[str, str] = field(default_factory=dict)
     sync_is_linearizable: bool = False
     locks_are_strict: bool = False
+    counts_outstanding: bool = False
     transactions: Callable[[list[Path], int], list[Transaction]] | None = None
     rounds: int = 1
     next_write_seconds: float = 10.0
+    best_next_write_seconds: float = 10.0
 
 
 def _apache_command(config: Path) -> list[str]:
@@ -91,7 +95,7 @@ def _our_command(config: Path) -> list[str]:
     return [sys.executable, "-m", "cluster.cli", "coordinator", str(config)]
 
 
-APACHE = Maker("apache", _apache_command, transactions=apache_log.read_transactions)
+APACHE = Maker("apache", _apache_command, counts_outstanding=True, transactions=apache_log.read_transactions)
 OURS = Maker(
     "ours",
     _our_command,
@@ -101,6 +105,7 @@ OURS = Maker(
     transactions=our_log.read_transactions,
     rounds=2,
     next_write_seconds=3.0,
+    best_next_write_seconds=1.0,
 )
 
 MAKERS_OF_ENSEMBLES = (OURS, APACHE) if "LOGCORE_FUZZ_MINUTES" in os.environ else (OURS,)
@@ -272,7 +277,7 @@ class Member:
 
 class Ensemble:
     """Servers that know of each other, or one by itself. Of more than ``founders`` the others join: their files name the founders
-    and themselves."""
+    and themselves. The last ``observers`` do not vote."""
 
     def __init__(
         self,
@@ -282,15 +287,18 @@ class Ensemble:
         settings: Mapping[str, str],
         network: Network,
         founders: int | None = None,
+        observers: int = 0,
     ) -> None:
         self.maker, self.network = maker, network
+        self._voters = count - observers
         addresses = network.addresses(count)
         self.members = [
             Member(maker, number, directory / f"{maker.name}-{number + 1}", each, network)
             for number, each in enumerate(addresses)
         ]
+        roles = [""] * self._voters + [":observer"] * observers
         lines = [
-            (f"server.{number + 1}", f"{each.host}:{each.quorum}:{each.election}")
+            (f"server.{number + 1}", f"{each.host}:{each.quorum}:{each.election}{roles[number]}")
             for number, each in enumerate(addresses)
         ]
         for member in self.members:
@@ -351,6 +359,14 @@ class Ensemble:
         leader = self.leader()
         return [member for member in self.members if member is not leader]
 
+    def member_as(self, role: str) -> Member:
+        """The leader, a follower or an observer, once somebody leads."""
+        leader = self.leader()
+        if role == "leader":
+            return leader
+        others = self.members[: self._voters] if role == "follower" else self.members[self._voters :]
+        return next(member for member in others if member is not leader)
+
     def heal(self) -> None:
         """Every member runs, is resumed and serves."""
         for member in self.members:
@@ -404,9 +420,10 @@ def ensemble(
     network: Network | None = None,
     clock: Path | None = None,
     founders: int | None = None,
+    observers: int = 0,
 ) -> Iterator[Ensemble]:
     """``count`` servers that serve; they are killed at the end. ``clock``: of :func:`clock_library`."""
-    made = Ensemble(maker, directory, count, settings or {}, network or Network(), founders)
+    made = Ensemble(maker, directory, count, settings or {}, network or Network(), founders, observers)
     for member in made.members:
         member.clock = clock
     try:

@@ -117,6 +117,7 @@ def check(ensemble: Ensemble, rounds: Sequence[Round]) -> None:
                 history,
                 sync_is_linearizable=ensemble.maker.sync_is_linearizable or not cut,
                 strict_locks=ensemble.maker.locks_are_strict or not cut,
+                counts_outstanding=ensemble.maker.counts_outstanding,
             )
             if found:
                 WRONG.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,9 @@ without their clients' notice, or a server does not know after a restart whose m
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -182,6 +184,92 @@ def test_the_leader_is_removed_and_another_server_takes_its_place(four: Ensemble
             leader.start()
             assert leader.ends_within(WAIT_SECONDS)
             assert f"says that this is server {leader.number + 1}, and there are lines for" in leader.output()
+
+
+@pytest.fixture(params=MAKERS_OF_ENSEMBLES, ids=NAMES)
+def three(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ensemble]:
+    with ensemble(request.param, tmp_path, 3, SETTINGS) as running:
+        yield running
+
+
+class Writing:
+    """Writes to a node, again and again, until it is told to end."""
+
+    def __init__(self, client: KazooClient, path: str) -> None:
+        self._client, self._path = client, path
+        self._versions: list[int] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        client.create(path, b"")
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self._versions.append(self._client.retry(self._client.set, self._path, b"x").version)
+
+    def end(self) -> list[int]:
+        """The versions that it made."""
+        self._over.set()
+        self._thread.join(WAIT_SECONDS)
+        assert not self._thread.is_alive()
+        return self._versions
+
+
+@pytest.mark.parametrize("way", ["at once", "removed and added"])
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_server_moves_to_other_addresses(three: Ensemble, role: str, way: str) -> None:
+    moved = three.member_as(role)
+    others = [member for member in three.members if member is not moved]
+    before = moved.addresses
+    guest, neighbour = Client([moved, *others]), Client(others[:1])
+    with guest as at_moved, neighbour as client:
+        at_moved.create("/e", b"", ephemeral=True)
+        writing = [Writing(at_moved, "/at-moved"), Writing(client, "/n")]
+        with Client(others[1:]) as admin:
+            moved.addresses = three.network.addresses(1)[0]
+            if way == "removed and added":
+                data = admin.retry(admin.reconfig, None, str(moved.number + 1), None)[0]
+                assert listed(data) == [other.number + 1 for other in others]
+            data = admin.retry(admin.reconfig, moved.line(), None, None)[0]
+        assert listed(data) == [1, 2, 3]
+        assert moved.line() in data.decode().splitlines()
+        # It serves where it is, and nobody where it was.
+        three.wait_until_serving([moved])
+        end = time.monotonic() + WAIT_SECONDS
+        for port in (before.clients, before.quorum, before.election):
+            while listens(before.host, port):
+                assert time.monotonic() < end, f"it still listens on {port}"
+                assert not moved.ends_within(0.02)
+        for member in three.members:
+            wait_until(member, "files", lines_of(data))
+        made = [each.end() for each in writing]
+        if three.maker is OURS:
+            assert made == [list(range(1, len(versions) + 1)) for versions in made], "each write counts once"
+            assert guest.states == neighbour.states == [], "a client noticed"
+        assert client.retry(client.exists, "/e").ephemeralOwner == at_moved.client_id[0]
+        # It votes: without one of the others it is a majority with the other.
+        others[1].kill()
+        client.retry(client.set, "/e", b"voted")
+        others[1].start()
+        three.wait_until_serving([others[1]])
+    for member in three.members:
+        member.kill()
+    for member in three.members:
+        member.start()
+    three.wait_until_serving()
+    for member in three.members:
+        with Client([member]) as client:
+            client.sync("/")
+            assert client.get(CONFIG)[0] == data
+            client.set("/n", b"after the restart")
+        assert _tell(member, "files") == lines_of(data)
+    assert not listens(before.host, before.clients)
+
+
+def listens(host: str, port: int) -> bool:
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection((host, port), WAIT_SECONDS):
+        return True
+    return False
 
 
 def test_what_is_refused_has_the_same_codes(four: Ensemble) -> None:

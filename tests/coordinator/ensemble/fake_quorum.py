@@ -218,6 +218,8 @@ class Sink:
 class FakeQuorum:
     """One member. With ``wiped`` it has lost its disk, and gets another member's snapshot if the log's front is not kept."""
 
+    awaits_state = False
+
     def __init__(self, ensemble: FakeEnsemble, number: int, room: int = 1000, wiped: bool = False) -> None:
         self.ensemble = ensemble
         self.number = number
@@ -339,6 +341,9 @@ class FakeQuorum:
             for member, ticket, _data in entry.commands:
                 counted[member] = ticket
         return Sink(self, index, counted)
+
+    def first_state(self) -> Sink:
+        raise AssertionError("this ensemble begins with nothing")
 
     def require_running(self) -> None:
         if self.stopped or self.fail_text is not None:

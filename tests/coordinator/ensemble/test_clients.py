@@ -18,6 +18,7 @@ from cluster.coordinator.errors import Code
 from cluster.coordinator.jute import Writer
 from cluster.coordinator.requests import Op
 from tests.coordinator.support import WAIT_SECONDS, RawClient
+from tests.coordinator.test_bad_input import reads_and_writes_unread
 from tests.coordinator.test_server import Events, States
 
 from .conftest import SETTINGS, Connect, Ensemble, StartEnsemble
@@ -103,6 +104,17 @@ def test_of_two_connections_of_a_session_the_last_counts(ensemble: Ensemble) -> 
     assert second.request(6, Op.EXISTS, Writer().string("/mine").boolean(False).finish())[2] == 0
     first.close()
     second.close()
+
+
+def test_reads_come_before_a_later_write_of_the_same_client(ensemble: Ensemble, connect_to: Connect) -> None:
+    raw, other = RawClient(ensemble.ports[2]), connect_to(2)
+
+    def written() -> None:
+        while other.get("/n")[1].version < 2:
+            pass
+
+    reads_and_writes_unread(raw, written)
+    raw.close()
 
 
 def test_a_wrong_password_finds_no_session(ensemble: Ensemble) -> None:

@@ -94,6 +94,20 @@ def test_an_ensembles_file(data_dir: Path) -> None:
     )
 
 
+def test_how_many_snapshots_a_member_keeps_is_told(data_dir: Path) -> None:
+    *_others, told = parse_configuration(properties(data_dir, **{"autopurge.snapRetainCount": "9"})).warnings
+    assert told == "autopurge.snapRetainCount=9: a server of an ensemble keeps 3 snapshots"
+
+
+def test_a_host_that_is_everywhere_is_told(data_dir: Path) -> None:
+    """ZooKeeper takes it for a server's own line, as files for containers often have it; the others' files name another host then."""
+    lines = {"server.1": "0.0.0.0:2888:3888", "server.2": "[::]:2888:3888", "server.3": "zoo3:2888:3888"}
+    first, second = parse_configuration(properties(data_dir) | lines).warnings
+    assert first.startswith("server.1 is at 0.0.0.0, where every machine finds itself: ")
+    assert "give it the host by which the others reach it" in first
+    assert second.startswith("server.2 is at ::, ")
+
+
 def test_an_even_number_is_told(data_dir: Path) -> None:
     lines = {f"server.{number}": f"h{number}:1:2" for number in range(1, 5)}
     others = {"reconfigEnabled": "true", "localSessionsEnabled": "true"}
@@ -162,15 +176,12 @@ def test_one_server_is_an_ensemble_only_when_that_is_said(data_dir: Path) -> Non
         parse_configuration({"dataDir": str(data_dir), "clientPort": "1", "standaloneEnabled": "false"})
 
 
-def test_data_of_the_other_kind_is_not_passed_over(data_dir: Path) -> None:
-    configuration = parse_configuration(properties(data_dir))
-    (data_dir / "snapshot.0000000000000001").write_bytes(b"")
-    server = CoordinatorServer(data_dir, replicate=replication_of(configuration))
-    with pytest.raises(CoordinatorError, match="data of a server by itself"):
-        asyncio.run(server.start())
+def test_a_server_by_itself_does_not_start_on_a_members_data(data_dir: Path) -> None:
     (data_dir / "quorum").mkdir()
+    configuration = parse_configuration({"dataDir": str(data_dir), "clientPort": "1"})
+    assert replication_of(configuration) is None
     with pytest.raises(CoordinatorError, match="data of a member of an ensemble"):
-        replication_of(parse_configuration({"dataDir": str(data_dir), "clientPort": "1"}))
+        asyncio.run(CoordinatorServer(data_dir).start())
 
 
 def test_the_command_says_in_one_line_what_is_missing(data_dir: Path) -> None:

@@ -11,9 +11,14 @@ from .watches import check_watches
 from .zxids import check_zxids
 
 
-def problems(history: History, sync_is_linearizable: bool = True, strict_locks: bool = True) -> list[str]:
+def problems(
+    history: History,
+    sync_is_linearizable: bool = True,
+    strict_locks: bool = True,
+    counts_outstanding: bool = False,
+) -> list[str]:
     """What is wrong; nothing if it is as it must be. Raises TooLongError."""
-    order = ordered(history)
+    order = ordered(history, counts_outstanding)
     return [
         *check_zxids(history, order, sync_is_linearizable),
         *check_watches(history, order),

@@ -38,14 +38,15 @@ from .history import (
     Sync,
     parts,
 )
-from .tree import ImpossibleError, Tree, parent_of
+from .outstanding import Outstanding
+from .tree import Answer, ImpossibleError, Tree, parent_of
 
 
 @dataclass
 class Order:
     """The states that the transactions make, what was wrong about that, and the nodes and lists of children (by their parent)
     nothing can be said of. ``prefixes``: of sequential nodes that may have been made, nobody was told under which number; ``ends``:
-    of sessions, the zxid that ended them."""
+    of sessions, the zxid that ended them; ``outstanding``: what its leaders may have counted, if they are Apache's."""
 
     tree: Tree
     problems: list[str] = field(default_factory=list)
@@ -53,15 +54,17 @@ class Order:
     prefixes: set[str] = field(default_factory=set)
     lists: set[str] = field(default_factory=set)
     ends: dict[int, int] = field(default_factory=dict)
+    outstanding: Outstanding | None = None
 
     def is_doubtful(self, path: str) -> bool:
         """Whether nothing can be said of this node."""
         return path in self.doubtful or path[:-10] in self.prefixes
 
 
-def ordered(history: History) -> Order:
-    """Replays every transaction; each known write's answer must be the replay's."""
-    order = Order(Tree(history.root))
+def ordered(history: History, counts_outstanding: bool = False) -> Order:
+    """Replays every transaction; each known write's answer must be the replay's. ``counts_outstanding``: or what
+    :mod:`.outstanding` says that Apache's may answer."""
+    order = Order(Tree(history.root), outstanding=Outstanding(history) if counts_outstanding else None)
     changes = witnessed(history)
     if history.transactions is not None:
         _from_log(history, order)
@@ -94,12 +97,12 @@ def _from_log(history: History, order: Order) -> None:
         elif operation is None or (
             not operation.is_known and transaction.error in (SESSION_EXPIRED, SESSION_MOVED)
         ):
-            _apply(order, transaction.zxid, transaction.changes)
+            _apply(order, transaction.zxid, transaction.changes, operation)
         else:
             missing.pop(key, None)
             if operation.is_known and operation.zxid != transaction.zxid:
                 order.problems.append(f"the log has as 0x{transaction.zxid:x}: {operation}")
-            changes = _replay(order, operation, transaction.zxid)
+            changes = _replay(order, operation, transaction.zxid, transaction.changes)
             if changes != transaction.changes:
                 order.problems.append(
                     f"the log has as 0x{transaction.zxid:x} {transaction.changes}: {operation}"
@@ -331,8 +334,10 @@ def _effects(operation: Operation) -> Iterator[tuple[int, str]]:
             yield DELETED, each.path
 
 
-def _replay(order: Order, operation: Operation, zxid: int) -> tuple[Change, ...]:
-    """What it changed, which is done."""
+def _replay(
+    order: Order, operation: Operation, zxid: int, logged: tuple[Change, ...] | None = None
+) -> tuple[Change, ...]:
+    """What it changed, which is done. ``logged``: what the log has of it."""
     request = _named(order, operation)
     if isinstance(request, CloseSession):
         _close(order, operation.session, zxid)
@@ -341,16 +346,42 @@ def _replay(order: Order, operation: Operation, zxid: int) -> tuple[Change, ...]
         order.problems.append(
             f"done after its session ended at 0x{order.ends[operation.session]:x}: {operation}"
         )
-    answer = order.tree.write(request, operation.session, zxid)
+    answer = _answered(order, operation, request, zxid, logged)
     if operation.is_known and not _is_doubtful(order, operation):
-        said = comparable(operation.result, operation.request, order)
-        if (operation.error, said) != (answer.error, comparable(answer.result, operation.request, order)):
+        if not _is_said(order, operation, answer):
             order.problems.append(f"it should answer {answer.error or 'ok'} {answer.result}: {operation}")
     elif operation.is_known and not answer.changes:
         _doubt(order, operation)
     changes = () if operation.is_known and operation.error != OK else answer.changes
-    _apply(order, zxid, changes)
+    _apply(order, zxid, changes, operation)
     return changes
+
+
+def _answered(
+    order: Order,
+    operation: Operation,
+    request: Create | SetData | Delete | Multi,
+    zxid: int,
+    logged: tuple[Change, ...] | None,
+) -> Answer:
+    """What the write is to be answered; where that may be one thing or another, what it was."""
+    answer = order.tree.write(request, operation.session, zxid)
+    if order.outstanding is None:
+        return answer
+    for path in order.outstanding.refused(request, operation, zxid):
+        refused = order.tree.write(request, operation.session, zxid, path)
+        if operation.is_known:
+            was_refused = _is_said(order, operation, refused) and not _is_said(order, operation, answer)
+        else:
+            was_refused = logged == refused.changes != answer.changes
+        if was_refused:
+            return refused
+    return answer
+
+
+def _is_said(order: Order, operation: Operation, answer: Answer) -> bool:
+    said = comparable(operation.result, operation.request, order)
+    return (operation.error, said) == (answer.error, comparable(answer.result, operation.request, order))
 
 
 def _named(order: Order, operation: Operation) -> Create | SetData | Delete | Multi | CloseSession:
@@ -392,12 +423,16 @@ def _is_doubtful(order: Order, operation: Operation) -> bool:
 def _close(order: Order, session: int, zxid: int) -> None:
     order.ends.setdefault(session, zxid)
     answer = order.tree.write(CloseSession(), session, zxid)
-    _apply(order, zxid, answer.changes)
+    _apply(order, zxid, answer.changes, None, closes=True)
 
 
-def _apply(order: Order, zxid: int, changes: tuple[Change, ...]) -> None:
+def _apply(
+    order: Order, zxid: int, changes: tuple[Change, ...], operation: Operation | None, closes: bool = False
+) -> None:
     try:
         order.tree.apply(zxid, changes)
+        if order.outstanding is not None:
+            order.outstanding.applied(changes, operation, zxid, closes)
     except ImpossibleError as error:
         if not any(
             order.is_doubtful(each.path) or order.is_doubtful(parent_of(each.path)) for each in changes

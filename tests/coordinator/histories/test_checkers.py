@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from .book import ROOT, Book
+from .checks import problems
 from .ephemerals import check_ephemerals
 from .history import (
     BAD_VERSION,
@@ -19,6 +21,7 @@ from .history import (
     DELETED,
     NO_NODE,
     NODE_EXISTS,
+    NOT_EMPTY,
     AddWatch,
     Check,
     CloseSession,
@@ -29,10 +32,12 @@ from .history import (
     GetData,
     History,
     Multi,
+    Operation,
     SetData,
     SetWatches,
     Stat,
     Sync,
+    Transaction,
 )
 from .linearizability import Step, Told, TooLongError, check_linearizability, is_linearizable
 from .locks import check_locks
@@ -405,6 +410,169 @@ def test_zxids_refused(case: Case) -> None:
 @pytest.mark.parametrize("case", GOOD_ZXIDS, ids=lambda case: case.__name__)
 def test_zxids_accepted(case: Case) -> None:
     assert zxids_of(case().history) == []
+
+
+# ---- what a leader of Apache's counts ----
+
+X, Y = f"{A}/x", f"{A}/y"
+
+
+def closed(with_log: bool = False) -> tuple[Book, Operation]:
+    """Session 2 made a child of A, and is closed."""
+    made = book(with_log)
+    made.write(2, Create(X, b"", ephemeral=True))
+    return made, made.write(2, CloseSession())
+
+
+def refuse(made: Book, invoked: int | None, request: Delete | Multi | None = None) -> None:
+    """Session 1 deletes A, and is told that it has children."""
+    error: dict[str, Any] = {"error": NOT_EMPTY, "result": None}
+    if isinstance(request, Multi):
+        error = {"result": (0, NOT_EMPTY, -2)}
+    made.write(1, request or Delete(A), invoked=invoked, is_done=False, **error)
+
+
+def refused_behind_a_closing() -> Book:
+    made, closing = closed()
+    refuse(made, closing.invoked)
+    return made
+
+
+def refused_in_a_multi_behind_a_closing() -> Book:
+    made, closing = closed()
+    refuse(made, closing.invoked, Multi((SetData(A, b"1"), Delete(A), Create(B, b""))))
+    return made
+
+
+def refused_behind_other_changes_behind_a_closing() -> Book:
+    made, closing = closed()
+    changed = made.write(1, SetData(A, b"1"), invoked=closing.invoked)
+    made.write(1, Multi((Create(Y, b""), Delete(Y))), invoked=changed.invoked)
+    refuse(made, changed.completed)
+    return made
+
+
+def refused_behind_an_end_that_nobody_asked_for() -> Book:
+    made = book(with_log=True)
+    made.write(2, Create(X, b"", ephemeral=True))
+    made.write(2, CloseSession(), is_answered=False)
+    refuse(made, None)
+    append_refusal(made)
+    return made
+
+
+def refused_and_nobody_was_told() -> Book:
+    made, closing = closed(with_log=True)
+    made.write(1, Delete(A), invoked=closing.invoked, is_done=False, is_answered=False)
+    append_refusal(made)
+    made.read(3, GetData(A))
+    return made
+
+
+def append_refusal(made: Book) -> None:
+    last = made.history.operations[-1]
+    assert made.history.transactions is not None
+    made.history.transactions.append(Transaction(made.zxid, last.session, last.xid, (), False, NOT_EMPTY))
+
+
+def refused_by_a_server_that_may_be_behind() -> Book:
+    made, closing = closed()
+    refuse(made, closing.completed)
+    made.history.operations[-1] = replace(made.history.operations[-1], server=1)
+    return made
+
+
+def refused_for_no_child() -> Book:
+    made = book()
+    refuse(made, None)
+    return made
+
+
+def refused_once_the_closing_was_answered() -> Book:
+    made, _closing = closed()
+    refuse(made, None)
+    return made
+
+
+def refused_for_another_nodes_child() -> Book:
+    made = book()
+    made.write(1, Create(B, b""))
+    made.write(2, Create(f"{B}/x", b"", ephemeral=True))
+    closing = made.write(2, CloseSession())
+    refuse(made, closing.invoked)
+    return made
+
+
+def refused_for_a_child_that_was_deleted() -> Book:
+    made = book()
+    made.write(2, Create(X, b""))
+    deleted = made.write(2, Delete(X))
+    refuse(made, deleted.invoked)
+    return made
+
+
+def refused_by_the_next_leader() -> Book:
+    made, closing = closed()
+    made.zxid += 1 << 32
+    refuse(made, closing.invoked)
+    return made
+
+
+def refused_behind_a_change_that_came_later() -> Book:
+    made, _closing = closed()
+    changed = made.write(1, SetData(A, b"1"))
+    refuse(made, changed.invoked)
+    return made
+
+
+def refused_though_made_anew() -> Book:
+    made, closing = closed()
+    made.write(1, Delete(A), invoked=closing.invoked)
+    made.write(1, Create(A, b""), invoked=closing.invoked)
+    refuse(made, closing.invoked)
+    return made
+
+
+def refused_and_done() -> Book:
+    made, closing = closed()
+    refuse(made, closing.invoked)
+    made.read(3, Exists(A), error=NO_NODE, result=None)
+    return made
+
+
+def refused_otherwise() -> Book:
+    made, closing = closed()
+    made.write(1, Delete(A), invoked=closing.invoked, is_done=False, error=BAD_VERSION, result=None)
+    return made
+
+
+OUTSTANDING: list[Case] = [
+    refused_behind_a_closing, refused_in_a_multi_behind_a_closing, refused_behind_other_changes_behind_a_closing,
+    refused_behind_an_end_that_nobody_asked_for, refused_and_nobody_was_told, refused_by_a_server_that_may_be_behind,
+]  # fmt: skip
+NOT_OUTSTANDING: list[Case] = [
+    refused_for_no_child, refused_once_the_closing_was_answered, refused_for_another_nodes_child,
+    refused_for_a_child_that_was_deleted, refused_by_the_next_leader, refused_behind_a_change_that_came_later,
+    refused_though_made_anew, refused_and_done, refused_otherwise,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OUTSTANDING, ids=lambda case: case.__name__)
+def test_what_apaches_leader_still_counts_is_accepted_of_apaches_alone(case: Case) -> None:
+    assert problems(case().history, counts_outstanding=True) == []
+    assert problems(case().history)
+
+
+@pytest.mark.parametrize("case", [*NOT_OUTSTANDING, *BAD_ZXIDS], ids=lambda case: case.__name__)
+def test_nothing_else_is_accepted_of_apaches(case: Case) -> None:
+    history = case().history
+    assert check_zxids(history, ordered(history, counts_outstanding=True))
+
+
+@pytest.mark.parametrize("case", GOOD_ZXIDS, ids=lambda case: case.__name__)
+def test_what_is_right_is_accepted_of_apaches(case: Case) -> None:
+    history = case().history
+    assert check_zxids(history, ordered(history, counts_outstanding=True)) == []
 
 
 # ---- watches ----

@@ -116,11 +116,12 @@ class Tree:
             case GetChildren():
                 return Answer(OK, (tuple(sorted(node.names)), node.stat()))
 
-    def write(self, request: Write, session: int, zxid: int) -> Answer:
-        """What it answers as the next transaction, and does; nothing is done yet."""
+    def write(self, request: Write, session: int, zxid: int, full: str = "") -> Answer:
+        """What it answers as the next transaction, and does; nothing is done yet. ``full``: a node that counts as one with
+        children, whether it has some or not."""
         if isinstance(request, CloseSession):
             return Answer(OK, None, tuple(Change(DELETED, path) for path in self.owned(session)))
-        draft = _Draft(self._now, zxid, self.root)
+        draft = _Draft(self._now, zxid, self.root, full)
         if not isinstance(request, Multi):
             error, result = draft.do(request, session)
             return Answer(error, result, tuple(draft.changes))
@@ -156,10 +157,10 @@ class Tree:
 class _Draft:
     """One transaction being made: nodes it touched, before the others are."""
 
-    def __init__(self, before: dict[str, Node], zxid: int, root: str) -> None:
+    def __init__(self, before: dict[str, Node], zxid: int, root: str, full: str = "") -> None:
         self.nodes: dict[str, Node | None] = {}
         self.changes: list[Change] = []
-        self._before, self._zxid, self._root = before, zxid, root
+        self._before, self._zxid, self._root, self._full = before, zxid, root, full
 
     def _get(self, path: str) -> Node | None:
         return self.nodes[path] if path in self.nodes else self._before.get(path)
@@ -179,9 +180,8 @@ class _Draft:
                 return OK, changed.stat()
             case Delete():
                 node = self._get(request.path)
-                error = _refusal(node, request.version) or (
-                    NOT_EMPTY if node is not None and node.names else OK
-                )
+                has_children = node is not None and (node.names or request.path == self._full)
+                error = _refusal(node, request.version) or (NOT_EMPTY if has_children else OK)
                 if not error:
                     self.change(Change(DELETED, request.path))
                 return error, None

@@ -12,7 +12,7 @@ from functools import cache
 from cluster.broker.config import BrokerConfig
 from cluster.broker.dynamic.alteration import Alteration
 from cluster.broker.dynamic.live import LISTENER_PREFIX, LiveConfig, base_name, overlaid
-from cluster.broker.settings import ConfigError, Setting, broker_settings, topic_settings
+from cluster.broker.settings import ConfigError, Setting, broker_settings, rate_settings, topic_settings
 from cluster.errors import InvalidConfig, InvalidRequest
 
 SECURITY = frozenset(
@@ -41,11 +41,6 @@ THREADS_AT_START = ("num.network.threads", "num.recovery.threads.per.data.dir")
 _LISTENER_LIMITS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
 """What can be said of a listener for all brokers (`ClusterLevelListenerConfigs`)."""
 
-_RATES = (
-    "leader.replication.throttled.rate",
-    "follower.replication.throttled.rate",
-    "replica.alter.log.dirs.io.max.bytes.per.second",
-)
 _HALF_TO_DOUBLE = (
     "num.io.threads",
     "num.replica.fetchers",
@@ -80,8 +75,7 @@ broker of Kafka may not start. None is loaded here.
 @cache
 def described_settings() -> dict[str, Setting]:
     """The broker's settings, and those that can be set dynamically only (`QuotaConfigs.brokerQuotaConfigs`)."""
-    rates = {name: Setting(name, "long", str(2**63 - 1), "0..", True, False, False) for name in _RATES}
-    return broker_settings() | rates
+    return broker_settings() | rate_settings()
 
 
 def is_dynamic(name: str) -> bool:

@@ -8,7 +8,7 @@ changes nothing where it reads but what a start would.
 from .common import Damaged, Moved, Progress
 from .directory import Contradiction, read_directory, write_directory
 from .ensemble import Address, Credentials, parse_addresses, read_ensemble
-from .own import begin_directory, load_directory, require_empty
+from .own import begin_directory, load_directory, read_own, require_empty
 
 __all__ = [
     "Address",
@@ -22,6 +22,7 @@ __all__ = [
     "parse_addresses",
     "read_directory",
     "read_ensemble",
+    "read_own",
     "require_empty",
     "write_directory",
 ]

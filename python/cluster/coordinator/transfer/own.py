@@ -1,19 +1,28 @@
 """Data directories of ours, begun with a state and read without a server.
 
 A directory that is begun has one snapshot, which is there whole or not at all; a server starts on it and
-continues at its zxid.
+continues at its zxid, and so does an ensemble of which it is a member. What is read may be the directory of either.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ..errors import CoordinatorError
-from ..log import LOG_PREFIX, TransactionLog
+import logcore
+from logcore import quorum as engine
+
+from ..agreed import Agreed
+from ..errors import CoordinatorError, JuteError
+from ..log import TransactionLog
 from ..machine import State
-from ..snapshot import NAME_PREFIX, sync_directory, write_snapshot
+from ..members import Member
+from ..own_data import DIRECTORY, has_member, is_there, require_whole
+from ..snapshot import sync_directory, write_snapshot
+from ..walk import read
+from .common import Moved
 
 _MAY_BE_THERE = frozenset({".lock", "myid"})
+_READ_BYTES = 1 << 20
 
 
 def require_empty(directory: Path) -> None:
@@ -45,15 +54,63 @@ def begin_directory(directory: Path, state: State) -> Path:
 
 
 def load_directory(directory: Path) -> State:
-    """The state a coordinator would start with. Leaves the directory as a start would: a torn tail is cut. Raises
-    CoordinatorError when it is none, is damaged, or is in use."""
-    if not any(directory.glob(f"{NAME_PREFIX}*")) and not any(directory.glob(f"{LOG_PREFIX}*")):
+    """The state of :func:`read_own`."""
+    return read_own(directory).state
+
+
+def read_own(directory: Path) -> Moved:
+    """The state a coordinator would start with, a member of an ensemble as if all that it has were agreed on. Leaves the
+    directory as a start would: a torn tail is cut. Raises CoordinatorError when it is none, is damaged, or is in use."""
+    if has_member(directory):
+        return _read_member(directory / DIRECTORY)
+    if not is_there(directory):
         raise CoordinatorError(
             f"{directory} is no data directory of a coordinator: it has neither snapshots nor logs"
         )
+    require_whole(directory)
     log = TransactionLog(directory)
     try:
         machine, _behind = log.recover()
-        return machine.export()
+        return Moved(machine.export(), [])
     finally:
         log.close()
+
+
+def _read_member(directory: Path) -> Moved:
+    try:
+        files = engine.MemberFiles(directory)
+        try:
+            agreed = _agreed(files)
+        finally:
+            files.close()
+    except (logcore.LogError, engine.QuorumError, OSError, JuteError, ValueError) as error:
+        raise CoordinatorError(f"the data of a member of an ensemble cannot be read: {error}") from error
+    machine = agreed.machine
+    state = State(
+        machine.last_zxid,
+        max(agreed.last_ids.values(), default=0),
+        machine.sessions.all(),
+        machine.tree.export(),
+    )
+    note = (
+        f"this is one member's data, up to zxid {state.last_zxid:#x}: of all members' take those with the highest; the last "
+        "transactions may be some that no majority had"
+    )
+    return Moved(state, [note])
+
+
+def _content(source: engine.SnapshotSource) -> bytes:
+    return b"".join(iter(lambda: source.read(_READ_BYTES), b""))
+
+
+def _agreed(files: engine.MemberFiles) -> Agreed:
+    source = files.snapshot()
+    agreed = Agreed() if source is None else read(_content(source))
+    while entries := files.entries(_READ_BYTES):
+        for index, term, time_ms, commands, members in entries:
+            agreed.begin(index, term, time_ms)
+            for _mine, _ticket, command in commands:
+                agreed.apply(command)
+            if members is not None:
+                agreed.apply_members([Member(*each) for each in members])
+    return agreed

@@ -47,6 +47,9 @@ pub enum OpenError {
         "{path}: {reason}. This member's memory of what it voted for and agreed to cannot be relied on: move the directory away and let the member join anew"
     )]
     Corrupt { path: PathBuf, reason: String },
+    /// It is nobody's.
+    #[error("{path}: no member of an ensemble has its files here")]
+    NoMember { path: PathBuf },
     /// It is another server's.
     #[error(
         "{path}: this is the directory of server {found}, and this is server {server}: give the server its own directory, or correct its id"
@@ -314,6 +317,13 @@ fn write_batch(entry: &Entry, out: &mut Vec<u8>) -> io::Result<()> {
         .append(now_ms(), None, Some(&value), &[])
         .and_then(|_| builder.build_into(out))
         .map_err(io::Error::other)
+}
+
+impl<C> DirectoryReader<C> {
+    /// What [`DiskReader::read`] gives. Blocks.
+    pub fn read_now(&self, from: u64, before: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
+        read_entries(&self.log, from, before, max_bytes)
+    }
 }
 
 impl<C: Types> DiskReader for DirectoryReader<C> {

@@ -12,6 +12,7 @@ mod answering;
 mod duties;
 mod entering;
 mod events;
+mod founding;
 mod keeping;
 mod listening;
 mod sink;
@@ -36,20 +37,24 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 
 pub use self::events::{Event, OutOfOrder, Role, RoleKind, SnapshotSource, Stopped};
+pub use self::founding::FIRST_STATE;
 pub use self::sink::SnapshotSink;
 
 use self::events::Events;
 use self::listening::Listening;
+use crate::delivery::Delivery;
 use crate::directory::{self, Directory, DirectoryReader, OpenError};
 use crate::entry::{self, Commands};
 use crate::identity::DirectoryIdentity;
-use crate::machine::Feed;
+use crate::machine::{Feed, Snapshot, Snapshots};
 use crate::member::{Member, Parts, Timing, config};
 use crate::proposals::{Full, Proposals};
-use crate::snapshots::SnapshotDir;
+use crate::snapshots::{SnapshotDir, SnapshotFile};
 use crate::store::{self, Found};
 use crate::tcp::{Identity, TcpLinks};
-use crate::types::{Address, LeaderId, LogId, MemberId, Server, StoredMembership, server_of};
+use crate::types::{
+    Address, LeaderId, LogId, MemberId, Server, SnapshotMeta, StoredMembership, server_of,
+};
 
 openraft::declare_raft_types!(
     /// The types of the crate on tokio's runtime.
@@ -90,6 +95,9 @@ pub struct Options {
     pub sync_limit: Duration,
     /// A member that is not listed, and was not heard of for so long, is forgotten.
     pub absence_limit: Duration,
+    /// Somebody has a state that an ensemble is to begin with, and gives it to [`Host::first_state`] if
+    /// [`Host::awaits_state`].
+    pub has_state: bool,
     /// Whether servers that nobody named are sent the log, so that they may be added.
     pub reconfigurable: bool,
     /// Entries that stay in the log after a snapshot.
@@ -172,10 +180,14 @@ struct Shared {
     identity: Mutex<DirectoryIdentity>,
     /// Told when the directory becomes a member.
     decided: Notify,
-    /// Whether there was more than a first membership in the log when it was opened.
+    /// Whether there was no more than a first membership when it was opened.
     was_fresh: bool,
+    /// The ensemble that this member founds begins with a state, which is not in its place yet.
+    awaits_state: AtomicBool,
+    /// That state, once it is on disk.
+    first_state: Mutex<Option<Snapshot<SnapshotFile>>>,
     snapshots: Kept,
-    feed: Arc<Feed<crate::snapshots::SnapshotFile>>,
+    feed: Arc<Feed<SnapshotFile>>,
     /// Told by the feed.
     more: Arc<Notify>,
     proposals: Arc<Proposals>,
@@ -227,12 +239,24 @@ impl Shared {
     /// Makes the directory a member, if it is none; on disk when this returns.
     fn become_member(&self, ensemble: [u8; 16], member: MemberId) -> Result<(), OpenError> {
         let mut identity = self.identity.lock();
-        if identity.member.is_none() {
-            let decided = DirectoryIdentity {
-                ensemble,
-                member: Some(member),
-                ..*identity
-            };
+        match identity.member {
+            None => self.change_identity(&mut identity, ensemble, member),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn change_identity(
+        &self,
+        identity: &mut DirectoryIdentity,
+        ensemble: [u8; 16],
+        member: MemberId,
+    ) -> Result<(), OpenError> {
+        let decided = DirectoryIdentity {
+            ensemble,
+            member: Some(member),
+            ..*identity
+        };
+        if decided != *identity {
             decided.save(&self.options.data_dir)?;
             *identity = decided;
             self.decided.notify_one();
@@ -392,7 +416,8 @@ impl Host {
             }));
         }
         if let Some(purged) = found.purged
-            && crate::machine::Snapshots::newest(&snapshots)
+            && snapshots
+                .newest()
                 .is_none_or(|newest| newest.meta.last_log_id < Some(purged))
         {
             return Err(HostError::Open(OpenError::Corrupt {
@@ -401,6 +426,13 @@ impl Host {
                     "the log begins after {purged}, and no whole snapshot reaches so far"
                 ),
             }));
+        }
+        let awaits_state = options.has_state && is_empty && snapshots.newest().is_none();
+        if awaits_state && me.observer {
+            return Err(HostError::Servers(format!(
+                "server {} is an observer and has data of its own: an ensemble begins with that of a server that votes",
+                me.id
+            )));
         }
         let voters = options
             .servers
@@ -420,7 +452,10 @@ impl Host {
         let shared = Arc::new(Shared {
             me,
             founded: founded_by(&options.servers),
-            was_fresh: found.last.is_none_or(|last| last.index == 0),
+            was_fresh: found.last.is_none_or(|last| last.index == 0)
+                && snapshots.newest().is_none(),
+            awaits_state: AtomicBool::new(awaits_state),
+            first_state: Mutex::default(),
             snapshots,
             feed: Arc::new(Feed::new(move || wake.notify_one())),
             more,
@@ -686,6 +721,37 @@ impl Host {
     pub fn snapshot_begin(&self, index: u64) -> Result<SnapshotSink, HostError> {
         self.check_running()?;
         let (meta, delivery) = self.shared.events.snapshot_of(index)?;
+        self.begin_sink(meta, delivery, index, sink::Kind::Newest)
+    }
+
+    /// Whether the ensemble that this member founds begins with the state that [`Options::has_state`] promised. `false` once it
+    /// is in its place, and if the directory's files know of anything: then that is what counts.
+    pub fn awaits_state(&self) -> bool {
+        self.shared.awaits_state.load(Ordering::Relaxed)
+    }
+
+    /// Begins that state: a snapshot of everything up to entry [`FIRST_STATE`]. [`Event::Snapshot`] tells when it is on disk.
+    /// It is in its place, all of it or nothing, once a majority of the servers is bound to this founding; [`Event::Install`]
+    /// has it then.
+    ///
+    /// Errors: [`HostError::OutOfOrder`] where none is awaited; [`HostError::Stopped`].
+    pub fn first_state(&self) -> Result<SnapshotSink, HostError> {
+        self.check_running()?;
+        if !self.awaits_state() {
+            let why = "no state is awaited: the member was opened without one, or its files know of an ensemble";
+            return Err(OutOfOrder(why.to_owned()).into());
+        }
+        let meta = founding::first_meta(&self.shared).map_err(HostError::Servers)?;
+        self.begin_sink(meta, Delivery::default(), FIRST_STATE, sink::Kind::First)
+    }
+
+    fn begin_sink(
+        &self,
+        meta: SnapshotMeta,
+        delivery: Delivery,
+        index: u64,
+        kind: sink::Kind,
+    ) -> Result<SnapshotSink, HostError> {
         let life = self.life.lock();
         let Life::Running(running) = &*life else {
             return Err(stopped("the member was stopped"));
@@ -694,7 +760,7 @@ impl Host {
             let why = "a snapshot is being written: finish or abort it first";
             return Err(OutOfOrder(why.to_owned()).into());
         }
-        let (sink, saving) = sink::begin(self.shared.clone(), meta, delivery, index);
+        let (sink, saving) = sink::begin(self.shared.clone(), meta, delivery, index, kind);
         running.handle.spawn(saving);
         Ok(sink)
     }
@@ -846,7 +912,13 @@ async fn live(
         found,
         joins,
     } = opened;
-    let decided = unless_over(entering::decide(shared), stopping, tasks).await?;
+    let deciding = async {
+        match shared.awaits_state.load(Ordering::Relaxed) {
+            true => founding::found_with_state(shared).await,
+            false => entering::decide(shared).await,
+        }
+    };
+    let decided = unless_over(deciding, stopping, tasks).await?;
     let Ok(id) = decided else {
         // Nobody may wait for it any more.
         let _ = tell_disk.send(directory);

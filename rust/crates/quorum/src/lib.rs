@@ -22,6 +22,7 @@
 //! | [`members`] | who is listed, and what changes that |
 //! | [`identity`] | which member a directory is |
 //! | [`host`] | a member's thread, and its way into an ensemble |
+//! | [`stored`] | a member's files, without its ensemble |
 //!
 //! One entry is one record is one batch: the offset is Raft's index, the leader epoch its term.
 
@@ -41,6 +42,7 @@ pub mod reader;
 mod sending;
 pub mod snapshots;
 pub mod store;
+pub mod stored;
 pub mod tcp;
 pub mod types;
 pub mod wire;

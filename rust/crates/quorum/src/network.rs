@@ -42,7 +42,7 @@ pub enum Request<C: Types, D: Data> {
     Touch(u16, Bytes),
     /// Which member it is, and of what.
     Whois,
-    /// To be a founder of this ensemble: a majority of its servers has nothing yet.
+    /// To be a founder of this ensemble, and of no other: a majority of its servers has nothing yet.
     Found([u8; 16]),
     /// To make this member one of the ensemble, in the place of what its server was before.
     Join(MemberId, Server),
@@ -74,6 +74,8 @@ pub struct Here {
     pub ensemble: [u8; 16],
     /// It knows of nothing that was agreed on.
     pub fresh: bool,
+    /// It has a state that the ensemble it founds is to begin with.
+    pub has_state: bool,
     /// Who leads.
     pub leader: Option<Server>,
     /// Whom it knows as the ensemble's members.

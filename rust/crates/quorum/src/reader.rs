@@ -7,7 +7,7 @@ use crate::entry::Command;
 use crate::machine::{Data, Snapshot, Snapshots, Told};
 use crate::member::Member;
 use crate::store::DiskReader;
-use crate::types::{LogId, Membership, Payload, Types};
+use crate::types::{Entry, LogId, Membership, Payload, Types};
 
 /// How far one who applies entries has come.
 #[derive(Debug, Default)]
@@ -95,30 +95,40 @@ impl Reader {
         let mut entries = Vec::new();
         for entry in read {
             self.next = entry.log_id.index + 1;
-            let mut delivered = DeliveredEntry {
-                log_id: entry.log_id,
-                time_ms: 0,
-                commands: Vec::new(),
-                membership: None,
-            };
-            match entry.payload {
-                Payload::Blank => {}
-                Payload::Normal(commands) => {
-                    delivered.time_ms = commands.time_ms();
-                    for command in commands.iter() {
-                        if self.delivery.counts(&command) {
-                            let mine = member.proposals().delivered(&command);
-                            delivered.commands.push(Counted { command, mine });
-                        }
-                    }
-                }
-                Payload::Membership(membership) => {
-                    self.delivery.keep_members_of(&membership);
-                    delivered.membership = Some(membership);
-                }
-            }
-            entries.push(delivered);
+            let mine = |command: &Command| member.proposals().delivered(command);
+            entries.push(deliver(entry, &mut self.delivery, mine));
         }
         Ok(Some(Delivered::Entries(entries)))
     }
+}
+
+/// What there is to apply of an entry, after all those before it.
+pub(crate) fn deliver(
+    entry: Entry,
+    delivery: &mut Delivery,
+    mine: impl Fn(&Command) -> bool,
+) -> DeliveredEntry {
+    let mut delivered = DeliveredEntry {
+        log_id: entry.log_id,
+        time_ms: 0,
+        commands: Vec::new(),
+        membership: None,
+    };
+    match entry.payload {
+        Payload::Blank => {}
+        Payload::Normal(commands) => {
+            delivered.time_ms = commands.time_ms();
+            for command in commands.iter() {
+                if delivery.counts(&command) {
+                    let mine = mine(&command);
+                    delivered.commands.push(Counted { command, mine });
+                }
+            }
+        }
+        Payload::Membership(membership) => {
+            delivery.keep_members_of(&membership);
+            delivered.membership = Some(membership);
+        }
+    }
+    delivered
 }

@@ -51,6 +51,11 @@ impl SnapshotFile {
         Ok((File::open(&*self.path)?, self.length))
     }
 
+    /// Of the commands up to there, the last of each member that counted.
+    pub fn delivery(&self) -> Delivery {
+        (*self.delivery).clone()
+    }
+
     /// The coordinator's own bytes, which were checked when the file came to be.
     pub fn open_content(&self) -> io::Result<impl Read + use<>> {
         use std::io::Seek;
@@ -195,7 +200,7 @@ impl<C: Types> Snapshots for Arc<SnapshotDir<C>> {
     }
 
     fn delivery(&self, data: &SnapshotFile) -> Delivery {
-        (*data.delivery).clone()
+        data.delivery()
     }
 
     async fn keep(&self, snapshot: &Snapshot<SnapshotFile>) -> io::Result<()> {
@@ -244,7 +249,8 @@ impl SnapshotWriter {
         }
     }
 
-    fn finish(mut self) -> io::Result<Snapshot<SnapshotFile>> {
+    /// Brings it to disk, under a name that the next start does not look at. Blocks.
+    pub(crate) fn finish(mut self) -> io::Result<Snapshot<SnapshotFile>> {
         let checksum = self.checksum.clone().finalize();
         let Some(mut file) = self.file.take() else {
             return Err(io::Error::other("the snapshot is finished"));

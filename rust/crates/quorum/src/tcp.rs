@@ -9,6 +9,9 @@
 //! if nothing at all was heard on it meanwhile; who was dialled ends a connection on which nothing comes. Who has not said who
 //! it is has [`HELLO_BYTES`] and [`HANDSHAKE`], and no more than [`STRANGERS`] of those are there at once: the newest.
 //!
+//! Requests take memory as their bytes come, and until they are answered, those of one port [`FRAMES_KIB`] together: a connection
+//! on which more comes is ended.
+//!
 //! The ports trust their network, as ZooKeeper's do without TLS.
 
 use std::collections::{HashMap, VecDeque};
@@ -24,7 +27,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::timeout;
 
@@ -44,6 +47,10 @@ const CONNECT: Duration = Duration::from_secs(2);
 const HANDSHAKE: Duration = Duration::from_secs(2);
 /// What a peer may have sent without an answer yet.
 const REQUESTS_AT_ONCE: usize = 64;
+/// What requests that are being received or answered may have of a port's memory, in KiB: more than the largest takes.
+const FRAMES_KIB: usize = 128 << 10;
+/// A request of so many bytes takes none of it: votes and heartbeats do not wait for what is large.
+const SMALL_BYTES: usize = 16 << 10;
 /// Connections of a port whose peers said who they are and mean this member.
 const CONNECTIONS: usize = 256;
 /// Of those who mean the server, and how long they may stay.
@@ -474,6 +481,7 @@ pub async fn serve<C: Types>(
     let rooms = Arc::new(Rooms {
         members: Arc::new(Semaphore::new(CONNECTIONS)),
         visitors: Arc::new(Semaphore::new(VISITORS)),
+        frames: Arc::new(Semaphore::new(FRAMES_KIB)),
     });
     let mut strangers: VecDeque<oneshot::Sender<()>> = VecDeque::new();
     let mut connections = tokio::task::JoinSet::new();
@@ -504,10 +512,12 @@ pub async fn serve<C: Types>(
     }
 }
 
-/// Who may be there at once.
+/// Who may be there at once, and with how much.
 struct Rooms {
     members: Arc<Semaphore>,
     visitors: Arc<Semaphore>,
+    /// KiB for what they ask.
+    frames: Arc<Semaphore>,
 }
 
 /// Serves one connection. `displaced` ends when others came that have not said who they are either.
@@ -556,7 +566,7 @@ async fn attend<C: Types>(
     let (frames, to_write) = mpsc::channel(REQUESTS_AT_ONCE);
     // Whichever ends first ends the connection, and what it still does.
     let written = pin!(write_frames(writes, to_write));
-    let heard = pin!(take_requests(reads, meant, answers, frames));
+    let heard = pin!(take_requests(reads, meant, answers, frames, &rooms.frames));
     let visit = async {
         match meant {
             Meant::Member => std::future::pending().await,
@@ -575,6 +585,7 @@ async fn take_requests<C: Types>(
     meant: Meant,
     answers: impl Answers<C>,
     frames: mpsc::Sender<Vec<u8>>,
+    memory: &Arc<Semaphore>,
 ) -> io::Result<()> {
     let mut tasks = tokio::task::JoinSet::new();
     let room = Arc::new(Semaphore::new(REQUESTS_AT_ONCE));
@@ -587,9 +598,10 @@ async fn take_requests<C: Types>(
         if next.is_err() {
             return Ok(());
         }
-        let Some((kind, number, mut body)) = read_frame(&mut reads, most).await? else {
+        let Some((kind, number, length)) = read_front(&mut reads, most).await? else {
             return Ok(());
         };
+        let (mut body, held) = read_body(&mut reads, length, Some(memory)).await?;
         while tasks.len() > REQUESTS_AT_ONCE && tasks.try_join_next().is_some() {}
         let for_all = matches!(kind, Kind::Whois | Kind::Found | Kind::Join);
         if meant == Meant::Server && !for_all {
@@ -614,7 +626,7 @@ async fn take_requests<C: Types>(
         };
         let (answers, frames) = (answers.clone(), frames.clone());
         tasks.spawn(async move {
-            let _permit = permit;
+            let _held = (permit, held);
             let frame = match answers.answer(request).await {
                 Ok(answer) => wire::answer_frame(number, &answer),
                 Err(why) => wire::frame(Kind::Failed, number, |out| {
@@ -735,6 +747,18 @@ async fn read_frame(
     reads: &mut (impl AsyncRead + Unpin),
     most: usize,
 ) -> io::Result<Option<(Kind, u32, Bytes)>> {
+    let Some((kind, request, length)) = read_front(reads, most).await? else {
+        return Ok(None);
+    };
+    let (body, _) = read_body(reads, length, None).await?;
+    Ok(Some((kind, request, body)))
+}
+
+/// What stands before a frame's body: what it is, its request, and how long the body is.
+async fn read_front(
+    reads: &mut (impl AsyncRead + Unpin),
+    most: usize,
+) -> io::Result<Option<(Kind, u32, usize)>> {
     let mut front = [0; FRAME_FRONT];
     if reads.read(&mut front[..1]).await? == 0 {
         return Ok(None);
@@ -753,12 +777,40 @@ async fn read_frame(
         ));
     };
     let kind = Kind::of(kind).map_err(invalid)?;
-    // Memory for what comes, not for what is said.
-    let mut body = Vec::new();
+    Ok(Some((kind, request, length)))
+}
+
+/// A frame's body, and what it has of `memory`, in KiB, if it is not small. Memory is for what comes: of what is said addresses are
+/// set aside, so that nothing is copied as more comes.
+async fn read_body(
+    reads: &mut (impl AsyncRead + Unpin),
+    length: usize,
+    memory: Option<&Arc<Semaphore>>,
+) -> io::Result<(Bytes, Option<OwnedSemaphorePermit>)> {
+    let memory = memory.filter(|_| length > SMALL_BYTES);
+    let (mut body, mut held) = (Vec::new(), None::<OwnedSemaphorePermit>);
+    body.try_reserve_exact(length).map_err(io::Error::other)?;
     while body.len() < length {
         let begin = body.len();
-        body.resize(length.min(begin + begin.clamp(16 << 10, 1 << 20)), 0);
+        let end = length.min(begin + begin.clamp(16 << 10, 1 << 20));
+        if let Some(memory) = memory {
+            let more = (end - begin).div_ceil(1 << 10) as u32;
+            let more = memory.clone().try_acquire_many_owned(more);
+            let more = more.map_err(|_| no_memory(length))?;
+            match &mut held {
+                Some(held) => held.merge(more),
+                None => held = Some(more),
+            }
+        }
+        body.resize(end, 0);
         fill(reads, &mut body[begin..]).await?;
     }
-    Ok(Some((kind, request, body.into())))
+    Ok((body.into(), held))
+}
+
+fn no_memory(length: usize) -> io::Error {
+    let most = FRAMES_KIB >> 10;
+    io::Error::other(format!(
+        "a frame of {length} bytes, and requests have taken the {most} MiB that there are for them"
+    ))
 }

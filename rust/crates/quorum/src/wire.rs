@@ -15,16 +15,17 @@
 //! Propose:      u64 term | commands
 //! Proposed:     nothing
 //! ReadIndex:    nothing                                                 ReadUpTo: u64 index
-//! Touch:        u16 server | sessions, for whoever applies entries      Touched:  nothing
+//! Touch:        u16 server | sessions, each i64                         Touched:  nothing
 //! Whois:        nothing                                                 (Found is answered with Here too)
-//! Here:         u64 member | 16 bytes ensemble | u8 fresh | u8 whether somebody leads, and then that server
-//!               | u16 count, u64 members
+//! Here:         u64 member | 16 bytes ensemble | u8 fresh | u8 has a state | u8 whether somebody leads, and then that
+//!               server | u16 count, u64 members
 //! Found:        16 bytes ensemble
 //! Join:         u64 member | server                                     Joining:  nothing
 //! Failed:       why, in UTF-8
 //! ```
 //!
-//! Every count and length is checked against the bytes that are there. A kind or version that is not known ends a connection.
+//! Every count and length is checked against the bytes that are there, and entries against those before them. A kind or version that
+//! is not known ends a connection.
 
 use bytes::{Buf, BufMut, Bytes, TryGetError};
 use openraft::raft::{
@@ -41,6 +42,7 @@ use crate::types::{LeaderId, LogId, MemberId, Server, Term, Types, Vote};
 
 /// Before a frame's body: length, kind, request.
 pub(crate) const FRAME_FRONT: usize = 9;
+const SESSION_BYTES: usize = 8;
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,9 +209,16 @@ pub(crate) fn get_append<C: Types>(mut bytes: Bytes) -> Result<AppendEntriesRequ
     let vote = get_vote(&mut bytes)?;
     let (prev_log_id, leader_commit) = (get_log_id(&mut bytes)?, get_log_id(&mut bytes)?);
     let mut entries = Vec::new();
+    let mut last = prev_log_id;
     for _ in 0..bytes.try_get_u32()? {
         let length = bytes.try_get_u32()? as usize;
-        entries.push(entry::decode(take(&mut bytes, length)?)?);
+        let entry = entry::decode(take(&mut bytes, length)?)?;
+        if !follows(last, entry.log_id) {
+            let found = entry.log_id.index;
+            return Err(Malformed::Impossible(format!("index {found}, out of order")).into());
+        }
+        last = Some(entry.log_id);
+        entries.push(entry);
     }
     end(&bytes)?;
     Ok(AppendEntriesRequest {
@@ -218,6 +227,17 @@ pub(crate) fn get_append<C: Types>(mut bytes: Bytes) -> Result<AppendEntriesRequ
         entries,
         leader_commit,
     })
+}
+
+/// Whether an entry may come next behind another one, or as the first.
+fn follows(last: Option<LogId>, next: LogId) -> bool {
+    match last {
+        None => next.index == 0,
+        Some(last) => {
+            last.index.checked_add(1) == Some(next.index)
+                && last.leader_id.term <= next.leader_id.term
+        }
+    }
 }
 
 fn put_vote_request<C: Types>(request: &VoteRequest<C>, out: &mut Vec<u8>) {
@@ -257,7 +277,11 @@ pub(crate) fn get_propose(mut bytes: Bytes) -> Result<(u64, Commands)> {
 }
 
 pub(crate) fn get_touch(mut bytes: Bytes) -> Result<(u16, Bytes)> {
-    Ok((bytes.try_get_u16()?, bytes))
+    let server = bytes.try_get_u16()?;
+    match bytes.len() % SESSION_BYTES {
+        0 => Ok((server, bytes)),
+        left => Err(WireError::TooLong(left)),
+    }
 }
 
 pub(crate) fn get_ensemble(mut bytes: Bytes) -> Result<[u8; 16]> {
@@ -282,6 +306,7 @@ fn put_here(here: &Here, out: &mut Vec<u8>) {
     out.put_u64(here.member);
     out.put_slice(&here.ensemble);
     out.put_u8(u8::from(here.fresh));
+    out.put_u8(u8::from(here.has_state));
     out.put_u8(u8::from(here.leader.is_some()));
     if let Some(leader) = &here.leader {
         entry::encode_server(leader, out);
@@ -297,6 +322,7 @@ fn get_here(bytes: &mut Bytes) -> Result<Here> {
         member: bytes.try_get_u64()?,
         ensemble: take_ensemble(bytes)?,
         fresh: get_bool(bytes)?,
+        has_state: get_bool(bytes)?,
         leader: match get_bool(bytes)? {
             true => Some(entry::decode_server(bytes)?),
             false => None,
@@ -440,7 +466,7 @@ mod tests {
     use super::*;
     use crate::host::Served;
     use crate::snapshots::SnapshotFile;
-    use crate::types::Address;
+    use crate::types::{Address, Entry, Payload};
 
     fn server() -> Server {
         let at = |host: &str, port| Address {
@@ -471,6 +497,7 @@ mod tests {
             member: 3 << 48 | 5,
             ensemble: *b"an ensemble's id",
             fresh: false,
+            has_state: true,
             leader,
             members: vec![1 << 48, 2 << 48],
         };
@@ -498,6 +525,49 @@ mod tests {
         }
         let longer = [&whole[..], &[0]].concat();
         assert_eq!(get_join(longer.into()), Err(WireError::TooLong(1)));
+    }
+
+    #[test]
+    fn entries_that_do_not_follow_each_other_are_none() {
+        let appended = |before: Option<(u64, u64)>, entries: &[(u64, u64)]| {
+            let id = |(term, index)| crate::directory::log_id(term, index);
+            let entries = entries.iter().map(|at| Entry {
+                log_id: id(*at),
+                payload: Payload::Blank,
+            });
+            let request = Request::<Served, SnapshotFile>::Append(AppendEntriesRequest {
+                vote: get_vote(&mut Bytes::from_static(&[0; 17])).unwrap(),
+                prev_log_id: before.map(id),
+                entries: entries.collect(),
+                leader_commit: None,
+            });
+            get_append::<Served>(body(request_frame(7, &request, 0)).1).map(|_| ())
+        };
+        assert_eq!(appended(None, &[(0, 0), (1, 1), (1, 2)]), Ok(()));
+        assert_eq!(appended(Some((2, 8)), &[(2, 9), (3, 10)]), Ok(()));
+        assert_eq!(appended(Some((2, u64::MAX)), &[]), Ok(()));
+        for (before, entries) in [
+            (None, [(1, 1), (1, 2)]),
+            (Some((2, 8)), [(2, 8), (2, 9)]),
+            (Some((2, 8)), [(2, 9), (2, 11)]),
+            (Some((2, 8)), [(2, 9), (1, 10)]),
+            (Some((2, u64::MAX)), [(2, 0), (2, 1)]),
+        ] {
+            let refused = appended(before, &entries);
+            assert!(matches!(refused, Err(WireError::Entry(_))), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_touch_is_of_whole_sessions() {
+        for length in 0..20 {
+            let touch = Request::<Served, SnapshotFile>::Touch(9, vec![1; length].into());
+            let (_, whole) = body(request_frame(7, &touch, 0));
+            match length % 8 {
+                0 => assert_eq!(get_touch(whole), Ok((9, vec![1; length].into()))),
+                left => assert_eq!(get_touch(whole), Err(WireError::TooLong(left))),
+            }
+        }
     }
 
     #[test]

@@ -11,9 +11,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use logcore_quorum::host::{Event, Host, HostError, Options, Role, RoleKind};
+use logcore_quorum::host::{Event, FIRST_STATE, Host, HostError, Options, Role, RoleKind};
 use logcore_quorum::member::Timing;
 use logcore_quorum::members::listed;
+use logcore_quorum::stored::Stored;
 use logcore_quorum::types::{Address, Server};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -227,6 +228,36 @@ impl Running {
         index
     }
 
+    /// Gives it the state that its ensemble begins with.
+    fn give(&self, numbers: impl IntoIterator<Item = u64>) {
+        assert!(self.host.awaits_state());
+        let mut sink = self.host.first_state().unwrap();
+        for number in numbers {
+            sink.write(Bytes::copy_from_slice(&number.to_be_bytes()))
+                .unwrap();
+        }
+        sink.finish().unwrap();
+        let error = self.wait("its state on disk", |seen| {
+            let of =
+                |(at, error): &(u64, Option<String>)| (*at == FIRST_STATE).then(|| error.clone());
+            seen.snapshots.iter().find_map(of)
+        });
+        assert_eq!(error, None);
+    }
+
+    fn warned(&self, what: &str) {
+        self.wait(what, |seen| {
+            seen.warnings
+                .iter()
+                .any(|text| text.contains(what))
+                .then_some(())
+        });
+    }
+
+    fn failed(&self) -> String {
+        self.wait("its failure", |seen| seen.failed.clone())
+    }
+
     fn end(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(applying) = self.applying.take() {
@@ -314,6 +345,7 @@ fn options(path: &Path, server_id: u16, servers: Vec<Server>) -> Options {
         timing: Timing::default(),
         sync_limit: Duration::from_secs(10),
         absence_limit: Duration::from_secs(30),
+        has_state: false,
         reconfigurable: false,
         entries_kept: 5,
         listen_on_all: false,
@@ -788,6 +820,264 @@ fn one_that_is_dropped_ends_by_itself() {
     let again = place.start(1);
     again.has_applied(&BTreeSet::from([1]));
     again.stop();
+}
+
+// ---- one has a state to begin with ----
+
+/// Options of the one that has it.
+fn with_state(place: &Place, id: u16) -> Options {
+    let mut options = place.options(id);
+    options.has_state = true;
+    options
+}
+
+fn numbers() -> BTreeSet<u64> {
+    (0..100).collect()
+}
+
+fn stop_all(members: Vec<Running>) {
+    for member in members {
+        member.stop();
+    }
+}
+
+/// What is in a member's directory but for its identity, and for files with these names' beginnings.
+fn remove_all_but(path: &Path, kept: &[&str]) {
+    for file in std::fs::read_dir(path).unwrap() {
+        let file = file.unwrap();
+        let name = file.file_name().into_string().unwrap();
+        if name == "identity" || kept.iter().any(|kept| name.starts_with(kept)) {
+            continue;
+        }
+        if file.file_type().unwrap().is_dir() {
+            std::fs::remove_dir_all(file.path()).unwrap();
+        } else {
+            std::fs::remove_file(file.path()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_ensemble_begins_with_the_state_of_one() {
+    let place = Place::new(3, 0);
+    let mut members = vec![place.start(2), place.start(3)];
+    members.insert(0, Running::start(with_state(&place, 1)));
+    // Those that have nothing wait for it, however long that takes.
+    for member in &members[1..] {
+        member.warned("waits for server 1, which founds the ensemble with its data");
+    }
+    members[0].give(numbers());
+    let mut all = numbers();
+    for member in &members {
+        member.has_applied(&all);
+        assert_eq!(member.seen.0.lock().installed.len(), 1);
+        assert!(!member.host.awaits_state());
+        let membership = member.host.status().unwrap().membership.unwrap();
+        assert_eq!(listed(membership.membership()), Some(place.servers.clone()));
+    }
+    assert!(members[0].host.first_state().is_err());
+    all_apply(&members, &mut all, 200);
+    let leader = leader(&members);
+    let leading = members[leader].wait("that it leads", |seen| seen.leading.first().copied());
+    assert_eq!(leading, members[leader].role().unwrap().term);
+
+    // A member that loses its directory, and one that comes back, have it too.
+    members.pop().unwrap().stop();
+    std::fs::remove_dir_all(place.path(3)).unwrap();
+    all_apply(&members, &mut all, 201);
+    members.push(place.start(3));
+    all_apply(&members, &mut all, 202);
+    stop_all(members);
+    // What was promised is not asked for twice.
+    let mut members = vec![Running::start(with_state(&place, 1))];
+    assert!(!members[0].host.awaits_state());
+    members.extend([place.start(2), place.start(3)]);
+    all_apply(&members, &mut all, 203);
+    stop_all(members);
+}
+
+#[test]
+fn two_that_have_a_state_refuse() {
+    let place = Place::new(3, 0);
+    let third = place.start(3);
+    let first = Running::start(with_state(&place, 1));
+    let second = Running::start(with_state(&place, 2));
+    first.give(numbers());
+    for member in [&first, &second] {
+        let why = member.failed();
+        assert!(why.contains("have data of their own"), "{why}");
+    }
+    stop_all(vec![first, second]);
+    // Nothing came of it.
+    assert_eq!(third.seen.0.lock().last, None);
+    std::fs::remove_dir_all(place.path(2)).unwrap();
+    let second = place.start(2);
+    let first = Running::start(with_state(&place, 1));
+    first.give(numbers());
+    for member in [&first, &second, &third] {
+        member.has_applied(&numbers());
+    }
+    stop_all(vec![first, second, third]);
+}
+
+#[test]
+fn one_that_has_a_state_joins_no_ensemble() {
+    let place = Place::new(3, 0);
+    // Two found one without the third.
+    let mut members = vec![place.start(1), place.start(2)];
+    let mut all = BTreeSet::new();
+    all_apply(&members, &mut all, 1);
+    let late = Running::start(with_state(&place, 3));
+    let why = late.failed();
+    assert!(why.contains("an ensemble without that data"), "{why}");
+    late.stop();
+    // Without it, it does.
+    members.push(place.start(3));
+    all_apply(&members, &mut all, 2);
+    stop_all(members);
+}
+
+#[test]
+fn an_observer_cannot_begin_an_ensemble() {
+    let place = Place::new(1, 1);
+    let refused = Host::open(with_state(&place, 2)).err().unwrap().to_string();
+    assert!(
+        refused.contains("server 2 is an observer and has data"),
+        "{refused}"
+    );
+    let alone = place.start(1);
+    alone.propose([1]);
+    alone.has_applied(&BTreeSet::from([1]));
+    assert!(matches!(
+        alone.host.first_state(),
+        Err(HostError::OutOfOrder(_))
+    ));
+    alone.stop();
+}
+
+#[test]
+fn a_founding_with_a_state_is_completed_wherever_it_was_cut_off() {
+    let place = Place::new(3, 0);
+    // Before anybody is bound: nothing is left of what was on disk.
+    let alone = Running::start(with_state(&place, 1));
+    alone.give(numbers());
+    crash(alone);
+    let alone = Running::start(with_state(&place, 1));
+    assert!(alone.host.awaits_state());
+    assert_eq!(
+        std::fs::read_dir(place.path(1).join("snapshots"))
+            .unwrap()
+            .count(),
+        0
+    );
+    alone.give(7..9);
+    // A minority is not enough.
+    alone.warned("once a majority of the servers is there");
+    assert!(alone.host.awaits_state());
+    let members = vec![alone, place.start(2)];
+    for member in &members {
+        member.has_applied(&(7..9).collect());
+    }
+    let ensemble = members[0].host.status().unwrap().ensemble;
+    stop_all(members);
+
+    // Two are bound, and the state is not in its place: it is given again, as it is then.
+    for id in [1, 2] {
+        remove_all_but(&place.path(id), &[]);
+    }
+    let bound = vec![place.start(2), place.start(3)];
+    for member in &bound {
+        // Both know that it has begun; neither founds another.
+        member.warned("waits for");
+    }
+    let first = Running::start(with_state(&place, 1));
+    first.give(numbers());
+    let mut members = vec![first];
+    members.extend(bound);
+    for member in &members {
+        member.has_applied(&numbers());
+        assert_eq!(member.host.status().unwrap().ensemble, ensemble);
+    }
+    stop_all(members);
+
+    // It is in its place, and nothing else was done.
+    for id in 1..=3 {
+        let kept: &[&str] = if id == 1 { &["snapshots"] } else { &[] };
+        remove_all_but(&place.path(id), kept);
+    }
+    let mut members = vec![Running::start(with_state(&place, 1))];
+    assert!(!members[0].host.awaits_state());
+    members.extend([place.start(2), place.start(3)]);
+    let mut all = numbers();
+    all_apply(&members, &mut all, 200);
+    stop_all(members);
+}
+
+#[test]
+fn one_with_a_state_grows_to_three() {
+    let place = Place::new(3, 0);
+    let mut options = changing(&place, 1, &[1]);
+    options.has_state = true;
+    let first = Running::start(options);
+    first.give(numbers());
+    let mut all = numbers();
+    first.has_applied(&all);
+    let mut members = vec![first];
+    for id in [2, 3] {
+        members.push(Running::start(changing(&place, id, &[1, id])));
+        all_apply(&members, &mut all, 100 + u64::from(id));
+        let ids: Vec<u16> = (1..=id).collect();
+        change(&members, &servers(&place, &ids));
+    }
+    members.remove(0).stop();
+    all_apply(&members, &mut all, 200);
+    stop_all(members);
+}
+
+#[test]
+fn a_member_s_files_are_read_without_it() {
+    let place = Place::new(1, 0);
+    let path = place.path(1);
+    assert!(
+        Stored::open(&path)
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("no member of")
+    );
+    let alone = place.start(1);
+    let refused = Stored::open(&path).err().unwrap().to_string();
+    assert!(
+        refused.contains("in use") || refused.contains("no member of"),
+        "{refused}"
+    );
+    alone.propose(0..50);
+    alone.has_applied(&(0..50).collect());
+    let index = alone.save_snapshot();
+    alone.propose(50..100);
+    alone.has_applied(&numbers());
+    alone.stop();
+    for _ in 0..2 {
+        let mut stored = Stored::open(&path).unwrap();
+        let source = stored.snapshot().unwrap().unwrap();
+        assert_eq!(source.log_id.index, index);
+        let content = source.read(1 << 20).unwrap();
+        let whole = |bytes: &[u8]| u64::from_be_bytes(bytes[..8].try_into().unwrap());
+        let mut bodies: Vec<u64> = content.chunks_exact(8).map(whole).collect();
+        loop {
+            let entries = stored.entries(100).unwrap();
+            if entries.is_empty() {
+                break;
+            }
+            let commands = entries.iter().flat_map(|entry| &entry.commands);
+            bodies.extend(commands.map(|counted| whole(&counted.command.body)));
+        }
+        assert_eq!(bodies, (0..100).collect::<Vec<_>>());
+        stored.close().unwrap();
+    }
+    let alone = place.start(1);
+    alone.has_applied(&numbers());
+    alone.stop();
 }
 
 // ---- the members change ----

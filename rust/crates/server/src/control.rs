@@ -147,7 +147,7 @@ impl ControlRequest {
         let frame = response::encode(&self.header, message)?;
         let throttle_ms = message.get(THROTTLE_TIME).and_then(Value::as_i32);
         let throttle_ms = throttle_ms.and_then(|ms| u64::try_from(ms).ok());
-        let answer = Answer::Frame(frame, ErrorCounts::of(message));
+        let answer = Answer::Frame(frame, ErrorCounts::of(message, self.header.api_version));
         self.send(answer, throttle_ms.unwrap_or_default());
         Ok(())
     }

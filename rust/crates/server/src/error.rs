@@ -99,6 +99,12 @@ pub enum ServerError {
     #[error("this server does not lead {topic}-{partition}")]
     NotLeader { topic: String, partition: i32 },
 
+    /// Too few replicas are in sync for acks=all.
+    #[error(
+        "{topic}-{partition} has fewer replicas in sync than min.insync.replicas: start the brokers that hold it, or set that lower"
+    )]
+    NotEnoughReplicas { topic: String, partition: i32 },
+
     /// A response that does not fit its schema.
     #[error(transparent)]
     Protocol(#[from] logcore_protocol::ProtocolError),
@@ -117,6 +123,7 @@ impl ServerError {
             }
             Self::TopicId { .. } => ErrorCode::INCONSISTENT_TOPIC_ID,
             Self::NotLeader { .. } => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            Self::NotEnoughReplicas { .. } => ErrorCode::NOT_ENOUGH_REPLICAS,
             Self::NoLogDirs
             | Self::Bind { .. }
             | Self::Os { .. }

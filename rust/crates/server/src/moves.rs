@@ -2,7 +2,8 @@
 //!
 //! One thread per server copies, each log a piece at a turn, and sleeps while there is nothing to move. How a log gets to the
 //! other disk, and what a crash does to it on the way, is the storage crate's ([`logcore_storage::Move`]); here is which logs
-//! move, how fast, and that requests find a log where it is. A move that fails becomes a log line; the log stays where it is,
+//! move, how fast, and that requests find a log where it is. A move ends when little is left; while producers are too fast for
+//! that it goes on. A move that fails becomes a log line; the log stays where it is,
 //! and so does its copy, with which the next start or the next request goes on.
 
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ use crate::shared::Shared;
 
 /// What a log is given at one turn.
 const PIECE_BYTES: u64 = 1 << 20;
-/// What may be left for the last step, during which nobody appends.
+/// What may be left when the last step is tried, during which nobody appends.
 const LAST_BYTES: u64 = 256 << 10;
 
 type Key = (String, i32);
@@ -31,7 +32,8 @@ type Key = (String, i32);
 pub(crate) struct Moves {
     state: Mutex<State>,
     changed: Condvar,
-    /// Held while a log takes another's place: what is on disk and what is registered change together.
+    /// Held while a log takes another's place, which is short ([`Move::finish`]): what is on disk and what is registered change
+    /// together. Partitions that are created or deleted wait for it, their settings, and moves that begin.
     exchange: Mutex<()>,
 }
 
@@ -143,20 +145,23 @@ impl Moves {
             .move_bytes_per_second
             .map_or(PIECE_BYTES, NonZeroU64::get);
         let copied = one.copy(PIECE_BYTES.min(rate))?;
-        if one.lag() == 0 || copied < LAST_BYTES.min(rate) {
+        if one.bytes_left()? <= LAST_BYTES.min(rate) {
             self.finish(shared, key, one)?;
         }
         Ok(copied)
     }
 
+    /// Ends the move, unless producers were faster: then it goes on.
     fn finish(&self, shared: &Shared, key: &Key, one: &Arc<Move>) -> Result<(), StorageError> {
+        // Before anybody waits for what is locked below.
+        one.prepare()?;
         let _exchange = self.exchange.lock();
         let is_same = |found: &Arc<Move>| Arc::ptr_eq(found, one);
         if !self.state.lock().moves.get(key).is_some_and(is_same) {
             return Ok(());
         }
         let (topic, partition) = (&*key.0, key.1);
-        let moved = one.finish(|moved| {
+        let finished = one.finish(|moved| {
             if let Some(place) = shared.registry.find(topic, partition) {
                 shared
                     .registry
@@ -164,6 +169,9 @@ impl Moves {
                 place.waiting_room().wake_all();
             }
         })?;
+        let Some(moved) = finished else {
+            return Ok(());
+        };
         self.state.lock().moves.remove(key);
         let place = moved.partition.log.dir();
         shared.lines.info(format!(
@@ -179,18 +187,29 @@ impl Moves {
         Ok(())
     }
 
-    /// Waits as long as `replica.alter.log.dirs.io.max.bytes.per.second` asks for, or until it is over.
+    /// Waits as long as `replica.alter.log.dirs.io.max.bytes.per.second` asks for, whatever it is meanwhile, or until it is
+    /// over.
     fn pace(&self, shared: &Shared, bytes: u64, began: Instant) {
-        let Some(rate) = shared.dynamic.read().move_bytes_per_second else {
-            return;
-        };
-        let needed = Duration::try_from_secs_f64(bytes as f64 / rate.get() as f64);
-        let until = began
-            + needed
-                .unwrap_or(Duration::MAX)
-                .min(Duration::from_secs(3600));
         let mut state = self.state.lock();
-        while !state.stopped && !self.changed.wait_until(&mut state, until).timed_out() {}
+        while !state.stopped {
+            let Some(rate) = shared.dynamic.read().move_bytes_per_second else {
+                return;
+            };
+            let needed = Duration::try_from_secs_f64(bytes as f64 / rate.get() as f64);
+            let until = began
+                + needed
+                    .unwrap_or(Duration::MAX)
+                    .min(Duration::from_secs(3600));
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                return;
+            }
+        }
+    }
+
+    /// There may be another rate.
+    pub(crate) fn look_again(&self) {
+        let _state = self.state.lock();
+        self.changed.notify_all();
     }
 
     fn give_up(&self, shared: &Shared, key: &Key, one: &Arc<Move>, error: &StorageError) {

@@ -28,6 +28,9 @@ const MOST_RESPONSES: usize = 64;
 /// So long after the first request came, no other is waited for.
 const LONGEST: Duration = Duration::from_millis(1);
 
+/// How long a client of a server that stops may take nothing of what it is being sent.
+const STOPPING_PATIENCE: Duration = Duration::from_secs(2);
+
 /// What is kept for the next responses.
 const KEPT: usize = 1024;
 const KEPT_RESPONSES: usize = 8;
@@ -37,7 +40,8 @@ const KEPT_RESPONSES: usize = 8;
 pub(crate) enum Unsent {
     /// The socket's error.
     Io(io::Error),
-    /// The peer read nothing for `connections.max.idle.ms`, or had its time for what others need.
+    /// The peer read nothing for `connections.max.idle.ms`, or a little while when the server stops, or had its time for what
+    /// others need.
     NotRead,
 }
 
@@ -126,9 +130,30 @@ impl Outgoing {
             }
         };
         let sending = async {
-            match shared.config.connection_idle_max {
-                Some(patience) => while_it_moves(patience, sending).await,
-                None => Some(sending.await),
+            let mut sending = pin!(sending);
+            let served = async {
+                match shared.config.connection_idle_max {
+                    Some(patience) => while_it_moves(patience, sending.as_mut()).await,
+                    None => Some(sending.as_mut().await),
+                }
+            };
+            // Subscribed to by who has to wait only.
+            let stopping = async {
+                shared
+                    .stopping
+                    .subscribe()
+                    .wait_for(|stops| *stops)
+                    .await
+                    .is_ok()
+            };
+            let sent = tokio::select! {
+                biased;
+                sent = served => Some(sent),
+                _ = stopping => None,
+            };
+            match sent {
+                Some(sent) => sent,
+                None => while_it_moves(STOPPING_PATIENCE, sending).await,
             }
         };
         let sent = match last.filter(|last| last.is_counted()) {
@@ -207,10 +232,43 @@ impl Wake for Woken {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::timeout;
 
     use super::*;
+    use crate::{Properties, Server, ServerOptions, tls};
 
     const PATIENCE: Duration = Duration::from_secs(60);
+
+    // If this failed, who was given up for not reading would be waited for once more when its connection ends, over TLS.
+    #[test]
+    fn nothing_is_sent_after_what_was_given_up() {
+        let logs = tempfile::tempdir().unwrap();
+        let server = Server::open(&ServerOptions {
+            node_id: 0,
+            cluster_id: "abcdefghijklmnopqrstuv".to_owned(),
+            log_dirs: vec![logs.path().to_string_lossy().into_owned()],
+            properties: Properties::default(),
+            progress: Arc::default(),
+        });
+        let server = server.unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(async {
+            // More than the socket and the session have room for.
+            let response = Response::from_frame(vec![7; 16 << 20], ErrorCounts::default());
+            let (mut transport, _reads_nothing) = tls::tests::pair().await;
+            let mut outgoing = Outgoing::default();
+            let sending = outgoing.put(&server.shared, &mut transport, &response, Stages::begin());
+            let given_up = timeout(Duration::from_millis(200), sending).await;
+            assert!(given_up.is_err());
+            let flushed = outgoing.flush(&server.shared, &mut transport);
+            timeout(Duration::from_secs(10), flushed)
+                .await
+                .unwrap()
+                .unwrap();
+            assert!(outgoing.requests.is_empty());
+        });
+    }
 
     // If this failed, a consumer on a slow line would be cut off in the middle of a large response, or one that reads nothing
     // would keep its response, and the memory or files it is in.

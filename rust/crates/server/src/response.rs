@@ -39,7 +39,7 @@ pub(crate) struct Response {
 impl Response {
     /// A response without file ranges.
     pub(crate) fn new(header: &RequestHeader, message: &Value) -> Result<Self, ProtocolError> {
-        let errors = ErrorCounts::of(message);
+        let errors = ErrorCounts::of(message, header.api_version);
         Ok(Self::from_frame(encode(header, message)?, errors))
     }
 
@@ -111,7 +111,7 @@ impl Response {
         Ok(Self {
             bytes,
             parts: gaps.into_iter().zip(slices).collect(),
-            errors: ErrorCounts::of(message),
+            errors: ErrorCounts::of(message, version),
             held: [const { None }; 2],
             beyond: None,
         })

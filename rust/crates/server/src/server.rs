@@ -404,6 +404,7 @@ impl Server {
         drop(moves);
         self.shared.connections.update(dynamic.connections.clone());
         *self.shared.dynamic.write() = dynamic;
+        self.moves.look_again();
         Ok(())
     }
 
@@ -470,7 +471,7 @@ impl Server {
     /// Appends whole batches as the partition's leader and returns the offset of the first record. Blocks.
     ///
     /// # Errors
-    /// As Produce would answer.
+    /// As Produce with acks=all would answer.
     pub fn append(&self, topic: &str, partition: i32, batches: &[u8]) -> Result<i64> {
         let place = self.find(topic, partition)?;
         let leadership =
@@ -480,6 +481,12 @@ impl Server {
                     topic: topic.to_owned(),
                     partition,
                 })?;
+        if !place.replicas.has_min_in_sync(&place.log) {
+            return Err(ServerError::NotEnoughReplicas {
+                topic: topic.to_owned(),
+                partition,
+            });
+        }
         let mut batches = batches.to_vec();
         let appended = self.shared.registry.append(&place, |log| {
             log.append_as_leader(&mut batches, leadership.epoch, now_ms())

@@ -24,8 +24,8 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{
     AlertDescription, CertificateError, DigitallySignedStruct, DistinguishedName, InconsistentKeys,
-    RootCertStore, ServerConfig, ServerConnection, SignatureScheme, SupportedCipherSuite,
-    SupportedProtocolVersion, Tls12CipherSuite,
+    OtherError, RootCertStore, ServerConfig, ServerConnection, SignatureScheme,
+    SupportedCipherSuite, SupportedProtocolVersion, Tls12CipherSuite,
 };
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
@@ -35,6 +35,7 @@ use tokio::task::block_in_place;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use webpki::EndEntityCert;
 
 use logcore_storage::LogSlice;
 
@@ -48,6 +49,16 @@ pub(crate) const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(30);
 const FAREWELL: Duration = Duration::from_secs(1);
 /// What a record has at most: so much waits for what is written next.
 const RECORD: usize = 16 * 1024;
+
+/// So many certificates at most are read of one peer, its own among them: JSSE's
+/// `jdk.tls.server.maxInboundCertificateChainLength`.
+const CERTIFICATES: usize = 8;
+/// So many bytes they have together: JSSE's `jdk.tls.maxHandshakeMessageSize`.
+const CERTIFICATES_SIZE: usize = 32 * 1024;
+
+/// So many bytes of names at most are told to clients that are asked for certificates. Java's end at messages that are longer
+/// than [`CERTIFICATES_SIZE`], and show what they have where no name is told.
+const NAMES_SIZE: usize = CERTIFICATES_SIZE - 1024;
 
 /// So many sessions at a time read files in large pieces; whoever comes then, because peers are slow to read, takes a record
 /// at a time.
@@ -272,6 +283,8 @@ fn verifier(
                 ))
             })?;
     }
+    let trusted: Vec<_> = trusted.into_iter().map(CertificateDer::from).collect();
+    let subjects = subjects(&roots, &trusted);
     let authorities = match roots.is_empty() {
         true => None,
         false => {
@@ -283,10 +296,38 @@ fn verifier(
     };
     Ok(Arc::new(Verifier {
         authorities,
-        trusted: trusted.into_iter().map(CertificateDer::from).collect(),
+        trusted,
+        subjects,
         required,
         provider: Arc::clone(provider),
     }))
+}
+
+/// Whom the certificates are for, each name once: `X509TrustManager.getAcceptedIssuers`. None at all where they are more than
+/// [`NAMES_SIZE`].
+fn subjects(
+    authorities: &RootCertStore,
+    trusted: &[CertificateDer<'static>],
+) -> Vec<DistinguishedName> {
+    let mut all = authorities.clone();
+    // Who cannot be read cannot come in, and needs no name.
+    all.add_parsable_certificates(trusted.iter().cloned());
+    let mut subjects: Vec<DistinguishedName> = Vec::new();
+    for subject in all.subjects() {
+        let is_told = |known: &DistinguishedName| known.as_ref() == subject.as_ref();
+        if !subjects.iter().any(is_told) {
+            subjects.push(subject);
+        }
+    }
+    if subjects
+        .iter()
+        .map(|each| 2 + each.as_ref().len())
+        .sum::<usize>()
+        > NAMES_SIZE
+    {
+        subjects.clear();
+    }
+    subjects
 }
 
 /// As Java trusts: those an authority vouches for, and whoever is in the trust store itself.
@@ -295,6 +336,8 @@ struct Verifier {
     /// `None` where the trust store has no authority.
     authorities: Option<Arc<dyn ClientCertVerifier>>,
     trusted: Vec<CertificateDer<'static>>,
+    /// What clients are told of the certificates that they may show one of.
+    subjects: Vec<DistinguishedName>,
     required: bool,
     provider: Arc<CryptoProvider>,
 }
@@ -305,10 +348,7 @@ impl ClientCertVerifier for Verifier {
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        match &self.authorities {
-            Some(authorities) => authorities.root_hint_subjects(),
-            None => &[],
-        }
+        &self.subjects
     }
 
     fn verify_client_cert(
@@ -317,11 +357,15 @@ impl ClientCertVerifier for Verifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
+        check_size(end_entity, intermediates)?;
         if self.trusted.contains(end_entity) {
             return Ok(ClientCertVerified::assertion());
         }
         match &self.authorities {
-            Some(authorities) => authorities.verify_client_cert(end_entity, intermediates, now),
+            Some(authorities) => {
+                let chain = chain(end_entity, intermediates);
+                authorities.verify_client_cert(end_entity, &chain, now)
+            }
             None => Err(CertificateError::UnknownIssuer.into()),
         }
     }
@@ -352,6 +396,46 @@ impl ClientCertVerifier for Verifier {
     }
 }
 
+/// Refuses what is more than a client needs to say who it is.
+fn check_size(
+    end_entity: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+) -> Result<(), CertificateError> {
+    let count = 1 + intermediates.len();
+    let size = end_entity.len() + intermediates.iter().map(|each| each.len()).sum::<usize>();
+    if count <= CERTIFICATES && size <= CERTIFICATES_SIZE {
+        return Ok(());
+    }
+    Err(CertificateError::Other(OtherError(Arc::new(bad(format!(
+        "the client sent {count} certificates of {size} bytes, and at most {CERTIFICATES} of {CERTIFICATES_SIZE} bytes are read: its \
+         key store (ssl.keystore.location) needs its own and those between it and its authority"
+    ))))))
+}
+
+/// Those that lead from a peer's own certificate up, each by the name of the issuer, of those that share one the first: webpki
+/// tries every order of them, which takes seconds.
+fn chain<'a>(
+    end_entity: &CertificateDer<'_>,
+    intermediates: &'a [CertificateDer<'a>],
+) -> Vec<CertificateDer<'a>> {
+    // Who cannot be read vouches for nobody.
+    let read = intermediates.iter().map(EndEntityCert::try_from);
+    let read: Vec<_> = read.filter_map(Result::ok).collect();
+    let mut chain: Vec<&EndEntityCert<'_>> = Vec::new();
+    let Ok(own) = EndEntityCert::try_from(end_entity) else {
+        return Vec::new();
+    };
+    let mut last = &own;
+    while let Some(issuer) = read.iter().find(|each| each.subject() == last.issuer()) {
+        if chain.iter().any(|each| std::ptr::eq(*each, issuer)) {
+            break;
+        }
+        chain.push(issuer);
+        last = issuer;
+    }
+    chain.into_iter().map(|each| each.der()).collect()
+}
+
 /// Why a handshake did not succeed.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -367,6 +451,9 @@ impl Failure {
     fn of(error: io::Error) -> Self {
         let refusal = error.get_ref();
         match refusal.and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+            Some(rustls::Error::InvalidCertificate(CertificateError::Other(ours))) => {
+                Self::Refused(format!("invalid peer certificate: {ours}"))
+            }
             Some(refusal) => Self::Refused(format!("{refusal}{}", advice(refusal))),
             None => Self::Gone,
         }
@@ -513,8 +600,14 @@ mod certificates;
 #[cfg(test)]
 pub(crate) mod tests {
     use std::future::poll_fn;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
 
-    use rustls::pki_types::ServerName;
+    use parking_lot::Mutex;
+    use rustls::crypto::WebPkiSupportedAlgorithms;
+    use rustls::pki_types::{
+        AlgorithmIdentifier, InvalidSignature, ServerName, SignatureVerificationAlgorithm,
+    };
     use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
     use tokio::runtime::Runtime;
@@ -625,6 +718,195 @@ pub(crate) mod tests {
             let distrust = connect(&tls, strangers.client(None)).await.0;
             assert!(refused(distrust).contains("does not trust this listener's certificate"));
         });
+    }
+
+    /// Counts the signatures that are checked.
+    #[derive(Debug)]
+    struct Counted {
+        algorithm: &'static dyn SignatureVerificationAlgorithm,
+        checks: Arc<AtomicUsize>,
+    }
+
+    impl SignatureVerificationAlgorithm for Counted {
+        fn verify_signature(
+            &self,
+            public_key: &[u8],
+            message: &[u8],
+            signature: &[u8],
+        ) -> Result<(), InvalidSignature> {
+            self.checks.fetch_add(1, Ordering::Relaxed);
+            let algorithm = self.algorithm;
+            algorithm.verify_signature(public_key, message, signature)
+        }
+
+        fn public_key_alg_id(&self) -> AlgorithmIdentifier {
+            self.algorithm.public_key_alg_id()
+        }
+
+        fn signature_alg_id(&self) -> AlgorithmIdentifier {
+            self.algorithm.signature_alg_id()
+        }
+    }
+
+    /// What trusts the authority, and how many signatures it has checked.
+    fn counting(authority: &Authority) -> (Arc<dyn ClientCertVerifier>, Arc<AtomicUsize>) {
+        let mut provider = provider(&[]);
+        let checks = Arc::new(AtomicUsize::new(0));
+        let counted = provider.signature_verification_algorithms.all.iter();
+        let counted = counted.map(|algorithm| {
+            let checks = Arc::clone(&checks);
+            let algorithm = *algorithm;
+            &*Box::leak(Box::new(Counted { algorithm, checks }))
+                as &dyn SignatureVerificationAlgorithm
+        });
+        provider.signature_verification_algorithms = WebPkiSupportedAlgorithms {
+            all: counted.collect::<Vec<_>>().leak(),
+            ..provider.signature_verification_algorithms
+        };
+        let authorities = [authority.certificate().to_vec()];
+        let verifier = verifier(&authorities, vec![], true, &Arc::new(provider)).unwrap();
+        (verifier, checks)
+    }
+
+    // If this failed, one peer that nobody trusts would stop a thread of the network for seconds with one message, or a
+    // client would not be let in for the certificates that are between its own and its authority's.
+    #[test]
+    fn what_a_peer_sends_is_gone_through_once() {
+        let authority = Authority::new();
+        let (verifier, checks) = counting(&authority);
+        let verify = |own: &Identity, others: &[CertificateDer<'static>]| {
+            checks.store(0, Ordering::Relaxed);
+            let verified = verifier.verify_client_cert(&own.certificate, others, UnixTime::now());
+            (verified, checks.load(Ordering::Relaxed))
+        };
+        // Each may have been issued by any other of them, and by the authority, if names are asked.
+        for (count, extensions, refusal) in [
+            (10, 430, "sent 11 certificates of "),
+            (10, 0, "sent 11 certificates of "),
+            (7, 430, "sent 8 certificates of "),
+            (7, 100, ""),
+        ] {
+            let alike = |_| Authority::named("authority", extensions);
+            let alike: Vec<_> = (0..count).map(alike).collect();
+            let mallory = alike[0].issue("/CN=mallory");
+            let others: Vec<_> = alike.iter().map(Authority::certificate).collect();
+            let (verified, checks) = verify(&mallory, &others);
+            let refused = verified.unwrap_err();
+            if refusal.is_empty() {
+                assert_eq!(refused, CertificateError::BadSignature.into());
+                assert!(
+                    (1..=2).contains(&checks),
+                    "{checks} signatures were checked"
+                );
+                assert_eq!(chain(&mallory.certificate, &others).len(), 1);
+            } else {
+                let refused = Failure::of(io::Error::other(refused));
+                let Failure::Refused(reason) = refused else {
+                    panic!("{refused:?}");
+                };
+                assert!(reason.contains(refusal), "{reason}");
+                assert_eq!(checks, 0);
+            }
+        }
+        // As many as can be, in any order.
+        let mut chain = vec![authority.subordinate("1")];
+        for name in ["2", "3", "4", "5", "6"] {
+            let next = chain[chain.len() - 1].subordinate(name);
+            chain.push(next);
+        }
+        let ann = chain[chain.len() - 1].issue("/CN=ann");
+        let mut others: Vec<_> = chain.iter().map(Authority::certificate).collect();
+        others.push(authority.certificate());
+        for _ in 0..2 {
+            let (verified, checks) = verify(&ann, &others);
+            verified.unwrap();
+            assert_eq!(checks, 7);
+            others.reverse();
+        }
+        others.retain(|each| *each != chain[2].certificate());
+        assert!(verify(&ann, &others).0.is_err());
+    }
+
+    // If this failed, Java's and Go's clients would not show certificates that are trusted, for want of their issuers' names, or
+    // be told more names than they read.
+    #[test]
+    fn clients_are_told_of_every_certificate_that_is_trusted() {
+        let authority = Authority::new();
+        let (ann, bob) = (Authority::named("ann", 0), authority.issue("/CN=bob"));
+        let told = |authorities: &[&Authority], trusted: &[&CertificateDer<'_>]| {
+            let authorities = authorities.iter().map(|each| each.certificate().to_vec());
+            let authorities: Vec<_> = authorities.collect();
+            let trusted = trusted.iter().map(|each| each.to_vec()).collect();
+            let provider = Arc::new(provider(&[]));
+            let made = verifier(&authorities, trusted, true, &provider);
+            let names = made.unwrap().root_hint_subjects().to_vec();
+            let name = |name: &DistinguishedName| {
+                // What follows is the common name's text.
+                let at = name.as_ref().windows(3).position(|id| id == [0x55, 4, 3]);
+                String::from_utf8_lossy(&name.as_ref()[at.unwrap() + 5..]).into_owned()
+            };
+            names.iter().map(name).collect::<Vec<_>>()
+        };
+        let own = &authority.certificate();
+        let pinned = &ann.certificate();
+        let all = told(&[&authority], &[own, pinned, &bob.certificate, pinned]);
+        assert_eq!(all, ["authority", "ann", "bob"]);
+        assert_eq!(told(&[], &[pinned]), ["ann"]);
+        assert_eq!(told(&[&authority], &[]), ["authority"]);
+        let torn = CertificateDer::from(pinned[..100].to_vec());
+        assert_eq!(told(&[&authority], &[&torn]), ["authority"]);
+        let long = format!("/O={}", "x".repeat(60)).repeat(60);
+        let many: Vec<_> = (0..8).map(|each| format!("{long}/CN={each}")).collect();
+        let many: Vec<_> = many
+            .iter()
+            .map(|each| authority.issue(each).certificate)
+            .collect();
+        let most: Vec<_> = many[..7].iter().collect();
+        assert_eq!(told(&[], &most).len(), 7);
+        let more: Vec<_> = many.iter().collect();
+        assert!(told(&[], &more).is_empty());
+    }
+
+    // If this failed, clients with certificates would take as many threads as there are of them while Python has much to do.
+    #[test]
+    fn few_threads_at_a_time_ask_whom_certificates_name() {
+        const CLIENTS: usize = 12;
+        let authority = Authority::new();
+        let most = Arc::new(AtomicUsize::new(0));
+        let now = AtomicUsize::new(0);
+        let mut options = authority.options(ClientAuth::Required);
+        // Nobody is told before all have come.
+        let (gate, opened) = mpsc::channel::<()>();
+        let opened = Mutex::new(opened);
+        let top = Arc::clone(&most);
+        options.principal = Arc::new(move |_| {
+            top.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            let _ = opened.lock().recv();
+            now.fetch_sub(1, Ordering::SeqCst);
+            Ok("ann".to_owned())
+        });
+        let tls = ListenerTls::new(options).unwrap();
+        let client = authority.client(Some(authority.issue("/CN=ann")));
+        runtime().block_on(async {
+            let (mut served, mut clients) = (Vec::new(), Vec::new());
+            for _ in 0..CLIENTS {
+                let (server, socket) = sockets().await;
+                let tls = tls.clone();
+                served.push(tokio::spawn(
+                    async move { tls.accept(server).await.unwrap() },
+                ));
+                let name = ServerName::try_from("localhost").unwrap();
+                let connecting = TlsConnector::from(Arc::clone(&client)).connect(name, socket);
+                clients.push(timeout(PATIENCE, connecting).await.unwrap().unwrap());
+            }
+            drop(gate);
+            for each in served {
+                let each = timeout(PATIENCE, each).await.unwrap().unwrap();
+                assert_eq!(each.principal(), "ann");
+            }
+        });
+        let most = most.load(Ordering::SeqCst);
+        assert!((1..=4).contains(&most), "{most} at a time");
     }
 
     // If this failed, a mistake in the settings would show when the first client comes, or not at all.
@@ -740,12 +1022,26 @@ pub(crate) mod tests {
     // If this failed, a session of TLS 1.2 would end after some millions of answers, the next of which nobody is sent.
     #[test]
     fn no_session_ends_by_the_number_of_its_records() {
-        let limits = SUITES.iter().filter_map(|suite| match suite {
-            SupportedCipherSuite::Tls12(suite) => Some(suite.common.confidentiality_limit),
-            SupportedCipherSuite::Tls13(_) => None,
+        let authority = Authority::new();
+        let mut options = authority.options(ClientAuth::None);
+        options.protocols = vec!["TLSv1.2".to_owned()];
+        runtime().block_on(async {
+            // All there are, and those that are chosen.
+            for chosen in ["", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"] {
+                options.cipher_suites = match chosen {
+                    "" => vec![],
+                    chosen => vec![chosen.to_owned()],
+                };
+                let tls = ListenerTls::new(options.clone()).unwrap();
+                let server = connect(&tls, authority.client(None)).await.0.unwrap();
+                let session = server.stream.get_ref().1;
+                let Some(SupportedCipherSuite::Tls12(suite)) = session.negotiated_cipher_suite()
+                else {
+                    panic!("no suite of TLS 1.2");
+                };
+                assert_eq!(suite.common.confidentiality_limit, u64::MAX);
+            }
         });
-        let limits: Vec<_> = limits.collect();
-        assert!(!limits.is_empty() && limits.iter().all(|limit| *limit == u64::MAX));
     }
 
     // If this failed, what precedes a response's records would cost a packet of its own, or be lost.

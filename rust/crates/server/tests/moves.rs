@@ -5,10 +5,11 @@ mod common;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use common::{
-    Fetch, Over, TestServer, batch, fetched, int, partition, produce, produced, properties,
-    records, replica,
+    Fetch, Over, PATIENCE, TestServer, batch, check_log, fetched, int, partition, produce,
+    produced, properties, records, replica,
 };
 use logcore_protocol::Value;
 use logcore_server::{ErrorCode, LogDirMove, PartitionSpec, ReplicaDescription, Server};
@@ -277,6 +278,110 @@ fn a_slow_move_is_seen_ended_and_resumed() {
     );
     server.server.delete_topic("t").unwrap();
     assert_eq!(places(&server.server, "t", 0), []);
+}
+
+// Broken if it failed: the end of any segment would be taken for that of the log, all that is left be copied while nobody can
+// write, and a stop wait for that.
+#[test]
+fn a_log_of_many_segments_moves_beside_producers() {
+    let segments = [("log.segment.bytes", "20000"), ("log.retention.ms", "-1")];
+    // A segment a second.
+    let rate = ("replica.alter.log.dirs.io.max.bytes.per.second", "25000");
+    let slow: Vec<_> = segments.into_iter().chain([rate]).collect();
+    let server = two_disks(&slow);
+    let [(from, false)] = places(&server.server, "t", 0)[..] else {
+        panic!("it is not in one directory");
+    };
+    let value = [b'v'; 6000];
+    let count = 150;
+    for _ in 0..count {
+        server.server.append("t", 0, &batch(&[&value])).unwrap();
+    }
+    let mut both = [(from, false), (1 - from, true)];
+    both.sort();
+    let destination = dir_path(&server.server, 1 - from);
+    assert_eq!(
+        move_to(&server.server, "t", 0, &destination),
+        ErrorCode::NONE
+    );
+    let copied = |server: &Server| {
+        let dirs = server.describe_log_dirs().unwrap();
+        let replicas = dirs.into_iter().flat_map(|dir| dir.replicas);
+        let futures = replicas.filter(|replica| replica.is_future);
+        futures.map(|replica| replica.size).sum::<u64>()
+    };
+    let produced_at = |client: &mut common::Client, offset| {
+        let answer = client.call(0, 9, produce("t", 1, &[(0, &batch(&[b"beside"]))]));
+        let answer = produced(&answer);
+        assert_eq!(
+            (int(&answer, "error_code"), int(&answer, "base_offset")),
+            (0, offset)
+        );
+    };
+    let mut client = server.client();
+    let mut next = count;
+    // It was given two turns at least, both of which came to the end of a segment.
+    let begun = Instant::now();
+    while copied(&server.server) <= 20_000 {
+        assert!(begun.elapsed() < PATIENCE, "nothing is copied");
+        produced_at(&mut client, next);
+        next += 1;
+        assert_eq!(places(&server.server, "t", 0), both);
+    }
+    assert_eq!(places(&server.server, "t", 0), both);
+    drop(client);
+    // In the middle of it.
+    let dir = server.stop();
+    let future = dir.path().join(["one", "two"][1 - from]);
+    let mut names = std::fs::read_dir(future).unwrap();
+    assert!(names.any(|name| {
+        let name = name.unwrap().file_name().into_string().unwrap();
+        name.starts_with("t-0.") && name.ends_with("-future")
+    }));
+    let server = TestServer::start_on(dir, &["one", "two"], &segments);
+    let over = AtomicBool::new(false);
+    let end = std::thread::scope(|scope| {
+        let producer = scope.spawn(|| {
+            let (mut client, mut next) = (server.client(), next);
+            while !over.load(Ordering::SeqCst) {
+                produced_at(&mut client, next);
+                next += 1;
+            }
+            next
+        });
+        let ending = Over(&over);
+        server.wait_for_line("t-0 was moved to");
+        drop(ending);
+        producer.join().unwrap()
+    });
+    assert_eq!(places(&server.server, "t", 0), [(1 - from, false)]);
+    assert_eq!(check_log(&server, "t", 0), end);
+}
+
+// Broken if it failed: a move that was begun slowly would be as slow for up to an hour, whatever an operator allows it.
+#[test]
+fn a_move_that_is_under_way_has_the_rate_of_now() {
+    let server = two_disks(&[("replica.alter.log.dirs.io.max.bytes.per.second", "1")]);
+    let from = places(&server.server, "t", 0)[0].0;
+    for _ in 0..3 {
+        server
+            .server
+            .append("t", 0, &batch(&[&[b'v'; 50_000]]))
+            .unwrap();
+    }
+    let to = dir_path(&server.server, 1 - from);
+    assert_eq!(move_to(&server.server, "t", 0, &to), ErrorCode::NONE);
+    let copied = || {
+        let dirs = server.server.describe_log_dirs().unwrap();
+        let future = dirs[1 - from].replicas.iter().find(|it| it.is_future);
+        future.is_some_and(|future| future.lag < 3)
+    };
+    while !copied() {
+        std::thread::yield_now();
+    }
+    server.server.update_config(&properties(&[])).unwrap();
+    server.wait_for_line("t-0 was moved to");
+    assert_eq!(places(&server.server, "t", 0), [(1 - from, false)]);
 }
 
 // Broken if it failed: a consumer would go on waiting for records that were deleted, or an operator delete what nobody may.

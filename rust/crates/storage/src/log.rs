@@ -96,6 +96,8 @@ pub struct Log {
     /// Why its directory is.
     dir_failure: Arc<DirFailure>,
     closed: AtomicBool,
+    /// [`Log::is_about_to_move`].
+    about_to_move: AtomicBool,
     /// The directory is not this log's any more: what fails there says nothing of the disk.
     gone: AtomicBool,
     recovery: Recovery,
@@ -243,6 +245,7 @@ impl Log {
             failure: OnceLock::new(),
             dir_failure,
             closed: AtomicBool::new(false),
+            about_to_move: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             end_unsynced: AtomicBool::new(loaded.recovery.segments_checked > 0),
             recovery: loaded.recovery,

@@ -266,7 +266,7 @@ impl Staged {
 }
 
 /// All producers of a log.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct ProducerState {
     producers: HashMap<i64, ProducerEntry>,
     /// First offset of each open transaction to its producer.

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::AppendEntriesResponse;
 
+use super::founding::is_of_the_same;
 use super::{Served, Shared};
 use crate::member::confirm;
 use crate::members::is_listed;
@@ -94,19 +96,23 @@ fn here(shared: &Shared) -> Here {
             _ => identity.ensemble,
         },
         fresh: shared.is_fresh(),
+        has_state: shared.awaits_state.load(Ordering::Relaxed),
         leader: leader.map(|leader| leader.server),
         members,
     }
 }
 
-/// Another saw that a majority has nothing: this one is a founder too.
+/// Another saw that a majority has nothing: this one is a founder too, with it and with nobody else.
 async fn found(shared: &Arc<Shared>, ensemble: [u8; 16]) -> Result<Answer<Served>, NoAnswer> {
     if shared.identity().member == 0 {
-        if ensemble != shared.founded {
+        if !is_of_the_same(&ensemble, &shared.founded) {
             return refuse("it was started with other servers");
         }
         if shared.me.observer {
             return refuse("it is an observer");
+        }
+        if shared.awaits_state.load(Ordering::Relaxed) {
+            return refuse("it has data of its own");
         }
         let (shared, id) = (shared.clone(), member_id(shared.me.id, 0));
         let saved = tokio::task::spawn_blocking(move || shared.become_member(ensemble, id)).await;

@@ -1,10 +1,13 @@
 //! A directory's way into an ensemble.
 //!
 //! One that has nothing founds an ensemble only if a majority of those who vote is there and all that are there have nothing
-//! either: they all become its first members, with the same membership, whoever of them begins. One that meets an ensemble joins
-//! it as a member that never was before, in the place of what its server was: it cannot know what that voted for.
+//! either: they all become its first members, with the same membership, whoever of them begins. Some seconds are left to those
+//! that are not there, for one of them may have a state ([`super::founding`]): that one founds, and the others wait for it. One
+//! that meets an ensemble joins it as a member that never was before, in the place of what its server was: it cannot know what
+//! that voted for.
+//!
+//! Before anything is founded a majority is bound to it, each member on its disk and to one ensemble only. So there is no second.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
@@ -15,6 +18,7 @@ use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{InitializeError, RaftError};
 use tokio::time::{sleep, timeout};
 
+use super::founding::{founders, is_of_the_same};
 use super::{Node, Served, Shared};
 use crate::members::{NOBODY, is_listed, nobody_yet};
 use crate::network::{Answer, Here, Links, NoAnswer, Request};
@@ -24,27 +28,36 @@ use crate::types::{MemberId, Server, member_id, server_of};
 /// What another server has to say who it is.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 /// Before the others are asked again.
-const PAUSE: Duration = Duration::from_millis(200);
+pub(super) const PAUSE: Duration = Duration::from_millis(200);
 /// Before a leader is asked again for a place.
 const JOIN_PAUSE: Duration = Duration::from_secs(1);
 /// The operator is told why it takes so long.
-const LONG: Duration = Duration::from_secs(5);
+pub(super) const LONG: Duration = Duration::from_secs(5);
+/// Before a majority founds an ensemble without those that do not answer.
+pub(super) const ALL_ANSWER: Duration = Duration::from_secs(5);
 const INCARNATION_BYTES: usize = 6;
 
 const REPLACED: &str = "another directory of this server is a member of the ensemble, and this one is none any more: \
      stop the server and move this directory away";
 
+const LEFT_OUT: &str = "this server was to found an ensemble that never began, and the others are another: stop the server, move \
+     this directory away and start it again, and it joins";
+
 /// What the other servers say of themselves.
-struct Round {
+pub(super) struct Round {
     /// Those who know of something that was agreed on.
-    grown: Vec<Here>,
-    /// Those who vote, know of nothing and would found the same ensemble.
+    pub(super) grown: Vec<Here>,
+    /// Servers that have a state, with which they found an ensemble.
+    pub(super) with_state: Vec<u16>,
+    /// Those who vote, know of nothing and would found this ensemble.
     fresh: Vec<Server>,
+    /// How many of them can found no other.
+    bound: usize,
     /// Why the rest does not count.
-    absent: Vec<String>,
+    pub(super) absent: Vec<String>,
 }
 
-fn links(shared: &Shared) -> TcpLinks<Served> {
+pub(super) fn links(shared: &Shared) -> TcpLinks<Served> {
     TcpLinks::new(Identity {
         ensemble: [0; 16],
         member: 0,
@@ -61,7 +74,12 @@ async fn ask(
     links.ask(server.id.into(), server, request, PATIENCE).await
 }
 
-async fn ask_all(shared: &Shared, links: &TcpLinks<Served>) -> Round {
+/// Asks who would found this ensemble.
+pub(super) async fn ask_all(
+    shared: &Shared,
+    links: &TcpLinks<Served>,
+    ensemble: [u8; 16],
+) -> Round {
     let ask = |server: Server| async move {
         let asked = ask(links, &server, Request::Whois).await;
         (server, asked)
@@ -69,18 +87,28 @@ async fn ask_all(shared: &Shared, links: &TcpLinks<Served>) -> Round {
     let answers = join_all(shared.others().into_iter().map(ask)).await;
     let mut round = Round {
         grown: Vec::new(),
+        with_state: Vec::new(),
         fresh: Vec::new(),
+        bound: 0,
         absent: Vec::new(),
     };
     for (server, answer) in answers {
         match answer {
             Ok(Answer::Here(here)) if !here.fresh => round.grown.push(here),
-            Ok(Answer::Here(here)) if here.ensemble != shared.founded => {
+            Ok(Answer::Here(here)) if here.has_state => round.with_state.push(server.id),
+            Ok(Answer::Here(here)) if !is_of_the_same(&here.ensemble, &shared.founded) => {
                 let why = "it has nothing either, and was started with other servers";
                 round.absent.push(format!("server {}: {why}", server.id));
             }
+            Ok(Answer::Here(here)) if here.member != 0 && here.ensemble != ensemble => {
+                let why = "it waits for another ensemble, which did not begin yet: if that is not to be, empty its data directory";
+                round.absent.push(format!("server {}: {why}", server.id));
+            }
             Ok(Answer::Here(_)) if server.observer => {}
-            Ok(Answer::Here(_)) => round.fresh.push(server),
+            Ok(Answer::Here(here)) => {
+                round.bound += usize::from(here.member != 0);
+                round.fresh.push(server);
+            }
             Ok(_) => round
                 .absent
                 .push(format!("server {}: it is no member", server.id)),
@@ -97,11 +125,32 @@ async fn ask_all(shared: &Shared, links: &TcpLinks<Served>) -> Round {
 }
 
 impl Round {
-    /// Whether these and this server are enough to found an ensemble.
-    fn may_found(&self, shared: &Shared) -> bool {
-        let voters = shared.voters().count();
-        !shared.me.observer && self.grown.is_empty() && self.fresh.len() + 1 > voters / 2
+    /// Whether these and this server are enough to found an ensemble. `is_late`: it need not be all.
+    pub(super) fn may_found(&self, shared: &Shared, is_late: bool) -> bool {
+        let (voters, there) = (shared.voters().count(), self.fresh.len() + 1);
+        !shared.me.observer
+            && self.grown.is_empty()
+            && (there == voters || is_late && there > voters / 2)
     }
+}
+
+/// Binds those who would found this ensemble to it; whether they and this server, which is bound, are a majority.
+pub(super) async fn bind(
+    shared: &Shared,
+    links: &TcpLinks<Served>,
+    round: &Round,
+    ensemble: [u8; 16],
+) -> bool {
+    let bound = round
+        .fresh
+        .iter()
+        .map(|server| ask(links, server, Request::Found(ensemble)));
+    let bound = join_all(bound)
+        .await
+        .into_iter()
+        .filter(Result::is_ok)
+        .count();
+    bound + 1 > shared.voters().count() / 2
 }
 
 /// Returns once this directory is a member, and which.
@@ -114,15 +163,20 @@ pub(super) async fn decide(shared: &Arc<Shared>) -> Result<MemberId, String> {
         if let Some(member) = is_member() {
             return Ok(member);
         }
-        let round = ask_all(shared, &links).await;
+        let round = ask_all(shared, &links, shared.founded).await;
         if let Some(member) = is_member() {
             return Ok(member);
         }
-        if round.may_found(shared) {
+        let is_late = begun.elapsed() > ALL_ANSWER;
+        if round.with_state.is_empty() && round.may_found(shared, is_late) {
             let first = member_id(shared.me.id, 0);
             shared
                 .become_member(shared.founded, first)
                 .map_err(failed)?;
+            if shared.identity().ensemble == shared.founded {
+                // Soon, so that they are not bound to something else. It is looked at when this member has begun.
+                bind(shared, &links, &round, shared.founded).await;
+            }
             continue;
         }
         if let Some(grown) = round.grown.first() {
@@ -136,10 +190,15 @@ pub(super) async fn decide(shared: &Arc<Shared>) -> Result<MemberId, String> {
                     .warn(format!("this server cannot join the ensemble: {why}")),
             }
         } else if begun.elapsed() > LONG {
-            shared.events.warn(format!(
-                "this server's directory is new; it waits for a majority of the ensemble's servers: {}",
-                round.absent.join("; ")
-            ));
+            shared.events.warn(match round.with_state.first() {
+                Some(server) => format!(
+                    "this server's directory is new; it waits for server {server}, which founds the ensemble with its data"
+                ),
+                None => format!(
+                    "this server's directory is new; it waits for a majority of the ensemble's servers: {}",
+                    round.absent.join("; ")
+                ),
+            });
         }
         // Another may find enough.
         let _ = timeout(PAUSE, shared.decided.notified()).await;
@@ -164,12 +223,18 @@ async fn join(
     }
 }
 
+pub(super) fn random<const BYTES: usize>() -> Result<[u8; BYTES], String> {
+    let mut bytes = [0; BYTES];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|error| format!("reading /dev/urandom: {error}"))?;
+    Ok(bytes)
+}
+
 fn random_member(server: u16) -> Result<MemberId, String> {
     loop {
         let mut bytes = [0; 8];
-        File::open("/dev/urandom")
-            .and_then(|mut file| file.read_exact(&mut bytes[8 - INCARNATION_BYTES..]))
-            .map_err(|error| format!("reading /dev/urandom: {error}"))?;
+        bytes[8 - INCARNATION_BYTES..].copy_from_slice(&random::<INCARNATION_BYTES>()?);
         match u64::from_be_bytes(bytes) {
             // The first members have the one, and nobody the other.
             0 | NOBODY => continue,
@@ -195,7 +260,8 @@ pub(super) async fn keep_place(shared: Arc<Shared>, node: Node) -> Result<(), St
         };
         let membership = stored.membership();
         if last.is_none() && is_founder {
-            found(&shared, &links, &node).await?;
+            let is_long = alone.get_or_insert_with(Instant::now).elapsed() > LONG;
+            found(&shared, &links, &node, is_long).await?;
             sleep(PAUSE).await;
             continue;
         }
@@ -229,7 +295,7 @@ pub(super) async fn keep_place(shared: Arc<Shared>, node: Node) -> Result<(), St
                 shared.events.warn(REPLACED.to_owned());
             }
         } else if !in_place || is_long {
-            let round = ask_all(&shared, &links).await;
+            let round = ask_all(&shared, &links, shared.identity().ensemble).await;
             let lacks_this =
                 |here: &&Here| !here.members.is_empty() && !here.members.contains(&node.id);
             let lacking = round.grown.iter().find(lacks_this);
@@ -252,30 +318,39 @@ pub(super) async fn keep_place(shared: Arc<Shared>, node: Node) -> Result<(), St
     }
 }
 
-/// Founds the ensemble with those who have nothing either, if they are enough.
-async fn found(shared: &Shared, links: &TcpLinks<Served>, node: &Node) -> Result<(), String> {
-    let round = ask_all(shared, links).await;
-    if !round.may_found(shared) {
+/// Founds the ensemble that this member is bound to with those who have nothing either, if they are enough. What begins with a
+/// state is founded by who has it.
+async fn found(
+    shared: &Shared,
+    links: &TcpLinks<Served>,
+    node: &Node,
+    is_long: bool,
+) -> Result<(), String> {
+    let ensemble = shared.identity().ensemble;
+    let round = ask_all(shared, links, ensemble).await;
+    if !round.grown.is_empty() && !round.grown.iter().any(|here| here.ensemble == ensemble) {
+        shared.events.warn(LEFT_OUT.to_owned());
+        return Ok(());
+    }
+    if ensemble != shared.founded {
+        if is_long && round.with_state.is_empty() {
+            shared.events.warn(format!(
+                "this server waits for the one with whose data the ensemble is to begin (if that is not to be, empty this server's \
+                 data directory but for myid): {}",
+                round.absent.join("; ")
+            ));
+        }
+        return Ok(());
+    }
+    let is_bound = round.bound + 1 > shared.voters().count() / 2;
+    if !round.may_found(shared, true) || !(is_bound || round.with_state.is_empty()) {
         return Ok(());
     }
     // So that none of them takes the others, once they agree on something, for an ensemble that it was a member of before.
-    let told = round
-        .fresh
-        .iter()
-        .map(|server| ask(links, server, Request::Found(shared.founded)));
-    let told = join_all(told)
-        .await
-        .into_iter()
-        .filter(Result::is_ok)
-        .count();
-    if told < shared.voters().count() / 2 {
+    if !bind(shared, links, &round, ensemble).await {
         return Ok(());
     }
-    let voters: BTreeMap<MemberId, Server> = shared
-        .voters()
-        .map(|server| (member_id(server.id, 0), server.clone()))
-        .collect();
-    match node.member.raft().initialize(voters).await {
+    match node.member.raft().initialize(founders(shared)).await {
         // Another was quicker.
         Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
         Err(error) => Err(format!("founding the ensemble: {error}")),

@@ -103,6 +103,18 @@ impl std::fmt::Debug for SnapshotSource {
 }
 
 impl SnapshotSource {
+    /// The way to a snapshot's bytes; `None` for one of nothing.
+    pub(crate) fn open(snapshot: &Snapshot<SnapshotFile>) -> io::Result<Option<Self>> {
+        let Some(log_id) = snapshot.meta.last_log_id else {
+            return Ok(None);
+        };
+        let content = snapshot.snapshot.open_content()?;
+        Ok(Some(Self {
+            log_id,
+            content: Mutex::new(Box::new(content)),
+        }))
+    }
+
     /// The next bytes, `max` or fewer; none at the end. Reads the disk.
     pub fn read(&self, max: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -326,13 +338,10 @@ impl Events {
         delivery: &Delivery,
         my_next: u64,
     ) -> io::Result<()> {
-        let Some(last) = snapshot.meta.last_log_id else {
+        let Some(source) = SnapshotSource::open(snapshot)? else {
             return Ok(());
         };
-        let source = SnapshotSource {
-            log_id: last,
-            content: Mutex::new(Box::new(snapshot.snapshot.open_content()?)),
-        };
+        let last = source.log_id;
         let applied = Applied {
             last: Some(last),
             membership: snapshot.meta.last_membership.clone(),

@@ -10,6 +10,7 @@ use tokio::task::spawn_blocking;
 
 use super::{Event, HostError, Shared, stopped};
 use crate::delivery::Delivery;
+use crate::machine::Snapshots;
 use crate::snapshots::SnapshotWriter;
 use crate::types::SnapshotMeta;
 
@@ -75,11 +76,21 @@ impl Drop for Saving {
     }
 }
 
+/// What is done with a snapshot that was finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It becomes this member's newest.
+    Newest,
+    /// An ensemble is to begin with it, when it is founded.
+    First,
+}
+
 pub(super) fn begin(
     shared: Arc<Shared>,
     meta: SnapshotMeta,
     delivery: Delivery,
     index: u64,
+    kind: Kind,
 ) -> (SnapshotSink, impl Future<Output = ()>) {
     let (sender, parts) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
@@ -88,7 +99,7 @@ pub(super) fn begin(
         waiting: waiting.clone(),
     };
     let saving = async move {
-        let saved = save(&shared, meta, delivery, parts, &waiting).await;
+        let saved = save(&shared, meta, delivery, parts, &waiting, kind).await;
         let error = match saved {
             Ok(false) => return,
             Ok(true) => None,
@@ -118,6 +129,7 @@ async fn save(
     delivery: Delivery,
     mut parts: mpsc::UnboundedReceiver<Part>,
     waiting: &AtomicUsize,
+    kind: Kind,
 ) -> io::Result<bool> {
     let snapshots = shared.snapshots.clone();
     let mut writer: SnapshotWriter = blocking(move || snapshots.begin(meta, delivery)).await?;
@@ -149,8 +161,14 @@ async fn save(
         .await?;
         waiting.fetch_sub(bytes, Ordering::Relaxed);
         if finish.is_some() {
-            let snapshots = shared.snapshots.clone();
-            blocking(move || snapshots.finish(writer)).await?;
+            let written = blocking(move || writer.finish()).await?;
+            match kind {
+                Kind::Newest => shared.snapshots.keep(&written).await?,
+                Kind::First => {
+                    *shared.first_state.lock() = Some(written);
+                    shared.decided.notify_one();
+                }
+            }
             return Ok(true);
         }
     }

@@ -10,10 +10,10 @@ pub(crate) struct ErrorCounts {
 }
 
 impl ErrorCounts {
-    /// Of a message that is about to be encoded: each `error_code` in it, however deep.
-    pub(crate) fn of(message: &Value) -> Self {
+    /// Of a message that is about to be encoded: each `error_code` that `version` has of it, however deep.
+    pub(crate) fn of(message: &Value, version: i16) -> Self {
         let mut counts = Self::default();
-        counts.walk(message);
+        counts.walk(message, version);
         counts
     }
 
@@ -28,22 +28,23 @@ impl ErrorCounts {
         self.first.iter().chain(&self.others).copied()
     }
 
-    fn walk(&mut self, value: &Value) {
+    fn walk(&mut self, value: &Value, version: i16) {
         match value {
-            Value::Struct(found) => self.walk_struct(found),
+            Value::Struct(found) => self.walk_struct(found, version),
             // Arrays are of one kind: those of numbers and texts have no codes.
             Value::Array(values) if matches!(values.first(), Some(Value::Struct(_))) => {
-                values.iter().for_each(|value| self.walk(value));
+                values.iter().for_each(|value| self.walk(value, version));
             }
             _ => {}
         }
     }
 
-    fn walk_struct(&mut self, found: &Struct) {
-        for (field, value) in found.schema().fields.iter().zip(found.fields()) {
+    fn walk_struct(&mut self, found: &Struct, version: i16) {
+        let fields = found.schema().fields.iter().zip(found.fields());
+        for (field, value) in fields.filter(|(field, _)| field.versions.contains(version)) {
             match value {
                 Value::I16(code) if field.name == "error_code" => self.add(*code),
-                value => self.walk(value),
+                value => self.walk(value, version),
             }
         }
     }
@@ -66,7 +67,8 @@ mod tests {
     use super::*;
     use logcore_protocol::{Direction, schema};
 
-    // If this failed, refused requests would not show as errors, or each would show as several.
+    // If this failed, refused requests would not show as errors, or each would show as several; or codes would be counted
+    // that nobody was sent.
     #[test]
     fn codes_are_found_at_every_depth() {
         let mut message = schema(3, Direction::Response).unwrap().message();
@@ -79,11 +81,13 @@ mod tests {
         message.push("topics", topic.clone());
         topic.set("error_code", 3i16);
         message.push("topics", topic.with("partitions", Vec::<Value>::new()));
-        let counts = ErrorCounts::of(&message.into());
-        let mut counts: Vec<_> = counts.iter().collect();
-        counts.sort_unstable();
-        // Metadata has a code of its own only since version 13; it is part of the message at every version.
-        counts.retain(|(code, _)| *code != 0);
-        assert_eq!(counts, [(3, 1), (5, 2)]);
+        let message = message.into();
+        // Metadata has a code of its own since version 13.
+        for (version, good) in [(12, 2), (13, 3)] {
+            let counts = ErrorCounts::of(&message, version);
+            let mut counts: Vec<_> = counts.iter().collect();
+            counts.sort_unstable();
+            assert_eq!(counts, [(0, good), (3, 1), (5, 2)]);
+        }
     }
 }

@@ -23,19 +23,53 @@ pub(crate) struct Identity {
 
 impl Authority {
     pub(crate) fn new() -> Self {
+        Self::named("authority", 0)
+    }
+
+    /// One with so many extensions that nobody knows.
+    pub(crate) fn named(name: &str, extensions: usize) -> Self {
         let authority = Self(tempfile::tempdir().unwrap());
+        let subject = format!("/CN={name}");
+        let unknown = |each| format!("1.2.3.{}.{}=DER:0500", 1 + each / 100, 1 + each % 100);
+        let unknown: Vec<_> = (0..extensions).map(unknown).collect();
+        let mut rest = vec!["-out", "ca.crt", "-subj", &subject];
+        rest.extend(["-addext", "keyUsage=critical,keyCertSign"]);
+        rest.extend(unknown.iter().flat_map(|each| ["-addext", each]));
         authority.openssl(
             &["req", "-x509", "-days", "2", "-nodes", "-keyout", "ca.key"],
-            &[
-                "-out",
-                "ca.crt",
-                "-subj",
-                "/CN=authority",
-                "-addext",
-                "keyUsage=critical,keyCertSign",
-            ],
+            &rest,
         );
         authority
+    }
+
+    /// One that this one vouches for.
+    pub(crate) fn subordinate(&self, name: &str) -> Self {
+        let made = Self::named(name, 0);
+        let at = |name| made.path(name).to_string_lossy().into_owned();
+        std::fs::write(
+            made.path("ca.cnf"),
+            "basicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign\n",
+        )
+        .unwrap();
+        made.openssl(
+            &["x509", "-x509toreq", "-in", "ca.crt", "-signkey", "ca.key"],
+            &["-out", "ca.csr"],
+        );
+        self.openssl(
+            &["x509", "-req", "-days", "2", "-in", &at("ca.csr")],
+            &[
+                "-out",
+                &at("ca.crt"),
+                "-CA",
+                "ca.crt",
+                "-CAkey",
+                "ca.key",
+                "-CAcreateserial",
+                "-extfile",
+                &at("ca.cnf"),
+            ],
+        );
+        made
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -100,7 +100,8 @@ fn run(seed: u64) -> usize {
             disk.arm(Fault::Crash);
         }
         append(&log, 25, 28)?;
-        let moved = moving.finish(|_| ())?.partition;
+        moving.prepare()?;
+        let moved = moving.finish(|_| ())?.unwrap().partition;
         certain = 28;
         append(&moved.log, 28, 30)?;
         moved.log.flush()?;
@@ -118,7 +119,13 @@ fn run(seed: u64) -> usize {
     append(&log, end, end + 1).unwrap();
     if place == 0 {
         let moving = Move::begin(&dirs[0], &dirs[1], "t", 0).unwrap();
-        let moved = moving.finish(|_| ()).unwrap().partition.log.clone();
+        let moved = moving
+            .finish(|_| ())
+            .unwrap()
+            .unwrap()
+            .partition
+            .log
+            .clone();
         check(&moved, certain);
         assert!(has(&moved, end), "offset {end}");
     }

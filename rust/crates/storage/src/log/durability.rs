@@ -15,6 +15,7 @@ use crate::error::{Result, StorageError};
 use crate::files;
 use crate::leader_epochs::LeaderEpochs;
 use crate::producer_snapshot;
+use crate::producer_state::ProducerState;
 use crate::segment::{Access, Segment};
 
 impl Log {
@@ -178,21 +179,51 @@ impl Log {
         self.closed.store(true, Ordering::Release);
     }
 
+    /// True while the last step of a move is near or under way: an append may have to wait for the fsyncs of two disks. Whoever
+    /// must not wait asks first.
+    pub fn is_about_to_move(&self) -> bool {
+        self.about_to_move.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_about_to_move(&self, is_so: bool) {
+        self.about_to_move.store(is_so, Ordering::Release);
+    }
+
     /// Lets nobody append while `work` puts another log into this one's place, and ends all use once it did. Who waits for
-    /// an append to be on disk is told that it is: `work` brought all of it to the other disk. If `work` fails, this log
-    /// goes on.
+    /// an append to be on disk is told that it is: `work` brought all of it to the other disk. If `work` fails, or finds that
+    /// it is too early (`None`), this log goes on. `work` is given what this log knows of its producers.
     ///
     /// The caller has paused compaction.
-    pub(crate) fn hand_over<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let _writer = self.writer.lock();
+    pub(crate) fn hand_over<T>(
+        &self,
+        work: impl FnOnce(&ProducerState) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let writer = self.writer.lock();
         self.check_writable()?;
-        let done = work()?;
+        let Some(done) = work(&writer.producers)? else {
+            return Ok(None);
+        };
         self.gone.store(true, Ordering::Release);
         let _flushing = self.flushing.lock();
         self.recovery_point
             .fetch_max(self.log_end_offset(), Ordering::AcqRel);
         self.closed.store(true, Ordering::Release);
-        Ok(done)
+        Ok(Some(done))
+    }
+
+    /// Takes over what another log knows of its producers, the one that this log is a copy of.
+    pub(crate) fn set_producers(&self, producers: ProducerState) {
+        let mut writer = self.writer.lock();
+        if writer.producers != producers {
+            writer.producers = producers;
+            // A snapshot at the log's end is of what was known before.
+            writer.snapshot_offset = -1;
+        }
+    }
+
+    /// What is known of producers, for another log. The caller does not use this one any more.
+    pub(crate) fn take_producers(&self) -> ProducerState {
+        std::mem::take(&mut self.writer.lock().producers)
     }
 
     /// True when the log was closed, deleted, or moved.

@@ -75,6 +75,27 @@ impl Log {
         offset < end && number(offset) < number(end)
     }
 
+    /// How many bytes the batches have from that with `offset` on, in all segments; all batches for an offset before the log's
+    /// start, 0 for one after its end.
+    ///
+    /// Errors: damage found on the way, the disk's.
+    pub(crate) fn bytes_from(&self, offset: i64) -> Result<u64> {
+        self.check_open()?;
+        let count = || {
+            let offset = offset.max(self.log_start_offset());
+            let segments = self.segments();
+            let after = segments.partition_point(|segment| segment.base_offset <= offset);
+            let (before, whole) = segments.split_at(after);
+            let cut = match before.last() {
+                Some(segment) => segment.read(offset, u64::MAX, i64::MAX, true)?,
+                None => None,
+            };
+            let whole = whole.iter().map(|segment| segment.size()).sum::<u64>();
+            Ok(whole + cut.map_or(0, |slice| slice.len))
+        };
+        self.undisturbed(count).map_err(|e| self.damaged(e))
+    }
+
     /// Where segments begin that were last written at or before `until_ms`, at most `count`, the newest first; before them the
     /// log's end, as if it were written at `now_ms`. Both in milliseconds since the epoch. (`UnifiedLog.legacyFetchOffsetsBefore`)
     pub fn segment_starts(&self, until_ms: i64, now_ms: i64, count: usize) -> Result<Vec<i64>> {

@@ -5,7 +5,9 @@
 //! of the log go on beside it, and wait only for the last step. Compaction of the log waits for the end of the move: a copy
 //! could otherwise keep a value whose tombstone it never saw.
 //!
-//! The last step, while nobody appends:
+//! What is copied is brought to disk as it comes ([`UNFLUSHED_BYTES`]), so neither closing the directories nor the last step has
+//! much to wait for. The last step, while nobody appends, is not begun while more than [`HAND_OVER_BYTES`] are not on the other
+//! disk:
 //!
 //! 1. What was appended since the last look is copied, all of the copy brought to disk, and the other directory's checkpoints.
 //!    A crash: the log is where it was, and the copy a future log.
@@ -22,6 +24,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::MutexGuard;
 
@@ -34,9 +37,15 @@ use crate::files;
 use crate::lock::DirLock;
 use crate::log::system_now_ms;
 use crate::metadata::MOVED_FILE;
+use crate::producer_state::ProducerState;
 
 /// What the last step copies at once.
-const LAST_BYTES: u64 = 1 << 20;
+const PIECE_BYTES: u64 = 1 << 20;
+/// How much the last step copies and brings to disk at most. A disk that writes faster than producers do comes below it with each
+/// flush, also when a flush takes 30 ms and they write 100 MB a second.
+const HAND_OVER_BYTES: u64 = 4 << 20;
+/// How much of a copy is not on disk at most, about.
+const UNFLUSHED_BYTES: u64 = 32 << 20;
 
 /// A log on its way from one directory to another.
 #[derive(Debug)]
@@ -45,6 +54,8 @@ pub struct Move {
     to: Arc<LogDir>,
     current: Arc<Partition>,
     future: Arc<Partition>,
+    /// Bytes copied since the last flush.
+    unflushed: AtomicU64,
 }
 
 /// A log that is where it was to be.
@@ -88,6 +99,7 @@ impl Move {
             to: Arc::clone(to),
             current,
             future,
+            unflushed: AtomicU64::new(0),
         };
         {
             let _changing = begun.to.changing.lock();
@@ -101,7 +113,16 @@ impl Move {
         self.current.log.log_end_offset() - self.future.log.log_end_offset()
     }
 
-    /// Copies about `bytes_max` bytes, at least one batch; returns how many. 0: nothing is left.
+    /// Bytes that are not copied yet, in all segments.
+    ///
+    /// Errors: as [`Move::copy`].
+    pub fn bytes_left(&self) -> Result<u64> {
+        let end = self.future.log.log_end_offset();
+        self.current.log.bytes_from(end)
+    }
+
+    /// Copies about `bytes_max` bytes of one segment, at least one batch; returns how many. 0: nothing is left. Brings the copy to
+    /// disk when much of it is not.
     ///
     /// Errors: [`StorageError::Closed`] when one of the logs was deleted or closed meanwhile; the disk's, of either side.
     pub fn copy(&self, bytes_max: u64) -> Result<u64> {
@@ -115,33 +136,63 @@ impl Move {
             match copied {
                 // Retention was faster: the log begins elsewhere by now.
                 Err(StorageError::OffsetOutOfRange { .. }) if self.is_behind_start() => {}
-                copied => return copied,
+                copied => {
+                    let copied = copied?;
+                    let before = self.unflushed.fetch_add(copied, Ordering::Relaxed);
+                    if before + copied >= UNFLUSHED_BYTES {
+                        self.flush()?;
+                    }
+                    return Ok(copied);
+                }
             }
         }
     }
 
+    fn flush(&self) -> Result<()> {
+        self.unflushed.store(0, Ordering::Relaxed);
+        self.future.log.flush()
+    }
+
+    /// Tells those who append that the last step is near ([`Log::is_about_to_move`]), and brings what was copied to disk, for
+    /// which nobody waits but the caller. Those who did not see it have appended by then.
+    ///
+    /// Errors: as [`Move::copy`].
+    ///
+    /// [`Log::is_about_to_move`]: crate::Log::is_about_to_move
+    pub fn prepare(&self) -> Result<()> {
+        self.current.log.set_about_to_move(true);
+        self.flush()
+    }
+
     /// Puts the copy into the log's place; `publish` gives it to those who look for the log, and is called while nobody
-    /// appends. Call it once little is left to copy. Blocks for the fsyncs of both disks.
+    /// appends. Call it once little is left to copy, and after [`Move::prepare`]. Blocks for the fsyncs of both disks. `None`: too
+    /// much of the log is not on the other disk for others to wait; the log goes on where it was, and is to be copied on.
     ///
     /// Errors: as [`Move::copy`]. The log is where it was then, and goes on.
-    pub fn finish(&self, publish: impl FnOnce(&Arc<Partition>)) -> Result<Moved> {
-        // Most of what has to be on disk is brought there before anybody waits for it.
-        self.future.log.flush()?;
+    pub fn finish(&self, publish: impl FnOnce(&Arc<Partition>)) -> Result<Option<Moved>> {
         let _changing = self.lock_both();
         self.from.check_usable()?;
         self.to.check_usable()?;
         self.check_current()?;
-        let partition = self.current.log.hand_over(|| {
-            let promoted = self.replace()?;
+        let current = &self.current.log;
+        let handed_over = current.hand_over(|producers| {
+            if current.bytes_from(self.future.log.recovery_point())? > HAND_OVER_BYTES {
+                return Ok(None);
+            }
+            let promoted = self.replace(producers)?;
             publish(&promoted);
-            Ok(promoted)
+            Ok(Some(promoted))
         })?;
+        let Some(partition) = handed_over else {
+            current.set_about_to_move(false);
+            return Ok(None);
+        };
         self.from.partitions.write().remove(&self.key());
         let left_behind = self.from.remove(&self.current).err();
-        Ok(Moved {
+        Ok(Some(Moved {
             partition,
             left_behind,
-        })
+        }))
     }
 
     fn key(&self) -> Key {
@@ -218,11 +269,13 @@ impl Move {
     }
 
     /// Steps 1 to 3. Nobody appends.
-    fn replace(&self) -> Result<Arc<Partition>> {
+    fn replace(&self, producers: &ProducerState) -> Result<Arc<Partition>> {
         self.follow_start()?;
-        while self.copy_on(LAST_BYTES)? > 0 {}
+        while self.copy_on(PIECE_BYTES)? > 0 {}
         self.copy_end()?;
         let (current, future) = (&self.current.log, &self.future.log);
+        // Nothing that the log promised is forgotten: of some producers no batch may be left to copy.
+        future.set_producers(producers.clone());
         future.close()?;
         self.to.write_checkpoints(None)?;
         let dir = current.dir();
@@ -235,6 +288,8 @@ impl Move {
                     self.from.fail(error);
                 }
             })?;
+        // The snapshot has the last batch of each, they may send the last five again.
+        promoted.log.set_producers(future.take_producers());
         promoted.log.cleaning().take_over(current.cleaning());
         if let Some(epoch) = current.latest_epoch() {
             // It may have begun without a record.
@@ -304,6 +359,7 @@ impl Move {
 
 impl Drop for Move {
     fn drop(&mut self) {
+        self.current.log.set_about_to_move(false);
         self.current.log.cleaning().release();
     }
 }

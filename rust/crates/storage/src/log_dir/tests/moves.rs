@@ -167,6 +167,7 @@ fn a_log_moves_with_all_that_is_known_of_it() {
     let mut published = None;
     let moved = moving
         .finish(|partition| published = Some(Arc::clone(partition)))
+        .unwrap()
         .unwrap();
     assert!(moved.left_behind.is_none());
     assert!(Arc::ptr_eq(&published.unwrap(), &moved.partition));
@@ -186,6 +187,57 @@ fn a_log_moves_with_all_that_is_known_of_it() {
     let dirs = opened(disks.root.path());
     assert_eq!(holder(&dirs), 1);
     assert_eq!(known(&dirs[1].get("t", 0).unwrap().log), before);
+}
+
+// Broken if it failed: a producer that sends again what was not answered would be refused after a move, and end.
+#[test]
+fn batches_sent_again_are_known_after_a_move() {
+    let disks = Disks::new();
+    let log = disks.log();
+    let now = crate::log::system_now_ms();
+    let send = |log: &Log, sequence| {
+        let mut batch = batch_of(&[(now, b"v")], Some((4, sequence)));
+        log.append_as_leader(&mut batch, 0, now)
+    };
+    for sequence in 0..7 {
+        send(&log, sequence).unwrap();
+    }
+    let again = |log: &Log| -> Vec<_> {
+        let answers = (0..7).map(|sequence| send(log, sequence));
+        let known = answers.map(|answer| answer.ok().map(|a| (a.first_offset, a.duplicate)));
+        known.collect()
+    };
+    let before = again(&log);
+    assert_eq!(before[..3], [None, None, Some((2, true))]);
+    assert_eq!(before[6], Some((6, true)));
+    let moving = disks.begin();
+    while moving.copy(1 << 20).unwrap() > 0 {}
+    // Of another producer no batch is left.
+    let mut other = batch_of(&[(now, b"gone")], Some((5, 0)));
+    log.append_as_leader(&mut other, 0, now).unwrap();
+    log.roll(now).unwrap();
+    log.advance_log_start_offset(8).unwrap();
+    log.delete_old_segments(now).unwrap();
+    let producers = log.active_producers();
+    assert_eq!(producers.len(), 2);
+    let moved = moving
+        .finish(|_| ())
+        .unwrap()
+        .unwrap()
+        .partition
+        .log
+        .clone();
+    assert_eq!(again(&moved), before);
+    assert_eq!(moved.active_producers(), producers);
+    assert_eq!(send(&moved, 7).unwrap().first_offset, 8);
+    // The snapshot knows all of them, too.
+    let producers = moved.active_producers();
+    drop((moving, moved, log));
+    let Disks { root, from, to } = disks;
+    to.close().unwrap();
+    drop((from, to));
+    let dirs = opened(root.path());
+    assert_eq!(log_again(&dirs[1]).active_producers(), producers);
 }
 
 // Broken if it failed: a move that was interrupted, or the log of which lost its end in a power loss, would end in a log with
@@ -211,7 +263,13 @@ fn a_move_goes_on_after_a_restart() {
     assert_eq!(moving.lag(), 0);
     append_in_epoch(&log.log, 7, b"other");
     let before = (everything(&log.log), log.log.epoch_end_offset(7));
-    let moved = moving.finish(|_| ()).unwrap().partition.log.clone();
+    let moved = moving
+        .finish(|_| ())
+        .unwrap()
+        .unwrap()
+        .partition
+        .log
+        .clone();
     assert_eq!((everything(&moved), moved.epoch_end_offset(7)), before);
 }
 
@@ -237,7 +295,13 @@ fn the_log_begins_later_than_the_copy_ends() {
     // While the last is to be copied, everything goes.
     log.advance_log_start_offset(70).unwrap();
     append(&log, b"w");
-    let moved = moving.finish(|_| ()).unwrap().partition.log.clone();
+    let moved = moving
+        .finish(|_| ())
+        .unwrap()
+        .unwrap()
+        .partition
+        .log
+        .clone();
     assert_eq!((moved.log_start_offset(), moved.log_end_offset()), (70, 71));
     assert_eq!(everything(&moved), everything(&log_again(&disks.to)));
     assert!(matches!(
@@ -278,11 +342,92 @@ fn a_compacted_log_moves() {
     );
     while moving.copy(1 << 20).unwrap() > 0 {}
     let before = everything(&log);
-    let moved = moving.finish(|_| ()).unwrap().partition.log.clone();
+    let moved = moving
+        .finish(|_| ())
+        .unwrap()
+        .unwrap()
+        .partition
+        .log
+        .clone();
     drop(moving);
     assert_eq!((everything(&moved), moved.log_end_offset()), (before, end));
     assert_eq!(moved.first_dirty_offset(), first_dirty);
     moved.compact_with(&CleanerConfig::default(), 1).unwrap();
+}
+
+// Broken if it failed: the last step of a move would hold up producers for as long as it takes to copy a log, or to bring it to
+// disk.
+#[test]
+fn the_last_step_is_short() {
+    let disks = Disks::new();
+    let log = disks.log();
+    let filled = LogConfig {
+        segment_bytes: 1 << 20,
+        ..small()
+    };
+    log.update_config(filled);
+    let append_much = || {
+        let value = vec![b'v'; 300_000];
+        for _ in 0..20 {
+            append_in_epoch(&log, 1, &value);
+        }
+    };
+    append_much();
+    let moving = disks.begin();
+    let all = log.size_bytes();
+    assert_eq!(moving.bytes_left().unwrap(), all);
+    // The first segment's end, and its last batch alone.
+    let mut copied = 0;
+    for _ in 0..3 {
+        copied += moving.copy(1 << 19).unwrap();
+        assert_eq!(moving.bytes_left().unwrap(), all - copied);
+    }
+    assert!(copied < 1 << 20);
+    let too_early = || {
+        moving
+            .finish(|_| panic!("it is too early"))
+            .unwrap()
+            .is_none()
+    };
+    assert!(too_early());
+    while moving.copy(1 << 20).unwrap() > 0 {}
+    assert_eq!(moving.bytes_left().unwrap(), 0);
+    // Copied, and not on the other disk.
+    assert!(too_early());
+    moving.prepare().unwrap();
+    append_much();
+    assert!(log.is_about_to_move());
+    assert!(too_early());
+    assert!(!log.is_about_to_move());
+    while moving.copy(1 << 20).unwrap() > 0 {}
+    moving.prepare().unwrap();
+    append_in_epoch(&log, 1, b"the last");
+    let (before, end) = (everything(&log), log.log_end_offset());
+    let moved = moving
+        .finish(|_| ())
+        .unwrap()
+        .unwrap()
+        .partition
+        .log
+        .clone();
+    assert_eq!(moved.log_end_offset(), end);
+    assert!(everything(&moved) == before);
+}
+
+// Broken if it failed: a broker that is stopped during a move, or the move's last step, would wait for a whole log's fsync.
+#[test]
+fn a_copy_is_brought_to_disk_as_it_comes() {
+    let disks = Disks::new();
+    let log = disks.log();
+    log.update_config(LogConfig::default());
+    let value = vec![b'v'; 1_000_000];
+    for _ in 0..40 {
+        append_in_epoch(&log, 1, &value);
+    }
+    let moving = disks.begin();
+    while moving.copy(1 << 20).unwrap() > 0 {}
+    let future = disks.to.future("t", 0).unwrap();
+    assert!(future.log.recovery_point() > 30);
 }
 
 // Broken if it failed: the offsets behind what compaction left would be given to other records after a move.
@@ -297,7 +442,13 @@ fn the_end_of_a_log_without_its_last_batches() {
         log.skip_to(10, 1).unwrap();
         log.set_high_watermark(10);
         let moving = disks.begin();
-        let moved = moving.finish(|_| ()).unwrap().partition.log.clone();
+        let moved = moving
+            .finish(|_| ())
+            .unwrap()
+            .unwrap()
+            .partition
+            .log
+            .clone();
         assert_eq!((moved.log_end_offset(), moved.high_watermark()), (10, 10));
         append(&moved, b"w");
         drop((moved, moving, log));
@@ -371,7 +522,8 @@ fn interrupted(below: &str, at: usize, crash: bool) -> (Disks, Result<Moved>, bo
     let result = (|| {
         let moving = Move::begin(&disks.from, &disks.to, "t", 0)?;
         while moving.copy(400)? > 0 {}
-        moving.finish(|_| ())
+        moving.prepare()?;
+        Ok(moving.finish(|_| ())?.unwrap())
     })();
     drop(watching);
     let struck = step.seen.load(Order::SeqCst) > at;
@@ -399,7 +551,7 @@ fn a_crash_at_every_step() {
         // What is left of the move is gone, or goes on.
         if place == 0 {
             let moving = Move::begin(&dirs[0], &dirs[1], "t", 0).unwrap();
-            moving.finish(|_| ()).unwrap();
+            moving.finish(|_| ()).unwrap().unwrap();
             assert_eq!(log_again(&dirs[1]).log_end_offset(), end + 1);
         } else {
             assert!(dirs[1].futures().is_empty());

@@ -1,0 +1,166 @@
+"""The data that a server by itself left, where a member of an ensemble starts: the ensemble's first state.
+
+Owns the way of such data from its files to the quorum's first snapshot, and where the files are afterwards::
+
+    <dataDir>/snapshot.*, log.*     of a server by itself (:mod:`.log`)
+    <dataDir>/quorum/               of a member (:mod:`._quorum`)
+    <dataDir>/standalone.<zxid>/    the former, once the latter has it: whole, so that a server by itself starts on it
+    <dataDir>/standalone.tmp/       some of it, on its way there
+
+The files are only read until the quorum has the state on disk as its own, which one renaming decides; then they are moved. A
+crash before leaves them to whichever kind of server starts next, a crash after it to the next start as a member, which moves the
+rest. No server by itself can use them meanwhile. All calls block, on one thread at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from pathlib import Path
+
+from .agreed import Agreed
+from .errors import CoordinatorError
+from .log import TransactionLog
+from .machine import Machine
+from .members import Member
+from .quorum import FIRST_STATE, SnapshotSink
+from .snapshot import sync_directory
+from .walk import walk
+
+DIRECTORY = "quorum"
+"""A member's own, below ``dataDir``."""
+_KEPT_PREFIX = "standalone."
+_MOVING = _KEPT_PREFIX + "tmp"
+_FILE = re.compile(r"(?:snapshot|log)\.([0-9a-fA-F]{16})")
+_ZXID_MAX = (1 << 62) - 1
+"""As many zxids are left for the ensemble."""
+_DISK_PAUSE_SECONDS = 0.01
+
+_logger = logging.getLogger(__name__)
+
+
+class OwnData:
+    """What is in a ``dataDir`` besides a member's files. ``members`` are those of the ensemble that may begin with it."""
+
+    def __init__(self, data_dir: Path, members: tuple[Member, ...]) -> None:
+        self._data_dir = data_dir
+        self._members = members
+        self._log: TransactionLog | None = None
+
+    def take(self) -> bool:
+        """Whether there is any. Then no server by itself can use it until :meth:`release`. Raises CoordinatorError when one does."""
+        if not is_there(self._data_dir):
+            return False
+        self._log = TransactionLog(self._data_dir)
+        return True
+
+    def release(self) -> None:
+        """Safe to repeat."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def give(self, sink: SnapshotSink, time_ms: int) -> None:
+        """Writes it to the quorum's first snapshot. ``time_ms`` is the ensemble's first. Raises CoordinatorError when it cannot be
+        read, QuorumError when the quorum stops."""
+        assert self._log is not None, "take comes before give"
+        require_whole(self._data_dir)
+        machine, _behind = self._log.recover()
+        self._log.close_log()
+        for piece in walk(first_agreed(machine, self._members, time_ms)):
+            keeps_up = sink.write(piece)
+            while not keeps_up:
+                time.sleep(_DISK_PAUSE_SECONDS)
+                keeps_up = sink.write(b"")
+        sink.finish()
+
+    def put_away(self) -> None:
+        """Moves the files to where nobody takes them for the member's, and tells the operator: also when that fails, for the next
+        start moves them. Does nothing when there are none."""
+        moving = self._data_dir / _MOVING
+        try:
+            files = _files(self._data_dir)
+            if files or moving.exists():
+                moving.mkdir(exist_ok=True)
+                for path in files:
+                    path.rename(moving / path.name)
+                sync_directory(moving)
+                kept = self._kept(moving)
+                moving.rename(kept)
+                sync_directory(self._data_dir)
+                _logger.warning(
+                    "the data that this server had by itself is the ensemble's; its files are in %s and can be removed",
+                    kept,
+                )
+        except OSError as error:
+            _logger.error(
+                "the ensemble has the data that this server had by itself, and its files cannot be moved from %s to %s: %s",
+                self._data_dir,
+                moving,
+                error,
+            )
+        finally:
+            self.release()
+
+    def _kept(self, moving: Path) -> Path:
+        """A name that is free, by the newest zxid that a file's has."""
+        newest = max((path.name[-16:] for path in _files(moving)), default="0" * 16)
+        kept, number = self._data_dir / f"{_KEPT_PREFIX}{newest}", 1
+        while kept.exists():
+            number += 1
+            kept = self._data_dir / f"{_KEPT_PREFIX}{newest}.{number}"
+        return kept
+
+
+def is_there(data_dir: Path) -> bool:
+    """Whether a directory has data of a server by itself."""
+    return bool(_files(data_dir))
+
+
+def require_alone(data_dir: Path) -> None:
+    """Raises CoordinatorError when a server by itself cannot have the directory: it is a member's, or has half of the data."""
+    if has_member(data_dir):
+        raise CoordinatorError(
+            f"{data_dir} has the data of a member of an ensemble, and this server is to run by itself: add the lines server.N of the "
+            "ensemble (of one server with standaloneEnabled=false), or name another dataDir; with what `logcore coordinator export` "
+            f"makes of {data_dir} and `logcore coordinator import` of that, a server by itself goes on"
+        )
+    require_whole(data_dir)
+
+
+def require_whole(data_dir: Path) -> None:
+    """Raises CoordinatorError when some of the data was moved away, and the member that it was moved for is gone."""
+    moving = data_dir / _MOVING
+    if moving.exists():
+        raise CoordinatorError(
+            f"{moving} has some of the data of {data_dir}, which a member of an ensemble was moving when it ended, and there is no "
+            "member: move its files back, or remove it"
+        )
+
+
+def has_member(data_dir: Path) -> bool:
+    """Whether a directory has a member's files. One that never was part of an ensemble is none, if there is data of a server by
+    itself: it would have begun with that."""
+    quorum = data_dir / DIRECTORY
+    if not is_there(data_dir):
+        return quorum.exists()
+    logs = (path for path in (quorum / "log").glob("*.log") if path.stat().st_size)
+    known = (quorum / "vote", quorum / "purged", *(quorum / "snapshots").glob("*.snapshot"), *logs)
+    return any(path.exists() for path in known)
+
+
+def first_agreed(machine: Machine, members: tuple[Member, ...], time_ms: int) -> Agreed:
+    """The state that an ensemble begins with: what a server by itself had, and the members' configuration, which is one
+    transaction more. Raises CoordinatorError when no zxids are left."""
+    if machine.last_zxid > _ZXID_MAX:
+        raise CoordinatorError(
+            f"the last zxid of this server's data is {machine.last_zxid:#x}: too few are left"
+        )
+    agreed = Agreed(machine)
+    agreed.begin_with_state(FIRST_STATE, time_ms, [each for each in members if not each.observer])
+    return agreed
+
+
+def _files(directory: Path) -> list[Path]:
+    return [path for path in directory.glob("*.*") if _FILE.fullmatch(path.name)]

@@ -1,0 +1,355 @@
+"""What Apache ZooKeeper 3.9.4 left, or a server of ours by itself, becomes an ensemble of processes. If these fail, whoever moves to
+an ensemble loses nodes, sessions or the order of transactions, or has two kinds of data without knowing it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NewConfigNoQuorumError
+
+from cluster.coordinator.acl import digest_identity
+from cluster.coordinator.jute import Acl, Id, Stat, Writer
+from cluster.coordinator.requests import EPHEMERAL, Op
+from cluster.coordinator.transfer import load_directory
+from cluster.coordinator.tree import CONFIG
+from tests.compat.test_transfer import (
+    PROPERTIES,
+    Filled,
+    Seen,
+    ask,
+    create,
+    differences,
+    fill,
+    goes_on,
+    hold,
+    logcore,
+    look,
+)
+from tests.compat.test_zookeeper import SUPER, read, set_data
+from tests.compat.zookeeper_peer import TICK_MS, Request, apache_zookeeper
+from tests.coordinator.support import WAIT_SECONDS, RawClient
+
+from .members import OURS, START_SECONDS, Ensemble, Member, Network
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
+
+SETTINGS = {
+    "maxSessionTimeout": str(20 * TICK_MS),
+    "DigestAuthenticationProvider.superDigest": digest_identity(SUPER).id,
+}
+SET_WATCHES_XID = -8
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    """What Apache ZooKeeper left when it was killed, and what it had last; a session with a node of its own among it."""
+    directory = tmp_path_factory.mktemp("left")
+    with apache_zookeeper(
+        directory, {}, PROPERTIES | {"zookeeper.snapCount": "300"}, how=signal.SIGKILL
+    ) as port:
+        held = hold(port)
+        fill(port, range(2))
+        seen, zxid = look(port)
+    return Filled(directory / "zookeeper", seen, zxid, held)
+
+
+@contextlib.contextmanager
+def three(directory: Path) -> Iterator[Ensemble]:
+    """Servers that were not started."""
+    made = Ensemble(OURS, directory, 3, SETTINGS, Network())
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def look_with_kazoo(member: Member) -> Seen:
+    """What the super user sees at one member, no older than what was answered before."""
+    client = KazooClient(member.hosts, timeout=20.0)
+    client.start(WAIT_SECONDS)
+    try:
+        client.add_auth("digest", SUPER.decode())
+        client.sync("/")
+        seen: Seen = {}
+        paths = ["/"]
+        while paths:
+            path = paths.pop()
+            data, stat = client.get(path)
+            acls, _stat = client.get_acls(path)
+            acl = tuple(Acl(each.perms, Id(each.id.scheme, each.id.id)) for each in acls)
+            seen[path] = data, Stat(*stat), acl
+            paths += [f"{path.rstrip('/')}/{name}" for name in client.get_children(path)]
+        return seen
+    finally:
+        client.stop()
+        client.close()
+
+
+def changed(before: Seen, now: Seen) -> dict[str, object]:
+    """What is not as it was, but for the configuration, which is the ensemble's own."""
+    return differences({**before, CONFIG: now[CONFIG]}, now)
+
+
+def import_into(left: Filled, member: Member) -> None:
+    logcore("import", left.directory, member.data)
+
+
+def start(servers: Ensemble, first: Member) -> None:
+    """All of them, the one with data a moment before the others: those wait some seconds for it, on any machine."""
+    for member in sorted(servers.members, key=lambda member: member is not first):
+        member.start()
+    servers.wait_until_serving()
+
+
+def ends(member: Member) -> str:
+    """Waits for its process to end by itself, and returns what it said."""
+    assert member.ends_within(START_SECONDS), member.output()
+    assert member.end() == 1
+    return member.output()
+
+
+def remove_data(member: Member) -> None:
+    for path in member.data.iterdir():
+        if path.name == "myid":
+            continue
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+# ---- from Apache ZooKeeper ----
+
+
+def test_what_apache_left_is_an_ensembles(left: Filled, tmp_path: Path) -> None:
+    with three(tmp_path) as servers:
+        import_into(left, servers.members[1])
+        start(servers, servers.members[1])
+        for member in servers.members:
+            assert changed(left.seen, look_with_kazoo(member)) == {}
+
+        # A session of Apache's goes on, with its node, and is told of what its watches miss.
+        held, other = left.held, servers.members[2]
+        client = RawClient(other.addresses.clients)
+        found = client.connect(held.timeout_ms, held.id, held.password, left.zxid)
+        assert found == (held.timeout_ms, held.id, held.password)
+        assert ask(client, read(Op.GET_DATA, held.path))[1].buffer() == b"mine"
+        watches = Writer().i64(left.zxid).strings(["/kinds", CONFIG]).strings([]).strings([]).finish()
+        client.send(Writer().i32(SET_WATCHES_XID).i32(Op.SET_WATCHES).finish() + watches)
+        events = [client.reply() for _ in range(2)]
+        # The configuration is another one since then.
+        assert sorted(event[0] for event in events) == [SET_WATCHES_XID, -1]
+        zxid, _reader = ask(client, create("/after", b"x", flags=EPHEMERAL))
+        assert zxid >> 32 > left.zxid >> 32
+        client.close()
+        goes_on(servers.members[0].addresses.clients, held, zxid)
+
+        # Members are killed and come back: with what there was, and what was added.
+        writer = RawClient(servers.members[1].addresses.clients)
+        writer.connect(20 * TICK_MS)
+        before, _reader = ask(writer, create("/written", b"1"))
+        assert before > zxid
+        writer.close()
+        for victim in (servers.leader(), servers.members[1]):
+            victim.kill()
+            others = [member for member in servers.members if member is not victim]
+            servers.wait_until_serving(others)
+            writer = RawClient(others[0].addresses.clients)
+            writer.connect(20 * TICK_MS)
+            after, _reader = ask(writer, set_data("/written", b"2"))
+            ask(writer, Request(Op.CLOSE_SESSION))
+            writer.close()
+            assert after > before
+            before = after
+            victim.start()
+            servers.wait_until_serving([victim])
+        expected = look(servers.members[0].addresses.clients)[0]
+        assert held.path not in expected
+        assert expected.keys() - left.seen.keys() == {"/written"}
+        for member in servers.members:
+            assert differences(expected, look_with_kazoo(member)) == {}
+
+        # And all of it goes back.
+        servers.stop()
+        newest = max((load_directory(member.data) for member in servers.members), key=lambda it: it.last_zxid)
+        assert newest.last_zxid > before
+        number = [load_directory(member.data).last_zxid for member in servers.members].index(newest.last_zxid)
+        logcore("export", servers.members[number].data, tmp_path / "zookeeper")
+        with apache_zookeeper(tmp_path, {}, PROPERTIES) as port:
+            assert changed(expected, look(port)[0]) == {}
+
+
+def test_two_that_have_data_do_not_start(left: Filled, tmp_path: Path) -> None:
+    with three(tmp_path) as servers:
+        one, two, empty = servers.members
+        import_into(left, one)
+        import_into(left, two)
+        one.start()
+        two.start()
+        for member in (one, two):
+            assert "have data of their own" in ends(member)
+            assert load_directory(member.data).last_zxid == left.zxid
+        remove_data(two)
+        start(servers, one)
+        assert changed(left.seen, look_with_kazoo(empty)) == {}
+
+
+def test_data_that_comes_too_late_is_not_lost(left: Filled, tmp_path: Path) -> None:
+    with three(tmp_path) as servers:
+        late, *others = servers.members
+        for member in others:
+            member.start()
+        servers.wait_until_serving(others)
+        import_into(left, late)
+        late.start()
+        assert "an ensemble without that data" in ends(late)
+        for member in others:
+            member.kill()
+            remove_data(member)
+        start(servers, late)
+        for member in servers.members:
+            assert changed(left.seen, look_with_kazoo(member)) == {}
+
+
+def _is_bound(data: Path) -> bool:
+    """Its identity says that it is a member: after its magic, 16 bytes and its server."""
+    identity = data / "quorum" / "identity"
+    return identity.exists() and identity.read_bytes()[26:27] == b"\x01"
+
+
+POINTS: dict[str, Callable[[Path], object]] = {
+    "opened": lambda data: (data / "quorum" / "identity").exists(),
+    "written": lambda data: any((data / "quorum" / "snapshots").glob("*.part")),
+    "bound": _is_bound,
+    "in-its-place": lambda data: any((data / "quorum" / "snapshots").glob("*.snapshot")),
+    "voted": lambda data: (data / "quorum" / "vote").exists(),
+    "moved": lambda data: any(data.glob("standalone.*")),
+}
+"""What is seen of a member's files as it begins an ensemble, in its order."""
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_at_any_point_loses_nothing(left: Filled, tmp_path: Path, point: str) -> None:
+    with three(tmp_path) as servers:
+        first, *others = servers.members
+        import_into(left, first)
+        first.start()
+        for member in others:
+            member.start()
+        is_there = POINTS[point]
+        while not is_there(first.data):
+            assert not first.ends_within(0.001), first.output()
+        for member in servers.members:
+            member.kill()
+        # Whatever kind of server starts next has all of it.
+        copy = tmp_path / "copy"
+        shutil.copytree(first.data, copy)
+        state = load_directory(copy)
+        assert state.nodes
+        assert {path for path, _node in state.nodes} == left.seen.keys()
+        start(servers, first)
+        for member in servers.members:
+            assert changed(left.seen, look_with_kazoo(member)) == {}
+        goes_on(others[0].addresses.clients, left.held, left.zxid)
+
+
+# ---- from a server by itself ----
+
+
+def configure(member: Member, **settings: str) -> None:
+    """Adds to its zoo.cfg."""
+    with (member.directory / "zoo.cfg").open("a") as file:
+        file.writelines(f"{name}={value}\n" for name, value in settings.items())
+
+
+def test_one_server_grows_to_three_under_its_client(tmp_path: Path) -> None:
+    """A kazoo client goes through all of it with one session, its nodes, watches and locks."""
+    made = Ensemble(OURS, tmp_path, 3, SETTINGS | {"reconfigEnabled": "true"}, Network(), founders=1)
+    first, *joiners = made.members
+    config = (first.directory / "zoo.cfg").read_text()
+    line = next(line for line in config.splitlines() if line.startswith("server.1="))
+    (first.directory / "zoo.cfg").write_text(config.replace(f"{line}\n", ""))
+    client = KazooClient(made.hosts, timeout=30.0, randomize_hosts=False)
+    states: list[str] = []
+    try:
+        first.start()
+        made.wait_until_serving([first])
+        assert first.mode() == "standalone"
+        client.start(WAIT_SECONDS)
+        client.add_listener(lambda state: states.append(str(state)))
+        session = client.client_id
+        client.add_auth("digest", SUPER.decode())
+        client.create("/kept", b"0")
+        client.create("/mine", b"", ephemeral=True)
+        lock = client.Lock("/lock", "first")
+        assert lock.acquire(timeout=WAIT_SECONDS)
+        seen: list[bytes] = []
+        told = threading.Condition()
+
+        @client.DataWatch("/kept")
+        def watch(data: bytes, _stat: object) -> None:
+            with told:
+                seen.append(data)
+                told.notify_all()
+
+        before = client.exists("/kept")
+
+        # Alone in an ensemble, which one line and one setting make of it.
+        assert first.end() == 0
+        configure(first, standaloneEnabled="false", **dict([line.split("=", 1)]))
+        first.start()
+        made.wait_until_serving([first])
+        assert first.mode() == "leader"
+        assert client.retry(client.exists, "/kept") == before
+        stat = client.retry(client.set, "/kept", b"1")
+        assert stat.mzxid >> 32 > before.mzxid >> 32
+
+        for number, joiner in enumerate(joiners, 2):
+            joiner.start()
+            made.wait_until_serving([joiner])
+            while True:
+                with contextlib.suppress(NewConfigNoQuorumError):
+                    data, _stat = client.reconfig(joiner.line(), None, None)
+                    break
+            assert data.decode().count("server.") == number
+        client.set("/kept", b"2")
+
+        # And the first one goes.
+        made.leader().kill()
+        client.retry(client.set, "/kept", b"3")
+        with told:
+            assert told.wait_for(lambda: seen[-1:] == [b"3"], WAIT_SECONDS), seen
+        assert client.client_id == session
+        assert client.exists("/mine").ephemeralOwner == session[0]
+        assert lock.is_acquired
+        assert client.exists(f"{lock.path}/{lock.node}").ephemeralOwner == session[0]
+        assert "LOST" not in states
+    finally:
+        client.stop()
+        client.close()
+        made.stop()
+
+
+def test_a_members_directory_is_refused_alone(left: Filled, tmp_path: Path) -> None:
+    with three(tmp_path) as servers:
+        import_into(left, servers.members[0])
+        start(servers, servers.members[0])
+        member = servers.members[2]
+        assert member.end() == 0
+        config = (member.directory / "zoo.cfg").read_text().splitlines()
+        alone = [line for line in config if not line.startswith("server.")]
+        (member.directory / "zoo.cfg").write_text("\n".join(alone))
+        member.start()
+        assert "add the lines server.N" in ends(member)
+        # The way back.
+        logcore("export", member.data, tmp_path / "out")
+        shutil.rmtree(member.data)
+        logcore("import", tmp_path / "out", member.data)
+        member.start()
+        servers.wait_until_serving([member])
+        assert member.mode() == "standalone"
+        assert changed(left.seen, look_with_kazoo(member)) == {}

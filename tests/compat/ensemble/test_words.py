@@ -1,0 +1,152 @@
+"""What members tell of themselves: four-letter words and the admin server's commands of Apache ZooKeeper's ensemble and of ours.
+
+If this fails, monitoring that knows a ZooKeeper ensemble reads something else of ours, or never hears of an election."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.coordinator.jute import Acl, Id, Writer
+from cluster.coordinator.requests import Op
+from tests.compat.apache import free_port
+from tests.compat.conftest import peer_jars
+from tests.compat.test_zookeeper_ports import PEER, UNMEASURED, ask, shape
+from tests.coordinator.support import RawClient
+
+from .members import APACHE, OURS, START_SECONDS, Ensemble, Maker, Member, Network
+
+pytestmark = pytest.mark.compat
+
+ROLES = ("leader", "follower", "observer")
+COMMANDS = (
+    "connections", "dirs", "dump", "is_read_only", "leader", "server_stats", "stats", "voting_view", "watch_summary", "watches",
+    "watches_by_path", "zabstate",
+)  # fmt: skip
+WORDS = ("srvr", "stat", "dump", "conf", "wchs", "isro")
+ALL_WORDS = (*WORDS, "ruok", "mntr", "cons", "crst", "envi", "wchc", "wchp", "dirs", "srst")
+COUNTED = ("election_time", "unavailable_time", "leader_unavailable_time")
+
+
+def _with_admin_server(config: Path) -> list[str]:
+    jars = ["-cp", f"{peer_jars(PEER)}/*"]
+    jvm = ["java", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *jars]
+    return [*jvm, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)]
+
+
+@contextlib.contextmanager
+def _servers(maker: Maker, directory: Path) -> Iterator[tuple[Ensemble, dict[Member, int]]]:
+    """Three that vote and an observer, and their admin servers' ports."""
+    made = Ensemble(maker, directory, 4, {}, Network(), observers=1)
+    ports = {member: free_port() for member in made.members}
+    for member, port in ports.items():
+        file = member.directory / "zoo.cfg"
+        settings = file.read_text().replace("admin.enableServer=false", "admin.serverAddress=127.0.0.1")
+        file.write_text(f"{settings}admin.serverPort={port}\n")
+    try:
+        made.start()
+        yield made, ports
+    finally:
+        made.stop()
+
+
+def _text(said: str) -> str:
+    """A word's text without what cannot be the same: of connections ZooKeeper's NIO server tells only, not its Netty one."""
+    said = said.partition("Connections dump:\n")[0]
+    said = re.sub(r"version: .*", "version", said)
+    said = re.sub(r"expire at .*:", "expire", said)
+    said = re.sub(r" /127.*\n", "CLIENT\n", said)
+    said = re.sub(r"=/.*", "=PATH", said)
+    return re.sub(r"0x[0-9a-f]+|-?\d+\.\d+|-?\d+|(?<=version=).*", "N", said)
+
+
+def _told(maker: Maker, directory: Path) -> dict[str, Any]:
+    """By role and name, what a member told whose client has an ephemeral node and a watch."""
+    found: dict[str, Any] = {}
+    with _servers(maker, directory) as (servers, ports):
+        for role in ROLES:
+            member = servers.member_as(role)
+            client = RawClient(member.addresses.clients)
+            client.connect()
+            body = Writer().string(f"/{role}").buffer(b"").acls([Acl(31, Id("world", "anyone"))]).i32(1)
+            assert client.request(1, Op.CREATE, body.finish())[2] == 0
+            client.request(2, Op.EXISTS, Writer().string("/none").boolean(True).finish())
+            for word in WORDS:
+                found[f"{role} {word}"] = _text(member.word(word))
+            for name in COMMANDS:
+                found[f"{role} {name}"] = shape(json.loads(ask(ports[member], f"/commands/{name}")[1]))
+            values = json.loads(ask(ports[member], "/commands/monitor")[1])
+            found[f"{role} monitor"] = values
+            client.request(3, Op.CLOSE_SESSION)
+            client.close()
+    return found
+
+
+def test_each_role_tells_what_it_does_in_zookeepers_ensemble(tmp_path: Path) -> None:
+    theirs = _told(dataclasses.replace(APACHE, command=_with_admin_server), tmp_path)
+    ours = _told(OURS, tmp_path)
+    for role in ROLES:
+        for name in (*WORDS, *COMMANDS):
+            assert ours[f"{role} {name}"] == theirs[f"{role} {name}"], f"{role} {name}"
+        monitored, expected = ours[f"{role} monitor"], theirs[f"{role} monitor"]
+        left_out = {
+            re.sub("^(avg|min|max|cnt|sum|p50|p95|p99|p999)_", "", name)
+            for name in expected.keys() - monitored.keys()
+        }
+        assert {name for name in left_out if "learner_handler_qp" not in name} - UNMEASURED == set()
+        assert monitored.keys() - expected.keys() == set()
+        for name in COUNTED:
+            assert monitored[f"cnt_{name}"] == expected[f"cnt_{name}"], f"{role} {name}"
+        for name in ("proposal_count", "learner_proposal_received_count", "learner_commit_received_count"):
+            assert (monitored[name] > 0) == (expected[name] > 0), f"{role} {name}"
+
+
+def _told_alone(maker: Maker, directory: Path) -> dict[str, Any]:
+    """By name, what the last of the members that vote told."""
+    found: dict[str, Any] = {}
+    with _servers(maker, directory) as (servers, ports):
+        member, *others = servers.members
+        for other in others:
+            other.kill()
+        end = time.monotonic() + START_SECONDS
+        while "not currently serving" not in member.word("srvr"):
+            assert time.monotonic() < end, member.output()
+            assert not member.ends_within(0.05), member.output()
+        for word in (*ALL_WORDS, "what"):
+            found[word] = member.word(word)
+        found["envi"] = found["envi"].split("\n")[0]
+        for name in COMMANDS:
+            answer = json.loads(ask(ports[member], f"/commands/{name}")[1])
+            found[f"/{name}"] = answer["error"], shape(answer)
+    return found
+
+
+def test_a_member_without_a_majority_tells_what_zookeepers_does(tmp_path: Path) -> None:
+    theirs = _told_alone(dataclasses.replace(APACHE, command=_with_admin_server), tmp_path)
+    assert _told_alone(OURS, tmp_path) == theirs
+
+
+def test_an_election_is_counted(tmp_path: Path) -> None:
+    """ZooKeeper's guide to monitoring has an alert for whenever this number grows."""
+    with _servers(OURS, tmp_path) as (servers, ports):
+        before = {
+            member: json.loads(ask(port, "/commands/monitor")[1])["cnt_election_time"]
+            for member, port in ports.items()
+        }
+        killed = servers.leader()
+        killed.kill()
+        others = [member for member in servers.members if member is not killed]
+        servers.wait_until_serving(others)
+        servers.leader()
+        for member in others:
+            after = json.loads(ask(ports[member], "/commands/monitor")[1])["cnt_election_time"]
+            is_observer = member is servers.members[-1]
+            assert after == before[member] if is_observer else after > before[member], member.number

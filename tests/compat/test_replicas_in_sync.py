@@ -1,0 +1,141 @@
+"""Partitions with replicas on brokers that are gone, which Apache Kafka 3.9.1 left behind and goes on with beside our broker.
+
+If one failed, a record that its producer wants on several brokers would be acknowledged where Kafka refuses it, or the other
+way round, once such a directory is served by the other of the two.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from cluster.controller import znodes
+from cluster.errors import NONE
+from cluster.model import BrokerId, LeaderEpoch
+from tests.compat.apache import apache_kafka_in_place_of_ours, coordinator
+from tests.compat.conftest import KafkaTools
+from tests.compat.test_data_plane import NO_CREATION, NOW, Peer, batch, neutral, produce
+from tests.conftest import StartBroker
+from tests.server.wire import METADATA, PRODUCE
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
+
+OFFSET_COMMIT, CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS = 8, 19, 44
+OFFSETS = "__consumer_offsets"
+THREE = tuple(BrokerId(number) for number in range(3))
+LEAST = {"lax": 1, "two": 2, "three": 3, "shrunk": 2, "alone": 2}
+"""`min.insync.replicas` by topic; all but the last have three replicas."""
+LEFT_IN_SYNC = {"lax": THREE, "two": THREE, "three": THREE[:2]}
+"""Who was in sync when all brokers went at once; of the others only broker 0 is."""
+
+
+def made(peer: Peer) -> None:
+    leasts = LEAST | {OFFSETS: 1}
+    topics = [
+        {
+            "name": name,
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "assignments": [
+                {"partition_index": 0, "broker_ids": list(THREE if name != "alone" else THREE[:1])}
+            ],
+            "configs": [{"name": "min.insync.replicas", "value": str(least)}],
+        }
+        for name, least in leasts.items()
+    ]
+    answer = peer.ask(CREATE_TOPICS, 4, {"topics": topics, "timeout_ms": 30_000, "validate_only": False})
+    assert isinstance(answer, dict)
+    assert {topic["error_code"] for topic in answer["topics"]} == {0}, answer
+    peer.wait(lambda: are_all(peer, "leader_id", 0))
+
+
+def shown(peer: Peer) -> dict[str, Any]:
+    answer = peer.ask(METADATA, 8, {"topics": [{"name": name} for name in LEAST], **NO_CREATION})
+    assert isinstance(answer, dict)
+    told = {topic["name"]: topic["partitions"] for topic in answer["topics"]}
+    # How many epochs it takes is the controller's own: Kafka's takes replicas out of the ISR one by one.
+    return {name: one | {"leader_epoch": 0} for name, partitions in told.items() for one in partitions}
+
+
+def are_all(peer: Peer, field: str, value: Any) -> bool:
+    """Of every topic's partition, also where a broker that has just started does not know all yet."""
+    found = shown(peer)
+    return found.keys() == LEAST.keys() and all(partition[field] == value for partition in found.values())
+
+
+def told(peer: Peer) -> dict[str, Any]:
+    """What clients are told of the partitions, and what of a batch that goes to each."""
+    peer.wait(lambda: are_all(peer, "isr_nodes", [0]))
+    answers: dict[str, Any] = {"metadata": neutral(shown(peer))}
+    for name in LEAST:
+        for acks in (-1, 1):
+            body = produce(name, batch((b"k", b"v", NOW)), acks=acks)
+            answers[f"{name} {acks}"] = neutral(peer.ask(PRODUCE, 9, body))
+    answers["commits"] = commits(peer)
+    return answers
+
+
+def commits(peer: Peer) -> list[int]:
+    """What a consumer that commits is told while the offsets need to be on one broker, and then while they need to be on two."""
+
+    def code() -> int:
+        partition = {"partition_index": 0, "committed_offset": 7, "committed_metadata": ""}
+        topics = [{"name": "lax", "partitions": [partition]}]
+        answer = peer.ask(OFFSET_COMMIT, 2, {"group_id": "g", "topics": topics})
+        assert isinstance(answer, dict)
+        return int(answer["topics"][0]["partitions"][0]["error_code"])
+
+    peer.wait(lambda: code() == NONE)
+    configs = [{"name": "min.insync.replicas", "config_operation": 0, "value": "2"}]
+    resources = [{"resource_type": 2, "resource_name": OFFSETS, "configs": configs}]
+    asked = {"resources": resources, "validate_only": False}
+    altered = peer.ask(INCREMENTAL_ALTER_CONFIGS, 0, asked)
+    assert isinstance(altered, dict)
+    assert altered["responses"][0]["error_code"] == NONE
+    peer.wait(lambda: code() != NONE)
+    return [code(), code()]
+
+
+def all_go_at_once(address: str) -> None:
+    client = KazooClient(hosts=address)
+    client.start(30)
+    try:
+        for name, isr in LEFT_IN_SYNC.items():
+            path = znodes.state_path(name, 0)
+            data, stat = client.get(path)
+            state = znodes.decode_state(name, 0, data, stat.version)
+            left = replace(state, leader_epoch=LeaderEpoch(state.leader_epoch + 1), isr=isr)
+            client.set(path, znodes.encode_state(left))
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_who_is_in_sync_is_told_alike(
+    tmp_path: Path, start_broker: StartBroker, kafka_tools: KafkaTools
+) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    start_broker(data).stop()
+    with apache_kafka_in_place_of_ours(tmp_path / "maker", data) as kafka:
+        peer = Peer(kafka.bootstrap)
+        made(peer)
+        peer.close()
+        kafka.stop()
+    with coordinator(data / "coordinator") as port:
+        all_go_at_once(f"127.0.0.1:{port}")
+    shutil.copytree(data, copy)
+    with apache_kafka_in_place_of_ours(tmp_path / "apache", copy) as kafka:
+        peer = Peer(kafka.bootstrap)
+        apache = told(peer)
+        peer.close()
+        kafka.stop()
+    broker = start_broker(data)
+    peer = Peer(broker.bootstrap)
+    ours = told(peer)
+    peer.close()
+    assert ours == apache

@@ -1,0 +1,198 @@
+"""Four-letter words, asked Apache ZooKeeper 3.9 and our coordinator after the same requests.
+
+If these fail, monitoring that reads ZooKeeper's text reads something else of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.coordinator import Settings
+from cluster.coordinator.jute import Writer
+from cluster.coordinator.requests import Op
+from tests.compat.test_zookeeper import (
+    OPEN,
+    Request,
+    auth,
+    create,
+    delete,
+    multi,
+    read,
+    set_acl,
+    set_data,
+    set_watches,
+    watches,
+)
+from tests.compat.zookeeper_peer import PING_XID, apache_zookeeper, our_coordinator
+from tests.coordinator.support import RawClient
+
+pytestmark = pytest.mark.compat
+
+TICK_MS = 2000
+REQUESTS: list[Request] = [
+    Request(Op.PING),
+    auth("digest", b"ann:secret"),
+    create("/e", b"abc", flags=1),
+    create("/e", flags=1),
+    create("/e/x", op=Op.CREATE2),
+    create("/p", op=Op.CREATE2),
+    read(Op.GET_DATA, "/e", True),
+    read(Op.GET_DATA, "/none"),
+    read(Op.EXISTS, "/none", True),
+    set_data("/p", b"1"),
+    set_data("/p", b"1", 7),
+    read(Op.GET_ACL, "/p"),
+    set_acl("/p", OPEN),
+    read(Op.GET_CHILDREN, "/", True),
+    read(Op.GET_CHILDREN2, "/"),
+    multi(create("/m"), delete("/m")),
+    multi(create("/m"), delete("/none")),
+    multi(op=Op.MULTI_READ),
+    watches(Op.ADD_WATCH, "/kept", 0),
+    watches(Op.ADD_WATCH, "/below", 1),
+    watches(Op.CHECK_WATCHES, "/kept", 4),
+    set_watches(0, [], [], [], [], []),
+    Request(Op.WHO_AM_I),
+    read(Op.GET_EPHEMERALS, "/"),
+    read(Op.GET_ALL_CHILDREN_NUMBER, "/"),
+    Request(Op.DELETE_CONTAINER, Writer().string("/none").finish()),
+    Request(Op.RECONFIG, Writer().string(None).string(None).string("x").i64(-1).finish()),
+    Request(Op.CREATE),
+    Request(Op.GET_DATA),
+    delete("/p"),
+]
+SIZES = (
+    "zk_last_client_response_size", "zk_min_client_response_size", "zk_max_client_response_size", "zk_response_bytes",
+    "zk_watch_bytes", "zk_prep_processor_request_queued", "zk_cnt_updatelatency", "zk_cnt_readlatency", "zk_znode_count",
+    "zk_ephemerals_count", "zk_watch_count", "zk_approximate_data_size", "zk_global_sessions", "zk_num_alive_connections",
+)  # fmt: skip
+
+
+class Pair:
+    """Both, each with a client that did the same."""
+
+    def __init__(self, ports: tuple[int, int]) -> None:
+        self.ports = ports
+        self.clients = [RawClient(port) for port in ports]
+        self._xid = 0
+
+    def connect(self) -> None:
+        for client in self.clients:
+            client.connect()
+
+    def request(self, request: Request) -> None:
+        """Asks both, and returns once they have answered."""
+        self._xid += 1
+        xid = PING_XID if request.op == Op.PING else self._xid
+        for client in self.clients:
+            answer = client.request(xid, request.op, request.body)
+            while answer[0] != xid:
+                answer = client.reply()
+
+    def word(self, word: str) -> list[str]:
+        return [ask(port, word) for port in self.ports]
+
+    def cons(self) -> list[str]:
+        """What it tells of the client, but for times and ids."""
+        lines = []
+        for port, client in zip(self.ports, self.clients, strict=True):
+            own = client.socket.getsockname()[1]
+            line = next(line for line in ask(port, "cons").splitlines() if f":{own}[" in line)
+            # A reply comes before what it is counted for.
+            line = re.sub(r"(queued|recved|sent)=\d+", r"\1", line)
+            lines.append(
+                re.sub(
+                    r"(sid|lzxid)=0x[0-9a-f]+|(est|lresp|llat|minlat|avglat|maxlat)=\d+|:\d+\[.\]",
+                    r"\1\2",
+                    line,
+                )
+            )
+        return lines
+
+
+def ask(port: int, word: str) -> str:
+    raw = RawClient(port)
+    try:
+        raw.socket.sendall(word.encode())
+        return raw.read_all().decode()
+    finally:
+        raw.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    settings = Settings(tick_time_ms=TICK_MS, max_client_connections=0, words_whitelist=frozenset({"*"}))
+    with (
+        apache_zookeeper(tmp_path, {"tickTime": str(TICK_MS)}, {}) as theirs,
+        our_coordinator(tmp_path, settings) as ours,
+    ):
+        both = Pair((theirs, ours))
+        yield both
+        for client in both.clients:
+            client.close()
+
+
+def settled(pair: Pair) -> list[str]:
+    """What both tell of their clients. Apache counts a request once it has sent the reply."""
+    theirs, ours = pair.cons()
+    for _ in range(20):
+        if theirs == ours:
+            break
+        theirs, ours = pair.cons()
+    return [theirs, ours]
+
+
+def test_each_word_tells_what_zookeepers_does(pair: Pair) -> None:
+    theirs, ours = settled(pair)
+    assert ours == theirs
+    pair.connect()
+    theirs, ours = settled(pair)
+    assert ours == theirs
+    assert "lop=SESS" in ours
+    pair.word("srst")
+    for request in REQUESTS:
+        pair.request(request)
+        theirs, ours = settled(pair)
+        assert ours == theirs, request
+    told = [dict(line.split("\t", 1) for line in said.splitlines()) for said in pair.word("mntr")]
+    assert {name: told[1][name] for name in SIZES} == {name: told[0][name] for name in SIZES}
+    for word in ("ruok", "isro", "wchs", "what", "crst", "srst"):
+        theirs, ours = pair.word(word)
+        assert ours == theirs, word
+    for word in ("wchc", "wchp"):
+        theirs, ours = (sorted(re.sub("0x[0-9a-f]+", "ID", said).splitlines()) for said in pair.word(word))
+        assert ours == theirs, word
+    for word, sign in (("conf", "="), ("dirs", ":"), ("envi", "=")):
+        theirs, ours = ([line.split(sign)[0] for line in said.splitlines()] for said in pair.word(word))
+        assert ours == theirs, word
+    for word in ("srvr", "stat", "dump"):
+        theirs, ours = (shape(said) for said in pair.word(word))
+        assert ours == theirs, word
+
+
+def shape(said: str) -> str:
+    """A text without what cannot be the same: which connections end when is told by ZooKeeper's NIO server, not by its Netty one, and
+    ZooKeeper tells of a set of sessions until its time though requests have emptied it, ours does not."""
+    said, _connections, _of_nio = said.partition("Connections dump:\n")
+    said = re.sub(r"(?m)^0 expire at .*:\n", "", said)
+    said = re.sub(r"version: .*", "version", said)
+    said = re.sub(r"expire at .*:", "expire", said)
+    said = re.sub(r" /127.*\n", "CLIENT\n", said)
+    return re.sub(r"0x[0-9a-f]+|\d+\.\d+|\d+", "N", said)
+
+
+def test_what_is_not_in_the_whitelist_is_told_so(tmp_path: Path) -> None:
+    settings = Settings(words_whitelist=frozenset({"ruok", "isro"}))
+    with contextlib.ExitStack() as stack:
+        ports = [
+            stack.enter_context(apache_zookeeper(tmp_path, {"4lw.commands.whitelist": "ruok, isro"}, {})),
+            stack.enter_context(our_coordinator(tmp_path, settings)),
+        ]
+        for word in ("ruok", "isro", "mntr", "conf", "what"):
+            theirs, ours = (ask(port, word) for port in ports)
+            assert ours == theirs, word
+        assert [ask(port, "srvr").startswith("Zookeeper version: ") for port in ports] == [True, True]

@@ -1,0 +1,64 @@
+"""A coordinator whose log takes nothing, for want of replicas or of a disk.
+
+If one failed, clients that try again at once would fill the broker's log with thousands of lines a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from cluster.errors import (
+    CoordinatorNotAvailable,
+    KafkaProtocolError,
+    KafkaStorageError,
+    NotCoordinator,
+    NotEnoughReplicas,
+)
+from cluster.groups import Commit, CommittedOffset, GroupCoordinator, GroupLimits
+from cluster.groups.records import Record
+from cluster.model import TopicPartition
+
+
+class RefusingLog:
+    """Takes nothing, and has nothing."""
+
+    error: KafkaProtocolError = NotEnoughReplicas("too few")
+
+    def append(self, group: str, records: Sequence[Record], now_ms: int) -> None:
+        raise self.error
+
+    def owns(self, group: str) -> bool:
+        return True
+
+    async def read(self) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
+        return
+        yield
+
+
+def test_why_nothing_is_written_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        log, now = RefusingLog(), 0
+        coordinator = GroupCoordinator(GroupLimits(), log, 600_000)
+        coordinator._clock.now = lambda: now  # type: ignore[method-assign]
+        coordinator.start()
+        await coordinator.loaded()
+
+        async def lines(code: int) -> int:
+            caplog.clear()
+            for number in range(3):
+                offsets = {TopicPartition("t", 0): CommittedOffset(7)}
+                committed = await coordinator.commit(Commit(f"g{number}", -1, "", None, offsets))
+                assert committed.error == code
+            return len(caplog.records)
+
+        assert [await lines(CoordinatorNotAvailable.code) for _ in range(2)] == [1, 0]
+        log.error = KafkaStorageError("no disk")
+        assert [await lines(NotCoordinator.code) for _ in range(2)] == [1, 0]
+        now = 60_000
+        assert [await lines(NotCoordinator.code) for _ in range(2)] == [1, 0]
+        await coordinator.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
