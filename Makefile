@@ -42,7 +42,10 @@ $(VENV)/.built: $(VENV)/.demo $(RUST_SOURCES) pyproject.toml spark/pyproject.tom
 demo: $(VENV)/.built  ## real flights through the broker into a Spark report (build/demo/report.html)
 	@$(PY) -u demo/run.py
 
-test: lint test-rust test-python  ## every test, as CI runs them
+# The peers come from the network while the extension is built.
+test:  ## every test, as CI runs them
+	@$(MAKE) -j3 $(VENV)/.built peers
+	$(MAKE) lint test-rust test-python
 
 test-rust: $(VENV)/.demo  ## the pure crates' tests
 	@cargo test --locked --workspace --exclude logcore-python
@@ -52,7 +55,7 @@ test-rust: $(VENV)/.demo  ## the pure crates' tests
 WORKERS ?= 3
 
 test-python: $(VENV)/.dev $(VENV)/.built peers  ## Python's tests, with real clients and Apache Kafka as peers
-	@$(PY) -m pytest -q --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder tests
+	@$(PY) -m pytest -q --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=20 tests
 
 clients: $(VENV)/.dev $(VENV)/.built peers  ## every client, compression and acks with 100,000 records each (10 minutes)
 	@LOGCORE_CLIENTS_RECORDS=100000 $(PY) -m pytest -q tests/compat/test_programs.py
@@ -111,7 +114,7 @@ fuzz: $(VENV)/.dev $(VENV)/.built peers  ## new seeds for the crash histories, t
 wheel: $(VENV)/.demo  ## the wheel, into dist/
 	@$(VENV)/bin/maturin build --release --locked --out dist -q
 
-peers:
+peers: $(VENV)/.demo
 	@tools/toolchain.sh java javac maven go || true
 	tools/peers.sh
 

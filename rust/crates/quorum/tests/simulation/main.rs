@@ -33,8 +33,8 @@ use logcore_quorum::entry::Commands;
 use logcore_quorum::types::{LeaderId, MemberId, Server};
 use openraft::AsyncRuntime;
 use openraft_rt_sim::SimRuntime;
-use support::for_each_seed;
 use support::random::Random;
+use support::{for_each_seed, for_each_seed_on_all_cores};
 use world::World;
 
 openraft::declare_raft_types!(
@@ -87,7 +87,7 @@ async fn live(random: &mut Random) {
 
 #[test]
 fn nothing_that_was_agreed_on_is_lost() {
-    for_each_seed(SEEDS, |random| {
+    for_each_seed_on_all_cores(SEEDS, |random| {
         let mut runtime = SimRuntime::with_seed(random.next());
         runtime.block_on(live(random));
     });

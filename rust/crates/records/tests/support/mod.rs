@@ -7,7 +7,9 @@ pub(crate) mod allocation;
 pub(crate) mod mutate;
 pub(crate) mod random;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::num::NonZero;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use random::Random;
@@ -17,25 +19,61 @@ fn number_in(variable: &str) -> Option<u64> {
     Some(text.parse().expect("a whole number is needed"))
 }
 
+/// The seeds of a run: `count` from 0 on, the one that is asked for, or new ones until a time.
+struct Seeds {
+    first: u64,
+    end: u64,
+    deadline: Option<Instant>,
+}
+
+impl Seeds {
+    fn of_this_run(count: u64) -> Self {
+        let (mut first, mut end, mut deadline) = (0, count, None);
+        if let Some(seed) = number_in("LOGCORE_SEED") {
+            (first, end) = (seed, seed + 1);
+        } else if let Some(minutes) = number_in("LOGCORE_FUZZ_MINUTES") {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            // Far from those that every run begins with, and from the last run's.
+            (first, end) = (now.as_micros() as u64, u64::MAX);
+            deadline = Some(Instant::now() + Duration::from_secs(60 * minutes));
+        }
+        Self {
+            first,
+            end,
+            deadline,
+        }
+    }
+
+    /// Every `step`th seed from number `start` on; prints the seed of a round that panics.
+    fn run(&self, start: usize, step: usize, mut round: impl FnMut(&mut Random)) {
+        for seed in (self.first..self.end).skip(start).step_by(step) {
+            if self
+                .deadline
+                .is_some_and(|deadline| Instant::now() >= deadline)
+            {
+                return;
+            }
+            let mut random = Random::new(seed);
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| round(&mut random))) {
+                eprintln!("run this again with LOGCORE_SEED={seed}");
+                resume_unwind(panic);
+            }
+        }
+    }
+}
+
 /// Runs `round` with the numbers of each of `count` seeds; prints the seed of one that panics.
-pub(crate) fn for_each_seed(count: u64, mut round: impl FnMut(&mut Random)) {
-    let (mut first, mut end, mut deadline) = (0, count, None);
-    if let Some(seed) = number_in("LOGCORE_SEED") {
-        (first, end) = (seed, seed + 1);
-    } else if let Some(minutes) = number_in("LOGCORE_FUZZ_MINUTES") {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        // Far from those that every run begins with, and from the last run's.
-        (first, end) = (now.as_micros() as u64, u64::MAX);
-        deadline = Some(Instant::now() + Duration::from_secs(60 * minutes));
-    }
-    for seed in first..end {
-        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            return;
+pub(crate) fn for_each_seed(count: u64, round: impl FnMut(&mut Random)) {
+    Seeds::of_this_run(count).run(0, 1, round);
+}
+
+/// As [`for_each_seed`], on all cores: no round knows of another.
+pub(crate) fn for_each_seed_on_all_cores(count: u64, round: impl Fn(&mut Random) + Sync) {
+    let (seeds, round) = (&Seeds::of_this_run(count), &round);
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        for core in 0..cores {
+            scope.spawn(move || seeds.run(core, cores, round));
         }
-        let mut random = Random::new(seed);
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| round(&mut random))) {
-            eprintln!("run this again with LOGCORE_SEED={seed}");
-            std::panic::resume_unwind(panic);
-        }
-    }
+    });
 }
