@@ -1038,6 +1038,8 @@ class Quorum:
         ("leading", term): it leads, and everything of earlier terms was delivered;
         ("touched", server id, sessions): at the leader, from another's `touch`;
         ("touch_ack", round); ("barrier", number, ok); ("snapshot", index, error or None); ("warning", text);
+        ("flushed", [(ms, [(commands, time, came, on disk)])]): since the last time, beside another event, what bringing the log to
+        disk took, and of each entry of commands its time, when it came here and when it was on disk, in ms since 1970;
         ("failed", text): the last. `members` are tuples as `servers`; None while they do not change or are changing.
         """
     def applied(self, index: int) -> None:

@@ -181,6 +181,16 @@ fn event_to_py(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyAny>> {
         Event::TouchAck { round } => ("touch_ack", round).into_pyobject(py)?,
         Event::Barrier { number, ok } => ("barrier", number, ok).into_pyobject(py)?,
         Event::Snapshot { index, error } => ("snapshot", index, error).into_pyobject(py)?,
+        Event::Flushed(flushes) => {
+            let list = PyList::empty(py);
+            for flush in &flushes {
+                let written = flush.entries.iter();
+                let entries = written
+                    .map(|each| (each.commands, each.time_ms, each.came_ms, each.on_disk_ms));
+                list.append((flush.took.as_millis() as u64, entries.collect::<Vec<_>>()))?;
+            }
+            ("flushed", list).into_pyobject(py)?
+        }
         Event::Warning(text) => ("warning", text).into_pyobject(py)?,
         Event::Failed(text) => ("failed", text).into_pyobject(py)?,
     };

@@ -23,9 +23,10 @@ TRANSACTIONAL, CONTROL = 0x10, 0x20
 
 
 def built_example(name: str) -> Path:
-    """The program, built if it is not."""
+    """The program, built if it is not: of the workspace, so that what Rust's tests were built with serves it, too."""
+    workspace = ["--workspace", "--exclude", "logcore-python"]
     done = subprocess.run(
-        ["cargo", "build", "--locked", "-p", "logcore-storage", "--example", name, "--message-format=json"],
+        ["cargo", "build", "--locked", *workspace, "--example", name, "--message-format=json"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -47,6 +47,10 @@ class Contact:
         self._heard_of: dict[int, int] = {}
         self._looking_since_ms = self._lost_at_ms = service.clock.monotonic_ms()
         """Since when there was no leader, and no majority; at first since it began."""
+        self._following_since_ms = 0
+        self._is_in_step = False
+        self._since_wall_ms = 0
+        """Since when there is this leader, by the wall clock."""
 
     def begin(self) -> None:
         """There is no contact yet."""
@@ -65,10 +69,18 @@ class Contact:
         if (role, term, leader) != (self.role, self.term, self.leader):
             _logger.info("%s in term %d, the leader is server %d", role, term, leader)
             self._count_election(role, term)
+            self._following_since_ms = self._service.clock.monotonic_ms()
+            self._is_in_step = False
+            self._since_wall_ms = self._service.clock.wall_ms()
         self.role, self.term, self.leader = role, term, leader
         if role != "leader" or term != self.leads_in:
             self.leads_in = 0
             self._keeper.stop()
+        if has_majority and not self._is_in_step:
+            self._is_in_step = True
+            if role in ("follower", "observer"):
+                taken_ms = self._service.clock.monotonic_ms() - self._following_since_ms
+                self._service.metrics.add(f"{role}_sync_time", taken_ms)
         if has_majority == self.has_majority:
             return
         self.has_majority = has_majority
@@ -82,6 +94,11 @@ class Contact:
             self._lost_at_ms = now
             self._keeper.stop()
             self._timers.later("contact", self._patience_ms / 1000, self._close)
+
+    def latency_ms(self, time_ms: int, at_ms: int) -> int | None:
+        """From the time of what was proposed under this leader until then, by the clocks of two machines; None of what is older,
+        which comes late to whoever was away, and where the clocks differ too much, as in ZooKeeper."""
+        return at_ms - time_ms if self._since_wall_ms <= time_ms <= at_ms and self.leader else None
 
     def _count_election(self, role: str, term: int) -> None:
         """An election is over where somebody leads in a new term; whoever does not vote takes no part in it."""

@@ -56,7 +56,7 @@ from .members import Member, judge_voters, split_client
 from .metrics import Sizes
 from .outbox import Outbox
 from .own_data import OwnData
-from .quorum import Entry, Event, Quorum, QuorumError, QuorumStoppedError, SnapshotSource
+from .quorum import Entry, Event, Flush, Quorum, QuorumError, QuorumStoppedError, SnapshotSource
 from .replication import Service
 from .requests import (
     CloseSession,
@@ -348,7 +348,7 @@ class EnsembleReplication:
         transactions = 0
         for index, term, time_ms, commands, members in entries:
             agreed.begin(index, term, time_ms)
-            self._count(commands)
+            self._count(commands, time_ms)
             for mine, ticket, data in commands:
                 waiting = self._outbox.claim(ticket) if mine else _NOBODY
                 if waiting.connection is not None:
@@ -393,8 +393,14 @@ class EnsembleReplication:
             if outcome.closed_session:
                 self._keeper.forget(outcome.closed_session)
 
-    def _count(self, commands: Sequence[tuple[bool, int, bytes]]) -> None:
+    def _count(self, commands: Sequence[tuple[bool, int, bytes]], time_ms: int) -> None:
         metrics, role = self._service.metrics, self._contact.role
+        latency_ms = self._contact.latency_ms(time_ms, self._service.clock.wall_ms())
+        if latency_ms is not None:
+            # What is agreed on comes here at once.
+            agreed = "quorum_ack_latency" if role == "leader" else "commit_propagation_latency"
+            metrics.advanced[agreed].add(latency_ms, len(commands))
+            metrics.advanced["propagation_latency"].add(latency_ms, len(commands))
         metrics.count("commit_count", len(commands))
         if role == "leader":
             metrics.count("proposal_count", len(commands))
@@ -662,6 +668,19 @@ class EnsembleReplication:
             self._service.fail(CoordinatorError(text))
         self._saving.told(index, error)
 
+    def _flushed(self, flushes: Sequence[Flush]) -> None:
+        metrics, contact = self._service.metrics, self._contact
+        for took_ms, entries in flushes:
+            metrics.add("fsynctime", took_ms)
+            if commands := sum(commands for commands, *_ in entries):
+                metrics.add("sync_processor_batch_size", commands)
+            for commands, time_ms, came_ms, on_disk_ms in entries:
+                came, on_disk = contact.latency_ms(time_ms, came_ms), contact.latency_ms(time_ms, on_disk_ms)
+                if came is not None and contact.role == "follower":
+                    metrics.advanced["proposal_latency"].add(came, commands)
+                if on_disk is not None and contact.role != "observer":
+                    metrics.advanced["proposal_ack_creation_latency"].add(on_disk, commands)
+
     def _warning(self, text: str) -> None:
         _logger.warning("%s", text)
 
@@ -678,6 +697,7 @@ _HANDLERS: Mapping[str, Callable[..., None]] = {
     "touch_ack": EnsembleReplication._touch_acknowledged,
     "barrier": EnsembleReplication._barrier,
     "snapshot": EnsembleReplication._saved,
+    "flushed": EnsembleReplication._flushed,
     "warning": EnsembleReplication._warning,
     "failed": EnsembleReplication._quorum_failed,
 }

@@ -269,7 +269,10 @@ class LocalReplication:
             return
         self._has_room()
         service.metrics.add("fsynctime", service.clock.monotonic_ms() - began_ms)
+        now_ms, propagation = service.clock.wall_ms(), service.metrics.advanced["propagation_latency"]
         for command, connection in proposals:
+            if command.time_ms <= now_ms:
+                propagation.add(now_ms - command.time_ms)
             if connection is not None:
                 connection.catch_up()
             outcome = self.machine.apply(command)

@@ -2,14 +2,14 @@
 
 Owns counters and summaries; gauges are read from the server when they are asked for (:mod:`.view`). Changed on the event
 loop only. What has no counterpart in this server (ZooKeeper's queues between its threads, Netty's buffers) has no
-metric either; what is not done here (caching answers, slowing clients down), or happens within the
-quorum (how long an acknowledgement takes), is there and stays at nothing.
+metric either; what is not done here (caching answers, slowing clients down) is there and stays at nothing.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from itertools import repeat
 
 RECENT = 1024
 """So many of the latest numbers stand for a summary's quantiles."""
@@ -127,14 +127,17 @@ class Summary:
         self.count = self.total = self.most = self.least = 0
         self.recent: deque[int] = deque(maxlen=RECENT)
 
-    def add(self, value: int) -> None:
+    def add(self, value: int, times: int = 1) -> None:
         if not self.count or value < self.least:
             self.least = value
         if value > self.most:
             self.most = value
-        self.count += 1
-        self.total += value
-        self.recent.append(value)
+        self.count += times
+        self.total += value * times
+        if times == 1:
+            self.recent.append(value)
+        else:
+            self.recent.extend(repeat(value, min(times, RECENT)))
 
     @property
     def mean(self) -> float:

@@ -45,6 +45,9 @@ MemberTuple = tuple[int, str, int, int, str, bool]
 Entry = tuple[int, int, int, Sequence[tuple[bool, int, bytes]], Sequence[MemberTuple] | None]
 """Index, term and time in milliseconds (0 when it has none) of an agreed entry. Of each command whether this member proposed it
 since it started, its ticket and its bytes. Who the members are from here on, if that changes."""
+Flush = tuple[int, Sequence[tuple[int, int, int, int]]]
+"""What it took the disk, in milliseconds. Of each entry that was written how many commands it has, and in milliseconds since 1970 its
+time, when it came to this member's log, and when it was on disk."""
 Event = tuple[object, ...]
 """Its kind, then:
 
@@ -57,6 +60,7 @@ Event = tuple[object, ...]
 ``touch_ack``  round: the leader had it, and a majority acknowledged the leader after it came
 ``barrier``    number, and whether every write that was agreed on before it was asked for was delivered by now
 ``snapshot``   index, and why it is not on disk or None
+``flushed``    list of :data:`Flush`: since the last time; beside another event
 ``warning``    text for the operator
 ``failed``     text; nothing follows
 =============  ===============================================================================================================

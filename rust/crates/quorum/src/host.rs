@@ -21,9 +21,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc as std_mpsc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,7 @@ use self::listening::Listening;
 use crate::delivery::Delivery;
 use crate::directory::{self, Directory, DirectoryReader, OpenError};
 use crate::entry::{self, Commands};
+use crate::flushes::{Flushes, now_ms};
 use crate::identity::DirectoryIdentity;
 use crate::machine::{Feed, Snapshot, Snapshots};
 use crate::member::{Member, Parts, Timing, config};
@@ -192,6 +193,8 @@ struct Shared {
     more: Arc<Notify>,
     proposals: Arc<Proposals>,
     events: Arc<Events>,
+    /// Once there is a log.
+    flushes: OnceLock<Arc<Flushes>>,
     node: Mutex<Option<Node>>,
     /// When a leader was last heard from, and its term.
     contact: Mutex<Option<(Instant, u64)>>,
@@ -466,6 +469,7 @@ impl Host {
             identity: Mutex::new(identity),
             decided: Notify::new(),
             events,
+            flushes: OnceLock::new(),
             node: Mutex::new(None),
             contact: Mutex::new(None),
             barriers: Mutex::default(),
@@ -601,7 +605,16 @@ impl Host {
         if std::process::id() != self.owner {
             self.check()?;
         }
-        Ok(self.shared.events.take(max_bytes)?)
+        let mut events = self.shared.events.take(max_bytes)?;
+        if !events.is_empty()
+            && let Some(flushes) = self.shared.flushes.get()
+        {
+            let flushes = flushes.take();
+            if !flushes.is_empty() {
+                events.insert(0, Event::Flushed(flushes));
+            }
+        }
+        Ok(events)
     }
 
     /// Whoever applies entries has applied all up to this one.
@@ -926,6 +939,7 @@ async fn live(
     };
     shared.proposals.set_member(id);
     let (store, writer) = store::open(directory, reader, found);
+    shared.flushes.get_or_init(|| store.flushes());
     let failing = shared.events.clone();
     let disk = std::thread::Builder::new().name("quorum-log".to_owned());
     let disk = disk.spawn(move || {
@@ -974,11 +988,6 @@ async fn live(
         duties::hand_over(&node).await;
     }
     Ok(())
-}
-
-fn now_ms() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as i64)
 }
 
 /// The server that a member is one of.

@@ -8,6 +8,7 @@
 //! | [`types`] | what openraft is told of: ids, servers, entries, votes |
 //! | [`entry`] | an entry's bytes |
 //! | [`store`] | the log and the vote: in memory at once, on disk when it is said so |
+//! | [`flushes`] | what bringing it to disk took |
 //! | [`directory`] | a member's files |
 //! | [`snapshots`] | what the log's front came to, in files |
 //! | [`machine`] | what was agreed on, for whoever applies it |
@@ -31,6 +32,7 @@
 pub mod delivery;
 pub mod directory;
 pub mod entry;
+pub mod flushes;
 pub mod host;
 pub mod identity;
 pub mod machine;

@@ -12,6 +12,7 @@ use std::future::Future;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::{Stream, stream};
 use openraft::storage::{IOFlushed, RaftLogStorage};
@@ -21,7 +22,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use crate::entry;
-use crate::types::{Entry, LogId, Types, Vote};
+use crate::flushes::{Flush, Flushes, Written, now_ms};
+use crate::types::{Entry, LogId, Payload, Types, Vote};
 
 /// What is brought to disk at once, in bytes of entries, more or less.
 const GROUP_BYTES: usize = 4 << 20;
@@ -67,10 +69,19 @@ pub struct Found {
 
 /// A change for the disk, in its place among the others.
 pub enum Change<C: Types> {
-    Append(Vec<Entry>, IOFlushed<C>),
+    Append(Appended<C>),
     Truncate(Option<LogId>, Reply),
     Purge(LogId, Reply),
     Vote(Vote, Reply),
+}
+
+/// Entries that follow the last.
+pub struct Appended<C: Types> {
+    pub entries: Vec<Entry>,
+    /// Told when they are on disk.
+    pub flushed: IOFlushed<C>,
+    /// This machine's clock when they came, in milliseconds since 1970.
+    pub came_ms: i64,
 }
 
 /// Told when a change is on disk.
@@ -94,6 +105,7 @@ impl<C: Types, R> Clone for LogStore<C, R> {
 struct Shared<R> {
     state: Mutex<State>,
     reader: R,
+    flushes: Arc<Flushes>,
 }
 
 #[derive(Debug)]
@@ -180,6 +192,7 @@ pub fn open<C: Types, D: Disk, R: DiskReader>(
             flushed: next_index(found.last),
         }),
         reader,
+        flushes: Arc::default(),
     });
     let store = LogStore {
         shared: shared.clone(),
@@ -192,6 +205,13 @@ pub fn open<C: Types, D: Disk, R: DiskReader>(
         failed: None,
     };
     (store, writer)
+}
+
+impl<C: Types, R> LogStore<C, R> {
+    /// What bringing it to disk takes.
+    pub fn flushes(&self) -> Arc<Flushes> {
+        self.shared.flushes.clone()
+    }
 }
 
 impl<C: Types, R: DiskReader> LogStore<C, R> {
@@ -351,7 +371,11 @@ impl<C: Types, R: DiskReader> RaftLogStorage<C> for LogStore<C, R> {
         }
         // In the order in which they came to be readable.
         self.changes
-            .send(Change::Append(entries, flushed))
+            .send(Change::Append(Appended {
+                entries,
+                flushed,
+                came_ms: now_ms(),
+            }))
             .map_err(|_| stopped())
     }
 
@@ -402,16 +426,15 @@ impl<C: Types, D: Disk, R: DiskReader> Writer<C, D, R> {
 
     /// Brings changes to disk, one after another, and says so.
     pub fn perform(&mut self, group: Vec<Change<C>>) {
-        let mut appended = Vec::new();
+        let mut written = Vec::new();
         for change in group {
-            if !matches!(change, Change::Append(..)) {
-                self.flush(&mut appended);
+            if !matches!(change, Change::Append(_)) {
+                self.flush(&mut written);
             }
             match change {
-                Change::Append(entries, flushed) => {
-                    let next = next_index(entries.last().map(|entry| entry.log_id));
-                    let written = self.attempt(|disk| disk.append(&entries));
-                    appended.push((next, flushed, written));
+                Change::Append(appended) => {
+                    let done = self.attempt(|disk| disk.append(&appended.entries));
+                    written.push((appended, done));
                 }
                 Change::Truncate(last, reply) => {
                     let done = self.attempt(|disk| disk.truncate_after(last));
@@ -427,26 +450,34 @@ impl<C: Types, D: Disk, R: DiskReader> Writer<C, D, R> {
                 }
             }
         }
-        self.flush(&mut appended);
+        self.flush(&mut written);
     }
 
-    fn flush(&mut self, appended: &mut Vec<(u64, IOFlushed<C>, io::Result<()>)>) {
-        if appended.is_empty() {
+    fn flush(&mut self, written: &mut Vec<(Appended<C>, io::Result<()>)>) {
+        if written.is_empty() {
             return;
         }
+        let began = Instant::now();
         let done = self.attempt(Disk::flush);
-        for (next, flushed, written) in appended.drain(..) {
+        if done.is_ok() {
+            self.shared.flushes.put(Flush {
+                took: began.elapsed(),
+                entries: measured(written),
+            });
+        }
+        for (appended, written) in written.drain(..) {
             let result = match (&done, written) {
                 (Ok(()), Ok(())) => Ok(()),
                 (_, Err(error)) => Err(error),
                 (Err(error), Ok(())) => Err(io::Error::new(error.kind(), error.to_string())),
             };
             if result.is_ok() {
+                let next = next_index(appended.entries.last().map(|entry| entry.log_id));
                 let mut state = self.shared.state.lock();
                 state.flushed = state.flushed.max(next);
                 state.forget_flushed();
             }
-            flushed.io_completed(result);
+            appended.flushed.io_completed(result);
         }
     }
 
@@ -468,9 +499,28 @@ impl<C: Types, D: Disk, R: DiskReader> Writer<C, D, R> {
     }
 }
 
+/// When entries came that are on disk now.
+fn measured<C: Types>(written: &[(Appended<C>, io::Result<()>)]) -> Vec<Written> {
+    let on_disk_ms = now_ms();
+    let entries = written.iter().flat_map(|(appended, _)| {
+        let each = appended.entries.iter();
+        each.map(|entry| (entry, appended.came_ms))
+    });
+    let measured = entries.filter_map(|(entry, came_ms)| match &entry.payload {
+        Payload::Normal(commands) => Some(Written {
+            commands: commands.count(),
+            time_ms: commands.time_ms(),
+            came_ms,
+            on_disk_ms,
+        }),
+        _ => None,
+    });
+    measured.collect()
+}
+
 fn size<C: Types>(change: &Change<C>) -> usize {
     match change {
-        Change::Append(entries, _) => entries.iter().map(entry::size_bound).sum(),
+        Change::Append(appended) => appended.entries.iter().map(entry::size_bound).sum(),
         _ => 0,
     }
 }

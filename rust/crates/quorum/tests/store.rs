@@ -292,6 +292,32 @@ fn a_log_is_what_was_done_to_it() {
     });
 }
 
+#[test]
+fn what_the_disk_took_is_told_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut opened = open(dir.path()).unwrap();
+    let mut random = Random::new(1);
+    let entries: Vec<Entry> = (0..20).map(|index| entry(&mut random, 0, index)).collect();
+    let times = entries.iter().filter_map(|entry| match &entry.payload {
+        Payload::Normal(commands) => Some(commands.time_ms()),
+        _ => None,
+    });
+    let times: Vec<i64> = times.collect();
+    TokioRuntime::new(1).block_on(append(&mut opened.store, entries));
+    let flushes = opened.store.flushes();
+    let told = flushes.take();
+    let written: Vec<_> = told.iter().flat_map(|flush| &flush.entries).collect();
+    let told: Vec<i64> = written.iter().map(|each| each.time_ms).collect();
+    assert_eq!(told, times);
+    assert!(
+        written
+            .iter()
+            .all(|each| each.commands == 1 && each.came_ms <= each.on_disk_ms)
+    );
+    assert!(flushes.take().is_empty());
+    opened.close(true);
+}
+
 fn write_some(path: &Path) {
     let mut opened = open(path).unwrap();
     TokioRuntime::new(1).block_on(async {

@@ -14,6 +14,7 @@ use thiserror::Error;
 use tokio::sync::Notify;
 
 use crate::delivery::Delivery;
+use crate::flushes::Flush;
 use crate::machine::Snapshot;
 use crate::reader::DeliveredEntry;
 use crate::snapshots::SnapshotFile;
@@ -53,6 +54,8 @@ pub enum Event {
     Barrier { number: u64, ok: bool },
     /// The snapshot up to this entry is on disk, or why it is not.
     Snapshot { index: u64, error: Option<String> },
+    /// What bringing the log to disk took since the last time; it comes beside another.
+    Flushed(Vec<Flush>),
     /// For the operator.
     Warning(String),
     /// The last event: nothing happens any more.

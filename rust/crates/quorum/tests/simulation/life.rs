@@ -9,7 +9,7 @@ use logcore_quorum::member::{Member, Parts, Timing, config};
 use logcore_quorum::members::listed;
 use logcore_quorum::proposals::Proposals;
 use logcore_quorum::reader::{Delivered, Reader};
-use logcore_quorum::store::{self, Change, Writer};
+use logcore_quorum::store::{self, Appended, Change, Writer};
 use logcore_quorum::types::{LogId, MemberId, Membership, Server, SnapshotMeta, StoredMembership};
 use openraft::AsyncRuntime;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -163,7 +163,10 @@ async fn write(
 /// Changes nobody is told of.
 fn silent(group: Vec<Change<Simulated>>) -> Vec<Change<Simulated>> {
     let silent = |change| match change {
-        Change::Append(entries, _) => Change::Append(entries, openraft::storage::IOFlushed::noop()),
+        Change::Append(appended) => Change::Append(Appended {
+            flushed: openraft::storage::IOFlushed::noop(),
+            ..appended
+        }),
         change => change,
     };
     group.into_iter().map(silent).collect()
