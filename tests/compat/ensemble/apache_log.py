@@ -54,9 +54,20 @@ def _of_member(directory: Path) -> dict[int, Transaction]:
                     header.i32(),
                 )
                 changes = tuple(_changes(logged.transaction.changes, session))
-                error = header.i32() if kind == Op.ERROR else OK
-                found[zxid] = Transaction(zxid, session, xid, changes, kind == Op.CLOSE_SESSION, error)
+                closes = kind == Op.CLOSE_SESSION
+                found[zxid] = Transaction(zxid, session, xid, changes, closes, _error(kind, header))
     return found
+
+
+def _error(kind: int, body: Reader) -> int:
+    """Why it was refused: of a multi the first of its parts that was, for those behind it are told nothing of their own."""
+    if kind == Op.ERROR:
+        return body.i32()
+    for _ in range(body.i32() if kind == Op.MULTI else 0):
+        part, data = body.i32(), body.buffer() or b""
+        if part == Op.ERROR:
+            return Reader(data).i32()
+    return OK
 
 
 def _changes(changes: tuple[object, ...], session: int) -> list[Change]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 
 from tests.compat.conftest import missing
-from tests.coordinator.support import WAIT_SECONDS
+from tests.compat.test_zookeeper import create, multi
+from tests.compat.zookeeper_peer import apache_zookeeper
+from tests.coordinator.histories.history import NODE_EXISTS, OK
+from tests.coordinator.support import WAIT_SECONDS, RawClient
 
+from .apache_log import read_transactions
 from .members import MAKERS_OF_ENSEMBLES, NOT_SERVING, Ensemble, Maker, clock_library, ensemble
 
 HOUR_MS = 3_600_000
@@ -68,3 +73,16 @@ def test_clocks_jump(three: Ensemble) -> None:
             member.jump(0)
         client.stop()
         client.close()
+
+
+def test_apaches_log_tells_why_a_write_was_refused(tmp_path: Path) -> None:
+    requests = (create("/a"), create("/a"), multi(create("/b"), create("/a"), create("/c")))
+    with apache_zookeeper(tmp_path, {}, {}) as port:
+        client = RawClient(port)
+        _timeout, session, _password = client.connect()
+        for xid, request in enumerate(requests, 1):
+            client.request(xid, request.op, request.body)
+        found = read_transactions([tmp_path / "zookeeper"], 0)
+        client.close()
+    errors = {each.xid: each.error for each in found if each.session == session and each.xid > 0}
+    assert errors == {1: OK, 2: NODE_EXISTS, 3: NODE_EXISTS}
