@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from cluster.coordinator.jute import Reader
 from cluster.coordinator.requests import Op
-from cluster.coordinator.transfer.logs import read_log
+from cluster.coordinator.transfer.logs import Logged, read_log
 from cluster.coordinator.transfer.transactions import (
     CloseSessionTxn,
     CreateTxn,
@@ -22,6 +23,7 @@ from cluster.coordinator.transfer.transactions import (
 from tests.coordinator.histories.history import CREATED, DATA_CHANGED, DELETED, OK, Change, Transaction
 
 _RECORD_HEAD = 12
+_ERROR_BYTES = 4
 
 
 def read_transactions(directories: list[Path], leader: int) -> list[Transaction]:
@@ -33,39 +35,40 @@ def read_transactions(directories: list[Path], leader: int) -> list[Transaction]
         for zxid, transaction in log.items():
             if counts[zxid] > len(logs) // 2 or zxid in logs[leader]:
                 assert agreed.setdefault(zxid, transaction) == transaction, (
-                    f"members disagree about 0x{zxid:x}"
+                    f"members disagree about 0x{zxid:x}: {agreed[zxid]} and {transaction}"
                 )
     return [agreed[zxid] for zxid in sorted(agreed)]
 
 
 def _of_member(directory: Path) -> dict[int, Transaction]:
     found: dict[int, Transaction] = {}
-    for path in sorted((directory / "version-2").glob("log.*")):
-        # A log may be shortened or go while it is read.
-        with suppress(FileNotFoundError):
-            payloads = path.read_bytes()
-            for logged in read_log(path, True, [], lambda *_: None):
-                header = Reader(payloads, logged.position + _RECORD_HEAD)
-                session, xid, zxid, _time, kind = (
-                    header.i64(),
-                    header.i32(),
-                    header.i64(),
-                    header.i64(),
-                    header.i32(),
-                )
-                changes = tuple(_changes(logged.transaction.changes, session))
-                closes = kind == Op.CLOSE_SESSION
-                found[zxid] = Transaction(zxid, session, xid, changes, closes, _error(kind, header))
+    with TemporaryDirectory() as copies:
+        for path in sorted((directory / "version-2").glob("log.*")):
+            # A log may be shortened or go while it is read, and it grows.
+            with suppress(FileNotFoundError):
+                payloads = path.read_bytes()
+                copy = Path(copies) / path.name
+                copy.write_bytes(payloads)
+                for logged in read_log(copy, True, [], lambda *_: None):
+                    transaction = _transaction(Reader(payloads, logged.position + _RECORD_HEAD), logged)
+                    found[transaction.zxid] = transaction
     return found
 
 
+def _transaction(record: Reader, logged: Logged) -> Transaction:
+    session, xid, zxid, _time, kind = record.i64(), record.i32(), record.i64(), record.i64(), record.i32()
+    changes = tuple(_changes(logged.transaction.changes, session))
+    return Transaction(zxid, session, xid, changes, kind == Op.CLOSE_SESSION, _error(kind, record))
+
+
 def _error(kind: int, body: Reader) -> int:
-    """Why it was refused: of a multi the first of its parts that was, for those behind it are told nothing of their own."""
+    """Why it was refused: of a multi the first of its parts that was, for those behind it are told nothing of their own. Those before
+    it may be called errors, too, and have their own data still: a leader may write what it has applied meanwhile."""
     if kind == Op.ERROR:
         return body.i32()
     for _ in range(body.i32() if kind == Op.MULTI else 0):
         part, data = body.i32(), body.buffer() or b""
-        if part == Op.ERROR:
+        if part == Op.ERROR and len(data) == _ERROR_BYTES:
             return Reader(data).i32()
     return OK
 
