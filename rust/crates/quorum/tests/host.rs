@@ -35,6 +35,8 @@ struct Seen {
     touched: Vec<(u16, Bytes)>,
     acks: BTreeSet<u64>,
     snapshots: Vec<(u64, Option<String>)>,
+    /// Commands that were brought to disk.
+    written: u32,
     warnings: Vec<String>,
     failed: Option<String>,
 }
@@ -87,6 +89,10 @@ impl Seen {
                 assert_eq!(before, None, "a barrier is answered once");
             }
             Event::Snapshot { index, error } => self.snapshots.push((index, error)),
+            Event::Flushed(flushes) => {
+                let entries = flushes.iter().flat_map(|flush| &flush.entries);
+                self.written += entries.map(|entry| entry.commands).sum::<u32>();
+            }
             Event::Warning(text) => self.warnings.push(text),
             Event::Failed(why) => self.failed = Some(why),
         }
@@ -539,6 +545,10 @@ fn a_server_alone_is_an_ensemble() {
         });
         alone.wait("that it leads", |seen| {
             (seen.leading.len() == 1).then_some(())
+        });
+        // What was there before is not written again.
+        alone.wait("what the disk took", |seen| {
+            (seen.written == 1).then_some(())
         });
         alone.stop();
     }
