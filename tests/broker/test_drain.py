@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from cluster.broker import _broker
-from cluster.broker import bridge as bridge_module
 from cluster.broker.context import Body, Context, Request
 from cluster.broker.handlers import HANDLERS, Handler
 from logcore._native import (
@@ -259,12 +258,14 @@ UNDER_WAY: list[tuple[str, int, dict[str, Any]]] = [
 ]
 
 
-async def answered_by_a_stopping_broker(data: Path, held: Held, name: str, version: int, body: Body) -> Body:
+async def answered_by_a_stopping_broker(
+    monkeypatch: pytest.MonkeyPatch, data: Path, held: Held, name: str, version: int, body: Body
+) -> Body:
     """The answer to a request that was under way when the broker was told to stop, after which its connection ends."""
     async with embedded(data) as broker, Wire(broker.bootstrap) as wire, Wire(broker.bootstrap) as idle:
         assert await create_topic(wire, "t") == "ok"
         await wire.ask("FindCoordinator", 1, key="g", key_type=0)
-        bridge_module.HANDLERS[held.API_KEY] = held
+        monkeypatch.setitem(HANDLERS, held.API_KEY, held)
         asked = asyncio.create_task(wire.ask(name, version, **body))
         await held.under_way.wait()
         stopping = asyncio.create_task(broker.stop())
@@ -282,11 +283,10 @@ async def answered_by_a_stopping_broker(data: Path, held: Held, name: str, versi
 def test_what_python_answers_is_answered_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, version: int, body: Body, carried_out: bool
 ) -> None:
-    monkeypatch.setattr(bridge_module, "HANDLERS", dict(HANDLERS))
 
     async def run() -> None:
         held = Held(HANDLERS[KEYS[name]], carried_out)
-        answer = await answered_by_a_stopping_broker(tmp_path, held, name, version, body)
+        answer = await answered_by_a_stopping_broker(monkeypatch, tmp_path, held, name, version, body)
         [topic] = answer["topics"]
         [code] = [part["error_code"] for part in topic.get("partitions", [topic])]
         # The groups are stopped first: whoever commits then is to look for their coordinator again.
@@ -306,7 +306,7 @@ def test_what_python_answers_is_answered_too(
 def test_a_broker_that_stops_registers_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If this failed, the log of a stop during which the coordinator's session is lost would end in a traceback."""
     held = Held(HANDLERS[KEYS["DeleteGroups"]], carried_out=False)
-    monkeypatch.setattr(bridge_module, "HANDLERS", HANDLERS | {held.API_KEY: held})
+    monkeypatch.setitem(HANDLERS, held.API_KEY, held)
 
     async def run() -> None:
         async with (
@@ -336,7 +336,7 @@ def test_what_python_has_no_time_for_is_not_waited_for(
     """Neither what a handler is at nor what waits for one."""
     monkeypatch.setattr(_broker, "_HANDLERS_AT_STOP_SECONDS", 0.1)
     held = Held(HANDLERS[KEYS["DeleteGroups"]], carried_out=False)
-    monkeypatch.setattr(bridge_module, "HANDLERS", HANDLERS | {held.API_KEY: held})
+    monkeypatch.setitem(HANDLERS, held.API_KEY, held)
 
     async def run() -> None:
         async with (

@@ -111,7 +111,7 @@ def test_old_clients_are_told_an_error_for_each_partition() -> None:
 def test_the_thread_that_encodes_sleeps_between_runs_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """If this failed, it would have the interpreter again before the event loop is awake, for as long as it encodes."""
     naps: list[float] = []
-    monkeypatch.setattr(pace.time, "sleep", naps.append)
+    monkeypatch.setattr("cluster.pace.time.sleep", naps.append)
     partitions = offset_fetch.Partitions(5, dict.fromkeys(range(MANY)))
     assert sum(1 for _ in partitions) == MANY
     assert len(naps) >= 100

@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from cluster import pace
-from cluster.broker import bridge as bridge_module
 from cluster.broker.context import Body, Context, Request
 from cluster.broker.handlers import HANDLERS, Handler
 from logcore._native import decode_request, encode_request
@@ -149,7 +148,7 @@ def test_others_have_a_turn_before_all_items_are_passed(
             assert await create(wire, "there") == "ok"
             await wire.ask("FindCoordinator", 1, key="g", key_type=0)
             monkeypatch.setattr(pace, "_TURN_SECONDS", 0.0)
-            monkeypatch.setitem(bridge_module.HANDLERS, watched.API_KEY, watched)
+            monkeypatch.setitem(HANDLERS, watched.API_KEY, watched)
             answer = await wire.ask(name, version, **body)
             assert MANY in lengths(answer) or body.get("resources") in (LADEN, LISTED)
 

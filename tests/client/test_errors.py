@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import get_type_hints
 
 import confluent_kafka
 
@@ -24,6 +25,11 @@ def test_every_code_has_the_name_that_confluent_kafka_gives_it() -> None:
     missing = {code for code in names if code not in _TABLE}
     # Codes above Kafka 3.9's last.
     assert all(code > 127 for code in missing)
+
+
+def test_type_checkers_know_every_code() -> None:
+    """If this failed, mypy would refuse scripts that name a code which is there."""
+    assert {name for name, _, _ in _TABLE.values()} <= get_type_hints(KafkaError).keys()
 
 
 def test_an_error_compares_with_codes_and_with_errors() -> None:

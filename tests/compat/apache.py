@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -16,15 +15,10 @@ from confluent_kafka.admin import AdminClient
 
 from cluster.coordinator import CoordinatorServer
 from tests.compat.conftest import KAFKA_LIBS
+from tests.ports import free_port
 
 START_TIMEOUT = 90.0
 STOP_TIMEOUT = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class JavaServer:

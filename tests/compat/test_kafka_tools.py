@@ -27,6 +27,7 @@ from cluster.cli.console_producer import LineFormat
 from cluster.client import Consumer, KafkaError, Producer, TopicPartition
 from tests.compat.conftest import KafkaTools
 from tests.conftest import BrokerProcess, StartBroker
+from tests.ports import free_port
 
 pytestmark = pytest.mark.compat
 
@@ -555,9 +556,7 @@ def test_a_change_that_is_never_answered_ends_in_one_line(
     start_broker: StartBroker, tmp_path: Path, unused_port: int
 ) -> None:
     """Else a controller that hangs would be told by a traceback, and keep the process for its request's minute."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        own_port = probe.getsockname()[1]
+    own_port = free_port()
     advertised = f"advertised.listeners=PLAINTEXT://127.0.0.1:{unused_port}"
     start_broker(None, own_port, "--host", "127.0.0.1", "--override", advertised)
     with contextlib.closing(SilentOnCreate(unused_port, own_port)) as proxy:

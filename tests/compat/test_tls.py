@@ -22,10 +22,10 @@ from aiokafka import TopicPartition as AioTopicPartition
 from aiokafka.errors import KafkaConnectionError as AioConnectionError
 
 from cluster.broker.principal_mapping import PrincipalMapper, RuleError
-from tests.compat.apache import free_port
 from tests.compat.conftest import KafkaTools
 from tests.conftest import BrokerProcess
 from tests.coordinator.certificates import Authority
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.compat,

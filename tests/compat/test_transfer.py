@@ -22,9 +22,10 @@ from cluster.coordinator.machine import State
 from cluster.coordinator.requests import CONTAINER, EPHEMERAL, SEQUENTIAL, TTL, Op
 from cluster.coordinator.transfer import load_directory, read_directory
 from cluster.coordinator.tree import CONFIG, Kind, kind_of
-from tests.compat.apache import JavaServer, free_port
+from tests.compat.apache import JavaServer
 from tests.compat.conftest import peer_jars
 from tests.compat.test_zookeeper import (
+    MALFORMED,
     NEVER_MS,
     OPEN,
     SUPER,
@@ -47,6 +48,7 @@ from tests.compat.zookeeper_peer import (
     wait_until_serving,
 )
 from tests.coordinator.support import RawClient
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
 
@@ -134,7 +136,7 @@ def fill(port: int, seeds: Iterable[int] = SEEDS) -> None:
     ask(client, Request(Op.CLOSE_SESSION))
     client.close()
     for seed in seeds:
-        history = History(seed, extended=True)
+        history = History(seed, True, MALFORMED)
         side = Side([("127.0.0.1", port)], 3)
         side.do(0, [create(history.root)])
         for _ in range(REQUESTS):
@@ -172,7 +174,7 @@ def look(port: int, *, end: bool = True) -> tuple[Seen, int]:
 def _stat(reader: Reader) -> Stat:
     times = [reader.i64() for _ in range(4)]
     versions = [reader.i32() for _ in range(3)]
-    return Stat(*times, *versions, reader.i64(), reader.i32(), reader.i32(), reader.i64())
+    return Stat._make([*times, *versions, reader.i64(), reader.i32(), reader.i32(), reader.i64()])
 
 
 def differences(first: Seen, second: Seen) -> dict[str, Any]:

@@ -21,17 +21,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import logcore
 from tests.compat.conftest import KafkaTools
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 START_TIMEOUT = 90.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def until(holds: Callable[[], bool], what: str, timeout: float = START_TIMEOUT) -> None:

@@ -28,12 +28,12 @@ from cluster.coordinator.jute import Acl, Id, Reader, Writer
 from cluster.coordinator.requests import Op
 from cluster.coordinator.tls import TlsSettings, server_context
 from cluster.keystores import Store
-from tests.compat.apache import free_port
 from tests.compat.conftest import RUN_TIMEOUT, missing, peer_jars
 from tests.compat.zookeeper_peer import apache_zookeeper
 from tests.coordinator.certificates import PASSWORD, Authority, pkcs12
 from tests.coordinator.support import WAIT_SECONDS, RawClient
 from tests.coordinator.test_sasl import response
+from tests.ports import free_port
 
 pytestmark = pytest.mark.compat
 

@@ -19,9 +19,9 @@ from kazoo.client import KazooClient
 
 from cluster.coordinator import Settings
 from cluster.coordinator.acl import Rules
-from tests.compat.apache import free_port
 from tests.compat.conftest import KAFKA_LIBS, ROOT, RUN_TIMEOUT, missing, peer_jars
 from tests.compat.zookeeper_peer import apache_zookeeper, our_coordinator
+from tests.ports import free_port
 
 JARS = ROOT / "build" / "peers" / "zookeeper-3.9.4"
 

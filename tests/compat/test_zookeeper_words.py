@@ -16,7 +16,6 @@ from cluster.coordinator.jute import Writer
 from cluster.coordinator.requests import Op
 from tests.compat.test_zookeeper import (
     OPEN,
-    Request,
     auth,
     create,
     delete,
@@ -27,7 +26,7 @@ from tests.compat.test_zookeeper import (
     set_watches,
     watches,
 )
-from tests.compat.zookeeper_peer import PING_XID, apache_zookeeper, comparable, our_coordinator
+from tests.compat.zookeeper_peer import PING_XID, Request, apache_zookeeper, comparable, our_coordinator
 from tests.coordinator.support import RawClient
 
 pytestmark = pytest.mark.compat

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from cluster.coordinator import CoordinatorServer, Settings
 from cluster.coordinator.jute import Reader, Writer
 from cluster.coordinator.requests import Op
-from tests.compat.apache import START_TIMEOUT, JavaServer, free_port
+from tests.compat.apache import START_TIMEOUT, JavaServer
 from tests.compat.conftest import peer_jars
 from tests.coordinator.support import LoopThread, RawClient
+from tests.ports import free_port
 
 PING_XID = -2
 SYNC_XID = -3

@@ -54,7 +54,7 @@ class Garden:
         return self.tree.node(quota.stats_of(path)).state.data
 
 
-def refused(code: Code) -> pytest.RaisesContext[ZooKeeperError]:
+def refused(code: Code) -> pytest.RaisesExc[ZooKeeperError]:
     return pytest.raises(ZooKeeperError, match=code.name)
 
 

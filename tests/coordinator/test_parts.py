@@ -110,6 +110,14 @@ def test_a_session_expires_at_the_tick_after_its_timeout_unless_heard_from() -> 
     assert expiry.next_deadline() is None
 
 
+def test_after_a_standstill_of_whole_ticks_there_is_time_to_hear_clients() -> None:
+    expiry = SessionExpiry(100)
+    expiry.track(1, 400, now_ms=50)
+    expiry.postpone(200)
+    assert expiry.take_expired(500 + 200) == []
+    assert expiry.take_expired(800) == [1]
+
+
 def test_a_touch_does_not_revive_an_expired_session() -> None:
     expiry = SessionExpiry(100)
     expiry.track(1, 400, 0)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -26,19 +25,12 @@ from logcore.quorum import (
     QuorumServer,
     QuorumStoppedError,
 )
+from tests.ports import free_ports
 
 PATIENCE = 60.0
 """Seconds. Nothing here takes as long unless it never ends."""
 
 pytestmark = pytest.mark.timeout(240)
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def servers_of(voters: int, observers: int = 0) -> list[QuorumServer]:
@@ -167,8 +159,9 @@ def test_three_members_agree(tmp_path: Path, ensemble: Ensemble) -> None:
         ensemble.until("its own", lambda member=member: len(member.mine) == 100)
         assert member.mine == list(range(first, first + 100))
     ensemble.all_have(expected)
-    first, *rest = ensemble.members
-    assert all(member.commands == first.commands for member in rest), "one order for all"
+    assert all(member.commands == ensemble.members[0].commands for member in ensemble.members), (
+        "one order for all"
+    )
 
     members = [event for member in ensemble.members for event in member.named("entries")]
     told = [entry[4] for _, entries in members for entry in entries if entry[4] is not None]
@@ -339,6 +332,7 @@ def test_a_member_refuses_what_cannot_be(tmp_path: Path, ensemble: Ensemble) -> 
         Member(tmp_path, servers, 1)
     other = f"""
 import logcore.quorum
+from tests.ports import free_ports
 try:
     logcore.quorum.Quorum(data_dir={str(tmp_path / "1")!r}, server_id=1, servers={[tuple(servers[0])]!r},
                           tick_ms=100, init_limit=10, sync_limit=5)

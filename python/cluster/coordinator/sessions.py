@@ -103,9 +103,9 @@ class SessionExpiry:
         return expired
 
     def postpone(self, by_ms: int) -> None:
-        """Moves every deadline: this process was not running (suspended, starved), so nobody could be
-        heard."""
-        ticks = -(-by_ms // self._tick_ms) * self._tick_ms
+        """Moves every deadline by more than that: this process was not running (suspended, starved), so nobody could be
+        heard, and is to be heard first."""
+        ticks = (by_ms // self._tick_ms + 1) * self._tick_ms
         for session_id, deadline in list(self._deadlines.items()):
             self._move(session_id, deadline + ticks)
 

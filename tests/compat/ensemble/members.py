@@ -23,6 +23,7 @@ from pathlib import Path
 from tests.compat.conftest import peer_jars
 from tests.coordinator.histories.history import Transaction
 from tests.coordinator.support import RawClient
+from tests.ports import free_ports
 
 from . import apache_log, our_log
 
@@ -131,20 +132,12 @@ class Network:
     """Where members live; this one is loopback, on which nobody can be cut off."""
 
     def addresses(self, count: int) -> list[Addresses]:
-        with contextlib.ExitStack() as stack:
-            ports = [stack.enter_context(_bound()) for _ in range(3 * count)]
-            numbers = [int(each.getsockname()[1]) for each in ports]
+        numbers = free_ports(3 * count)
         return [Addresses("127.0.0.1", *numbers[at : at + 3]) for at in range(0, 3 * count, 3)]
 
     def command(self, member: int, command: Sequence[str]) -> list[str]:
         """How ``command`` is run where member ``member`` (from 0) lives."""
         return list(command)
-
-
-def _bound() -> socket.socket:
-    bound = socket.socket()
-    bound.bind(("127.0.0.1", 0))
-    return bound
 
 
 class Member:

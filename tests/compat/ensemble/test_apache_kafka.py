@@ -37,9 +37,10 @@ from confluent_kafka.admin import (
 from kazoo.client import KazooClient
 from kazoo.retry import KazooRetry
 
-from tests.compat.apache import ApacheKafka, free_port
+from tests.compat.apache import ApacheKafka
 from tests.compat.conftest import KafkaTools
 from tests.coordinator.support import WAIT_SECONDS
+from tests.ports import free_port
 
 from .members import MAKERS_OF_ENSEMBLES, Ensemble, Maker, ensemble
 

@@ -24,7 +24,6 @@ from tests.compat.test_transfer import (
     Filled,
     Seen,
     ask,
-    create,
     differences,
     fill,
     goes_on,
@@ -32,7 +31,7 @@ from tests.compat.test_transfer import (
     logcore,
     look,
 )
-from tests.compat.test_zookeeper import SUPER, read, set_data
+from tests.compat.test_zookeeper import SUPER, create, read, set_data
 from tests.compat.zookeeper_peer import TICK_MS, Request, apache_zookeeper
 from tests.coordinator.support import WAIT_SECONDS, RawClient
 

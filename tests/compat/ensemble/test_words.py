@@ -17,11 +17,11 @@ import pytest
 
 from cluster.coordinator.jute import Acl, Id, Writer
 from cluster.coordinator.requests import Op
-from tests.compat.apache import free_port
 from tests.compat.conftest import peer_jars
 from tests.compat.test_zookeeper_ports import PEER, UNMEASURED, ask, shape
 from tests.compat.zookeeper_peer import comparable
 from tests.coordinator.support import RawClient
+from tests.ports import free_port
 
 from .members import APACHE, OURS, START_SECONDS, Ensemble, Maker, Member, Network
 

@@ -39,7 +39,7 @@ from cluster.coordinator.walk import read, walk
 from tests.coordinator.conftest import StartCoordinator
 from tests.coordinator.support import WAIT_SECONDS, LoopThread, RawClient
 from tests.coordinator.test_transfer import SESSION, no_nodes, rich_state
-from tests.logcore.test_quorum import free_ports
+from tests.ports import free_ports
 
 from .states import fingerprint
 
