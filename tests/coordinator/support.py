@@ -50,6 +50,16 @@ class LoopThread:
 
         return self.run(once())
 
+    def wait(self, what: Callable[[], object]) -> None:
+        """Until it holds, looked at on the loop; there is nobody who would tell."""
+
+        async def until() -> None:
+            async with asyncio.timeout(WAIT_SECONDS):
+                while not what():
+                    await asyncio.sleep(0.005)
+
+        self.run(until())
+
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(WAIT_SECONDS)

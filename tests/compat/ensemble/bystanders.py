@@ -7,6 +7,7 @@ and descriptors of the members' processes, against what they were.
 from __future__ import annotations
 
 import contextlib
+import resource
 import threading
 import time
 import uuid
@@ -111,6 +112,17 @@ def bystanders(members: Sequence[Member]) -> Iterator[list[Bystander]]:
     finally:
         for each in started:
             each.stop()
+
+
+@contextlib.contextmanager
+def many_descriptors() -> Iterator[None]:
+    """This process may open as many as it can, and so may those that it starts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import resource
 import socket
 import struct
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from cluster.coordinator.requests import Op
 from tests.coordinator.support import WAIT_SECONDS, RawClient
 from tests.coordinator.test_bad_input import HTTP, TLS
 
-from .bystanders import Bystander, bystanders, unharmed
+from .bystanders import Bystander, bystanders, many_descriptors, unharmed
 from .members import OURS, Ensemble, Member, ensemble
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
@@ -47,14 +46,9 @@ ABSURD = struct.pack(">i", 2**31 - 1)
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     """Three that vote and an observer."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    try:
-        directory = tmp_path_factory.mktemp("bad-input")
-        with ensemble(OURS, directory, 4, SETTINGS, observers=1) as running:
-            yield running
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    directory = tmp_path_factory.mktemp("bad-input")
+    with many_descriptors(), ensemble(OURS, directory, 4, SETTINGS, observers=1) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

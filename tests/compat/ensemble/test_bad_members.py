@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import resource
 import socket
 import struct
 import threading
@@ -21,7 +20,7 @@ from kazoo.client import KazooClient
 from tests.coordinator.support import WAIT_SECONDS
 from tests.coordinator.test_bad_input import HTTP, TLS
 
-from .bystanders import Bystander, bystanders, unharmed
+from .bystanders import Bystander, bystanders, many_descriptors, unharmed
 from .members import OURS, Ensemble, Member, ensemble
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
@@ -50,13 +49,9 @@ MANY = 0xFFFFFFFF
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     """Three that vote and an observer."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    try:
-        with ensemble(OURS, tmp_path_factory.mktemp("bad-members"), 4, observers=1) as running:
-            yield running
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    directory = tmp_path_factory.mktemp("bad-members")
+    with many_descriptors(), ensemble(OURS, directory, 4, observers=1) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

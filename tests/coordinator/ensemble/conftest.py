@@ -65,16 +65,7 @@ class Ensemble:
         return self.thread.call(function)
 
     def wait(self, what: Callable[[], object]) -> None:
-        """Until it holds; looked at whenever the loop turns."""
-
-        async def until() -> None:
-            import asyncio
-
-            async with asyncio.timeout(WAIT_SECONDS):
-                while not what():
-                    await asyncio.sleep(0.005)
-
-        self.thread.run(until())
+        self.thread.wait(what)
 
     def wait_until_serving(self, *numbers: int) -> None:
         self.wait(lambda: all(self.servers[number].is_serving for number in numbers or self.servers))

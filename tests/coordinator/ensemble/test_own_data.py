@@ -3,11 +3,10 @@ what one of its servers had, with half of it, or with two kinds of it; or a cras
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -81,14 +80,6 @@ class Servers:
         for number in numbers or list(self.running):
             self.thread.run(self.running.pop(number).stop())
 
-    def wait(self, what: Callable[[], object]) -> None:
-        async def until() -> None:
-            async with asyncio.timeout(WAIT_SECONDS):
-                while not what():
-                    await asyncio.sleep(0.005)
-
-        self.thread.run(until())
-
     def agreed(self, number: int) -> Agreed:
         replication = self.running[number].replication
         assert isinstance(replication, EnsembleReplication)
@@ -97,7 +88,7 @@ class Servers:
     def create(self, number: int, path: str) -> int:
         """Has one member's client create a node, and returns the zxid; the member has all that was agreed on before, then."""
         while True:
-            self.wait(lambda: self.running[number].is_serving)
+            self.thread.wait(lambda: self.running[number].is_serving)
             client = RawClient(self.running[number].port)
             # It is closed when the state comes.
             with contextlib.closing(client), contextlib.suppress(ConnectionError):
@@ -107,7 +98,7 @@ class Servers:
     def failure(self, number: int) -> str:
         failed = self.running[number].failed
         assert failed is not None
-        self.wait(failed.done)
+        self.thread.wait(failed.done)
         return str(failed.exception())
 
 
@@ -155,7 +146,7 @@ def test_what_one_had_all_have(servers: Servers) -> None:
         servers.start(number)
     for number in (1, 2, 3):
         assert servers.create(number, f"/by-{number}") >> 32 > before.last_zxid >> 32
-    servers.wait(lambda: len({self.machine.last_zxid for self in map(servers.agreed, (1, 2, 3))}) == 1)
+    servers.thread.wait(lambda: len({self.machine.last_zxid for self in map(servers.agreed, (1, 2, 3))}) == 1)
     for number in (1, 2, 3):
         agreed = servers.agreed(number)
         state = agreed.machine.export()
@@ -178,7 +169,7 @@ def test_what_one_had_all_have(servers: Servers) -> None:
     assert found[1] == SESSION
     assert client.request(2, Op.CLOSE_SESSION)[2] == 0
     client.close()
-    servers.wait(lambda: all(not has(servers.agreed(number), "/e") for number in (1, 2, 3)))
+    servers.thread.wait(lambda: all(not has(servers.agreed(number), "/e") for number in (1, 2, 3)))
     assert has(servers.agreed(1), "/n")
 
     # The files are where a server by itself finds them, and nothing else does.
@@ -206,7 +197,7 @@ def test_one_server_by_itself_grows(servers: Servers, start_coordinator: StartCo
     others, servers.lines = servers.lines, line
     reconfigurable = {"reconfigEnabled": "true", "skipACL": "yes"}
     servers.start(1, **reconfigurable)
-    servers.wait(lambda: servers.running[1].is_serving)
+    servers.thread.wait(lambda: servers.running[1].is_serving)
     client = RawClient(servers.running[1].port)
     assert client.connect(10_000, session, password, last)[1] == session
     for number in (2, 3):
@@ -218,7 +209,7 @@ def test_one_server_by_itself_grows(servers: Servers, start_coordinator: StartCo
         # It is refused until the server has followed for a moment.
         while (error := client.request(3, Op.RECONFIG, body)[2]) != 0:
             assert error == Code.NEW_CONFIG_NO_QUORUM
-    servers.wait(lambda: all(len(servers.agreed(number).members) == 3 for number in (1, 2, 3)))
+    servers.thread.wait(lambda: all(len(servers.agreed(number).members) == 3 for number in (1, 2, 3)))
     for number in (1, 2, 3):
         state = servers.agreed(number).machine.export()
         assert nodes_of(state) == nodes_of(before)
@@ -454,7 +445,7 @@ def test_a_members_directory_is_exported(servers: Servers, capsys: pytest.Captur
     for number in (1, 2, 3):
         servers.start(number)
     last = servers.create(2, "/last")
-    servers.wait(lambda: all(has(servers.agreed(number), "/last") for number in (1, 2, 3)))
+    servers.thread.wait(lambda: all(has(servers.agreed(number), "/last") for number in (1, 2, 3)))
     with pytest.raises(CoordinatorError, match="in use"):
         read_own(servers.data(1))
     expected = servers.agreed(1).machine.export()
