@@ -19,6 +19,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from logcore._native import api_keys
 from tests.compat.apache import apache_kafka
 from tests.compat.conftest import KafkaTools
 from tests.conftest import BrokerProcess
@@ -393,6 +394,18 @@ def test_partitions_of_a_request_stand_for_themselves(both: Both) -> None:
     assert by_partition(ours) == by_partition(apache)
 
 
+def test_a_batch_of_no_transaction_is_refused_by_itself(both: Both) -> None:
+    transactional = batch(KEYED, attributes=TRANSACTIONAL, producer=(7, 0, 0))
+    parts = [{"index": 0, "records": transactional}, {"index": 1, "records": GOOD}]
+    body = produce("plain", GOOD) | {
+        "transactional_id": "nobody's",
+        "topic_data": [{"name": "plain", "partition_data": parts}],
+    }
+    for answer in map(by_partition, both.ask(PRODUCE, 9, body)):
+        assert answer["plain", 0]["error_code"] != 0
+        assert answer["plain", 1]["error_code"] == 0
+
+
 def test_of_a_partition_named_twice_the_last_is_taken_alike(both: Both) -> None:
     """And a topic of which no partition is named is not in the answer."""
     named = [("sequences", 1), ("plain", 0), ("sequences", 1), ("nowhere", 0), ("plain", 0), ("nowhere", 0)]
@@ -711,6 +724,31 @@ def test_topics_nobody_has_are_answered_alike(filled: Both) -> None:
     filled.same(FETCH, 17, fetch(bytes(16)))
     filled.same(FETCH, 9, fetch("zstd"))
     filled.same(FETCH, 10, fetch("zstd"))
+
+
+@pytest.mark.parametrize("version", [3, 12])
+def test_a_quota_counts_whole_answers_alike(both: Both, version: int) -> None:
+    """Not records alone: a consumer of many empty partitions would have no quota."""
+    client_id, per_second = f"metered-{version}", 2000
+    entity = [{"entity_type": "client-id", "entity_name": client_id}]
+    op = {"key": "consumer_byte_rate", "value": float(per_second), "remove": False}
+    answers = []
+    for peer in both.peers:
+        body = {"entries": [{"entity": entity, "ops": [op]}], "validate_only": False}
+        answer = peer.ask(api_keys()["AlterClientQuotas"], 0, body)
+        assert isinstance(answer, dict)
+        assert [entry["error_code"] for entry in answer["entries"]] == [0]
+        with wire.Client(int(peer.bootstrap.rpartition(":")[2]), client_id) as client:
+            count = 0
+            # An end that nobody has, and many of it: what is told of a partition is more than its records.
+            parts = [{"partition": number, "fetch_offset": 0} for number in range(2, 42)]
+            while client.call(FETCH, version, fetch("plain", *parts))["throttle_time_ms"] == 0:
+                count += 1
+                assert count < 1000
+        answers.append(count)
+    # Ten seconds of the quota at once; the windows that it is averaged over are a part of a second apart.
+    assert answers[1] > 5
+    assert abs(answers[0] - answers[1]) <= 1
 
 
 def test_what_is_in_an_older_segment_is_not_waited_for(filled: Both) -> None:

@@ -76,7 +76,8 @@ def fetch(topic: str, partition: int, offset: int, *, wait_ms: int = 0, min_byte
 class Client:
     """One connection."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, client_id: str = "test") -> None:
+        self._client_id = client_id
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         self._next_id = 0
 
@@ -91,7 +92,7 @@ class Client:
     def send(self, key: int, version: int, body: dict[str, Any]) -> int:
         """Sends a request and returns its correlation id."""
         self._next_id += 1
-        frame = _native.encode_request_header(key, version, self._next_id, "test")
+        frame = _native.encode_request_header(key, version, self._next_id, self._client_id)
         frame += _native.encode_request(key, version, body)
         self.socket.sendall(struct.pack(">i", len(frame)) + frame)
         return self._next_id

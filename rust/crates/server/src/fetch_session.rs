@@ -237,6 +237,18 @@ impl FetchSessions {
         }
     }
 
+    /// What [`FetchSessions::finish`] would say must be in the response, with nothing remembered.
+    pub(crate) fn must_tell(&self, context: &Context, told: &[Told<'_>]) -> Vec<bool> {
+        if let Context::Incremental { id, epoch, .. } = context {
+            let sessions = self.sessions.lock();
+            let session = sessions.get(id).filter(|session| session.epoch == *epoch);
+            if let Some(session) = session {
+                return session.must_tell(told);
+            }
+        }
+        vec![true; told.len()]
+    }
+
     /// The id of the session that a request with this context belongs to, for an answer that tells it nothing.
     ///
     /// # Errors
@@ -449,16 +461,22 @@ impl Session {
         }
     }
 
+    /// What must be in a response. `told` is in the order of the partitions.
+    fn must_tell(&self, told: &[Told<'_>]) -> Vec<bool> {
+        let each = self.partitions.iter().zip(told);
+        let must = each.map(|(cached, told)| {
+            told.is_news
+                || cached.high_watermark != told.high_watermark
+                || cached.log_start_offset != told.log_start_offset
+        });
+        must.collect()
+    }
+
     /// Remembers what a response says and returns what must be in it. `told` is in the order of the partitions.
     fn tell(&mut self, told: &[Told<'_>]) -> Vec<bool> {
         self.unknown = count_unknown(told);
-        let mut must = Vec::with_capacity(told.len());
+        let must = self.must_tell(told);
         for (cached, told) in self.partitions.iter_mut().zip(told) {
-            must.push(
-                told.is_news
-                    || cached.high_watermark != told.high_watermark
-                    || cached.log_start_offset != told.log_start_offset,
-            );
             cached.high_watermark = if told.is_error {
                 -1
             } else {

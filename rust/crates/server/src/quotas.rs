@@ -483,12 +483,13 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Accounts for a Fetch that would be answered with so many bytes. False: it is answered with nothing instead, and the
-    /// bytes are not counted.
-    pub(crate) fn fetched(&self, bytes: u64) -> bool {
+    /// Accounts for a Fetch that would be answered with so many bytes, which are asked for if they count. False: it is answered
+    /// with nothing instead, and the bytes are not counted.
+    pub(crate) fn fetched(&self, bytes: impl FnOnce() -> u64) -> bool {
         self.requested();
         let quotas = self.quotas;
         if quotas.fetch.is_set() {
+            let bytes = bytes();
             let record = |amount: f64| {
                 let now_ms = quotas.now_ms();
                 quotas
@@ -717,7 +718,7 @@ mod tests {
         quotas.replace(&[]).unwrap();
         let free = Meter::new(&quotas, ANONYMOUS, Some("a"), false);
         free.produced(1 << 30, true);
-        assert!(free.fetched(1 << 30) && free.throttle_ms() == 0);
+        assert!(free.fetched(|| 1 << 30) && free.throttle_ms() == 0);
         assert_eq!(free.fetch_bytes_max(), u64::MAX);
     }
 }

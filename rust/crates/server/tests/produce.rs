@@ -82,6 +82,9 @@ fn what_is_refused_is_not_stored_and_named_as_kafka_names_it() {
         .create_partition(&partition("__consumer_offsets", 0))
         .unwrap();
     assert_eq!(code(&mut client, 9, "__consumer_offsets", 0, &good), 17);
+    let mut admin = server.client();
+    admin.client_id = "__admin_client";
+    assert_eq!(code(&mut admin, 9, "__consumer_offsets", 0, &good), 0);
     assert_eq!(code(&mut client, 9, "nowhere", 0, &good), 3);
     assert_eq!(code(&mut client, 9, "t", 2, &good), 3);
     let body = client.call(0, 9, produce("t", 7, &[(0, &good)]));
@@ -104,6 +107,17 @@ fn partitions_of_one_request_stand_for_themselves() {
     let good = batch(&[&[5; 20_000]]);
     let mut bad = good.clone();
     bad[100] ^= 1;
+    let transactional = built(|builder| {
+        builder.set_transactional(true);
+        builder.set_producer_state(5, 0, 0);
+    });
+    let mut of_nobody = produce("t", 1, &[(1, &good), (0, &transactional)]);
+    of_nobody.set("transactional_id", "tx");
+    let body = client.call(0, 8, of_nobody);
+    let topic = body.get("responses").unwrap().structs().next().unwrap();
+    let parts = topic.get("partition_responses").unwrap().structs();
+    let codes: Vec<i64> = parts.map(|part| int(part, "error_code")).collect();
+    assert_eq!(codes, [0, 48]);
     let body = client.call(0, 8, produce("t", 1, &[(0, &bad), (1, &good), (9, &good)]));
     let topic = body
         .get("responses")
@@ -120,7 +134,7 @@ fn partitions_of_one_request_stand_for_themselves() {
         .collect();
     assert_eq!(codes, [2, 0, 3]);
     assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 0);
-    assert_eq!(server.server.offsets("t", 1).unwrap().log_end, 1);
+    assert_eq!(server.server.offsets("t", 1).unwrap().log_end, 2);
 }
 
 // If this failed, a retry of an idempotent producer would be stored twice, or a gap in its records would go unnoticed.

@@ -170,6 +170,31 @@ fn a_consumer_above_its_quota_gets_nothing_at_once_and_the_same_later() {
     assert!(!records(part).is_empty(), "{part:?}");
 }
 
+// If this failed, a consumer of many partitions that have nothing new would have no quota.
+#[test]
+fn what_is_told_of_partitions_without_records_counts() {
+    let server = TestServer::start(&[]);
+    set(&server, "", &[("consumer_byte_rate", 100.0)]);
+    let mut client = server.client();
+    let fetch = || {
+        let mut message = request(1);
+        let mut topic = message.element("topics").with("topic", "t");
+        let empty = topic.element("partitions");
+        let parts = (0..10).map(|index| empty.clone().with("partition", index));
+        topic.set("partitions", parts.collect::<Vec<_>>());
+        message.set("topics", vec![topic]);
+        message.set("session_epoch", -1);
+        message
+    };
+    let mut answered = 0;
+    while throttle_ms(&client.call(1, 12, fetch())) == 0 {
+        answered += 1;
+        assert!(answered < 100);
+    }
+    // A second of ten, and each tells some forty bytes of each partition.
+    assert!(answered > 0);
+}
+
 // If this failed, replicas would fall behind because clients are held back, or be held back for the same client id's sake.
 #[test]
 fn replicas_are_no_clients() {

@@ -32,8 +32,9 @@ use crate::shared::{Shared, now_ms};
 pub(crate) const KEY: i16 = 0;
 pub(crate) const VERSIONS: RangeInclusive<i16> = 0..=11;
 
-/// Topics that only the coordinators write (`Topic.isInternal`).
+/// Topics that only the coordinators write (`Topic.isInternal`), and a client that calls itself so (`AdminUtils.ADMIN_CLIENT_ID`).
 const INTERNAL_TOPICS: [&str; 2] = ["__consumer_offsets", "__transaction_state"];
+const ADMIN_CLIENT_ID: &str = "__admin_client";
 
 /// Where the length is in every format; what it counts begins after it.
 const LENGTH_POSITION: usize = 8;
@@ -56,6 +57,7 @@ struct Request {
     acks: i16,
     timeout: Duration,
     transactional_id: Option<String>,
+    may_write_internal: bool,
     topics: Vec<String>,
     parts: Vec<Part>,
 }
@@ -150,7 +152,7 @@ pub(crate) async fn handle(
     charge: Charge,
     stages: &mut Stages,
 ) -> (Outcome, Option<(BytesMut, Charge)>) {
-    let request = parse(shared, &message, &frame);
+    let request = parse(shared, header, &message, &frame);
     drop(message);
     // Nobody shares the frame any more, so this copies nothing; were it shared, the copy would still be right.
     let mut memory = frame
@@ -187,7 +189,7 @@ async fn append_all(
     let mut results = Vec::with_capacity(request.parts.len());
     for part in &request.parts {
         let records = &mut memory[part.records.clone()];
-        results.push(append_part(shared, version, request.acks, part, records).await);
+        results.push(append_part(shared, version, request, part, records).await);
     }
     results
 }
@@ -260,7 +262,7 @@ async fn wait_for_replicas(shared: &Shared, request: &Request, results: &mut [Re
     }
 }
 
-fn parse(shared: &Shared, message: &Value, frame: &Bytes) -> Request {
+fn parse(shared: &Shared, header: &RequestHeader, message: &Value, frame: &Bytes) -> Request {
     let Some(message) = message.as_struct() else {
         unreachable!("a decoded request is a struct");
     };
@@ -271,6 +273,7 @@ fn parse(shared: &Shared, message: &Value, frame: &Bytes) -> Request {
             .get("transactional_id")
             .and_then(Value::as_str)
             .map(str::to_owned),
+        may_write_internal: header.client_id.as_deref() == Some(ADMIN_CLIENT_ID),
         topics: Vec::new(),
         parts: Vec::new(),
     };
@@ -307,23 +310,19 @@ fn range_in(frame: &Bytes, partition: &Struct) -> Range<usize> {
 
 /// What is wrong with the request as a whole.
 fn refuse_whole(request: &Request, frame: &[u8]) -> Option<ErrorCode> {
-    let is_transactional = |part: &Part| {
-        BatchHeader::parse(&frame[part.records.clone()]).is_ok_and(|batch| batch.is_transactional())
-    };
-    if !request.parts.iter().any(is_transactional) {
-        return None;
-    }
-    // No producer is given a transaction here, so a transactional batch belongs to none.
-    Some(match request.transactional_id {
-        Some(_) => ErrorCode::INVALID_TXN_STATE,
-        None => ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    })
+    let has_transactional = |part: &Part| is_transactional(&frame[part.records.clone()]);
+    (request.transactional_id.is_none() && request.parts.iter().any(has_transactional))
+        .then_some(ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+}
+
+fn is_transactional(records: &[u8]) -> bool {
+    BatchHeader::parse(records).is_ok_and(|batch| batch.is_transactional())
 }
 
 async fn append_part(
     shared: &Shared,
     version: i16,
-    acks: i16,
+    request: &Request,
     part: &Part,
     records: &mut [u8],
 ) -> Result<Done> {
@@ -337,12 +336,12 @@ async fn append_part(
     } else {
         check_shape(version, records)?
     };
-    if !(ALL..=1).contains(&acks) {
+    if !(ALL..=1).contains(&request.acks) {
         return Err(ErrorCode::INVALID_REQUIRED_ACKS.into());
     }
     let bytes = records.len() as u64;
     let records = &mut records[..size];
-    let done = append_well_formed(shared, place, acks, is_legacy, records).await;
+    let done = append_well_formed(shared, place, request, is_legacy, records).await;
     match &done {
         Ok(done) => place.counts.produced(done.records(), bytes),
         Err(refused) => place.counts.produce_refused(refused.code, bytes),
@@ -353,18 +352,22 @@ async fn append_part(
 async fn append_well_formed(
     shared: &Shared,
     place: &Partition,
-    acks: i16,
+    request: &Request,
     is_legacy: bool,
     records: &mut [u8],
 ) -> Result<Done> {
-    if INTERNAL_TOPICS.contains(&&*place.topic) {
+    if is_transactional(records) {
+        // No producer is given a transaction here, so its batch belongs to none.
+        return Err(ErrorCode::INVALID_TXN_STATE.into());
+    }
+    if !request.may_write_internal && INTERNAL_TOPICS.contains(&&*place.topic) {
         return Err(ErrorCode::INVALID_TOPIC_EXCEPTION.into());
     }
     let leadership = place.lead(shared.node_id, -1).map_err(|code| Refused {
         leader: Some(place.leadership()),
         ..code.into()
     })?;
-    let done = append_led(shared, place, leadership, acks, is_legacy, records).await;
+    let done = append_led(shared, place, leadership, request.acks, is_legacy, records).await;
     done.map_err(|refused| with_log_start(place, refused))
 }
 

@@ -244,6 +244,7 @@ pub(crate) fn wake(fd: i32) {
 
 pub(crate) struct Client<S = TcpStream> {
     pub(crate) stream: S,
+    pub(crate) client_id: &'static str,
     next_id: i32,
 }
 
@@ -251,6 +252,7 @@ impl<S: Read + Write> Client<S> {
     pub(crate) fn over(stream: S) -> Self {
         Self {
             stream,
+            client_id: "test",
             next_id: 100,
         }
     }
@@ -266,7 +268,7 @@ impl<S: Read + Write> Client<S> {
             api_key: key,
             api_version: version,
             correlation_id: self.next_id,
-            client_id: Some("test".into()),
+            client_id: Some(self.client_id.into()),
         };
         let mut frame = vec![0; 4];
         header.encode(&mut frame).unwrap();

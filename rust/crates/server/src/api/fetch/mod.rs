@@ -18,8 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::task::block_in_place;
 
-use logcore_protocol::{ProtocolError, RequestHeader, Struct, Value};
-use logcore_storage::LogSlice;
+use logcore_protocol::{RequestHeader, Struct, Value, encode_response_with_gaps};
 
 use self::look::{Found, Look, Refused, Terms};
 pub(crate) use self::room::FetchRoom;
@@ -41,6 +40,9 @@ pub(crate) const VERSIONS: RangeInclusive<i16> = 0..=17;
 const TOPIC_IDS_SINCE: i16 = 13;
 const REPLICA_STATE_SINCE: i16 = 15;
 const LEADER_SINCE: i16 = 16;
+
+/// Bytes in front of a response that tell its size.
+const SIZE_PREFIX: u64 = 4;
 
 /// Looks, waits if need be, and answers.
 pub(crate) async fn handle(
@@ -77,7 +79,11 @@ pub(crate) async fn handle(
     let uses_topic_ids = session.uses_topic_ids;
     let context = match at_leisure(named, || shared.sessions.begin(session)) {
         Ok(context) => context,
-        Err(code) => return answer_error(header, code, NO_SESSION),
+        Err(code) => {
+            let error = error_message(code, NO_SESSION);
+            meter.fetched(|| size_of(header, &error));
+            return Response::new(header, &error).into();
+        }
     };
     stages.from_follower = is_follower;
     let wanted = context.wanted();
@@ -87,7 +93,14 @@ pub(crate) async fn handle(
         room = shared.fetch_room.for_partitions(wanted.len()).await;
     }
     let (room, looks) = terms.look_or_wait(shared, wanted, room, stages).await;
-    if !is_follower && !meter.fetched(size(&looks)) {
+    let bytes = || {
+        at_leisure(wanted.len(), || {
+            let told: Vec<Told<'_>> = looks.iter().map(tell).collect();
+            let must = shared.sessions.must_tell(&context, &told);
+            size_of(header, &answer(header, NO_SESSION, wanted, &looks, &must))
+        })
+    };
+    if !is_follower && !meter.fetched(bytes) {
         let session = shared.sessions.still(&context);
         return answer_throttled(header, session, context.session_id());
     }
@@ -122,7 +135,12 @@ async fn respond(
         messages = old::convert(shared, header.api_version, wanted, &mut looks).await;
         room = rooms.for_partitions(wanted.len()).await;
     }
-    let answer = || answer(header, id, wanted, looks, must);
+    let answer = || {
+        let message = answer(header, id, wanted, &looks, must);
+        let told = looks.into_iter().zip(must).filter(|(_, must)| **must);
+        let slices = told.filter_map(|(look, _)| look.ok()?.slice);
+        Response::with_slices(header, &message, slices.collect())
+    };
     let response = at_leisure(wanted.len(), answer);
     drop(room);
     let counted = response.map(|response| response.counted([messages, unknown]));
@@ -296,28 +314,40 @@ fn answer_throttled(
 
 /// A response about the session, with no partition in it.
 fn answer_error(header: &RequestHeader, code: ErrorCode, session_id: i32) -> Outcome {
+    Response::new(header, &error_message(code, session_id)).into()
+}
+
+fn error_message(code: ErrorCode, session_id: i32) -> Value {
     let mut message = response_message(KEY);
     message
         .set("error_code", code.0)
         .set("session_id", session_id);
-    Response::new(header, &message.into()).into()
+    message.into()
 }
 
-/// The response: consecutive partitions of one topic are told together, and those that there are not come last.
+/// Bytes of a response without its header, as quotas count them: with its size in front and its records (`FetchResponse.sizeOf`).
+fn size_of(header: &RequestHeader, message: &Value) -> u64 {
+    let mut bytes = Vec::new();
+    let gaps = encode_response_with_gaps(KEY, header.api_version, message, &mut bytes);
+    let records = gaps.iter().flatten().map(|gap| u64::from(gap.length));
+    SIZE_PREFIX + bytes.len() as u64 + records.sum::<u64>()
+}
+
+/// What the response says, with gaps for the slices found, in their order: consecutive partitions of one topic are told together,
+/// and those that there are not come last.
 fn answer(
     header: &RequestHeader,
     session_id: i32,
     wanted: &[Wanted],
-    looks: Vec<Look>,
+    looks: &[Look],
     must: &[bool],
-) -> Result<Response, ProtocolError> {
+) -> Value {
     let mut message = response_message(KEY);
     if header.api_version >= 7 {
         message.set("session_id", session_id);
     }
     let empty_topic = message.element("responses");
     let empty_partition = empty_topic.element("partitions");
-    let mut slices = Vec::new();
     let mut topics: Vec<(&TopicRef, Vec<Value>)> = Vec::new();
     let mut unknown = Vec::new();
     for ((wanted, look), _) in wanted
@@ -329,9 +359,9 @@ fn answer(
         let mut entry = empty_partition.clone();
         entry.set("partition_index", wanted.index);
         match look {
-            Ok(found) => slices.extend(fill_found(&mut entry, found)),
+            Ok(found) => fill_found(&mut entry, found),
             Err(refused) => {
-                fill_refused(&mut entry, header.api_version, &refused);
+                fill_refused(&mut entry, header.api_version, refused);
                 if refused.is_unknown() {
                     unknown.push((&wanted.topic, entry));
                     continue;
@@ -352,7 +382,7 @@ fn answer(
         Value::Struct(entry.with("partitions", partitions))
     });
     message.set("responses", topics.collect::<Vec<_>>());
-    Response::with_slices(header, &message.into(), slices)
+    message.into()
 }
 
 fn add<'a>(topics: &mut Vec<(&'a TopicRef, Vec<Value>)>, topic: &'a TopicRef, entry: Struct) {
@@ -362,13 +392,13 @@ fn add<'a>(topics: &mut Vec<(&'a TopicRef, Vec<Value>)>, topic: &'a TopicRef, en
     }
 }
 
-fn fill_found(entry: &mut Struct, found: Found) -> Option<LogSlice> {
+fn fill_found(entry: &mut Struct, found: &Found) {
     entry
         .set("high_watermark", found.high_watermark)
         .set("last_stable_offset", found.last_stable_offset)
         .set("log_start_offset", found.log_start_offset)
         .set("preferred_read_replica", found.preferred.unwrap_or(-1));
-    let aborted = found.aborted.map(|aborted| {
+    let aborted = found.aborted.as_ref().map(|aborted| {
         let transactions = aborted.iter().map(|transaction| {
             let element = entry.element("aborted_transactions");
             let element = element.with("producer_id", transaction.producer_id);
@@ -389,9 +419,8 @@ fn fill_found(entry: &mut Struct, found: Found) -> Option<LogSlice> {
         .slice
         .as_ref()
         .and_then(|slice| u32::try_from(slice.len).ok());
-    let messages = Value::Bytes(found.messages.unwrap_or_default());
+    let messages = Value::Bytes(found.messages.clone().unwrap_or_default());
     entry.set("records", gap.map_or(messages, Value::Gap));
-    found.slice
 }
 
 fn fill_refused(entry: &mut Struct, version: i16, refused: &Refused) {
