@@ -38,25 +38,50 @@ UNCOUNTED = 1
 
 
 def start(run: Run, kafkas: list[str], stack: ExitStack) -> None:
-    """Starts every server, and measures how long each takes and what it holds before it has done anything."""
+    """Measures how long each server takes to start and what it holds then, round by round; and starts those that stay.
+
+    A server that is measured has no data, no other runs beside it, and it is stopped at once.
+    """
     answer = run.board.figure(
         Figure(
             "start to first answer (ZooKeeper's own start left out)", "s", (Goal(0.6),), more_is_better=False
         )
     )
     idle = run.board.figure(Figure("resident memory, idle", "MB", (Goal(70),), more_is_better=False))
-    say(f"{run.ground.name}: starting {OURS}, Apache Kafka {' and '.join(kafkas)}")
-    mine = ours(run.ground.directory)
-    stack.callback(mine.stop)
-    run.servers = [mine]
-    for name in kafkas:
-        try:
-            run.servers.append(stack.enter_context(KAFKAS[name](run.ground.directory)))
-        except Exception as error:  # the others are measured without it
-            answer.failed[f"Apache Kafka {name}"] = reason_of(error)
-    for server in run.servers:
-        answer.add(server.name, 0, server.seconds_to_answer)
-        idle.add(server.name, 0, server.resident_mb())
+    starts = {OURS: ours} | {f"Apache Kafka {name}": KAFKAS[name] for name in kafkas}
+    order = list(starts)
+
+    def failed(name: str, error: Exception) -> None:
+        if name == OURS:
+            raise error
+        say(f"{name} failed: {reason_of(error)}")
+        answer.failed[name] = reason_of(error)
+
+    for number in run.rounds("start", run.board.rounds, run.uncounted):
+        for name in order:
+            if name in answer.failed:  # each try may take a minute
+                continue
+            run.ground.prepare(0)
+            place = tempfile.TemporaryDirectory(
+                prefix="start-", dir=run.ground.directory, ignore_cleanup_errors=True
+            )
+            try:
+                with place as directory, starts[name](Path(directory)) as server:
+                    seconds, held = server.seconds_to_answer, server.resident_mb()
+            except Exception as error:  # the others are measured without it
+                failed(name, error)
+                continue
+            if number >= 0:
+                answer.add(name, number, seconds)
+                idle.add(name, number, held)
+        order.reverse()
+    say(f"{run.ground.name}: starting those that stay")
+    for name, begin in starts.items():
+        if name not in answer.failed:
+            try:
+                run.servers.append(stack.enter_context(begin(run.ground.directory)))
+            except Exception as error:
+                failed(name, error)
     loop = bare("bare-broker", run.ground.directory, "--dir", str(run.ground.directory / "bare"))
     stack.callback(loop.stop)
     run.servers.append(loop)
@@ -99,7 +124,7 @@ def head(options: argparse.Namespace) -> list[str]:
         "# The broker beside Apache Kafka",
         "",
         f"`bench/broker.py` on {datetime.now(UTC):%Y-%m-%d} at {revision()}: {machine()}; load generator and servers share "
-        f"them, all servers run, one at a time has work. Median (minimum–maximum) of the rounds, {options.seconds:g} s each (half of it along connections, partitions and batch sizes), after "
+        f"them, all servers run, one at a time has work; a start is that of a server without data while no other runs. Median (minimum–maximum) of the rounds, {options.seconds:g} s each (half of it along connections, partitions and batch sizes), after "
         f"{options.warm_ups} rounds to warm up and {options.uncounted} more of each scenario; a ratio is taken round by round, to {kafka}. "
         "All writes are with acks=1. The bare loop of a produce reads, checks CRC-32C, writes once and "
         "sends a canned answer; that of a fetch is `sendfile` from a file of ours. The order of the servers turns round with each "

@@ -20,6 +20,7 @@ from servers import BARE, WIRE, Server, jars
 FASTEST_WRITE = 3.3e9  # bytes/s that the bare loop writes at most on the machines seen so far
 MOST_REQUESTS = 110e3  # requests/s that it answers at most
 CONNECTIONS = 2
+FIRST_APPENDS = 0.2  # seconds in which the first request to each partition is due
 FETCHED = "fetch"
 
 Figures = dict[str, float]
@@ -109,9 +110,16 @@ def produce(
     connections: int = CONNECTIONS,
     in_flight: int = 5,
     threads: int = 0,
+    after_first_appends: bool = False,
 ) -> Figures:
-    ground.prepare(seconds * min(FASTEST_WRITE, MOST_REQUESTS * batch))
+    """As many requests as are answered; with `after_first_appends` none of them is the first to its partition."""
+    size = seconds * min(FASTEST_WRITE, MOST_REQUESTS * batch)
+    if not after_first_appends:
+        ground.prepare(size)
     with fresh_topic(server, topic, partitions):
+        if after_first_appends:
+            append_to_each(server, topic, partitions, record=record, batch=batch)
+            ground.prepare(size)
         return wire(
             "produce",
             server,
@@ -123,6 +131,30 @@ def produce(
             record_size=record,
             batch_size=batch,
             threads=threads,
+        )
+
+
+def append_to_each(server: Server, topic: str, partitions: int, *, record: int, batch: int) -> None:
+    """One request to each partition, all of them answered: what a broker does only at a log's first append is done.
+
+    Raises:
+        RuntimeError: there were fewer answers than partitions.
+    """
+    # A load of bench/wire deals its requests out in turn: the request n goes to the partition n % partitions.
+    answered = wire(
+        "paced",
+        server,
+        FIRST_APPENDS,
+        topic=topic,
+        rate=f"{partitions / FIRST_APPENDS:.3f}",
+        partitions=partitions,
+        connections=CONNECTIONS,
+        record_size=record,
+        batch_size=batch,
+    )["requests"]
+    if answered < partitions:
+        raise RuntimeError(
+            f"{server.name} answered {answered:g} first requests to the {partitions} partitions of {topic}"
         )
 
 

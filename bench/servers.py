@@ -205,7 +205,8 @@ class Server:
                 self.process.wait()
 
 
-def ours(directory: Path) -> Server:
+@contextlib.contextmanager
+def ours(directory: Path) -> Iterator[Server]:
     port = free_port()
     command = [
         sys.executable,
@@ -219,7 +220,11 @@ def ours(directory: Path) -> Server:
     ]
     for setting in SETTINGS:
         command += ["--override", setting]
-    return Server(OURS, command, port, directory / "ours.out", log_dir=directory / "ours" / "kafka-logs")
+    broker = Server(OURS, command, port, directory / "ours.out", log_dir=directory / "ours" / "kafka-logs")
+    try:
+        yield broker
+    finally:
+        broker.stop()
 
 
 def jars(version: str) -> str:
