@@ -3,10 +3,14 @@ memory, take over a session, or be shown a state older than one already seen."""
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import os
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,13 +18,15 @@ from hypothesis import strategies as st
 from kazoo.client import KazooClient
 
 from cluster.coordinator import Settings
+from cluster.coordinator._engine import EngineLog
 from cluster.coordinator.acl import OPEN
+from cluster.coordinator.connection import TURN_MS, Connection
 from cluster.coordinator.errors import Code
 from cluster.coordinator.jute import MAX_BUFFER, Writer
 from cluster.coordinator.requests import Op
 
 from .conftest import OpenRaw, StartCoordinator
-from .support import WAIT_SECONDS, Coordinator, RawClient
+from .support import WAIT_SECONDS, Coordinator, FakeClock, RawClient
 
 HTTP = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 TLS = bytes.fromhex("16030100c8010000c40303")
@@ -160,6 +166,100 @@ def test_a_client_that_never_reads_blocks_nobody(
         connection for connection in coordinator.server.connections if connection.buffered_bytes > 0
     )
     assert connection.buffered_bytes < 4_000_000
+
+
+def test_an_answer_without_bounds_is_not_made(client: KazooClient, open_raw: OpenRaw) -> None:
+    """If this failed, a request of a few kilobytes that names a large node again and again would take all memory."""
+    client.create("/large", bytes(900_000))
+    for count, is_answered in ((15, True), (20, False)):
+        raw = open_raw()
+        raw.connect()
+        reads = Writer()
+        for _ in range(count):
+            reads.i32(Op.GET_DATA).boolean(False).i32(-1).string("/large").boolean(False)
+        body = reads.i32(-1).boolean(True).i32(-1).finish()
+        raw.send(Writer().i32(1).i32(Op.MULTI_READ).finish() + body)
+        assert (len(raw.receive()) > 15 * 900_000) == is_answered
+    assert client.exists("/large")
+
+
+class RushingClock(FakeClock):
+    """Of which everything that is done takes a while."""
+
+    def monotonic_ms(self) -> int:
+        self.now_ms += TURN_MS + 1
+        return self.now_ms
+
+
+def test_one_client_with_much_to_do_is_not_the_only_one(
+    start_coordinator: StartCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, nobody else would be answered before everything that one client sent at once."""
+    handle = Connection._handle
+    handled: list[int] = []
+    turns, is_over = 0, False
+
+    def noted(connection: Connection, body: bytes) -> None:
+        handled.append(turns)
+        handle(connection, body)
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while not is_over:
+            turns += 1
+            await asyncio.sleep(0)
+
+    server = start_coordinator(tmp_path / "rushing", clock=RushingClock())
+    raw = RawClient(server.port)
+    raw.connect(timeout_ms=40_000)
+    monkeypatch.setattr(Connection, "_handle", noted)
+    counting = asyncio.run_coroutine_threadsafe(count_turns(), server.thread.loop)
+    frame = Writer().i32(1).i32(Op.GET_ALL_CHILDREN_NUMBER).string("/").finish()
+    raw.socket.sendall((struct.pack(">i", len(frame)) + frame) * 50)
+    for _ in range(50):
+        assert raw.reply()[2] == 0
+    is_over = True
+    counting.result(WAIT_SECONDS)
+    raw.close()
+    assert len(set(handled)) == 50, "each in a turn of its own"
+
+
+class HeldLog(EngineLog):
+    """A disk that takes its time: until it is told that it may go on."""
+
+    go_on: ClassVar[Callable[[], None] | None] = None
+
+    def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
+        begin = functools.partial(super().append_soon, records, done)
+        if b"/held" in records[0]:
+            HeldLog.go_on = begin
+        else:
+            begin()
+
+
+def test_large_reads_behind_a_write_are_left_where_they_are(
+    start_coordinator: StartCoordinator, tmp_path: Path
+) -> None:
+    """If this failed, a client could have the server keep a thousand requests of a megabyte, while a write of its own waits."""
+    server = start_coordinator(tmp_path / "held", open_log=HeldLog)
+    raw = RawClient(server.port)
+    raw.connect()
+    write = Writer().i32(1).i32(Op.CREATE).finish() + create("/held")
+    read = Writer().i32(2).i32(Op.EXISTS).string("/" + "x" * 1_000_000).boolean(False).finish()
+    frames = b"".join(struct.pack(">i", len(frame)) + frame for frame in (write, *[read] * 20))
+    sender = threading.Thread(target=raw.socket.sendall, args=(frames,))
+    sender.start()
+    [connection] = server.server.connections
+    server.thread.wait(lambda: HeldLog.go_on is not None and not connection.interest & 1)
+    assert server.thread.call(lambda: connection.outstanding) < 7
+    assert server.thread.call(lambda: connection.buffered_bytes) < 2_000_000
+    assert HeldLog.go_on is not None
+    server.thread.call(HeldLog.go_on)
+    assert raw.reply()[2] == 0
+    for _ in range(20):
+        assert raw.reply()[2] == Code.NO_NODE
+    sender.join(WAIT_SECONDS)
+    raw.close()
 
 
 def reads_and_writes_unread(raw: RawClient, written: Callable[[], object]) -> None:

@@ -140,6 +140,7 @@ def test_javas_flags_are_settings_with_and_without_zookeepers_prefix() -> None:
         tick_time_ms=3000,
         max_buffer=0x9FFFFF,
         read_only_mode=True,
+        words_whitelist=frozenset({"isro"}),
         container_check_interval_ms=7,
         snapshot_transactions=9,
     )
@@ -159,12 +160,28 @@ def test_what_has_no_effect_is_told_and_one_server_alone_is_no_ensemble() -> Non
             "syncLimit": "2",
             "tickTiem": "9",
             "ssl.keyStore.location": "/k",
+            "leaderServes": "no",
+            "syncEnabled": "true",
+            "electionAlg": "3",
         }
     )
     assert configuration.warnings == (
+        "leaderServes=no: this setting has no effect here",
         "ssl.keyStore.location=/k: this setting has no effect here",
         "tickTiem=9: this setting has no effect here",
     )
+
+
+def test_an_election_that_there_is_no_more_is_refused() -> None:
+    with pytest.raises(CoordinatorError, match="electionAlg is '0'"):
+        parse_configuration(LEAST | {"electionAlg": "0"})
+
+
+def test_who_may_come_to_read_may_look_for_a_server_that_writes() -> None:
+    """If this failed, a client that was let in to read only would stay so for ever: it asks others by the word `isro`."""
+    assert parse_configuration(LEAST).settings.words_whitelist == set()
+    reading = parse_configuration(LEAST | {"readonlymode.enabled": "true"}).settings
+    assert reading.words_whitelist == {"isro"}
 
 
 def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:

@@ -229,6 +229,11 @@ def test_auth_stands_for_the_creators_identities() -> None:
     mine = Id("digest", "me:hash")
     me = subject(Id("ip", "::1"), mine)
     assert access.resolve([Acl(1, Id("auth", ""))] * 2, me, "/a") == (Acl(1, mine),)
+    many = [Acl(perms, Id("auth", "")) for perms in range(100)]
+    assert len(access.resolve(many, me, "/a")) == 100
+    crowd = subject(*(Id("digest", f"{number}:x") for number in range(200)))
+    with pytest.raises(ZooKeeperError, match="INVALID_ACL"):
+        access.resolve(many, crowd, "/a")
     # What it stands for is not compared with the rest.
     assert access.resolve([Acl(1, Id("auth", "")), Acl(1, mine)], me, "/a") == (Acl(1, mine), Acl(1, mine))
     with pytest.raises(ZooKeeperError):

@@ -29,7 +29,14 @@ from cluster.coordinator.log import TransactionLog
 from cluster.coordinator.machine import Command, Machine, State, decode_command
 from cluster.coordinator.requests import CreateSession, Op, decode_write, encode_create_session
 from cluster.coordinator.sessions import Session
-from cluster.coordinator.snapshot import decode, encode, read_snapshot, snapshot_path, write_snapshot
+from cluster.coordinator.snapshot import (
+    SnapshotFile,
+    decode,
+    encode,
+    read_snapshot,
+    snapshot_path,
+    write_snapshot,
+)
 from cluster.coordinator.tree import NodeState
 
 from .conftest import Connect, StartCoordinator
@@ -285,17 +292,21 @@ def test_characters_beyond_the_basic_plane_survive_a_snapshot() -> None:
     assert decode(encode(named)) == named
 
 
-def test_the_snapshot_format_of_version_1() -> None:
-    """Bytes of the first release; they have to be readable forever."""
+@pytest.mark.parametrize("version", [1, 4])
+def test_the_snapshot_format(version: int) -> None:
+    """They have to be readable forever; the newest is written."""
     root = NodeState(b"", OPEN, 0, 0, 3, 0, 0, 0, 1, 0, 0)
     own = NodeState(None, (Acl(1, Id("ip", "::1")),), 3, 4, 3, 5000, 6000, 2, 0, -2, 7)
-    state = State(9, 8, [Session(7, 4000, b"p" * 16)], [("/", root), ("/ä", own)])
-    golden = bytes.fromhex("".join(GOLDEN))
-    assert encode(state) == golden
+    nodes = [("/", root), ("/ä", own), ("/b", root)]
+    golden = bytes.fromhex("".join(GOLDEN[version]))
+    if version == 1:
+        nodes.pop()
+    state = State(9, 8, [Session(7, 4000, b"p" * 16)], nodes)
     assert decode(golden) == state
+    assert version == 1 or encode(state) == golden
 
 
-GOLDEN = (
+GOLDEN_1 = (
     "4c435a4e4f444553000000010000000000000009000000000000000800000001000000000000000700000fa000000010",
     "7070707070707070707070707070707000000002000000010000001f00000005776f726c6400000006616e796f6e6500",
     "00000100000001000000026970000000033a3a3100000002000000012f00000000000000000000000000000000000000",
@@ -303,6 +314,17 @@ GOLDEN = (
     "00000000032fc3a4ffffffff000000010000000000000003000000000000000400000000000000030000000000001388",
     "00000000000017700000000200000000fffffffe0000000000000007587b38a9",
 )
+GOLDEN_4 = (
+    "4c435a4e4f444553000000040000000000000009000000000000000800000001000000000000000700000fa000000010",
+    "7070707070707070707070707070707000000003000000012f0000000000000000000000010000001f00000005776f72",
+    "6c6400000006616e796f6e65000000000000000000000000000000000000000000000003000000000000000000000000",
+    "000000000000000000000001000000000000000000000000000000032fc3a4ffffffff00000001000000010000000100",
+    "0000026970000000033a3a31000000000000000300000000000000040000000000000003000000000000138800000000",
+    "000017700000000200000000fffffffe0000000000000007000000022f62000000000000000000000000000000000000",
+    "000000000000000000000000000300000000000000000000000000000000000000000000000100000000000000000000",
+    "0000b22679b5",
+)
+GOLDEN = {1: GOLDEN_1, 4: GOLDEN_4}
 
 
 def test_a_killed_server_keeps_what_it_answered(
@@ -352,6 +374,50 @@ def test_snapshots_are_taken_while_serving(
     assert 1 <= len(list(directory.glob("snapshot.*"))) <= 3
     data, stat = connect(start_coordinator(directory)).get("/n")
     assert (data, stat.version) == (b"999", 1000)
+
+
+# If this failed, a server with many nodes would answer nobody while it writes them all.
+def test_writes_and_reads_go_on_while_a_snapshot_is_written(
+    start_coordinator: StartCoordinator, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    write = SnapshotFile.write
+
+    def held(file: SnapshotFile, piece: bytes) -> None:
+        began.set()
+        assert go_on.wait(WAIT_SECONDS)
+        write(file, piece)
+
+    monkeypatch.setattr(SnapshotFile, "write", held)
+    monkeypatch.setattr("cluster.coordinator.snapshot.SLICE_NODES", 1)
+    directory = tmp_path / "slow"
+    busy = start_coordinator(directory, settings=Settings(snapshot_transactions=20))
+    client = connect(busy)
+    client.create("/n", b"")
+    written = {}
+
+    def set_data() -> None:
+        data = b"%d" % len(written)
+        written[client.set("/n", data).last_modified_transaction_id] = data
+
+    while not began.is_set():
+        set_data()
+        client.create("/n/", b"", sequence=True)
+    for _ in range(50):
+        set_data()
+        client.delete(f"/n/{client.get_children('/n')[0]}")
+        client.create("/n/", b"", sequence=True)
+    go_on.set()
+    client.stop()
+    busy.stop()
+    [path] = directory.glob("snapshot.*")
+    state = read_snapshot(path)
+    nodes = dict(state.nodes)
+    last = max(zxid for zxid in written if zxid <= state.last_zxid)
+    assert last > state.last_zxid - 3
+    assert (nodes["/n"].mzxid, nodes["/n"].data) == (last, written[last])
+    assert max(node.pzxid for node in nodes.values()) <= state.last_zxid
+    assert connect(start_coordinator(directory)).get("/n")[0] == b"%d" % (len(written) - 1)
 
 
 class FailingLog(EngineLog):

@@ -37,6 +37,11 @@ SUPER = Id("super", "")
 SASL_SUPER = "super"
 """Whoever logs in with SASL under this name is everybody in the scheme ``sasl`` (SASLAuthenticationProvider)."""
 
+AUTH_BYTES_MAX = 1 << 20
+"""What ``auth`` in one ACL may stand for: each time it is there, it is all of the creator's identities."""
+_ACL_BYTES = 64
+"""What an entry takes besides its id, about."""
+
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,10}")
 _HEXADECIMAL_GROUP = re.compile(r"[0-9a-fA-F]{1,4}")
 # A Kerberos name as KerberosName reads it: primary@realm or primary/instance@realm; without @ it is all primary.
@@ -118,15 +123,19 @@ def resolve(acl: Sequence[Acl], subject: Subject, path: str | None) -> tuple[Acl
     """The ACL to store for a requested one: duplicates dropped, then ``auth`` replaced by the creator's
     identities.
 
-    Raises InvalidACL when it is empty, names a scheme that is not there or an id its scheme does not have.
+    Raises InvalidACL when it is empty, names a scheme that is not there or an id its scheme does not have, and when its ``auth`` stands
+    for more than :data:`AUTH_BYTES_MAX`.
     """
     resolved: list[Acl] = []
+    own = [identity for identity in subject.identities if _authenticated(identity)]
+    own_bytes = sum(_ACL_BYTES + len(identity.id) for identity in own)
+    left = AUTH_BYTES_MAX
     for entry in dict.fromkeys(acl):
         if entry.id == ANYONE:
             resolved.append(entry)
         elif entry.id.scheme == "auth":
-            own = [identity for identity in subject.identities if _authenticated(identity)]
-            if not own:
+            left -= own_bytes
+            if not own or left < 0:
                 raise ZooKeeperError(Code.INVALID_ACL, path)
             resolved += [Acl(entry.perms, identity) for identity in own]
         elif _valid(entry.id, subject.rules):

@@ -29,6 +29,8 @@ from .values import HIDDEN, PREFIX, Values, is_secret
 TICK_TIME_MS = 3000
 """What ZooKeeper takes when ``tickTime`` is not set; its sample file has 2000."""
 _EVERYWHERE = "0.0.0.0"
+_AS_IT_IS = {"leaderServes": "yes", "syncEnabled": "true"}
+"""What is always so here."""
 
 # Settings of ensembles, of the JVM and of files' formats: they change nothing that one of our servers does.
 _WITHOUT_EFFECT = frozenset(
@@ -38,14 +40,8 @@ _WITHOUT_EFFECT = frozenset(
         "quorumListenOnAllIPs",
         "standaloneEnabled",
         "peerType",
-        "connectToLearnerMasterLimit",
-        "electionAlg",
-        "cnxTimeout",
-        "syncEnabled",
         "localSessionsEnabled",
         "localSessionsUpgradingEnabled",
-        "leaderServes",
-        "globalOutstandingLimit",
         "preAllocSize",
         "commitLogCount",
         "autopurge.purgeInterval",
@@ -144,8 +140,11 @@ class _Parser:
             self._settings(secure is not None or unified is not None),
             prometheus=metrics is not None,
             server_id=ensemble.server_id if ensemble is not None else 0,
-            read_only_mode=self._boolean("readonlymode.enabled", False),
         )
+        if self._boolean("readonlymode.enabled", False):
+            # A client that was let in to read finds a server that writes by this word (``FourLetterCommands``).
+            whitelist = settings.words_whitelist | {"isro"}
+            settings = replace(settings, read_only_mode=True, words_whitelist=whitelist)
         if ensemble is not None and not ensemble.standalone:
             settings = replace(settings, rules=settings.rules | Rules.ONE_VOTER)
         if settings.least_session_timeout_ms > settings.most_session_timeout_ms:
@@ -167,6 +166,7 @@ class _Parser:
         if log_dir and os.path.abspath(log_dir) != os.path.abspath(data_dir):
             settings = replace(settings, log_dir=Path(log_dir))
         admin = admin_settings(self._all)
+        self._all.choice("electionAlg", "3", ("3",))  # the only one that ZooKeeper has still
         self._tell_unused()
         return Configuration(
             Path(data_dir),
@@ -256,5 +256,7 @@ class _Parser:
 
     def _tell_unused(self) -> None:
         for name in sorted(self._values.keys() - self._used - _WITHOUT_EFFECT):
+            if self._values[name].lower() == _AS_IT_IS.get(name):
+                continue
             shown = HIDDEN if is_secret(name) else self._values[name]
             self._warnings.append(f"{name}={shown}: this setting has no effect here")

@@ -10,7 +10,7 @@ what it sends later. An operation that there is not is answered at once and ends
 ZooKeeper. So is what a client asks that has to be somebody and is nobody.
 
 Reading stops while a handshake or too many writes are in flight, and while the client does not read its
-replies, so memory per connection is bounded by the frame size and :data:`OUTSTANDING_MAX`. Reads that wait for a client that
+replies, so memory per connection is bounded by the frame size and :data:`OUTSTANDING_BYTES_MAX`. Reads that wait for a client that
 does not read are answered before a later write of its own takes effect; all that it leaves unread is bounded by
 :data:`UNSENT_BYTES_MAX`.
 """
@@ -52,6 +52,10 @@ if TYPE_CHECKING:
 
 OUTSTANDING_MAX = 1000
 """Requests of one client in flight; ZooKeeper's ``globalOutstandingLimit``, here per client."""
+OUTSTANDING_BYTES_MAX = 4 << 20
+"""Of these requests together; one that is larger is alone."""
+TURN_MS = 10
+"""After so long of one client's requests it is the others' turn."""
 FLUSH_BYTES = 64 << 10
 """Output that is handed to the transport at once, which then says whether the client keeps up."""
 UNSENT_BYTES_MAX = 64 << 20
@@ -114,11 +118,23 @@ class Pending:
     """A request not answered yet: a read to be answered in its turn, by who asked then, a sync not while it ``waits``; one
     that is refused in its turn; or a write whose answer arrives."""
 
-    __slots__ = ("answer", "began_ms", "is_refused", "op", "read", "refusal", "subject", "waits", "xid")
+    __slots__ = (
+        "answer",
+        "began_ms",
+        "is_refused",
+        "op",
+        "read",
+        "refusal",
+        "size",
+        "subject",
+        "waits",
+        "xid",
+    )
 
-    def __init__(self, xid: int, op: int, began_ms: int) -> None:
+    def __init__(self, xid: int, op: int, size: int, began_ms: int) -> None:
         self.xid = xid
         self.op = op
+        self.size = size
         self.began_ms = began_ms
         self.read: Read | None = None
         self.subject: Subject | None = None
@@ -143,6 +159,8 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self._writable = True
         self._held = False
+        self._had_its_turn = False
+        self._outstanding_bytes = 0
         self._heard = False
         self._now_ms = 0
         self._syncs = 0
@@ -220,7 +238,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.phase = Phase.CLOSED
         self._stop_handshake_timer()
-        self._pending.clear()
+        self._forget_pending()
         self._writes.clear()
         self._out.clear()
         self._received.clear()
@@ -263,11 +281,19 @@ class Connection(asyncio.Protocol):
                 body = bytes(received[position + 4 : position + 4 + length])
                 position += 4 + length
                 self._handle(body)
+                if self._server.clock.monotonic_ms() - self._now_ms > TURN_MS:
+                    self._had_its_turn = True
+                    asyncio.get_running_loop().call_soon(self._next_turn)
         except JuteError as error:
             _logger.info("closing the connection of %s: a malformed request: %s", self.address, error)
             self.close()
         del received[:position]
         self._set_reading(self._may_read())
+
+    def _next_turn(self) -> None:
+        self._had_its_turn = False
+        self.pump()
+        self._server.send_all()
 
     def _may_read(self) -> bool:
         if self.phase is not Phase.OPEN:
@@ -275,9 +301,11 @@ class Connection(asyncio.Protocol):
         return (
             self._writable
             and not self._held
+            and not self._had_its_turn
             and not self._syncs
             and not self._reconfigures
             and len(self._pending) < OUTSTANDING_MAX
+            and self._outstanding_bytes < OUTSTANDING_BYTES_MAX
             and not self._server.replication.is_full
         )
 
@@ -319,7 +347,7 @@ class Connection(asyncio.Protocol):
             self.sends_read_only = request.sends_read_only
             self.accepts_read_only = accepts_read_only(body)
             if request.session_id == 0:
-                self._birth = Pending(0, Op.CREATE_SESSION, self._now_ms)
+                self._birth = Pending(0, Op.CREATE_SESSION, 0, self._now_ms)
                 self._server.metrics.count("prep_processor_request_queued")
             self._server.connect(self, request)
             return
@@ -343,14 +371,13 @@ class Connection(asyncio.Protocol):
             if op in WRITES:
                 self._write(xid, Op(op), reader, body)
             elif op in READS:
-                self._read(xid, op, reader)
+                self._read(xid, op, reader, len(body))
             else:
                 self._server.answer_now(self, xid, replies.UNKNOWN_ZXID, Code.UNIMPLEMENTED)
                 self.close()
 
     def _write(self, xid: int, op: Op, reader: Reader, body: bytes) -> None:
-        pending = Pending(xid, op, self._now_ms)
-        self._pending.append(pending)
+        pending = self._ask(xid, op, len(body))
         if self.is_read_only:
             if op is Op.CLOSE_SESSION:
                 pending.answer = replies.reply(xid, self._server.machine.last_zxid, Code.OK, b"")
@@ -371,14 +398,23 @@ class Connection(asyncio.Protocol):
         self._writes.append(pending)
         self._server.write(self, op, request, body[8:])
 
+    def _ask(self, xid: int, op: int, size: int) -> Pending:
+        pending = Pending(xid, op, size, self._now_ms)
+        self._pending.append(pending)
+        self._outstanding_bytes += size
+        return pending
+
+    def _forget_pending(self) -> None:
+        self._pending.clear()
+        self._outstanding_bytes = 0
+
     def _refuse(self, pending: Pending, code: Code) -> None:
         """Refuses a write in its turn, without a transaction id."""
         pending.refusal, pending.is_refused = code, True
         self._answer()
 
-    def _read(self, xid: int, op: int, reader: Reader) -> None:
-        pending = Pending(xid, op, self._now_ms)
-        self._pending.append(pending)
+    def _read(self, xid: int, op: int, reader: Reader, size: int) -> None:
+        pending = self._ask(xid, op, size)
         try:
             pending.read = decode_read(op, reader)
             pending.subject = self.subject
@@ -416,10 +452,11 @@ class Connection(asyncio.Protocol):
             else:
                 self.respond(pending.answer)
             self._pending.popleft()
+            self._outstanding_bytes -= pending.size
             self._answered(pending)
             if pending.op is Op.CLOSE_SESSION:
                 # The last that is answered; the server closes the connection.
-                self._pending.clear()
+                self._forget_pending()
 
     def _answered(self, pending: Pending) -> None:
         now = self._server.clock.monotonic_ms()

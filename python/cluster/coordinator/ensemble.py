@@ -72,7 +72,7 @@ from .requests import (
 )
 from .saving import Saving
 from .sessions import PASSWORD_BYTES, Session, first_session_id
-from .snapshot import write_snapshot
+from .snapshot import SnapshotFile, walk, write_in_turns
 from .timers import Timers
 from .touches import Touches, unpack
 from .walk import read
@@ -629,16 +629,16 @@ class EnsembleReplication:
         """Of this server's state, in the format of a server by itself."""
         if not self.is_open:
             raise CoordinatorError(f"the coordinator on {self._directory} does not run")
-        state = self.machine.export()
-        began_ms = self._service.clock.monotonic_ms()
+        zxid, began_ms = self.machine.last_zxid, self._service.clock.monotonic_ms()
 
-        def save() -> Path:
+        def begin() -> SnapshotFile:
             self._exports.mkdir(parents=True, exist_ok=True)
-            return write_snapshot(self._exports, state)
+            return SnapshotFile(self._exports, zxid)
 
-        path = await asyncio.get_running_loop().run_in_executor(None, save)
+        pieces = walk(self.machine)
+        path = await write_in_turns(begin, pieces, SnapshotFile.finish, None, lambda: self._failed)
         self._service.metrics.add("snapshottime", self._service.clock.monotonic_ms() - began_ms)
-        return state.last_zxid, path
+        return zxid, path
 
     async def restore(self, data: bytes) -> int:
         raise CoordinatorError(

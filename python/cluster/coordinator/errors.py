@@ -66,6 +66,10 @@ class MissingValueError(JuteError):
     so that it costs no transaction id."""
 
 
+class AnswerTooLargeError(Exception):
+    """What a client asked for is more than it may have at once."""
+
+
 class CoordinatorError(OSError):
     """The coordinator cannot start or cannot go on; the text says what happened, where, and what to do.
 

@@ -20,6 +20,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,7 +33,7 @@ from .own_data import require_alone
 from .replication import Service
 from .requests import CloseSession, ConnectRequest, CreateSession, Op, Write, encode_create_session
 from .sessions import PASSWORD_BYTES, first_session_id
-from .snapshot import NAME_PREFIX, decode, snapshot_path
+from .snapshot import NAME_PREFIX, decode, snapshot_path, walk, write_in_turns
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -83,7 +84,7 @@ class LocalReplication:
         self._next_zxid = 1
         self._next_session_id = 1
         self._since_snapshot = 0
-        self._snapshot: asyncio.Future[None] | None = None
+        self._snapshot: asyncio.Task[Path] | None = None
         self._stopping = False
         self._restoration: asyncio.Task[int] | None = None
 
@@ -319,16 +320,27 @@ class LocalReplication:
     # ---- snapshots ----
 
     def _begin_snapshot(self) -> None:
-        """Saves the applied state. No append is running here, so the next log begins exactly after it; appends go on then."""
+        """Begins to save the applied state. No append is running here, so the next log begins exactly after it; appends go on
+        then."""
         log = self.log
         assert log is not None
         self._since_snapshot = 0
-        state = self.machine.export()
-        self._roll(log, state.last_zxid + 1)
-        loop = asyncio.get_running_loop()
+        self._save(log)
+        self._roll(log, self.machine.last_zxid + 1)
+
+    def _save(self, log: TransactionLog) -> asyncio.Task[Path]:
+        """Saves the state as it is now, while others change it."""
         began_ms = self._service.clock.monotonic_ms()
-        self._snapshot = loop.run_in_executor(self._snapshotter, log.save, state)
+        writing = write_in_turns(
+            partial(log.begin_snapshot, self.machine.last_zxid),
+            walk(self.machine),
+            log.keep,
+            self._snapshotter,
+            lambda: self._stopping,
+        )
+        self._snapshot = asyncio.get_running_loop().create_task(writing)
         self._snapshot.add_done_callback(lambda saved: self._saved(saved, began_ms))
+        return self._snapshot
 
     def _roll(self, log: TransactionLog, first_zxid: int) -> None:
         rolling = asyncio.get_running_loop().run_in_executor(self._writer, log.roll, first_zxid)
@@ -347,7 +359,7 @@ class LocalReplication:
 
         rolling.add_done_callback(rolled)
 
-    def _saved(self, saved: asyncio.Future[None], began_ms: int) -> None:
+    def _saved(self, saved: asyncio.Task[Path], began_ms: int) -> None:
         self._snapshot = None
         metrics = self._service.metrics
         metrics.add("snapshottime", self._service.clock.monotonic_ms() - began_ms)
@@ -357,14 +369,12 @@ class LocalReplication:
 
     async def take_snapshot(self) -> tuple[int, Path]:
         """Beside the running log."""
-        log = self.log
-        if log is None:
+        while self._snapshot is not None:
+            await asyncio.wait([self._snapshot])
+        if self.log is None or self._stopping:
             raise CoordinatorError(f"the coordinator on {self._directory} does not run")
-        state = self.machine.export()
-        began_ms = self._service.clock.monotonic_ms()
-        await asyncio.get_running_loop().run_in_executor(self._snapshotter, log.save, state)
-        self._service.metrics.add("snapshottime", self._service.clock.monotonic_ms() - began_ms)
-        return state.last_zxid, snapshot_path(self._directory, state.last_zxid)
+        zxid = self.machine.last_zxid
+        return zxid, await asyncio.shield(self._save(self.log))
 
     async def restore(self, data: bytes) -> int:
         """The restored state has the next zxid, so that transaction ids never go back. Its sessions are open, for a whole

@@ -16,7 +16,7 @@ open), or old files half purged (purged again). Recovery reads the newest whole 
 the logs hold beyond it; zxids must follow one another, a gap stops the start.
 
 :meth:`TransactionLog.recover` runs before service; then ``roll`` and ``close`` are called from one writer
-thread, ``save`` from any one thread and ``append_soon`` on the event loop, each append after the one before.
+thread, ``save``, ``begin_snapshot`` and ``keep`` from any one thread and ``append_soon`` on the event loop, each append after the one before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,14 @@ from . import collector, log_place
 from ._engine import open_engine_log
 from .errors import CoordinatorError, JuteError
 from .machine import Machine, State, decode_command
-from .snapshot import NAME_PREFIX, read_snapshot, snapshot_path, sync_directory, write_snapshot
+from .snapshot import (
+    NAME_PREFIX,
+    SnapshotFile,
+    read_snapshot,
+    snapshot_path,
+    sync_directory,
+    write_snapshot,
+)
 
 LOG_PREFIX = "log."
 SNAPSHOTS_RETAINED = 3
@@ -142,10 +149,22 @@ class TransactionLog:
         self._log = self._open_log(path)
         sync_directory(self._directory)
 
+    def begin_snapshot(self, zxid: int) -> SnapshotFile:
+        """A file for the snapshot of the state with this zxid. Raises OSError."""
+        return SnapshotFile(self._directory, zxid)
+
+    def keep(self, file: SnapshotFile) -> Path:
+        """Finishes a snapshot, then removes what it makes superfluous. Raises OSError; nothing is lost by that."""
+        path = file.finish()
+        self._purge()
+        return path
+
     def save(self, state: State) -> None:
-        """Writes a snapshot, then removes what it makes superfluous. Raises OSError; nothing is lost by
-        that."""
+        """Writes a snapshot at once, then removes what it makes superfluous. Raises OSError; nothing is lost by that."""
         write_snapshot(self._directory, state)
+        self._purge()
+
+    def _purge(self) -> None:
         snapshots = self._snapshots()
         for zxid in snapshots[: -self._retained]:
             snapshot_path(self._directory, zxid).unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from . import acl as access
 from .acl import Subject
-from .errors import Code, ZooKeeperError
+from .errors import AnswerTooLargeError, Code, ZooKeeperError
 from .jute import Writer
 from .machine import Machine
 from .replies import end_of_multi, multi_error, multi_ok
@@ -38,6 +38,9 @@ from .watches import Mode, Notification, Registry, WatcherType, WatchManager
 
 W = TypeVar("W", bound=Hashable)
 
+MULTI_BYTES_MAX = 16 << 20
+"""Of the answer to a multiRead: its request may name a node any number of times."""
+
 
 class Client(NamedTuple, Generic[W]):
     """Who reads: its connection (which receives notifications), its session, and who it was when it asked."""
@@ -56,7 +59,7 @@ class Answer(NamedTuple, Generic[W]):
 
 
 def answer(request: Read, client: Client[W], machine: Machine, watches: WatchManager[W]) -> Answer[W]:
-    """Answers one read. Raises ZooKeeperError."""
+    """Answers one read. Raises ZooKeeperError, and AnswerTooLargeError for a multiRead of more than :data:`MULTI_BYTES_MAX`."""
     if isinstance(request, SetWatches):
         return _set_watches(request, client, machine.tree, watches)
     if isinstance(request, MultiRead):
@@ -167,6 +170,8 @@ def _multi_read(request: MultiRead, client: Client[W], tree: Tree) -> Answer[W]:
         else:
             multi_ok(writer, op)
             writer.out += part.out
+            if len(writer.out) > MULTI_BYTES_MAX:
+                raise AnswerTooLargeError(f"its multiRead has an answer of more than {MULTI_BYTES_MAX} bytes")
     end_of_multi(writer)
     return Answer(writer.finish(), [], code)
 

@@ -14,13 +14,12 @@ from typing import NamedTuple
 from .agreed import Agreed
 from .quorum import Quorum, QuorumFullError, SnapshotSink
 from .replication import Service
+from .snapshot import PAUSE_SECONDS
 from .timers import Timers
 from .walk import walk
 
-PAUSE = 0.004
-"""Seconds between two slices."""
 PAUSE_FOR_DISK = 0.05
-"""The same, while the disk is slower."""
+"""Seconds between two slices, while the disk is slower."""
 
 _logger = logging.getLogger(__name__)
 
@@ -96,7 +95,7 @@ class Saving:
                 self._finishing, self._walk = self._walk, None
             else:
                 keeps_up = self._walk.sink.write(piece)
-                self._timers.later("walk", PAUSE if keeps_up else PAUSE_FOR_DISK, self._go_on)
+                self._timers.later("walk", PAUSE_SECONDS if keeps_up else PAUSE_FOR_DISK, self._go_on)
         except QuorumFullError as error:
             self.abandon()
             self._failed(str(error))

@@ -27,7 +27,7 @@ from .acl import READ, Subject
 from .clock import Clock, SystemClock
 from .connection import Connection, Phase
 from .containers import ContainerKeeper
-from .errors import Code, CoordinatorError, ZooKeeperError
+from .errors import AnswerTooLargeError, Code, CoordinatorError, ZooKeeperError
 from .jute import Writer
 from .local import LocalReplication
 from .log import RecordLog
@@ -389,6 +389,10 @@ class CoordinatorServer:
             answered = answer(request, client, self.machine, self.watches)
         except ZooKeeperError as error:
             self.reply(connection, xid, error.code)
+            return
+        except AnswerTooLargeError as error:
+            _logger.warning("cutting off %s: %s", connection.address, error)
+            connection.abort()
             return
         self._count_read(request)
         self._notify(answered.missed, replies.UNKNOWN_ZXID)

@@ -191,7 +191,7 @@ class Tree:
         self._with_ttl: set[str] = set()
         self._quotas: set[str] = set()
         self._size = 0
-        self._walked: dict[str, NodeState] | None = None
+        self._walks: list[dict[str, NodeState]] = []
         for path in SPECIAL_PATHS:
             acl, acl_version = (access.READ_ONLY, -1) if path == CONFIG else (access.OPEN, 0)
             self._attach(path, Node(NodeState(b"", acl, 0, 0, 0, 0, 0, 0, 0, acl_version, 0)))
@@ -269,25 +269,28 @@ class Tree:
         return [(path, node.state) for path, node in self._nodes.items()]
 
     def walk(self) -> Generator[tuple[str, NodeState], None, None]:
-        """Every node as it is at this call, any order, however the tree changes until the iterator is at its end: what a change
-        replaces is kept aside for it. One walk at a time."""
-        assert self._walked is None, "another walk is not over"
-        self._walked = {}
-        return self._walk(list(self._nodes), self._walked)
+        """Every node as it is at this call, any order, however the tree changes until the iterator is at its end or closed: what
+        a change replaces is kept aside for it."""
+        before: dict[str, NodeState] = {}
+        self._walks.append(before)
+        walk = self._walk(list(self._nodes), before)
+        next(walk)  # of a generator that was not begun nobody hears the end
+        return walk
 
     def _walk(
         self, paths: list[str], before: dict[str, NodeState]
     ) -> Generator[tuple[str, NodeState], None, None]:
         try:
+            yield ROOT, self._nodes[ROOT].state  # to nobody
             for path in paths:
                 yield path, before.pop(path) if path in before else self._nodes[path].state
         finally:
-            self._walked = None
+            self._walks = [each for each in self._walks if each is not before]
 
     def _changes(self, path: str, state: NodeState) -> None:
         """This state is about to be replaced: a walk that has not been there wants it."""
-        if self._walked is not None:
-            self._walked.setdefault(path, state)
+        for before in self._walks:
+            before.setdefault(path, state)
 
     @classmethod
     def restore(cls, nodes: Iterable[tuple[str, NodeState]]) -> Tree:

@@ -4,7 +4,7 @@ Owns the format; the file around it, its checksum too, is the quorum's. :func:`w
 of the state at its call, however much is applied meanwhile, and what is kept aside for it is what changes. Pure; the walk is
 on the event loop, :func:`read` may be on any thread.
 
-Format, version 3 (big-endian; ``buffer`` and ``vector`` as in :mod:`.jute`; version 1 is :mod:`.snapshot`'s)::
+Format, version 3 (big-endian; ``buffer`` and ``vector`` as in :mod:`.jute`; versions 1 and 4 are :mod:`.snapshot`'s)::
 
     0   8 bytes  magic "LCZNODES"
     8   int      format version, 3
@@ -15,10 +15,7 @@ Format, version 3 (big-endian; ``buffer`` and ``vector`` as in :mod:`.jute`; ver
     ..  boolean  whether a change of the members is under way, and if: long zxid, ustring members, boolean whether it is allowed
     ..  vector   last ids:   int first byte of a session's id, long last session id
     ..  vector   sessions:   long id, int timeout (ms), buffer password, long attachment
-    ..  int      nodes, each:
-                             ustring path, buffer data (null allowed), int ACL's number; vector<ACL> if no node had it before,
-                             long czxid, mzxid, pzxid, ctime, mtime,
-                             int version, creations of children, ACL version, long ephemeral owner
+    ..  int      nodes, each as in :mod:`.snapshot`'s version 4
 """
 
 from __future__ import annotations
@@ -26,25 +23,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Generator
 
-from .acl import stored
 from .agreed import Agreed, Reconfiguration
 from .errors import CoordinatorError, JuteError
-from .jute import Acl, Reader
+from .jute import Reader
 from .machine import Machine, State
 from .members import Member, configured_members, members_text
 from .sessions import Session
-from .snapshot import MAGIC, PlainWriter
-from .tree import NodeState
+from .snapshot import MAGIC, PlainWriter, node_pieces, read_nodes
 
 VERSION = 3
-SLICE_NODES = 128
-"""So many nodes are written at once: some hundred microseconds."""
-SLICE_BYTES = 64 << 10
-"""Or fewer, if they have this much."""
 
 _HEAD = struct.Struct(">qqqqq")
-_NODE_TAIL = struct.Struct(">qqqqqiiiq")
-_NODE_BYTES_MIN = 12 + _NODE_TAIL.size
 
 
 def walk(agreed: Agreed) -> Generator[bytes, None, None]:
@@ -67,29 +56,7 @@ def walk(agreed: Agreed) -> Generator[bytes, None, None]:
         writer.i64(session.id).i32(session.timeout_ms).buffer(session.password)
         writer.i64(agreed.attachments[session.id])
     writer.i32(len(agreed.machine.tree))
-    return _pieces(writer, agreed.machine.tree.walk())
-
-
-def _pieces(
-    writer: PlainWriter, nodes: Generator[tuple[str, NodeState], None, None]
-) -> Generator[bytes, None, None]:
-    acls: dict[tuple[Acl, ...], int] = {}
-    since = 0
-    try:
-        for path, node in nodes:
-            is_new = node.acl not in acls
-            writer.string(path).buffer(node.data).i32(acls.setdefault(node.acl, len(acls)))
-            if is_new:
-                writer.acls(node.acl)
-            writer.out += _NODE_TAIL.pack(*node[2:])
-            since += 1
-            if since >= SLICE_NODES or len(writer.out) >= SLICE_BYTES:
-                yield bytes(writer.out)
-                writer.out.clear()
-                since = 0
-        yield bytes(writer.out)
-    finally:
-        nodes.close()
+    return node_pieces(writer, agreed.machine.tree.walk())
 
 
 def read(data: bytes) -> Agreed:
@@ -111,12 +78,8 @@ def read(data: bytes) -> Agreed:
     for session, attachment in reader.vector(lambda: (_session(reader), reader.i64()), 24) or []:
         sessions.append(session)
         agreed.attachments[session.id] = attachment
-    acls: list[tuple[Acl, ...]] = []
-    nodes = reader.vector(lambda: _node(reader, acls), _NODE_BYTES_MIN) or []
-    if reader.remaining:
-        raise JuteError(f"{reader.remaining} bytes are behind its end")
     last_zxid = agreed.epoch << 32 | agreed.counter
-    agreed.machine = Machine(State(last_zxid, 0, sessions, nodes))
+    agreed.machine = Machine(State(last_zxid, 0, sessions, read_nodes(reader)))
     return agreed
 
 
@@ -129,12 +92,3 @@ def _members(reader: Reader) -> tuple[Member, ...]:
 
 def _session(reader: Reader) -> Session:
     return Session(reader.i64(), reader.i32(), reader.buffer() or b"")
-
-
-def _node(reader: Reader, acls: list[tuple[Acl, ...]]) -> tuple[str, NodeState]:
-    path, data, number = reader.text(), reader.buffer(), reader.i32()
-    if number == len(acls):
-        acls.append(stored(reader.acls() or ()))
-    if not 0 <= number < len(acls):
-        raise JuteError(f"{path} has ACL {number} of {len(acls)}")
-    return path, NodeState(data, acls[number], *_NODE_TAIL.unpack(reader.take(_NODE_TAIL.size)))

@@ -209,7 +209,7 @@ def random_command(chance: random.Random, agreed: Agreed) -> bytes:
 def test_a_walk_is_the_state_it_began_with_whatever_is_applied_meanwhile(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.coordinator.walk.SLICE_NODES", 2)
+    monkeypatch.setattr("cluster.coordinator.snapshot.SLICE_NODES", 2)
     chance = random.Random(seed)
     agreed = begun()
     agreed.begin(2, 1, 1_700_000_000_000)
@@ -222,7 +222,7 @@ def test_a_walk_is_the_state_it_began_with_whatever_is_applied_meanwhile(
         for _ in range(chance.randint(0, 5)):
             agreed.apply(random_command(chance, agreed))
     assert fingerprint(read(b"".join(pieces))) == expected, f"seed {seed}"
-    assert agreed.machine.tree._walked is None
+    assert not agreed.machine.tree._walks
     again = walk(agreed)
     next(again)
     again.close()
@@ -242,7 +242,7 @@ def test_what_is_no_snapshot_is_refused() -> None:
     for length in range(len(whole)):
         with pytest.raises((JuteError, ValueError)):
             read(whole[:length])
-    with pytest.raises(JuteError, match="behind its end"):
+    with pytest.raises(JuteError, match="behind the last node"):
         read(whole + b"x")
 
 
