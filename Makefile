@@ -107,7 +107,7 @@ fuzz: $(VENV)/.dev $(VENV)/.built peers  ## new seeds for the crash histories, t
 	cargo test --locked -p logcore-quorum --test simulation -- --nocapture nothing_that
 	$(PY) -m pytest -q -s tests/broker/test_fuzz.py
 	$(PY) -m pytest -q -s tests/coordinator/ensemble/test_simulation.py
-	$(PY) -m pytest -q -s -o timeout=0 tests/compat/test_zookeeper.py -k histories
+	$(PY) -m pytest -q -s -o timeout=0 tests/compat/test_zookeeper.py tests/compat/test_kazoo_histories.py -k histories
 	$(PY) -m pytest -q -s -o timeout=0 tests/compat/ensemble/test_faults.py -k new_seeds
 	$(PY) -m pytest -q -s -o timeout=0 tests/compat/ensemble/test_same_histories.py -k ours
 

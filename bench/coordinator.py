@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Barrier, Thread
+from typing import Any
 
 from kazoo.client import KazooClient
 
@@ -172,40 +173,45 @@ def latency(run_: Run) -> None:
     run_.each("latency", measure)
 
 
+def kazoo_calls(path: str) -> dict[str, Callable[[KazooClient, int], Any]]:
+    """One of each kind of request, by its number, in an order in which each succeeds, below a directory that is :func:`prepared`."""
+
+    def get(client: KazooClient, n: int) -> Any:
+        return client.get_async(f"{path}/{n % NODES}")
+
+    def set_(client: KazooClient, n: int) -> Any:
+        return client.set_async(f"{path}/{n % NODES}", DATA)
+
+    return {
+        "create": lambda client, n: client.create_async(f"{path}/new-{n}", DATA),
+        "set": set_,
+        "get": get,
+        "90% get, 10% set": lambda client, n: set_(client, n) if n % 10 == 0 else get(client, n),
+        "delete": lambda client, n: client.delete_async(f"{path}/new-{n}"),
+    }
+
+
 def kazoo(run_: Run) -> None:
     """kazoo: one client with 500 asynchronous requests in flight, and threads of clients with one each."""
     many = run_.count(3_000)
 
     def measure(ensemble: Ensemble, number: int) -> None:
-        path = prepared(ensemble, "kazoo", NODES)
+        calls = kazoo_calls(prepared(ensemble, "kazoo", NODES))
         clients = [client_of(ensemble, number) for number in range(max(CROWDS))]
         try:
-            first = clients[0]
-            kinds: dict[str, Callable[[int], object]] = {
-                "create": lambda n: first.create_async(f"{path}/new-{n}", DATA),
-                "set": lambda n: first.set_async(f"{path}/{n % NODES}", DATA),
-                "get": lambda n: first.get_async(f"{path}/{n % NODES}"),
-                "90% get, 10% set": lambda n: (
-                    first.set_async(f"{path}/{n % NODES}", DATA)
-                    if n % 10 == 0
-                    else first.get_async(f"{path}/{n % NODES}")
-                ),
-                "delete": lambda n: first.delete_async(f"{path}/new-{n}"),
-            }
-            for kind, ask in kinds.items():
+            for kind, call in calls.items():
                 began = time.perf_counter()
                 for start in range(0, many, PIPELINED):
-                    asked = [ask(n) for n in range(start, min(start + PIPELINED, many))]
+                    asked = [call(clients[0], n) for n in range(start, min(start + PIPELINED, many))]
                     for answer in asked:
-                        answer.get(timeout=60)  # type: ignore[attr-defined]
+                        answer.get(timeout=60)
                 figure = run_.figure(f"kazoo, one client, {PIPELINED} in flight: {kind}", "requests/s", EQUAL)
                 run_.keep(figure, ensemble, number, many / (time.perf_counter() - began))
-            for crowd_size in CROWDS:
-                rate = threads_of(clients[:crowd_size], path, many)
-                figure = run_.figure(
-                    f"kazoo, clients: {crowd_size}, one in flight each: 90% get, 10% set", "requests/s", EQUAL
-                )
-                run_.keep(figure, ensemble, number, rate)
+            for size in CROWDS:
+                for kind, call in calls.items():
+                    rate = threads_of(clients[:size], call, many if size > 1 else many // 3)
+                    what = f"kazoo, clients: {size}, one in flight each: {kind}"
+                    run_.keep(run_.figure(what, "requests/s", EQUAL), ensemble, number, rate)
         finally:
             for client in clients:
                 client.stop()
@@ -221,22 +227,21 @@ def client_of(ensemble: Ensemble, number: int) -> KazooClient:
     return client
 
 
-def threads_of(clients: Sequence[KazooClient], path: str, many: int) -> float:
-    """Requests a second of one thread a client."""
+def threads_of(clients: Sequence[KazooClient], call: Callable[[KazooClient, int], Any], many: int) -> float:
+    """Requests a second of one thread a client, each of which has numbers of its own."""
     ready = Barrier(len(clients) + 1)
     each = many // len(clients)
     failed: list[BaseException] = []
 
-    def work(client: KazooClient) -> None:
+    def work(client: KazooClient, first: int) -> None:
         ready.wait()
         try:
-            for n in range(each):
-                node = f"{path}/{n % NODES}"
-                client.set(node, DATA) if n % 10 == 0 else client.get(node)
+            for n in range(first, first + each):
+                call(client, n).get(timeout=60)
         except BaseException as error:
             failed.append(error)
 
-    threads = [Thread(target=work, args=(client,)) for client in clients]
+    threads = [Thread(target=work, args=(client, n * each)) for n, client in enumerate(clients)]
     for thread in threads:
         thread.start()
     ready.wait()

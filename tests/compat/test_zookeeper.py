@@ -16,7 +16,7 @@ from cluster.coordinator import Settings
 from cluster.coordinator.acl import Rules, digest_identity
 from cluster.coordinator.jute import Acl, Id, Writer
 from cluster.coordinator.requests import Op
-from tests.compat.zookeeper_peer import TICK_MS, Request, Side, apache_zookeeper, our_coordinator
+from tests.compat.zookeeper_peer import TICK_MS, Reply, Request, Side, apache_zookeeper, our_coordinator
 
 OPEN = [Acl(31, Id("world", "anyone"))]
 ANN, BOB, SUPER = b"ann:secret", b"bob:secret", b"super:secret"
@@ -37,6 +37,8 @@ class Pair(NamedTuple):
     theirs: list[tuple[str, int]]
     ours: list[tuple[str, int]]
     extended: bool
+    counts_reconnects: bool = False
+    """Of ours (:class:`.Side`)."""
 
 
 @pytest.fixture(scope="module", params=["defaults", "extended"])
@@ -70,7 +72,7 @@ class Sides:
 
     def __init__(self, pair: Pair, clients: int) -> None:
         self._theirs = Side(pair.theirs, clients, lingers=len(pair.theirs) > 1)
-        self._ours = Side(pair.ours, clients)
+        self._ours = Side(pair.ours, clients, counts_reconnects=pair.counts_reconnects)
         self.asked: list[str] = []
 
     def close(self) -> None:
@@ -83,8 +85,20 @@ class Sides:
             self.asked.append(
                 f"client {client}: {Op(request.op).name if request.op in list(Op) else request.op} {request.body!r}"
             )
-        expected = self._theirs.do(client, requests, ends)
-        got = self._ours.do(client, requests, ends)
+        return self._compared(self._theirs.do(client, requests, ends), self._ours.do(client, requests, ends))
+
+    def come_back(
+        self, client: int, requests: Callable[[Callable[[int], int]], Sequence[Request]]
+    ) -> list[list[object]]:
+        """As :meth:`same`, over another connection of the client's session (:meth:`Side.come_back`)."""
+        self.asked.append(f"client {client} comes back: {requests(lambda ago: -ago)}")
+        return self._compared(
+            self._theirs.come_back(client, requests), self._ours.come_back(client, requests)
+        )
+
+    def _compared(
+        self, expected: list[list[Reply | str]], got: list[list[Reply | str]]
+    ) -> list[list[object]]:
         for number, (theirs, ours) in enumerate(zip(expected, got, strict=True)):
             assert ours == theirs, "\n".join(
                 [
@@ -418,7 +432,9 @@ class History:
         chance = self._chance
         path = self._path()
         version = chance.choice([-1, -1, -1, 0, 1, 2])
-        kind = chance.randrange(100)
+        kind = chance.randrange(104)
+        if kind >= 100:
+            return self._quota()
         if kind < 24:
             return self._create(path)
         if kind < 34:
@@ -461,6 +477,46 @@ class History:
         if kind < 99:
             return Request(Op.GET_EPHEMERALS, Writer().string(self.root).finish())
         return Request(chance.choice(self._malformed), chance.randbytes(chance.randrange(12)))
+
+    def comes_back(self) -> Callable[[Callable[[int], int]], Sequence[Request]]:
+        """What a client asks that has lost its connection: to be told what it missed. Apache's tells it of nodes that it may not read,
+        too: who asks of what was asks as somebody who may."""
+        chance = self._chance
+        lists = [[self._there() for _ in range(chance.randrange(4))] for _ in range(chance.choice([3, 5]))]
+        is_super = chance.random() < 0.5
+        if not is_super:
+            lists[1] = []
+        ago = chance.randrange(6) if is_super else 0
+        op = Op.SET_WATCHES if len(lists) == 3 else Op.SET_WATCHES2
+        names = [auth("digest", SUPER)] if is_super else []
+        return lambda before: [*names, read(Op.SYNC, "/"), set_watches(before(ago), *lists, op=op)]
+
+    def _quota(self) -> Request:
+        chance = self._chance
+        path = f"/zookeeper/quota{self.root}{chance.choice(['', '/a'])}"
+        name = chance.choice(["", "/zookeeper_limits", "/zookeeper_limits", "/zookeeper_stats"])
+        data = chance.choice(
+            [
+                b"count=4,bytes=-1",
+                b"count=-1,bytes=60",
+                b"count=9,bytes=90=;byteHardLimit=60;countHardLimit=6",
+            ]
+        )
+        if name == "/zookeeper_stats":
+            data = b"count=0,bytes=0"
+        return chance.choice(
+            [
+                create(path + name, data),
+                create(path + name, data),
+                set_data(path + name, data),
+                read(Op.GET_DATA, path + name, False),
+                delete(path + name, -1),
+            ]
+        )
+
+    def _there(self) -> str:
+        depth = self._chance.choice([0, 1, 1, 2])
+        return self.root + "".join(f"/{self._chance.choice('abc')}" for _ in range(depth))
 
     def _path(self) -> str | None:
         chance = self._chance
@@ -515,7 +571,11 @@ def play(pair: Pair, seed: int) -> None:
     try:
         sides.same(0, create(history.root))
         for _ in range(REQUESTS):
-            sides.same(history._chance.randrange(CLIENTS), history.request())
+            client = history._chance.randrange(CLIENTS)
+            if history._chance.random() < 0.03:
+                sides.come_back(client, history.comes_back())
+            else:
+                sides.same(client, history.request())
     except AssertionError as error:
         raise AssertionError(f"seed {seed}: {error}") from None
     except TimeoutError:

@@ -8,7 +8,7 @@ import signal
 import struct
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,11 +134,22 @@ class Reply(NamedTuple):
 class Side:
     """Servers (each a host and a port) and the clients of a history, on each in turn."""
 
-    def __init__(self, servers: Sequence[tuple[str, int]], clients: int, lingers: bool = False) -> None:
-        """`lingers`: a connection may be open for a while when its session is closed, as a member of Apache's may leave it."""
+    def __init__(
+        self,
+        servers: Sequence[tuple[str, int]],
+        clients: int,
+        lingers: bool = False,
+        counts_reconnects: bool = False,
+    ) -> None:
+        """`lingers`: a connection may be open for a while when its session is closed, as a member of Apache's may leave it.
+        `counts_reconnects`: a session's move to another connection has a transaction id, as in an ensemble of ours."""
         self._servers = servers
         self._lingers = lingers
         self._sessions: dict[int, int] = {0: 0}
+        self._held: dict[int, tuple[int, bytes]] = {}
+        self._newest = 0
+        self._counts_reconnects = counts_reconnects
+        self._reconnects: list[int] = []
         self._clients = [self._open(number) for number in range(clients)]
         self._xid = 0
         self._base = 0
@@ -169,13 +180,34 @@ class Side:
         heard += [self._heard(each, asked, False, is_another=True) for each in self._others(number)]
         return [_settled(each) for each in heard] if Op.CLOSE_SESSION in asked.values() else heard
 
+    def come_back(
+        self, number: int, requests: Callable[[Callable[[int], int]], Sequence[Request]]
+    ) -> list[list[Reply | str]]:
+        """As :meth:`do`, over another connection of the client's session; the requests are told which transaction id was the newest
+        that anybody had seen, so many transactions ago."""
+        self._clients[number].close()
+        host, port = self._servers[number % len(self._servers)]
+        session, password = self._held[number]
+        client = self._clients[number] = RawClient(port, host)
+        assert client.connect(20 * TICK_MS, session, password)[1] == session
+        if self._counts_reconnects:
+            self._reconnects.append(self._newest + 1)
+        return self.do(number, requests(self._before))
+
+    def _before(self, ago: int) -> int:
+        zxid = self._since(self._newest) - ago + self._base
+        for reconnect in self._reconnects:
+            zxid += reconnect <= zxid
+        return zxid
+
     def _others(self, number: int) -> list[int]:
         return [each for each in range(len(self._clients)) if each != number]
 
     def _open(self, number: int) -> RawClient:
         host, port = self._servers[number % len(self._servers)]
         client = RawClient(port, host)
-        _timeout, session, _password = client.connect(timeout_ms=20 * TICK_MS)
+        _timeout, session, password = client.connect(timeout_ms=20 * TICK_MS)
+        self._held[number] = session, password
         self._sessions[session] = len(self._sessions)
         return client
 
@@ -205,11 +237,12 @@ class Side:
             xid, zxid, error = struct.unpack_from(">iqi", frame)
             if xid in (PING_XID, SYNC_XID):
                 return heard
+            self._newest = max(self._newest, zxid)
             value = self._decode(xid, asked.get(xid, 0), error, frame[16:])
             heard.append(Reply(xid, self._since(zxid), error, value))
 
     def _since(self, zxid: int) -> int:
-        return zxid - self._base if zxid > 0 else zxid
+        return zxid - self._base - sum(each <= zxid for each in self._reconnects) if zxid > 0 else zxid
 
     def _decode(self, xid: int, op: int, error: int, body: bytes) -> Any:
         reader = Reader(body)

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.compat.test_zookeeper import Pair, play_all
+from cluster.coordinator.acl import digest_identity
+from tests.compat.test_zookeeper import SUPER, Pair, play_all
 from tests.compat.zookeeper_peer import TICK_MS
 
-from .members import ALONE_AND_TOGETHER, APACHE, Maker, ensemble
+from .members import ALONE_AND_TOGETHER, APACHE, OURS, Maker, ensemble
 
 pytestmark = pytest.mark.compat
 
@@ -23,6 +24,7 @@ SETTINGS = {
     "maxSessionTimeout": str(20 * TICK_MS),
     "initLimit": "5",
     "syncLimit": "5",
+    "DigestAuthenticationProvider.superDigest": digest_identity(SUPER).id,
 }
 HISTORIES = 3
 OTHERS = [each for each in ALONE_AND_TOGETHER if each != (APACHE, 3)]
@@ -38,7 +40,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         ensemble(APACHE, directory / "theirs", 3, SETTINGS) as theirs,
         ensemble(maker, directory / "others", count, SETTINGS) as others,
     ):
-        yield Pair(theirs.servers, others.servers, True)
+        yield Pair(theirs.servers, others.servers, True, counts_reconnects=maker is OURS and count > 1)
 
 
 def test_long_histories_are_the_same(pair: Pair) -> None:

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cluster.coordinator import CoordinatorServer, Settings
-from cluster.coordinator import walk as walking
+from cluster.coordinator import CoordinatorServer, Settings, snapshot
 from cluster.coordinator.acl import OPEN, Rules
 from cluster.coordinator.agreed import Agreed, decode_proposed
 from cluster.coordinator.connection import Connection
@@ -557,7 +556,7 @@ class World:
 
     def run(self) -> None:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(walking, "SLICE_NODES", 2)
+            patched.setattr(snapshot, "SLICE_NODES", 2)
             self._run()
 
     def _run(self) -> None:
