@@ -118,8 +118,11 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
     """A factory of brokers; whatever still runs at the end of the test is killed."""
     running: list[BrokerProcess] = []
 
-    def start(data_dir: Path | None = None, port: int = 0, *extra: str, ready: bool = True) -> BrokerProcess:
-        broker = BrokerProcess(data_dir or tmp_path / "data", port, extra)
+    def start(
+        data_dir: Path | None = None, port: int | None = None, *extra: str, ready: bool = True
+    ) -> BrokerProcess:
+        # Nobody else's while it is down.
+        broker = BrokerProcess(data_dir or tmp_path / "data", free_port() if port is None else port, extra)
         running.append(broker)
         return broker.wait_ready() if ready else broker
 

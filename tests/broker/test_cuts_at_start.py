@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from cluster.broker import Broker, BrokerConfig, BrokerStartError
+from cluster.controller import ZooKeeper
+from cluster.model import Milliseconds
 
 from ..controller.asking import filled, produce, shown
 from ..controller.cutting import coordinator, properties, running
@@ -42,7 +44,17 @@ def test_a_start_goes_on_whichever_request_loses_the_connection(tmp_path: Path, 
 
 # The first request, the last that the logs wait for, the registration, and one of the controller's.
 @pytest.mark.parametrize("at", [1, 16, 20, 24])
-def test_a_coordinator_that_goes_for_good_ends_the_start_with_a_sentence(tmp_path: Path, at: int) -> None:
+def test_a_coordinator_that_goes_for_good_ends_the_start_with_a_sentence(
+    tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = ZooKeeper.connect
+
+    async def patient(hosts: str, session_timeout_ms: Milliseconds, _: Milliseconds) -> ZooKeeper:
+        """However long the first connection takes: the coordinator goes after it."""
+        return await connect(hosts, session_timeout_ms, Milliseconds(60_000))
+
+    monkeypatch.setattr(ZooKeeper, "connect", patient)
+
     async def main() -> None:
         async with coordinator(tmp_path) as (cutter, _):
             cutter.arm(at)
@@ -54,6 +66,7 @@ def test_a_coordinator_that_goes_for_good_ends_the_start_with_a_sentence(tmp_pat
                 await Broker(BrokerConfig.parse(settings)).start()
             assert cutter.cuts == 1
             cutter.away = False
+            monkeypatch.undo()
             async with running(tmp_path, cutter.port) as broker, Wire(broker.bootstrap) as wire:
                 assert await filled(wire, "t") == 0
 

@@ -375,7 +375,7 @@ def test_answers_on_their_way_are_sent_as_long_as_they_are_taken(start_broker: S
         assert length > wanted["max_bytes"] - 2 * LARGE
         received(silent, 4)
         with ThreadPoolExecutor(1) as stopper:
-            stopping = stopper.submit(broker.stop)
+            stopping = stopper.submit(broker.stop, timeout=PATIENCE)
             for _ in range(STEPS):
                 received(slow, length // STEPS)
                 time.sleep(SLOW_SECONDS / STEPS)

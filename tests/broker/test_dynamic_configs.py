@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
+from kazoo.protocol.serialization import Close, Connect
 
 from cluster.broker import Broker, registration, start_embedded
 from cluster.broker.dynamic import driver
@@ -374,19 +375,22 @@ def test_what_another_program_writes_is_taken_in(tmp_path: Path, caplog: pytest.
 
 
 def test_changes_are_taken_in_after_the_session_was_lost(tmp_path: Path) -> None:
-    def end_session(hosts: str, session: tuple[int, bytes]) -> None:
-        """Takes the session over and closes it: to the broker it has expired."""
-        client = KazooClient(hosts=hosts, client_id=session)
-        client.start()
-        client.stop()
-        client.close()
+    async def end_session(host: str, port: int, session: tuple[int, bytes]) -> None:
+        """Takes the session over and closes it, before the broker can take it back: to the broker it has expired."""
+        reader, writer = await asyncio.open_connection(host, port)
+        handshake = Connect(0, 0, 10_000, *session, False).serialize()
+        close = struct.pack(">ii", 1, Close.type)
+        for frame in (handshake, close):
+            writer.write(struct.pack(">i", len(frame)) + frame)
+        await reader.read()
+        writer.close()
 
     async def work() -> None:
         async with served(tmp_path) as (wire, zk):
             host, port = zk._client.hosts[0]
             other = await ZooKeeper.connect(f"{host}:{port}", Milliseconds(10_000), Milliseconds(10_000))
             lost = zk.session_id
-            await asyncio.to_thread(end_session, f"{host}:{port}", zk._client.client_id)
+            await end_session(host, port, zk._client.client_id)
             await other.create("/config/users/u", znodes.encode_config({"producer_byte_rate": "5"}))
             await other.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("users/u"))
             while await quotas(wire) != ["user=u producer_byte_rate:5"] or zk.session_id == lost:

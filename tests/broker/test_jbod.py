@@ -11,6 +11,8 @@ import logging
 import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
 
 import pytest
 
@@ -93,6 +95,16 @@ def test_no_directory_left_and_two_copies(tmp_path: Path) -> None:
 def test_a_start_tells_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    opens = Broker._open
+
+    def slow(broker: Broker, *asked: Any) -> Any:
+        """Takes until it has been told how far it is."""
+        opened = opens(broker, *asked)
+        deadline = monotonic() + 60
+        while "loading logs: " not in caplog.text and monotonic() < deadline:
+            sleep(0.001)
+        return opened
+
     async def run() -> None:
         async with AsyncExitStack() as stack:
             config = BrokerConfig.parse(await settings(stack, tmp_path))
@@ -109,6 +121,7 @@ def test_a_start_tells_how_far_it_is(
             torn.write_bytes(bytes(1000))
 
             monkeypatch.setattr(_broker, "_PROGRESS_SECONDS", 0.0001)
+            monkeypatch.setattr(Broker, "_open", slow)
             broker = Broker(config)
             with caplog.at_level(logging.INFO):
                 await broker.start()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from cluster.broker import Broker, BrokerConfig
 from cluster.errors import NONE
+from tests.ports import free_port
 
 from .test_jbod import settings
 from .wire import Wire
@@ -20,15 +21,14 @@ from .wire import Wire
 def port_of_both() -> int:
     """One that is free on both loopbacks."""
     while True:
-        with closing(socket.create_server(("127.0.0.1", 0))) as four:
-            port = int(four.getsockname()[1])
-            try:
-                socket.create_server(("::1", port), family=socket.AF_INET6).close()
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    pytest.skip(f"there is no IPv6 loopback here: {error}")
-                continue
-            return port
+        port = free_port()
+        try:
+            socket.create_server(("::1", port), family=socket.AF_INET6).close()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                pytest.skip(f"there is no IPv6 loopback here: {error}")
+            continue
+        return port
 
 
 def test_one_port_on_both_versions_and_names_in_any_case(tmp_path: Path) -> None:

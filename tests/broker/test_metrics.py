@@ -27,6 +27,7 @@ from cluster.broker.metrics import BrokerCollector
 from cluster.broker.metrics_listener import MetricsListener
 from cluster.broker.parts import BrokerState, Parts
 from logcore._native import LoadProgress
+from tests.ports import free_port
 
 from ..conftest import StartBroker
 from ..server.wire import batch
@@ -234,7 +235,7 @@ def test_a_broker_that_starts_tells_how_far_it_is() -> None:
 
 def test_who_says_nothing_is_cut_off_and_few_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """If it failed, anybody who reaches the port could take all of the process's threads."""
-    listener = MetricsListener(Parts(), "127.0.0.1", 0)
+    listener = MetricsListener(Parts(), "127.0.0.1", free_port())
     try:
         host, _, port = listener.address.removeprefix("http://").removesuffix("/metrics").rpartition(":")
 

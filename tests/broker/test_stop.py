@@ -29,11 +29,14 @@ def create(broker: BrokerProcess, *topics: str, partitions: int = 1) -> None:
         future.result(20)
 
 
-def produce(broker: BrokerProcess, topic: str, value: bytes, timeout_ms: int = 20_000) -> bool:
-    """Whether the record was acknowledged."""
+def produce(broker: BrokerProcess, topic: str, value: bytes, until: str | None = None) -> bool:
+    """Whether the record was acknowledged, if need be by the time the broker has said something."""
     said: list[object] = []
-    producer = cluster.Producer({"bootstrap.servers": broker.bootstrap, "message.timeout.ms": timeout_ms})
+    producer = cluster.Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(topic, value, on_delivery=lambda error, _: said.append(error))
+    if until is not None:
+        broker.wait_output(until)
+        producer.purge()
     producer.flush(30)
     return said == [None]
 
@@ -45,7 +48,7 @@ def test_a_log_that_cannot_be_closed_is_named_and_the_rest_is_stopped(start_brok
     create(broker, "broken", "whole")
     assert produce(broker, "whole", b"kept")
     limit_files(broker, 200_000)
-    assert not produce(broker, "broken", bytes(500_000), timeout_ms=2_000)
+    assert not produce(broker, "broken", bytes(500_000), until="Produce to broken-0 refused")
     assert broker.stop() == 1
     # The producer tried again many times: the first failure and what it led to are said once each.
     assert broker.output().count("Produce to broken-0 refused") <= 2

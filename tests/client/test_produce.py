@@ -171,7 +171,7 @@ def test_flush_returns_what_is_left_when_its_time_is_up(unused_port: int) -> Non
     producer.produce("t", b"v")
     started = time.monotonic()
     assert producer.flush(0.3) == 1
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < WAIT / 2
 
 
 @pytest.mark.parametrize("call", ["flush", "poll", "list_topics"])
@@ -181,11 +181,11 @@ def test_ctrl_c_interrupts_a_blocked_call(unused_port: int, call: str) -> None:
     main = threading.main_thread().ident
     assert main is not None
     timer = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
-    timer.start()
     started = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - however late it comes
+        timer.start()
         getattr(producer, call)(timeout=WAIT)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < WAIT / 2
     timer.join()
 
 

@@ -29,7 +29,7 @@ from tests.compat.conftest import KafkaTools
 from tests.conftest import BrokerProcess, StartBroker
 from tests.ports import free_port
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
 PRODUCER = "kafka.tools.ConsoleProducer"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"

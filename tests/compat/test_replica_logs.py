@@ -20,7 +20,7 @@ from tests.compat.apache import ApacheKafka, apache_kafka
 from tests.compat.conftest import KafkaTools
 from tests.conftest import BrokerProcess, StartBroker
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
 TIMEOUT = 30.0
 MOVED_SECONDS = 60.0

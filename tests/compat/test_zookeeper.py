@@ -585,6 +585,7 @@ def play(pair: Pair, seed: int) -> None:
         sides.close()
 
 
+@pytest.mark.timeout(400)
 def test_long_histories_are_the_same(pair: Pair) -> None:
     play_all(pair, HISTORIES)
 

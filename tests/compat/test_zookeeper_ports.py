@@ -285,7 +285,7 @@ def shape(value: Any) -> Any:
 def with_a_client(port: int, path: str) -> RawClient:
     """It has an ephemeral node and a watch."""
     client = RawClient(port)
-    client.connect()
+    client.connect(timeout_ms=60_000)
     body = Writer().string(path).buffer(b"").acls([Acl(31, Id("world", "anyone"))]).i32(1).finish()
     assert client.request(1, Op.CREATE, body)[2] == 0
     assert client.request(2, Op.EXISTS, Writer().string("/e").boolean(True).finish())[2] != 0

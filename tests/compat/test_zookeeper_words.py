@@ -8,6 +8,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -27,7 +28,7 @@ from tests.compat.test_zookeeper import (
     watches,
 )
 from tests.compat.zookeeper_peer import PING_XID, Request, apache_zookeeper, comparable, our_coordinator
-from tests.coordinator.support import RawClient
+from tests.coordinator.support import WAIT_SECONDS, RawClient
 
 pytestmark = pytest.mark.compat
 
@@ -137,10 +138,9 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 def settled(pair: Pair) -> list[str]:
     """What both tell of their clients. Apache counts a request once it has sent the reply."""
+    end = monotonic() + WAIT_SECONDS
     theirs, ours = pair.cons()
-    for _ in range(20):
-        if theirs == ours:
-            break
+    while theirs != ours and monotonic() < end:
         theirs, ours = pair.cons()
     return [theirs, ours]
 

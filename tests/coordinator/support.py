@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cluster.coordinator import CoordinatorServer, Settings
+from tests.ports import free_port
 
 T = TypeVar("T")
 
@@ -73,7 +74,7 @@ class Coordinator:
         self,
         thread: LoopThread,
         directory: Path,
-        port: int = 0,
+        port: int | None = None,
         clock: FakeClock | None = None,
         settings: Settings | None = None,
         **options: Any,
@@ -83,7 +84,7 @@ class Coordinator:
         self.clock = clock or FakeClock()
         self.server = CoordinatorServer(
             directory,
-            port=port,
+            port=free_port() if port is None else port,  # nobody else's while it is down
             clock=self.clock,
             settings=settings or Settings(max_client_connections=0),
             **options,

@@ -419,7 +419,7 @@ def test_a_connection_asks_again_until_it_says_otherwise(admin: Admin) -> None:
 
 
 def test_who_is_silent_is_cut_off(start_admin: StartAdmin) -> None:
-    admin = start_admin(replace(SETTINGS, idle_ms=500))
+    admin = start_admin(replace(SETTINGS, idle_ms=2000))
     for begun in (
         b"",
         b"GET /comm",

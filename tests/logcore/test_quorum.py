@@ -30,6 +30,9 @@ from tests.ports import free_ports
 PATIENCE = 60.0
 """Seconds. Nothing here takes as long unless it never ends."""
 
+AGAIN = 1.0
+"""Seconds, after which is asked again what nobody answers while there is no leader."""
+
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -106,7 +109,7 @@ class Ensemble:
                     each.server_id: (each.quorum.status(), each.named("warning")) for each in self.members
                 }
                 pytest.fail(f"{what} did not come: {told}")
-            select.select([member.quorum.wake_fd for member in self.members], [], [], left)
+            select.select([member.quorum.wake_fd for member in self.members], [], [], min(left, AGAIN))
 
     def all_have(self, commands: set[bytes]) -> None:
         self.until(
@@ -123,6 +126,33 @@ class Ensemble:
 
         self.until("a leader", lambda: bool(leads()))
         return leads()[0]
+
+    def elected(self) -> tuple[Member, dict[str, Any]]:
+        """Who leads and has been told so, and its status."""
+        found: list[tuple[Member, dict[str, Any]]] = []
+
+        def is_told() -> bool:
+            states = [(each, each.quorum.status()) for each in self.members]
+            found[:] = [
+                (each, status)
+                for each, status in states
+                if status["role"] == "leader" and each.named("leading")[-1:] == [("leading", status["term"])]
+            ]
+            return bool(found)
+
+        self.until("a leader that knows it", is_told)
+        return found[0]
+
+    def touch(self, member: Member, sessions: bytes) -> None:
+        asked = [member.quorum.touch(sessions)]
+        since = time.monotonic()
+
+        def is_answered() -> bool:
+            if time.monotonic() - since > AGAIN * len(asked):
+                asked.append(member.quorum.touch(sessions))
+            return any(("touch_ack", each) in member.events for each in asked)
+
+        self.until("a touch's answer", is_answered)
 
     def barrier(self, member: Member) -> bool:
         number = member.quorum.read_barrier()
@@ -150,7 +180,9 @@ def ensemble() -> Iterator[Ensemble]:
 
 def test_three_members_agree(tmp_path: Path, ensemble: Ensemble) -> None:
     servers = servers_of(3)
-    ensemble.members = [Member(tmp_path, servers, number).start() for number in (1, 2, 3)]
+    ensemble.members = [Member(tmp_path, servers, number) for number in (1, 2, 3)]
+    for member in ensemble.members:
+        member.start()
     expected = set()
     for member in ensemble.members:
         commands = [f"{member.server_id}/{number}".encode() for number in range(100)]
@@ -170,10 +202,7 @@ def test_three_members_agree(tmp_path: Path, ensemble: Ensemble) -> None:
     times = [entry[2] for _, entries in members for entry in entries if entry[3]]
     assert all(abs(each / 1000 - time.time()) < PATIENCE for each in times)
 
-    leader = ensemble.leader()
-    ensemble.until("that it leads", lambda: bool(leader.named("leading")))
-    status = leader.quorum.status()
-    assert leader.named("leading") == [("leading", status["term"])]
+    leader, status = ensemble.elected()
     assert (status["server_id"], status["leader"], status["members"]) == (
         leader.server_id,
         leader.server_id,
@@ -183,13 +212,14 @@ def test_three_members_agree(tmp_path: Path, ensemble: Ensemble) -> None:
     for member in ensemble.members:
         assert ensemble.barrier(member)
         sessions = member.server_id.to_bytes(8, "big")
-        touched = member.quorum.touch(sessions)
-        ensemble.until(
-            "the touch's answer",
-            lambda member=member, touched=touched: ("touch_ack", touched) in member.events,
-        )
-        is_told = ("touched", member.server_id, sessions) in leader.events
-        assert is_told == (member is not leader)
+        ensemble.touch(member, sessions)
+        told_of = ("touched", member.server_id, sessions)
+        told_it = [each for each in ensemble.members if told_of in each.events]
+        assert member not in told_it
+        if ensemble.elected()[1]["term"] == status["term"]:
+            assert told_it == ([] if member is leader else [leader])
+    leads = [event for member in ensemble.members for event in member.named("leading")]
+    assert len(leads) == len(set(leads)), "each term has one leader, which is told once"
     for member in ensemble.members:
         assert not member.named("warning")
 

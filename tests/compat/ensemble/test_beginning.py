@@ -222,7 +222,8 @@ def _is_bound(data: Path) -> bool:
 
 POINTS: dict[str, Callable[[Path], object]] = {
     "opened": lambda data: (data / "quorum" / "identity").exists(),
-    "written": lambda data: any((data / "quorum" / "snapshots").glob("*.part")),
+    # It may have its name by the time one looks again.
+    "written": lambda data: any((data / "quorum" / "snapshots").glob("*.*")),
     "bound": _is_bound,
     "in-its-place": lambda data: any((data / "quorum" / "snapshots").glob("*.snapshot")),
     "voted": lambda data: (data / "quorum" / "vote").exists(),

@@ -18,7 +18,7 @@ from tests.coordinator.support import WAIT_SECONDS
 
 from .members import PEER, Ensemble
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
 SOURCES = ROOT / "tests" / "compat" / "curator"
 CURATOR = "curator-5.9.0"

@@ -17,7 +17,7 @@ from tests.compat.zookeeper_peer import TICK_MS
 
 from .members import ALONE_AND_TOGETHER, APACHE, OURS, Maker, ensemble
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
 SETTINGS = {
     "tickTime": str(TICK_MS),

@@ -20,12 +20,12 @@ from cluster.coordinator.requests import Op
 from tests.compat.conftest import peer_jars
 from tests.compat.test_zookeeper_ports import PEER, UNMEASURED, ask, shape
 from tests.compat.zookeeper_peer import comparable
-from tests.coordinator.support import RawClient
+from tests.coordinator.support import WAIT_SECONDS, RawClient
 from tests.ports import free_port
 
 from .members import APACHE, OURS, START_SECONDS, Ensemble, Maker, Member, Network
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
 ROLES = ("leader", "follower", "observer")
 COMMANDS = (
@@ -78,7 +78,7 @@ def _told(maker: Maker, directory: Path) -> dict[str, Any]:
             assert client.request(1, Op.CREATE, body.finish())[2] == 0
             client.request(2, Op.EXISTS, Writer().string("/none").boolean(True).finish())
             for word in WORDS:
-                found[f"{role} {word}"] = comparable(member.word(word))
+                found[f"{role} {word}"] = comparable(member.word(word, WAIT_SECONDS))
             for name in COMMANDS:
                 found[f"{role} {name}"] = shape(json.loads(ask(ports[member], f"/commands/{name}")[1]))
             values = json.loads(ask(ports[member], "/commands/monitor")[1])
@@ -119,7 +119,7 @@ def _told_alone(maker: Maker, directory: Path) -> dict[str, Any]:
             assert time.monotonic() < end, member.output()
             assert not member.ends_within(0.05), member.output()
         for word in (*ALL_WORDS, "what"):
-            found[word] = member.word(word)
+            found[word] = member.word(word, WAIT_SECONDS)
         found["envi"] = found["envi"].split("\n")[0]
         for name in COMMANDS:
             answer = json.loads(ask(ports[member], f"/commands/{name}")[1])

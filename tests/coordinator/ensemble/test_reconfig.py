@@ -36,6 +36,7 @@ from cluster.coordinator.walk import read, walk
 from cluster.properties import parse_properties
 from tests.coordinator.support import WAIT_SECONDS, LoopThread, RawClient
 from tests.coordinator.test_server import Events
+from tests.ports import free_port
 
 from .conftest import SETTINGS, Ensemble, StartEnsemble
 from .fake_quorum import FakeQuorum
@@ -297,11 +298,11 @@ def test_files_that_cannot_be_written_are_told(config: Path, caplog: pytest.LogC
 
 
 def test_clients_are_served_where_the_configuration_says(loop_thread: LoopThread, tmp_path: Path) -> None:
-    server = CoordinatorServer(tmp_path)
+    server = CoordinatorServer(tmp_path, port=free_port())
     port = loop_thread.run(server.start())
     before = RawClient(port)
     before.connect()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.create_server(("127.0.0.1", free_port())) as taken:
         other = int(taken.getsockname()[1])
         # It is had as soon as it can be.
         loop_thread.call(lambda: server.listen_at("127.0.0.1", other))
@@ -360,7 +361,7 @@ def test_members_come_and_go_and_clients_are_told(
     assert events.next() == ("CHANGED", CONFIG)
     changing.wait_until_serving(4, 5)
     changing.wait(lambda: changing.servers[5].replication.mode == "observer")
-    assert changing.replication(2).gauges()["quorum_size"] == 4
+    changing.wait(lambda: changing.replication(2).gauges()["quorum_size"] == 4)
     assert "4 servers vote: no more of them may be lost than of 3; run an odd number" in caplog.text
     data, _stat = client.reconfig(None, "2,4", None, from_config=stat.mzxid)
     assert listed(data) == [1, 3, 5]

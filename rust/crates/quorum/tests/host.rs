@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -287,16 +287,18 @@ impl Drop for Running {
 struct Place {
     dir: tempfile::TempDir,
     servers: Vec<Server>,
+    timing: Timing,
 }
 
-/// Ports that are free now. Nobody else is given them soon.
+/// Ports that are free now. They are below those that systems give to who asks for any: nobody else has them while a member is
+/// down.
 fn free_ports(count: usize) -> Vec<u16> {
-    let listeners: Vec<_> = (0..count)
-        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-        .collect();
-    listeners
-        .iter()
-        .map(|at| at.local_addr().unwrap().port())
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let candidates =
+        std::iter::repeat_with(|| 10_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 20_000);
+    candidates
+        .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .take(count)
         .collect()
 }
 
@@ -320,6 +322,21 @@ impl Place {
         Self {
             dir: tempfile::tempdir().unwrap(),
             servers: (1..=count).map(server).collect(),
+            timing: Timing::default(),
+        }
+    }
+
+    /// Where nobody is elected anew because a thread got no processor for half a second.
+    fn steady(voters: u16) -> Self {
+        let timing = Timing {
+            election_min: 2_000,
+            election_max: 3_000,
+            probe: 7_000,
+            ..Timing::default()
+        };
+        Self {
+            timing,
+            ..Self::new(voters, 0)
         }
     }
 
@@ -328,7 +345,14 @@ impl Place {
     }
 
     fn options(&self, id: u16) -> Options {
-        options(&self.path(id), id, self.servers.clone())
+        self.options_among(id, self.servers.clone())
+    }
+
+    fn options_among(&self, id: u16, servers: Vec<Server>) -> Options {
+        Options {
+            timing: self.timing.clone(),
+            ..options(&self.path(id), id, servers)
+        }
     }
 
     fn start(&self, id: u16) -> Running {
@@ -370,7 +394,7 @@ fn leader(members: &[Running]) -> usize {
 
 #[test]
 fn three_found_an_ensemble_and_survive_a_leader() {
-    let place = Place::new(3, 0);
+    let place = Place::steady(3);
     let mut members = place.start_all();
     let mut all: BTreeSet<u64> = BTreeSet::new();
     for (at, member) in members.iter().enumerate() {
@@ -415,12 +439,15 @@ fn three_found_an_ensemble_and_survive_a_leader() {
         member.wait("the touch's answer", |seen| {
             seen.acks.contains(&round).then_some(())
         });
-        let told = members[at].seen.0.lock().touched.clone();
-        let by_it = told
-            .iter()
-            .filter(|(server, _)| *server == member.id)
-            .count();
-        assert_eq!(by_it, usize::from(other != at));
+        let by_it = |seen: &mut Seen| {
+            let told = seen.touched.iter();
+            told.filter(|(server, _)| *server == member.id).count()
+        };
+        if other == at {
+            assert_eq!(by_it(&mut members[at].seen.0.lock()), 0);
+        } else {
+            members[at].wait("the sessions", |seen| (by_it(seen) == 1).then_some(()));
+        }
     }
     let leading = members[at].seen.0.lock().leading.clone();
     assert_eq!(leading, [members[at].role().unwrap().term]);
@@ -471,14 +498,9 @@ fn all_start_again_from_snapshots() {
     }
     for member in &members {
         let index = member.save_snapshot();
-        assert!(
-            member
-                .host
-                .status()
-                .unwrap()
-                .snapshot
-                .is_none_or(|saved| saved <= index)
-        );
+        member.wait("that it tells of its snapshot", |_| {
+            (member.host.status().unwrap().snapshot == Some(index)).then_some(())
+        });
     }
     members[0].propose([500]);
     all.insert(500);
@@ -869,7 +891,7 @@ fn remove_all_but(path: &Path, kept: &[&str]) {
 
 #[test]
 fn an_ensemble_begins_with_the_state_of_one() {
-    let place = Place::new(3, 0);
+    let place = Place::steady(3);
     let mut members = vec![place.start(2), place.start(3)];
     members.insert(0, Running::start(with_state(&place, 1)));
     // Those that have nothing wait for it, however long that takes.
@@ -1095,7 +1117,7 @@ fn a_member_s_files_are_read_without_it() {
 /// Options of a server whose file names these, in an ensemble whose members may change.
 fn changing(place: &Place, id: u16, named: &[u16]) -> Options {
     let named = servers(place, named);
-    let mut options = options(&place.path(id), id, named);
+    let mut options = place.options_among(id, named);
     options.reconfigurable = true;
     options
 }
@@ -1154,9 +1176,9 @@ fn all_apply(members: &[Running], all: &mut BTreeSet<u64>, number: u64) {
     }
 }
 
-fn follows(member: &Running) {
+fn follows(member: &Running) -> Role {
     let is_following = |role: &Role| role.kind == RoleKind::Follower && role.in_contact;
-    member.wait("that it follows", |seen| seen.role.filter(is_following));
+    member.wait("that it follows", |seen| seen.role.filter(is_following))
 }
 
 /// Ends it without an orderly stop.
@@ -1201,15 +1223,14 @@ fn an_ensemble_grows_and_shrinks() {
 
 #[test]
 fn a_leader_that_is_removed_hands_over_and_follows() {
-    let place = Place::new(3, 0);
+    let place = Place::steady(3);
     let members = founders(&place);
     let mut all = BTreeSet::new();
     all_apply(&members, &mut all, 1);
     let at = leader(&members);
     let others: Vec<u16> = (1..=3).filter(|id| *id != members[at].id).collect();
     change(&members, &servers(&place, &others));
-    follows(&members[at]);
-    let led = members[at].role().unwrap().leader;
+    let led = follows(&members[at]).leader;
     assert!(others.contains(&led));
     members[at].propose([2]);
     all.insert(2);
@@ -1227,7 +1248,7 @@ fn a_leader_that_is_removed_hands_over_and_follows() {
 
 #[test]
 fn what_a_leader_began_the_next_completes() {
-    let place = Place::new(5, 0);
+    let place = Place::steady(5);
     let mut members = founders(&place);
     let mut all = BTreeSet::new();
     members.push(joiner(&place, 4));
@@ -1385,7 +1406,7 @@ fn roles_change_and_an_observer_of_the_file_is_listed_at_once() {
 
 #[test]
 fn one_that_is_removed_and_comes_back_disturbs_nobody() {
-    let place = Place::new(4, 0);
+    let place = Place::steady(4);
     let mut members: Vec<Running> = (1..=4)
         .map(|id| Running::start(changing(&place, id, &[1, 2, 3, 4])))
         .collect();

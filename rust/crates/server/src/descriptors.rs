@@ -74,10 +74,13 @@ mod tests {
         assert!(!some.leave_room_for_logs(700));
         let null = std::fs::File::open("/dev/null").unwrap();
         let next = u64::from(null.as_raw_fd().unsigned_abs()) + 1;
-        assert_eq!(Descriptors::with_limit(4).room_for_logs(&null), 0);
+        assert_eq!(Descriptors::with_limit(0).room_for_logs(&null), 0);
         let room = Descriptors::with_limit(80_000).room_for_logs(&null);
         // Other tests of this process open and close files at the same time.
-        assert!((70_000..=80_000 - 2 * RESERVE_MAX).contains(&(room + next)));
+        assert!(
+            (70_000..=80_000 - 2 * RESERVE_MAX).contains(&room),
+            "{room} {next}"
+        );
         assert!(Descriptors::with_limit(u64::MAX).room_for_logs(&null) > 0);
     }
 }

@@ -15,7 +15,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 // If this failed, anybody who reaches the port could disturb or stop the broker, or fill its log with one line.
 #[test]
 fn bad_frames_close_their_own_connection_only() {
-    let server = TestServer::start(&[("socket.request.max.bytes", "1000000")]);
+    let server = TestServer::start(&[
+        ("socket.request.max.bytes", "1000000"),
+        ("slow.request.log.ms", "-1"),
+    ]);
     let mut innocent = server.client();
     innocent.call(0, 9, produce("t", 1, &[(0, &batch(&[b"kept"]))]));
     let http = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n".as_slice();
@@ -169,22 +172,33 @@ fn idle_connections_are_closed() {
     let server = TestServer::start(&[("connections.max.idle.ms", "50")]);
     assert!(server.client().is_closed());
     server.wait_for_line("idle for connections.max.idle.ms");
-    let mut halfway = server.client();
-    halfway.send_raw(&[0, 0]);
-    assert!(halfway.is_closed());
-    server.wait_for_line("a frame was begun");
+    let begun = std::time::Instant::now();
+    loop {
+        let mut halfway = server.client();
+        // It may be idle for too long before it gets to this.
+        let _ = halfway.stream.write_all(&[0, 0]);
+        assert!(halfway.is_closed());
+        let lines = server.server.take_log_lines();
+        if lines
+            .iter()
+            .any(|line| line.message.contains("a frame was begun"))
+        {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "it is not told apart");
+    }
 }
 
 // If this failed, clients that never read would hold their connections, and what they asked for, for ever.
 #[test]
 fn a_peer_that_does_not_read_is_closed() {
     let server = TestServer::start(&[
-        ("connections.max.idle.ms", "300"),
+        ("connections.max.idle.ms", "2000"),
         ("socket.send.buffer.bytes", "65536"),
     ]);
-    let large = vec![b'x'; 900_000];
+    let large = batch(&[&[b'x'; 900_000]]);
     let mut deaf = server.client();
-    deaf.call(0, 9, produce("t", 1, &[(0, &batch(&[&large]))]));
+    deaf.call(0, 9, produce("t", 1, &[(0, &large)]));
     // More than both kernels' buffers have room for.
     let fetch = deaf.frame(1, 12, Fetch::default().message());
     deaf.send_raw(&fetch.repeat(50));
@@ -230,7 +244,7 @@ fn what_was_answered_is_sent_before_a_wait() {
             client.receive(0, 9);
         }
     }
-    server.wait_for_requests(1, 1);
+    server.wait_for_metric("delayed_fetches", 1);
     let more = client.frame(0, 9, produce("t", 1, &[(1, &batch(&[b"x"]))]));
     client.send_raw(&more);
     server
@@ -281,7 +295,8 @@ fn a_stop_answers_whatever_was_carried_out() {
             assert_eq!(int(&produced(&body), "base_offset"), answered);
             answered += 1;
         }
-        client.stream.shutdown(Shutdown::Both).unwrap();
+        // The server may have closed it by now.
+        let _ = client.stream.shutdown(Shutdown::Both);
         answered
     });
     let again = TestServer::start_in(server.stop(), &[]);

@@ -126,7 +126,7 @@ fn long_polls_survive_a_move() {
     };
     let mut client = server.client();
     client.send(1, 12, poll(0).message());
-    server.wait_for_requests(1, 1);
+    server.wait_for_metric("delayed_fetches", 1);
     let destination = dir_path(&server.server, 1 - from);
     assert_eq!(
         move_to(&server.server, "t", 0, &destination),
@@ -376,9 +376,7 @@ fn a_move_that_is_under_way_has_the_rate_of_now() {
         let future = dirs[1 - from].replicas.iter().find(|it| it.is_future);
         future.is_some_and(|future| future.lag < 3)
     };
-    while !copied() {
-        std::thread::yield_now();
-    }
+    server.wait_until("a copy", copied);
     server.server.update_config(&properties(&[])).unwrap();
     server.wait_for_line("t-0 was moved to");
     assert_eq!(places(&server.server, "t", 0), [(1 - from, false)]);
@@ -433,7 +431,7 @@ fn records_are_deleted() {
     // At the end, which is then behind the start: the poll has to look again, and waits on.
     let mut client = server.client();
     client.send(1, 12, poll(5).message());
-    server.wait_for_requests(1, 1);
+    server.wait_for_metric("delayed_fetches", 1);
     assert_eq!(delete(&[("t", 0, -1)]), [Ok(5)]);
     server.server.append("t", 0, &batch(&[b"w"])).unwrap();
     let code = |answer: &Value| int(&fetched(answer)[0], "error_code");

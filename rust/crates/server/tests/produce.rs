@@ -181,7 +181,7 @@ fn acks_zero_answers_nothing_and_closes_on_an_error() {
 // the log.
 #[test]
 fn a_failed_request_without_acks_is_said_in_one_short_line() {
-    let server = TestServer::start(&[]);
+    let server = TestServer::start(&[("slow.request.log.ms", "-1")]);
     let mut client = server.client();
     let topic = format!("a\nforged{}", "x".repeat(30_000));
     let parts: Vec<(i32, &[u8])> = (0..5000).map(|index| (index, &[][..])).collect();

@@ -43,7 +43,7 @@ fn batch_of(size: usize) -> Vec<u8> {
 // If this failed, clients that were throttled and went would have their descriptors for hours.
 #[test]
 fn a_throttled_client_is_kept_no_longer_than_an_idle_one() {
-    let server = TestServer::start(&[("connections.max.idle.ms", "100")]);
+    let server = TestServer::start(&[("connections.max.idle.ms", "2000")]);
     set(&server, "", &[("producer_byte_rate", 1.0)]);
     let mut client = server.client();
     let body = client.call(0, 9, produce("t", 1, &[(0, &batch_of(1000))]));
@@ -72,7 +72,8 @@ fn a_producer_above_its_quota_is_answered_at_once_and_not_heard_for_a_while() {
     let more = call(10);
     let silent = began.elapsed();
     assert!(silent.as_millis() as i64 >= waits, "{silent:?} {waits}");
-    assert!(more <= waits, "{more} {waits}");
+    // What it used, less what ten seconds have room for: the window is at least so long.
+    assert!(more <= 1600, "{more} {waits}");
     set(&server, "other", &[("producer_byte_rate", 1.0)]);
     call(10);
     assert_eq!(call(200_000), 0, "there is no quota any more");
@@ -264,17 +265,13 @@ fn the_time_a_handler_tells_is_waited() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     client.send(3, 9, request(3));
-    let mut taken = Vec::new();
-    while taken.is_empty() {
-        taken = server.server.take_requests(usize::MAX);
-        std::thread::yield_now();
-    }
+    let mut taken = server.take_request();
     let mut answer = logcore_protocol::schema(3, logcore_protocol::Direction::Response)
         .unwrap()
         .message();
     answer.set("throttle_time_ms", 300);
     let began = Instant::now();
-    taken[0].respond(&answer.into()).unwrap();
+    taken.respond(&answer.into()).unwrap();
     let (_, body) = client.receive(3, 9);
     assert_eq!(throttle_ms(&body), 300);
     assert!(

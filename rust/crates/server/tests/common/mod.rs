@@ -114,12 +114,17 @@ impl TestServer {
         apis: &[(i16, i16, i16)],
         tls: Option<ListenerTls>,
     ) -> Self {
+        let mut properties = properties(config);
+        if !config.iter().any(|(name, _)| name.contains("retention")) {
+            // Records have fixed times, which are old, and a test may take longer than the first look at them.
+            properties.insert("log.retention.ms".to_owned(), "-1".to_owned());
+        }
         let path = |name: &&str| dir.path().join(name).to_string_lossy().into_owned();
         let server = Server::open(&ServerOptions {
             node_id: 1,
             cluster_id: "abcdefghijklmnopqrstug".to_owned(),
             log_dirs: log_dirs.iter().map(path).collect(),
-            properties: properties(config),
+            properties,
             progress: Arc::default(),
         })
         .unwrap();

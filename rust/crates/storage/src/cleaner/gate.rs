@@ -109,6 +109,12 @@ impl Cleaning {
         free.then(|| self.start(&mut state))
     }
 
+    /// Whether a cleaning is under way.
+    #[cfg(test)]
+    pub(crate) fn is_running(&self) -> bool {
+        self.state.lock().running.is_some()
+    }
+
     /// [`Cleaning::try_begin`] that waits.
     pub(crate) fn begin(&self) -> Running<'_> {
         let mut state = self.state.lock();
