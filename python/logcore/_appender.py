@@ -47,6 +47,17 @@ class Appender:
         """
         self._native.begin(records)
 
+    def append_or_begin(self, records: Iterable[RecordLike]) -> bool:
+        """True if the records are on disk, and there is nothing to finish; False if they are handed over, as by `begin`.
+
+        At most 16 KiB are appended by the caller, where the last appends took no longer than a thread takes to be woken and to
+        wake another: in a file system in memory, or on a disk that keeps what it was given through a power cut. A disk that
+        is slow once has to be quick again for a while first.
+
+        Raises what `begin` raises, and what `Log.append_records` and `Log.flush` raise.
+        """
+        return self._native.begin(records, may_finish=True)
+
     def finish(self) -> bool:
         """True once after the records of a `begin` are on disk, False while they are not.
 

@@ -224,11 +224,14 @@ def partition_of_directory(name: str) -> tuple[str, int] | None:
 
 @final
 class Appender:
-    """Appends to a log and flushes it, in a thread of its own, one call's records at a time."""
+    """Appends to a log and flushes it, in a thread of its own, one call's records at a time.
+
+    Where the last appends took less than a thread takes to be woken, `begin` may bring few bytes to disk at once.
+    """
 
     def __new__(cls, log: Log) -> Self: ...
-    def begin(self, records: Iterable[object]) -> None:
-        """Hands records over."""
+    def begin(self, records: Iterable[object], may_finish: bool = False) -> bool:
+        """Hands records over. With `may_finish` those that a quick disk has taken by then need no finishing: it returns True."""
     def finish(self) -> bool:
         """Whether the records that were handed over are on disk; asked when the descriptor is readable."""
     def fileno(self) -> int:

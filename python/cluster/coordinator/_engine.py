@@ -7,6 +7,7 @@ the server's writer thread, and for appends on its event loop, which a thread of
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -27,36 +28,43 @@ class EngineLog:
         largest = request_bytes_max + IDENTITIES_BYTES_MAX + _OVERHEAD
         self._log = logcore.open(path, max_message_bytes=largest, retention_ms=-1)
         self._appender: logcore.Appender | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._done: Callable[[Exception | None], None] | None = None
 
-    def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
+    def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> bool:
         loop = asyncio.get_running_loop()
         try:
             if self._appender is None:
                 self._appender = logcore.Appender(self._log)
-            self._appender.begin(records)
+            if self._loop is not loop:
+                self._loop = loop
+                loop.add_reader(self._appender, self._look, self._appender)
+            if self._appender.append_or_begin(records):
+                return True
         except Exception as error:
-            loop.call_soon(done, error)
+            loop.call_soon(done, _failure(error))
         else:
-            loop.add_reader(self._appender, self._look, self._appender, loop, done)
+            self._done = done
+        return False
 
-    @staticmethod
-    def _look(
-        appender: logcore.Appender, loop: asyncio.AbstractEventLoop, done: Callable[[Exception | None], None]
-    ) -> None:
+    def _look(self, appender: logcore.Appender) -> None:
         failed: Exception | None = None
         try:
             if not appender.finish():
                 return
         except Exception as error:
-            failed = DiskFullError(str(error)) if _is_full(error) else error
-        loop.remove_reader(appender)
-        done(failed)
+            failed = _failure(error)
+        done, self._done = self._done, None
+        if done is not None:
+            done(failed)
 
     def records(self) -> Iterator[bytes]:
         return (record.value or b"" for record in self._log.records())
 
     def close(self) -> None:
-        if self._appender is not None:
+        if self._appender is not None and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._loop.remove_reader, self._appender)
             self._appender.close()
         try:
             self._log.close()
@@ -69,6 +77,10 @@ class EngineLog:
 def _is_full(error: Exception) -> bool:
     """Whether there was no room, and nothing is broken: what leaves a log unfit for appends is an OfflineError from then on."""
     return isinstance(error, logcore.LogIOError) and error.errno in FULL
+
+
+def _failure(error: Exception) -> Exception:
+    return DiskFullError(str(error)) if _is_full(error) else error
 
 
 def open_engine_log(path: Path, request_bytes_max: int = MAX_BUFFER) -> EngineLog:

@@ -1,8 +1,8 @@
 """The replication of a server by itself: one transaction log in its data directory.
 
 Owns the path of a write (log, then apply, then answer), who has which session id, when sessions end, and when snapshots are
-taken. All state is touched on the event loop only; a thread of the log engine's appends, one worker thread opens, rolls and
-closes logs, another writes snapshots.
+taken. All state is touched on the event loop only; a thread of the log engine's appends, unless the disk is quicker than that, one
+worker thread opens, rolls and closes logs, another writes snapshots.
 
 Writes that are proposed in one turn of the loop, or while an append is running, become one append with one flush; when it is
 durable they are applied in order and the service is told of each. So nothing is ever seen that a crash could take back.
@@ -244,30 +244,40 @@ class LocalReplication:
             asyncio.get_running_loop().call_soon(self._append)
 
     def _append(self) -> None:
-        """Makes everything proposed so far durable, in one append."""
-        proposals, self._proposed = self._proposed, []
-        if not proposals or self.log is None:
-            self._appending = False
-            self._became_idle()
-        else:
-            self._write(self.log, proposals)
+        """Makes everything proposed so far durable, in one append, and again what was proposed meanwhile."""
+        while self.log is not None and self._proposed:
+            proposals, self._proposed = self._proposed, []
+            if not self._write(self.log, proposals):
+                return
+        self._appending = False
+        self._became_idle()
 
-    def _write(self, log: TransactionLog, proposals: list[_Proposal]) -> None:
+    def _write(self, log: TransactionLog, proposals: list[_Proposal]) -> bool:
+        """True if they are durable, applied, and others may follow at once."""
         records = [proposal.command.encode() for proposal in proposals]
         self._service.metrics.add("sync_processor_batch_size", len(records))
         began_ms = self._service.clock.monotonic_ms()
-        log.append_soon(records, lambda error: self._durable(error, proposals, began_ms))
+        is_durable = log.append_soon(records, lambda error: self._appended(error, proposals, began_ms))
+        return is_durable and self._durable(proposals, began_ms)
 
-    def _durable(self, error: Exception | None, proposals: list[_Proposal], began_ms: int) -> None:
-        log, service = self.log, self._service
+    def _write_again(self, log: TransactionLog, proposals: list[_Proposal]) -> None:
+        if self._write(log, proposals):
+            self._append()
+
+    def _appended(self, error: Exception | None, proposals: list[_Proposal], began_ms: int) -> None:
+        log = self.log
         if log is None:
             return
         if isinstance(error, DiskFullError):
-            self._wait_for_room(error, lambda: self._write(log, proposals))
-            return
-        if error is not None:
-            service.fail(error)
-            return
+            self._wait_for_room(error, lambda: self._write_again(log, proposals))
+        elif error is not None:
+            self._service.fail(error)
+        elif self._durable(proposals, began_ms):
+            self._append()
+
+    def _durable(self, proposals: list[_Proposal], began_ms: int) -> bool:
+        """Applies them. False if a new log is begun before others are written."""
+        service = self._service
         self._has_room()
         service.metrics.add("fsynctime", service.clock.monotonic_ms() - began_ms)
         now_ms, propagation = service.clock.wall_ms(), service.metrics.advanced["propagation_latency"]
@@ -286,8 +296,8 @@ class LocalReplication:
         self._since_snapshot += len(proposals)
         if self._since_snapshot >= service.settings.snapshot_transactions and self._snapshot is None:
             self._begin_snapshot()
-        else:
-            self._append()
+            return False
+        return True
 
     def _wait_for_room(self, error: DiskFullError, again: Callable[[], None]) -> None:
         """Has `again` called after a while; nothing else is written before."""

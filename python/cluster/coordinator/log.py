@@ -52,9 +52,10 @@ _logger = logging.getLogger(__name__)
 class RecordLog(Protocol):
     """What is asked of a log of byte strings; :mod:`._engine` is the one in use."""
 
-    def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
-        """Appends in order and does not wait: ``done`` is called on the running event loop when a power cut cannot lose them,
-        with what failed or None: a DiskFullError if the same may be appended again. One at a time."""
+    def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> bool:
+        """Appends in order and does not wait. True if a power cut cannot lose them any more; otherwise ``done`` is called on the
+        running event loop when it cannot, with what failed or None: a DiskFullError if the same may be appended again. One at
+        a time."""
 
     def records(self) -> Iterator[bytes]:
         """Every whole record, oldest first."""
@@ -133,11 +134,11 @@ class TransactionLog:
             self.roll(machine.last_zxid + 1)
         return machine, machine.last_zxid - snapshot_zxid
 
-    def append_soon(self, commands: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
-        """Makes commands durable, and does not wait; called on the event loop, as ``done`` is, with what failed or None. Unless
-        that is a DiskFullError the log must not be used again."""
+    def append_soon(self, commands: Sequence[bytes], done: Callable[[Exception | None], None]) -> bool:
+        """Makes commands durable, and does not wait. True if they are already; otherwise ``done`` is called on the event loop, as
+        this is, with what failed or None. Unless that is a DiskFullError the log must not be used again."""
         assert self._log is not None, "append comes after recover"
-        self._log.append_soon(commands, done)
+        return self._log.append_soon(commands, done)
 
     def roll(self, first_zxid: int) -> None:
         """Begins a new log, whose first command will be ``first_zxid``. After a DiskFullError it may be called again."""

@@ -1,4 +1,5 @@
-//! Binding of appends that an event loop does not wait for: a thread brings them to disk and says when it has.
+//! Binding of appends that an event loop does not wait for: a thread brings them to disk and says when it has. Where a disk is
+//! quicker than a thread is woken, few bytes may be brought there at once.
 
 use std::mem;
 use std::os::fd::RawFd;
@@ -6,9 +7,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use logcore_columns::LogSource;
 use logcore_storage::StorageError;
+use logcore_storage::disk_pace::DiskPace;
 use logcore_storage::watch::{Signal, Watch};
 use parking_lot::{Condvar, Mutex};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -18,6 +21,9 @@ use super::encode::{Encoder, system_now_ms};
 use super::handle::Handle;
 use super::{PyLog, off_gil};
 use crate::errors::storage_error;
+
+/// What is appended at once has at most so many bytes.
+const AT_ONCE_BYTES: usize = 16 << 10;
 
 /// Appends to a log and flushes it, in a thread of its own, one call's records at a time.
 #[pyclass(frozen, module = "logcore._native")]
@@ -31,6 +37,7 @@ pub(super) struct Appender {
 struct Shared {
     handle: Arc<Handle>,
     work: Mutex<Work>,
+    pace: Mutex<DiskPace>,
     closed: AtomicBool,
     more: Condvar,
     done: Signal,
@@ -50,7 +57,7 @@ impl Shared {
     fn run(&self) {
         loop {
             let mut work = self.work.lock();
-            let mut bytes = loop {
+            let bytes = loop {
                 match mem::replace(&mut *work, Work::Running) {
                     Work::Wanted(bytes) => break bytes,
                     other => *work = other,
@@ -61,14 +68,22 @@ impl Shared {
                 self.more.wait(&mut work);
             };
             drop(work);
-            let append = || {
-                self.handle.append_in_segments(&mut bytes)?;
-                self.handle.log().flush()
-            };
-            let outcome = catch_unwind(AssertUnwindSafe(append));
-            *self.work.lock() = outcome.map_or(Work::Broken, Work::Done);
+            let done = self.append(bytes);
+            *self.work.lock() = done;
             self.done.notify();
         }
+    }
+
+    /// Brings records to disk; what came of it.
+    fn append(&self, mut bytes: Vec<u8>) -> Work {
+        let began = Instant::now();
+        let append = || {
+            self.handle.append_in_segments(&mut bytes)?;
+            self.handle.log().flush()
+        };
+        let outcome = catch_unwind(AssertUnwindSafe(append));
+        self.pace.lock().took(began.elapsed());
+        outcome.map_or(Work::Broken, Work::Done)
     }
 }
 
@@ -80,6 +95,7 @@ impl Appender {
         let shared = Arc::new(Shared {
             handle,
             work: Mutex::new(Work::Idle),
+            pace: Mutex::default(),
             closed: AtomicBool::new(false),
             more: Condvar::new(),
             done: Signal::default(),
@@ -97,8 +113,14 @@ impl Appender {
         })
     }
 
-    /// Hands records over.
-    fn begin(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Hands records over. With `may_finish` those that a quick disk has taken by then need no finishing: it returns True.
+    #[pyo3(signature = (records, may_finish = false))]
+    fn begin(
+        &self,
+        py: Python<'_>,
+        records: &Bound<'_, PyAny>,
+        may_finish: bool,
+    ) -> PyResult<bool> {
         let log = self.log.get();
         off_gil(py, || self.shared.handle.check_process())?;
         self.check_open(py)?;
@@ -115,9 +137,11 @@ impl Appender {
         if bytes.is_empty() {
             return Err(PyValueError::new_err("there are no records to append"));
         }
+        let at_once =
+            may_finish && bytes.len() <= AT_ONCE_BYTES && self.shared.pace.lock().is_quick();
         let mut work = self.shared.work.lock();
         match *work {
-            Work::Idle => *work = Work::Wanted(bytes),
+            Work::Idle => {}
             Work::Broken => return Err(broken()),
             _ => {
                 return Err(PyRuntimeError::new_err(
@@ -125,9 +149,26 @@ impl Appender {
                 ));
             }
         }
+        if !at_once {
+            *work = Work::Wanted(bytes);
+            drop(work);
+            self.shared.more.notify_one();
+            return Ok(false);
+        }
+        *work = Work::Running;
         drop(work);
-        self.shared.more.notify_one();
-        Ok(())
+        let done = py.detach(|| self.shared.append(bytes));
+        let mut work = self.shared.work.lock();
+        *work = Work::Idle;
+        match done {
+            Work::Done(outcome) => outcome
+                .map(|()| true)
+                .map_err(|error| storage_error(py, &error)),
+            _ => {
+                *work = Work::Broken;
+                Err(broken())
+            }
+        }
     }
 
     /// Whether the records that were handed over are on disk; asked when the descriptor is readable.

@@ -37,6 +37,7 @@ pub mod config;
 #[cfg(test)]
 mod crash;
 mod disk;
+pub mod disk_pace;
 mod epoch_runs;
 pub mod error;
 mod failure;
