@@ -183,7 +183,7 @@ def write(boards: list[Board], options: argparse.Namespace) -> str:
         for drawing, svg in drawings.items():
             if svg:
                 (RESULTS / f"{name}-{board.ground}-{drawing}.svg").write_text(svg)
-    if profiles := sorted(set(RESULTS.glob("*-profile.md")) - {RESULTS / "coordinator-profile.md"}):
+    if profiles := sorted(RESULTS.glob("*-profile.md")):
         links = ", ".join(f"[{path.stem}]({path.name})" for path in profiles)
         lines += ["", f"Where the time goes: {links}."]
     text = "\n".join(lines) + "\n"

@@ -416,7 +416,7 @@ def main() -> int:
             lines += section(size, measured(directory, size, options))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-        lines += ["", "What is missed, and why: [coordinator-profile](coordinator-profile.md)."]
+        lines += ["", "What is missed, and why: [coordinator-missed](coordinator-missed.md)."]
         text = "\n".join(lines) + "\n"
         (RESULTS / f"{options.results}.md").write_text(text)
     print(text)

@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 from cluster.coordinator import Settings
 from cluster.coordinator._engine import EngineLog
 from cluster.coordinator.acl import OPEN
-from cluster.coordinator.connection import TURN_MS, Connection
+from cluster.coordinator.connection import TURN_MS, Connection, Pending
 from cluster.coordinator.errors import Code
 from cluster.coordinator.jute import MAX_BUFFER, Writer
 from cluster.coordinator.requests import Op
@@ -263,6 +263,69 @@ def test_large_reads_behind_a_write_are_left_where_they_are(
     for _ in range(20):
         assert raw.reply()[2] == Code.NO_NODE
     sender.join(WAIT_SECONDS)
+    raw.close()
+
+
+def held_behind_a_write(server: Coordinator, raw: RawClient, frames: list[bytes], taken: int) -> None:
+    """Sends a write that the disk holds and these behind it, and waits until so many of all are taken."""
+    HeldLog.go_on = None
+    write = Writer().i32(1).i32(Op.CREATE).finish() + create("/held")
+    raw.socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in (write, *frames)))
+    [connection] = server.server.connections
+    server.thread.wait(lambda: HeldLog.go_on is not None and connection.outstanding == taken)
+
+
+def test_reads_behind_a_write_are_not_answered_in_one_turn(
+    start_coordinator: StartCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, a client could have everybody wait for a thousand reads of its own, which a write of its own held back."""
+    server = start_coordinator(tmp_path / "held", open_log=HeldLog, clock=RushingClock())
+    raw = RawClient(server.port)
+    raw.connect(timeout_ms=40_000)
+    read = Writer().i32(2).i32(Op.EXISTS).string("/none").boolean(False).finish()
+    held_behind_a_write(server, raw, [read] * 50, 51)
+    answered = Connection._answered
+    in_turn: list[int] = []
+    turns, is_over = 0, False
+
+    def noted(connection: Connection, pending: Pending) -> None:
+        in_turn.append(turns)
+        answered(connection, pending)
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while not is_over:
+            turns += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Connection, "_answered", noted)
+    counting = asyncio.run_coroutine_threadsafe(count_turns(), server.thread.loop)
+    assert HeldLog.go_on is not None
+    server.thread.call(HeldLog.go_on)
+    assert [raw.reply()[2] for _ in range(51)] == [0, *[Code.NO_NODE] * 50]
+    is_over = True
+    counting.result(WAIT_SECONDS)
+    assert len(set(in_turn)) == len(in_turn) == 51
+    closed = raw.request(3, Op.CLOSE_SESSION)
+    assert closed[2] == 0, "the last answer comes before the end"
+    raw.close()
+
+
+def test_a_read_that_may_take_long_is_the_last_that_is_taken(
+    start_coordinator: StartCoordinator, tmp_path: Path
+) -> None:
+    """If this failed, a client could have everybody wait while all nodes are counted a thousand times, by one small packet."""
+    server = start_coordinator(tmp_path / "held", open_log=HeldLog)
+    raw = RawClient(server.port)
+    raw.connect()
+    count = Writer().i32(2).i32(Op.GET_ALL_CHILDREN_NUMBER).string("/").finish()
+    write = Writer().i32(3).i32(Op.CREATE).finish() + create("/behind")
+    held_behind_a_write(server, raw, [count, count, write, count], 2)
+    [connection] = server.server.connections
+    assert HeldLog.go_on is not None
+    server.thread.call(HeldLog.go_on)
+    assert [raw.reply()[2] for _ in range(5)] == [0] * 5
+    assert server.thread.call(lambda: connection.outstanding) == 0
     raw.close()
 
 

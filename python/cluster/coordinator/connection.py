@@ -61,6 +61,9 @@ FLUSH_BYTES = 64 << 10
 UNSENT_BYTES_MAX = 64 << 20
 """A client that leaves this much unread (watch events, in the end) is cut off."""
 
+_ALONE = frozenset({Op.GET_ALL_CHILDREN_NUMBER, Op.GET_EPHEMERALS, Op.MULTI_READ})
+"""Reads that may take long, however short they and their answers are: what comes behind one is not read before it is answered."""
+
 _LENGTH_BYTES = 4
 """In front of a frame; no count of bytes has it."""
 
@@ -281,17 +284,22 @@ class Connection(asyncio.Protocol):
                 body = bytes(received[position + 4 : position + 4 + length])
                 position += 4 + length
                 self._handle(body)
-                if self._server.clock.monotonic_ms() - self._now_ms > TURN_MS:
-                    self._had_its_turn = True
-                    asyncio.get_running_loop().call_soon(self._next_turn)
+                self._end_turn(self._now_ms)
         except JuteError as error:
             _logger.info("closing the connection of %s: a malformed request: %s", self.address, error)
             self.close()
         del received[:position]
         self._set_reading(self._may_read())
 
+    def _end_turn(self, began_ms: int) -> None:
+        """Leaves the rest for the loop's next turn, if this one took long."""
+        if not self._had_its_turn and self._server.clock.monotonic_ms() - began_ms > TURN_MS:
+            self._had_its_turn = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
     def _next_turn(self) -> None:
         self._had_its_turn = False
+        self._answer()
         self.pump()
         self._server.send_all()
 
@@ -304,6 +312,7 @@ class Connection(asyncio.Protocol):
             and not self._had_its_turn
             and not self._syncs
             and not self._reconfigures
+            and not (self._pending and self._pending[-1].op in _ALONE)
             and len(self._pending) < OUTSTANDING_MAX
             and self._outstanding_bytes < OUTSTANDING_BYTES_MAX
             and not self._server.replication.is_full
@@ -381,7 +390,7 @@ class Connection(asyncio.Protocol):
         if self.is_read_only:
             if op is Op.CLOSE_SESSION:
                 pending.answer = replies.reply(xid, self._server.machine.last_zxid, Code.OK, b"")
-                self._answer()
+                self._answer(always=True)
                 self.close()
             else:
                 self._refuse(pending, Code.NOT_READ_ONLY)
@@ -438,8 +447,11 @@ class Connection(asyncio.Protocol):
     # ---- answers ----
 
     def _answer(self, always: bool = False) -> None:
-        """Answers what can be answered in order, while the client takes its replies or ``always``."""
-        while self._pending and (always or self._writable) and self.phase is Phase.OPEN:
+        """Answers what can be answered in order, while the client takes its replies and it is its turn, or ``always``."""
+        began_ms = self._server.clock.monotonic_ms()
+        while self._pending and self.phase is Phase.OPEN:
+            if not always and (self._had_its_turn or not self._writable):
+                return
             pending = self._pending[0]
             if pending.waits:
                 return
@@ -457,6 +469,7 @@ class Connection(asyncio.Protocol):
             if pending.op is Op.CLOSE_SESSION:
                 # The last that is answered; the server closes the connection.
                 self._forget_pending()
+            self._end_turn(began_ms)
 
     def _answered(self, pending: Pending) -> None:
         now = self._server.clock.monotonic_ms()
@@ -476,7 +489,7 @@ class Connection(asyncio.Protocol):
     def catch_up(self) -> None:
         """The client's next write is about to take effect. What it asked before is answered from the state before that, whether
         it takes its replies or not (``CommitProcessor``)."""
-        if not self._writable:
+        if self._had_its_turn or not self._writable:
             self._answer(always=True)
 
     def complete_write(self, zxid: int, code: Code, body: bytes) -> None:
@@ -485,7 +498,8 @@ class Connection(asyncio.Protocol):
             pending = self._writes.popleft()
             pending.answer = replies.reply(pending.xid, zxid, code, body)
             pending.is_refused = code is not Code.OK
-            self._answer()
+            # Behind the answer to the last request the server closes the connection.
+            self._answer(always=pending.op is Op.CLOSE_SESSION)
 
     def _authenticate(self, xid: int, request: Auth) -> None:
         """Adds identities; credentials that are none, or of a scheme that is not there, end the connection."""

@@ -85,6 +85,8 @@ class LocalReplication:
         self._next_session_id = 1
         self._since_snapshot = 0
         self._snapshot: asyncio.Task[Path] | None = None
+        self._snapshots_asked = 0
+        """Those that wait for one that is being written."""
         self._stopping = False
         self._restoration: asyncio.Task[int] | None = None
 
@@ -294,7 +296,8 @@ class LocalReplication:
             service.applied(command, outcome, connection)
         service.turn_over(connection for _command, connection in proposals)
         self._since_snapshot += len(proposals)
-        if self._since_snapshot >= service.settings.snapshot_transactions and self._snapshot is None:
+        is_due = self._since_snapshot >= service.settings.snapshot_transactions
+        if is_due and self._snapshot is None and not self._snapshots_asked:
             self._begin_snapshot()
             return False
         return True
@@ -335,7 +338,7 @@ class LocalReplication:
         log = self.log
         assert log is not None
         self._since_snapshot = 0
-        self._save(log)
+        self._save(log).add_done_callback(self._tell_failure)
         self._roll(log, self.machine.last_zxid + 1)
 
     def _save(self, log: TransactionLog) -> asyncio.Task[Path]:
@@ -371,20 +374,26 @@ class LocalReplication:
 
     def _saved(self, saved: asyncio.Task[Path], began_ms: int) -> None:
         self._snapshot = None
-        metrics = self._service.metrics
-        metrics.add("snapshottime", self._service.clock.monotonic_ms() - began_ms)
+        self._service.metrics.add("snapshottime", self._service.clock.monotonic_ms() - began_ms)
+
+    def _tell_failure(self, saved: asyncio.Task[Path]) -> None:
+        """Of a snapshot that nobody asked for."""
         if not saved.cancelled() and (error := saved.exception()) is not None:
-            metrics.count("snapshot_error_count")
+            self._service.metrics.count("snapshot_error_count")
             _logger.error("no snapshot was taken in %s: %s; the log keeps everything", self._directory, error)
 
     async def take_snapshot(self) -> tuple[int, Path]:
         """Beside the running log."""
-        while self._snapshot is not None:
-            await asyncio.wait([self._snapshot])
-        if self.log is None or self._stopping:
-            raise CoordinatorError(f"the coordinator on {self._directory} does not run")
-        zxid = self.machine.last_zxid
-        return zxid, await asyncio.shield(self._save(self.log))
+        self._snapshots_asked += 1
+        try:
+            while self._snapshot is not None:
+                await asyncio.wait([self._snapshot])
+            if self.log is None or self._stopping:
+                raise CoordinatorError(f"the coordinator on {self._directory} does not run")
+            zxid, saving = self.machine.last_zxid, self._save(self.log)
+        finally:
+            self._snapshots_asked -= 1
+        return zxid, await asyncio.shield(saving)
 
     async def restore(self, data: bytes) -> int:
         """The restored state has the next zxid, so that transaction ids never go back. Its sessions are open, for a whole

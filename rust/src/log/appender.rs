@@ -82,7 +82,13 @@ impl Shared {
             self.handle.log().flush()
         };
         let outcome = catch_unwind(AssertUnwindSafe(append));
-        self.pace.lock().took(began.elapsed());
+        let mut pace = self.pace.lock();
+        match outcome {
+            Ok(Ok(())) => pace.took(began.elapsed()),
+            // What failed at once says nothing of the next.
+            _ => *pace = DiskPace::default(),
+        }
+        drop(pace);
         outcome.map_or(Work::Broken, Work::Done)
     }
 }

@@ -242,9 +242,11 @@ impl FetchSessions {
         if let Context::Incremental { id, epoch, .. } = context {
             let sessions = self.sessions.lock();
             let session = sessions.get(id).filter(|session| session.epoch == *epoch);
-            if let Some(session) = session {
-                return session.must_tell(told);
-            }
+            // Of one that is not there any more nothing is told but that.
+            return session.map_or_else(
+                || vec![false; told.len()],
+                |session| session.must_tell(told),
+            );
         }
         vec![true; told.len()]
     }

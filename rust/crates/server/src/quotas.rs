@@ -488,7 +488,7 @@ impl<'a> Meter<'a> {
     pub(crate) fn fetched(&self, bytes: impl FnOnce() -> u64) -> bool {
         self.requested();
         let quotas = self.quotas;
-        if quotas.fetch.is_set() {
+        if quotas.fetch.is_set() && quotas.fetch.bound(self.client).is_some() {
             let bytes = bytes();
             let record = |amount: f64| {
                 let now_ms = quotas.now_ms();

@@ -227,7 +227,17 @@ fn replicas_are_no_clients() {
         let bytes = records(&fetched(&answer)[0]).len();
         assert!(bytes > 2 * 57_000, "{bytes}");
     }
-    // Nothing is on the client id's account either, but now its own time is.
+    // Nor does it wait for what consumers with its client id have used, when it is told that its session is not there.
+    let used_up = Fetch::default().call(&mut server.client());
+    assert!(throttle_ms(&used_up) > 0);
+    let lost = Fetch {
+        session: (77, 5),
+        ..fetch
+    };
+    let answer = lost.call(&mut follower);
+    assert_eq!(int(answer.as_struct().unwrap(), "error_code"), 70);
+    assert_eq!(throttle_ms(&answer), 0);
+    // Nothing is on the client id's account by it either, but now its own time is.
     let versions = follower.call(18, 2, request(18));
     assert_eq!(throttle_ms(&versions), 1000);
 }

@@ -81,7 +81,9 @@ pub(crate) async fn handle(
         Ok(context) => context,
         Err(code) => {
             let error = error_message(code, NO_SESSION);
-            meter.fetched(|| size_of(header, &error));
+            if !is_follower {
+                meter.fetched(|| size_of(header, &error));
+            }
             return Response::new(header, &error).into();
         }
     };
