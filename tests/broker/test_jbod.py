@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -95,14 +95,17 @@ def test_no_directory_left_and_two_copies(tmp_path: Path) -> None:
 def test_a_start_tells_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    opens = Broker._open
+    opens, told = Broker._open, threading.Event()
+
+    def notes(record: logging.LogRecord) -> bool:
+        if record.getMessage().startswith("loading logs: "):
+            told.set()
+        return True
 
     def slow(broker: Broker, *asked: Any) -> Any:
         """Takes until it has been told how far it is."""
         opened = opens(broker, *asked)
-        deadline = monotonic() + 60
-        while "loading logs: " not in caplog.text and monotonic() < deadline:
-            sleep(0.001)
+        told.wait(60)
         return opened
 
     async def run() -> None:
@@ -123,10 +126,12 @@ def test_a_start_tells_how_far_it_is(
             monkeypatch.setattr(_broker, "_PROGRESS_SECONDS", 0.0001)
             monkeypatch.setattr(Broker, "_open", slow)
             broker = Broker(config)
+            _broker.log.addFilter(notes)
+            stack.callback(_broker.log.removeFilter, notes)
             with caplog.at_level(logging.INFO):
                 await broker.start()
             stack.push_async_callback(broker.stop)
-            assert "loading logs: " in caplog.text
+            assert told.is_set()
             loading = broker.loading
             assert loading is not None
             assert (loading.logs_done, loading.logs_total) == (3, 3)

@@ -4,10 +4,11 @@ memory, take over a session, or be shown a state older than one already seen."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ from kazoo.client import KazooClient
 from cluster.coordinator import Settings
 from cluster.coordinator._engine import EngineLog
 from cluster.coordinator.acl import OPEN
-from cluster.coordinator.connection import TURN_MS, Connection, Pending
+from cluster.coordinator.connection import TURN_MS, Connection
 from cluster.coordinator.errors import Code
 from cluster.coordinator.jute import MAX_BUFFER, Writer
 from cluster.coordinator.requests import Op
@@ -190,17 +191,16 @@ class RushingClock(FakeClock):
         return self.now_ms
 
 
-def test_one_client_with_much_to_do_is_not_the_only_one(
-    start_coordinator: StartCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If this failed, nobody else would be answered before everything that one client sent at once."""
-    handle = Connection._handle
-    handled: list[int] = []
+@contextlib.contextmanager
+def turns_of(method: str, server: Coordinator, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The loop's turns, by number, in which a method of connections is called."""
+    call = getattr(Connection, method)
+    called: list[int] = []
     turns, is_over = 0, False
 
-    def noted(connection: Connection, body: bytes) -> None:
-        handled.append(turns)
-        handle(connection, body)
+    def noted(connection: Connection, argument: object) -> None:
+        called.append(turns)
+        call(connection, argument)
 
     async def count_turns() -> None:
         nonlocal turns
@@ -208,17 +208,27 @@ def test_one_client_with_much_to_do_is_not_the_only_one(
             turns += 1
             await asyncio.sleep(0)
 
+    monkeypatch.setattr(Connection, method, noted)
+    counting = asyncio.run_coroutine_threadsafe(count_turns(), server.thread.loop)
+    try:
+        yield called
+    finally:
+        is_over = True
+        counting.result(WAIT_SECONDS)
+
+
+def test_one_client_with_much_to_do_is_not_the_only_one(
+    start_coordinator: StartCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, nobody else would be answered before everything that one client sent at once."""
     server = start_coordinator(tmp_path / "rushing", clock=RushingClock())
     raw = RawClient(server.port)
     raw.connect(timeout_ms=40_000)
-    monkeypatch.setattr(Connection, "_handle", noted)
-    counting = asyncio.run_coroutine_threadsafe(count_turns(), server.thread.loop)
     frame = Writer().i32(1).i32(Op.GET_ALL_CHILDREN_NUMBER).string("/").finish()
-    raw.socket.sendall((struct.pack(">i", len(frame)) + frame) * 50)
-    for _ in range(50):
-        assert raw.reply()[2] == 0
-    is_over = True
-    counting.result(WAIT_SECONDS)
+    with turns_of("_handle", server, monkeypatch) as handled:
+        raw.socket.sendall((struct.pack(">i", len(frame)) + frame) * 50)
+        for _ in range(50):
+            assert raw.reply()[2] == 0
     raw.close()
     assert len(set(handled)) == 50, "each in a turn of its own"
 
@@ -284,28 +294,11 @@ def test_reads_behind_a_write_are_not_answered_in_one_turn(
     raw.connect(timeout_ms=40_000)
     read = Writer().i32(2).i32(Op.EXISTS).string("/none").boolean(False).finish()
     held_behind_a_write(server, raw, [read] * 50, 51)
-    answered = Connection._answered
-    in_turn: list[int] = []
-    turns, is_over = 0, False
-
-    def noted(connection: Connection, pending: Pending) -> None:
-        in_turn.append(turns)
-        answered(connection, pending)
-
-    async def count_turns() -> None:
-        nonlocal turns
-        while not is_over:
-            turns += 1
-            await asyncio.sleep(0)
-
-    monkeypatch.setattr(Connection, "_answered", noted)
-    counting = asyncio.run_coroutine_threadsafe(count_turns(), server.thread.loop)
     assert HeldLog.go_on is not None
-    server.thread.call(HeldLog.go_on)
-    assert [raw.reply()[2] for _ in range(51)] == [0, *[Code.NO_NODE] * 50]
-    is_over = True
-    counting.result(WAIT_SECONDS)
-    assert len(set(in_turn)) == len(in_turn) == 51
+    with turns_of("_answered", server, monkeypatch) as answered:
+        server.thread.call(HeldLog.go_on)
+        assert [raw.reply()[2] for _ in range(51)] == [0, *[Code.NO_NODE] * 50]
+    assert len(set(answered)) == len(answered) == 51
     closed = raw.request(3, Op.CLOSE_SESSION)
     assert closed[2] == 0, "the last answer comes before the end"
     raw.close()

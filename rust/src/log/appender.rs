@@ -164,34 +164,15 @@ impl Appender {
         *work = Work::Running;
         drop(work);
         let done = py.detach(|| self.shared.append(bytes));
-        let mut work = self.shared.work.lock();
-        *work = Work::Idle;
-        match done {
-            Work::Done(outcome) => outcome
-                .map(|()| true)
-                .map_err(|error| storage_error(py, &error)),
-            _ => {
-                *work = Work::Broken;
-                Err(broken())
-            }
-        }
+        *self.shared.work.lock() = done;
+        self.taken(py)
     }
 
     /// Whether the records that were handed over are on disk; asked when the descriptor is readable.
     fn finish(&self, py: Python<'_>) -> PyResult<bool> {
         self.done.clear();
         self.check_open(py)?;
-        let mut work = self.shared.work.lock();
-        match mem::replace(&mut *work, Work::Idle) {
-            Work::Done(outcome) => outcome
-                .map(|()| true)
-                .map_err(|error| storage_error(py, &error)),
-            other => {
-                let is_broken = matches!(other, Work::Broken);
-                *work = other;
-                if is_broken { Err(broken()) } else { Ok(false) }
-            }
-        }
+        self.taken(py)
     }
 
     /// A descriptor that is readable when there is something to finish.
@@ -211,6 +192,21 @@ impl Appender {
 }
 
 impl Appender {
+    /// What came of the records before, once; false while that is not known.
+    fn taken(&self, py: Python<'_>) -> PyResult<bool> {
+        let mut work = self.shared.work.lock();
+        match mem::replace(&mut *work, Work::Idle) {
+            Work::Done(outcome) => outcome
+                .map(|()| true)
+                .map_err(|error| storage_error(py, &error)),
+            other => {
+                let is_broken = matches!(other, Work::Broken);
+                *work = other;
+                if is_broken { Err(broken()) } else { Ok(false) }
+            }
+        }
+    }
+
     fn check_open(&self, py: Python<'_>) -> PyResult<()> {
         if !self.shared.closed.load(Ordering::Relaxed) {
             return Ok(());

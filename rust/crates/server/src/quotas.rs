@@ -280,6 +280,9 @@ impl Quota {
 
     /// What a client may use in a second.
     fn bound(&self, client: Client<'_>) -> Option<f64> {
+        if !self.is_set() {
+            return None;
+        }
         let bounds = self.bounds.read();
         bounds.find(client).map(|bound| bound.per_second)
     }
@@ -488,7 +491,7 @@ impl<'a> Meter<'a> {
     pub(crate) fn fetched(&self, bytes: impl FnOnce() -> u64) -> bool {
         self.requested();
         let quotas = self.quotas;
-        if quotas.fetch.is_set() && quotas.fetch.bound(self.client).is_some() {
+        if quotas.fetch.bound(self.client).is_some() {
             let bytes = bytes();
             let record = |amount: f64| {
                 let now_ms = quotas.now_ms();
@@ -507,15 +510,10 @@ impl<'a> Meter<'a> {
     /// The most bytes that a Fetch may be answered with: more would exceed the quota of a client that was silent before.
     pub(crate) fn fetch_bytes_max(&self) -> u64 {
         let quotas = self.quotas;
-        let bound = quotas
-            .fetch
-            .is_set()
-            .then(|| quotas.fetch.bound(self.client));
+        let bound = quotas.fetch.bound(self.client);
         let window = quotas.window;
         let whole = (window.samples as u64 - 1) as f64 * window.length.as_secs_f64();
-        bound
-            .flatten()
-            .map_or(u64::MAX, |bound| (bound * whole) as u64)
+        bound.map_or(u64::MAX, |bound| (bound * whole) as u64)
     }
 
     /// Adds what others spent on the request.
