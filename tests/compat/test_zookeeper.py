@@ -547,17 +547,19 @@ class History:
         ]  # fmt: skip
         return [chance.choice(entries) for _ in range(chance.choice([1, 1, 1, 2, 3]))]
 
-    def _create(self, path: str | None) -> Request:
+    def _create(self, path: str | None, in_multi: bool = False) -> Request:
         chance = self._chance
         op = chance.choice([Op.CREATE, Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL])
         flags = chance.choice([5, 6]) if op is Op.CREATE_TTL else chance.choice([0, 0, 0, 1, 2, 3, 4])
+        if op is Op.CREATE_CONTAINER and in_multi:
+            flags &= ~1  # a container with an ephemeral one's flag: ARCHITECTURE.md says where that departs
         return create(path, self._data(), self._acl(), flags, op, chance.choice([0, 3_600_000]))
 
     def _in_multi(self) -> Request:
         path, version = self._path(), self._chance.choice([-1, -1, 0, 1])
         return self._chance.choice(
             [
-                self._create(path),
+                self._create(path, in_multi=True),
                 delete(path, version),
                 set_data(path, self._data(), version),
                 check(path, version),

@@ -295,7 +295,8 @@ class Side:
         versions = (reader.i32(), reader.i32(), reader.i32())
         owner, length, children, pzxid = reader.i64(), reader.i32(), reader.i32(), reader.i64()
         return {
-            "zxids": [self._since(zxid) for zxid in (czxid, mzxid, pzxid)],
+            # Before the history others moved their sessions, which counts in one of the two.
+            "zxids": [max(self._since(zxid), -1) for zxid in (czxid, mzxid, pzxid)],
             "times": (ctime > 0, mtime >= ctime),
             "versions": versions,
             "owner": self._sessions.get(owner, owner),
