@@ -10,10 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cluster.coordinator.acl import OPEN
+from cluster.coordinator.acl import ALL, OPEN, READ, READ_ONLY
 from cluster.coordinator.errors import Code, ZooKeeperError
-from cluster.coordinator.requests import EPHEMERAL, SEQUENTIAL, Check, Create, Delete, Op, SetData
+from cluster.coordinator.jute import Acl, Id
+from cluster.coordinator.requests import EPHEMERAL, SEQUENTIAL, Check, Create, Delete, Op, SetAcl, SetData
 from cluster.coordinator.tree import (
+    CONFIG,
     ROOT,
     SPECIAL_PATHS,
     Context,
@@ -26,7 +28,13 @@ from cluster.coordinator.tree import (
 
 NAMES = ("a", "b", "c")
 PATHS = [f"/{x}" for x in NAMES] + [f"/{x}/{y}" for x in NAMES for y in NAMES] + ["/a/b/c", ROOT]
-Operation = Create | Delete | SetData | Check
+Operation = Create | Delete | SetData | SetAcl | Check
+# Anybody may do everything under each of them.
+ACLS = [
+    OPEN,
+    (*OPEN, Acl(READ, Id("ip", "127.0.0.1"))),
+    (*OPEN, Acl(ALL, Id("digest", "ann:x"))),
+]
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,9 @@ class ModelNode:
     """A znode as the documentation describes it: plain counters."""
 
     data: bytes | None
+    acl: tuple[Acl, ...] = OPEN
     version: int = 0
+    acl_version: int = 0
     created: int = 0
     deleted: int = 0
     owner: int = 0
@@ -67,14 +77,16 @@ def model_apply(model: Model, operation: Operation, zxid: int, session: int) -> 
         if parent.owner:
             return Code.NO_CHILDREN_FOR_EPHEMERALS
         owner = session if operation.flags & EPHEMERAL else 0
-        model[path] = ModelNode(operation.data, owner=owner, czxid=zxid, mzxid=zxid, pzxid=zxid)
+        acl = tuple(operation.acl)
+        model[path] = ModelNode(operation.data, acl, owner=owner, czxid=zxid, mzxid=zxid, pzxid=zxid)
         model[parent_path] = replace(parent, created=parent.created + 1, pzxid=zxid)
         return Code.OK
     if isinstance(operation, Delete) and operation.path in SPECIAL_PATHS:
         return Code.BAD_ARGUMENTS
     if node is None:
         return Code.NO_NODE
-    if operation.version not in (-1, node.version):
+    version = node.acl_version if isinstance(operation, SetAcl) else node.version
+    if operation.version not in (-1, version):
         return Code.BAD_VERSION
     if isinstance(operation, Delete):
         if children_of(model, operation.path):
@@ -85,6 +97,9 @@ def model_apply(model: Model, operation: Operation, zxid: int, session: int) -> 
         model[parent_path] = replace(parent, deleted=parent.deleted + 1, pzxid=zxid)
     elif isinstance(operation, SetData):
         model[operation.path] = replace(node, data=operation.data, version=node.version + 1, mzxid=zxid)
+    elif isinstance(operation, SetAcl):
+        acl = tuple(operation.acl)
+        model[operation.path] = replace(node, acl=acl, acl_version=node.acl_version + 1)
     return Code.OK
 
 
@@ -95,6 +110,8 @@ def tree_apply(tree: Tree, operation: Operation, context: Context, effects: Effe
         tree.delete(operation, context, effects)
     elif isinstance(operation, SetData):
         tree.set_data(operation, context, effects)
+    elif isinstance(operation, SetAcl):
+        tree.set_acl(operation, context, effects)
     else:
         tree.check(operation, context)
 
@@ -103,10 +120,13 @@ paths = st.sampled_from(PATHS)
 versions = st.sampled_from([-1, -1, 0, 1, 2])
 data = st.one_of(st.none(), st.binary(max_size=3))
 flags = st.sampled_from([0, 0, EPHEMERAL, SEQUENTIAL, EPHEMERAL | SEQUENTIAL])
+# Others each time, as they come from a client.
+acls = st.sampled_from(ACLS).map(list)
 operations = st.one_of(
-    st.builds(Create, paths, data, st.just(list(OPEN)), flags, st.just(Op.CREATE), st.just(-1)),
+    st.builds(Create, paths, data, acls, flags, st.just(Op.CREATE), st.just(-1)),
     st.builds(Delete, paths, versions),
     st.builds(SetData, paths, data, versions),
+    st.builds(SetAcl, paths, acls, versions),
     st.builds(Check, paths, versions),
 )
 
@@ -116,6 +136,7 @@ class TreeAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.tree = Tree()
         self.model: Model = {path: ModelNode(b"") for path in SPECIAL_PATHS}
+        self.model[CONFIG] = ModelNode(b"", READ_ONLY, acl_version=-1)
         self.zxid = 0
 
     def context(self, session: int) -> Context:
@@ -134,7 +155,7 @@ class TreeAgainstModel(RuleBasedStateMachine):
         except ZooKeeperError as error:
             code = error.code
         assert code is expected
-        assert len(effects.changes) == (code is Code.OK and not isinstance(operation, Check))
+        assert len(effects.changes) == (code is Code.OK and not isinstance(operation, Check | SetAcl))
 
     @rule(batch=st.lists(operations, min_size=1, max_size=6), session=st.sampled_from([1, 2]))
     def multi(self, batch: list[Operation], session: int) -> None:
@@ -178,14 +199,18 @@ class TreeAgainstModel(RuleBasedStateMachine):
         for path, expected in self.model.items():
             node = self.tree.node(path)
             stat = node.stat()
-            assert node.state.data == expected.data
+            assert (node.state.data, node.state.acl) == (expected.data, expected.acl)
             assert (stat.version, stat.ephemeral_owner) == (expected.version, expected.owner)
+            assert stat.aversion == expected.acl_version
             assert (stat.czxid, stat.mzxid, stat.pzxid) == (expected.czxid, expected.mzxid, expected.pzxid)
             below = {name.rpartition("/")[2] for name in children_of(self.model, path)}
             assert (node.children or set()) == below
             assert stat.num_children == len(below)
             if path not in SPECIAL_PATHS:
                 assert stat.cversion == expected.created + expected.deleted
+        states = [state for _path, state in self.tree.export()]
+        assert len({id(state.acl) for state in states}) == len({state.acl for state in states})
+        assert self.tree.acl_count() == len({state.acl for state in states} - {OPEN})
         assert self.tree.owners() == {node.owner for node in self.model.values() if node.owner}
 
 

@@ -12,6 +12,7 @@ import hashlib
 import ipaddress
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntFlag
 from functools import lru_cache
 from typing import NamedTuple
@@ -66,6 +67,15 @@ class Rules(IntFlag):
     ONE_VOTER = 32
     """An ensemble may have a single participant (``standaloneEnabled`` is false)."""
     ALL = 63
+
+
+_RULES = tuple(Rules(bits) for bits in range(Rules.ALL + 1))
+
+
+def rules_of(bits: int) -> Rules:
+    """The rules with these bits; others are left out."""
+    # To make a flag takes longer than to find it, and every transaction has some.
+    return _RULES[bits & len(_RULES) - 1]
 
 
 _NEEDED = {"sasl": Rules.SASL, "x509": Rules.X509}
@@ -151,6 +161,41 @@ def stored(acl: Sequence[Acl]) -> tuple[Acl, ...]:
     """The ACL as nodes have it: one that says what :data:`OPEN` says is that, once for all nodes, and known at a glance."""
     found = tuple(acl)
     return OPEN if found == OPEN else found
+
+
+@dataclass(slots=True)
+class _Held:
+    acl: tuple[Acl, ...]
+    nodes: int
+
+
+class SharedAcls:
+    """The ACLs that nodes have, those that say the same once for all of them (``ReferenceCountedACLCache``); :data:`OPEN` is not
+    counted."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[Acl, ...], _Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def same(self, acl: tuple[Acl, ...]) -> tuple[Acl, ...]:
+        """The one that some node has already, if it says what ``acl`` does."""
+        held = None if acl is OPEN else self._held.get(acl)
+        return acl if held is None else held.acl
+
+    def hold(self, acl: tuple[Acl, ...]) -> None:
+        """One more node has it."""
+        if acl is not OPEN:
+            self._held.setdefault(acl, _Held(acl, 0)).nodes += 1
+
+    def release(self, acl: tuple[Acl, ...]) -> None:
+        """One node less."""
+        if acl is not OPEN:
+            held = self._held[acl]
+            held.nodes -= 1
+            if held.nodes == 0:
+                del self._held[acl]
 
 
 def without_digests(acl: Sequence[Acl]) -> list[Acl]:

@@ -28,7 +28,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .acl import WRITE, Rules, Subject
+from .acl import WRITE, Rules, Subject, rules_of
 from .errors import Code, JuteError, ZooKeeperError
 from .jute import Id, Reader, encode_identities
 from .machine import Begun, Command, Done, Failed, Machine, Outcome, Reconfigured
@@ -79,7 +79,7 @@ def decode_proposed(data: bytes) -> Proposed:
     op = Op(number) if number == Op.ATTACH else None
     request = decode_write(Op.CREATE_SESSION if op else number, Reader(body))
     return Proposed(
-        session_id, attachment, term, op or Op(number), Rules(rules & Rules.ALL), identities, request, body
+        session_id, attachment, term, op or Op(number), rules_of(rules), identities, request, body
     )
 
 

@@ -296,7 +296,10 @@ class LocalReplication:
             service.applied(command, outcome, connection)
         service.turn_over(connection for _command, connection in proposals)
         self._since_snapshot += len(proposals)
-        is_due = self._since_snapshot >= service.settings.snapshot_transactions
+        tree = self.machine.tree
+        is_due = self._since_snapshot >= service.settings.transactions_until_snapshot(
+            len(tree), tree.data_size()
+        )
         if is_due and self._snapshot is None and not self._snapshots_asked:
             self._begin_snapshot()
             return False

@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from .acl import Rules
+from .acl import Rules, rules_of
 from .errors import Code, ZooKeeperError
 from .jute import Id, Reader, Stat, encode_identities
 from .requests import (
@@ -71,9 +71,7 @@ def decode_command(data: bytes) -> Command:
     identities = tuple(reader.identities())
     body = reader.rest()
     request = decode_write(op, Reader(body))
-    return Command(
-        zxid, time_ms, session_id, Op(op), Rules(max(rules, 0) & Rules.ALL), identities, request, body
-    )
+    return Command(zxid, time_ms, session_id, Op(op), rules_of(max(rules, 0)), identities, request, body)
 
 
 class Created(NamedTuple):

@@ -40,15 +40,17 @@ class Saving:
         self._chance = chance
         self._walk: _Walk | None = None
         self._finishing: _Walk | None = None
-        self._until = self._distance()
+        self._begin_counting()
         self.last: tuple[int, int] | None = None
         """Zxid of the newest, and its time in seconds of the epoch."""
 
     def applied(self, transactions: int, quorum: Quorum, agreed: Agreed) -> None:
         """So many more are applied, and the quorum was told so: begins a snapshot if it is time."""
-        self._until -= transactions
-        if self._until <= 0 and self._walk is None and self._finishing is None:
-            self._until = self._distance()
+        self._since += transactions
+        tree = agreed.machine.tree
+        most = self._service.settings.transactions_until_snapshot(len(tree), tree.data_size())
+        if self._since >= self._share * most and self._walk is None and self._finishing is None:
+            self._begin_counting()
             sink = quorum.snapshot_begin(agreed.index)
             now = self._service.clock.monotonic_ms()
             self._walk = _Walk(sink, walk(agreed), agreed.machine.last_zxid, now)
@@ -68,7 +70,7 @@ class Saving:
 
     def installed(self, zxid: int) -> None:
         """The state is that of a snapshot."""
-        self._until = self._distance()
+        self._begin_counting()
         self.last = zxid, self._service.clock.wall_ms() // 1000
 
     def abandon(self) -> None:
@@ -80,9 +82,9 @@ class Saving:
             abandoned.pieces.close()
             abandoned.sink.abort()
 
-    def _distance(self) -> int:
-        half = max(self._service.settings.snapshot_transactions // 2, 1)
-        return half + self._chance.randrange(half)
+    def _begin_counting(self) -> None:
+        self._since = 0
+        self._share = (1 + self._chance.random()) / 2
 
     def _go_on(self) -> None:
         """Writes one slice."""

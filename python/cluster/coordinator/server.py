@@ -447,10 +447,14 @@ class CoordinatorServer:
         for event, path, *_acls in outcome.changes:
             node = self.machine.tree.find(path) if event is not Event.DELETED else None
             self.metrics.add_in_namespace(WRITES, path, node.state.size if node is not None else 0)
-        requests: Sequence[Write] = (command.request,)
-        results: Sequence[Result] = (outcome.result,)
+        requests: Sequence[Write]
+        results: Sequence[Result]
         if isinstance(command.request, Multi) and isinstance(outcome.result, MultiDone):
             requests, results = command.request.operations, outcome.result.results
+        elif isinstance(outcome.result, Failed):
+            requests, results = (command.request,), (outcome.result,)
+        else:
+            return
         for request, result in zip(requests, results, strict=True):
             if (
                 isinstance(result, Failed)

@@ -12,6 +12,9 @@ from .acl import Rules
 from .authentication import NOBODY, Authentication
 from .jute import MAX_BUFFER
 
+_SNAPSHOT_SOONEST = 10_000
+"""Transactions that a start applies in less than a second."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -27,7 +30,7 @@ class Settings:
     max_buffer: int = MAX_BUFFER
     """The largest request (``jute.maxbuffer``)."""
     snapshot_transactions: int = 100_000
-    """Transactions between snapshots (``snapCount``)."""
+    """Transactions between snapshots, at most (``snapCount``)."""
     log_dir: Path | None = None
     """Where new logs are made, if not beside the snapshots (``dataLogDir``)."""
     snapshots_retained: int = 3
@@ -67,3 +70,8 @@ class Settings:
     def session_timeout_ms(self, requested_ms: int) -> int:
         """The timeout a client gets: what it asks for, within bounds; the upper one wins."""
         return min(max(requested_ms, self.least_session_timeout_ms), self.most_session_timeout_ms)
+
+    def transactions_until_snapshot(self, nodes: int, data_bytes: int) -> int:
+        """After how many a snapshot of such a tree is due: a smaller one is written sooner, for it takes less than the next start
+        would take to apply them."""
+        return min(self.snapshot_transactions, max(_SNAPSHOT_SOONEST, nodes, data_bytes >> 10))

@@ -190,6 +190,7 @@ class Tree:
         self._containers: set[str] = set()
         self._with_ttl: set[str] = set()
         self._quotas: set[str] = set()
+        self._acls = access.SharedAcls()
         self._size = 0
         self._walks: list[dict[str, NodeState]] = []
         for path in SPECIAL_PATHS:
@@ -231,6 +232,10 @@ class Tree:
             return len(self._nodes)
         prefix = path + "/"
         return sum(1 for other in self._nodes if other.startswith(prefix))
+
+    def acl_count(self) -> int:
+        """How many different ACLs nodes have, besides :data:`.acl.OPEN`."""
+        return len(self._acls)
 
     def data_size(self) -> int:
         """Characters of all paths and bytes of all data: the approximate data size of ZooKeeper. Kept as nodes come, change
@@ -297,7 +302,7 @@ class Tree:
         """The tree of an :meth:`export`. Raises ValueError when a node has no parent or comes twice."""
         tree = cls()
         found: dict[str, Node] = {}
-        tree._nodes, tree._size = found, 0
+        tree._nodes, tree._acls, tree._size = found, access.SharedAcls(), 0
         for path, state in nodes:
             if path in found:
                 raise ValueError(f"znode {path!r} is there twice")
@@ -326,7 +331,7 @@ class Tree:
         path = _path(request.path)
         if "/" not in path or "\0" in path:
             raise ZooKeeperError(Code.BAD_ARGUMENTS, path)
-        stored_acl = access.resolve(request.acl, context.subject, path)
+        stored_acl = self._acls.same(access.resolve(request.acl, context.subject, path))
         parent = self.node(parent_of(path))
         before = parent.state
         context.subject.check(access.CREATE, before.acl, path)
@@ -403,14 +408,13 @@ class Tree:
         """Replaces a node's ACL. Raises BadArguments, InvalidACL, NoNode, NoAuth, BadVersion."""
         path = request.path or ""
         validate_path(path)
-        stored_acl = access.resolve(request.acl, context.subject, path)
+        stored_acl = self._acls.same(access.resolve(request.acl, context.subject, path))
         node = self.node(path)
         before = node.state
         context.subject.check(access.ADMIN, before.acl, path)
         version = _next_version(before.acl_version, request.version, path)
-        self._changes(path, before)
-        node.state = before._replace(acl=stored_acl, acl_version=version)
-        effects.add(None, lambda: setattr(node, "state", before))
+        self._become(path, node, before._replace(acl=stored_acl, acl_version=version))
+        effects.add(None, lambda: self._become(path, node, before))
         return node.stat()
 
     def check(self, request: Check, context: Context) -> Stat:
@@ -461,6 +465,7 @@ class Tree:
     def _count_in(self, path: str, state: NodeState) -> None:
         """Everything but the node and its parent's children."""
         self._size += len(path) + state.size
+        self._acls.hold(state.acl)
         if state.owner:
             self._registered(state.owner).add(path)
         if (limited := quota.path_of(path)) is not None:
@@ -470,6 +475,7 @@ class Tree:
         state = self._nodes.pop(path).state
         self._changes(path, state)
         self._size -= len(path) + state.size
+        self._acls.release(state.acl)
         owner = state.owner
         siblings = self._nodes[parent_of(path)].children
         if siblings is not None:
@@ -483,9 +489,13 @@ class Tree:
             self._quotas.discard(limited)
 
     def _become(self, path: str, node: Node, state: NodeState) -> None:
-        """Gives a node other data."""
-        self._changes(path, node.state)
-        self._size += state.size - node.state.size
+        """Gives a node other data, or another ACL."""
+        before = node.state
+        self._changes(path, before)
+        self._size += state.size - before.size
+        if state.acl is not before.acl:
+            self._acls.hold(state.acl)
+            self._acls.release(before.acl)
         node.state = state
 
     def _registered(self, owner: int) -> set[str]:
