@@ -44,7 +44,7 @@ _PURGATORY = "kafka_server_delayedoperationpurgatory"
 _GAUGES = {
     "network_idle": (
         "kafka_network_socketserver_networkprocessoravgidle_percent",
-        "Share of their time, 0 to 1, in which the network threads had nothing to do.",
+        "Share of their time, 0 to 1, in which the network threads slept; awake for a quick client (socket.busy.poll.us) they do not.",
     ),
     "request_queue_size": ("kafka_network_requestchannel_requestqueuesize", "Requests waiting for Python."),
     "fetch_sessions": (

@@ -234,7 +234,7 @@ class _Parser:
             max_client_connections=self._number("maxClientCnxns", defaults.max_client_connections),
             max_connections=self._number("maxCnxns", defaults.max_connections),
             max_buffer=self._number("jute.maxbuffer", defaults.max_buffer, 1024),
-            snapshot_transactions=self._number("snapCount", defaults.snapshot_transactions, 2),
+            snapshot_transactions=self._number("snapCount", 0, 2) if "snapCount" in self._values else None,
             snapshots_retained=max(retained, defaults.snapshots_retained),
             rules=rules,
             reconfig_enabled=self._boolean("reconfigEnabled", False),

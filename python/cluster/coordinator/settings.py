@@ -12,8 +12,8 @@ from .acl import Rules
 from .authentication import NOBODY, Authentication
 from .jute import MAX_BUFFER
 
-_SNAPSHOT_SOONEST = 10_000
-"""Transactions that a start applies in less than a second."""
+_SNAPSHOT_SOONEST, _SNAPSHOT_LATEST = 10_000, 100_000
+"""Transactions that a start applies in less than a second, and ZooKeeper's ``snapCount``."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Settings:
     """All connections; 0 is any number (``maxCnxns``)."""
     max_buffer: int = MAX_BUFFER
     """The largest request (``jute.maxbuffer``)."""
-    snapshot_transactions: int = 100_000
-    """Transactions between snapshots, at most (``snapCount``)."""
+    snapshot_transactions: int | None = None
+    """Transactions between snapshots (``snapCount``); without it as many as the tree is large."""
     log_dir: Path | None = None
     """Where new logs are made, if not beside the snapshots (``dataLogDir``)."""
     snapshots_retained: int = 3
@@ -72,6 +72,8 @@ class Settings:
         return min(max(requested_ms, self.least_session_timeout_ms), self.most_session_timeout_ms)
 
     def transactions_until_snapshot(self, nodes: int, data_bytes: int) -> int:
-        """After how many a snapshot of such a tree is due: a smaller one is written sooner, for it takes less than the next start
-        would take to apply them."""
-        return min(self.snapshot_transactions, max(_SNAPSHOT_SOONEST, nodes, data_bytes >> 10))
+        """After how many a snapshot of such a tree is due: what was decided; else a smaller one is written sooner, for it takes less
+        than the next start would take to apply them."""
+        if self.snapshot_transactions is not None:
+            return self.snapshot_transactions
+        return min(_SNAPSHOT_LATEST, max(_SNAPSHOT_SOONEST, nodes, data_bytes >> 10))

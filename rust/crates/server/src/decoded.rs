@@ -20,7 +20,7 @@ use tokio::task::block_in_place;
 use logcore_protocol::{Problem, ProtocolError, RequestHeader, Value, decode_request_within};
 
 use crate::api::{native_versions, produce};
-use crate::memory::{FREE, Held, hold};
+use crate::memory::{FREE, Held, Tide, hold};
 
 /// There is never less than this for decoded requests.
 const LEAST: usize = 16 * 1024 * 1024;
@@ -34,6 +34,7 @@ const LARGE: usize = 64 * 1024;
 pub(crate) struct DecodedMemory {
     native: Share,
     control: Share,
+    tide: Tide,
 }
 
 /// What some of them share.
@@ -53,6 +54,7 @@ impl DecodedMemory {
         Self {
             native: Share::new(native, native / FREE_PART),
             control: Share::new(whole - native, FREE),
+            tide: Tide::default(),
         }
     }
 
@@ -71,6 +73,7 @@ impl DecodedMemory {
             None => (&self.control, body.len()),
         };
         let decoded = share.decode(header, body, frame).await;
+        self.tide.risen(self.had());
         decoded.map_err(|error| match error {
             ProtocolError::Decode {
                 problem: Problem::TooHeavy(_),
@@ -78,6 +81,15 @@ impl DecodedMemory {
             } => format!("{error}: raise queued.max.request.bytes or send less at once"),
             error => format!("malformed request: {error}"),
         })
+    }
+
+    /// As [`Tide::has_ebbed`].
+    pub(crate) fn has_ebbed(&self) -> bool {
+        self.tide.has_ebbed(self.had())
+    }
+
+    fn had(&self) -> usize {
+        self.native.had() + self.control.had()
     }
 }
 
@@ -88,6 +100,10 @@ impl Share {
             whole,
             free,
         }
+    }
+
+    fn had(&self) -> usize {
+        self.whole - self.left.available_permits()
     }
 
     async fn decode(

@@ -2,8 +2,9 @@
 //!
 //! A frame is an int32 length, big-endian, and that many bytes. One reader per connection, owned by its task.
 //! The announced length is checked before anything is allocated, and memory grows as bytes arrive, never by the length alone:
-//! a peer that announces 100 MB and sends nothing holds one small buffer, and one that sends nothing at all holds none. What
-//! is more than a small buffer is counted ([`crate::memory`]).
+//! a peer that announces 100 MB and sends nothing holds one small buffer, and one that sends nothing at all holds none. Of a
+//! very large frame that has begun to come the whole buffer is made, so that nothing is copied again and again; what did not
+//! come has no memory behind it yet. What is more than a small buffer is counted as it is read into ([`crate::memory`]).
 //!
 //! One `read` may bring several requests: of a peer that sends ahead more is read at once, as long as its frames are short and
 //! memory is not. A frame is copied out if it is small or more was read behind it than is in it. Any other is given away with
@@ -34,6 +35,8 @@ const FIRST_READ: usize = 64;
 const SMALL_FRAME: usize = 8 * 1024;
 /// The largest buffer a connection keeps between two requests.
 const KEPT_CAPACITY: usize = 2 * 1024 * 1024;
+/// What is had of a very large frame before the whole buffer is made.
+const BEGUN: usize = READ_CHUNK + LARGE;
 /// Buffers grow by multiples of this.
 const PAGE: usize = 4096;
 /// The length of the length.
@@ -125,8 +128,7 @@ impl FrameReader {
             let most = if length <= SHORT_FRAME && self.has_room_ahead() {
                 self.room_ahead()
             } else {
-                self.reserve(missing.min(self.step()), length).await;
-                missing
+                self.reserve(length).await
             };
             let read = self.fill(stream, missing, most).await?;
             if read == 0 {
@@ -199,13 +201,19 @@ impl FrameReader {
         may
     }
 
-    /// By how much the buffer may grow at once: a frame that has begun to come is let in whole unless it is very large, so
-    /// that those of a crowd do not all begin and none can end.
-    fn step(&self) -> usize {
-        match self.buffer.len() {
-            few @ ..READ_CHUNK => READ_CHUNK - few,
-            many => many.max(LARGE),
+    /// How much of a frame may be had now: what there is a buffer for, and one that has begun to come is let in whole unless it is
+    /// very large, so that those of a crowd do not all begin and none can end. Of the others twice as much each time.
+    fn step(&self, end: usize) -> usize {
+        let had = Some(self.buffer.capacity()).filter(|capacity| *capacity <= BEGUN);
+        let least = match self.buffer.len() {
+            ..READ_CHUNK => READ_CHUNK,
+            _ => BEGUN,
+        };
+        let mut step = had.unwrap_or_default().max(least);
+        while step <= self.buffer.len() {
+            step *= 2;
         }
+        step.min(end)
     }
 
     /// Reads some of the missing bytes, and what is behind them, into the room there is. A peer that keeps others waiting for
@@ -228,7 +236,7 @@ impl FrameReader {
                 progress.add(read);
             }
             let others_wait = self.memory.is_short();
-            if progress.is_slow(others_wait, missing) || (others_wait && read.is_err()) {
+            if progress.is_slow(others_wait) || (others_wait && read.is_err()) {
                 return Err(FrameError::Slow { missing });
             }
             if let Ok(read) = read {
@@ -237,19 +245,23 @@ impl FrameReader {
         }
     }
 
-    /// Makes room for so many more bytes of a frame, as soon as the connection may have it. Growing in place would double the buffer,
-    /// and more would be had than is counted.
-    async fn reserve(&mut self, additional: usize, frame: usize) {
-        let needed = self.buffer.len() + additional;
-        if self.buffer.capacity() >= needed {
-            return;
+    /// Makes room for more of a frame, as soon as the connection may have it; returns how many bytes of the frame the next read
+    /// may bring. Growing in place would double the buffer, and more would be had than is counted.
+    async fn reserve(&mut self, frame: usize) -> usize {
+        let end = SIZE_PREFIX + frame;
+        let step = self.step(end);
+        if self.buffer.capacity() < step || step > BEGUN {
+            let counted = step.max(READ_CHUNK).next_multiple_of(PAGE);
+            if self.memory.grow(&mut self.charge, counted, frame).await {
+                // Meanwhile it was not the peer that was slow.
+                self.progress = None;
+            }
+            if self.buffer.capacity() < step {
+                let whole = if step > BEGUN { end } else { counted };
+                self.grow(whole.next_multiple_of(PAGE));
+            }
         }
-        let capacity = needed.max(READ_CHUNK).next_multiple_of(PAGE);
-        if self.memory.grow(&mut self.charge, capacity, frame).await {
-            // Meanwhile it was not the peer that was slow.
-            self.progress = None;
-        }
-        self.grow(capacity);
+        step - self.buffer.len()
     }
 
     fn grow(&mut self, capacity: usize) {
@@ -517,6 +529,66 @@ mod tests {
             assert!(stream.reads < frames / 4, "{} reads", stream.reads);
             assert!(together > frames / 2);
             reader.shrink();
+            assert_eq!(memory.used(), 0);
+        });
+    }
+
+    /// Gives what it has in small pieces, and tells how many buffers it was asked to fill.
+    struct Dripping<'a> {
+        wire: &'a [u8],
+        given: usize,
+        buffers: Vec<usize>,
+    }
+
+    impl AsyncRead for Dripping<'_> {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _context: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<std::io::Result<()>> {
+            let count = buffer.remaining().min(1000).min(self.wire.len());
+            let begins = buffer.initialize_unfilled().as_ptr() as usize - self.given;
+            if self.buffers.last() != Some(&begins) {
+                self.buffers.push(begins);
+            }
+            buffer.put_slice(&self.wire[..count]);
+            self.wire = &self.wire[count..];
+            self.given += count;
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    // If this failed, all of a large frame would be copied for every piece of it that comes, or be counted before it comes.
+    #[test]
+    fn a_large_frame_in_small_pieces_is_copied_seldom() {
+        block_on(async {
+            let size = 4 * LARGE + 77;
+            let memory = Arc::new(RequestMemory::new(Some(64 << 20), 1 << 20));
+            let mut reader = FrameReader::new(64 << 20, Arc::clone(&memory));
+            let wire = framed(&vec![7; size]);
+            for part in [wire.len() / 2, wire.len()] {
+                let mut stream = Dripping {
+                    wire: &wire[..part],
+                    given: 0,
+                    buffers: Vec::new(),
+                };
+                let read = reader.next(&mut stream).await;
+                let counted = memory.used();
+                assert!(counted <= 2 * part + BEGUN, "{counted}");
+                assert!(
+                    stream.buffers.len() <= 5,
+                    "{} buffers",
+                    stream.buffers.len()
+                );
+                match read {
+                    Ok(frame) => assert!(frame.bytes == wire[SIZE_PREFIX..]),
+                    Err(_) => {
+                        assert!(part < wire.len());
+                        reader = FrameReader::new(64 << 20, Arc::clone(&memory));
+                    }
+                }
+            }
+            drop(reader);
             assert_eq!(memory.used(), 0);
         });
     }

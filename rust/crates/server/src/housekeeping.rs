@@ -201,7 +201,9 @@ fn run(shared: &Shared, stop: &Stop) {
         let round = AssertUnwindSafe(|| {
             shared.logs.maintain(now_ms(), retention, &shared.lines);
             shared.quotas.forget();
-            if shared.memory.has_ebbed() {
+            let frames = shared.memory.has_ebbed();
+            let decoded = shared.decoded.has_ebbed();
+            if shared.fetch_room.has_ebbed() || frames || decoded {
                 give_back();
             }
         });

@@ -5,8 +5,8 @@
 //! is left, connections wait with what they have, and their peers with what they did not send. One of them at a time goes on
 //! nevertheless, in a lane kept free for it, which is as long as the longest frame: so of frames that wait for each other's
 //! memory there is always one that completes. What is not coming is not waited for: while others wait, the connection closes
-//! whose peer sends nothing or next to nothing of a frame it began, or has not sent it in its time. That is in proportion to the
-//! frame, so those longer than [`LARGE`] share half of the memory, and wait for each other only.
+//! whose peer sends nothing or next to nothing of a frame it began, or after a while less than [`RATE`] of it. A long one may take
+//! long nevertheless, so those longer than [`LARGE`] share half of the memory, and wait for each other only.
 //!
 //! The first [`FREE`] bytes of every connection are not counted: small requests are served whatever the large ones do.
 //! Called from connection tasks; a crash leaves nothing.
@@ -30,7 +30,7 @@ const KEEPERS: usize = 1000;
 pub(crate) const STALL: Duration = Duration::from_secs(5);
 /// What it must send in a second then, at any time.
 const LEAST_RATE: u64 = 16 * 1024;
-/// What the rest of its frame may take while others wait, and how many bytes of a larger one come in a second.
+/// How long it may be slower than others like while they wait, and what must have come for each second beyond that.
 const TIME: Duration = Duration::from_secs(10);
 const RATE: u64 = 1 << 20;
 /// What all responses may have that found no memory left.
@@ -51,8 +51,7 @@ pub(crate) struct RequestMemory {
     waiting: AtomicUsize,
     /// Connections that read.
     readers: AtomicUsize,
-    /// The most there was at a time, of late.
-    most: AtomicUsize,
+    tide: Tide,
 }
 
 /// What one request has of it; given back when it is dropped.
@@ -122,8 +121,8 @@ pub(crate) struct Progress {
     /// How much came, and since when: of late, so that what came at once is no credit for later.
     since: Instant,
     bytes: u64,
-    /// Until when the rest has to come while others wait.
-    due: Option<Instant>,
+    /// The same since others wait.
+    waited_for: Option<(Instant, u64)>,
 }
 
 impl Progress {
@@ -132,17 +131,19 @@ impl Progress {
         Self {
             since: Instant::now(),
             bytes: 0,
-            due: None,
+            waited_for: None,
         }
     }
 
     pub(crate) fn add(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
+        if let Some((_, came)) = &mut self.waited_for {
+            *came += bytes as u64;
+        }
     }
 
-    /// Whether others who wait need not wait for the missing bytes. To be asked after each read, and at least every
-    /// [`STALL`].
-    pub(crate) fn is_slow(&mut self, others_wait: bool, missing: usize) -> bool {
+    /// Whether others who wait need not wait for the rest. To be asked after each read, and at least every [`STALL`].
+    pub(crate) fn is_slow(&mut self, others_wait: bool) -> bool {
         let now = Instant::now();
         let elapsed = now - self.since;
         let mut is_slow = false;
@@ -151,11 +152,12 @@ impl Progress {
             (self.since, self.bytes) = (now, 0);
         }
         if !others_wait {
-            self.due = None;
+            self.waited_for = None;
             return false;
         }
-        let due = || now + TIME + Duration::from_secs(missing as u64 / RATE);
-        is_slow || now >= *self.due.get_or_insert_with(due)
+        let (since, came) = *self.waited_for.get_or_insert((now, 0));
+        let late = (now - since).saturating_sub(TIME);
+        is_slow || u128::from(came) * 1000 < late.as_millis() * u128::from(RATE)
     }
 }
 
@@ -182,7 +184,7 @@ impl RequestMemory {
             lane: Arc::default(),
             waiting: AtomicUsize::new(0),
             readers: AtomicUsize::new(0),
-            most: AtomicUsize::new(0),
+            tide: Tide::default(),
         }
     }
 
@@ -277,18 +279,13 @@ impl RequestMemory {
         }
     }
 
-    /// Whether so much less is had than was at some time since this was last true that the allocator should give it back.
+    /// As [`Tide::has_ebbed`].
     pub(crate) fn has_ebbed(&self) -> bool {
-        let now = self.had();
-        let ebbs = self.most.load(Ordering::Relaxed).saturating_sub(now) >= EBB;
-        if ebbs {
-            self.most.store(now, Ordering::Relaxed);
-        }
-        ebbs
+        self.tide.has_ebbed(self.had())
     }
 
     fn risen(&self) {
-        self.most.fetch_max(self.had(), Ordering::Relaxed);
+        self.tide.risen(self.had());
     }
 
     /// What all may have: what is counted, and what every connection has without asking.
@@ -308,6 +305,26 @@ impl RequestMemory {
         charge.lane.is_none()
             && self.readers.load(Ordering::Relaxed) <= KEEPERS
             && self.shared.available_permits() >= self.mostly()
+    }
+}
+
+/// The most bytes there were of something at a time, of late.
+#[derive(Default)]
+pub(crate) struct Tide(AtomicUsize);
+
+impl Tide {
+    /// There are so many now.
+    pub(crate) fn risen(&self, now: usize) {
+        self.0.fetch_max(now, Ordering::Relaxed);
+    }
+
+    /// Whether there are so much fewer now than at some time since this was last true that the allocator should give them back.
+    pub(crate) fn has_ebbed(&self, now: usize) -> bool {
+        let ebbs = self.0.load(Ordering::Relaxed).saturating_sub(now) >= EBB;
+        if ebbs {
+            self.0.store(now, Ordering::Relaxed);
+        }
+        ebbs
     }
 }
 
@@ -460,20 +477,21 @@ mod tests {
         for _ in 0..100 {
             tokio::time::advance(4 * second).await;
             dripping.add(1);
-            assert!(!dripping.is_slow(false, 4000));
+            assert!(!dripping.is_slow(false));
         }
         let begun = Instant::now();
-        while !dripping.is_slow(true, 4000) {
+        while !dripping.is_slow(true) {
             tokio::time::advance(4 * second).await;
             dripping.add(1);
         }
         assert!(begun.elapsed() <= 2 * STALL);
 
-        // Fast enough, but not for ever: one megabyte comes in its time, a hundred do not.
+        // Fast enough for a while: one megabyte comes in its time, a hundred do not, and that is known soon.
+        let begun = Instant::now();
         for (megabytes, is_in_time) in [(1, true), (100, false)] {
             let mut steady = Progress::start();
             let mut missing: usize = megabytes << 20;
-            while missing > 0 && !steady.is_slow(true, missing) {
+            while missing > 0 && !steady.is_slow(true) {
                 tokio::time::advance(second).await;
                 let piece = missing.min(128 << 10);
                 steady.add(piece);
@@ -481,5 +499,6 @@ mod tests {
             }
             assert_eq!(missing == 0, is_in_time, "{megabytes} MiB");
         }
+        assert!(begun.elapsed() <= 3 * TIME);
     }
 }

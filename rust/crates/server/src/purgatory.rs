@@ -146,6 +146,9 @@ impl Waiter {
     }
 }
 
+/// A waiting room keeps its memory for so many.
+const KEPT: usize = 64;
+
 /// The waiting room of one partition.
 #[derive(Default)]
 pub(crate) struct WaitingRoom(Mutex<HashMap<u64, Arc<Waiter>>>);
@@ -170,7 +173,11 @@ impl WaitingRoom {
     }
 
     fn leave(&self, waiter: &Waiter) {
-        self.0.lock().remove(&waiter.id);
+        let mut waiters = self.0.lock();
+        waiters.remove(&waiter.id);
+        if waiters.capacity() > KEPT && waiters.len() < waiters.capacity() / 8 {
+            waiters.shrink_to(KEPT / 2);
+        }
     }
 
     #[cfg(test)]

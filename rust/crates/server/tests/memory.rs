@@ -304,6 +304,43 @@ fn answers_that_say_what_was_asked_share_the_memory_of_requests() {
     });
 }
 
+// If this failed, consumers that wait for records could have any amount of memory, by requests that are small.
+#[test]
+fn fetches_that_wait_share_what_there_is() {
+    const EACH: i32 = 900;
+    const PLACES: usize = (512 << 10) / EACH as usize;
+    let _alone = ONE_AT_A_TIME.lock();
+    limit_files(4000);
+    let server = server();
+    let poll = Fetch {
+        wait_ms: i32::MAX,
+        bytes_min: 1,
+        partitions: (0..EACH).collect(),
+        ..Fetch::default()
+    };
+    let watch = Watch::start();
+    let mut waiting: Vec<Client> = (0..1500).map(|_| server.client()).collect();
+    for client in &mut waiting {
+        client.send(1, poll.version, poll.message());
+    }
+    server.wait_for_requests(1, waiting.len() as u64);
+    server.wait_for_metric("delayed_fetches", PLACES as u64);
+    server.wait_for_line("does not wait for records");
+    check_served(&server);
+    // What waits, what is worked on at a time, and the connections.
+    let most = 64 * MEGABYTE + 16 * MEGABYTE + waiting.len() * 32 * 1024;
+    assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+    drop(waiting);
+    server.wait_for_metric("delayed_fetches", 0);
+    assert_eq!(
+        Fetch::default()
+            .call(&mut server.client())
+            .get("error_code")
+            .and_then(Value::as_i16),
+        Some(0)
+    );
+}
+
 /// Metadata of so many topics without a name: at version 1, two bytes for each.
 fn nameless(client: &mut Client, topics: usize) -> Vec<u8> {
     let mut message = request(3);

@@ -30,6 +30,7 @@ fn vanish(client: Client) -> bool {
     if set != 0 {
         let error = std::io::Error::last_os_error();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        eprintln!("a peer cannot vanish without a word here (CAP_NET_ADMIN): it stays silent");
         forget(client.stream);
         return false;
     }

@@ -11,6 +11,7 @@ use super::room::UNKNOWN_FREE;
 use super::{at_leisure, old};
 use crate::codes::ErrorCode;
 use crate::fetch_session::Wanted;
+use crate::lines::Level;
 use crate::memory::Held;
 use crate::metrics::Stages;
 use crate::purgatory::{HasWaitingRoom, Looked, Wait};
@@ -95,8 +96,8 @@ impl Terms {
     }
 
     /// Looks at every partition; when that is too little and nothing is wrong, waits for appends and looks again. It has the
-    /// room while it looks, and for what it found; who waits has none. What a request names that there is not is in memory
-    /// while it waits, so one that names much of it does not wait.
+    /// room while it looks, and for what it found; who waits has a place among those. What a request names that there is not is in
+    /// memory while it waits, so one that names much of it does not wait.
     pub(super) async fn look_or_wait(
         &self,
         shared: &Shared,
@@ -114,6 +115,14 @@ impl Terms {
         {
             return (room, looks);
         }
+        let place = match shared.fetch_room.for_waiting(wanted.len()) {
+            Ok(place) => place,
+            Err(reason) => {
+                let key = "fetches that cannot wait";
+                shared.lines.seldom(Level::Warning, key, reason);
+                return (room, looks);
+            }
+        };
         drop((looks, room));
         let places = wanted
             .iter()
@@ -133,6 +142,7 @@ impl Terms {
         let began = Instant::now();
         let found = wait.until_in(room, places.collect(), look).await;
         stages.remote = began.elapsed();
+        drop(place);
         found
     }
 

@@ -1,8 +1,9 @@
 //! What all Fetch requests together may have of memory beyond their frames.
 //!
 //! Requests of many partitions have room while they are worked on: looked up, and told of until the response is encoded. Who has
-//! it waits for nobody. One in the purgatory has none, nor has one whose peer does not read: what it has then is not counted, it is
-//! about 200 bytes of each partition that there is and little of others.
+//! it waits for nobody. One in the purgatory has none of it but a place there, and is answered at once where there is none left. Nor
+//! has one whose peer does not read: what it has then is not counted, it is about 200 bytes of each partition that there is and
+//! little of others.
 //!
 //! Two kinds of responses are in memory until they are sent and may be long. Those in old formats wait for each other, in
 //! turn, and their peers have so much time for them ([`crate::answers`]). Those that tell of much that there is not wait for
@@ -14,12 +15,18 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex, MutexGuard, Semaphore};
 
-use crate::memory::{Held, hold, try_hold};
+use crate::memory::{Held, Tide, hold, try_hold};
 
 /// A request with more partitions than this is counted, and takes its time.
 pub(super) const MANY: usize = 500;
 /// Partitions of all requests that have many, which have about two KiB each until the response is encoded.
 const PARTITIONS: usize = 32 << 10;
+const PARTITION: usize = 2 << 10;
+/// Partitions of all requests in the purgatory, and what each has there of memory.
+const WAITING: usize = 512 << 10;
+const WAITING_EACH: usize = 128;
+/// A request with no more partitions than this waits without being counted.
+const WAITING_FREE: usize = 32;
 /// Bytes that all responses in old formats have read.
 const MESSAGES: usize = 64 << 20;
 /// Bytes of all responses that tell of much that there is not, and how many are not much.
@@ -30,18 +37,22 @@ const NO_ROOM: &str = "it asks for many partitions that there are not, and other
 /// The room there is.
 pub(crate) struct FetchRoom {
     partitions: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
     messages: Arc<Semaphore>,
     unknown: Arc<Semaphore>,
     turn: Mutex<()>,
+    tide: Tide,
 }
 
 impl Default for FetchRoom {
     fn default() -> Self {
         Self {
             partitions: Arc::new(Semaphore::new(PARTITIONS)),
+            waiting: Arc::new(Semaphore::new(WAITING)),
             messages: Arc::new(Semaphore::new(MESSAGES)),
             unknown: Arc::new(Semaphore::new(UNKNOWN)),
             turn: Mutex::default(),
+            tide: Tide::default(),
         }
     }
 }
@@ -52,12 +63,29 @@ impl FetchRoom {
         if count <= MANY {
             return None;
         }
-        hold(&self.partitions, count.min(PARTITIONS)).await
+        self.risen(hold(&self.partitions, count.min(PARTITIONS)).await)
+    }
+
+    /// A place in the purgatory for a request of so many partitions.
+    ///
+    /// # Errors
+    /// Why there is none, and it is to be answered at once.
+    pub(super) fn for_waiting(&self, count: usize) -> Result<Held, String> {
+        if count <= WAITING_FREE {
+            return Ok(None);
+        }
+        match self.risen(try_hold(&self.waiting, count.min(WAITING))) {
+            None => Err(format!(
+                "a Fetch of {count} partitions does not wait for records, because those that wait have {WAITING} together: consumers \
+                 that ask for fewer each, or of more brokers, would"
+            )),
+            held => Ok(held),
+        }
     }
 
     /// Waits for room for so many bytes that are to be converted.
     pub(super) async fn for_messages(&self, bytes: usize) -> Held {
-        hold(&self.messages, bytes.min(MESSAGES)).await
+        self.risen(hold(&self.messages, bytes.min(MESSAGES)).await)
     }
 
     /// Room for a response with so many bytes of what there is not.
@@ -68,7 +96,7 @@ impl FetchRoom {
         if bytes <= UNKNOWN_FREE {
             return Ok(None);
         }
-        match try_hold(&self.unknown, bytes.min(UNKNOWN)) {
+        match self.risen(try_hold(&self.unknown, bytes.min(UNKNOWN))) {
             None => Err(NO_ROOM.to_owned()),
             held => Ok(held),
         }
@@ -77,6 +105,25 @@ impl FetchRoom {
     /// One at a time is converted.
     pub(super) async fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().await
+    }
+
+    /// As [`Tide::has_ebbed`].
+    pub(crate) fn has_ebbed(&self) -> bool {
+        self.tide.has_ebbed(self.had())
+    }
+
+    fn risen(&self, held: Held) -> Held {
+        self.tide.risen(self.had());
+        held
+    }
+
+    /// About how many bytes all of it are that is had.
+    fn had(&self) -> usize {
+        let had = |room: &Semaphore, whole: usize| whole - room.available_permits();
+        had(&self.partitions, PARTITIONS) * PARTITION
+            + had(&self.waiting, WAITING) * WAITING_EACH
+            + had(&self.messages, MESSAGES)
+            + had(&self.unknown, UNKNOWN)
     }
 }
 
@@ -98,6 +145,20 @@ mod tests {
         assert!(at_once(next.as_mut()).await.is_none());
         drop(all);
         assert!(next.await.is_some());
+    }
+
+    // If this failed, requests that wait would fill the memory, or those of few partitions would be answered without an end, or
+    // what they had would stay with the process.
+    #[test]
+    fn those_that_wait_share_the_purgatory() {
+        let room = FetchRoom::default();
+        let all = room.for_waiting(usize::MAX).unwrap();
+        assert!(room.for_waiting(WAITING_FREE + 1).is_err());
+        assert!(room.for_waiting(WAITING_FREE).unwrap().is_none());
+        assert!(!room.has_ebbed());
+        drop(all);
+        assert!(room.has_ebbed() && !room.has_ebbed());
+        assert!(room.for_waiting(WAITING_FREE + 1).unwrap().is_some());
     }
 
     // If this failed, who asks for what there is not would fill the memory with answers that nobody reads, or would have to be
