@@ -161,14 +161,17 @@ impl<T: Transport> Connection<'_, T> {
             return Err(End::Quiet);
         }
         let config = &self.shared.config;
-        let next = self.reader.next(&mut self.transport);
-        let soon = self
-            .shared
-            .vigil
-            .await_soon(&self.pace, config.busy_poll, next);
-        if let Some(frame) = soon.await {
-            return frame.map_err(ended);
+        if let Some(kept) = self.shared.vigil.keep(&self.pace) {
+            let alone = self.transport.look_directly(true);
+            alone.map_err(|error| ended(error.into()))?;
+            let next = self.reader.next(&mut self.transport);
+            let soon = kept.await_soon(&mut self.pace, config.busy_poll, next);
+            if let Some(frame) = soon.await {
+                return frame.map_err(ended);
+            }
         }
+        let told = self.transport.look_directly(false);
+        told.map_err(|error| ended(error.into()))?;
         let buffers = (&mut self.reader, &mut self.outgoing);
         let read = read(buffers, &mut self.transport, config.connection_idle_max);
         tokio::select! {
@@ -226,7 +229,7 @@ impl<T: Transport> Connection<'_, T> {
             }
             match done {
                 Some(answered) => answered,
-                None => unless_closed(&self.transport, key, work).await?,
+                None => unless_closed(&mut self.transport, key, work).await?,
             }
         };
         if let Some(memory) = memory {
@@ -307,7 +310,7 @@ async fn in_time_for(
 
 /// Does what has to wait, as long as there is somebody to answer.
 async fn unless_closed<R>(
-    transport: &impl Transport,
+    transport: &mut impl Transport,
     key: i16,
     mut work: Pin<&mut impl Future<Output = R>>,
 ) -> Result<R, End> {

@@ -560,7 +560,7 @@ impl Transport for Tls {
         throw_away(self.stream.get_mut().0).await
     }
 
-    async fn closed(&self) {
+    async fn closed(&mut self) {
         peer_closed(self.stream.get_ref().0).await;
     }
 }
@@ -971,7 +971,7 @@ pub(crate) mod tests {
     #[test]
     fn both_ends_are_seen() {
         runtime().block_on(async {
-            let (tls, mut client) = pair().await;
+            let (mut tls, mut client) = pair().await;
             client.write_all(b"unread").await.unwrap();
             tls.stream.get_ref().0.readable().await.unwrap();
             let mut closed = std::pin::pin!(tls.closed());

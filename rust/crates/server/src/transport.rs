@@ -8,11 +8,12 @@
 use std::future::Future;
 use std::io;
 use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use rustix::io::{Errno, ReadWriteFlags};
-use rustix::net::SendFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
@@ -44,12 +45,17 @@ pub(crate) trait Transport: AsyncRead + Unpin + Send + Sync {
         copy_slice(self, slice, COPY_CHUNK)
     }
 
+    /// Whether a read that finds nothing is repeated by its caller, again and again: then nobody is woken when something comes.
+    fn look_directly(&mut self, _directly: bool) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Says that nothing more is written, and returns once the peer has closed its side; what it still sends is thrown away.
     /// A socket that is closed with bytes unread takes those that are on their way to the peer along (RFC 9293, 3.10.4).
     fn finish(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 
     /// Returns once the peer has closed its side, whether or not everything it sent was read.
-    fn closed(&self) -> impl Future<Output = ()> + Send;
+    fn closed(&mut self) -> impl Future<Output = ()> + Send;
 }
 
 /// A slice through a buffer of at most `chunk` bytes, for a transport that has no better way.
@@ -91,12 +97,61 @@ fn ended_early(missing: u64) -> io::Error {
 }
 
 /// Plain TCP.
-pub(crate) struct Plain(TcpStream);
+pub(crate) struct Plain(Socket);
+
+enum Socket {
+    /// The runtime tells when it can be read or written.
+    Watched(TcpStream),
+    /// The runtime does not know of it: no thread of it is woken by what comes.
+    Unwatched(std::net::TcpStream),
+    /// It could not be made one or the other.
+    Lost,
+}
 
 impl Plain {
     pub(crate) fn new(stream: TcpStream) -> Self {
-        Self(stream)
+        Self(Socket::Watched(stream))
     }
+
+    /// The socket, for what may have to wait.
+    fn watched(&mut self) -> io::Result<&mut TcpStream> {
+        self.look_directly(false)?;
+        match &mut self.0 {
+            Socket::Watched(stream) => Ok(stream),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Sends as much as there is room for; waits until there is some.
+    async fn send(
+        &mut self,
+        mut send: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        if let Socket::Unwatched(stream) = &self.0 {
+            match send(stream.as_fd()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => return sent,
+            }
+        }
+        let stream = self.watched()?;
+        let write = || send(stream.as_fd());
+        stream.async_io(Interest::WRITABLE, write).await
+    }
+}
+
+/// What has come; nothing is waited for.
+fn read_directly(stream: &std::net::TcpStream, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    // SAFETY: nothing that is initialized is made uninitialized: the kernel writes bytes.
+    let room = unsafe { buffer.unfilled_mut() };
+    let count = match rustix::net::recv(stream, room, RecvFlags::DONTWAIT) {
+        Ok(((read, _), _)) => read.len(),
+        Err(Errno::AGAIN | Errno::INTR) => return Poll::Pending,
+        Err(error) => return Poll::Ready(Err(error.into())),
+    };
+    // SAFETY: the kernel has just written so many.
+    unsafe { buffer.assume_init(count) };
+    buffer.advance(count);
+    Poll::Ready(Ok(()))
 }
 
 impl AsyncRead for Plain {
@@ -105,7 +160,11 @@ impl AsyncRead for Plain {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
+        match &mut self.0 {
+            Socket::Watched(stream) => Pin::new(stream).poll_read(context, buffer),
+            Socket::Unwatched(stream) => read_directly(stream, buffer),
+            Socket::Lost => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        }
     }
 }
 
@@ -117,14 +176,14 @@ impl Transport for Plain {
             SendFlags::empty()
         };
         while !bytes.is_empty() {
-            let send = || {
+            let send = |socket: BorrowedFd<'_>| {
                 Ok(rustix::net::send(
-                    &self.0,
+                    socket,
                     bytes,
                     SendFlags::NOSIGNAL | more,
                 )?)
             };
-            let sent = self.0.async_io(Interest::WRITABLE, send).await?;
+            let sent = self.send(send).await?;
             bytes = &bytes[sent..];
         }
         Ok(())
@@ -136,15 +195,14 @@ impl Transport for Plain {
         while position < end {
             let count = (end - position).min(SENDFILE_CHUNK);
             let cold = is_cold(slice, position) || is_cold(slice, position + count - 1);
-            let send = || {
+            let send = |socket: BorrowedFd<'_>| {
                 let mut offset = position;
-                let mut send = || {
-                    rustix::fs::sendfile(&self.0, &slice.file, Some(&mut offset), count as usize)
-                };
+                let mut send =
+                    || rustix::fs::sendfile(socket, &slice.file, Some(&mut offset), count as usize);
                 // A page that must come from disk would block this thread's other connections: let them move first.
                 Ok(if cold { block_in_place(send)? } else { send()? })
             };
-            let sent = self.0.async_io(Interest::WRITABLE, send).await?;
+            let sent = self.send(send).await?;
             if sent == 0 {
                 return Err(ended_early(end - position));
             }
@@ -153,13 +211,28 @@ impl Transport for Plain {
         Ok(())
     }
 
-    async fn finish(&mut self) -> io::Result<()> {
-        SockRef::from(&self.0).shutdown(Shutdown::Write)?;
-        throw_away(&mut self.0).await
+    fn look_directly(&mut self, directly: bool) -> io::Result<()> {
+        if directly == matches!(self.0, Socket::Unwatched(_)) {
+            return Ok(());
+        }
+        self.0 = match std::mem::replace(&mut self.0, Socket::Lost) {
+            Socket::Watched(stream) => Socket::Unwatched(stream.into_std()?),
+            Socket::Unwatched(stream) => Socket::Watched(TcpStream::from_std(stream)?),
+            Socket::Lost => return Err(io::ErrorKind::NotConnected.into()),
+        };
+        Ok(())
     }
 
-    async fn closed(&self) {
-        peer_closed(&self.0).await;
+    async fn finish(&mut self) -> io::Result<()> {
+        let stream = self.watched()?;
+        SockRef::from(&*stream).shutdown(Shutdown::Write)?;
+        throw_away(stream).await
+    }
+
+    async fn closed(&mut self) {
+        if let Ok(stream) = self.watched() {
+            peer_closed(stream).await;
+        }
     }
 }
 
@@ -233,7 +306,7 @@ mod tests {
             self.stream.shutdown().await
         }
 
-        async fn closed(&self) {
+        async fn closed(&mut self) {
             std::future::pending().await
         }
     }
@@ -326,14 +399,63 @@ mod tests {
         });
     }
 
+    // If this failed, a quick client's connection would miss a request, or its end, where it stops to look by itself, or could
+    // not be answered at length.
+    #[test]
+    fn nothing_is_missed_between_looking_and_being_woken() {
+        const LONG: usize = 16 << 20;
+        runtime().block_on(async {
+            let (mut plain, mut client) = plain_pair().await;
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            for round in 0..100u8 {
+                plain.look_directly(true).unwrap();
+                let mut byte = [0];
+                let mut room = ReadBuf::new(&mut byte);
+                assert!(
+                    Pin::new(&mut plain)
+                        .poll_read(&mut context, &mut room)
+                        .is_pending()
+                );
+                client.write_all(&[round]).await.unwrap();
+                // What came is found by looking, or, as it comes while nobody looks, by being woken.
+                if round % 2 == 0 {
+                    while Pin::new(&mut plain)
+                        .poll_read(&mut context, &mut room)
+                        .is_pending()
+                    {
+                        tokio::task::yield_now().await;
+                    }
+                } else {
+                    plain.look_directly(false).unwrap();
+                    let read = timeout(PATIENCE, plain.read(&mut byte)).await.unwrap();
+                    assert_eq!(read.unwrap(), 1);
+                }
+                assert_eq!(byte, [round]);
+            }
+            plain.look_directly(true).unwrap();
+            let (long, mut received) = (vec![7; LONG], vec![0; LONG]);
+            let sent =
+                async { tokio::join!(plain.write(&long, false), client.read_exact(&mut received)) };
+            let (sent, read) = timeout(PATIENCE, sent).await.unwrap();
+            sent.unwrap();
+            read.unwrap();
+            assert!(received == long);
+            plain.look_directly(true).unwrap();
+            client.shutdown().await.unwrap();
+            timeout(PATIENCE, plain.closed()).await.unwrap();
+            plain.look_directly(true).unwrap();
+            assert_eq!(plain.read(&mut [0]).await.unwrap(), 0);
+        });
+    }
+
     // If this failed, a request whose client is gone would wait to its end, or one whose client only went on sending would
     // be dropped.
     #[test]
     fn the_end_is_seen_behind_unread_bytes() {
         runtime().block_on(async {
-            let (plain, mut client) = plain_pair().await;
+            let (mut plain, mut client) = plain_pair().await;
             client.write_all(b"unread").await.unwrap();
-            plain.0.readable().await.unwrap();
+            plain.watched().unwrap().readable().await.unwrap();
             let mut closed = std::pin::pin!(plain.closed());
             let mut context = Context::from_waker(std::task::Waker::noop());
             assert!(closed.as_mut().poll(&mut context).is_pending());

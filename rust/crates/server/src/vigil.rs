@@ -4,9 +4,11 @@
 //! virtual machine the processor itself has to be woken. A client that sends its next request as soon as it has an answer is
 //! worth staying awake for: its connection looks again and again for up to `socket.busy.poll.us`, as long as the client is
 //! that quick. One connection at a time does so, and the thread's other connections move in between, so it costs at most the
-//! time of one processor, and none on a broker whose clients take their time. Where processors are short nobody stays awake:
-//! it would use up the thread's turn, and others have better use for it. The same for network cards is Linux's
-//! `net.core.busy_poll`.
+//! time of one processor, and none on a broker whose clients take their time. Between two looks whoever waits for this
+//! processor has it: the client itself may, and would wait for the end of the vigil. The runtime is not told of the socket
+//! meanwhile ([`crate::transport`]), or what comes would wake another of its threads as well. Where processors are short
+//! nobody stays awake: it would use up the thread's turn, and others have better use for it. The same for network cards is
+//! Linux's `net.core.busy_poll`.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,6 +23,9 @@ const INTERRUPTED: Duration = Duration::from_micros(500);
 /// For so many times as long nobody stays awake after that, but no longer than [`REST_MAX`].
 const REST: u32 = 20;
 const REST_MAX: Duration = Duration::from_secs(1);
+/// How long the thread's other connections wait for one that is waited for. Each turn costs a wake-up: tokio has another thread see
+/// whether there is more to do.
+const TURN: Duration = Duration::from_micros(50);
 
 /// Who stays awake: one at a time.
 pub(crate) struct Vigil {
@@ -43,6 +48,8 @@ pub(crate) struct Pace {
     /// When it was answered last.
     answered: Option<Instant>,
     is_quick: bool,
+    /// When the thread's other connections had their turn, if this one was waited for since.
+    gave_way: Option<Instant>,
 }
 
 impl Pace {
@@ -75,36 +82,12 @@ impl Vigil {
         }
     }
 
-    /// What comes within `limit`, if the client is known to be quick and nobody else is waited for.
-    pub(crate) async fn await_soon<R>(
-        &self,
-        pace: &Pace,
-        limit: Duration,
-        work: impl Future<Output = R>,
-    ) -> Option<R> {
+    /// The right to stay awake, if the client is known to be quick and nobody else is waited for.
+    pub(crate) fn keep(&self, pace: &Pace) -> Option<Kept<'_>> {
         if !pace.is_quick || self.rests() || self.is_kept.swap(true, Ordering::Relaxed) {
             return None;
         }
-        let _end = End(self);
-        let mut work = std::pin::pin!(work);
-        let begun = Instant::now();
-        let mut looked = begun;
-        loop {
-            if let Some(done) = at_once(work.as_mut()).await {
-                return Some(done);
-            }
-            let now = Instant::now();
-            if now - looked >= self.interrupted {
-                self.rest(now - looked);
-                return None;
-            }
-            if now - begun >= limit {
-                return None;
-            }
-            looked = now;
-            // The thread's other connections move, and it looks what has come without sleeping.
-            yield_now().await;
-        }
+        Some(Kept(self))
     }
 
     fn rest(&self, interruption: Duration) {
@@ -130,10 +113,46 @@ pub(crate) async fn at_once<R>(mut work: Pin<&mut impl Future<Output = R>>) -> O
     .await
 }
 
-/// The end of somebody's vigil, in whatever way.
-struct End<'a>(&'a Vigil);
+/// Somebody's vigil, until it ends in whatever way.
+pub(crate) struct Kept<'a>(&'a Vigil);
 
-impl Drop for End<'_> {
+impl Kept<'_> {
+    /// What comes within `limit`. `work` is asked again and again, and need not tell when it may have something.
+    pub(crate) async fn await_soon<R>(
+        self,
+        pace: &mut Pace,
+        limit: Duration,
+        work: impl Future<Output = R>,
+    ) -> Option<R> {
+        let mut work = std::pin::pin!(work);
+        let begun = Instant::now();
+        let mut looked = begun;
+        let mut gave_way = pace.gave_way.take().unwrap_or(begun);
+        loop {
+            if let Some(done) = at_once(work.as_mut()).await {
+                pace.gave_way = Some(gave_way);
+                return Some(done);
+            }
+            let now = Instant::now();
+            if now - looked >= self.0.interrupted {
+                self.0.rest(now - looked);
+                return None;
+            }
+            if now - begun >= limit {
+                return None;
+            }
+            looked = now;
+            if now - gave_way >= TURN {
+                yield_now().await;
+                gave_way = now;
+            }
+            // Whoever waits for this processor has it first: it may be the client.
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Kept<'_> {
     fn drop(&mut self) {
         self.0.is_kept.store(false, Ordering::Relaxed);
     }
@@ -170,6 +189,16 @@ mod tests {
         })
     }
 
+    async fn await_soon<R>(
+        vigil: &Vigil,
+        pace: &Pace,
+        limit: Duration,
+        work: impl Future<Output = R>,
+    ) -> Option<R> {
+        let mut pace = Pace { ..*pace };
+        vigil.keep(&pace)?.await_soon(&mut pace, limit, work).await
+    }
+
     // If this failed, threads would stay awake for clients that take their time, or sleep while a quick one asks.
     #[test]
     fn only_the_quick_are_waited_for() {
@@ -185,7 +214,7 @@ mod tests {
             (silent, None),
             (Pace::default(), None),
         ] {
-            let found = block_on(vigil.await_soon(&pace, LONG, after(100)));
+            let found = block_on(await_soon(&vigil, &pace, LONG, after(100)));
             assert_eq!(found, expected);
         }
     }
@@ -197,13 +226,29 @@ mod tests {
         block_on(async {
             let pace = quick();
             {
-                let mut first = std::pin::pin!(vigil.await_soon(&pace, LONG, after(100)));
+                let mut first = std::pin::pin!(await_soon(&vigil, &pace, LONG, after(100)));
                 assert_eq!(at_once(first.as_mut()).await, None);
-                assert_eq!(vigil.await_soon(&pace, LONG, after(1)).await, None);
+                assert_eq!(await_soon(&vigil, &pace, LONG, after(1)).await, None);
             }
             let never = std::future::pending::<()>();
-            assert_eq!(vigil.await_soon(&pace, Duration::ZERO, never).await, None);
-            assert_eq!(vigil.await_soon(&pace, LONG, after(1)).await, Some(2));
+            assert_eq!(await_soon(&vigil, &pace, Duration::ZERO, never).await, None);
+            assert_eq!(await_soon(&vigil, &pace, LONG, after(1)).await, Some(2));
+        });
+    }
+
+    // If this failed, one quick client would keep all others of its thread waiting.
+    #[test]
+    fn others_have_their_turn() {
+        let vigil = Vigil::new(LONG);
+        block_on(async {
+            let (turn, mut came) = tokio::sync::oneshot::channel();
+            tokio::spawn(async { turn.send(()).unwrap() });
+            let work = std::future::poll_fn(|_| match came.try_recv() {
+                Ok(()) => Poll::Ready(()),
+                Err(_) => Poll::Pending,
+            });
+            let limit = Duration::from_secs(20);
+            assert_eq!(await_soon(&vigil, &quick(), limit, work).await, Some(()));
         });
     }
 
@@ -212,10 +257,10 @@ mod tests {
     fn nobody_stays_awake_after_an_interruption() {
         let vigil = Vigil::new(Duration::ZERO);
         block_on(async {
-            assert_eq!(vigil.await_soon(&quick(), LONG, after(0)).await, Some(1));
-            assert_eq!(vigil.await_soon(&quick(), LONG, after(1)).await, None);
+            assert_eq!(await_soon(&vigil, &quick(), LONG, after(0)).await, Some(1));
+            assert_eq!(await_soon(&vigil, &quick(), LONG, after(1)).await, None);
             vigil.rest(LONG);
-            assert_eq!(vigil.await_soon(&quick(), LONG, after(0)).await, None);
+            assert_eq!(await_soon(&vigil, &quick(), LONG, after(0)).await, None);
         });
     }
 }
