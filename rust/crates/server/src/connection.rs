@@ -156,16 +156,20 @@ impl<T: Transport> Connection<'_, T> {
     }
 
     async fn next_frame(&mut self) -> Result<Frame, End> {
-        // What has been read is answered.
-        if *self.stopping.borrow_and_update() && !self.reader.has_frame() {
+        // What has been read is answered, also by a server that stops.
+        if self.reader.has_frame() {
+            let next = self.reader.next(&mut self.transport);
+            return next.await.map_err(ended);
+        }
+        if *self.stopping.borrow_and_update() {
             return Err(End::Quiet);
         }
         let config = &self.shared.config;
         if let Some(kept) = self.shared.vigil.keep(&self.pace) {
-            let alone = self.transport.look_directly(true);
-            alone.map_err(|error| ended(error.into()))?;
+            let directly = self.transport.look_directly(true);
+            let directly = directly.map_err(|error| ended(error.into()))?;
             let next = self.reader.next(&mut self.transport);
-            let soon = kept.await_soon(&mut self.pace, config.busy_poll, next);
+            let soon = kept.await_soon(&mut self.pace, directly, config.busy_poll, next);
             if let Some(frame) = soon.await {
                 return frame.map_err(ended);
             }
@@ -457,7 +461,7 @@ mod tests {
         let whole = hold(&memory, 1 << 20).await;
         for (held, is_cut_off) in [(whole, true), (None, false)] {
             let response = Response::from_frame(vec![0; 1 << 20], ErrorCounts::default());
-            let answered = Outcome::Respond(response.counted([held, None])).into();
+            let answered = Outcome::Respond(response.counted([held])).into();
             let never = std::future::pending::<Result<(), Unsent>>();
             let sent = timeout(PATIENCE, in_time_for(&answered, never)).await;
             assert_eq!(matches!(sent, Ok(Err(Unsent::NotRead))), is_cut_off);

@@ -46,8 +46,9 @@ pub(crate) trait Transport: AsyncRead + Unpin + Send + Sync {
     }
 
     /// Whether a read that finds nothing is repeated by its caller, again and again: then nobody is woken when something comes.
-    fn look_directly(&mut self, _directly: bool) -> io::Result<()> {
-        Ok(())
+    /// Returns whether it is so now; a transport that cannot finds only what the runtime has told it of.
+    fn look_directly(&mut self, _directly: bool) -> io::Result<bool> {
+        Ok(false)
     }
 
     /// Says that nothing more is written, and returns once the peer has closed its side; what it still sends is thrown away.
@@ -211,16 +212,16 @@ impl Transport for Plain {
         Ok(())
     }
 
-    fn look_directly(&mut self, directly: bool) -> io::Result<()> {
+    fn look_directly(&mut self, directly: bool) -> io::Result<bool> {
         if directly == matches!(self.0, Socket::Unwatched(_)) {
-            return Ok(());
+            return Ok(directly);
         }
         self.0 = match std::mem::replace(&mut self.0, Socket::Lost) {
             Socket::Watched(stream) => Socket::Unwatched(stream.into_std()?),
             Socket::Unwatched(stream) => Socket::Watched(TcpStream::from_std(stream)?),
             Socket::Lost => return Err(io::ErrorKind::NotConnected.into()),
         };
-        Ok(())
+        Ok(directly)
     }
 
     async fn finish(&mut self) -> io::Result<()> {

@@ -11,7 +11,7 @@
 //! Linux's `net.core.busy_poll`.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,8 @@ use tokio::task::yield_now;
 /// Between two looks there are a few microseconds. What takes so much longer is somebody else's turn on the processor, or a
 /// connection of this thread that has much to do; a virtual machine is interrupted often, but for less.
 const INTERRUPTED: Duration = Duration::from_micros(500);
-/// For so many times as long nobody stays awake after that, but no longer than [`REST_MAX`].
+/// For so many times as long nobody stays awake after that, and for twice that where it was so the last time, but no longer than
+/// [`REST_MAX`].
 const REST: u32 = 20;
 const REST_MAX: Duration = Duration::from_secs(1);
 /// How long the thread's other connections wait for one that is waited for. Each turn costs a wake-up: tokio has another thread see
@@ -34,6 +35,8 @@ pub(crate) struct Vigil {
     is_kept: AtomicBool,
     /// Nanoseconds since it was opened.
     rests_until: AtomicU64,
+    /// Interruptions one after the other.
+    interruptions: AtomicU32,
 }
 
 impl Default for Vigil {
@@ -79,6 +82,7 @@ impl Vigil {
             interrupted,
             is_kept: AtomicBool::new(false),
             rests_until: AtomicU64::new(0),
+            interruptions: AtomicU32::new(0),
         }
     }
 
@@ -91,7 +95,9 @@ impl Vigil {
     }
 
     fn rest(&self, interruption: Duration) {
-        let until = self.opened.elapsed() + interruption.saturating_mul(REST).min(REST_MAX);
+        let before = self.interruptions.fetch_add(1, Ordering::Relaxed);
+        let times = REST.saturating_mul(2u32.saturating_pow(before));
+        let until = self.opened.elapsed() + interruption.saturating_mul(times).min(REST_MAX);
         self.rests_until
             .fetch_max(until.as_nanos() as u64, Ordering::Relaxed);
     }
@@ -117,10 +123,12 @@ pub(crate) async fn at_once<R>(mut work: Pin<&mut impl Future<Output = R>>) -> O
 pub(crate) struct Kept<'a>(&'a Vigil);
 
 impl Kept<'_> {
-    /// What comes within `limit`. `work` is asked again and again, and need not tell when it may have something.
+    /// What comes within `limit`. `work` is asked again and again. If it looks `directly` it need not tell when it may have
+    /// something; else it hears of it from the runtime, which has a turn between two looks.
     pub(crate) async fn await_soon<R>(
         self,
         pace: &mut Pace,
+        directly: bool,
         limit: Duration,
         work: impl Future<Output = R>,
     ) -> Option<R> {
@@ -130,6 +138,9 @@ impl Kept<'_> {
         let mut gave_way = pace.gave_way.take().unwrap_or(begun);
         loop {
             if let Some(done) = at_once(work.as_mut()).await {
+                if self.0.interruptions.load(Ordering::Relaxed) > 0 {
+                    self.0.interruptions.store(0, Ordering::Relaxed);
+                }
                 pace.gave_way = Some(gave_way);
                 return Some(done);
             }
@@ -142,7 +153,7 @@ impl Kept<'_> {
                 return None;
             }
             looked = now;
-            if now - gave_way >= TURN {
+            if !directly || now - gave_way >= TURN {
                 yield_now().await;
                 gave_way = now;
             }
@@ -196,7 +207,8 @@ mod tests {
         work: impl Future<Output = R>,
     ) -> Option<R> {
         let mut pace = Pace { ..*pace };
-        vigil.keep(&pace)?.await_soon(&mut pace, limit, work).await
+        let kept = vigil.keep(&pace)?;
+        kept.await_soon(&mut pace, true, limit, work).await
     }
 
     // If this failed, threads would stay awake for clients that take their time, or sleep while a quick one asks.
@@ -262,5 +274,30 @@ mod tests {
             vigil.rest(LONG);
             assert_eq!(await_soon(&vigil, &quick(), LONG, after(0)).await, None);
         });
+    }
+
+    // If this failed, somebody who computes all the time would have its slice of the processor again and again, while the
+    // thread's other connections wait.
+    #[test]
+    fn who_is_interrupted_again_rests_longer() {
+        let vigil = Vigil::new(LONG);
+        let rest = || {
+            let before = vigil.opened.elapsed();
+            vigil.rests_until.store(0, Ordering::Relaxed);
+            vigil.rest(Duration::from_millis(1));
+            Duration::from_nanos(vigil.rests_until.load(Ordering::Relaxed)) - before
+        };
+        let first = Duration::from_millis(20);
+        assert!((first..).contains(&rest()) && (2 * first..).contains(&rest()));
+        assert!((4 * first..).contains(&rest()));
+        for _ in 0..40 {
+            rest();
+        }
+        vigil.rests_until.store(0, Ordering::Relaxed);
+        assert_eq!(
+            block_on(await_soon(&vigil, &quick(), LONG, after(5))),
+            Some(6)
+        );
+        assert_eq!(vigil.interruptions.load(Ordering::Relaxed), 0);
     }
 }

@@ -11,7 +11,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::checkpoints::{LEADER_EPOCH_FILE, read_epochs, write_epochs, write_epochs_unsynced};
 use crate::epoch_runs::EpochRuns;
@@ -21,7 +21,7 @@ use crate::files;
 /// No epoch (`OffsetsForLeaderEpochResponse.UNDEFINED_EPOCH`). Nobody has other negative ones, but they can be asked for.
 const UNDEFINED: i32 = -1;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct LeaderEpochs {
     path: PathBuf,
     entries: Vec<(i32, i64)>,
@@ -36,6 +36,9 @@ pub(crate) struct LeaderEpochs {
 /// The epochs of a log, read by anybody.
 #[derive(Debug)]
 pub(crate) struct SharedEpochs {
+    /// Changes are made here, and may wait for the disk.
+    changing: Mutex<LeaderEpochs>,
+    /// As they were after the last change; nobody waits for the disk with this lock.
     epochs: RwLock<LeaderEpochs>,
     /// [`LeaderEpochs::saved_latest`], [`NONE`] for none: appends ask for it each time, and want no lock for that.
     saved_latest: AtomicI32,
@@ -47,6 +50,7 @@ impl SharedEpochs {
     pub(crate) fn new(epochs: LeaderEpochs) -> Self {
         Self {
             saved_latest: AtomicI32::new(epochs.saved_latest().unwrap_or(NONE)),
+            changing: Mutex::new(epochs.clone()),
             epochs: RwLock::new(epochs),
         }
     }
@@ -60,11 +64,12 @@ impl SharedEpochs {
         Some(self.saved_latest.load(Ordering::Acquire)).filter(|epoch| *epoch != NONE)
     }
 
-    /// Makes changes; for whoever holds the log's writer lock.
+    /// Makes changes, which others see when they are done; for whoever holds the log's writer lock.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut LeaderEpochs) -> T) -> T {
-        let mut epochs = self.epochs.write();
+        let mut epochs = self.changing.lock();
         let result = change(&mut epochs);
         let saved = epochs.saved_latest().unwrap_or(NONE);
+        self.epochs.write().clone_from(&epochs);
         self.saved_latest.store(saved, Ordering::Release);
         result
     }
@@ -273,6 +278,19 @@ mod tests {
         epochs.assign(7, 20);
         epochs.assign(8, 20);
         assert_eq!(epochs.entries, [(3, 8), (8, 20)]);
+    }
+
+    // Broken if it failed: whoever asks for epochs would wait for the disk with those who save them.
+    #[test]
+    fn a_change_keeps_no_reader_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = SharedEpochs::new(LeaderEpochs::load(dir.path()).unwrap());
+        shared.change(|epochs| {
+            assert!(epochs.assign(3, 10));
+            let known = shared.epochs.try_read().expect("nobody has it");
+            assert_eq!(known.latest(), None);
+        });
+        assert_eq!(shared.read().latest(), Some(3));
     }
 
     // Broken if it failed: a damaged hint would stop the log from opening.

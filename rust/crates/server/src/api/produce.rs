@@ -579,11 +579,14 @@ impl Failed {
 impl Append<'_> {
     async fn run(&mut self) -> std::result::Result<Appended, Failed> {
         let config = self.place.log.config();
-        // A write goes to the page cache; one that is synced at once waits for the disk, as does an epoch's first, and one to a log
-        // that is about to be in another directory: others must not wait with it.
+        // A write goes to the page cache; one that is synced at once waits for the disk, as does an epoch's first, one to a log
+        // that is about to be in another directory, and one that comes while retention or compaction are at the log's files: others
+        // must not wait with it.
+        let log = &self.place.log;
         let waits = config.flush_messages != i64::MAX
-            || self.place.log.is_about_to_move()
-            || !self.place.log.has_saved_epoch(self.leadership.epoch);
+            || log.is_about_to_move()
+            || !log.has_saved_epoch(self.leadership.epoch)
+            || log.append_may_wait(self.records.len());
         let appended = if self.unpacks(&config) {
             // Rare, so it is not a part of every connection's memory.
             Box::pin(self.unpack()).await

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use logcore_records::{BatchHeader, TimestampType};
 use parking_lot::MutexGuard;
 
-use super::{Log, Now, Writer};
+use super::{Log, Now, SlowWriterTold, Writer};
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::files;
@@ -158,6 +158,8 @@ impl Log {
         let log_append_time =
             (config.timestamp_type == TimestampType::LogAppendTime).then(|| terms.now.ms());
 
+        let begins_segment = self.begins_segment(batches.len(), &config);
+        let _told = begins_segment.then(|| SlowWriterTold::new(&self.slow_writers));
         let mut writer = self.writer.lock();
         self.check_writable()?;
         let given = self.check_leads(terms, log_append_time)?;
@@ -411,7 +413,7 @@ impl Log {
 
     /// Ends the active segment and begins a new one, unless the active one is empty.
     pub fn roll(&self, now_ms: i64) -> Result<()> {
-        let mut writer = self.writer.lock();
+        let mut writer = self.lock_slowly();
         self.check_writable()?;
         let config = self.config();
         let end = self.log_end_offset();

@@ -10,7 +10,7 @@
 use std::sync::atomic::Ordering;
 
 use super::append::Written;
-use super::{Log, Writer};
+use super::{Log, Writer, maintain};
 use crate::error::{Result, StorageError};
 use crate::files;
 use crate::leader_epochs::LeaderEpochs;
@@ -53,7 +53,7 @@ impl Log {
     /// [`Log::complete`] for who does not hold the writer lock.
     pub(super) fn complete_now(&self) -> Result<()> {
         if self.incomplete.load(Ordering::Acquire) {
-            self.complete(&mut self.writer.lock())
+            self.complete(&mut self.lock_slowly())
         } else {
             Ok(())
         }
@@ -165,7 +165,7 @@ impl Log {
                 self.flush_through(&active, end)?;
             }
             self.snapshot_producers(&mut writer, end, true)?;
-            self.remove_deleted(&mut writer, i64::MAX);
+            maintain::remove(&maintain::take_due(&mut writer, i64::MAX));
             self.epochs.change(LeaderEpochs::save)
         })();
         closed.map_err(|e| self.fail(e))

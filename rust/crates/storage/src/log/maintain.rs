@@ -43,10 +43,10 @@ impl Log {
             Retention::NotDue => Ok(0),
         };
         // Also when nothing could be deleted for want of space: this makes some.
-        let mut writer = self.writer.lock();
-        self.remove_deleted(&mut writer, now_ms);
+        let due = take_due(&mut self.writer.lock(), now_ms);
+        remove(&due);
         deleted?;
-        self.complete(&mut writer)
+        self.complete_now()
     }
 
     fn flush_due(&self, now_ms: i64) -> Result<()> {
@@ -99,7 +99,7 @@ impl Log {
             flushed => flushed?,
         }
         let deleted = {
-            let mut writer = self.writer.lock();
+            let mut writer = self.lock_slowly();
             self.check_writable()?;
             let config = self.config();
             match self.deletable(&config, now_ms)? {
@@ -205,25 +205,12 @@ impl Log {
         Ok(())
     }
 
-    /// Removes files whose time has come. One that cannot be removed is left for the next opening.
-    pub(super) fn remove_deleted(&self, writer: &mut Writer, now_ms: i64) {
-        writer.deletions.retain(|(due_ms, files)| {
-            if *due_ms > now_ms {
-                return true;
-            }
-            for path in files {
-                let _left_for_the_loader = disk::remove(path);
-            }
-            false
-        });
-    }
-
     /// Moves the log's start forward (DeleteRecords); whole segments before it go with the next
     /// [`Log::delete_old_segments`]. Returns the start as it is then.
     ///
     /// Errors: [`StorageError::OffsetOutOfRange`] beyond the high watermark.
     pub fn advance_log_start_offset(&self, offset: i64) -> Result<i64> {
-        let _writer = self.writer.lock();
+        let _writer = self.lock_slowly();
         self.check_writable()?;
         if offset > self.high_watermark() {
             return Err(StorageError::OffsetOutOfRange {
@@ -247,6 +234,20 @@ impl Log {
                 saved => saved,
             }
         })
+    }
+}
+
+/// The files whose time to be removed has come.
+pub(super) fn take_due(writer: &mut Writer, now_ms: i64) -> Vec<PathBuf> {
+    let is_due = |(due_ms, _): &mut (i64, _)| *due_ms <= now_ms;
+    let due = writer.deletions.extract_if(.., is_due);
+    due.flat_map(|(_, files)| files).collect()
+}
+
+/// Removes files. One that cannot be removed is left for the next opening.
+pub(super) fn remove(files: &[PathBuf]) {
+    for path in files {
+        let _left_for_the_loader = disk::remove(path);
     }
 }
 

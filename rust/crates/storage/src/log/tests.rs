@@ -6,6 +6,7 @@ mod full_disk;
 mod model;
 mod recovery;
 mod replication;
+mod slow_disk;
 mod transaction_model;
 mod transactions;
 mod truncation;

@@ -1,15 +1,12 @@
 //! What all Fetch requests together may have of memory beyond their frames.
 //!
 //! Requests of many partitions have room while they are worked on: looked up, and told of until the response is encoded. Who has
-//! it waits for nobody. One in the purgatory has none of it but a place there, and is answered at once where there is none left. Nor
-//! has one whose peer does not read: what it has then is not counted, it is about 200 bytes of each partition that there is and
-//! little of others.
+//! it waits for nobody. One in the purgatory has none of it but a place there, and is answered at once where there is none left.
 //!
-//! Two kinds of responses are in memory until they are sent and may be long. Those in old formats wait for each other, in
+//! Two kinds of responses have rooms of their own until they are sent. Those in old formats wait for each other, in
 //! turn, and their peers have so much time for them ([`crate::answers`]). Those that tell of much that there is not wait for
-//! nobody and nobody waits for them: what finds no room is not answered. What is told of partitions that there are is not
-//! counted then, it is a few dozen bytes of each; nor are file ranges, which are never in memory, nor requests of few
-//! partitions.
+//! nobody and nobody waits for them: what finds no room is not answered. What a response takes beside that, about 150 bytes of
+//! each partition that there is, has the memory of requests as all responses have ([`crate::response::Response::covered`]). File ranges are never in memory.
 
 use std::sync::Arc;
 
