@@ -123,6 +123,10 @@ impl Dispatch<'_> {
                 work.await
             }
         };
+        // What a fetch tells is mostly in files, and has rooms of its own.
+        if key == fetch::KEY {
+            return answered;
+        }
         answered.covered(&self.shared.memory)
     }
 
@@ -225,7 +229,7 @@ impl Dispatch<'_> {
         let outcome = match answer {
             Answer::Frame(frame, errors) => {
                 meter.spent(crossing.spent);
-                Outcome::Respond(Response::from_frame(frame, errors).counted([held]))
+                Outcome::Respond(Response::from_frame(frame, errors).counted([held, None, None]))
             }
             Answer::Close => Outcome::Close(format!(
                 "the handler of API {key} version {version} asked for it"

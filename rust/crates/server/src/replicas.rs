@@ -74,6 +74,12 @@ impl Replicas {
         epoch: i32,
         log: &Log,
     ) {
+        let others = |replica: &&Replica| leads && replica.id != node_id;
+        let is_alone = leads && !replicas.iter().filter(others).any(|other| other.in_sync);
+        if !is_alone {
+            // Who has the log may wait for the disk: nobody who asks for what is known here waits with it.
+            log.hold_high_watermark();
+        }
         let mut known = self.known.write();
         let own = replicas.iter().find(|replica| replica.id == node_id);
         let positions = std::mem::take(&mut *known);
@@ -82,7 +88,7 @@ impl Replicas {
             leader_rack: own.and_then(|own| own.rack.clone()),
             followers: replicas
                 .iter()
-                .filter(|replica| leads && replica.id != node_id)
+                .filter(others)
                 .map(|replica| positions.follower(replica, same_epoch))
                 .collect(),
             epoch,
@@ -92,10 +98,9 @@ impl Replicas {
             pack(known.followers.len() + 1, others_in_sync + 1),
             Ordering::Release,
         );
-        if leads && others_in_sync == 0 {
+        if is_alone {
             log.set_unreplicated();
         } else {
-            log.hold_high_watermark();
             known.raise_high_watermark(log);
         }
     }

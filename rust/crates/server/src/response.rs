@@ -15,8 +15,6 @@ use logcore_protocol::{
 use logcore_storage::LogSlice;
 
 use crate::answers::{PATIENCE, is_scarce, time_for};
-use tokio::sync::OwnedSemaphorePermit;
-
 use crate::memory::{Charge, Cover, FREE, Held, RequestMemory};
 use crate::metrics::ErrorCounts;
 use crate::transport::Transport;
@@ -33,7 +31,7 @@ pub(crate) struct Response {
     /// The error codes in it.
     errors: ErrorCounts,
     /// What it has of memory that others need, in bytes.
-    held: Vec<OwnedSemaphorePermit>,
+    held: [Held; 3],
     /// There was less of it left than it takes, for whoever has what its request had, perhaps the lane of all that wait.
     beyond: Option<Charge>,
 }
@@ -51,43 +49,40 @@ impl Response {
             bytes,
             parts: Vec::new(),
             errors,
-            held: Vec::new(),
+            held: [const { None }; 3],
             beyond: None,
         }
     }
 
     /// The same with what it has of memory that others need; it is given back when the response was sent.
-    pub(crate) fn counted(mut self, held: impl IntoIterator<Item = Held>) -> Self {
-        self.held.extend(held.into_iter().flatten());
-        self
+    pub(crate) fn counted(self, held: [Held; 3]) -> Self {
+        Self { held, ..self }
     }
 
-    /// The same with what it takes of the memory of requests, unless that is little or is counted already; nothing, if there is
+    /// Bytes of memory, in about.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.capacity() + self.parts.capacity() * size_of::<(Gap, LogSlice)>()
+    }
+
+    /// The same, unless it is small or is counted already, with what it takes of the memory of requests; nothing, if there is
     /// none for it.
     pub(crate) fn covered(self, memory: &RequestMemory, charge: &mut Charge) -> Option<Self> {
-        let has = self.held.iter().map(OwnedSemaphorePermit::num_permits);
-        let missing = self.size().saturating_sub(has.sum());
-        if missing <= FREE {
+        if self.bytes.len() <= FREE || self.is_counted() {
             return Some(self);
         }
-        match memory.cover(charge, missing) {
-            Cover::Enough(held) => Some(self.counted([held])),
-            Cover::Beyond(held) => Some(Self {
+        match memory.cover(charge, self.bytes.len()) {
+            Cover::Enough(held) => Some(self.counted([held, None, None])),
+            Cover::Beyond([part, place]) => Some(Self {
                 beyond: Some(std::mem::take(charge)),
-                ..self.counted(held)
+                ..self.counted([part, place, None])
             }),
             Cover::Nothing => None,
         }
     }
 
-    /// Bytes of memory, in about.
-    fn size(&self) -> usize {
-        self.bytes.capacity() + self.parts.capacity() * size_of::<(Gap, LogSlice)>()
-    }
-
     /// Whether its peer has its time for it and no more, should others need what it takes.
     pub(crate) fn is_counted(&self) -> bool {
-        self.beyond.is_some() || !self.held.is_empty()
+        self.beyond.is_some() || self.held.iter().any(Option::is_some)
     }
 
     /// Returns when its peer has had its time for it and others need what it has.
@@ -96,7 +91,7 @@ impl Response {
         // What is beyond others wait for already.
         let time = time_for(self.wire_size()) / if is_beyond { 5 } else { 1 };
         sleep(time).await;
-        while !is_beyond && !self.held.iter().any(is_scarce) {
+        while !is_beyond && !self.held.iter().flatten().any(is_scarce) {
             sleep(PATIENCE).await;
         }
     }
@@ -122,7 +117,7 @@ impl Response {
             bytes,
             parts: gaps.into_iter().zip(slices).collect(),
             errors: ErrorCounts::of(message, version),
-            held: Vec::new(),
+            held: [const { None }; 3],
             beyond: None,
         })
     }
@@ -153,8 +148,7 @@ impl Response {
         let bytes = told.unwrap_or_else(|| bytes.into());
         Self {
             beyond: self.beyond,
-            held: self.held,
-            ..Self::from_frame(bytes, self.errors)
+            ..Self::from_frame(bytes, self.errors).counted(self.held)
         }
     }
 
@@ -244,9 +238,9 @@ mod tests {
         };
         let message = schema(METADATA, Direction::Response).unwrap().message();
         let response = || Response::new(&header, &message.clone().into()).unwrap();
-        assert!(!response().counted([None]).is_counted());
+        assert!(!response().counted([None, None, None]).is_counted());
         let memory = Arc::new(Semaphore::new(64 << 20));
-        let counted = response().counted([hold(&memory, 5).await]);
+        let counted = response().counted([hold(&memory, 5).await, None, None]);
         let throttled = counted.throttled(&header, 100);
         assert!(throttled.is_counted());
         // While there is enough for all, it has any time.
@@ -258,35 +252,5 @@ mod tests {
         assert_eq!(memory.available_permits(), 0);
         drop(throttled);
         assert_eq!(memory.available_permits(), 5);
-    }
-
-    // If this failed, the file ranges of a Fetch of many partitions would be nobody's memory, or what is counted be counted again.
-    #[tokio::test]
-    async fn what_a_response_takes_is_counted_once() {
-        const PARTS: usize = 1000;
-        let memory = RequestMemory::new(Some(4 << 20), 1 << 20);
-        let dir = tempfile::tempdir().unwrap();
-        let log = logcore_storage::Log::open(dir.path(), Default::default(), true, 0).unwrap();
-        let slice = log.read(0, 1 << 20, 0, true).unwrap();
-        let gap = Gap {
-            position: 0,
-            length: 0,
-        };
-        let response = || Response {
-            parts: vec![(gap, slice.clone()); PARTS],
-            ..Response::from_frame(vec![0; 10], ErrorCounts::default())
-        };
-        let taken = PARTS * size_of::<(Gap, LogSlice)>() + 10;
-        assert!(taken > 2 * FREE);
-        let counted = response().covered(&memory, &mut Charge::default());
-        assert_eq!(memory.used(), taken);
-        assert!(counted.is_some_and(|response| response.is_counted()));
-        assert_eq!(memory.used(), 0);
-        let other = Arc::new(Semaphore::new(1 << 20));
-        for (has, takes) in [(taken, 0), (taken - FREE - 1, FREE + 1)] {
-            let counted = response().counted([hold(&other, has).await]);
-            let _counted = counted.covered(&memory, &mut Charge::default());
-            assert_eq!(memory.used(), takes);
-        }
     }
 }

@@ -342,33 +342,6 @@ fn fetches_that_wait_share_what_there_is() {
 }
 
 /// Metadata of so many topics without a name: at version 1, two bytes for each.
-// If this failed, what is told of many partitions would be had for each of those that do not read it, however many they are.
-#[test]
-fn what_is_told_of_many_partitions_is_counted() {
-    const MANY: i32 = 900;
-    let _alone = ONE_AT_A_TIME.lock();
-    limit_files(8000);
-    let server = server();
-    for index in 2..MANY {
-        let spec = partition("t", index);
-        server.server.create_partition(&spec).unwrap();
-    }
-    let records = batch(&[&[b'v'; 1000]]);
-    let parts: Vec<(i32, &[u8])> = (0..MANY).map(|index| (index, &records[..])).collect();
-    let mut client = server.client();
-    client.call(0, 9, produce("t", 1, &parts));
-    let fetch = Fetch {
-        partitions: (0..MANY).collect(),
-        ..Fetch::default()
-    };
-    assert_eq!(fetched(&fetch.call(&mut client)).len(), MANY as usize);
-    // Whose kernel has not learnt that it reads much.
-    let mut deaf = server.client();
-    deaf.send(1, fetch.version, fetch.message());
-    // There is little memory here, so whoever has some of it has its time.
-    server.wait_for_line("not enough of a large one while others waited");
-}
-
 fn nameless(client: &mut Client, topics: usize) -> Vec<u8> {
     let mut message = request(3);
     let topic = message.element("topics").with("name", "");

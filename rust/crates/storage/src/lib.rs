@@ -81,7 +81,7 @@ pub use cleaner::{Cleaner, CleanerConfig, CleanerEvent, CleanerStats, CleaningPa
 pub use config::{LogConfig, TimestampType};
 pub use error::{Result, StorageError};
 pub use loader::{LastKnown, LoadProgress, Recovery};
-pub use log::{IsolationLevel, Log, Retention, Searched, TimeSearch, TruncationPoint};
+pub use log::{IsolationLevel, Log, Retention, Searched, TimeSearch, TruncationPoint, Wait};
 pub use log_dir::{
     LogDir, Move, Moved, Opening, Partition, Progress, check_duplicates, finish_moves,
     future_dir_name_len, parse_partition_dir,

@@ -35,13 +35,12 @@ mod truncate;
 mod watermark;
 
 use std::hash::{BuildHasher, RandomState};
-use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 
 use crate::cleaner::gate::Cleaning;
 use crate::config::LogConfig;
@@ -52,6 +51,7 @@ use crate::loader::{self, LastKnown, LoadProgress, Loaded, Recovery};
 use crate::producer_state::{ActiveProducer, ProducerState};
 use crate::segment::{Access, OpenSegment, Segment};
 
+pub use append::Wait;
 use foreign::{DirIdentity, ForeignTransactions};
 pub use maintain::Retention;
 pub use time_search::{Searched, TimeSearch};
@@ -107,44 +107,6 @@ pub struct Log {
     end_unsynced: AtomicBool,
     /// The disk was full when the log was opened: see [`Log::complete`].
     incomplete: AtomicBool,
-    /// Those who hold the writer lock, or wait for it, and may wait for the disk with it.
-    slow_writers: AtomicUsize,
-}
-
-/// The writer lock of somebody who may wait for the disk with it.
-struct SlowWriter<'a> {
-    writer: MutexGuard<'a, Writer>,
-    _told: SlowWriterTold<'a>,
-}
-
-/// One of [`Log::slow_writers`].
-struct SlowWriterTold<'a>(&'a AtomicUsize);
-
-impl<'a> SlowWriterTold<'a> {
-    fn new(slow_writers: &'a AtomicUsize) -> Self {
-        slow_writers.fetch_add(1, Ordering::AcqRel);
-        Self(slow_writers)
-    }
-}
-
-impl Drop for SlowWriterTold<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-impl Deref for SlowWriter<'_> {
-    type Target = Writer;
-
-    fn deref(&self) -> &Writer {
-        &self.writer
-    }
-}
-
-impl DerefMut for SlowWriter<'_> {
-    fn deref_mut(&mut self) -> &mut Writer {
-        &mut self.writer
-    }
 }
 
 /// What only the holder of the writer lock may touch.
@@ -289,7 +251,6 @@ impl Log {
             end_unsynced: AtomicBool::new(loaded.recovery.segments_checked > 0),
             recovery: loaded.recovery,
             incomplete: AtomicBool::new(loaded.incomplete),
-            slow_writers: AtomicUsize::new(0),
         }
     }
 
@@ -331,27 +292,6 @@ impl Log {
     /// Bytes of all segments, indexes not counted.
     pub fn size_bytes(&self) -> u64 {
         self.segments().iter().map(|segment| segment.size()).sum()
-    }
-
-    fn lock_slowly(&self) -> SlowWriter<'_> {
-        let told = SlowWriterTold::new(&self.slow_writers);
-        SlowWriter {
-            writer: self.writer.lock(),
-            _told: told,
-        }
-    }
-
-    /// Whether an append of so many bytes may wait for the disk, but for one that is asked to: somebody else does so with the
-    /// writer lock (retention, compaction, a move of the log's start), or a new segment begins. For those who have others to
-    /// serve meanwhile.
-    pub fn append_may_wait(&self, bytes: usize) -> bool {
-        self.slow_writers.load(Ordering::Acquire) > 0
-            || self.begins_segment(bytes, &self.config.read())
-    }
-
-    /// Whether so many bytes are too many for the active segment.
-    fn begins_segment(&self, bytes: usize, config: &LogConfig) -> bool {
-        self.active().size() + bytes as u64 > config.segment_bytes
     }
 
     /// How many segments there are.

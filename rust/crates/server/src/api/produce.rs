@@ -579,14 +579,11 @@ impl Failed {
 impl Append<'_> {
     async fn run(&mut self) -> std::result::Result<Appended, Failed> {
         let config = self.place.log.config();
-        // A write goes to the page cache; one that is synced at once waits for the disk, as does an epoch's first, one to a log
-        // that is about to be in another directory, and one that comes while retention or compaction are at the log's files: others
-        // must not wait with it.
-        let log = &self.place.log;
+        // A write goes to the page cache; one that is synced at once waits for the disk, as does an epoch's first, and one to a log
+        // that is about to be in another directory: others must not wait with it.
         let waits = config.flush_messages != i64::MAX
-            || log.is_about_to_move()
-            || !log.has_saved_epoch(self.leadership.epoch)
-            || log.append_may_wait(self.records.len());
+            || self.place.log.is_about_to_move()
+            || !self.place.log.has_saved_epoch(self.leadership.epoch);
         let appended = if self.unpacks(&config) {
             // Rare, so it is not a part of every connection's memory.
             Box::pin(self.unpack()).await
@@ -648,7 +645,9 @@ impl Append<'_> {
         } else {
             self.records
         };
-        let append = |log: &Log| log.append_within(records, epoch, now_ms(), decompressed_max);
+        let wait = |work: &mut dyn FnMut()| tokio::task::block_in_place(work);
+        let append =
+            |log: &Log| log.append_within(records, epoch, now_ms(), decompressed_max, wait);
         registry.append(self.place, append).map_err(Failed::Refused)
     }
 }

@@ -7,11 +7,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use logcore_records::{BatchHeader, TimestampType};
 use parking_lot::MutexGuard;
 
-use super::{Log, Now, SlowWriterTold, Writer};
+use super::{Log, Now, Writer};
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::files;
@@ -23,6 +24,27 @@ use crate::segment::{OpenSegment, Placed, Segment};
 use crate::slice::Appended;
 use crate::validator::{self, Checked, DECOMPRESSED_MAX};
 
+/// How somebody waits: does what it is given, which may take as long as a disk does, where that keeps nobody else waiting.
+pub type Wait = fn(&mut dyn FnMut());
+
+/// For who keeps nobody waiting.
+pub(super) fn in_place(work: &mut dyn FnMut()) {
+    work();
+}
+
+/// Does something as `wait` says.
+fn aside<T>(wait: Wait, work: impl FnOnce() -> T) -> T {
+    let (mut work, mut done) = (Some(work), None);
+    wait(&mut || done = work.take().map(|work| work()));
+    match done {
+        Some(done) => done,
+        None => unreachable!("whoever is given something to do does it"),
+    }
+}
+
+/// Who appends has the log for less; who has it longer waits for the disk.
+const SOON: Duration = Duration::from_millis(1);
+
 /// Who appends, as the leader of which epoch, and when.
 #[derive(Clone, Copy)]
 struct Terms {
@@ -32,6 +54,7 @@ struct Terms {
     now: Now,
     /// What one batch may decompress to, where it has to be looked into.
     decompressed_max: usize,
+    wait: Wait,
 }
 
 /// What batches are given, and by whom.
@@ -43,6 +66,7 @@ struct Given {
     /// The broker's time, when that is what the records get.
     log_append_time: Option<i64>,
     now: Now,
+    wait: Wait,
 }
 
 /// What is to be appended, as far as the choice of a segment depends on it.
@@ -79,23 +103,27 @@ impl Log {
         leader_epoch: i32,
         now_ms: i64,
     ) -> Result<Appended> {
-        self.append_within(batches, leader_epoch, now_ms, DECOMPRESSED_MAX)
+        self.append_within(batches, leader_epoch, now_ms, DECOMPRESSED_MAX, in_place)
     }
 
     /// [`Log::append_as_leader`] for whoever bounds the memory of several appends: where it takes more of it to decompress one
-    /// of the batches the error is [`StorageError::DecompressedTooLarge`], and the same may be tried with more.
+    /// of the batches the error is [`StorageError::DecompressedTooLarge`], and the same may be tried with more. And for who has
+    /// others to serve: `wait` is given what may take long, which is to wait for somebody who has the log and waits for the disk, and to
+    /// begin a segment; not to bring what is appended, or its epoch, to disk ([`Log::has_saved_epoch`]).
     pub fn append_within(
         &self,
         batches: &mut [u8],
         leader_epoch: i32,
         now_ms: i64,
         decompressed_max: usize,
+        wait: Wait,
     ) -> Result<Appended> {
         let terms = Terms {
             origin: Origin::Client,
             leader_epoch: Some(leader_epoch),
             now: Now::Ms(now_ms),
             decompressed_max,
+            wait,
         };
         self.append_on(batches, terms)
     }
@@ -107,6 +135,7 @@ impl Log {
             leader_epoch: None,
             now: Now::System,
             decompressed_max: DECOMPRESSED_MAX,
+            wait: in_place,
         };
         self.append_on(batches, terms)
     }
@@ -127,6 +156,7 @@ impl Log {
             leader_epoch: Some(leader_epoch),
             now: Now::Ms(now_ms),
             decompressed_max: DECOMPRESSED_MAX,
+            wait: in_place,
         };
         self.append_on(batches, terms)
     }
@@ -158,9 +188,10 @@ impl Log {
         let log_append_time =
             (config.timestamp_type == TimestampType::LogAppendTime).then(|| terms.now.ms());
 
-        let begins_segment = self.begins_segment(batches.len(), &config);
-        let _told = begins_segment.then(|| SlowWriterTold::new(&self.slow_writers));
-        let mut writer = self.writer.lock();
+        let mut writer = match self.writer.try_lock_for(SOON) {
+            Some(writer) => writer,
+            None => aside(terms.wait, || self.writer.lock()),
+        };
         self.check_writable()?;
         let given = self.check_leads(terms, log_append_time)?;
         let repeated: Vec<Duplicate> = match terms.origin {
@@ -225,6 +256,7 @@ impl Log {
                 epoch_saved: saved == Some(epoch),
                 log_append_time,
                 now: terms.now,
+                wait: terms.wait,
             }),
         }
     }
@@ -262,7 +294,7 @@ impl Log {
                 .last()
                 .map_or(first_offset, BatchHeader::last_offset),
         };
-        self.make_room(writer, config, &coming, given.now)
+        self.make_room(writer, config, &coming, (given.now, given.wait))
             .map_err(|e| self.fail_unless_full(e))?;
         if !given.epoch_saved {
             self.assign_epoch(given.epoch, first_offset)
@@ -380,7 +412,7 @@ impl Log {
         writer: &mut Writer,
         config: &LogConfig,
         coming: &Coming,
-        now: Now,
+        (now, wait): (Now, Wait),
     ) -> Result<()> {
         let active = self.opened(&mut writer.active)?;
         let filled = active.tail.size;
@@ -398,7 +430,7 @@ impl Log {
             let end = self.log_end_offset();
             let far = coming.last_offset - end > i64::from(i32::MAX);
             let base = if far { coming.first_offset } else { end };
-            self.roll_locked(writer, config, base, now.ms())?;
+            aside(wait, || self.roll_locked(writer, config, base, now.ms()))?;
         }
         Ok(())
     }
@@ -413,7 +445,7 @@ impl Log {
 
     /// Ends the active segment and begins a new one, unless the active one is empty.
     pub fn roll(&self, now_ms: i64) -> Result<()> {
-        let mut writer = self.lock_slowly();
+        let mut writer = self.writer.lock();
         self.check_writable()?;
         let config = self.config();
         let end = self.log_end_offset();

@@ -138,7 +138,7 @@ impl Log {
         output: &mut Output,
         now_ms: i64,
     ) -> Result<bool> {
-        let mut writer = self.lock_slowly();
+        let mut writer = self.writer.lock();
         self.check_writable()?;
         let segments = self.segments();
         let Some(from) = segments.iter().position(|s| Arc::ptr_eq(s, &old[0])) else {

@@ -53,7 +53,7 @@ impl Log {
     /// [`Log::complete`] for who does not hold the writer lock.
     pub(super) fn complete_now(&self) -> Result<()> {
         if self.incomplete.load(Ordering::Acquire) {
-            self.complete(&mut self.lock_slowly())
+            self.complete(&mut self.writer.lock())
         } else {
             Ok(())
         }

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::append::{Coming, Written};
+use super::append::{Coming, Written, in_place};
 use super::{Log, Now, Writer};
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
@@ -146,7 +146,7 @@ impl Log {
             last_offset: batches.last().map_or(end, |last| last.last_offset),
         };
         let now = Now::Ms(now_ms);
-        self.make_room(writer, config, &coming, now)
+        self.make_room(writer, config, &coming, (now, in_place))
             .map_err(|e| self.fail_unless_full(e))?;
         for batch in batches {
             self.follow_epoch(batch)

@@ -99,7 +99,7 @@ impl Log {
             flushed => flushed?,
         }
         let deleted = {
-            let mut writer = self.lock_slowly();
+            let mut writer = self.writer.lock();
             self.check_writable()?;
             let config = self.config();
             match self.deletable(&config, now_ms)? {
@@ -210,7 +210,7 @@ impl Log {
     ///
     /// Errors: [`StorageError::OffsetOutOfRange`] beyond the high watermark.
     pub fn advance_log_start_offset(&self, offset: i64) -> Result<i64> {
-        let _writer = self.lock_slowly();
+        let _writer = self.writer.lock();
         self.check_writable()?;
         if offset > self.high_watermark() {
             return Err(StorageError::OffsetOutOfRange {

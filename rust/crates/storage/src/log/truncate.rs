@@ -79,7 +79,7 @@ impl Log {
     pub fn truncate_to(&self, offset: i64) -> Result<i64> {
         // What is being compacted may be about to go.
         let paused = self.pause_cleaning();
-        let mut writer = self.lock_slowly();
+        let mut writer = self.writer.lock();
         self.check_truncation(offset)?;
         self.truncate_locked(&mut writer, offset)
             .and_then(|()| self.roll_behind_hole(&mut writer))
@@ -106,7 +106,7 @@ impl Log {
     /// Errors: as [`Log::truncate_to`].
     pub fn truncate_fully_and_start_at(&self, offset: i64, log_start: Option<i64>) -> Result<()> {
         let paused = self.pause_cleaning();
-        let mut writer = self.lock_slowly();
+        let mut writer = self.writer.lock();
         self.check_truncation(offset)?;
         self.replace_all(&mut writer, offset, log_start.unwrap_or(offset))
             .map_err(|e| self.fail(e))?;

@@ -113,7 +113,10 @@ pub(crate) async fn handle(
         sessions.finish(&context, uses_topic_ids, is_follower, &told)
     });
     match finished {
-        Ok((id, must)) => respond(shared, header, (id, wanted, &must), looks, room).await,
+        Ok((id, must)) => {
+            let told = respond(shared, header, (id, wanted, &must), looks, room).await;
+            told.unwrap_or_else(Outcome::Close)
+        }
         Err(code) => answer_error(header, code, context.session_id()),
     }
 }
@@ -125,12 +128,10 @@ async fn respond(
     (id, wanted, must): (i32, &[Wanted], &[bool]),
     mut looks: Vec<Look>,
     mut room: Held,
-) -> Outcome {
+) -> std::result::Result<Outcome, String> {
     let rooms = &shared.fetch_room;
-    let unknown = match rooms.for_unknown(look::unknown_bytes(wanted, &looks)) {
-        Ok(unknown) => unknown,
-        Err(reason) => return Outcome::Close(reason),
-    };
+    let unknown_bytes = look::unknown_bytes(wanted, &looks);
+    let unknown = rooms.for_unknown(unknown_bytes)?;
     let mut messages = None;
     if old::is_old(header.api_version) {
         drop(room);
@@ -145,8 +146,19 @@ async fn respond(
     };
     let response = at_leisure(wanted.len(), answer);
     drop(room);
-    let counted = response.map(|response| response.counted([messages, unknown]));
-    counted.into()
+    let Ok(response) = response else {
+        return Ok(response.into());
+    };
+    let told = match &messages {
+        // They are nearly all of it.
+        Some(_) => None,
+        None => {
+            let counted = unknown.as_ref().map_or(0, |_| unknown_bytes);
+            rooms.for_told(response.size().saturating_sub(counted))?
+        }
+    };
+    let counted = response.counted([messages, unknown, told]);
+    Ok(Outcome::Respond(counted))
 }
 
 /// Does something with so many partitions. With many it takes milliseconds: the thread's other connections move first.

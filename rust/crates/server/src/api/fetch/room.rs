@@ -3,10 +3,11 @@
 //! Requests of many partitions have room while they are worked on: looked up, and told of until the response is encoded. Who has
 //! it waits for nobody. One in the purgatory has none of it but a place there, and is answered at once where there is none left.
 //!
-//! Two kinds of responses have rooms of their own until they are sent. Those in old formats wait for each other, in
+//! Three kinds of responses have rooms of their own until they are sent. Those in old formats wait for each other, in
 //! turn, and their peers have so much time for them ([`crate::answers`]). Those that tell of much that there is not wait for
-//! nobody and nobody waits for them: what finds no room is not answered. What a response takes beside that, about 150 bytes of
-//! each partition that there is, has the memory of requests as all responses have ([`crate::response::Response::covered`]). File ranges are never in memory.
+//! nobody and nobody waits for them: what finds no room is not answered. Nor is that of others which tell of many partitions, about 150
+//! bytes of each: file ranges are never in memory, but where they are is. Those that are not read have their time while there is
+//! little of that left.
 
 use std::sync::Arc;
 
@@ -29,6 +30,10 @@ const MESSAGES: usize = 64 << 20;
 /// Bytes of all responses that tell of much that there is not, and how many are not much.
 const UNKNOWN: usize = 64 << 20;
 pub(super) const UNKNOWN_FREE: usize = 64 << 10;
+/// Bytes of all other responses that tell of many partitions, and what is not counted of each response.
+const TOLD: usize = 64 << 20;
+const TOLD_FREE: usize = 16 << 10;
+const NOT_TOLD: &str = "it asks for many partitions, and others do not read what they are told of many: it may ask again, or for fewer at a time";
 const NO_ROOM: &str = "it asks for many partitions that there are not, and others do not read what they are told of such";
 
 /// The room there is.
@@ -37,6 +42,7 @@ pub(crate) struct FetchRoom {
     waiting: Arc<Semaphore>,
     messages: Arc<Semaphore>,
     unknown: Arc<Semaphore>,
+    told: Arc<Semaphore>,
     turn: Mutex<()>,
     tide: Tide,
 }
@@ -48,6 +54,7 @@ impl Default for FetchRoom {
             waiting: Arc::new(Semaphore::new(WAITING)),
             messages: Arc::new(Semaphore::new(MESSAGES)),
             unknown: Arc::new(Semaphore::new(UNKNOWN)),
+            told: Arc::new(Semaphore::new(TOLD)),
             turn: Mutex::default(),
             tide: Tide::default(),
         }
@@ -99,6 +106,20 @@ impl FetchRoom {
         }
     }
 
+    /// Room for a response that takes so many bytes until it is sent.
+    ///
+    /// # Errors
+    /// Why its connection is to be closed.
+    pub(super) fn for_told(&self, bytes: usize) -> Result<Held, String> {
+        if bytes <= TOLD_FREE {
+            return Ok(None);
+        }
+        match self.risen(try_hold(&self.told, bytes.min(TOLD))) {
+            None => Err(NOT_TOLD.to_owned()),
+            held => Ok(held),
+        }
+    }
+
     /// One at a time is converted.
     pub(super) async fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().await
@@ -121,6 +142,7 @@ impl FetchRoom {
             + had(&self.waiting, WAITING) * WAITING_EACH
             + had(&self.messages, MESSAGES)
             + had(&self.unknown, UNKNOWN)
+            + had(&self.told, TOLD)
     }
 }
 
@@ -169,5 +191,18 @@ mod tests {
         assert!(room.for_partitions(MANY + 1).await.is_some());
         drop(all);
         assert!(room.for_unknown(UNKNOWN_FREE + 1).unwrap().is_some());
+    }
+
+    // If this failed, what is told of many partitions to those who do not read it would fill the memory.
+    #[test]
+    fn what_is_told_of_many_partitions_has_bounds() {
+        let room = FetchRoom::default();
+        let all = room.for_told(usize::MAX).unwrap();
+        assert!(room.for_told(TOLD_FREE + 1).is_err());
+        assert!(room.for_told(TOLD_FREE).unwrap().is_none());
+        assert!(room.for_unknown(UNKNOWN_FREE + 1).is_ok());
+        drop(all);
+        assert!(room.has_ebbed());
+        assert!(room.for_told(TOLD_FREE + 1).unwrap().is_some());
     }
 }

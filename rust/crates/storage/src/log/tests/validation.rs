@@ -4,6 +4,7 @@ use logcore_records::compression::compress;
 use logcore_records::{HEADER_SIZE, set_max_timestamp_in_place};
 
 use super::*;
+use crate::log::append::in_place;
 use crate::record_faults::{Fault, RecordFaults};
 
 fn keyed(compression: Compression, keys: &[Option<&[u8]>], timestamp: i64) -> Vec<u8> {
@@ -353,7 +354,7 @@ fn what_decompresses_is_known_before_and_bounded() {
         let log = opened(&dir.path().join(number.to_string()), settings);
         let mut sent = keyed(Compression::Gzip, &[key; 100], 9_500);
         assert!(log.config().unpacks(&Batch::parse(&sent).unwrap().header));
-        let Err(error) = log.append_within(&mut sent, 0, 10_000, 1000) else {
+        let Err(error) = log.append_within(&mut sent, 0, 10_000, 1000, in_place) else {
             panic!("100 records are more than 1000 bytes");
         };
         assert!(
@@ -365,7 +366,8 @@ fn what_decompresses_is_known_before_and_bounded() {
         );
         assert_eq!(error.kafka_code(), 10);
         assert_eq!(log.log_end_offset(), 0);
-        log.append_within(&mut sent, 0, 10_000, 10_000).unwrap();
+        log.append_within(&mut sent, 0, 10_000, 10_000, in_place)
+            .unwrap();
     }
 }
 
