@@ -461,7 +461,7 @@ mod tests {
         let whole = hold(&memory, 1 << 20).await;
         for (held, is_cut_off) in [(whole, true), (None, false)] {
             let response = Response::from_frame(vec![0; 1 << 20], ErrorCounts::default());
-            let answered = Outcome::Respond(response.counted([held, None, None])).into();
+            let answered = Outcome::Respond(response.counted([held, None])).into();
             let never = std::future::pending::<Result<(), Unsent>>();
             let sent = timeout(PATIENCE, in_time_for(&answered, never)).await;
             assert_eq!(matches!(sent, Ok(Err(Unsent::NotRead))), is_cut_off);

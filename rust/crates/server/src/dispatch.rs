@@ -229,7 +229,7 @@ impl Dispatch<'_> {
         let outcome = match answer {
             Answer::Frame(frame, errors) => {
                 meter.spent(crossing.spent);
-                Outcome::Respond(Response::from_frame(frame, errors).counted([held, None, None]))
+                Outcome::Respond(Response::from_frame(frame, errors).counted([held, None]))
             }
             Answer::Close => Outcome::Close(format!(
                 "the handler of API {key} version {version} asked for it"

@@ -75,7 +75,9 @@ impl Replicas {
         log: &Log,
     ) {
         let others = |replica: &&Replica| leads && replica.id != node_id;
-        let is_alone = leads && !replicas.iter().filter(others).any(|other| other.in_sync);
+        let in_sync = replicas.iter().filter(others).filter(|other| other.in_sync);
+        let others_in_sync = in_sync.count();
+        let is_alone = leads && others_in_sync == 0;
         if !is_alone {
             // Who has the log may wait for the disk: nobody who asks for what is known here waits with it.
             log.hold_high_watermark();
@@ -93,7 +95,6 @@ impl Replicas {
                 .collect(),
             epoch,
         };
-        let others_in_sync = known.in_sync().count();
         self.counts.store(
             pack(known.followers.len() + 1, others_in_sync + 1),
             Ordering::Release,

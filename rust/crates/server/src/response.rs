@@ -31,7 +31,7 @@ pub(crate) struct Response {
     /// The error codes in it.
     errors: ErrorCounts,
     /// What it has of memory that others need, in bytes.
-    held: [Held; 3],
+    held: [Held; 2],
     /// There was less of it left than it takes, for whoever has what its request had, perhaps the lane of all that wait.
     beyond: Option<Charge>,
 }
@@ -49,13 +49,13 @@ impl Response {
             bytes,
             parts: Vec::new(),
             errors,
-            held: [const { None }; 3],
+            held: [const { None }; 2],
             beyond: None,
         }
     }
 
     /// The same with what it has of memory that others need; it is given back when the response was sent.
-    pub(crate) fn counted(self, held: [Held; 3]) -> Self {
+    pub(crate) fn counted(self, held: [Held; 2]) -> Self {
         Self { held, ..self }
     }
 
@@ -71,10 +71,10 @@ impl Response {
             return Some(self);
         }
         match memory.cover(charge, self.bytes.len()) {
-            Cover::Enough(held) => Some(self.counted([held, None, None])),
-            Cover::Beyond([part, place]) => Some(Self {
+            Cover::Enough(held) => Some(self.counted([held, None])),
+            Cover::Beyond(held) => Some(Self {
                 beyond: Some(std::mem::take(charge)),
-                ..self.counted([part, place, None])
+                ..self.counted(held)
             }),
             Cover::Nothing => None,
         }
@@ -117,7 +117,7 @@ impl Response {
             bytes,
             parts: gaps.into_iter().zip(slices).collect(),
             errors: ErrorCounts::of(message, version),
-            held: [const { None }; 3],
+            held: [const { None }; 2],
             beyond: None,
         })
     }
@@ -238,9 +238,9 @@ mod tests {
         };
         let message = schema(METADATA, Direction::Response).unwrap().message();
         let response = || Response::new(&header, &message.clone().into()).unwrap();
-        assert!(!response().counted([None, None, None]).is_counted());
+        assert!(!response().counted([None, None]).is_counted());
         let memory = Arc::new(Semaphore::new(64 << 20));
-        let counted = response().counted([hold(&memory, 5).await, None, None]);
+        let counted = response().counted([hold(&memory, 5).await, None]);
         let throttled = counted.throttled(&header, 100);
         assert!(throttled.is_counted());
         // While there is enough for all, it has any time.

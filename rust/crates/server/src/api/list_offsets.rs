@@ -186,7 +186,7 @@ pub(crate) async fn handle(
     }
     match (answer(header, &request, told), room) {
         (Outcome::Respond(response), Ok(held)) if held.is_some() => {
-            Outcome::Respond(response.counted([held, None, None]))
+            Outcome::Respond(response.counted([held, None]))
         }
         (outcome, _) => outcome,
     }

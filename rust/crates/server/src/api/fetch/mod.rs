@@ -132,10 +132,10 @@ async fn respond(
     let rooms = &shared.fetch_room;
     let unknown_bytes = look::unknown_bytes(wanted, &looks);
     let unknown = rooms.for_unknown(unknown_bytes)?;
-    let mut messages = None;
+    let mut rest = None;
     if old::is_old(header.api_version) {
         drop(room);
-        messages = old::convert(shared, header.api_version, wanted, &mut looks).await;
+        rest = old::convert(shared, header.api_version, wanted, &mut looks).await;
         room = rooms.for_partitions(wanted.len()).await;
     }
     let answer = || {
@@ -149,16 +149,12 @@ async fn respond(
     let Ok(response) = response else {
         return Ok(response.into());
     };
-    let told = match &messages {
-        // They are nearly all of it.
-        Some(_) => None,
-        None => {
-            let counted = unknown.as_ref().map_or(0, |_| unknown_bytes);
-            rooms.for_told(response.size().saturating_sub(counted))?
-        }
-    };
-    let counted = response.counted([messages, unknown, told]);
-    Ok(Outcome::Respond(counted))
+    // Messages in an old format are nearly all of it.
+    if rest.is_none() {
+        let counted = unknown.as_ref().map_or(0, |_| unknown_bytes);
+        rest = rooms.for_told(response.size().saturating_sub(counted))?;
+    }
+    Ok(Outcome::Respond(response.counted([rest, unknown])))
 }
 
 /// Does something with so many partitions. With many it takes milliseconds: the thread's other connections move first.

@@ -75,16 +75,13 @@ impl FetchRoom {
     /// # Errors
     /// Why there is none, and it is to be answered at once.
     pub(super) fn for_waiting(&self, count: usize) -> Result<Held, String> {
-        if count <= WAITING_FREE {
-            return Ok(None);
-        }
-        match self.risen(try_hold(&self.waiting, count.min(WAITING))) {
-            None => Err(format!(
+        let held = self.if_left(&self.waiting, count, WAITING_FREE, WAITING);
+        held.ok_or_else(|| {
+            format!(
                 "a Fetch of {count} partitions does not wait for records, because those that wait have {WAITING} together: consumers \
                  that ask for fewer each, or of more brokers, would"
-            )),
-            held => Ok(held),
-        }
+            )
+        })
     }
 
     /// Waits for room for so many bytes that are to be converted.
@@ -97,13 +94,8 @@ impl FetchRoom {
     /// # Errors
     /// Why its connection is to be closed.
     pub(super) fn for_unknown(&self, bytes: usize) -> Result<Held, String> {
-        if bytes <= UNKNOWN_FREE {
-            return Ok(None);
-        }
-        match self.risen(try_hold(&self.unknown, bytes.min(UNKNOWN))) {
-            None => Err(NO_ROOM.to_owned()),
-            held => Ok(held),
-        }
+        let held = self.if_left(&self.unknown, bytes, UNKNOWN_FREE, UNKNOWN);
+        held.ok_or_else(|| NO_ROOM.to_owned())
     }
 
     /// Room for a response that takes so many bytes until it is sent.
@@ -111,13 +103,23 @@ impl FetchRoom {
     /// # Errors
     /// Why its connection is to be closed.
     pub(super) fn for_told(&self, bytes: usize) -> Result<Held, String> {
-        if bytes <= TOLD_FREE {
-            return Ok(None);
+        let held = self.if_left(&self.told, bytes, TOLD_FREE, TOLD);
+        held.ok_or_else(|| NOT_TOLD.to_owned())
+    }
+
+    /// So much of a room, for which nobody waits: what is little needs none, what is more than the room has all of it. Nothing,
+    /// if there is not so much left.
+    fn if_left(
+        &self,
+        room: &Arc<Semaphore>,
+        wanted: usize,
+        little: usize,
+        whole: usize,
+    ) -> Option<Held> {
+        if wanted <= little {
+            return Some(None);
         }
-        match self.risen(try_hold(&self.told, bytes.min(TOLD))) {
-            None => Err(NOT_TOLD.to_owned()),
-            held => Ok(held),
-        }
+        self.risen(try_hold(room, wanted.min(whole))).map(Some)
     }
 
     /// One at a time is converted.
