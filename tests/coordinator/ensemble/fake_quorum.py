@@ -238,8 +238,11 @@ class FakeQuorum:
         self.barriers = 0
         self.applied_index = -1
         self.fail_text: str | None = None
-        if wiped and set(ensemble.saved) - {number}:
+        others = [saved[0] for member, saved in ensemble.saved.items() if member != number]
+        if wiped and others:
             ensemble.saved.pop(number, None)
+            # Who has a disk has its log from its own snapshot on.
+            ensemble.first_kept = min(ensemble.first_kept, max(others) + 1)
 
     # ---- called by the driver ----
 
@@ -421,6 +424,7 @@ class FakeQuorum:
             entries = entries[some:]
 
     def install(self, index: int, data: bytes, counted: dict[int, int]) -> None:
+        assert index >= self.delivered, "a snapshot that takes a member back"
         last = counted.get(self.number, -1)
         while self.outstanding and self.outstanding[0][0] <= last:
             self.outstanding.popleft()
