@@ -242,13 +242,16 @@ mod tests {
         let vigil = Vigil::new(LONG);
         block_on(async {
             let pace = quick();
+            let never = std::future::pending::<()>;
             {
-                let mut first = std::pin::pin!(await_soon(&vigil, &pace, LONG, after(100)));
+                let (kept, mut first_pace) = (vigil.keep(&pace).unwrap(), quick());
+                // It gives way after its first look.
+                let first = kept.await_soon(&mut first_pace, false, LONG, never());
+                let mut first = std::pin::pin!(first);
                 assert_eq!(at_once(first.as_mut()).await, None);
                 assert_eq!(await_soon(&vigil, &pace, LONG, after(1)).await, None);
             }
-            let never = std::future::pending::<()>();
-            assert_eq!(await_soon(&vigil, &pace, Duration::ZERO, never).await, None);
+            assert_eq!(await_soon(&vigil, &pace, Duration::ZERO, never()).await, None);
             assert_eq!(await_soon(&vigil, &pace, LONG, after(1)).await, Some(2));
         });
     }
