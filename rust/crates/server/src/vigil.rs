@@ -251,7 +251,10 @@ mod tests {
                 assert_eq!(at_once(first.as_mut()).await, None);
                 assert_eq!(await_soon(&vigil, &pace, LONG, after(1)).await, None);
             }
-            assert_eq!(await_soon(&vigil, &pace, Duration::ZERO, never()).await, None);
+            assert_eq!(
+                await_soon(&vigil, &pace, Duration::ZERO, never()).await,
+                None
+            );
             assert_eq!(await_soon(&vigil, &pace, LONG, after(1)).await, Some(2));
         });
     }
