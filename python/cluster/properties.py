@@ -31,19 +31,18 @@ def parse_properties(text: str) -> dict[str, str]:
 
 def _logical_lines(text: str) -> list[str]:
     lines: list[str] = []
-    pending: str | None = None
+    pending: list[str] = []
     for raw in re.split(r"\r\n|\r|\n", text):
         line = raw.lstrip(" \t\f")
-        if pending is None and (not line or line[0] in "#!"):
+        if not pending and (not line or line[0] in "#!"):
             continue
-        line = (pending or "") + line
         if (len(line) - len(line.rstrip("\\"))) % 2 == 1:
-            pending = line[:-1]
+            pending.append(line[:-1])
             continue
-        lines.append(line)
-        pending = None
-    if pending:
-        lines.append(pending)
+        lines.append("".join((*pending, line)))
+        pending.clear()
+    if any(pending):
+        lines.append("".join(pending))
     return lines
 
 

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 from functools import lru_cache
-from typing import NamedTuple
 
 from cluster.x509 import is_name
 
@@ -43,6 +42,8 @@ AUTH_BYTES_MAX = 1 << 20
 _ACL_BYTES = 64
 """What an entry takes besides its id, about."""
 
+_NETWORK_LETTERS = 128
+"""An address and its bits have no more, with leading zeros and signs; longer ones are not looked at, nor kept."""
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,10}")
 _HEXADECIMAL_GROUP = re.compile(r"[0-9a-fA-F]{1,4}")
 # A Kerberos name as KerberosName reads it: primary@realm or primary/instance@realm; without @ it is all primary.
@@ -81,24 +82,53 @@ def rules_of(bits: int) -> Rules:
 _NEEDED = {"sasl": Rules.SASL, "x509": Rules.X509}
 
 
-class Subject(NamedTuple):
-    """Who asks, under which rules."""
+class Subject:
+    """Who asks, under which rules. One that ``remembers`` asks an ACL that it meets again once: for what comes in one request,
+    for it holds the ACLs."""
 
-    identities: tuple[Id, ...]
-    rules: Rules = Rules.NONE
+    __slots__ = ("_addresses", "_is_sasl_super", "_is_super", "_own", "_verdicts", "identities", "rules")
+
+    def __init__(
+        self, identities: tuple[Id, ...], rules: Rules = Rules.NONE, *, remembers: bool = False
+    ) -> None:
+        self.identities = identities
+        self.rules = rules
+        self._own = frozenset(identities)
+        schemes = {identity.scheme for identity in self._own}
+        self._is_super = "super" in schemes
+        self._is_sasl_super = Id("sasl", SASL_SUPER) in self._own
+        self._addresses = [each.id for each in self._own if each.scheme == "ip"] if "ip" in schemes else []
+        self._verdicts: dict[tuple[int, int], tuple[Sequence[Acl], bool]] | None = {} if remembers else None
+
+    def remembering(self) -> Subject:
+        """The same, for one request."""
+        return Subject(self.identities, self.rules, remembers=True)
 
     def may(self, permission: int, acl: Sequence[Acl]) -> bool:
         """Whether it has any bit of ``permission`` under ``acl``. No ACL allows everything."""
-        if acl is OPEN or not acl or self.rules & Rules.SKIP_ACL:
+        if acl is OPEN or not acl or self._is_super or self.rules & Rules.SKIP_ACL:
             return True
-        granted = [entry.id for entry in acl if entry.perms & permission and _served(entry.id, self.rules)]
-        if ANYONE in granted:
+        if self._verdicts is None:
+            return self._is_granted(permission, acl)
+        asked = id(acl), permission
+        if (known := self._verdicts.get(asked)) is None:
+            # With the ACL itself, so that no other has its id.
+            known = self._verdicts[asked] = acl, self._is_granted(permission, acl)
+        return known[1]
+
+    def _is_granted(self, permission: int, acl: Sequence[Acl]) -> bool:
+        return any(perms & permission and self._is(wanted) for perms, wanted in acl)
+
+    def _is(self, wanted: Id) -> bool:
+        if wanted == ANYONE:
             return True
-        return any(
-            identity.scheme == "super"
-            or any(identity.scheme == wanted.scheme and _matches(identity, wanted.id) for wanted in granted)
-            for identity in self.identities
-        )
+        scheme, name = wanted
+        needed = _NEEDED.get(scheme)
+        if needed is not None and not self.rules & needed:
+            return False
+        if scheme == "ip":
+            return any(_is_in(address, name) for address in self._addresses)
+        return wanted in self._own or (scheme == "sasl" and self._is_sasl_super)
 
     def check(self, permission: int, acl: Sequence[Acl], path: str | None) -> None:
         """Raises NoAuth unless it :meth:`may`."""
@@ -233,28 +263,27 @@ def _valid(wanted: Id, rules: Rules) -> bool:
     return False
 
 
-def _served(wanted: Id, rules: Rules) -> bool:
-    """Whether there is a provider for its scheme; nobody has an identity of one that there is not."""
-    needed = _NEEDED.get(wanted.scheme)
-    return needed is None or bool(rules & needed)
-
-
-def _matches(identity: Id, wanted: str) -> bool:
-    if identity.scheme == "sasl" and identity.id == SASL_SUPER:
-        return True
-    if identity.scheme != "ip":
-        return identity.id == wanted
+def _is_in(address: str, wanted: str) -> bool:
+    """Whether an address is the one, or in the network, that an ACL names."""
     network = _network(wanted)
-    address = _address(identity.id)
-    if network is None or address is None or len(address) != len(network[0]):
+    own = _address(address)
+    if network is None or own is None or len(own) != len(network[0]):
         return False
-    kept = len(address) * 8 - network[1]
-    return int.from_bytes(address, "big") >> kept == int.from_bytes(network[0], "big") >> kept
+    kept = len(own) * 8 - network[1]
+    return int.from_bytes(own, "big") >> kept == int.from_bytes(network[0], "big") >> kept
+
+
+def _network(wanted: str) -> tuple[bytes, int] | None:
+    """Address and prefix of ``address`` or ``address/bits`` (IPAuthenticationProvider)."""
+    return _parsed_network(wanted) if len(wanted) <= _NETWORK_LETTERS else None
+
+
+def _address(text: str) -> bytes | None:
+    return _parsed_address(text) if len(text) <= _NETWORK_LETTERS else None
 
 
 @lru_cache(maxsize=1024)
-def _network(wanted: str) -> tuple[bytes, int] | None:
-    """Address and prefix of ``address`` or ``address/bits`` (IPAuthenticationProvider)."""
+def _parsed_network(wanted: str) -> tuple[bytes, int] | None:
     text, slash, bits = wanted.partition("/")
     address = _address(text)
     if address is None:
@@ -267,7 +296,7 @@ def _network(wanted: str) -> tuple[bytes, int] | None:
 
 
 @lru_cache(maxsize=1024)
-def _address(text: str) -> bytes | None:
+def _parsed_address(text: str) -> bytes | None:
     if ":" in text:
         return _ipv6(text)
     parts = text.split(".")

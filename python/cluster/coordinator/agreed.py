@@ -31,7 +31,7 @@ from typing import NamedTuple
 from .acl import WRITE, Rules, Subject, rules_of
 from .errors import Code, JuteError, ZooKeeperError
 from .jute import Id, Reader, encode_identities
-from .machine import Begun, Command, Done, Failed, Machine, Outcome, Reconfigured
+from .machine import Begun, Command, Done, Failed, Machine, Outcome, Reconfigured, refusal
 from .members import Member, configuration_text, members_text
 from .reconfiguration import reconfigured
 from .requests import CreateSession, EndReconfig, Op, Reconfig, SetData, Write, decode_write
@@ -206,8 +206,8 @@ class Agreed:
             if request.version not in (-1, self.version):
                 raise ZooKeeperError(Code.BAD_VERSION)
             members = reconfigured(self.members, request, command.rules)
-        except ZooKeeperError as error:
-            return Applied(command, Outcome(Failed(error.code), []))
+        except Exception as error:
+            return Applied(command, refusal(error))
         acl = self.machine.tree.node(CONFIG).state.acl
         is_allowed = Subject(command.identities, command.rules).may(WRITE, acl)
         if members_text(members) != members_text(self.members):

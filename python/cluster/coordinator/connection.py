@@ -525,7 +525,7 @@ class Connection(asyncio.Protocol):
         self._become(identities)
 
     def _become(self, identities: tuple[Id, ...]) -> None:
-        self.subject = self.subject._replace(identities=identities)
+        self.subject = Subject(identities, self.subject.rules)
 
     @property
     def identities(self) -> tuple[Id, ...]:

@@ -243,7 +243,15 @@ class LocalReplication:
         service.metrics.count("sync_processor_request_queued")
         if not self._appending:
             self._appending = True
-            asyncio.get_running_loop().call_soon(self._append)
+            asyncio.get_running_loop().call_soon(self._guarded, self._append)
+
+    def _guarded(self, call: Callable[[], object]) -> None:
+        """Whatever goes wrong ends the service, and is told: what is logged is applied, or nobody is served."""
+        try:
+            call()
+        except Exception as error:
+            _logger.exception("applying what is logged failed")
+            self._service.fail(error)
 
     def _append(self) -> None:
         """Makes everything proposed so far durable, in one append, and again what was proposed meanwhile."""
@@ -259,7 +267,9 @@ class LocalReplication:
         records = [proposal.command.encode() for proposal in proposals]
         self._service.metrics.add("sync_processor_batch_size", len(records))
         began_ms = self._service.clock.monotonic_ms()
-        is_durable = log.append_soon(records, lambda error: self._appended(error, proposals, began_ms))
+        is_durable = log.append_soon(
+            records, lambda error: self._guarded(lambda: self._appended(error, proposals, began_ms))
+        )
         return is_durable and self._durable(proposals, began_ms)
 
     def _write_again(self, log: TransactionLog, proposals: list[_Proposal]) -> None:
@@ -320,7 +330,7 @@ class LocalReplication:
 
         def try_again() -> None:
             self._again = None
-            again()
+            self._guarded(again)
 
         self._again = asyncio.get_running_loop().call_later(_ROOM_PAUSE_SECONDS, try_again)
 
@@ -371,7 +381,7 @@ class LocalReplication:
                 self._service.fail(error)
             else:
                 self._has_room()
-                self._append()
+                self._guarded(self._append)
 
         rolling.add_done_callback(rolled)
 

@@ -14,6 +14,7 @@ A command as logged (jute's types)::
 
 from __future__ import annotations
 
+import logging
 import struct
 from typing import NamedTuple
 
@@ -41,6 +42,8 @@ from .sessions import Session, SessionTable
 from .tree import Change, Context, Effects, NodeState, Tree
 
 _HEAD = struct.Struct(">qqqhh")
+
+_logger = logging.getLogger(__name__)
 
 
 class Command(NamedTuple):
@@ -121,6 +124,17 @@ class Outcome(NamedTuple):
     opened_session: Session | None = None
 
 
+def refusal(error: Exception) -> Outcome:
+    """What becomes of a command that ended so. A defect of this program refuses it as well, as in ZooKeeper
+    (``PrepRequestProcessor.pRequest``): the command is in the log, and would end every server that has it, each time it starts."""
+    if isinstance(error, ZooKeeperError):
+        return Outcome(Failed(error.code), [])
+    if isinstance(error, MemoryError | RecursionError):
+        raise error  # elsewhere, or another time, it would be applied
+    _logger.error("a command that is refused shows a defect", exc_info=error)
+    return Outcome(Failed(Code.MARSHALLING_ERROR), [])
+
+
 class State(NamedTuple):
     """Everything a snapshot holds, detached from the machine."""
 
@@ -167,8 +181,9 @@ class Machine:
             if isinstance(request, Multi):
                 return Outcome(self._multi(request, context, effects), effects.changes)
             return Outcome(self._one(request, context, effects), effects.changes)
-        except ZooKeeperError as error:
-            return Outcome(Failed(error.code), [])
+        except Exception as error:
+            effects.roll_back()
+            return refusal(error)
 
     def _one(
         self,

@@ -18,7 +18,8 @@ from .errors import CoordinatorError
 
 SERVER_ID_MAX = 255
 _NAME = re.compile(r"server\.(.*)")
-_HOST = r"(?:\[([^\]\\\x00-\x1f]+)\]|([^\[\]:;|\s\\\x00-\x1f]+))"
+# No part of a character, which has no bytes, and nothing that ends a line.
+_HOST = r"(?:\[([^\[\];|\s\\\x00-\x1f\ud800-\udfff]+)\]|([^\[\]:;|\s\\\x00-\x1f\ud800-\udfff]+))"
 _HOST_BYTES_MAX = 255
 """Of the quorum."""
 _ADDRESS = re.compile(rf"{_HOST}:([0-9]+):([0-9]+)(?::([A-Za-z]+))?")

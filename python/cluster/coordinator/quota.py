@@ -19,7 +19,9 @@ LIMITS = "zookeeper_limits"
 STATS = "zookeeper_stats"
 UNSET = -1
 
-_NUMBER = re.compile(r"[+-]?[0-9]+")
+# A number of 64 bits has 19 digits, and any zeros before them.
+_NUMBER = re.compile(r"[+-]?0*[0-9]{1,19}")
+_LONG_MAX = (1 << 63) - 1
 
 
 class Track(NamedTuple):
@@ -44,14 +46,27 @@ class Track(NamedTuple):
         return (text + ("=" + "".join(hard) if hard else "")).encode()
 
 
+    def plus(self, nodes: int, size: int) -> Track:
+        """With so many more, as Java's long counts."""
+        return self._replace(nodes=_long(self.nodes + nodes), size=_long(self.size + size))
+
+
+def _long(value: int) -> int:
+    """``value`` wrapped as Java's long wraps."""
+    return (value + _LONG_MAX + 1) % (1 << 64) - _LONG_MAX - 1
+
+
 def decode_track(data: bytes | None) -> Track:
     """Raises ValueError for what is no such text."""
     values: dict[str, int] = {}
     for part in re.split("[,;]+", (data or b"").decode("utf-8", "replace")):
         name, equals, value = part.rstrip("=").partition("=")
         if not equals or _NUMBER.fullmatch(value) is None:
-            raise ValueError(f"{part!r} in a quota is no key=number")
-        values[name] = int(value)
+            raise ValueError(f"{part[:40]!r} in a quota is no key=number of 64 bits")
+        sign = -1 if value.startswith("-") else 1
+        values[name] = sign * int(value.lstrip("+-0") or "0")
+        if not -_LONG_MAX - 1 <= values[name] <= _LONG_MAX:
+            raise ValueError(f"{part[:40]!r} in a quota is no number of 64 bits")
     return Track(
         values.get("count", UNSET),
         values.get("bytes", UNSET),

@@ -152,6 +152,7 @@ def _multi_read(request: MultiRead, client: Client[W], tree: Tree) -> Answer[W]:
     """Every read by itself; watches are not set, as in ZooKeeper. A null path refuses all, and so do writes; what was
     read before is sent along, as there."""
     writer = Writer()
+    client = client._replace(subject=client.subject.remembering())
     code = Code.MARSHALLING_ERROR if request.is_refused else Code.OK
     for operation in request.operations:
         part = Writer()
@@ -180,9 +181,10 @@ def _set_watches(request: SetWatches, client: Client[W], tree: Tree, watches: Wa
     """Watches of a client that reconnected: what it missed since ``relative_zxid`` is told at once, if it may
     read it (ZooKeeper 3.9 tells it anyway). A null ends it where it stands; what was told before stays so."""
     missed: list[Notification[W]] = []
+    subject = client.subject.remembering()
 
     def tell(event: Event, path: str, node: Node | None) -> None:
-        if node is None or client.subject.may(access.READ, node.state.acl):
+        if node is None or subject.may(access.READ, node.state.acl):
             missed.append(Notification(client.watcher, event, path))
 
     def each(paths: list[str | None] | None) -> Iterator[tuple[str, Node | None]]:

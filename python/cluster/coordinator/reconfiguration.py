@@ -20,11 +20,18 @@ _ANYBODYS = re.compile(r"0\.0\.0\.0|::1?|localhost|127\..*")
 _PORT = re.compile(r":([0-9]+)(?![^\[]*\])")
 _PORT_MAX, _INT_MAX = 0xFFFF, 0x7FFF_FFFF
 _LONG_MAX = 1 << 63
+TEXT_LETTERS_MAX = 128 << 10
+"""Of each of a request's texts: as many servers as there may be, with names as long as may be. Every member reads them."""
+_SERVER_LETTERS_MAX = 1024
+_PARTS_MAX = 512
 
 
 def reconfigured(members: Sequence[Member], request: Reconfig, rules: Rules) -> tuple[Member, ...]:
     """Who the members are to be. Raises BadArguments, and MarshallingError for a number that is none and for a whole new list
     without a participant that may be elected."""
+    texts = (request.members, request.joining, request.leaving)
+    if any(len(text) > TEXT_LETTERS_MAX for text in texts if text is not None):
+        raise ZooKeeperError(Code.BAD_ARGUMENTS)
     if request.members is not None:
         found = _whole(request.members, rules)
     else:
@@ -52,6 +59,7 @@ def _whole(text: str, rules: Rules) -> tuple[Member, ...]:
 
 def _changed(members: Sequence[Member], joining: str | None, leaving: str | None) -> tuple[Member, ...]:
     found = {member.server_id: member for member in members}
+    addresses = {member.server_id: _addresses(member) for member in members}
     for text in _parts(leaving):
         found.pop(_number(text), None)
     for text in _parts(joining):
@@ -61,24 +69,28 @@ def _changed(members: Sequence[Member], joining: str | None, leaving: str | None
         member = _member(f"server.{_number(name.rpartition('.')[2])}", specs[0])
         if not member.client:
             raise ZooKeeperError(Code.BAD_ARGUMENTS)
-        for other in found.values():
-            if other.server_id != member.server_id and _addresses(member) & _addresses(other):
-                raise ZooKeeperError(Code.BAD_ARGUMENTS)
+        own = addresses[member.server_id] = _addresses(member)
+        if any(number != member.server_id and own & addresses[number] for number in found):
+            raise ZooKeeperError(Code.BAD_ARGUMENTS)
         found[member.server_id] = member
     return tuple(sorted(found.values()))
 
 
 def _parts(text: str | None, separator: str = ",") -> list[str]:
-    """As ``StringUtils.split``: trimmed, without those that are empty."""
-    parts = (part.strip() for part in (text or "").split(separator))
-    return [part for part in parts if part]
+    """As ``StringUtils.split``: trimmed, without those that are empty; no more than there can be servers to name."""
+    parts = [found for part in (text or "").split(separator) if (found := part.strip())]
+    if len(parts) > _PARTS_MAX:
+        raise ZooKeeperError(Code.BAD_ARGUMENTS)
+    return parts
 
 
 def _number(text: str) -> int:
     digits = text.removeprefix("-") if text.startswith("-") else text.removeprefix("+")
-    if not (digits.isascii() and digits.isdigit() and int(digits[:20]) < _LONG_MAX):
-        raise ZooKeeperError(Code.MARSHALLING_ERROR)
-    return int(text)
+    if digits.isascii() and digits.isdigit():
+        value = int((digits.lstrip("0") or "0")[:20])
+        if value < _LONG_MAX:
+            return -value if text.startswith("-") else value
+    raise ZooKeeperError(Code.MARSHALLING_ERROR)
 
 
 def _member(name: str, spec: str) -> Member:
@@ -86,7 +98,7 @@ def _member(name: str, spec: str) -> Member:
     if kind != "server":
         raise ZooKeeperError(Code.BAD_ARGUMENTS)
     _number(number)
-    if "|" in spec:
+    if "|" in spec or len(spec) > _SERVER_LETTERS_MAX:
         raise ZooKeeperError(Code.BAD_ARGUMENTS)
     if any(_PORT_MAX < int(port[:11]) <= _INT_MAX for port in _PORT.findall(spec)):
         raise ZooKeeperError(Code.MARSHALLING_ERROR)

@@ -93,19 +93,24 @@ class Change(NamedTuple):
     parent_acl: tuple[Acl, ...] = ()
 
 
-class Context(NamedTuple):
-    """One transaction: its id, its time in milliseconds, its session, the identities of its client and the
-    rules it is under."""
+class Context:
+    """One transaction: its id, its time in milliseconds, its session, and its client with the rules it is under."""
 
-    zxid: int
-    time_ms: int
-    session_id: int
-    identities: tuple[Id, ...]
-    rules: Rules = Rules.NONE
+    __slots__ = ("rules", "session_id", "subject", "time_ms", "zxid")
 
-    @property
-    def subject(self) -> Subject:
-        return Subject(self.identities, self.rules)
+    def __init__(
+        self,
+        zxid: int,
+        time_ms: int,
+        session_id: int,
+        identities: tuple[Id, ...],
+        rules: Rules = Rules.NONE,
+    ) -> None:
+        self.zxid = zxid
+        self.time_ms = time_ms
+        self.session_id = session_id
+        self.rules = rules
+        self.subject = Subject(identities, rules, remembers=True)
 
 
 class Effects:
@@ -535,13 +540,19 @@ class Tree:
             return
         counted = path[len(quota.ROOT_OF_QUOTAS) : -len(quota.STATS) - 1]
         count = size = 0
-        if counted in self._nodes:
-            below = counted + "/"
-            for other, node in self._nodes.items():
-                if other == counted or other.startswith(below):
-                    count += 1
-                    size += node.state.size
+        for _path, node in self._below(counted):
+            count += 1
+            size += node.state.size
         self._put_counter(path, quota.Track(count, size), effects)
+
+    def _below(self, path: str) -> Iterator[tuple[str, Node]]:
+        """The node at ``path``, if there is one, and all below it; any order."""
+        left = [path] if path in self._nodes else []
+        while left:
+            path = left.pop()
+            node = self._nodes[path]
+            yield path, node
+            left += [f"{path}/{name}" for name in node.children or ()]
 
     def _count(self, path: str, added_nodes: int, added_size: int, effects: Effects) -> None:
         """Counts a change in the quota it is under. A counter that somebody made unreadable stays as it is."""
@@ -555,8 +566,7 @@ class Tree:
             used = quota.decode_track(stats.state.data)
         except ValueError:
             return
-        counted = used._replace(nodes=used.nodes + added_nodes, size=used.size + added_size)
-        self._put_counter(place, counted, effects)
+        self._put_counter(place, used.plus(added_nodes, added_size), effects)
 
     def _put_counter(self, path: str, counted: quota.Track, effects: Effects) -> None:
         """Counters change without a version, a time or an event."""

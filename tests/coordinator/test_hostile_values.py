@@ -1,0 +1,380 @@
+"""Requests that are well formed and mean harm. Every server applies what is in the log, and again each time it starts: if these
+fail, one client can end all of them for good, or keep them busy for as long as it likes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kazoo.client import KazooClient
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from cluster.coordinator import acl as access
+from cluster.coordinator import quota
+from cluster.coordinator.acl import ANYONE, OPEN, Rules, Subject
+from cluster.coordinator.agreed import Agreed, Proposed
+from cluster.coordinator.errors import Code, CoordinatorError, ZooKeeperError
+from cluster.coordinator.jute import Acl, Id
+from cluster.coordinator.machine import Command, Failed, Machine, MultiDone, Outcome
+from cluster.coordinator.members import Member, parse_members
+from cluster.coordinator.reconfiguration import TEXT_LETTERS_MAX, reconfigured
+from cluster.coordinator.requests import (
+    Check,
+    Create,
+    CreateSession,
+    Delete,
+    Multi,
+    Op,
+    Reconfig,
+    SetAcl,
+    SetData,
+    Write,
+    encode_reconfig,
+)
+from cluster.coordinator.tree import Change, Tree
+from cluster.properties import parse_properties
+
+from .conftest import Connect, StartCoordinator
+from .support import WAIT_SECONDS, Coordinator
+
+LONG_MAX = (1 << 63) - 1
+DIGITS = "9" * 4300
+"""As many as Python reads as a number, and one more than it writes after the next is added."""
+MEMBERS = tuple(Member(n, f"h{n}", 2000 + n, 3000 + n, f"0.0.0.0:{4000 + n}", False) for n in (1, 2, 3))
+
+
+@pytest.mark.parametrize("number", [DIGITS, "1" + DIGITS, str(LONG_MAX + 1), "-" + str(LONG_MAX + 2)])
+def test_a_counter_beyond_64_bits_is_none(number: str) -> None:
+    with pytest.raises(ValueError, match="64 bits"):
+        quota.decode_track(f"count={number},bytes=0".encode())
+
+
+def test_a_counter_at_its_end_begins_anew_as_java_s_does() -> None:
+    track = quota.decode_track(f"count=+{'0' * 5000}{LONG_MAX},bytes=-{LONG_MAX + 1}".encode())
+    assert track[:2] == (LONG_MAX, -LONG_MAX - 1)
+    assert quota.decode_track(track.plus(1, -1).encode())[:2] == (-LONG_MAX - 1, LONG_MAX)
+
+
+def test_a_counter_that_somebody_made_unreadable_harms_nobody(
+    coordinator: Coordinator, connect: Connect, start_coordinator: StartCoordinator
+) -> None:
+    client = connect()
+    client.create("/x")
+    client.create("/zookeeper/quota/x")
+    client.create("/zookeeper/quota/x/zookeeper_limits", b"count=5,bytes=-1")
+    client.create("/zookeeper/quota/x/zookeeper_stats", b"")
+    hostile = f"count={DIGITS},bytes=0".encode()
+    client.set("/zookeeper/quota/x/zookeeper_stats", hostile)
+    client.create("/x/a", b"1")
+    assert client.get("/zookeeper/quota/x/zookeeper_stats")[0] == hostile
+    coordinator.stop()
+    assert connect(start_coordinator()).get("/x/a")[0] == b"1"
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (Reconfig(None, "0" * 20 + "1" * 5000, None, -1), Code.MARSHALLING_ERROR),
+        (Reconfig(None, "1" * 5000, None, -1), Code.MARSHALLING_ERROR),
+        (Reconfig(None, str(LONG_MAX + 1), None, -1), Code.MARSHALLING_ERROR),
+        (Reconfig("server.4=" + ":1" * 20_000, None, None, -1), Code.BAD_ARGUMENTS),
+        (Reconfig("server.4=h4:1:2;" + "3" * 20_000, None, None, -1), Code.BAD_ARGUMENTS),
+        (Reconfig("server.4=\ud800:1:2;3", None, None, -1), Code.BAD_ARGUMENTS),
+        (Reconfig("server.4=h4:1:2;3" + "," * TEXT_LETTERS_MAX, None, None, -1), Code.BAD_ARGUMENTS),
+        (Reconfig(None, None, "server.1=h\\ud800:1:2;3\nserver.2=h2:1:2;3", -1), Code.BAD_ARGUMENTS),
+        (Reconfig(None, None, "x\\\n" * 30_000, -1), Code.BAD_ARGUMENTS),
+        (Reconfig(None, None, "server.1=" + ":1\\\n" * 30_000, -1), Code.BAD_ARGUMENTS),
+        (Reconfig(",".join(["server.3=h4:1:2;3"] * 513), None, None, -1), Code.BAD_ARGUMENTS),
+    ],
+    ids=[
+        "zeros-and-digits",
+        "digits",
+        "beyond-64-bits",
+        "ports",
+        "a-long-port",
+        "half-a-character",
+        "commas",
+        "half-a-character-escaped",
+        "lines-that-go-on",
+        "a-line-that-goes-on",
+        "many-servers",
+    ],
+)
+@pytest.mark.timeout(10)
+def test_texts_of_a_reconfig_are_judged_whatever_they_are(request_: Reconfig, code: Code) -> None:
+    with pytest.raises(ZooKeeperError) as raised:
+        reconfigured(MEMBERS, request_, Rules.NONE)
+    assert raised.value.code is code
+
+
+def test_zeros_before_a_number_are_none() -> None:
+    left = reconfigured(MEMBERS, Reconfig(None, "0" * 5000 + "3", None, -1), Rules.NONE)
+    assert left == MEMBERS[:2]
+
+
+@pytest.mark.parametrize("host", ["[a b]", "[a\u2028b]", "a\x85b", "\udfff", "[::1;2]", "[a|b]"])
+def test_a_host_is_one_that_can_be_written_and_read(host: str) -> None:
+    with pytest.raises(CoordinatorError, match="has to be"):
+        parse_members({"server.1": f"{host}:1:2"})
+
+
+def test_a_line_goes_on_as_java_s_properties_do() -> None:
+    text = "a=1\\\n  2\\\n3\nb=\\\\\nc=x\\\\\\\n y\n\\\n# no comment\n#comment\\\nd=e\\"
+    assert parse_properties(text) == {"a": "123", "b": "\\", "c": "x\\y", "#": "no comment", "d": "e"}
+
+
+class Counting(Sequence[Acl]):
+    """An ACL that knows how many of its entries were looked at."""
+
+    def __init__(self, entries: Sequence[Acl]) -> None:
+        self._entries = entries
+        self.looked_at = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, index: int) -> Acl: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Acl]: ...
+    def __getitem__(self, index: Any) -> Any:
+        return self._entries[index]
+
+    def __iter__(self) -> Iterator[Acl]:
+        for entry in self._entries:
+            self.looked_at += 1
+            yield entry
+
+
+def test_an_acl_is_read_up_to_the_entry_that_matches() -> None:
+    acl = Counting(
+        [Acl(1, Id("digest", "a:b")), Acl(31, ANYONE), *[Acl(31, Id("digest", f"{n}:x")) for n in range(9)]]
+    )
+    assert Subject(()).may(access.WRITE, acl)
+    assert acl.looked_at == 2
+
+
+def test_one_request_asks_an_acl_once() -> None:
+    # Nobody there is who asks.
+    acl = Counting([Acl(31, Id("digest", f"{n}:x")) for n in range(1000)])
+    own = tuple(Id("digest", f"other-{n}:x") for n in range(1000))
+    subject = Subject(own).remembering()
+    for _ in range(1000):
+        assert not subject.may(access.WRITE, acl)
+    assert acl.looked_at == 1000
+    assert not subject.may(access.READ, acl)
+    assert acl.looked_at == 2000
+
+
+def test_a_multi_asks_an_acl_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    granted = Subject._is_granted
+
+    def counting(self: Subject, permission: int, acl: Sequence[Acl]) -> bool:
+        nonlocal asked
+        asked += 1
+        return granted(self, permission, acl)
+
+    machine = Machine()
+    _apply(machine, Create("/a", b"", [Acl(31, Id("ip", "1.2.3.4")), Acl(31, ANYONE)], 0))
+    monkeypatch.setattr(Subject, "_is_granted", counting)
+    done = _apply(machine, Multi([Check("/a", -1)] * 500), Op.MULTI)
+    assert isinstance(done.result, MultiDone)
+    assert len(done.result.results) == 500
+    assert asked == 1
+
+
+def test_what_is_no_address_is_not_kept() -> None:
+    before = access._parsed_network.cache_info().currsize, access._parsed_address.cache_info().currsize
+    for number in range(50):
+        text = f"{number}." * 5000
+        with pytest.raises(ZooKeeperError):
+            access.resolve([Acl(31, Id("ip", text))], Subject(()), "/a")
+        assert not Subject((Id("ip", "1.2.3.4"),)).may(1, [Acl(31, Id("ip", text))])
+    after = access._parsed_network.cache_info().currsize, access._parsed_address.cache_info().currsize
+    # The client's own address may be.
+    assert after[0] == before[0]
+    assert after[1] <= before[1] + 1
+
+
+def test_a_new_counter_looks_at_what_it_counts_only() -> None:
+    machine = Machine()
+    for path in ("/a", "/a/b", "/a/b/c", "/ab", "/zookeeper/quota/a"):
+        _apply(machine, Create(path, b"12", list(OPEN), 0))
+    _apply(machine, Create("/zookeeper/quota/a/zookeeper_limits", b"count=9,bytes=-1", list(OPEN), 0))
+    _apply(machine, Create("/zookeeper/quota/a/zookeeper_stats", b"", list(OPEN), 0))
+    assert machine.tree.node("/zookeeper/quota/a/zookeeper_stats").state.data == b"count=3,bytes=6"
+
+
+def _command(machine: Machine, request: Write, op: Op, rules: Rules = Rules.ALL) -> Command:
+    return Command(machine.last_zxid + 1, 1, 1, op, rules, (), request, b"")
+
+
+def _apply(machine: Machine, request: Write, op: Op = Op.CREATE) -> Outcome:
+    if 1 not in machine.sessions:
+        machine.apply(_command(machine, CreateSession(1000, bytes(16)), Op.CREATE_SESSION))
+    return machine.apply(_command(machine, request, op, Rules.NONE))
+
+
+def test_a_defect_refuses_its_command_and_takes_back_what_it_did(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(self: Tree, *args: object) -> Change:
+        raise KeyError("a defect")
+
+    machine = Machine()
+    monkeypatch.setattr(Tree, "set_data", broken)
+    multi = Multi([Create("/a", b"", list(OPEN), 0), SetData("/a", b"1", -1)])
+    assert _apply(machine, multi, Op.MULTI) == Outcome(Failed(Code.MARSHALLING_ERROR), [])
+    assert machine.tree.find("/a") is None
+    assert "a defect" in caplog.text
+
+
+def test_what_cannot_be_applied_for_want_of_memory_ends_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Tree, *args: object) -> Change:
+        raise MemoryError
+
+    machine = Machine()
+    monkeypatch.setattr(Tree, "set_data", broken)
+    with pytest.raises(MemoryError):
+        _apply(machine, SetData("/", b"1", -1), Op.SET_DATA)
+
+
+def test_a_server_that_cannot_apply_says_so_and_serves_nobody(
+    monkeypatch: pytest.MonkeyPatch, coordinator: Coordinator, client: KazooClient
+) -> None:
+    def broken(self: Machine, command: Command) -> Outcome:
+        raise MemoryError("no memory")
+
+    failed = coordinator.server.failed
+    assert failed is not None
+
+    async def fail() -> str:
+        monkeypatch.setattr(Machine, "apply", broken)
+        client.create_async("/a", b"", OPEN_ACL_UNSAFE)
+        try:
+            await asyncio.wait_for(asyncio.shield(failed), WAIT_SECONDS)
+        except CoordinatorError as error:
+            return str(error)
+        return ""
+
+    assert "no memory" in coordinator.thread.run(fail())
+
+
+_NUMBERS = st.sampled_from(
+    ["0", "-1", "7", str(LONG_MAX), str(-LONG_MAX - 1), str(LONG_MAX + 1), DIGITS, "x", ""]
+)
+_DATA = st.one_of(
+    st.none(),
+    st.binary(max_size=4),
+    st.builds("count={},bytes={}".format, _NUMBERS, _NUMBERS).map(str.encode),
+    st.builds("count={};byteHardLimit={};countHardLimit={}".format, _NUMBERS, _NUMBERS, _NUMBERS).map(
+        str.encode
+    ),
+)
+_NAMES = st.sampled_from(
+    ["", "a", "b", "\x00", ".", "..", "\ud7ff", "é", "zookeeper_limits", "zookeeper_stats", "x" * 300]
+)
+_PATHS = st.one_of(
+    st.none(),
+    st.sampled_from(
+        ["/", "", "/a", "/a/b", "/zookeeper/config", "/zookeeper/quota", "/zookeeper/quota/a"]
+        + [f"/zookeeper/quota{path}/zookeeper_{what}" for path in ("", "/a") for what in ("limits", "stats")]
+    ),
+    st.lists(_NAMES, max_size=4).map("/".join),
+)
+_ACLS = st.lists(
+    st.builds(
+        Acl,
+        st.integers(-1, 32),
+        st.one_of(
+            st.just(ANYONE),
+            st.builds(
+                Id,
+                st.sampled_from(["world", "auth", "digest", "ip", "sasl", "x509", "super", ""]),
+                st.text(max_size=9),
+            ),
+        ),
+    ),
+    max_size=3,
+)
+_VERSIONS = st.sampled_from([-1, 0, 1, -(1 << 31), (1 << 31) - 1])
+_SIMPLE = st.one_of(
+    st.builds(
+        Create,
+        _PATHS,
+        _DATA,
+        _ACLS | st.just(list(OPEN)),
+        st.integers(-1, 8),
+        st.sampled_from([Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL]),
+        st.sampled_from([-1, 0, 1, LONG_MAX]),
+    ),
+    st.builds(Delete, _PATHS, _VERSIONS),
+    st.builds(SetData, _PATHS, _DATA, _VERSIONS),
+    st.builds(Check, _PATHS, _VERSIONS),
+)
+_TEXTS = st.one_of(
+    st.none(),
+    st.text(st.sampled_from("server.=:;,|[]0123456789h \\u\n\ud800-"), max_size=40),
+    st.sampled_from(["1", "server.4=h4:1:2;3", "server.1=h:1:2;3,server.2=i:1:2;3", "server.9=[::1]:1:2"]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    requests=st.lists(
+        st.one_of(
+            _SIMPLE,
+            st.builds(SetAcl, _PATHS, _ACLS, _VERSIONS),
+            st.builds(Multi, st.lists(_SIMPLE, max_size=4)),
+        ),
+        max_size=12,
+    ),
+    rules=st.integers(0, Rules.ALL).map(access.rules_of),
+)
+def test_whatever_is_asked_has_an_outcome(
+    requests: list[Create | Delete | SetData | SetAcl | Check | Multi], rules: Rules
+) -> None:
+    machine = Machine()
+    machine.apply(_command(machine, CreateSession(1000, bytes(16)), Op.CREATE_SESSION))
+    defects: list[Exception] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "cluster.coordinator.machine._logger.error", lambda *a, exc_info, **k: defects.append(exc_info)
+        )
+        for request in requests:
+            outcome = machine.apply(_command(machine, request, Op.SET_DATA, rules))
+            assert outcome.result is not None
+    assert not defects
+    # And what came of it is a state that a snapshot can hold.
+    assert len(Tree.restore(machine.tree.export())) == len(machine.tree)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.builds(Reconfig, _TEXTS, _TEXTS, _TEXTS, st.just(-1)))
+def test_whatever_members_are_asked_for_there_is_an_answer(request: Reconfig) -> None:
+    try:
+        found = reconfigured(MEMBERS, request, Rules.NONE)
+    except ZooKeeperError as error:
+        code, found = error.code, ()
+    else:
+        code = Code.OK
+    assert code in (Code.OK, Code.BAD_ARGUMENTS, Code.MARSHALLING_ERROR)
+    assert all(each.host.encode() for each in found)
+
+
+def test_a_defect_in_a_reconfig_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> None:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr("cluster.coordinator.agreed.reconfigured", broken)
+    agreed = Agreed()
+    agreed.begin(0, 1, 1)
+    agreed.apply_members(MEMBERS)
+    request = Reconfig(None, "3", None, -1)
+    proposed = Proposed(0, 0, 1, Op.RECONFIG, Rules.NONE, (), request, encode_reconfig(request))
+    assert agreed.apply(proposed.encode()).outcome == Outcome(Failed(Code.MARSHALLING_ERROR), [])
