@@ -232,6 +232,26 @@ def test_a_foreign_record_stops_the_start(tmp_path: Path) -> None:
         recover(tmp_path)
 
 
+def test_damage_to_what_was_answered_stops_the_start_after_a_crash(
+    coordinator: Coordinator, connect: Connect, tmp_path: Path
+) -> None:
+    client = connect()
+    for number in range(20):
+        client.create(f"/{number}")
+    killed = tmp_path / "killed"
+    shutil.copytree(coordinator.directory, killed)
+    assert recover(killed).tree.find("/19") is not None
+    shutil.rmtree(killed)
+    whole = newest_log(coordinator.directory).read_bytes()
+    # One bit, and a part that is gone.
+    for damaged in (whole[:700] + bytes([whole[700] ^ 1]) + whole[701:], whole[:700]):
+        shutil.copytree(coordinator.directory, killed)
+        newest_log(killed).write_bytes(damaged)
+        with pytest.raises(CoordinatorError, match="not all there"):
+            recover(killed)
+        shutil.rmtree(killed)
+
+
 def test_two_servers_cannot_share_a_directory(tmp_path: Path) -> None:
     log = TransactionLog(tmp_path)
     with pytest.raises(CoordinatorError, match="in use"):

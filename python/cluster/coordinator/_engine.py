@@ -85,9 +85,15 @@ def _failure(error: Exception) -> Exception:
 
 def open_engine_log(path: Path, request_bytes_max: int = MAX_BUFFER) -> EngineLog:
     """Opens a log, made if missing, for commands of requests of at most so many bytes; a torn tail is cut. Raises
-    CoordinatorError, DiskFullError for want of room."""
+    CoordinatorError, of damage to what was on disk, too; DiskFullError for want of room."""
     try:
         return EngineLog(path, request_bytes_max)
     except logcore.LogError as error:
         kind = DiskFullError if _is_full(error) else CoordinatorError
-        raise kind(f"the coordinator's transaction log {path} cannot be opened: {error}") from error
+        advice = (
+            ": what was answered is not all there any more. Restore a backup, or let the server join its ensemble anew; "
+            f"`logcore repair {path}` tells what could be kept"
+            if isinstance(error, logcore.CorruptLogError)
+            else ""
+        )
+        raise kind(f"the coordinator's transaction log {path} cannot be opened: {error}{advice}") from error

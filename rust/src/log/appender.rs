@@ -25,7 +25,8 @@ use crate::errors::storage_error;
 /// What is appended at once has at most so many bytes.
 const AT_ONCE_BYTES: usize = 16 << 10;
 
-/// Appends to a log and flushes it, in a thread of its own, one call's records at a time.
+/// Appends to a log and flushes it, in a thread of its own, one call's records at a time. The log's directory has a note of what is
+/// on disk from then on, as long as it is open: damage to that stops the next start.
 #[pyclass(frozen, module = "logcore._native")]
 pub(super) struct Appender {
     log: Py<PyLog>,
@@ -98,6 +99,7 @@ impl Appender {
     #[new]
     fn new(py: Python<'_>, log: Bound<'_, PyLog>) -> PyResult<Self> {
         let handle = log.get().handle();
+        off_gil(py, || handle.note_flushes())?;
         let shared = Arc::new(Shared {
             handle,
             work: Mutex::new(Work::Idle),

@@ -237,6 +237,14 @@ impl Handle {
         self.grown.notify();
     }
 
+    /// Has flushes of a log that is by itself noted: [`StandaloneLog::note_flushes`].
+    pub(super) fn note_flushes(&self) -> Result<(), StorageError> {
+        match &self.kind {
+            Kind::Alone(log) => log.note_flushes(),
+            Kind::ReadOnly(_) | Kind::Member { .. } => Ok(()),
+        }
+    }
+
     /// Sees the log grow from now on.
     pub(super) fn watch(&self) -> Result<Watch, StorageError> {
         let dir = self.log().dir();

@@ -6,7 +6,7 @@
 //! log/      a log of Kafka's format; an entry's index is its offset, its term the leader epoch
 //! ```
 //!
-//! A crash leaves: a log cut at its last whole batch; an old vote or a new one; `purged` ahead of the log, for it is written
+//! A crash leaves: a log cut at its last whole batch, which is behind all that was flushed, or else the start is refused; an old vote or a new one; `purged` ahead of the log, for it is written
 //! before entries are removed, which opening makes good. Whatever else does not fit together stops the start.
 
 use std::io;
@@ -78,7 +78,9 @@ pub struct DirectoryReader<C> {
 ///
 /// Errors: [`OpenError::Corrupt`] when the files do not fit together; those of [`StandaloneLog::open`].
 pub fn open<C: Types>(path: &Path) -> Result<(Directory, DirectoryReader<C>, Found), OpenError> {
-    let log = StandaloneLog::open(&path.join(LOG_DIR), true, config())?;
+    let log = StandaloneLog::open(&path.join(LOG_DIR), true, config()).map_err(opening)?;
+    // What this member has on disk may have been agreed on with it: it must not vote as one that never had it.
+    log.note_flushes()?;
     log.set_replicated(log.log_start_offset());
     let directory = Directory {
         path: path.to_path_buf(),
@@ -94,6 +96,20 @@ pub fn open<C: Types>(path: &Path) -> Result<(Directory, DirectoryReader<C>, Fou
         _runtime: PhantomData,
     };
     Ok((directory, reader, found))
+}
+
+fn opening(error: StorageError) -> OpenError {
+    match error {
+        StorageError::Corrupt {
+            path,
+            position,
+            reason,
+        } => OpenError::Corrupt {
+            path,
+            reason: format!("at byte {position}: {reason}"),
+        },
+        error => OpenError::Storage(error),
+    }
 }
 
 fn config() -> LogConfig {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::checkpoints::{CLEANER_FILE, LEADER_EPOCH_FILE, LOG_START_FILE};
 use crate::disk;
 use crate::error::{Result, StorageError};
+use crate::flushed_mark::FLUSHED_FILE;
 use crate::lock::LOCK_FILE;
 use crate::metadata::{CLEAN_SHUTDOWN_FILE, MOVED_FILE, PARTITION_METADATA_FILE};
 
@@ -49,7 +50,7 @@ pub(crate) fn offset_of(name: &str, suffix: &str) -> Option<i64> {
 }
 
 /// Files of a partition that are none of a segment's. The last two are Kafka's in KRaft mode.
-const OTHER_FILES: [&str; 8] = [
+const OTHER_FILES: [&str; 9] = [
     LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
     CLEAN_SHUTDOWN_FILE,
@@ -57,6 +58,7 @@ const OTHER_FILES: [&str; 8] = [
     // Of a log that is by itself.
     LOG_START_FILE,
     CLEANER_FILE,
+    FLUSHED_FILE,
     "quorum-state",
     "quorum-state.tmp",
 ];

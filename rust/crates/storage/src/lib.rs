@@ -42,6 +42,7 @@ mod epoch_runs;
 pub mod error;
 mod failure;
 mod files;
+mod flushed_mark;
 #[cfg(test)]
 mod fuzz;
 mod index_file;

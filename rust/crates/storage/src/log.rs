@@ -46,6 +46,7 @@ use crate::cleaner::gate::Cleaning;
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::failure::DirFailure;
+use crate::flushed_mark::FlushedMark;
 use crate::leader_epochs::SharedEpochs;
 use crate::loader::{self, LastKnown, LoadProgress, Loaded, Recovery};
 use crate::producer_state::{ActiveProducer, ProducerState};
@@ -86,6 +87,8 @@ pub struct Log {
     /// [`Unstable::follows_freely`], for appends.
     follows_freely: AtomicBool,
     recovery_point: AtomicI64,
+    /// Where that is noted, if it is.
+    flushed_mark: OnceLock<FlushedMark>,
     flushing: Mutex<()>,
     truncations: Truncations,
     cleaning: Cleaning,
@@ -238,6 +241,7 @@ impl Log {
             follows_freely: AtomicBool::new(unstable.follows_freely()),
             unstable: Mutex::new(unstable),
             recovery_point: AtomicI64::new(loaded.recovery_point),
+            flushed_mark: OnceLock::new(),
             flushing: Mutex::new(()),
             truncations: Truncations::default(),
             cleaning: Cleaning::default(),

@@ -10,7 +10,8 @@
 //! child, appending and closing say that the log is closed and touch nothing.
 //!
 //! A crash: recovery begins at the last segment, because each is brought to disk when the next begins
-//! ([`LogConfig::flush_on_roll`]); inside a broker's directory, at the broker's recovery point.
+//! ([`LogConfig::flush_on_roll`]); inside a broker's directory, at the broker's recovery point. Damage before what is known to be on
+//! disk (by that, or by [`StandaloneLog::note_flushes`]) stops the start.
 
 use std::io;
 use std::ops::Deref;
@@ -27,6 +28,7 @@ use crate::config::LogConfig;
 use crate::disk;
 use crate::error::{Result, StorageError, unless_full};
 use crate::files::{self, LOG_SUFFIX, offset_of};
+use crate::flushed_mark::{self, FLUSHED_FILE};
 use crate::loader::LastKnown;
 use crate::lock::DirLock;
 use crate::log::{Log, system_now_ms};
@@ -108,6 +110,21 @@ impl StandaloneLog {
             ..config
         };
         let log = Log::open_with(&dir, config, known)?;
+        match (broker_dir, flushed_mark::read(&dir)) {
+            (None, Some(mark)) if mark > log.log_end_offset() => {
+                return Err(StorageError::Corrupt {
+                    path: dir.clone(),
+                    position: 0,
+                    reason: format!(
+                        "the log ends at offset {}, and everything before {mark} was on disk: its files were cut or replaced; restore them, or remove the file {FLUSHED_FILE} to go on without what is missing",
+                        log.log_end_offset()
+                    ),
+                });
+            }
+            // Of the time before it was put here.
+            (Some(_), Some(_)) => flushed_mark::remove(&dir)?,
+            _ => {}
+        }
         if broker_dir.is_some() && own_log_start(&dir).is_some() {
             note(&dir, LOG_START_FILE, log.log_start_offset())?;
             forget_own_start(&dir)?;
@@ -176,6 +193,19 @@ impl StandaloneLog {
         Ok(start)
     }
 
+    /// Has every flush from here on note in the directory up to where the log is on disk: damage before that, or a log that ends
+    /// before, stops the next start; a torn tail behind it is cut. For whoever acknowledges what it flushed. Inside a broker's
+    /// directory the broker's recovery point says so, and without room nothing does.
+    ///
+    /// Errors: the disk's.
+    pub fn note_flushes(&self) -> Result<()> {
+        self.check_process()?;
+        if broker_dir(&self.log.dir()).is_some() {
+            return Ok(());
+        }
+        unless_full(self.log.note_flushes())
+    }
+
     fn lower_checkpoints(&self, held: Option<&Held>, end: i64) -> Result<()> {
         if held.is_none() {
             // Closed, or opened for reading only: the log itself will say so.
@@ -227,6 +257,7 @@ impl StandaloneLog {
         };
         result?;
         self.note_first_dirty()?;
+        flushed_mark::remove(&self.log.dir())?;
         match held.mark_clean {
             Some(dir) => metadata::write_clean_shutdown(&dir),
             None => Ok(()),
@@ -349,9 +380,10 @@ pub(crate) fn forget_own_start(dir: &Path) -> Result<()> {
     files::remove_if_exists(&dir.join(LOG_START_FILE)).map(|_| ())
 }
 
-/// Each segment of a log that is by itself is brought to disk when the next begins.
+/// Each segment of a log that is by itself is brought to disk when the next begins; more may have been noted.
 pub(crate) fn own_recovery_point(dir: &Path) -> Result<i64> {
-    Ok(segment_bases(dir)?.last().copied().unwrap_or(0))
+    let last_base = segment_bases(dir)?.last().copied();
+    Ok(last_base.max(flushed_mark::read(dir)).unwrap_or(0))
 }
 
 fn by_itself(dir: &Path) -> Result<LastKnown> {

@@ -13,6 +13,7 @@ use super::append::Written;
 use super::{Log, Writer, maintain};
 use crate::error::{Result, StorageError};
 use crate::files;
+use crate::flushed_mark::FlushedMark;
 use crate::leader_epochs::LeaderEpochs;
 use crate::producer_snapshot;
 use crate::producer_state::ProducerState;
@@ -78,8 +79,43 @@ impl Log {
         let end = end.min(self.log_end_offset());
         self.sync_through(last)
             .map_err(|e| self.fail_unless_out_of_files(e))?;
-        self.recovery_point.fetch_max(end, Ordering::AcqRel);
+        self.flushed_to(end);
         Ok(())
+    }
+
+    /// Notes at every flush from here on, in the directory, up to where the log is on disk: what is damaged before is told from a
+    /// torn tail, and stops the next start. For logs that are used by themselves and acknowledge what they flushed.
+    ///
+    /// Errors: the disk's.
+    pub(crate) fn note_flushes(&self) -> Result<()> {
+        if self.flushed_mark.get().is_none() {
+            let mark = FlushedMark::create(&self.dir, self.recovery_point())?;
+            // Who was quicker notes the same.
+            let _ = self.flushed_mark.set(mark);
+        }
+        Ok(())
+    }
+
+    fn flushed_to(&self, end: i64) {
+        self.recovery_point.fetch_max(end, Ordering::AcqRel);
+        if let Some(mark) = self.flushed_mark.get() {
+            mark.note(|| self.recovery_point());
+        }
+    }
+
+    /// The log is about to be cut at `end`, and `cut` does so.
+    pub(super) fn with_mark_lowered<T>(
+        &self,
+        end: impl FnOnce() -> Result<i64>,
+        cut: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let Some(mark) = self.flushed_mark.get() else {
+            return cut();
+        };
+        mark.lower(end()?, self.recovery_point())?;
+        let done = cut();
+        mark.rise();
+        done
     }
 
     /// Waits until an append is on disk; with `lead` the high watermark may then follow.
@@ -96,7 +132,7 @@ impl Log {
             let end = self.log_end_offset();
             self.sync_through(&self.active())
                 .map_err(|e| self.fail_unless_out_of_files(e))?;
-            self.recovery_point.fetch_max(end, Ordering::AcqRel);
+            self.flushed_to(end);
         }
         if lead {
             self.follow_end(written.end);

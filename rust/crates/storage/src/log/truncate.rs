@@ -81,9 +81,14 @@ impl Log {
         let paused = self.pause_cleaning();
         let mut writer = self.writer.lock();
         self.check_truncation(offset)?;
-        self.truncate_locked(&mut writer, offset)
-            .and_then(|()| self.roll_behind_hole(&mut writer))
-            .map_err(|e| self.fail(e))?;
+        let cut = self.with_mark_lowered(
+            || self.end_if_truncated(offset),
+            || {
+                self.truncate_locked(&mut writer, offset)
+                    .and_then(|()| self.roll_behind_hole(&mut writer))
+            },
+        );
+        cut.map_err(|e| self.fail(e))?;
         paused.truncated_to(self.log_end_offset());
         Ok(self.log_end_offset())
     }
@@ -108,8 +113,11 @@ impl Log {
         let paused = self.pause_cleaning();
         let mut writer = self.writer.lock();
         self.check_truncation(offset)?;
-        self.replace_all(&mut writer, offset, log_start.unwrap_or(offset))
-            .map_err(|e| self.fail(e))?;
+        let cut = self.with_mark_lowered(
+            || Ok(0),
+            || self.replace_all(&mut writer, offset, log_start.unwrap_or(offset)),
+        );
+        cut.map_err(|e| self.fail(e))?;
         paused.truncated_to(self.log_start_offset());
         Ok(())
     }

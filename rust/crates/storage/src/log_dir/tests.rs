@@ -2,6 +2,7 @@
 
 mod damage;
 mod faults;
+mod flushed;
 mod kinds;
 mod moves;
 mod replicas;

@@ -6,6 +6,7 @@ use crate::checkpoints::{write_epochs, write_offsets};
 use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files::{self, TXN_INDEX_SUFFIX, segment_file};
+use crate::flushed_mark;
 use crate::producer_snapshot;
 use crate::segment::{Access, IndexSettings, Segment};
 use crate::txn_index;
@@ -38,6 +39,10 @@ pub(super) fn apply(plan: &Plan, checks: &[PartitionCheck]) -> Result<()> {
 }
 
 fn apply_to_partition(plan: &PartitionPlan, check: &PartitionCheck) -> Result<()> {
+    if plan.cut.is_some() || !plan.removals.is_empty() {
+        // What it says is there goes now.
+        flushed_mark::remove(&plan.dir)?;
+    }
     for action in &plan.removals {
         remove(action.path())?;
     }

@@ -1,0 +1,152 @@
+//! What a log by itself notes of its flushes, and what comes of it at the next start.
+
+use super::*;
+use crate::flushed_mark;
+use crate::repair::{RepairOptions, repair};
+use crate::standalone::StandaloneLog;
+use crate::testing::flip;
+
+/// A log of a few flushed batches, one record each, that was not closed.
+fn killed_after_flushes(path: &Path, batches: usize) -> StandaloneLog {
+    let log = open_log(path);
+    log.note_flushes().unwrap();
+    for _ in 0..batches {
+        append(&log, b"value");
+        log.flush().unwrap();
+    }
+    log
+}
+
+fn open_log(path: &Path) -> StandaloneLog {
+    StandaloneLog::open(path, true, LogConfig::default()).unwrap()
+}
+
+fn log_file(path: &Path) -> PathBuf {
+    path.join("00000000000000000000.log")
+}
+
+fn refused(path: &Path) -> String {
+    let opened = StandaloneLog::open(path, true, LogConfig::default());
+    let error = opened.err().unwrap();
+    assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
+    error.to_string()
+}
+
+// Broken if it failed: what was acknowledged once it was on disk would be gone after a start, and nobody told.
+#[test]
+fn damage_to_what_was_flushed_stops_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    drop(killed_after_flushes(&path, 10));
+    let file = log_file(&path);
+    let whole = fs::read(&file).unwrap();
+    flip(&file, whole.len() / 2, 1);
+    assert!(refused(&path).contains("corrupt at byte"));
+    assert_eq!(
+        fs::read(&file).unwrap().len(),
+        whole.len(),
+        "nothing is cut"
+    );
+    // Its last, too.
+    fs::write(&file, &whole).unwrap();
+    flip(&file, whole.len() - 1, 1);
+    refused(&path);
+    // And what is not there any more.
+    let each = whole.len() / 10;
+    fs::write(&file, &whole[..each * 9]).unwrap();
+    assert!(refused(&path).contains("ends at offset 9, and everything before 10"));
+    fs::write(&file, &whole).unwrap();
+    let log = open_log(&path);
+    assert_eq!(log.log_end_offset(), 10);
+    assert_eq!(log.recovery_point(), 10);
+    log.close().unwrap();
+    assert!(!path.join("flushed").exists());
+}
+
+// Broken if it failed: a crash in the middle of a write would keep its server from starting.
+#[test]
+fn a_torn_tail_behind_what_was_flushed_is_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let log = killed_after_flushes(&path, 3);
+    for _ in 0..3 {
+        append(&log, b"value");
+    }
+    drop(log);
+    let file = log_file(&path);
+    let whole = fs::read(&file).unwrap();
+    flip(&file, whole.len() * 4 / 6 - 1, 1);
+    let log = open_log(&path);
+    assert_eq!(log.log_end_offset(), 3);
+    // It goes on, and so does the note.
+    log.note_flushes().unwrap();
+    append(&log, b"value");
+    log.flush().unwrap();
+    drop(log);
+    flip(&file, whole.len() * 4 / 6 - 1, 1);
+    refused(&path);
+}
+
+// Broken if it failed: a member whose log was cut for a new leader would not start any more, or one would start without what
+// came after the cut.
+#[test]
+fn a_cut_lowers_what_is_noted_and_later_flushes_raise_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let log = killed_after_flushes(&path, 10);
+    log.truncate_to(6).unwrap();
+    assert_eq!(flushed_mark::read(&path), Some(6));
+    append(&log, b"value");
+    assert_eq!(flushed_mark::read(&path), Some(6));
+    drop(log);
+    // What was appended after the cut is not on disk for certain.
+    let file = log_file(&path);
+    flip(&file, fs::metadata(&file).unwrap().len() as usize - 1, 1);
+    let log = open_log(&path);
+    assert_eq!(log.log_end_offset(), 6);
+    log.note_flushes().unwrap();
+    append(&log, b"value");
+    log.flush().unwrap();
+    assert_eq!(flushed_mark::read(&path), Some(7));
+    log.truncate_fully_and_start_at(100).unwrap();
+    assert_eq!(flushed_mark::read(&path), Some(0));
+    append(&log, b"value");
+    log.flush().unwrap();
+    assert_eq!(flushed_mark::read(&path), Some(101));
+    drop(log);
+    assert_eq!(open_log(&path).log_end_offset(), 101);
+}
+
+// Broken if it failed: nobody could go on with what a damaged log still has.
+#[test]
+fn a_repair_that_is_told_to_cut_forgets_what_was_flushed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    drop(killed_after_flushes(&path, 10));
+    let file = log_file(&path);
+    let middle = fs::metadata(&file).unwrap().len() as usize / 2;
+    flip(&file, middle, 1);
+    refused(&path);
+    let options = RepairOptions {
+        apply: true,
+        cut_at_corruption: true,
+        ..RepairOptions::default()
+    };
+    repair(&path, &options, &mut |_| true).unwrap();
+    assert_eq!(open_log(&path).log_end_offset(), 5);
+}
+
+// Broken if it failed: a note of another time would stop a broker's start.
+#[test]
+fn a_broker_s_directory_has_no_note() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(killed_after_flushes(&dir.path().join("log"), 2));
+    let root = dir.path().join("root");
+    let logs = open(&root).unwrap();
+    logs.close().unwrap();
+    let path = root.join("t-0");
+    fs::rename(dir.path().join("log"), &path).unwrap();
+    let log = open_log(&path);
+    log.note_flushes().unwrap();
+    assert!(!path.join("flushed").exists());
+}
