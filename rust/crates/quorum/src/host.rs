@@ -1,6 +1,7 @@
 //! A member's thread: everything of one member of an ensemble behind calls that return at once.
 //!
-//! [`Host`] owns a thread "quorum" with everything asynchronous, and a thread "quorum-log" that owns the disk. Any thread may
+//! [`Host`] owns a thread "quorum" with everything asynchronous, and a thread "quorum-log" for the disk, which "quorum" does
+//! not wait for unless the disk is quicker than the other thread is woken ([`store`]). Any thread may
 //! call it. What happens comes out of [`Host::take`]; the wake descriptor is readable while something waits there.
 //!
 //! A task that panics, a disk that fails or openraft's end are the end of the host: [`Event::Failed`] is the last event, and
@@ -919,6 +920,7 @@ async fn live(
 ) -> Result<(), String> {
     tasks.spawn(listening::listen(shared.clone(), listeners));
     tasks.spawn(duties::expire(shared.clone()));
+    tasks.spawn(duties::wake_later(shared.clone()));
     let Opened {
         directory,
         reader,
@@ -945,8 +947,11 @@ async fn live(
     let disk = disk.spawn(move || {
         let run = std::panic::AssertUnwindSafe(|| writer.run());
         match std::panic::catch_unwind(run) {
-            // Nobody may wait for it any more.
-            Ok(directory) => drop(tell_disk.send(directory)),
+            Ok(directory) => {
+                let told = directory.map(|directory| tell_disk.send(directory));
+                // Nobody may wait for it any more.
+                drop(told);
+            }
             Err(_) => failing.fail("the thread of the ensemble's log panicked".to_owned()),
         }
     });

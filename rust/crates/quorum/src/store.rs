@@ -4,6 +4,10 @@
 //! While the disk is busy changes collect; appends that came together are brought to disk together, which is the group commit.
 //! A vote is on disk before anything of its term is, for it stands before it in the queue.
 //!
+//! Where the disk is quicker than the writer's thread is woken, few entries that nothing stands before are brought there at
+//! once, by whoever appends: in a member that is the thread that sends and answers, which would wake the writer's and be woken
+//! by it for each of them. One write that takes long, and the writer's thread has those that follow.
+//!
 //! A disk that failed once is not asked again: what it has is not known any more. Everything after is answered with that.
 
 use std::collections::VecDeque;
@@ -12,9 +16,10 @@ use std::future::Future;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::{Stream, stream};
+use logcore_storage::disk_pace::DiskPace;
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{LogState, OptionalSend, RaftLogReader};
 use parking_lot::Mutex;
@@ -31,8 +36,10 @@ const GROUP_BYTES: usize = 4 << 20;
 const CACHED_BYTES: usize = 32 << 20;
 /// What one answer to a reader has at most, unless one entry has more.
 const READ_BYTES: usize = 1 << 20;
+/// What is brought to a quick disk at once.
+const AT_ONCE_BYTES: usize = 16 << 10;
 
-/// A member's disk. Asked by one [`Writer`] only; nothing is asked any more after an error.
+/// A member's disk. Asked by one at a time; nothing is asked any more after an error.
 pub trait Disk: Send + 'static {
     /// Writes entries that follow the last. They are on disk after [`Disk::flush`].
     fn append(&mut self, entries: &[Entry]) -> io::Result<()>;
@@ -91,6 +98,7 @@ pub type Reply = oneshot::Sender<io::Result<()>>;
 pub struct LogStore<C: Types, R> {
     shared: Arc<Shared<R>>,
     changes: UnboundedSender<Change<C>>,
+    disk: Arc<dyn AtOnce>,
 }
 
 impl<C: Types, R> Clone for LogStore<C, R> {
@@ -98,6 +106,7 @@ impl<C: Types, R> Clone for LogStore<C, R> {
         Self {
             shared: self.shared.clone(),
             changes: self.changes.clone(),
+            disk: self.disk.clone(),
         }
     }
 }
@@ -118,6 +127,51 @@ struct State {
     tail_bytes: usize,
     /// Entries with lower indexes are on disk.
     flushed: u64,
+    /// Changes that the writer has to bring to disk.
+    queued: usize,
+}
+
+/// A disk, and what is known of it.
+struct Place<D> {
+    /// `None` once the writer gave it back.
+    disk: Option<D>,
+    /// Why nothing is asked of it any more.
+    failed: Option<String>,
+    pace: DiskPace,
+}
+
+impl<D: Disk> Place<D> {
+    fn attempt(&mut self, work: impl FnOnce(&mut D) -> io::Result<()>) -> io::Result<()> {
+        if let Some(before) = &self.failed {
+            return Err(io::Error::other(format!(
+                "the disk of the ensemble's log failed before: {before}"
+            )));
+        }
+        let disk = self.disk.as_mut().ok_or_else(stopped)?;
+        work(disk).inspect_err(|error| self.failed = Some(error.to_string()))
+    }
+}
+
+/// A disk that may be so quick that waking the writer's thread takes longer.
+trait AtOnce: Send + Sync {
+    /// Brings entries to disk that follow the last, if it is quick: how long the flush took.
+    fn bring_if_quick(&self, entries: &[Entry]) -> Option<io::Result<Duration>>;
+}
+
+impl<D: Disk> AtOnce for Mutex<Place<D>> {
+    fn bring_if_quick(&self, entries: &[Entry]) -> Option<io::Result<Duration>> {
+        let mut place = self.lock();
+        if !place.pace.is_quick() {
+            return None;
+        }
+        let began = Instant::now();
+        let written = place.attempt(|disk| disk.append(entries));
+        let flushing = Instant::now();
+        let brought = written.and_then(|()| place.attempt(Disk::flush));
+        let took = flushing.elapsed();
+        place.pace.took(began.elapsed());
+        Some(brought.map(|()| took))
+    }
 }
 
 fn next_index(id: Option<LogId>) -> u64 {
@@ -131,6 +185,12 @@ impl State {
 
     fn tail_start(&self) -> u64 {
         self.next() - self.tail.len() as u64
+    }
+
+    /// Entries up to this one are on disk.
+    fn flushed_up_to(&mut self, last: Option<LogId>) {
+        self.flushed = self.flushed.max(next_index(last));
+        self.forget_flushed();
     }
 
     fn push(&mut self, entry: Entry) {
@@ -190,19 +250,25 @@ pub fn open<C: Types, D: Disk, R: DiskReader>(
             tail: VecDeque::new(),
             tail_bytes: 0,
             flushed: next_index(found.last),
+            queued: 0,
         }),
         reader,
         flushes: Arc::default(),
     });
+    let place = Arc::new(Mutex::new(Place {
+        disk: Some(disk),
+        failed: None,
+        pace: DiskPace::default(),
+    }));
     let store = LogStore {
         shared: shared.clone(),
         changes: sender,
+        disk: place.clone(),
     };
     let writer = Writer {
-        disk,
+        place,
         changes: receiver,
         shared,
-        failed: None,
     };
     (store, writer)
 }
@@ -268,8 +334,16 @@ impl<C: Types, R: DiskReader> LogStore<C, R> {
 
     async fn change(&self, change: impl FnOnce(Reply) -> Change<C>) -> io::Result<()> {
         let (reply, replied) = oneshot::channel();
-        self.changes.send(change(reply)).map_err(|_| stopped())?;
+        self.queue(&mut self.shared.state.lock(), change(reply))?;
         replied.await.map_err(|_| stopped())?
+    }
+}
+
+impl<C: Types, R> LogStore<C, R> {
+    /// Has the writer bring a change to disk, behind those before.
+    fn queue(&self, state: &mut State, change: Change<C>) -> io::Result<()> {
+        state.queued += 1;
+        self.changes.send(change).map_err(|_| stopped())
     }
 }
 
@@ -369,14 +443,27 @@ impl<C: Types, R: DiskReader> RaftLogStorage<C> for LogStore<C, R> {
             }
             state.push(entry.clone());
         }
-        // In the order in which they came to be readable.
-        self.changes
-            .send(Change::Append(Appended {
-                entries,
-                flushed,
-                came_ms: now_ms(),
-            }))
-            .map_err(|_| stopped())
+        let came_ms = now_ms();
+        // Both in the order in which they came to be readable.
+        if state.queued == 0
+            && entries.iter().map(entry::size_bound).sum::<usize>() <= AT_ONCE_BYTES
+            && let Some(brought) = self.disk.bring_if_quick(&entries)
+        {
+            if let Ok(took) = brought {
+                state.flushed_up_to(entries.last().map(|entry| entry.log_id));
+                let entries = measured(entries.iter().map(|entry| (entry, came_ms)));
+                self.shared.flushes.put(Flush { took, entries });
+            }
+            drop(state);
+            flushed.io_completed(brought.map(|_| ()));
+            return Ok(());
+        }
+        let appended = Appended {
+            entries,
+            flushed,
+            came_ms,
+        };
+        self.queue(&mut state, Change::Append(appended))
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
@@ -390,20 +477,22 @@ impl<C: Types, R: DiskReader> RaftLogStorage<C> for LogStore<C, R> {
 
 /// Brings changes to the disk it owns. [`Writer::run`] does so on a thread until all stores are gone.
 pub struct Writer<C: Types, D, R> {
-    disk: D,
+    place: Arc<Mutex<Place<D>>>,
     changes: UnboundedReceiver<Change<C>>,
     shared: Arc<Shared<R>>,
-    failed: Option<String>,
 }
 
 impl<C: Types, D: Disk, R: DiskReader> Writer<C, D, R> {
-    /// Works until there is no store any more, and gives the disk back.
-    pub fn run(mut self) -> D {
+    /// Works until there is no store any more, and gives the disk back. Once the disk turned out to be quick, it is not asked
+    /// to write a few entries.
+    pub fn run(mut self) -> Option<D> {
         while let Some(first) = self.changes.blocking_recv() {
             let group = self.group(first);
+            let began = Instant::now();
             self.perform(group);
+            self.place.lock().pace.took(began.elapsed());
         }
-        self.disk
+        self.place.lock().disk.take()
     }
 
     /// Waits for changes: those that are there, about as many as go to disk at once; `None` when there is no store any more.
@@ -460,9 +549,13 @@ impl<C: Types, D: Disk, R: DiskReader> Writer<C, D, R> {
         let began = Instant::now();
         let done = self.attempt(Disk::flush);
         if done.is_ok() {
+            let entries = written.iter().flat_map(|(appended, _)| {
+                let each = appended.entries.iter();
+                each.map(|entry| (entry, appended.came_ms))
+            });
             self.shared.flushes.put(Flush {
                 took: began.elapsed(),
-                entries: measured(written),
+                entries: measured(entries),
             });
         }
         for (appended, written) in written.drain(..) {
@@ -471,41 +564,35 @@ impl<C: Types, D: Disk, R: DiskReader> Writer<C, D, R> {
                 (_, Err(error)) => Err(error),
                 (Err(error), Ok(())) => Err(io::Error::new(error.kind(), error.to_string())),
             };
+            let mut state = self.shared.state.lock();
+            state.queued -= 1;
             if result.is_ok() {
-                let next = next_index(appended.entries.last().map(|entry| entry.log_id));
-                let mut state = self.shared.state.lock();
-                state.flushed = state.flushed.max(next);
-                state.forget_flushed();
+                state.flushed_up_to(appended.entries.last().map(|entry| entry.log_id));
             }
+            drop(state);
             appended.flushed.io_completed(result);
         }
     }
 
     fn tell(&self, reply: Reply, done: io::Result<()>, note: impl FnOnce(&mut State)) {
+        let mut state = self.shared.state.lock();
+        state.queued -= 1;
         if done.is_ok() {
-            note(&mut self.shared.state.lock());
+            note(&mut state);
         }
+        drop(state);
         // Nobody waits for it any more when openraft stops.
         let _ = reply.send(done);
     }
 
     fn attempt(&mut self, work: impl FnOnce(&mut D) -> io::Result<()>) -> io::Result<()> {
-        if let Some(before) = &self.failed {
-            return Err(io::Error::other(format!(
-                "the disk of the ensemble's log failed before: {before}"
-            )));
-        }
-        work(&mut self.disk).inspect_err(|error| self.failed = Some(error.to_string()))
+        self.place.lock().attempt(work)
     }
 }
 
-/// When entries came that are on disk now.
-fn measured<C: Types>(written: &[(Appended<C>, io::Result<()>)]) -> Vec<Written> {
+/// When entries came, by this machine's clock, that are on disk now: those that have commands.
+fn measured<'a>(entries: impl Iterator<Item = (&'a Entry, i64)>) -> Vec<Written> {
     let on_disk_ms = now_ms();
-    let entries = written.iter().flat_map(|(appended, _)| {
-        let each = appended.entries.iter();
-        each.map(|entry| (entry, appended.came_ms))
-    });
     let measured = entries.filter_map(|(entry, came_ms)| match &entry.payload {
         Payload::Normal(commands) => Some(Written {
             commands: commands.count(),

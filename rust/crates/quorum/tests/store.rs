@@ -49,7 +49,7 @@ fn open(path: &Path) -> Result<Opened, OpenError> {
     let (store, writer) = store::open(disk, reader, found);
     Ok(Opened {
         store,
-        thread: std::thread::spawn(|| writer.run()),
+        thread: std::thread::spawn(|| writer.run().unwrap()),
     })
 }
 

@@ -91,7 +91,7 @@ struct Running {
 async fn begin(id: MemberId, start: u32, path: &Path, listener: TcpListener) -> Running {
     let (disk, reader, found) = directory::open::<Served>(path).unwrap();
     let (store, writer) = store::open(disk, reader, found);
-    let disk = std::thread::spawn(|| writer.run());
+    let disk = std::thread::spawn(|| writer.run().unwrap());
     let damaged = |path: &Path, error: &io::Error| panic!("{}: {error}", path.display());
     let snapshots = Arc::new(SnapshotDir::open(&path.join("snapshots"), damaged).unwrap());
     let more = Arc::new(Notify::new());

@@ -10,7 +10,7 @@ use futures_util::future::{Either, select};
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::metrics::RaftMetrics;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, sleep_until, timeout};
 
 use super::{Event, HANDOVER, Node, Role, RoleKind, Served, Shared, TICK, TOUCHES};
 use crate::member::{confirm, read_index};
@@ -47,6 +47,15 @@ pub(super) async fn deliver(shared: Arc<Shared>, node: Node) -> Result<(), Strin
             }
             Some(Delivered::Entries(entries)) => shared.events.delivered(entries),
         }
+    }
+}
+
+/// Wakes whoever applies entries for those that nobody waits for, together.
+pub(super) async fn wake_later(shared: Arc<Shared>) -> Result<(), String> {
+    loop {
+        let due = shared.events.waits().await;
+        sleep_until(due.into()).await;
+        shared.events.hasten();
     }
 }
 

@@ -1,11 +1,14 @@
 //! What a host has for whoever applies entries, in order, and what that one has applied of it.
 //!
 //! Filled on the host's thread, taken on any other. What is delivered and not taken has a bound: the log keeps the rest.
+//!
+//! Whoever applies entries is woken at once for what somebody waits for: what this member proposed, what it asked for. For what
+//! others proposed it is woken once in [`TOGETHER`], for all that came by then.
 
 use std::collections::{HashSet, VecDeque};
 use std::io::{self, Read};
 use std::os::fd::RawFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use logcore_wake::WakeFd;
@@ -28,6 +31,9 @@ const TOUCHED_BYTES: usize = 16 << 20;
 const EVENT_BYTES: usize = 64;
 /// Barriers that were not answered.
 pub(super) const BARRIERS: usize = 65_536;
+/// Whoever applies entries is not woken more often for what others proposed: waking it takes about as long as it takes to apply
+/// one, and where members share processors it is in the way of those whose clients wait.
+const TOGETHER: Duration = Duration::from_millis(1);
 /// Different texts for the operator.
 const WARNINGS: usize = 256;
 
@@ -142,12 +148,20 @@ pub(crate) struct Events {
     wake: WakeFd,
     /// Told when what waits becomes less.
     room: Notify,
+    /// Told when something waits for which nobody was woken.
+    later: Notify,
 }
 
 #[derive(Default)]
 struct State {
     queue: VecDeque<(Event, usize)>,
     bytes: usize,
+    /// Among what waits there is something that somebody waits for.
+    is_urgent: bool,
+    /// Whoever takes was woken, and did not take yet.
+    is_told: bool,
+    /// When it was woken last.
+    told_at: Option<Instant>,
     touched_bytes: usize,
     /// The index of the entry that is delivered next, and the term of the last.
     next: u64,
@@ -223,9 +237,41 @@ impl Applied {
     }
 }
 
+/// Whether somebody may wait for an entry here.
+fn is_awaited(entry: &DeliveredEntry) -> bool {
+    entry.membership.is_some() || entry.commands.iter().any(|counted| counted.mine)
+}
+
+/// Whether whoever takes is woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wake {
+    /// Nothing waits, or it was.
+    No,
+    Now,
+    Later,
+}
+
 impl State {
+    /// Whether to wake whoever takes, which counts as done.
+    fn wake(&mut self, now: Instant) -> Wake {
+        if self.queue.is_empty() || self.is_told {
+            return Wake::No;
+        }
+        let lately = |at: Instant| now.saturating_duration_since(at) < TOGETHER;
+        if !self.is_urgent && self.told_at.is_some_and(lately) {
+            return Wake::Later;
+        }
+        self.is_told = true;
+        self.told_at = Some(now);
+        Wake::Now
+    }
+
     fn push(&mut self, event: Event, bytes: usize) {
         if self.failed.is_none() {
+            self.is_urgent |= match &event {
+                Event::Entries(entries) => entries.iter().any(is_awaited),
+                _ => true,
+            };
             self.bytes += bytes + EVENT_BYTES;
             self.queue.push_back((event, bytes + EVENT_BYTES));
         }
@@ -273,6 +319,7 @@ impl Events {
             state: Mutex::default(),
             wake: WakeFd::new()?,
             room: Notify::new(),
+            later: Notify::new(),
         })
     }
 
@@ -283,15 +330,29 @@ impl Events {
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock();
         let result = change(&mut state);
-        let waits = !state.queue.is_empty();
+        let wake = state.wake(Instant::now());
         drop(state);
-        if waits {
-            self.wake.signal();
+        match wake {
+            Wake::No => {}
+            Wake::Now => self.wake.signal(),
+            Wake::Later => self.later.notify_one(),
         }
         result
     }
 
     // ---- the host's thread ----
+
+    /// Returns once something waits for which nobody was woken, with the time to do so.
+    pub(crate) async fn waits(&self) -> Instant {
+        self.later.notified().await;
+        let told_at = self.state.lock().told_at;
+        told_at.map_or_else(Instant::now, |at| at + TOGETHER)
+    }
+
+    /// Has whoever takes be woken for what waits.
+    pub(crate) fn hasten(&self) {
+        self.change(|state| state.is_urgent = !state.queue.is_empty());
+    }
 
     /// Returns once there is room for more entries.
     pub(crate) async fn room(&self) {
@@ -455,8 +516,10 @@ impl Events {
     // ---- whoever applies ----
 
     pub(crate) fn take(&self, max_bytes: usize) -> Result<Vec<Event>, Stopped> {
+        // First: what comes after it is taken below or wakes again.
         self.wake.clear();
         let mut state = self.state.lock();
+        state.is_told = false;
         if state.queue.is_empty()
             && let Some(why) = &state.failed
         {
@@ -482,9 +545,10 @@ impl Events {
             }
             events.push(event);
         }
-        let (waits, room) = (!state.queue.is_empty(), state.bytes < WAITING_BYTES);
+        state.is_urgent = !state.queue.is_empty();
+        let (wake, room) = (state.wake(Instant::now()), state.bytes < WAITING_BYTES);
         drop(state);
-        if waits {
+        if wake == Wake::Now {
             self.wake.signal();
         }
         if room {
@@ -539,5 +603,77 @@ impl Events {
         let fits = state.barriers_open < BARRIERS;
         state.barriers_open += usize::from(fits);
         fits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use logcore_wake::WakeFd;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+    use crate::directory::log_id;
+    use crate::entry::Command;
+    use crate::reader::Counted;
+
+    fn is_readable(wake: &WakeFd) -> bool {
+        let mut polled = [PollFd::from_borrowed_fd(wake.borrowed(), PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec::default())).unwrap() == 1
+    }
+
+    fn entry(index: u64, mine: bool) -> Vec<DeliveredEntry> {
+        let command = Command {
+            member: 1,
+            ticket: index,
+            body: Bytes::from_static(b"a"),
+        };
+        vec![DeliveredEntry {
+            log_id: log_id(1, index),
+            time_ms: 0,
+            commands: vec![Counted { command, mine }],
+            membership: None,
+        }]
+    }
+
+    // Broken if it failed: a client would wait for what is agreed on, or every member be woken for each command of another.
+    #[test]
+    fn who_applies_is_woken_at_once_for_its_own_and_together_for_others() {
+        let events = Events::new().unwrap();
+        events.delivered(entry(1, false));
+        assert!(is_readable(&events.wake), "nothing came for long before");
+        events.take(usize::MAX).unwrap();
+        let just_now = || events.state.lock().told_at = Some(Instant::now() + TOGETHER);
+        just_now();
+        for index in 2..4 {
+            events.delivered(entry(index, false));
+            assert!(!is_readable(&events.wake));
+        }
+        assert!(events.later.notified().now_or_never().is_some());
+        events.delivered(entry(4, true));
+        assert!(is_readable(&events.wake));
+        assert_eq!(events.take(usize::MAX).unwrap().len(), 3);
+        assert!(!is_readable(&events.wake));
+
+        just_now();
+        events.delivered(entry(5, false));
+        events.hasten();
+        assert!(is_readable(&events.wake));
+        assert_eq!(events.take(1).unwrap().len(), 1);
+        events.hasten();
+        assert!(!is_readable(&events.wake), "nothing waits");
+
+        just_now();
+        events.delivered(entry(6, false));
+        events.delivered(entry(7, false));
+        assert_eq!(events.take(1).unwrap().len(), 1);
+        assert!(is_readable(&events.wake), "some was left");
+        events.take(1).unwrap();
+
+        just_now();
+        events.delivered(entry(8, false));
+        assert!(events.open_barrier());
+        events.barriers(8, vec![(1, Instant::now() + Duration::from_secs(60))]);
+        assert!(is_readable(&events.wake), "a barrier is answered");
     }
 }
