@@ -24,6 +24,7 @@ from cluster.coordinator.connection import TURN_MS, Connection
 from cluster.coordinator.errors import Code
 from cluster.coordinator.jute import MAX_BUFFER, Writer
 from cluster.coordinator.requests import Op
+from cluster.coordinator.unread import Unread
 
 from .conftest import OpenRaw, StartCoordinator
 from .support import WAIT_SECONDS, Coordinator, FakeClock, RawClient
@@ -166,6 +167,65 @@ def test_a_client_that_never_reads_blocks_nobody(
         connection for connection in coordinator.server.connections if connection.buffered_bytes > 0
     )
     assert connection.buffered_bytes < 4_000_000
+
+
+def test_many_clients_that_never_read_have_no_more_together(
+    coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient
+) -> None:
+    client.create("/large", os.urandom(500_000))
+    unread = coordinator.server.unread
+    deaf: list[RawClient] = []
+    get = struct.pack(">ii", 1, Op.GET_DATA) + struct.pack(">i", 6) + b"/large" + b"\0"
+
+    def left() -> list[int]:
+        return coordinator.thread.call(
+            lambda: [each.unread_bytes for each in coordinator.server.connections if each.unread_bytes]
+        )
+
+    for _ in range(12):
+        raw = open_raw()
+        raw.connect()
+        # More than sockets take.
+        raw.socket.sendall((struct.pack(">i", len(get)) + get) * 40)
+        deaf.append(raw)
+        # Behind what it asked.
+        assert client.get("/large")[1].dataLength == 500_000
+        if len(deaf) == 1:
+            unread.most = 5 * sum(left())
+        assert 0 < sum(left()) <= unread.most
+    assert len(left()) < len(deaf)
+
+
+def test_whoever_leaves_most_is_cut_off_first() -> None:
+    class Fake:
+        address = "here"
+
+        def __init__(self) -> None:
+            self.unread_bytes = 0
+            self.is_cut_off = False
+
+        def abort(self) -> None:
+            self.is_cut_off = True
+
+    unread = Unread(100)
+    fakes = [Fake() for _ in range(4)]
+
+    def look(number: int, left: int) -> None:
+        fakes[number].unread_bytes = left
+        unread.look(fakes[number], left)
+
+    for number, left in enumerate((30, 40, 20)):
+        look(number, left)
+    # It has read since, and nobody was told.
+    fakes[1].unread_bytes = 5
+    look(3, 30)
+    assert not any(fake.is_cut_off for fake in fakes)
+    look(3, 46)
+    assert [fake.is_cut_off for fake in fakes] == [False, False, False, True]
+    look(3, 0)
+    look(0, 0)
+    look(2, 75)
+    assert not fakes[2].is_cut_off
 
 
 def test_an_answer_without_bounds_is_not_made(client: KazooClient, open_raw: OpenRaw) -> None:

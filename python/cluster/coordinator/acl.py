@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 from functools import lru_cache
+from typing import NamedTuple
 
 from cluster.x509 import is_name
 
@@ -82,22 +83,50 @@ def rules_of(bits: int) -> Rules:
 _NEEDED = {"sasl": Rules.SASL, "x509": Rules.X509}
 
 
+class _Names(NamedTuple):
+    """Identities, as they are looked up."""
+
+    own: frozenset[Id]
+    is_super: bool
+    is_sasl_super: bool
+    addresses: tuple[str, ...]
+
+    @classmethod
+    def of(cls, identities: tuple[Id, ...]) -> _Names:
+        own = frozenset(identities)
+        return cls(
+            own,
+            any(each.scheme == "super" for each in own),
+            Id("sasl", SASL_SUPER) in own,
+            tuple(each.id for each in own if each.scheme == "ip"),
+        )
+
+    def have(self, wanted: Id, rules: Rules) -> bool:
+        """Whether one of them is what an ACL wants."""
+        if wanted == ANYONE:
+            return True
+        scheme, name = wanted
+        needed = _NEEDED.get(scheme)
+        if needed is not None and not rules & needed:
+            return False
+        if scheme == "ip":
+            return any(_is_in(address, name) for address in self.addresses)
+        return wanted in self.own or (scheme == "sasl" and self.is_sasl_super)
+
+
 class Subject:
     """Who asks, under which rules. One that ``remembers`` asks an ACL that it meets again once: for what comes in one request,
     for it holds the ACLs."""
 
-    __slots__ = ("_addresses", "_is_sasl_super", "_is_super", "_own", "_verdicts", "identities", "rules")
+    __slots__ = ("_names", "_verdicts", "identities", "rules")
 
     def __init__(
         self, identities: tuple[Id, ...], rules: Rules = Rules.NONE, *, remembers: bool = False
     ) -> None:
         self.identities = identities
         self.rules = rules
-        self._own = frozenset(identities)
-        schemes = {identity.scheme for identity in self._own}
-        self._is_super = "super" in schemes
-        self._is_sasl_super = Id("sasl", SASL_SUPER) in self._own
-        self._addresses = [each.id for each in self._own if each.scheme == "ip"] if "ip" in schemes else []
+        # Most ACLs are open: nobody has to know who asks.
+        self._names: _Names | None = None
         self._verdicts: dict[tuple[int, int], tuple[Sequence[Acl], bool]] | None = {} if remembers else None
 
     def remembering(self) -> Subject:
@@ -106,7 +135,7 @@ class Subject:
 
     def may(self, permission: int, acl: Sequence[Acl]) -> bool:
         """Whether it has any bit of ``permission`` under ``acl``. No ACL allows everything."""
-        if acl is OPEN or not acl or self._is_super or self.rules & Rules.SKIP_ACL:
+        if acl is OPEN or not acl or self.rules & Rules.SKIP_ACL:
             return True
         if self._verdicts is None:
             return self._is_granted(permission, acl)
@@ -117,18 +146,10 @@ class Subject:
         return known[1]
 
     def _is_granted(self, permission: int, acl: Sequence[Acl]) -> bool:
-        return any(perms & permission and self._is(wanted) for perms, wanted in acl)
-
-    def _is(self, wanted: Id) -> bool:
-        if wanted == ANYONE:
-            return True
-        scheme, name = wanted
-        needed = _NEEDED.get(scheme)
-        if needed is not None and not self.rules & needed:
-            return False
-        if scheme == "ip":
-            return any(_is_in(address, name) for address in self._addresses)
-        return wanted in self._own or (scheme == "sasl" and self._is_sasl_super)
+        names = self._names = self._names or _Names.of(self.identities)
+        return names.is_super or any(
+            perms & permission and names.have(wanted, self.rules) for perms, wanted in acl
+        )
 
     def check(self, permission: int, acl: Sequence[Acl], path: str | None) -> None:
         """Raises NoAuth unless it :meth:`may`."""

@@ -12,7 +12,7 @@ ZooKeeper. So is what a client asks that has to be somebody and is nobody.
 Reading stops while a handshake or too many writes are in flight, and while the client does not read its
 replies, so memory per connection is bounded by the frame size and :data:`OUTSTANDING_BYTES_MAX`. Reads that wait for a client that
 does not read are answered before a later write of its own takes effect; all that it leaves unread is bounded by
-:data:`UNSENT_BYTES_MAX`.
+:data:`UNSENT_BYTES_MAX`, and what all leave by :mod:`.unread`.
 """
 
 from __future__ import annotations
@@ -161,6 +161,8 @@ class Connection(asyncio.Protocol):
         self._writes: deque[Pending] = deque()
         self._reading = True
         self._writable = True
+        self._has_unread = False
+        """The server knows of some."""
         self._held = False
         self._had_its_turn = False
         self._outstanding_bytes = 0
@@ -191,8 +193,13 @@ class Connection(asyncio.Protocol):
     @property
     def buffered_bytes(self) -> int:
         """Bytes held for this client: received and not handled, or not yet sent."""
+        return len(self._received) + self.unread_bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that wait until the client reads."""
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        return len(self._received) + self._out_bytes + unsent
+        return self._out_bytes + unsent
 
     @property
     def outstanding(self) -> int:
@@ -245,6 +252,7 @@ class Connection(asyncio.Protocol):
         self._writes.clear()
         self._out.clear()
         self._received.clear()
+        self._server.unread.look(self, 0)
         self._server.disconnected(self)
 
     def data_received(self, data: bytes) -> None:
@@ -258,6 +266,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._bound_unsent()
         self._answer()
         self.pump()
         self._server.send_all()
@@ -598,12 +607,15 @@ class Connection(asyncio.Protocol):
             self._bound_unsent()
 
     def _bound_unsent(self) -> None:
-        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        if self._out_bytes + unsent > UNSENT_BYTES_MAX:
+        unread = self.unread_bytes
+        if unread > UNSENT_BYTES_MAX:
             _logger.warning(
                 "cutting off %s: it has left more than %d bytes unread", self.address, UNSENT_BYTES_MAX
             )
             self.abort()
+        elif unread or self._has_unread:
+            self._has_unread = unread > 0
+            self._server.unread.look(self, unread)
 
     def go_on(self) -> None:
         """The client may be told what it could not be."""

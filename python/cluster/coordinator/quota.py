@@ -45,7 +45,6 @@ class Track(NamedTuple):
         ]
         return (text + ("=" + "".join(hard) if hard else "")).encode()
 
-
     def plus(self, nodes: int, size: int) -> Track:
         """With so many more, as Java's long counts."""
         return self._replace(nodes=_long(self.nodes + nodes), size=_long(self.size + size))

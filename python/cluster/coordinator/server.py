@@ -58,6 +58,7 @@ from .settings import Settings
 from .statistics import Traffic
 from .tls import SecurePort, TlsSettings
 from .tree import Event
+from .unread import Unread
 from .view import view
 from .watches import Notification, WatchManager
 
@@ -112,6 +113,7 @@ class CoordinatorServer:
         )
         self.watches: WatchManager[Connection] = WatchManager()
         self.connections: dict[Connection, None] = {}
+        self.unread = Unread()
         self._by_address: Counter[str] = Counter()
         self._by_session: dict[int, Connection] = {}
         self._with_output: list[Connection] = []
