@@ -18,11 +18,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Barrier, Event, Thread
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -33,6 +33,7 @@ from scenarios import reason_of, say
 from servers import ROOT
 from sessions import (
     Session,
+    SessionFailed,
     close_sessions,
     create,
     delete,
@@ -284,26 +285,50 @@ SCENARIOS = {
 }
 
 
-def sizes_of(directory: Path, size: int, rounds: int, quick: bool) -> Run:
-    """Memory and start: idle, with 200,000 nodes and 5,000 sessions, and a start with these nodes."""
-    nodes, clients = (2_000, 50) if quick else (200_000, 5_000)
-    found = Run([], rounds, quick)
-    for number in range(rounds):
+def anew(
+    found: Run, what: str, directory: Path, size: int, measure: Callable[[Run, Ensemble, int], None]
+) -> None:
+    """Measures with an ensemble of its own in every round, which nobody started."""
+    for number in range(found.rounds):
         for name in (OURS, ZOOKEEPER) if number % 2 == 0 else (ZOOKEEPER, OURS):
-            say(f"memory and start, {name}: round {number + 1} of {rounds}")
+            say(f"{what}, {name}: round {number + 1} of {found.rounds}")
             home = Path(tempfile.mkdtemp(dir=directory))
             ensemble = Ensemble(name, home, size)
             try:
-                measure_size(found, ensemble, number, nodes, clients)
+                measure(found, ensemble, number)
             except Exception as error:
-                found.figure("memory and start", "").failed[name] = reason_of(error)
+                found.figure(what, "").failed[name] = reason_of(error)
             finally:
                 ensemble.stop()
                 shutil.rmtree(home, ignore_errors=True)
-    return found
 
 
-def measure_size(found: Run, ensemble: Ensemble, number: int, nodes: int, clients: int) -> None:
+def measure_loss(found: Run, ensemble: Ensemble, number: int) -> None:
+    """The leader is killed; the time until a write that was sent after that is answered, by a server that was a follower."""
+    ensemble.start()
+    path = prepared(ensemble, "loss", 1)
+    port = ensemble.by_role[0]
+    pause = Event()
+    ensemble.kill(ensemble.by_role[-1])
+    began = time.monotonic()
+    while True:
+        with suppress(OSError, SessionFailed):
+            session = Session(port, patience=30)
+            try:
+                session.ask(set_data(f"{path}/0", DATA))
+                break
+            finally:
+                session.close()
+        if time.monotonic() > began + 120:
+            raise RuntimeError("no write was answered within two minutes")
+        pause.wait(0.005)
+    figure = found.figure("the leader is killed: until the next write", "s", (Goal(1),), False)
+    figure.add(ensemble.name, number, time.monotonic() - began)
+
+
+def measure_size(found: Run, ensemble: Ensemble, number: int) -> None:
+    """Memory and start: idle, with 200,000 nodes and 5,000 sessions, and a start with these nodes."""
+    nodes, clients = (2_000, 50) if found.quick else (200_000, 5_000)
     ensemble.start()
     first = found.figure("start of an empty one", "s", (), False)
     first.add(ensemble.name, number, ensemble.seconds_to_answer)
@@ -372,7 +397,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="a short pass, whose figures mean nothing")
     parser.add_argument("--sizes", default="1,3", help="members of an ensemble: 1,3")
-    known = [*SCENARIOS, "size"]
+    known = [*SCENARIOS, "loss", "size"]
     parser.add_argument("--only", type=names(known), default=known, help=f"of {','.join(known)}")
     parser.add_argument("--directory", type=Path, default=Path("/dev/shm"), help="where the data goes")
     parser.add_argument("--results", default="coordinator", help="the name of the table in bench/results")
@@ -385,7 +410,7 @@ def arguments() -> argparse.Namespace:
 
 def measured(directory: Path, size: int, options: argparse.Namespace) -> list[Figure]:
     figures: list[Figure] = []
-    if scenarios := [name for name in options.only if name != "size"]:
+    if scenarios := [name for name in options.only if name in SCENARIOS]:
         with ExitStack() as stack:
             ensembles = [
                 stack.enter_context(running(name, directory / f"{size}-{name.split()[-1]}", size))
@@ -395,9 +420,14 @@ def measured(directory: Path, size: int, options: argparse.Namespace) -> list[Fi
             for name in scenarios:
                 SCENARIOS[name](run_)
             figures += run_.figures.values()
+    if "loss" in options.only and size > 1:
+        lost = Run([], options.rounds, options.quick)
+        anew(lost, "the leader is killed", directory, size, measure_loss)
+        figures += lost.figures.values()
     if "size" in options.only:
-        rounds = min(options.rounds, 3)
-        figures += sizes_of(directory, size, rounds, options.quick).figures.values()
+        sized = Run([], min(options.rounds, 3), options.quick)
+        anew(sized, "memory and start", directory, size, measure_size)
+        figures += sized.figures.values()
     return figures
 
 

@@ -206,8 +206,12 @@ class Server:
             try:
                 self.process.wait(20)
             except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+                self.kill()
+
+    def kill(self) -> None:
+        """As a machine that is lost: it does nothing more."""
+        self.process.kill()
+        self.process.wait()
 
 
 @contextlib.contextmanager

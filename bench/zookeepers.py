@@ -100,6 +100,12 @@ class Ensemble:
             member.stop()
         self.members.clear()
 
+    def kill(self, port: int) -> None:
+        """Ends the member at this port at once; the others stay."""
+        member = next(member for member in self.members if member.port == port)
+        member.kill()
+        self.members.remove(member)
+
     def resident_mb(self) -> float:
         """Of the member that has most."""
         return max(member.resident_mb() for member in self.members)
