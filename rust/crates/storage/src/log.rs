@@ -126,7 +126,7 @@ struct Writer {
     /// Records appended since the last flush, and when the first of them was.
     unflushed: i64,
     unflushed_since_ms: Option<i64>,
-    /// The end of the last append that is acknowledged only once it is on disk.
+    /// The end of the last append that is acknowledged only once it is on disk. Those after it are, too, once that one is.
     sync_end: i64,
     /// Files to remove, and when.
     deletions: Vec<(i64, Vec<PathBuf>)>,
@@ -228,7 +228,8 @@ impl Log {
                 active: None,
                 snapshot_offset: loaded.snapshot_offset,
                 roll_random: random(),
-                unflushed: 0,
+                // What a process before this one has left to be flushed counts, too.
+                unflushed: loaded.log_end - loaded.recovery_point,
                 sync_end: 0,
                 unflushed_since_ms: None,
                 deletions: Vec::new(),

@@ -81,8 +81,8 @@ pub(super) struct Coming {
 pub(super) struct Written {
     pub(super) first_offset: i64,
     pub(super) end: i64,
-    /// Only once it is on disk.
-    pub(super) sync: bool,
+    /// Only once everything before this offset is on disk.
+    pub(super) until: i64,
     /// How many truncations there had been.
     pub(super) truncations: u64,
 }
@@ -223,11 +223,7 @@ impl Log {
             .map(|header| header.size())
             .sum();
         let fresh = &mut batches[skipped..];
-        let mut written = self.write(&mut writer, &config, fresh, &mut checked, &given)?;
-        // The front of a retry may still be waiting for the disk.
-        written.sync |= repeated
-            .last()
-            .is_some_and(|last| last.last_offset < writer.sync_end);
+        let written = self.write(&mut writer, &config, fresh, &mut checked, &given)?;
         self.acknowledge(writer, &written, true)?;
         let first = repeated.first().map(|first| first.first_offset);
         Ok(Appended {
@@ -346,8 +342,7 @@ impl Log {
         self.log_end.store(end, Ordering::Release);
         writer.unflushed += end - first_offset;
         writer.unflushed_since_ms.get_or_insert_with(|| now.ms());
-        let sync = writer.unflushed >= config.flush_messages;
-        if sync {
+        if writer.unflushed >= config.flush_messages {
             writer.unflushed = 0;
             writer.unflushed_since_ms = None;
             writer.sync_end = end;
@@ -355,20 +350,24 @@ impl Log {
         Ok(Written {
             first_offset,
             end,
-            sync,
+            // Of one before that waits, too: acknowledged and shown before that one is, this would not be one of the
+            // `flush.messages` that may be lost, but one more.
+            until: writer.sync_end,
             truncations: self.truncations.count(),
         })
     }
 
-    /// The end of an append: with `flush.messages` it waits for the disk, without the writer lock, so that others append
-    /// meanwhile and share the fsync that follows. With `lead`, readers may then go as far, unless the log has replicas.
+    /// The end of an append: with `flush.messages` the one that makes them full waits for the disk, without the writer lock, so
+    /// that others append meanwhile, wait with it, and share the fsync that follows if they are as many again. With `lead`,
+    /// readers may then go as far, unless the log has replicas.
     pub(super) fn acknowledge(
         &self,
         writer: MutexGuard<'_, Writer>,
         written: &Written,
         lead: bool,
     ) -> Result<()> {
-        if !written.sync {
+        // It goes back only with the lock.
+        if written.until <= self.recovery_point() {
             if lead {
                 self.follow_end_locked(written.end);
             }
@@ -384,7 +383,7 @@ impl Log {
         let written = Written {
             first_offset: end,
             end,
-            sync: last_offset < writer.sync_end && self.recovery_point() < end,
+            until: end.min(writer.sync_end),
             truncations: self.truncations.count(),
         };
         self.acknowledge(writer, &written, false)

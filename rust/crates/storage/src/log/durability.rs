@@ -118,7 +118,7 @@ impl Log {
         done
     }
 
-    /// Waits until an append is on disk; with `lead` the high watermark may then follow.
+    /// Waits until as much is on disk as an append needs; with `lead` the high watermark may then follow.
     ///
     /// Errors: a failed fsync; [`StorageError::Truncated`] when the log was cut meanwhile.
     pub(super) fn sync_to(&self, written: &Written, lead: bool) -> Result<()> {
@@ -126,7 +126,7 @@ impl Log {
         if self.truncations.count() != written.truncations {
             return Err(StorageError::Truncated { dir: self.dir() });
         }
-        if self.recovery_point() < written.end {
+        if self.recovery_point() < written.until {
             self.check_online()?;
             // Read first: what is appended from here on may or may not be covered.
             let end = self.log_end_offset();

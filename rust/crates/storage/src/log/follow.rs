@@ -49,15 +49,14 @@ impl Log {
         appended.last_offset = last.last_offset;
         let mut last_run: Option<Written> = None;
         for run in runs(&found, config.segment_bytes)? {
-            let mut written = self
+            let written = self
                 .write_run(&mut writer, &config, batches, &found[run], now_ms)
                 .inspect_err(|_| {
                     // Another leader may go on in an epoch before that of what was refused.
                     let end = self.log_end_offset();
                     self.epochs.change(|epochs| epochs.truncate_from_end(end));
                 })?;
-            // Bringing the last to disk brings those before.
-            written.sync |= last_run.is_some_and(|before| before.sync);
+            // It waits for what those before wait for.
             last_run = Some(written);
         }
         if let Some(written) = last_run {

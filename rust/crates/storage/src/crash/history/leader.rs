@@ -146,8 +146,8 @@ impl History {
                 self.model.attempts.push(led.attempt);
             }
         }
-        if result.is_ok() && self.config.flush_messages == 1 {
-            self.model.flushed(self.model.end);
+        if result.is_ok() {
+            self.count_unflushed();
         }
     }
 

@@ -106,9 +106,7 @@ impl History {
                 );
                 self.tally.appended += 1;
                 self.model.acknowledge(append.attempt, append.end);
-                if self.config.flush_messages == 1 {
-                    self.model.flushed(self.model.end);
-                }
+                self.count_unflushed();
             }
             Err(StorageError::AppendTooLarge { .. }) => {}
             Err(error) => {
@@ -116,6 +114,12 @@ impl History {
                 self.model.attempts.push(append.attempt);
             }
         }
+    }
+
+    /// Fewer than `flush.messages` of those that are acknowledged may be lost.
+    pub(super) fn count_unflushed(&mut self) {
+        let unflushed = self.config.flush_messages - 1;
+        self.model.flushed(self.model.end - unflushed);
     }
 
     fn flush(&mut self) {

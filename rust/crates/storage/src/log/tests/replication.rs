@@ -261,12 +261,16 @@ impl Watcher for SlowDisk {
     }
 }
 
-fn syncs_each(dir: &Path) -> Log {
+fn syncs_every(flush_messages: i64, dir: &Path) -> Log {
     let config = LogConfig {
-        flush_messages: 1,
+        flush_messages,
         ..small()
     };
     Log::open(dir, config, false, 0).unwrap()
+}
+
+fn syncs_each(dir: &Path) -> Log {
+    syncs_every(1, dir)
 }
 
 // Broken if it failed: with `flush.messages=1` records would be acknowledged or shown that a power loss can take, or each
@@ -303,6 +307,60 @@ fn appends_that_wait_share_an_fsync() {
     assert_eq!(acknowledged.load(Ordering::Acquire), 7);
     assert_eq!(disk.state.lock().begun, 2);
     assert_eq!((log.high_watermark(), log.recovery_point()), (7, 7));
+}
+
+// Broken if it failed: with `flush.messages` of several, any number of records would be acknowledged and shown that a power loss
+// can take, as long as one fsync runs; or each would wait for an fsync of its own.
+#[test]
+fn who_comes_while_one_waits_for_the_disk_waits_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = syncs_every(3, dir.path());
+    let disk = Arc::new(SlowDisk::default());
+    let _watching = watch(dir.path(), disk.clone());
+    let acknowledged = AtomicI64::new(0);
+    std::thread::scope(|scope| {
+        let append = || {
+            log.append_as_leader(&mut batch_at(1, &[b"v"]), 0, 0)
+                .unwrap();
+            acknowledged.fetch_add(1, Ordering::AcqRel);
+        };
+        append();
+        append();
+        assert_eq!((log.high_watermark(), log.recovery_point()), (2, 0));
+        scope.spawn(append);
+        disk.wait_for(1);
+        for _ in 0..2 {
+            scope.spawn(append);
+        }
+        while log.log_end_offset() < 5 {
+            std::thread::yield_now();
+        }
+        // Who appends shows what need not wait before others have the log.
+        drop(log.writer.lock());
+        let seen = (log.high_watermark(), acknowledged.load(Ordering::Acquire));
+        disk.let_go(1);
+        assert_eq!(seen, (2, 2));
+    });
+    // Those two were too few for an fsync of theirs.
+    assert_eq!((log.high_watermark(), log.recovery_point()), (5, 3));
+    assert_eq!(disk.state.lock().begun, 1);
+    disk.let_go(1);
+    fill(&log, 1);
+    assert_eq!((log.high_watermark(), log.recovery_point()), (6, 6));
+}
+
+// Broken if it failed: a process that begins again and again would leave any number of acknowledged records to the power supply.
+#[test]
+fn what_was_not_flushed_before_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    for end in 1..=2 {
+        let log = syncs_every(3, dir.path());
+        fill(&log, 1);
+        assert_eq!((log.log_end_offset(), log.recovery_point()), (end, 0));
+    }
+    let log = syncs_every(3, dir.path());
+    fill(&log, 1);
+    assert_eq!(log.recovery_point(), 3);
 }
 
 // Broken if it failed: a retry would be acknowledged while what it repeats can still be lost to a power loss.
