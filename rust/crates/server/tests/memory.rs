@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use certificates::Authority;
 use common::{
-    Client, Fetch, TestServer, batch, fetched, int, partition, produce, produced, request,
+    Client, Fetch, TestServer, batch, fetched, int, partition, produce, produced, records, request,
 };
 use logcore_protocol::{Direction, Value, decode_response, decode_response_header, schema};
 use logcore_server::{ClientAuth, ControlRequest, ListenerTls, TlsOptions};
@@ -339,6 +339,71 @@ fn fetches_that_wait_share_what_there_is() {
             .and_then(Value::as_i16),
         Some(0)
     );
+}
+
+// If this failed, old clients that do not read would have those that wait for them fill the memory, or one of these would be told
+// of an error or wait for ever.
+#[test]
+fn fetches_that_wait_to_be_converted_share_what_there_is() {
+    const EACH: i32 = 900;
+    const CROWD: usize = 1000;
+    const DEAF: usize = 10;
+    const PLACES: usize = (192 << 10) / EACH as usize;
+    let _alone = ONE_AT_A_TIME.lock();
+    limit_files(4000);
+    let server = server();
+    let mut client = server.client();
+    for _ in 0..8 {
+        let frame = large_frame(&mut client);
+        client.send_raw(&frame);
+        client.receive(0, 9);
+    }
+    let old = Fetch {
+        version: 2,
+        partition_bytes_max: 100 << 20,
+        ..Fetch::default()
+    };
+    let many = Fetch {
+        version: 2,
+        partitions: (0..EACH).collect(),
+        ..Fetch::default()
+    };
+    let many_frame = client.frame(1, many.version, many.message());
+    let watch = Watch::start();
+    let mut clients: Vec<Client> = (0..DEAF + CROWD).map(|_| server.client()).collect();
+    let (deaf, crowd) = clients.split_at_mut(DEAF);
+    for client in deaf {
+        client.send(1, old.version, old.message());
+    }
+    server.wait_for_requests(1, DEAF as u64);
+    for client in &mut *crowd {
+        client.send_raw(&many_frame);
+    }
+    server.wait_for_requests(1, (DEAF + CROWD) as u64);
+    server.wait_for_line("gets no messages yet");
+    let is_answered = |client: &Client| {
+        client.stream.set_nonblocking(true).unwrap();
+        let answered = client.stream.peek(&mut [0; 4]).is_ok_and(|count| count > 0);
+        client.stream.set_nonblocking(false).unwrap();
+        answered
+    };
+    server.wait_until("answers to all that have no place", || {
+        let answered = crowd.iter().filter(|client| is_answered(client));
+        answered.count() >= CROWD - PLACES
+    });
+    let answered = crowd.iter_mut().find(|client| is_answered(client)).unwrap();
+    let (_, answer) = answered.receive(1, many.version);
+    let part = &fetched(&answer)[0];
+    assert_eq!(
+        (int(part, "error_code"), int(part, "high_watermark")),
+        (0, 8)
+    );
+    assert!(records(part).is_empty());
+    check_served(&server);
+    // Messages, and one that is made; what waits for them, what is worked on at a time, and the connections.
+    let most = (64 + 16 + 60 + 16) * MEGABYTE + clients.len() * 32 * 1024;
+    assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+    eprintln!("{CROWD} that waited had {} bytes", watch.peak());
 }
 
 /// Metadata of so many topics without a name: at version 1, two bytes for each.

@@ -94,7 +94,8 @@ pub(crate) async fn handle(
         drop(room);
         room = shared.fetch_room.for_partitions(wanted.len()).await;
     }
-    let (room, looks) = terms.look_or_wait(shared, wanted, room, stages).await;
+    let (room, mut looks) = terms.look_or_wait(shared, wanted, room, stages).await;
+    let place = old::line_up(shared, terms.version, &mut looks);
     let bytes = || {
         at_leisure(wanted.len(), || {
             let told: Vec<Told<'_>> = looks.iter().map(tell).collect();
@@ -114,7 +115,7 @@ pub(crate) async fn handle(
     });
     match finished {
         Ok((id, must)) => {
-            let told = respond(shared, header, (id, wanted, &must), looks, room).await;
+            let told = respond(shared, header, (id, wanted, &must), looks, (room, place)).await;
             told.unwrap_or_else(Outcome::Close)
         }
         Err(code) => answer_error(header, code, context.session_id()),
@@ -127,17 +128,18 @@ async fn respond(
     header: &RequestHeader,
     (id, wanted, must): (i32, &[Wanted], &[bool]),
     mut looks: Vec<Look>,
-    mut room: Held,
+    (mut room, place): (Held, Held),
 ) -> std::result::Result<Outcome, String> {
     let rooms = &shared.fetch_room;
     let unknown_bytes = look::unknown_bytes(wanted, &looks);
     let unknown = rooms.for_unknown(unknown_bytes)?;
     let mut rest = None;
-    if old::is_old(header.api_version) {
+    if old::is_old(header.api_version) && size(&looks) > 0 {
         drop(room);
         rest = old::convert(shared, header.api_version, wanted, &mut looks).await;
         room = rooms.for_partitions(wanted.len()).await;
     }
+    drop(place);
     let answer = || {
         let message = answer(header, id, wanted, &looks, must);
         let told = looks.into_iter().zip(must).filter(|(_, must)| **must);

@@ -2,7 +2,8 @@
 //!
 //! Unlike file ranges these responses are in memory, so they are bounded: one has at most [`RESPONSE_MAX`] and what it takes to
 //! send a batch, all together what [`super::FetchRoom`] has for them, and one at a time is converted. So clients that do not read hold
-//! up others as old, for as long as [`crate::answers`] allows, and nobody else. Source of the rules: `KafkaApis.handleFetchRequest`,
+//! up others as old, for as long as [`crate::answers`] allows, and nobody else. What was looked at for those is in memory as
+//! long: beyond what there may be of that, a client is told of no messages. Source of the rules: `KafkaApis.handleFetchRequest`,
 //! `RecordsUtil.downConvert`; Kafka's `LazyDownConversionRecords` converts while it sends, and fills up what was announced.
 
 use bytes::Bytes;
@@ -35,6 +36,25 @@ pub(super) fn is_old(version: i16) -> bool {
 /// sees that it has to ask for more.
 pub(super) fn has_hard_limit(version: i16) -> bool {
     version < SOFT_LIMIT_SINCE
+}
+
+/// A place among those that wait to be converted, if there is anything. Without one nothing was found, as if there were nothing
+/// yet: the client asks again.
+pub(super) fn line_up(shared: &Shared, version: i16, looks: &mut [Look]) -> Held {
+    if !is_old(version) || super::size(looks) == 0 {
+        return None;
+    }
+    match shared.fetch_room.for_line(looks.len()) {
+        Ok(place) => place,
+        Err(reason) => {
+            let key = "fetches that cannot wait to be converted";
+            shared.lines.seldom(Level::Warning, key, reason);
+            for found in looks.iter_mut().flatten() {
+                found.slice = None;
+            }
+            None
+        }
+    }
 }
 
 /// Puts messages in place of what was found for a client that knows no batches. What is held is until they are sent. Waits for

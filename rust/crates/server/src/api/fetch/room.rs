@@ -1,7 +1,8 @@
 //! What all Fetch requests together may have of memory beyond their frames.
 //!
 //! Requests of many partitions have room while they are worked on: looked up, and told of until the response is encoded. Who has
-//! it waits for nobody. One in the purgatory has none of it but a place there, and is answered at once where there is none left.
+//! it waits for nobody. One in the purgatory has none of it but a place there, and is answered at once where there is none left. So
+//! has one that waits for its messages to be made, which keeps what it looked at.
 //!
 //! Three kinds of responses have rooms of their own until they are sent. Those in old formats wait for each other, in
 //! turn, and their peers have so much time for them ([`crate::answers`]). Those that tell of much that there is not wait for
@@ -13,6 +14,8 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex, MutexGuard, Semaphore};
 
+use super::look::Look;
+use crate::fetch_session::Wanted;
 use crate::memory::{Held, Tide, hold, try_hold};
 
 /// A request with more partitions than this is counted, and takes its time.
@@ -23,6 +26,10 @@ const PARTITION: usize = 2 << 10;
 /// Partitions of all requests in the purgatory, and what each has there of memory.
 const WAITING: usize = 512 << 10;
 const WAITING_EACH: usize = 128;
+/// Partitions of all requests that wait to be converted, and what each has then of memory.
+const LINE: usize = 192 << 10;
+const LINE_EACH: usize = 320;
+const _: () = assert!(size_of::<Wanted>() + size_of::<Look>() <= LINE_EACH);
 /// A request with no more partitions than this waits without being counted.
 const WAITING_FREE: usize = 32;
 /// Bytes that all responses in old formats have read.
@@ -40,6 +47,7 @@ const NO_ROOM: &str = "it asks for many partitions that there are not, and other
 pub(crate) struct FetchRoom {
     partitions: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
+    line: Arc<Semaphore>,
     messages: Arc<Semaphore>,
     unknown: Arc<Semaphore>,
     told: Arc<Semaphore>,
@@ -52,6 +60,7 @@ impl Default for FetchRoom {
         Self {
             partitions: Arc::new(Semaphore::new(PARTITIONS)),
             waiting: Arc::new(Semaphore::new(WAITING)),
+            line: Arc::new(Semaphore::new(LINE)),
             messages: Arc::new(Semaphore::new(MESSAGES)),
             unknown: Arc::new(Semaphore::new(UNKNOWN)),
             told: Arc::new(Semaphore::new(TOLD)),
@@ -80,6 +89,20 @@ impl FetchRoom {
             format!(
                 "a Fetch of {count} partitions does not wait for records, because those that wait have {WAITING} together: consumers \
                  that ask for fewer each, or of more brokers, would"
+            )
+        })
+    }
+
+    /// A place among those that wait to be converted, for a request of so many partitions.
+    ///
+    /// # Errors
+    /// Why there is none, and it is to be answered without messages.
+    pub(super) fn for_line(&self, count: usize) -> Result<Held, String> {
+        let held = self.if_left(&self.line, count, WAITING_FREE, LINE);
+        held.ok_or_else(|| {
+            format!(
+                "a Fetch of {count} partitions in an old format gets no messages yet, because those that wait for theirs have {LINE} \
+                 together: clients that read what they are told, ask for fewer each, or know batches, would"
             )
         })
     }
@@ -142,6 +165,7 @@ impl FetchRoom {
         let had = |room: &Semaphore, whole: usize| whole - room.available_permits();
         had(&self.partitions, PARTITIONS) * PARTITION
             + had(&self.waiting, WAITING) * WAITING_EACH
+            + had(&self.line, LINE) * LINE_EACH
             + had(&self.messages, MESSAGES)
             + had(&self.unknown, UNKNOWN)
             + had(&self.told, TOLD)
