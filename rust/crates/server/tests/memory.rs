@@ -341,6 +341,48 @@ fn fetches_that_wait_share_what_there_is() {
     );
 }
 
+// If this failed, consumers that wait for records would have more than what is counted, by naming a topic anew for each partition.
+#[test]
+fn a_name_that_is_repeated_is_had_once() {
+    const EACH: usize = 200;
+    const WAITING: usize = 50;
+    let _alone = ONE_AT_A_TIME.lock();
+    let server = server();
+    let long = "x".repeat(249);
+    server
+        .server
+        .create_partition(&partition(&long, 0))
+        .unwrap();
+    let poll = Fetch {
+        wait_ms: i32::MAX,
+        ..Fetch::default()
+    };
+    let mut message = poll.message();
+    let part = message.element("topics").element("partitions");
+    let topics = (0..EACH).map(|index| {
+        let part = part.clone().with("partition", index as i32);
+        let part = part.with("partition_max_bytes", 1);
+        let topic = message.element("topics").with("topic", long.as_str());
+        Value::Struct(topic.with("partitions", vec![Value::Struct(part)]))
+    });
+    let topics: Vec<Value> = topics.collect();
+    message.set("topics", topics);
+    let mut waiting: Vec<Client> = (0..WAITING).map(|_| server.client()).collect();
+    let frame = waiting[0].frame(1, poll.version, message);
+    let watch = Watch::start();
+    for client in &mut waiting {
+        client.send_raw(&frame);
+    }
+    server.wait_for_metric("delayed_fetches", WAITING as u64);
+    // What `room.rs` says that each partition has, and the connections.
+    let most = WAITING * (EACH * 128 + 16 * 1024);
+    assert!(watch.now() <= most, "{} > {most}", watch.now());
+    eprintln!(
+        "{WAITING} that name a topic {EACH} times had {} bytes",
+        watch.now()
+    );
+}
+
 // If this failed, old clients that do not read would have those that wait for them fill the memory, or one of these would be told
 // of an error or wait for ever.
 #[test]

@@ -12,7 +12,6 @@ mod room;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -71,7 +70,7 @@ pub(crate) async fn handle(
         .each("topics")
         .map(|topic| count_of(topic, "partitions"));
     let named = named.sum();
-    let session = at_leisure(named, || parse_session(header.api_version, request));
+    let session = at_leisure(named, || parse_session(shared, header.api_version, request));
     // A long poll may wait for minutes: it keeps nothing of the frame, nor what it had for it.
     drop(message);
     let mut room = shared.fetch_room.for_partitions(named).await;
@@ -186,13 +185,14 @@ fn parse_terms(version: i16, request: &Struct) -> Terms {
     }
 }
 
-fn parse_session(version: i16, request: &Struct) -> SessionRequest {
+fn parse_session(shared: &Shared, version: i16, request: &Struct) -> SessionRequest {
     let uses_topic_ids = version >= TOPIC_IDS_SINCE;
     let topic_ref = |topic: &Struct| {
         if uses_topic_ids {
             TopicRef::Id(topic.uuid("topic_id"))
         } else {
-            TopicRef::Name(Arc::from(topic.text("topic")))
+            // A topic may be named anew for each of its partitions, and what is wanted may wait: it is had once.
+            TopicRef::Name(shared.registry.name(topic.text("topic")))
         }
     };
     let mut wanted = Vec::new();
