@@ -154,7 +154,7 @@ impl Server {
             control: ControlQueue::new(config.queued_requests_max, Arc::clone(&wake)),
             sessions: FetchSessions::new(config.fetch_sessions_max),
             answers: Answers::default(),
-            fetch_room: FetchRoom::default(),
+            fetch_room: FetchRoom::new(config.request_memory),
             unpacking: Unpacking::default(),
             lookups: Lookups::default(),
             lines,
