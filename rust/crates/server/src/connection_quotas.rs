@@ -180,14 +180,21 @@ impl ConnectionQuotas {
         listeners.insert(name.into(), Listener::default());
     }
 
-    /// Waits until the listener may have one more connection.
+    /// Waits until the listener may have one more connection, which another listener's may be before it.
     pub(crate) async fn room(&self, listener: &str) {
+        self.once(|state| self.has_room(state, listener).then_some(()))
+            .await;
+    }
+
+    /// What is found in the state, once there is something: looks again whenever a place became free or the limits changed.
+    async fn once<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
             let mut changed = std::pin::pin!(changed);
             changed.as_mut().enable();
-            if self.has_room(&self.state.lock(), listener) {
-                return;
+            let found = look(&mut self.state.lock());
+            if let Some(found) = found {
+                return found;
             }
             changed.await;
         }
@@ -230,14 +237,22 @@ impl ConnectionQuotas {
         wait.min(self.window.length.as_millis() as u64)
     }
 
-    /// Gives a connection a place.
+    /// Gives a connection a place, once there is one: the last may have gone to another listener's since it was accepted,
+    /// and only brokers' come in where there is none, for which the idlest of the others goes.
     ///
     /// # Errors
     /// When its address has too many, or opens them too fast.
-    pub(crate) fn enter(&self, listener: &str, ip: IpAddr) -> Result<Arc<Seat>, Refusal> {
+    pub(crate) async fn enter(&self, listener: &str, ip: IpAddr) -> Result<Arc<Seat>, Refusal> {
+        self.once(|state| {
+            self.has_room(state, listener)
+                .then(|| self.seat(state, listener, ip))
+        })
+        .await
+    }
+
+    fn seat(&self, state: &mut State, listener: &str, ip: IpAddr) -> Result<Arc<Seat>, Refusal> {
         let now_ms = self.now_ms();
-        let mut state = self.state.lock();
-        let wait = self.record_ip(&mut state, ip, now_ms);
+        let wait = self.record_ip(state, ip, now_ms);
         if wait > 0 {
             return Err(Refusal::TooFast(Duration::from_millis(wait)));
         }
@@ -263,7 +278,7 @@ impl ConnectionQuotas {
             give_way: Notify::new(),
         });
         state.seats.insert(seat.number, Arc::clone(&seat));
-        self.make_room(&state);
+        self.make_room(state);
         Ok(seat)
     }
 
@@ -361,10 +376,21 @@ mod tests {
         quotas.has_room(&quotas.state.lock(), listener)
     }
 
-    fn is_wanted(seat: &Seat) -> bool {
-        let mut wanted = std::pin::pin!(seat.wanted());
+    /// What is there without waiting.
+    fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        wanted.as_mut().poll(&mut context).is_ready()
+        match std::pin::pin!(future).poll(&mut context) {
+            std::task::Poll::Ready(value) => Some(value),
+            std::task::Poll::Pending => None,
+        }
+    }
+
+    fn is_wanted(seat: &Seat) -> bool {
+        at_once(seat.wanted()).is_some()
+    }
+
+    fn enter(quotas: &ConnectionQuotas, listener: &str, ip: IpAddr) -> Result<Arc<Seat>, Refusal> {
+        at_once(quotas.enter(listener, ip)).unwrap()
     }
 
     // If this failed, one host could take all connections, or a host that closed its own could never come back.
@@ -374,17 +400,17 @@ mod tests {
             ("max.connections.per.ip", "2"),
             ("max.connections.per.ip.overrides", "10.0.0.2:1"),
         ]);
-        let seats = [ONE, ONE, OTHER].map(|ip| quotas.enter("EXTERNAL", ip).ok().unwrap());
+        let seats = [ONE, ONE, OTHER].map(|ip| enter(&quotas, "EXTERNAL", ip).ok().unwrap());
         assert_eq!(
-            quotas.enter("EXTERNAL", ONE).err(),
+            enter(&quotas, "EXTERNAL", ONE).err(),
             Some(Refusal::TooMany(2))
         );
         assert_eq!(
-            quotas.enter("EXTERNAL", OTHER).err(),
+            enter(&quotas, "EXTERNAL", OTHER).err(),
             Some(Refusal::TooMany(1))
         );
         quotas.leave(&seats[0]);
-        quotas.leave(&quotas.enter("EXTERNAL", ONE).ok().unwrap());
+        quotas.leave(&enter(&quotas, "EXTERNAL", ONE).ok().unwrap());
         seats[1..].iter().for_each(|seat| quotas.leave(seat));
         let state = quotas.state.lock();
         assert!(state.per_ip.is_empty() && state.seats.is_empty());
@@ -399,18 +425,43 @@ mod tests {
             ("listener.name.plaintext.max.connections", "2"),
         ]);
         quotas.add_listener("PLAINTEXT");
-        let idle = quotas.enter("EXTERNAL", ONE).ok().unwrap();
-        let busy = quotas.enter("EXTERNAL", ONE).ok().unwrap();
+        let idle = enter(&quotas, "EXTERNAL", ONE).ok().unwrap();
+        let busy = enter(&quotas, "EXTERNAL", ONE).ok().unwrap();
         busy.used_ms.store(u64::MAX, Ordering::Relaxed);
         assert!(!has_room(&quotas, "EXTERNAL") && has_room(&quotas, "PLAINTEXT"));
         assert!(!is_wanted(&idle) && !is_wanted(&busy));
-        let broker = quotas.enter("PLAINTEXT", ONE).ok().unwrap();
+        let broker = enter(&quotas, "PLAINTEXT", ONE).ok().unwrap();
         assert!(is_wanted(&idle) && !is_wanted(&busy));
         quotas.leave(&idle);
         quotas.update(limits(&[("max.connections", "1")]));
         assert!(is_wanted(&busy) && !is_wanted(&broker));
         quotas.update(limits(&[("listener.name.plaintext.max.connections", "1")]));
         assert!(has_room(&quotas, "EXTERNAL") && !has_room(&quotas, "PLAINTEXT"));
+    }
+
+    // If this failed, somebody who is served would be closed for a newcomer on another listener.
+    #[test]
+    fn a_newcomer_waits_for_a_place() {
+        let quotas = quotas(&[("max.connections", "2"), ("max.connections.per.ip", "2")]);
+        quotas.add_listener("PLAINTEXT");
+        quotas.add_listener("OTHER");
+        let first = enter(&quotas, "EXTERNAL", ONE).ok().unwrap();
+        // Both listeners were told that there is room for one.
+        assert!(has_room(&quotas, "EXTERNAL") && has_room(&quotas, "OTHER"));
+        let second = enter(&quotas, "EXTERNAL", ONE).ok().unwrap();
+        let mut newcomer = std::pin::pin!(quotas.enter("OTHER", ONE));
+        assert!(at_once(newcomer.as_mut()).is_none());
+        assert!(!is_wanted(&first) && !is_wanted(&second));
+        // While it waits it is nobody's place and nobody's connection.
+        assert_eq!(quotas.state.lock().per_ip[&ONE], 2);
+        quotas.leave(&second);
+        let third = at_once(newcomer).unwrap().ok().unwrap();
+        assert!(!is_wanted(&first) && !is_wanted(&third));
+        // A limit that is raised lets the next one in.
+        let mut another = std::pin::pin!(quotas.enter("OTHER", OTHER));
+        assert!(at_once(another.as_mut()).is_none());
+        quotas.update(limits(&[("max.connections", "3")]));
+        assert!(at_once(another).unwrap().is_ok());
     }
 
     // If this failed, a storm of connections would not be slowed down, or an honest address would pay for another one.
@@ -427,7 +478,7 @@ mod tests {
         assert!(quotas.accepted("ANOTHER").is_zero());
         let rates = [(None, 1.0), (Some("10.0.0.2".to_owned()), 2.0)];
         quotas.update_ip_rates(&rates).unwrap();
-        let come = |ip| quotas.enter("EXTERNAL", ip).is_ok();
+        let come = |ip| enter(&quotas, "EXTERNAL", ip).is_ok();
         assert_eq!([(); 30].iter().filter(|()| come(ONE)).count(), 10);
         assert_eq!([(); 30].iter().filter(|()| come(OTHER)).count(), 20);
         quotas.update_ip_rates(&[]).unwrap();

@@ -1,7 +1,8 @@
 //! Accepting connections, within the limits.
 //!
 //! One task per listener. At `max.connections`, and above `max.connection.creation.rate`, accepting pauses and newcomers wait
-//! in the kernel's backlog; above what its address may have a newcomer is closed. Who is in TLS's handshake has a place as
+//! in the kernel's backlog, but for one that was accepted before, which waits for its place as well; above what its address
+//! may have a newcomer is closed. Who is in TLS's handshake has a place as
 //! everybody else. What the limits are, and who is within
 //! them, is [`crate::connection_quotas`]'s.
 
@@ -104,20 +105,22 @@ pub(crate) async fn accept(
     let name = &spec.name;
     let mut stopping = shared.stopping.subscribe();
     while !*stopping.borrow_and_update() {
-        let accepted = tokio::select! {
-            _ = stopping.changed() => continue,
-            accepted = next(&shared, &listener, name) => accepted,
+        let next = async {
+            let (stream, peer) = next(&shared, &listener, name).await?;
+            open(&shared, &spec, stream, peer, &alive).await;
+            Ok::<_, io::Error>(())
         };
-        match accepted {
-            Ok((stream, peer)) => open(&shared, &spec, stream, peer, &alive),
-            Err(error) => {
-                let text = format!(
-                    "listener {name} cannot accept a connection: {error}{}",
-                    advice(&error)
-                );
-                shared.lines.seldom(Level::Error, name, text);
-                tokio::time::sleep(OUT_OF_RESOURCES_PAUSE).await;
-            }
+        let opened = tokio::select! {
+            _ = stopping.changed() => continue,
+            opened = next => opened,
+        };
+        if let Err(error) = opened {
+            let text = format!(
+                "listener {name} cannot accept a connection: {error}{}",
+                advice(&error)
+            );
+            shared.lines.seldom(Level::Error, name, text);
+            tokio::time::sleep(OUT_OF_RESOURCES_PAUSE).await;
         }
     }
 }
@@ -133,13 +136,12 @@ async fn next(
     let wait = shared.connections.accepted(name);
     if !wait.is_zero() {
         tokio::time::sleep(wait).await;
-        // The limits may have changed meanwhile.
-        shared.connections.room(name).await;
     }
     Ok(accepted)
 }
 
-fn open(
+/// Serves a connection in a task of its own, once there is a place for it.
+async fn open(
     shared: &Arc<Shared>,
     spec: &ListenerSpec,
     stream: TcpStream,
@@ -157,7 +159,7 @@ fn open(
         shared.lines.seldom(Level::Warning, "descriptors", text);
         return;
     }
-    let seat = match shared.connections.enter(&spec.name, ip) {
+    let seat = match shared.connections.enter(&spec.name, ip).await {
         Ok(seat) => seat,
         Err(refusal) => return refuse(shared, stream, peer, &refusal),
     };

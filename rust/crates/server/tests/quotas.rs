@@ -327,6 +327,36 @@ fn newcomers_wait_until_there_is_room() {
     newcomer.call(18, 0, request(18));
 }
 
+// If this failed, somebody who is served would be closed for a newcomer on another listener, or brokers would be kept out.
+#[test]
+fn a_newcomer_closes_nobody_on_another_listener() {
+    let server = TestServer::start_listening(&[("max.connections", "3")], &["A", "B"]);
+    let [brokers, a, b] = server.ports[..] else {
+        panic!("there are three listeners");
+    };
+    let mut open = [a; 3].map(TestServer::client_of);
+    for client in &mut open {
+        client.call(18, 0, request(18));
+    }
+    let mut newcomer = TestServer::client_of(b);
+    newcomer.send(18, 0, request(18));
+    let [mut first, mut second, third] = open;
+    for _ in 0..100 {
+        second.call(18, 0, request(18));
+    }
+    assert_eq!(metric(&server, "connections_accepted"), 3);
+    drop(third);
+    newcomer.receive(18, 0);
+    first.call(18, 0, request(18));
+    second.call(18, 0, request(18));
+    newcomer.call(18, 0, request(18));
+    // Brokers have no need to wait: the idlest client goes.
+    TestServer::client_of(brokers).call(18, 0, request(18));
+    assert!(first.is_closed());
+    second.call(18, 0, request(18));
+    newcomer.call(18, 0, request(18));
+}
+
 // If this failed, an address could open connections as fast as it likes, or would be told before its time is over.
 #[test]
 fn an_address_that_connects_too_fast_is_kept_waiting_and_closed() {

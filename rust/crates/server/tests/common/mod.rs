@@ -35,6 +35,8 @@ pub(crate) struct TestServer {
     pub(crate) port: u16,
     /// Of the listener with TLS, if there is one.
     pub(crate) secure_port: u16,
+    /// Of all listeners.
+    pub(crate) ports: Vec<u16>,
     _dir: tempfile::TempDir,
 }
 
@@ -98,13 +100,20 @@ impl TestServer {
         config: &[(&str, &str)],
         apis: &[(i16, i16, i16)],
     ) -> Self {
-        Self::start_with(dir, log_dirs, config, apis, None)
+        Self::start_with(dir, log_dirs, config, apis, &[])
+    }
+
+    /// With other listeners for clients beside the one of the brokers.
+    pub(crate) fn start_listening(config: &[(&str, &str)], names: &[&str]) -> Self {
+        let others: Vec<_> = names.iter().map(|name| (*name, None)).collect();
+        let dir = tempfile::tempdir().unwrap();
+        Self::start_with(dir, &["logs"], config, APIS, &others)
     }
 
     /// With a listener for TLS beside the other.
     pub(crate) fn start_secured(config: &[(&str, &str)], tls: ListenerTls) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        Self::start_with(dir, &["logs"], config, APIS, Some(tls))
+        Self::start_with(dir, &["logs"], config, APIS, &[("SSL", Some(tls))])
     }
 
     fn start_with(
@@ -112,7 +121,7 @@ impl TestServer {
         log_dirs: &[&str],
         config: &[(&str, &str)],
         apis: &[(i16, i16, i16)],
-        tls: Option<ListenerTls>,
+        others: &[(&str, Option<ListenerTls>)],
     ) -> Self {
         let mut properties = properties(config);
         if !config.iter().any(|(name, _)| name.contains("retention")) {
@@ -137,12 +146,13 @@ impl TestServer {
             tls,
         };
         let mut listeners = vec![listener("PLAINTEXT", None)];
-        listeners.extend(tls.map(|tls| listener("SSL", Some(tls))));
+        listeners.extend(others.iter().map(|(name, tls)| listener(name, tls.clone())));
         let ports = server.start(&listeners, apis).unwrap();
         Self {
             server,
             port: ports[0],
             secure_port: *ports.last().unwrap(),
+            ports,
             _dir: dir,
         }
     }
@@ -154,7 +164,11 @@ impl TestServer {
     }
 
     pub(crate) fn client(&self) -> Client {
-        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        Self::client_of(self.port)
+    }
+
+    pub(crate) fn client_of(port: u16) -> Client {
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         Client::over(stream)
