@@ -54,8 +54,9 @@ def made(peer: Peer) -> None:
     peer.wait(lambda: are_all(peer, "leader_id", 0))
 
 
-def shown(peer: Peer) -> dict[str, Any]:
-    answer = peer.ask(METADATA, 8, {"topics": [{"name": name} for name in LEAST], **NO_CREATION})
+def shown(peer: Peer, version: int = 8) -> dict[str, Any]:
+    fields = NO_CREATION if version >= 4 else {}
+    answer = peer.ask(METADATA, version, {"topics": [{"name": name} for name in LEAST], **fields})
     assert isinstance(answer, dict)
     told = {topic["name"]: topic["partitions"] for topic in answer["topics"]}
     # How many epochs it takes is the controller's own: Kafka's takes replicas out of the ISR one by one.
@@ -71,7 +72,7 @@ def are_all(peer: Peer, field: str, value: Any) -> bool:
 def told(peer: Peer) -> dict[str, Any]:
     """What clients are told of the partitions, and what of a batch that goes to each."""
     peer.wait(lambda: are_all(peer, "isr_nodes", [0]))
-    answers: dict[str, Any] = {"metadata": neutral(shown(peer))}
+    answers: dict[str, Any] = {"metadata": neutral(shown(peer)), "to the oldest": neutral(shown(peer, 0))}
     for name in LEAST:
         for acks in (-1, 1):
             body = produce(name, batch((b"k", b"v", NOW)), acks=acks)

@@ -26,12 +26,21 @@ from cluster.errors import (
     KafkaProtocolError,
     LeaderNotAvailable,
     ListenerNotFound,
+    ReplicaNotAvailable,
     RequestTimedOut,
     TopicAlreadyExists,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from cluster.model import NO_LEADER, NO_TOPIC_ID, PartitionState, Replicas, TopicId, TopicInfo
+from cluster.model import (
+    NO_LEADER,
+    NO_TOPIC_ID,
+    BrokerId,
+    PartitionState,
+    Replicas,
+    TopicId,
+    TopicInfo,
+)
 from cluster.pace import Pace
 
 API_KEY = 3
@@ -217,18 +226,25 @@ def _topic(context: Context, request: Request, topic: TopicInfo) -> Body:
 def _partition(
     context: Context, request: Request, number: int, assigned: Replicas, state: PartitionState
 ) -> Body:
-    code = NONE
+    code, leader = NONE, state.leader
+    replicas, isr = list(assigned.replicas), list(state.isr)
+    if request.api_version == 0:
+        replicas, isr = _reached(context, request, replicas), _reached(context, request, isr)
     if state.leader == NO_LEADER or state.leader not in context.metadata.brokers:
         code = LeaderNotAvailable.code
     elif context.endpoint_of(state.leader, request.listener) is None:
         code = ListenerNotFound.code if request.api_version >= 6 else LeaderNotAvailable.code
+    if code != NONE:
+        leader = NO_LEADER
+    elif len(replicas) < len(assigned.replicas) or len(isr) < len(state.isr):
+        code = ReplicaNotAvailable.code
     return {
         "error_code": code,
         "partition_index": number,
-        "leader_id": state.leader if code == NONE else NO_LEADER,
+        "leader_id": leader,
         "leader_epoch": state.leader_epoch,
-        "replica_nodes": list(assigned.replicas),
-        "isr_nodes": list(state.isr),
+        "replica_nodes": replicas,
+        "isr_nodes": isr,
         # A live broker in the ISR of a partition without a leader would lead it, were its log not offline.
         "offline_replicas": [
             item
@@ -236,6 +252,13 @@ def _partition(
             if item not in context.metadata.brokers or (state.leader == NO_LEADER and item in state.isr)
         ],
     }
+
+
+def _reached(context: Context, request: Request, brokers: list[BrokerId]) -> list[BrokerId]:
+    """Those that the client can connect to. Version 0 tells of no others, and that there are some by an error
+    (`ZkMetadataCache.getPartitionMetadata`); its clients know the leader all the same.
+    """
+    return [item for item in brokers if context.endpoint_of(item, request.listener) is not None]
 
 
 def failure(request: Request, code: int) -> Body:

@@ -1,0 +1,72 @@
+"""Metadata 0, which has an error for replicas that cannot be reached, and does not name them.
+
+If one failed, the oldest clients would connect to brokers that are not there, or take a partition that has a leader for one
+without.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cluster.broker.context import Context, Request
+from cluster.broker.handlers.metadata import _partition
+from cluster.errors import NONE, LeaderNotAvailable, ListenerNotFound, ReplicaNotAvailable
+from cluster.model import (
+    NO_LEADER,
+    BrokerId,
+    BrokerInfo,
+    ControllerEpoch,
+    Endpoint,
+    LeaderEpoch,
+    PartitionState,
+    Replicas,
+)
+
+HERE, ELSEWHERE, GONE = BrokerId(0), BrokerId(1), BrokerId(2)
+"""One with the client's listener, one with another, one that is not registered."""
+
+
+def told(
+    version: int, leader: BrokerId, replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...]
+) -> list[Any]:
+    brokers = {
+        broker: BrokerInfo(broker, (Endpoint(listener, "localhost", 9092),))
+        for broker, listener in ((HERE, "A"), (ELSEWHERE, "B"))
+    }
+    fake = SimpleNamespace(metadata=SimpleNamespace(brokers=brokers))
+    fake.endpoint_of = lambda broker, listener: Context.endpoint_of(cast(Context, fake), broker, listener)
+    request = cast(Request, SimpleNamespace(api_version=version, listener="A"))
+    state = PartitionState(leader, LeaderEpoch(3), isr, ControllerEpoch(1))
+    shown = _partition(cast(Context, fake), request, 0, Replicas(replicas), state)
+    return [shown[name] for name in ("error_code", "leader_id", "replica_nodes", "isr_nodes")]
+
+
+ALL = (HERE, ELSEWHERE, GONE)
+
+
+@pytest.mark.parametrize(
+    ("leader", "replicas", "isr", "expected"),
+    [
+        (HERE, (HERE,), (HERE,), [NONE, HERE, [HERE], [HERE]]),
+        (HERE, ALL, (HERE,), [ReplicaNotAvailable.code, HERE, [HERE], [HERE]]),
+        (HERE, ALL, ALL, [ReplicaNotAvailable.code, HERE, [HERE], [HERE]]),
+        # While one is taken out of a partition it may be in sync and not be one of its replicas any more.
+        (HERE, (HERE,), (GONE, HERE), [ReplicaNotAvailable.code, HERE, [HERE], [HERE]]),
+        (ELSEWHERE, ALL, ALL, [LeaderNotAvailable.code, NO_LEADER, [HERE], [HERE]]),
+        (GONE, ALL, (GONE,), [LeaderNotAvailable.code, NO_LEADER, [HERE], []]),
+    ],
+)
+def test_the_oldest_version_tells_of_replicas_that_can_be_reached(
+    leader: BrokerId, replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...], expected: list[Any]
+) -> None:
+    assert told(0, leader, replicas, isr) == expected
+
+
+@pytest.mark.parametrize("version", [1, 5, 12])
+def test_later_versions_tell_of_all_replicas(version: int) -> None:
+    assert told(version, HERE, ALL, ALL) == [NONE, HERE, list(ALL), list(ALL)]
+    missing = ListenerNotFound.code if version >= 6 else LeaderNotAvailable.code
+    assert told(version, ELSEWHERE, ALL, ALL) == [missing, NO_LEADER, list(ALL), list(ALL)]
