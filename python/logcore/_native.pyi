@@ -464,15 +464,15 @@ class Server:
         leader_id: int,
         config: dict[str, str],
         new: bool = True,
-        replicas: Sequence[tuple[int, str | None]] = ...,
+        replicas: Sequence[tuple[int, str | None, Sequence[str]]] = ...,
         isr: Sequence[int] = ...,
     ) -> None:
         """Creates a partition, or gives one that is there its leader, epoch and settings.
 
         Partitions found on disk have no leader, and are not served, until this is called for them. `config` are the
-        topic's own settings. `replicas` are the ids and racks of all brokers that have it, and `isr` the ids of those
-        in sync; with none, the leader is the only one. One that is not `new` to the cluster is not created while a
-        log directory is offline: its records may be there; LogDirError is raised then. Raises ServerError when the topic has another id here.
+        topic's own settings. `replicas` are the ids, racks and listeners' names of all brokers that have it, and `isr` the
+        ids of those in sync; with none, the leader is the only one. One that is not `new` to the cluster is not created while
+        a log directory is offline: its records may be there; LogDirError is raised then. Raises ServerError when the topic has another id here.
         """
     def delete_topic(self, topic: str) -> None: ...
     def update_topic_config(self, topic: str, config: dict[str, str]) -> None:

@@ -130,10 +130,14 @@ fn topic_id(bytes: &[u8]) -> PyResult<[u8; 16]> {
     })
 }
 
-fn replicas(replicas: Vec<(i32, Option<String>)>, isr: &[i32]) -> Vec<Replica> {
-    let replica = |(id, rack)| Replica {
+/// Id, rack and listeners of a broker that has a partition.
+type PyReplica = (i32, Option<String>, Vec<String>);
+
+fn replicas(replicas: Vec<PyReplica>, isr: &[i32]) -> Vec<Replica> {
+    let replica = |(id, rack, listeners)| Replica {
         id,
         rack,
+        listeners,
         in_sync: isr.contains(&id),
     };
     replicas.into_iter().map(replica).collect()
@@ -268,7 +272,7 @@ impl PyServer {
         leader_id: i32,
         config: &Bound<'_, PyDict>,
         new: bool,
-        replicas: Vec<(i32, Option<String>)>,
+        replicas: Vec<PyReplica>,
         isr: Vec<i32>,
     ) -> PyResult<()> {
         let spec = PartitionSpec {

@@ -34,8 +34,8 @@ _NAMES_SHOWN = 20
 """Partitions that one line of the log names."""
 
 
-Replica = tuple[int, str | None]
-"""The id of a broker that holds a partition, and its rack."""
+Replica = tuple[int, str | None, Sequence[str]]
+"""The id of a broker that holds a partition, its rack, and the names of its listeners."""
 
 
 class Logs(Protocol):
@@ -209,9 +209,15 @@ class Executor:
             log.error("these partitions are offline: %s%s (the first: %s)", names, more, failed[first])
 
     def _replicas(self, ids: Sequence[BrokerId]) -> list[Replica]:
-        """The replicas with the racks of those that are registered."""
-        brokers = self._metadata.brokers
-        return [(broker, brokers[broker].rack if broker in brokers else None) for broker in ids]
+        """The replicas with the racks and listeners of those that are registered."""
+
+        def replica(broker: BrokerId) -> Replica:
+            info = self._metadata.brokers.get(broker)
+            if info is None:
+                return broker, None, ()
+            return broker, info.rack, [endpoint.listener for endpoint in info.endpoints]
+
+        return [replica(broker) for broker in ids]
 
     def _configure(self, topic: TopicInfo) -> None:
         try:

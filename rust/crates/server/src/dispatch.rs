@@ -156,7 +156,8 @@ impl Dispatch<'_> {
         let outcome = match (key, message.as_struct()) {
             (fetch::KEY, _) => {
                 charge = Charge::default();
-                fetch::handle(self.shared, header, (message, held), meter, stages).await
+                let message = (message, held);
+                fetch::handle(self.shared, &self.info, header, message, meter, stages).await
             }
             (list_offsets::KEY, _) => {
                 list_offsets::handle(self.shared, header, message, (&mut charge, size)).await

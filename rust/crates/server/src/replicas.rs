@@ -21,6 +21,8 @@ pub struct Replica {
     pub id: i32,
     /// `broker.rack`
     pub rack: Option<String>,
+    /// The names of the broker's listeners; none of one that is not there.
+    pub listeners: Vec<String>,
     /// Whether it is one of the ISR.
     pub in_sync: bool,
 }
@@ -129,8 +131,9 @@ impl Replicas {
         follower.replica.in_sync && known.raise_high_watermark(log)
     }
 
-    /// The replica that a consumer in `rack` should read `offset` from, if it is not the leader.
-    pub(crate) fn preferred(&self, rack: &str, offset: i64) -> Option<i32> {
+    /// The replica that a consumer in `rack` should read `offset` from, if it is not the leader. Where a broker does not have
+    /// the listener that the consumer came in on, it would not find its way there.
+    pub(crate) fn preferred(&self, rack: &str, listener: &str, offset: i64) -> Option<i32> {
         let known = self.known.read();
         if rack.is_empty() || known.followers.is_empty() {
             return None;
@@ -139,9 +142,11 @@ impl Replicas {
             let log_start = follower.log_start.load(Ordering::Acquire);
             let log_end = follower.log_end.load(Ordering::Acquire);
             let has = (log_start..=log_end).contains(&offset);
-            has.then_some(Candidate {
-                id: follower.replica.id,
-                rack: follower.replica.rack.as_deref(),
+            let replica = &follower.replica;
+            let is_reached = replica.listeners.iter().any(|name| name == listener);
+            (has && is_reached).then_some(Candidate {
+                id: replica.id,
+                rack: replica.rack.as_deref(),
                 log_end,
             })
         });
@@ -223,6 +228,7 @@ mod tests {
         Replica {
             id,
             rack: Some(rack.to_owned()),
+            listeners: vec!["A".to_owned()],
             in_sync,
         }
     }
@@ -285,9 +291,11 @@ mod tests {
         assert!(!replicas.note_fetch(9, 5, 0, &log), "no replica");
         assert!(replicas.note_fetch(2, 4, 0, &log));
         assert_eq!(log.high_watermark(), 4);
-        assert_eq!(replicas.preferred("b", 4), Some(2));
-        assert_eq!(replicas.preferred("b", 5), None, "it has not come so far");
-        assert_eq!(replicas.preferred("c", 4), None, "not in sync");
+        let preferred = |rack, offset| replicas.preferred(rack, "A", offset);
+        assert_eq!(preferred("b", 4), Some(2));
+        assert_eq!(preferred("b", 5), None, "it has not come so far");
+        assert_eq!(preferred("c", 4), None, "not in sync");
+        assert_eq!(replicas.preferred("b", "B", 4), None, "not there");
         // The third is in sync now, and had come to the end; the second is not known to have.
         let all = [&three[..2], &[replica(3, "c", true)]].concat();
         replicas.set(&all, 1, true, 5, &log);

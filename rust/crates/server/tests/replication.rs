@@ -9,7 +9,7 @@ use common::{
     produced, records, replica, request,
 };
 use logcore_protocol::Struct;
-use logcore_server::PartitionSpec;
+use logcore_server::{PartitionSpec, Replica};
 
 /// Partition 0 of `t`, led in epoch 3 by 1, which is the server; 2 is in sync, 3 is if it is said so.
 fn replicated(third: bool) -> PartitionSpec {
@@ -297,6 +297,45 @@ fn a_consumer_is_sent_to_the_replica_in_its_rack() {
     };
     let response = fetch.call(&mut client);
     assert_eq!(int(&fetched(&response)[0], "preferred_read_replica"), 2);
+}
+
+// If this failed, a consumer would be sent to a broker that it cannot reach, ask the leader again, be sent there again, and
+// never be given a record.
+#[test]
+fn a_consumer_is_sent_only_where_its_listener_is() {
+    let selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector";
+    let config = [("replica.selector.class", selector)];
+    let server = TestServer::start_listening(&config, &["A", "B"]);
+    let on = |id, listeners: &[&str]| Replica {
+        listeners: listeners.iter().map(|name| (*name).to_owned()).collect(),
+        rack: Some("near".to_owned()),
+        ..replica(id, true)
+    };
+    let leader = replica(1, true);
+    let spec = PartitionSpec {
+        replicas: vec![leader, on(2, &["PLAINTEXT", "A"]), on(3, &["PLAINTEXT"])],
+        ..partition("t", 0)
+    };
+    server.server.create_partition(&spec).unwrap();
+    let mut client = server.client();
+    client.call(0, 9, produce("t", 1, &[(0, &batch(&[b"a"]))]));
+    follow(2, 1).call(&mut client);
+    follow(3, 1).call(&mut client);
+    let fetch = Fetch {
+        rack: "near",
+        ..Fetch::default()
+    };
+    let told = server.ports.iter().map(|port| {
+        let response = fetch.call(&mut TestServer::client_of(*port));
+        let part = fetched(&response)[0].clone();
+        let preferred = int(&part, "preferred_read_replica");
+        (preferred, records(&part).is_empty())
+    });
+    // Of two that have come as far the one with the larger id is told; on B the leader has the records.
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [(3, true), (2, true), (-1, false)]
+    );
 }
 
 /// ListOffsets of partition 0: error code, offset and epoch.

@@ -69,6 +69,7 @@ pub(crate) fn replica(id: i32, in_sync: bool) -> Replica {
     Replica {
         id,
         rack: Some(format!("rack{id}")),
+        listeners: vec!["PLAINTEXT".to_owned()],
         in_sync,
     }
 }

@@ -10,6 +10,7 @@ use logcore_storage::{AbortedTxn, Log, LogSlice, StorageError};
 use super::room::UNKNOWN_FREE;
 use super::{at_leisure, old};
 use crate::codes::ErrorCode;
+use crate::control::ConnectionInfo;
 use crate::fetch_session::Wanted;
 use crate::lines::Level;
 use crate::memory::Held;
@@ -33,6 +34,8 @@ pub(super) struct Terms {
     pub(super) replica_id: i32,
     /// Where the consumer is; empty when it does not say.
     pub(super) rack: String,
+    /// What it came in on.
+    pub(super) connection: Arc<ConnectionInfo>,
     /// How long it may wait for `bytes_min`.
     pub(super) wait: Duration,
     pub(super) bytes_min: u64,
@@ -274,7 +277,9 @@ impl Terms {
         if place.leadership().leader_id != shared.node_id {
             return Ok(None);
         }
-        let Some(preferred) = place.replicas.preferred(&self.rack, wanted.offset) else {
+        let listener = &self.connection.listener;
+        let replicas = &place.replicas;
+        let Some(preferred) = replicas.preferred(&self.rack, listener, wanted.offset) else {
             return Ok(None);
         };
         let epoch = wanted.current_leader_epoch;

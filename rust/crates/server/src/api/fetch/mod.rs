@@ -12,6 +12,7 @@ mod room;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,6 +25,7 @@ pub(crate) use self::room::FetchRoom;
 use self::room::MANY;
 use super::{Fields, Outcome, response_message};
 use crate::codes::ErrorCode;
+use crate::control::ConnectionInfo;
 use crate::fetch_session::{NO_SESSION, SessionRequest, Told, Wanted};
 use crate::memory::Held;
 use crate::metrics::Stages;
@@ -46,6 +48,7 @@ const SIZE_PREFIX: u64 = 4;
 /// Looks, waits if need be, and answers.
 pub(crate) async fn handle(
     shared: &Shared,
+    connection: &Arc<ConnectionInfo>,
     header: &RequestHeader,
     (message, held): (Value, Held),
     meter: &Meter<'_>,
@@ -54,7 +57,7 @@ pub(crate) async fn handle(
     let Some(request) = message.as_struct() else {
         unreachable!("a decoded request is a struct");
     };
-    let mut terms = parse_terms(header.api_version, request);
+    let mut terms = parse_terms(header.api_version, request, Arc::clone(connection));
     terms.limit(shared.config.fetch_bytes_max);
     if old::is_old(terms.version) {
         terms.limit(old::RESPONSE_MAX);
@@ -167,7 +170,7 @@ fn at_leisure<R>(partitions: usize, work: impl FnOnce() -> R) -> R {
     }
 }
 
-fn parse_terms(version: i16, request: &Struct) -> Terms {
+fn parse_terms(version: i16, request: &Struct, connection: Arc<ConnectionInfo>) -> Terms {
     let replica_id = if version >= REPLICA_STATE_SINCE {
         let state = request.get("replica_state").and_then(Value::as_struct);
         state.map_or(look::CONSUMER, |state| state.int32("replica_id"))
@@ -178,6 +181,7 @@ fn parse_terms(version: i16, request: &Struct) -> Terms {
         version,
         replica_id,
         rack: request.text("rack_id").to_owned(),
+        connection,
         wait: Duration::from_millis(unsigned(request.int32("max_wait_ms"))),
         bytes_min: unsigned(request.int32("min_bytes")),
         bytes_max: unsigned(request.int32("max_bytes")),

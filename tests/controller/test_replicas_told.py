@@ -1,0 +1,50 @@
+"""What the data plane is told of the brokers that have a partition's replicas.
+
+If one failed, it could send consumers to a broker that does not listen where they come from, or cross to another rack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from cluster.controller import MetadataCache, ZooKeeper
+from cluster.controller._actions import Executor, Logs
+from cluster.controller.state import ControllerState, OpenPartitions
+from cluster.model import (
+    NO_TOPIC_ID,
+    BrokerId,
+    BrokerInfo,
+    ControllerEpoch,
+    Endpoint,
+    LeaderEpoch,
+    PartitionState,
+    Replicas,
+    TopicInfo,
+)
+
+
+class Told:
+    """The data plane of a test that looks at what it is told."""
+
+    def __init__(self) -> None:
+        self.replicas: list[Any] = []
+
+    def create_partition(self, *args: Any) -> None:
+        self.replicas = args[7]
+
+
+def test_racks_and_listeners_are_told() -> None:
+    logs, metadata = Told(), MetadataCache("cluster")
+    endpoints = (Endpoint("A", "localhost", 1), Endpoint("B", "localhost", 2))
+    metadata.brokers = {
+        BrokerId(0): BrokerInfo(BrokerId(0), endpoints, "near"),
+        BrokerId(1): BrokerInfo(BrokerId(1), endpoints[:1]),
+    }
+    nothing = cast(Any, None)
+    executor = Executor(cast(ZooKeeper, nothing), cast(Logs, logs), metadata, cast(ControllerState, nothing))
+    three = tuple(BrokerId(number) for number in range(3))
+    state = PartitionState(BrokerId(0), LeaderEpoch(0), three, ControllerEpoch(0))
+    topic = TopicInfo("t", NO_TOPIC_ID, {0: Replicas(three)}, {0: state})
+    asyncio.run(executor.run([OpenPartitions(topic, (0,), frozenset())]))
+    assert logs.replicas == [(0, "near", ["A", "B"]), (1, None, ["A"]), (2, None, ())]
