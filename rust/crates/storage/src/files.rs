@@ -79,7 +79,9 @@ pub(crate) fn base_of_unfinished(name: &str, suffix: &str) -> Option<i64> {
 /// True for what [`replace_file`] leaves of a partition's file when a crash comes in between.
 pub(crate) fn is_temporary(name: &str) -> bool {
     name.strip_suffix(TEMPORARY_SUFFIX).is_some_and(|whole| {
-        OTHER_FILES.contains(&whole) || offset_of(whole, SNAPSHOT_SUFFIX).is_some()
+        OTHER_FILES.contains(&whole)
+            || whole == MOVED_FILE
+            || offset_of(whole, SNAPSHOT_SUFFIX).is_some()
     })
 }
 
@@ -281,6 +283,7 @@ mod tests {
             "leader-epoch-checkpoint.tmp",
             "partition.metadata.tmp",
             "logcore-moved",
+            "logcore-moved.tmp",
         ] {
             assert!(is_unfinished(name) && is_of_partition(name), "{name}");
         }

@@ -27,8 +27,8 @@ use crate::uuid::{self, TopicId};
 pub const META_PROPERTIES_FILE: &str = "meta.properties";
 /// `partition.metadata`, in a partition's directory.
 pub const PARTITION_METADATA_FILE: &str = "partition.metadata";
-/// In a partition's directory: another log directory has the log, whole, and this one is about to go. Empty, and ours:
-/// Kafka does not look at it.
+/// In a partition's directory: another log directory has the log, whole, and this one is about to go. It has the name of
+/// the directory that the log was copied to, without a line's end, and is ours: Kafka does not look at it.
 pub(crate) const MOVED_FILE: &str = "logcore-moved";
 /// Says that every log in the directory was closed: nothing needs to be recovered.
 pub const CLEAN_SHUTDOWN_FILE: &str = ".kafka_cleanshutdown";

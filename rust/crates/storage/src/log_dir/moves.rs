@@ -11,8 +11,9 @@
 //!
 //! 1. What was appended since the last look is copied, all of the copy brought to disk, and the other directory's checkpoints.
 //!    A crash: the log is where it was, and the copy a future log.
-//! 2. `logcore-moved` is put into the log's directory, and that brought to disk. From here on a crash ends in the other
-//!    directory: [`finish_moves`] takes the steps below.
+//! 2. `logcore-moved` is put into the log's directory, with the name of the copy's, and brought to disk. From here on a crash
+//!    ends in the other directory: [`finish_moves`] takes the steps below. A third may have a copy too, which an earlier move
+//!    left there when its disk failed.
 //! 3. The future log gets the partition's name, and is opened under it. Readers and writers are given it.
 //! 4. The old directory is renamed as that of a deleted log, and removed later.
 //!
@@ -29,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::MutexGuard;
 
 use super::deletions::rename_deleted;
-use super::names::Kind;
+use super::names::{Kind, NAME_MAX};
 use super::{Found, Key, LogDir, Partition, partition_dirs, partition_path};
 use crate::disk;
 use crate::error::{Result, StorageError};
@@ -322,10 +323,9 @@ impl Move {
     /// Step 2.
     fn mark(&self) -> Result<()> {
         let dir = self.current.log.dir();
-        let path = dir.join(MOVED_FILE);
-        disk::create(&path)
-            .map_err(StorageError::io("create", &path))
-            .and_then(|_| files::sync_dir(&dir))
+        let copy = self.future.log.dir();
+        let name = copy.file_name().unwrap_or_default();
+        files::replace_file(&dir.join(MOVED_FILE), name.as_encoded_bytes())
             .map_err(|error| self.from.fail(error))
     }
 
@@ -389,6 +389,18 @@ pub(crate) fn check_not_moved(dir: &Path) -> Result<()> {
 ///
 /// Errors: [`StorageError::Locked`]; the disk's.
 pub fn finish_moves(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut finished = Vec::new();
+    // One that is finished may be where another one ended before.
+    loop {
+        let more = finish_some(paths)?;
+        if more.is_empty() {
+            return Ok(finished);
+        }
+        finished.extend(more);
+    }
+}
+
+fn finish_some(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut found: Vec<Found> = Vec::new();
     for path in paths.iter().filter_map(|path| path.canonicalize().ok()) {
         found.extend(partition_dirs(&path).unwrap_or_default());
@@ -396,11 +408,18 @@ pub fn finish_moves(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let is_moved = |one: &&Found| one.kind == Kind::Current && one.dir.join(MOVED_FILE).exists();
     let mut finished = Vec::new();
     for old in found.iter().filter(is_moved) {
+        let mark = files::read_small(&old.dir.join(MOVED_FILE), NAME_MAX as u64);
+        let copy = match mark {
+            Err(error) if error.is_directory_failure() => continue,
+            mark => mark?.unwrap_or_default(),
+        };
         let new = found.iter().find(|one| {
-            one.key == old.key
-                && one.dir.parent() != old.dir.parent()
-                && matches!(one.kind, Kind::Current | Kind::Future)
-                && !is_moved(one)
+            let is_it = match one.kind {
+                Kind::Current => !is_moved(one),
+                Kind::Future => is_named(&one.dir, &copy),
+                Kind::Deleted | Kind::Stray => false,
+            };
+            is_it && one.key == old.key && one.dir.parent() != old.dir.parent()
         });
         if let Some(new) = new {
             match finish_one(old, new) {
@@ -411,6 +430,12 @@ pub fn finish_moves(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(finished)
+}
+
+/// Marks had no names once.
+fn is_named(dir: &Path, name: &[u8]) -> bool {
+    let found = dir.file_name().unwrap_or_default();
+    name.is_empty() || found.as_encoded_bytes() == name
 }
 
 fn finish_one(old: &Found, new: &Found) -> Result<PathBuf> {

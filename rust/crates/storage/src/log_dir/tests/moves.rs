@@ -603,6 +603,65 @@ fn a_failure_at_every_step() {
     }
 }
 
+// Broken if it failed: a copy that an earlier move left on a disk which failed would take the log's place, without its end, once
+// that disk is mended.
+#[test]
+fn only_the_copy_that_was_whole_takes_the_logs_place() {
+    for renamed in [false, true] {
+        let disks = Disks::new();
+        write_all_kinds(&disks.log());
+        let written = everything(&disks.log());
+        let moving = disks.begin();
+        while moving.copy(400).unwrap() > 0 {}
+        let copy = disks.to.future("t", 0).unwrap().log.dir();
+        let mark = disks.log().dir().join("logcore-moved");
+        fs::write(mark, copy.file_name().unwrap().as_encoded_bytes()).unwrap();
+        let Disks { root, from, to } = disks;
+        drop((moving, from, to));
+        if renamed {
+            fs::rename(&copy, root.path().join("to/t-0")).unwrap();
+        }
+        // Both names come before those of the directories that the log moved between.
+        let mut all = paths(root.path()).to_vec();
+        for (number, name) in ["aside", "before"].iter().enumerate() {
+            let stale = root.path().join(name).join(format!("t-0.{number}-future"));
+            fs::create_dir_all(stale).unwrap();
+            all.insert(number, root.path().join(name));
+        }
+        let place = root.path().canonicalize().unwrap().join("to/t-0");
+        assert_eq!(finish_moves(&all).unwrap(), [place]);
+        assert!(root.path().join("aside/t-0.0-future").exists());
+        assert!(root.path().join("before/t-0.1-future").exists());
+        let dirs = opened(root.path());
+        assert_eq!(holder(&dirs), 1);
+        assert!(everything(&log_again(&dirs[1])) == written);
+    }
+}
+
+// Broken if it failed: a log moves on from where its last move ended when the old disk failed, and that and the machine's end
+// would keep the broker from serving it.
+#[test]
+fn a_move_behind_a_move_is_finished() {
+    let root = crate::testing::scratch();
+    let all = ["one", "two", "three"].map(|name| root.path().join(name));
+    let copies = ["t-0.a-future", "t-0.b-future"];
+    for (path, (dir, copy)) in all.iter().zip([
+        ("t-0", Some(copies[0])),
+        ("t-0", Some(copies[1])),
+        (copies[1], None),
+    ]) {
+        fs::create_dir_all(path.join(dir)).unwrap();
+        if let Some(copy) = copy {
+            fs::write(path.join(dir).join("logcore-moved"), copy).unwrap();
+        }
+    }
+    let finished = finish_moves(&all).unwrap();
+    let place = root.path().canonicalize().unwrap().join("three/t-0");
+    assert_eq!(finished, [place.clone(), place]);
+    check_duplicates(&all).unwrap();
+    assert!(!all[0].join("t-0").exists() && !all[1].join("t-0").exists());
+}
+
 // Broken if it failed: a log that was moved to a disk which is not there would be served as it was before.
 #[test]
 fn the_directory_a_log_was_moved_to_is_gone() {
