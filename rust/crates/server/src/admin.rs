@@ -175,26 +175,27 @@ impl Server {
             return Err(ErrorCode::INVALID_TOPIC_EXCEPTION);
         }
         let to = self.destination(&wanted.destination)?;
-        if self.shared.logs.is_offline(topic, partition) {
+        let from = self.shared.logs.holder(topic, partition);
+        let is_dead = |dir: &Arc<LogDir>| dir.failure().is_some();
+        if self.shared.logs.is_offline(topic, partition) || from.as_ref().is_some_and(is_dead) {
             return Err(ErrorCode::KAFKA_STORAGE_ERROR);
         }
         let told = |error: StorageError| self.told("AlterReplicaLogDirs", &error);
         for dir in self.shared.logs.dirs() {
             if !Arc::ptr_eq(dir, &to) && dir.future(topic, partition).is_some() {
                 self.moves.forget(topic, partition);
-                dir.delete_future(topic, partition).map_err(told)?;
+                // What is on a disk that failed is left there, as with Kafka.
+                if !is_dead(dir) {
+                    dir.delete_future(topic, partition).map_err(told)?;
+                }
             }
         }
-        let Some(from) = self.shared.logs.holder(topic, partition) else {
+        let Some(from) = from else {
             self.shared.logs.prefer(topic, partition, &to);
             return Err(ErrorCode::REPLICA_NOT_AVAILABLE);
         };
         if Arc::ptr_eq(&from, &to) {
             return Ok(());
-        }
-        if !self.shared.logs.all_online() {
-            // A copy may be in the directory that is offline.
-            return Err(ErrorCode::KAFKA_STORAGE_ERROR);
         }
         self.moves.begin(&from, &to, topic, partition).map_err(told)
     }

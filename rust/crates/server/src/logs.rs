@@ -205,11 +205,6 @@ impl Logs {
             .find(|(path, _)| path.file_name().is_some_and(|found| found == &*name))
     }
 
-    /// True when no directory failed, at the opening or since.
-    pub(crate) fn all_online(&self) -> bool {
-        self.offline_dirs_count() == 0
-    }
-
     /// Has a partition that is not here yet created in `dir`. What does not fit is forgotten: it is a wish.
     pub(crate) fn prefer(&self, topic: &str, partition: i32, dir: &Arc<LogDir>) {
         let mut preferred = self.preferred.lock();

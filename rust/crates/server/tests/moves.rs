@@ -228,6 +228,44 @@ fn moves_that_are_refused_or_remembered() {
     }
 }
 
+// Broken if it failed: with one dead disk of many no log could be moved any more, not even the one that was to go to that disk.
+#[test]
+fn logs_move_between_the_disks_that_are_left() {
+    let rate = "replica.alter.log.dirs.io.max.bytes.per.second";
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start_on(dir, &["one", "two", "three"], &[(rate, "1")]);
+    server.server.create_partition(&partition("u", 0)).unwrap();
+    let [from, dead, left] = [("t", 0), ("t", 1), ("u", 0)].map(|(topic, index)| {
+        let [(place, false)] = places(&server.server, topic, index)[..] else {
+            panic!("it is not in one directory");
+        };
+        place
+    });
+    assert_eq!(from + dead + left, 3, "they are on a disk each");
+    for _ in 0..3 {
+        let value = batch(&[&[b'v'; 5000]]);
+        server.server.append("t", 0, &value).unwrap();
+    }
+    let paths = [0, 1, 2].map(|number| dir_path(&server.server, number));
+    let told = |topic: &str, index, to: usize| move_to(&server.server, topic, index, &paths[to]);
+    assert_eq!(told("t", 0, dead), ErrorCode::NONE);
+    std::fs::remove_dir_all(&paths[dead]).unwrap();
+    // With a checkpoint the server finds out.
+    let on_it = [("t".to_owned(), 1, -1)];
+    server.server.delete_records(&on_it).unwrap();
+    assert_eq!(told("u", 0, dead), ErrorCode::KAFKA_STORAGE_ERROR);
+    assert_eq!(told("t", 1, left), ErrorCode::KAFKA_STORAGE_ERROR);
+    assert_eq!(told("u", 0, from), ErrorCode::NONE);
+    assert_eq!(told("t", 0, left), ErrorCode::NONE);
+    let mut both = vec![(from, false), (left, true)];
+    both.sort_unstable();
+    assert_eq!(places(&server.server, "t", 0), both);
+    server.server.update_config(&properties(&[])).unwrap();
+    server.wait_for_line("t-0 was moved to");
+    assert_eq!(places(&server.server, "t", 0), [(left, false)]);
+    assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 3);
+}
+
 // Broken if it failed: a slow move could not be ended, would outlive its topic, or be lost with a restart.
 #[test]
 fn a_slow_move_is_seen_ended_and_resumed() {
