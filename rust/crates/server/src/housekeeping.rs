@@ -203,7 +203,8 @@ fn run(shared: &Shared, stop: &Stop) {
             shared.quotas.forget();
             let frames = shared.memory.has_ebbed();
             let decoded = shared.decoded.has_ebbed();
-            if shared.fetch_room.has_ebbed() || frames || decoded {
+            let produces = shared.produce_room.has_ebbed();
+            if shared.fetch_room.has_ebbed() || frames || decoded || produces {
                 give_back();
             }
         });

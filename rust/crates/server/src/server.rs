@@ -18,6 +18,7 @@ use crate::answers::Answers;
 use crate::api::api_versions::ApiTable;
 use crate::api::fetch::FetchRoom;
 use crate::api::list_offsets::Lookups;
+use crate::api::produce::ProduceRoom;
 use crate::config::{DynamicConfig, Properties, ServerConfig};
 use crate::connection_quotas::ConnectionQuotas;
 use crate::control::{ControlQueue, ControlRequest};
@@ -155,6 +156,7 @@ impl Server {
             sessions: FetchSessions::new(config.fetch_sessions_max),
             answers: Answers::default(),
             fetch_room: FetchRoom::new(config.request_memory),
+            produce_room: ProduceRoom::default(),
             unpacking: Unpacking::default(),
             lookups: Lookups::default(),
             lines,

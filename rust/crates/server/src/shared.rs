@@ -12,6 +12,7 @@ use crate::answers::Answers;
 use crate::api::api_versions::ApiTable;
 use crate::api::fetch::FetchRoom;
 use crate::api::list_offsets::Lookups;
+use crate::api::produce::ProduceRoom;
 use crate::codes::ErrorCode;
 use crate::config::{DynamicConfig, ServerConfig};
 use crate::connection_quotas::ConnectionQuotas;
@@ -43,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) answers: Answers,
     pub(crate) sessions: FetchSessions,
     pub(crate) fetch_room: FetchRoom,
+    pub(crate) produce_room: ProduceRoom,
     pub(crate) lookups: Lookups,
     pub(crate) unpacking: Unpacking,
     pub(crate) vigil: Vigil,

@@ -6,7 +6,7 @@ mod certificates;
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -17,10 +17,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use certificates::Authority;
 use common::{
-    Client, Fetch, TestServer, batch, fetched, int, partition, produce, produced, records, request,
+    Client, Fetch, TestServer, batch, fetched, int, partition, produce, produced, records, replica,
+    request,
 };
 use logcore_protocol::{Direction, Value, decode_response, decode_response_header, schema};
-use logcore_server::{ClientAuth, ControlRequest, ListenerTls, TlsOptions};
+use logcore_server::{ClientAuth, ControlRequest, ListenerTls, PartitionSpec, TlsOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -107,6 +108,14 @@ fn check_served(server: &TestServer) {
     let mut client = server.client();
     let answer = client.call(0, 9, produce("t", 1, &[(1, &batch(&[b"small"]))]));
     assert_eq!(int(&produced(&answer), "error_code"), 0);
+}
+
+/// Whether something came for the client, be it the end.
+fn is_answered(client: &Client) -> bool {
+    client.stream.set_nonblocking(true).unwrap();
+    let came = client.stream.peek(&mut [0; 1]);
+    client.stream.set_nonblocking(false).unwrap();
+    came.map_or_else(|error| error.kind() != ErrorKind::WouldBlock, |_| true)
 }
 
 /// A connection whose kernel buffer is small.
@@ -341,6 +350,54 @@ fn fetches_that_wait_share_what_there_is() {
     );
 }
 
+// If this failed, producers that wait for replicas would fill the memory by naming many partitions, or would keep others waiting.
+#[test]
+fn produces_that_wait_share_what_there_is() {
+    const EACH: i32 = 9000;
+    const CLIENTS: usize = 150;
+    let _alone = ONE_AT_A_TIME.lock();
+    let server = server();
+    let follower = replica(2, true);
+    let replicated = PartitionSpec {
+        replicas: vec![replica(1, true), follower],
+        ..partition("t", 0)
+    };
+    server.server.create_partition(&replicated).unwrap();
+    let records = batch(&[b"v"]);
+    let mut parts: Vec<(i32, &[u8])> = vec![(0, &records)];
+    parts.extend((2..EACH).map(|index| (index, &[] as &[u8])));
+    let mut message = produce("t", -1, &parts);
+    message.set("timeout_ms", i32::MAX);
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.client()).collect();
+    let frame = clients[0].frame(0, 9, message);
+    let watch = Watch::start();
+    for client in &mut clients {
+        client.send_raw(&frame);
+    }
+    server.wait_for_requests(0, CLIENTS as u64);
+    server.wait_for_line("is not carried out");
+    // Who waits for replicas has nothing that others need.
+    check_served(&server);
+    server.wait_until("answers to all that have no place", || {
+        let metrics = server.server.metrics();
+        let of = |name| metrics.iter().find(|(found, _)| *found == name).unwrap().1;
+        of("delayed_produces") as usize + clients.iter().filter(|c| is_answered(c)).count()
+            == CLIENTS
+    });
+    // Those that do not read their answers may be closed by now.
+    let mut refused = server.client();
+    refused.send_raw(&frame);
+    let (_, answer) = refused.receive(0, 9);
+    assert_eq!(int(&produced(&answer), "error_code"), 7);
+    // What waits, the frames and their answers, what is worked on at a time, and the connections.
+    let most = (64 + 8 + 16 + 16) * MEGABYTE + CLIENTS * 32 * 1024;
+    assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+    eprintln!(
+        "{CLIENTS} that waited for replicas had {} bytes",
+        watch.peak()
+    );
+}
+
 // If this failed, what is told of many partitions would be had for each of those that do not read it, however many they are.
 #[test]
 fn what_is_told_of_many_partitions_is_counted() {
@@ -444,12 +501,6 @@ fn fetches_that_wait_to_be_converted_share_what_there_is() {
     }
     server.wait_for_requests(1, (DEAF + CROWD) as u64);
     server.wait_for_line("gets no messages yet");
-    let is_answered = |client: &Client| {
-        client.stream.set_nonblocking(true).unwrap();
-        let answered = client.stream.peek(&mut [0; 4]).is_ok_and(|count| count > 0);
-        client.stream.set_nonblocking(false).unwrap();
-        answered
-    };
     server.wait_until("answers to all that have no place", || {
         let answered = crowd.iter().filter(|client| is_answered(client));
         answered.count() >= CROWD - PLACES

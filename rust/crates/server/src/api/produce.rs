@@ -8,6 +8,7 @@
 //! (`DelayedProduce`); the connection's next request waits with it, as with Kafka. What the answer says is in [`answer`].
 
 mod answer;
+mod room;
 
 use std::collections::HashSet;
 use std::ops::{Range, RangeInclusive};
@@ -20,6 +21,7 @@ use logcore_protocol::{RequestHeader, Struct, Value};
 use logcore_records::{BatchHeader, Compression, MAGIC_V2, RecordError, batches, legacy};
 use logcore_storage::{Appended, DECOMPRESSED_MAX, Log, LogConfig, RecordFaults, StorageError};
 
+pub(crate) use self::room::ProduceRoom;
 use super::{Fields, Outcome, numbered};
 use crate::codes::ErrorCode;
 use crate::lines::Level;
@@ -158,7 +160,15 @@ pub(crate) async fn handle(
     let mut memory = frame
         .try_into_mut()
         .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-    let mut results = append_all(shared, header.api_version, &request, &mut memory).await;
+    let place = shared.produce_room.enter(&request);
+    let mut results = match &place {
+        Ok(_) => append_all(shared, header.api_version, &request, &mut memory).await,
+        Err(reason) => {
+            let key = "produces that cannot wait";
+            shared.lines.seldom(Level::Warning, key, reason.clone());
+            refuse_all(&request, ErrorCode::REQUEST_TIMED_OUT)
+        }
+    };
     let mut kept = Some((memory, charge));
     if request.acks == ALL && !settle(shared, &request, &mut results) {
         kept = None;
@@ -184,7 +194,7 @@ async fn append_all(
     memory: &mut [u8],
 ) -> Vec<Result<Done>> {
     if let Some(code) = refuse_whole(request, memory) {
-        return request.parts.iter().map(|_| Err(code.into())).collect();
+        return refuse_all(request, code);
     }
     let mut results = Vec::with_capacity(request.parts.len());
     for part in &request.parts {
@@ -192,6 +202,10 @@ async fn append_all(
         results.push(append_part(shared, version, request, part, records).await);
     }
     results
+}
+
+fn refuse_all(request: &Request, code: ErrorCode) -> Vec<Result<Done>> {
+    request.parts.iter().map(|_| Err(code.into())).collect()
 }
 
 /// What went wrong with one partition, if anything did.
