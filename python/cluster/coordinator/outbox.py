@@ -46,9 +46,13 @@ class Outbox(Generic[W]):
         self._quorum = quorum
 
     def put(self, command: bytes, waiting: W) -> None:
-        """Proposes a command, with others of this turn of the loop."""
+        """Proposes a command: at once if nothing is on its way, otherwise with others of this turn of the loop."""
         self._unproposed.append((command, waiting))
-        if not self._sending:
+        if self._sending or self.is_full:
+            return
+        if not self._proposed:
+            self._guard(self.send)
+        else:
             self._sending = True
             asyncio.get_running_loop().call_soon(self._guard, self.send)
 
