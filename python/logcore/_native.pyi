@@ -446,12 +446,16 @@ class Server:
         """
     @property
     def wake_fd(self) -> int:
-        """A file descriptor that is readable while requests or log lines wait; for `loop.add_reader`."""
+        """A file descriptor that is readable while requests, failures or log lines wait; for `loop.add_reader`."""
     def take_requests(self, max: int) -> list[Request]:
         """The requests that wait, oldest first, at most `max` and a few hundred. Makes `wake_fd` unreadable if none remain."""
     def take_gone(self) -> list[str]:
         """The ids of connections that ended since the last call while their JoinGroup or SyncGroup waited for its answer. To be
         called after `take_requests`.
+        """
+    def take_failed(self) -> tuple[list[tuple[str, int]], str | None]:
+        """The partitions (topic and index) whose logs went offline since the last call; and once, when no log directory is left that is
+        online, which there are and why each is not. To be called after `take_requests`.
         """
     def take_log_lines(self) -> list[tuple[int, str, dict[str, str]]]:
         """Level (of `logging`), text and fields (`connection`, `client_id`, `topic` …) of what happened since the last call."""

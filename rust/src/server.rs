@@ -241,6 +241,11 @@ impl PyServer {
         self.0.take_gone()
     }
 
+    fn take_failed(&self) -> (Vec<(String, i32)>, Option<String>) {
+        let failed = self.0.take_failed();
+        (failed.partitions, failed.every_dir)
+    }
+
     fn take_log_lines<'py>(
         &self,
         py: Python<'py>,

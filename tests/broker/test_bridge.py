@@ -69,6 +69,9 @@ class FakeSource:
         gone, self.gone = self.gone, []
         return gone
 
+    def take_failed(self) -> tuple[list[tuple[str, int]], str | None]:
+        return [], None
+
     def leave(self, connection: str) -> None:
         self.gone.append(connection)
         os.write(self._write_end, b"x")
@@ -107,7 +110,7 @@ def play(
             bridge_module, "HANDLERS", dict.fromkeys((KEY, JOIN, METADATA), FakeHandler(handle))
         )
         source = FakeSource()
-        bridge = Bridge(source, cast(Context, None), HANDLERS_MAX)
+        bridge = Bridge(source, cast(Context, None), HANDLERS_MAX, lambda *_: None)
         bridge.start()
         try:
             await script(source, asyncio.Queue(), bridge)

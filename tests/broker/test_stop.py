@@ -79,6 +79,24 @@ def test_a_broker_ends_when_its_coordinator_fails(start_broker: StartBroker) -> 
     assert "Traceback" not in broker.output()
 
 
+# If this failed, a broker without a disk would live on: it serves nothing, and whoever supervises it takes it for sound.
+def test_a_broker_ends_when_its_last_log_directory_fails(start_broker: StartBroker, tmp_path: Path) -> None:
+    broker = start_broker()
+    create(broker, "t")
+    assert produce(broker, "t", b"kept")
+    logs = broker.data_dir / "kafka-logs"
+    # At once, where removing it takes a while in which the broker is at its files.
+    logs.rename(tmp_path / "dead")
+    assert broker.process.wait(60) == 1
+    broker.stop()
+    last = broker.output().splitlines()[-1]
+    assert last.startswith(
+        f"logcore start: stopped, but not cleanly (exit status 1): every log directory has failed ({logs}: "
+    )
+    assert "mend the disk, or set log.dirs to another, and start again" in last
+    assert "Traceback" not in broker.output()
+
+
 # If this failed, one part that raises would leave the coordinator behind it running and its session open.
 def test_everything_is_stopped_whatever_one_step_raises(tmp_path: Path) -> None:
     class Failing:

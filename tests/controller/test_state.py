@@ -17,6 +17,7 @@ from cluster.controller.state import (
     OpenPartitions,
     Publish,
     RemoveTopic,
+    TakeOffline,
     UpdateState,
     Withdraw,
     WriteTopic,
@@ -215,6 +216,15 @@ def test_settings_that_change() -> None:
     assert actions == [Configure(state.topics["t"]), Publish(state.topics["t"])]
     assert state.config_changed("t", {"retention.ms": "1"}) == []
     assert state.config_changed("unknown", {}) == []
+
+
+def test_logs_that_fail_are_taken_offline_and_shown_so() -> None:
+    state = controller(ONE)
+    state.topic_loaded("t", ID, ID, {0: Replicas((ONE,)), 1: Replicas((ONE,))}, {}, {})
+    topic = state.topics["t"]
+    assert state.logs_failed("t", {1}) == [TakeOffline(topic, frozenset({1})), Publish(topic)]
+    # Its logs are still here, but the topic is nobody's any more.
+    assert state.logs_failed("unknown", {0}) == []
 
 
 def test_a_topic_that_vanished_is_closed_and_keeps_its_logs() -> None:

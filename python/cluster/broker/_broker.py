@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -74,6 +74,9 @@ class Broker:
         self._info: BrokerInfo | None = None
         self._bound: dict[str, int] = {}
         self._renewal: asyncio.Task[None] | None = None
+        self._no_log_dir = ""
+        """Why no log directory is left, once none is."""
+        self._log_dirs_failed = asyncio.Event()
         self._registering = asyncio.Lock()
         self._parts = Parts()
         self._metrics: MetricsListener | None = None
@@ -162,7 +165,8 @@ class Broker:
         self._warn_of_strays(on_disk, metadata)
         context.groups.start()
         self._parts.groups = context.groups
-        bridge = self._bridge = Bridge(server, context, config.number("queued.max.requests"))
+        requests_max = config.number("queued.max.requests")
+        bridge = self._bridge = Bridge(server, context, requests_max, self._logs_failed)
         bridge.start()
         self._parts.state = BrokerState.RUNNING
 
@@ -350,6 +354,22 @@ class Broker:
                 "the log directories hold topics the coordinator does not know, which are not served: %s",
                 ", ".join(strays),
             )
+
+    # ---- failed disks ----
+
+    async def failed(self) -> str:
+        """Waits until no log directory is left, with which the broker can serve nothing; which there were, and why each failed. To stop
+        it is up to who started it.
+        """
+        await self._log_dirs_failed.wait()
+        return self._no_log_dir
+
+    def _logs_failed(self, partitions: Sequence[tuple[str, int]], every_dir: str | None) -> None:
+        if self._controller is not None:
+            self._controller.logs_failed(partitions)
+        if every_dir is not None:
+            self._no_log_dir = every_dir
+            self._log_dirs_failed.set()
 
     # ---- a lost session ----
 

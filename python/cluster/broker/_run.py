@@ -50,7 +50,7 @@ _DESCRIPTORS_FEW = 1024
 
 async def run(config: BrokerConfig, ready: Ready) -> None:
     """Runs a broker until SIGINT or SIGTERM; BrokerStartError when it cannot start, BrokerStopError when it did
-    not end cleanly.
+    not end cleanly, or ended because it has no log directory left.
     """
     _log_to_stderr(config.text("log.format"))
     _raise_descriptor_limit()
@@ -59,7 +59,7 @@ async def run(config: BrokerConfig, ready: Ready) -> None:
         broker = await _unless_stopped(stopped, _start_broker(stack, config))
         if broker is not None:
             ready(broker)
-            await stopped.wait()
+            await _stopped_or_failed(stopped, broker)
 
 
 async def run_properties(path: Path, overrides: Mapping[str, str], ready: Ready) -> None:
@@ -82,7 +82,7 @@ async def run_embedded(
     ready: Ready = lambda broker: None,
 ) -> None:
     """Runs a broker and its coordinator until SIGINT or SIGTERM; BrokerStartError when they cannot start,
-    BrokerStopError when they did not end cleanly, or ended because the coordinator failed.
+    BrokerStopError when they did not end cleanly, or ended because the coordinator or every log directory failed.
     """
     _log_to_stderr((overrides or {}).get("log.format"))
     _raise_descriptor_limit()
@@ -92,7 +92,7 @@ async def run_embedded(
         if started is not None:
             broker, coordinator = started
             ready(broker)
-            await _stopped_or_failed(stopped, coordinator)
+            await _stopped_or_failed(stopped, broker, coordinator)
 
 
 class CoordinatorPorts(NamedTuple):
@@ -240,24 +240,43 @@ async def _unless_stopped(stopped: asyncio.Event, starting: Coroutine[Any, Any, 
     return None if start.cancelled() else start.result()
 
 
-async def _stopped_or_failed(stopped: asyncio.Event, coordinator: CoordinatorServer) -> None:
+async def _stopped_or_failed(
+    stopped: asyncio.Event, broker: Broker, coordinator: CoordinatorServer | None = None
+) -> None:
     """Waits for the signal to stop; BrokerStopError when the coordinator fails first, for without it no topic
-    can be made and no restart is safe.
+    can be made and no restart is safe, or the last log directory does: nothing is served, and whoever supervises the process
+    would take it for sound.
     """
     from cluster.coordinator import CoordinatorError
 
+    signalled = stopped.wait() if coordinator is None else _until_stopped(stopped, coordinator)
+    ending = asyncio.ensure_future(signalled)
+    failing = asyncio.ensure_future(broker.failed())
     try:
-        await _until_stopped(stopped, coordinator)
+        await asyncio.wait((ending, failing), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ending.cancel()
+        failing.cancel()
+    try:
+        if ending.done():
+            ending.result()
+            return
     except CoordinatorError as error:
         raise BrokerStopError(f"{error}, so the broker stopped; mend that disk and start again") from None
+    raise BrokerStopError(
+        f"every log directory has failed ({failing.result()}), so the broker stopped; mend the disk, or set log.dirs to "
+        "another, and start again"
+    )
 
 
 async def _until_stopped(stopped: asyncio.Event, coordinator: CoordinatorServer) -> None:
     """Waits for the signal to stop; raises CoordinatorError when the coordinator fails first."""
     assert coordinator.failed is not None
     signalled = asyncio.ensure_future(stopped.wait())
-    await asyncio.wait((signalled, coordinator.failed), return_when=asyncio.FIRST_COMPLETED)
-    signalled.cancel()
+    try:
+        await asyncio.wait((signalled, coordinator.failed), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        signalled.cancel()
     if coordinator.failed.done():
         coordinator.failed.result()
 

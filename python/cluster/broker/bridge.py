@@ -5,7 +5,7 @@ one is answered, and connections do not wait for each other. While as many handl
 requests, which fills the queue and stops the reading of sockets. Who only waits is not counted: a member of a group would
 keep those out whom it waits for, and a coordinator that is away would stop what can be answered without it. A handler that
 raises costs its own request an UNKNOWN_SERVER_ERROR answer and nobody else anything. One that waits for others ends with its
-connection. Of the large requests of an API that waits for nobody, one at a time is made into Python's objects and answered: its
+connection. What the data plane tells of its logs' failures comes this way too. Of the large requests of an API that waits for nobody, one at a time is made into Python's objects and answered: its
 answer may be many times as long. Lives on the event loop, woken by the server's descriptor.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import Protocol, cast
 
@@ -32,6 +32,10 @@ _PLAIN = (int, float, str, bytes, type(None))
 """What an answer's parts are at the end; others than these and dicts are lists, or make their parts one at a time."""
 
 
+OnFailed = Callable[[Sequence[tuple[str, int]], str | None], None]
+"""Called with what `Source.take_failed` gives, when that is something."""
+
+
 class Source(Protocol):
     """The part of `logcore._native.Server` that brings requests."""
 
@@ -45,6 +49,9 @@ class Source(Protocol):
     def take_gone(self) -> Sequence[str]:
         """The connections that ended while their requests waited for others to come."""
 
+    def take_failed(self) -> tuple[Sequence[tuple[str, int]], str | None]:
+        """The partitions whose logs went offline, and why, if that leaves no log directory."""
+
     def take_log_lines(self) -> Sequence[tuple[int, str, Mapping[str, str]]]:
         """What the data plane has to say, and its fields."""
 
@@ -52,10 +59,11 @@ class Source(Protocol):
 class Bridge:
     """Takes requests, while fewer than `handlers_max` handlers are at work, and has them answered."""
 
-    def __init__(self, source: Source, context: Context, handlers_max: int) -> None:
+    def __init__(self, source: Source, context: Context, handlers_max: int, on_failed: OnFailed) -> None:
         self._source = source
         self._context = context
         self._handlers_max = handlers_max
+        self._on_failed = on_failed
         self._at_work = 0
         self._given_up = False
         self._stopped = False
@@ -87,6 +95,9 @@ class Bridge:
         # Those that were taken are at work before this is called again: their tasks begin before the descriptor is looked at.
         requests = self._source.take_requests(self._handlers_max - self._at_work)
         gone = set(self._source.take_gone())
+        failed, every_dir = self._source.take_failed()
+        if failed or every_dir is not None:
+            self._on_failed(failed, every_dir)
         for request in requests:
             if self._given_up or request.connection_id in gone:
                 request.close()

@@ -96,6 +96,13 @@ class Executor:
                 await self._update_state(partition, new_state, expected)
             case machine.OpenPartitions(topic, partitions, new):
                 await asyncio.to_thread(self._open, topic, partitions, new)
+            case machine.TakeOffline(topic, failed):
+                self._offline[topic.name] = self._offline.get(topic.name, set()) | failed
+                names = _names(topic.name, sorted(failed))
+                log.error(
+                    "these partitions went offline; their disk is to be mended and the broker started again: %s",
+                    names,
+                )
             case machine.Configure(topic):
                 await asyncio.to_thread(self._configure, topic)
             case machine.Publish(topic):
@@ -204,9 +211,8 @@ class Executor:
         self._offline[topic.name] = self._offline.get(topic.name, set()) - set(partitions) | set(failed)
         if failed:
             first = next(iter(failed))
-            names = ", ".join(f"{topic.name}-{number}" for number in list(failed)[:_NAMES_SHOWN])
-            more = f" and {len(failed) - _NAMES_SHOWN} more" if len(failed) > _NAMES_SHOWN else ""
-            log.error("these partitions are offline: %s%s (the first: %s)", names, more, failed[first])
+            names = _names(topic.name, list(failed))
+            log.error("these partitions are offline: %s (the first: %s)", names, failed[first])
 
     def _replicas(self, ids: Sequence[BrokerId]) -> list[Replica]:
         """The replicas with the racks and listeners of those that are registered."""
@@ -250,3 +256,10 @@ class Executor:
         except Exception as error:
             if getattr(error, "code", None) != UnknownTopicOrPartition.code:
                 log.exception("the logs of topic %s could not be deleted", topic)
+
+
+def _names(topic: str, partitions: Sequence[int]) -> str:
+    """Partitions as a line of the log names them."""
+    names = ", ".join(f"{topic}-{number}" for number in partitions[:_NAMES_SHOWN])
+    more = len(partitions) - _NAMES_SHOWN
+    return f"{names} and {more} more" if more > 0 else names

@@ -17,7 +17,7 @@ import contextlib
 import logging
 import random
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -128,6 +128,8 @@ class Controller:
         self._worker: asyncio.Task[None] | None = None
         self._active = False
         self._topics_deleted: Callable[[Sequence[str]], None] | None = None
+        self._failed: defaultdict[str, set[int]] = defaultdict(set)
+        """By topic: partitions whose logs failed, and which clients are not told of yet."""
         self._gone: list[str] = []
         """Topics that the piece of work at hand deleted."""
 
@@ -502,6 +504,17 @@ class Controller:
 
     async def _elect_uncleanly(self) -> None:
         await self._carry_out(self._state.unclean_election_changed(self._unclean_election))
+
+    def logs_failed(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """The logs of these partitions on this broker went offline while they were served: clients are told."""
+        for topic, number in partitions:
+            self._failed[topic].add(number)
+        self._event("failed logs", self._take_offline)
+
+    async def _take_offline(self) -> None:
+        failed, self._failed = self._failed, defaultdict(set)
+        for topic, numbers in failed.items():
+            await self._carry_out(self._state.logs_failed(topic, numbers))
 
     # ---- commands of the handlers ----
 

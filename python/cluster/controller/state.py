@@ -11,7 +11,7 @@ again repeats them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from cluster.model import (
@@ -62,6 +62,14 @@ class OpenPartitions:
     topic: TopicInfo
     partitions: tuple[int, ...]
     new: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOffline:
+    """The logs of these partitions on this broker failed: they have no leader until the broker starts again."""
+
+    topic: TopicInfo
+    partitions: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,7 @@ Action = (
     | CreateStates
     | UpdateState
     | OpenPartitions
+    | TakeOffline
     | Configure
     | Publish
     | Withdraw
@@ -212,6 +221,13 @@ class ControllerState:
         if known is not None:
             for number, version in versions.items():
                 known.partitions[number] = replace(known.partitions[number], zk_version=version)
+
+    def logs_failed(self, name: str, partitions: Iterable[int]) -> list[Action]:
+        """Logs of a topic on this broker went offline while they were served. The znodes keep the leader, so the next start
+        tries again.
+        """
+        topic = self.topics.get(name)
+        return [] if topic is None else [TakeOffline(topic, frozenset(partitions)), Publish(topic)]
 
     def config_changed(self, name: str, config: Mapping[str, str]) -> list[Action]:
         """A topic's own settings are these now."""

@@ -200,6 +200,7 @@ fn run(shared: &Shared, stop: &Stop) {
         };
         let round = AssertUnwindSafe(|| {
             shared.logs.maintain(now_ms(), retention, &shared.lines);
+            shared.tell_failures();
             shared.quotas.forget();
             let frames = shared.memory.has_ebbed();
             let decoded = shared.decoded.has_ebbed();

@@ -236,6 +236,24 @@ impl Logs {
         self.unusable.len() + failed.count()
     }
 
+    /// Every directory with the reason why it is offline, if none is online.
+    pub(crate) fn none_left(&self) -> Option<String> {
+        let failed = self.dirs.iter().map(|dir| {
+            let reason = dir.failure()?;
+            Some(format!("{}: {reason}", dir.path().display()))
+        });
+        let failed: Vec<String> = failed.collect::<Option<_>>()?;
+        let unusable = self.unusable.iter();
+        let unusable = unusable.map(|(path, reason)| format!("{}: {reason}", path.display()));
+        Some(
+            failed
+                .into_iter()
+                .chain(unusable)
+                .collect::<Vec<_>>()
+                .join("; "),
+        )
+    }
+
     /// Bytes that were read and checked because the directories had not been closed.
     pub(crate) fn bytes_checked(&self) -> u64 {
         self.dirs.iter().map(|dir| dir.bytes_checked()).sum()
@@ -367,7 +385,7 @@ fn told(path: &str) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
-fn offline(path: &Path, reason: &str) -> ServerError {
+pub(crate) fn offline(path: &Path, reason: &str) -> ServerError {
     ServerError::Storage(StorageError::Offline {
         dir: path.to_path_buf(),
         reason: reason.to_owned(),

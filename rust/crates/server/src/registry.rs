@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
@@ -69,6 +69,8 @@ pub(crate) struct Partition {
     pub(crate) replicas: Arc<Replicas>,
     leadership: Arc<AtomicU64>,
     room: Arc<WaitingRoom>,
+    /// Python was told that its log is offline.
+    is_told_offline: AtomicBool,
 }
 
 impl Partition {
@@ -82,6 +84,7 @@ impl Partition {
             replicas: Arc::default(),
             leadership: Arc::new(AtomicU64::new(Leadership::UNKNOWN.pack())),
             room: Arc::default(),
+            is_told_offline: AtomicBool::default(),
         }
     }
 
@@ -112,7 +115,13 @@ impl Partition {
             replicas: Arc::clone(&self.replicas),
             leadership: Arc::clone(&self.leadership),
             room: Arc::clone(&self.room),
+            is_told_offline: AtomicBool::default(),
         }
+    }
+
+    /// Whether its log is offline, and Python does not know yet.
+    pub(crate) fn is_newly_offline(&self) -> bool {
+        self.log.failure().is_some() && !self.is_told_offline.load(Ordering::Relaxed)
     }
 
     /// What a log line about it tells a machine.
@@ -154,7 +163,8 @@ impl Partition {
     /// The leadership, if it is this server's and the caller knows of no other epoch (-1: it does not know any).
     ///
     /// # Errors
-    /// FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER, checked in Kafka's order (KIP-320).
+    /// KAFKA_STORAGE_ERROR of a log that is offline (`HostedPartition.Offline`); FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or
+    /// NOT_LEADER_OR_FOLLOWER, checked in Kafka's order (KIP-320).
     pub(crate) fn lead(&self, node_id: i32, known_epoch: i32) -> Result<Leadership, ErrorCode> {
         let leadership = self.serve(known_epoch)?;
         if leadership.leader_id == node_id {
@@ -167,7 +177,9 @@ impl Partition {
     /// [`Partition::lead`] for whoever may read from a follower, too (KIP-392).
     pub(crate) fn serve(&self, known_epoch: i32) -> Result<Leadership, ErrorCode> {
         let leadership = self.leadership();
-        if known_epoch >= 0 && known_epoch < leadership.epoch {
+        if self.log.failure().is_some() {
+            Err(ErrorCode::KAFKA_STORAGE_ERROR)
+        } else if known_epoch >= 0 && known_epoch < leadership.epoch {
             Err(ErrorCode::FENCED_LEADER_EPOCH)
         } else if known_epoch >= 0 && known_epoch > leadership.epoch {
             Err(ErrorCode::UNKNOWN_LEADER_EPOCH)
@@ -357,6 +369,17 @@ impl Registry {
         let topics = tables.topics.values();
         topics
             .flat_map(|topic| topic.partitions.values().cloned())
+            .collect()
+    }
+
+    /// The partitions whose logs went offline since the last call.
+    pub(crate) fn newly_offline(&self) -> Vec<Arc<Partition>> {
+        let tables = self.0.read();
+        let topics = tables.topics.values();
+        let all = topics.flat_map(|topic| topic.partitions.values());
+        let told = |place: &Arc<Partition>| place.is_told_offline.swap(true, Ordering::Relaxed);
+        all.filter(|place| place.is_newly_offline() && !told(place))
+            .cloned()
             .collect()
     }
 

@@ -25,11 +25,12 @@ use crate::control::{ControlQueue, ControlRequest};
 use crate::decoded::DecodedMemory;
 use crate::descriptors::Descriptors;
 use crate::error::{Result, ServerError};
+use crate::failures::{Failed, Failures};
 use crate::fetch_session::FetchSessions;
 use crate::housekeeping::Housekeeping;
 use crate::lines::{LogLine, LogLines};
 use crate::listener::{self, ListenerSpec};
-use crate::logs::Logs;
+use crate::logs::{Logs, offline};
 use crate::measurements::{self, Measurements};
 use crate::memory::RequestMemory;
 use crate::metrics::{Idle, Metrics};
@@ -159,6 +160,7 @@ impl Server {
             produce_room: ProduceRoom::default(),
             unpacking: Unpacking::default(),
             lookups: Lookups::default(),
+            failures: Failures::new(Arc::clone(&wake)),
             lines,
             vigil: Vigil::default(),
             metrics: Metrics::default(),
@@ -277,6 +279,11 @@ impl Server {
         self.shared.control.take_gone()
     }
 
+    /// What went offline since the last call. Asked after [`Self::take_requests`].
+    pub fn take_failed(&self) -> Failed {
+        self.shared.failures.take()
+    }
+
     /// The log lines since the last call.
     pub fn take_log_lines(&self) -> Vec<LogLine> {
         self.shared.lines.take()
@@ -286,7 +293,7 @@ impl Server {
     /// settings. Blocks.
     ///
     /// # Errors
-    /// When the name belongs to a topic with another id, a setting is bad or the log cannot be created.
+    /// When the name belongs to a topic with another id, a setting is bad, or the log cannot be created or is offline.
     pub fn create_partition(&self, spec: &PartitionSpec) -> Result<()> {
         self.check_process()?;
         let mut overrides = self.changes.lock();
@@ -297,6 +304,9 @@ impl Server {
         let partition = match registered {
             Some(partition) => {
                 partition.log.update_config(config);
+                if let Some(reason) = partition.log.failure() {
+                    return Err(offline(&partition.log.dir(), reason));
+                }
                 if partition.topic_id == spec.topic_id {
                     partition
                 } else {
@@ -476,6 +486,9 @@ impl Server {
     /// As Produce with acks=all would answer.
     pub fn append(&self, topic: &str, partition: i32, batches: &[u8]) -> Result<i64> {
         let place = self.find(topic, partition)?;
+        if let Some(reason) = place.log.failure() {
+            return Err(offline(&place.log.dir(), reason));
+        }
         let leadership =
             place
                 .lead(self.shared.node_id, -1)
@@ -492,7 +505,8 @@ impl Server {
         let mut batches = batches.to_vec();
         let appended = self.shared.registry.append(&place, |log| {
             log.append_as_leader(&mut batches, leadership.epoch, now_ms())
-        })?;
+        });
+        let appended = appended.inspect_err(|_| self.shared.look_for_failure_of(&place))?;
         place.waiting_room().appended(batches.len() as u64);
         Ok(appended.first_offset)
     }

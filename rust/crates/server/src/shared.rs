@@ -18,12 +18,13 @@ use crate::config::{DynamicConfig, ServerConfig};
 use crate::connection_quotas::ConnectionQuotas;
 use crate::control::ControlQueue;
 use crate::decoded::DecodedMemory;
+use crate::failures::Failures;
 use crate::fetch_session::FetchSessions;
 use crate::lines::{Level, LogLines};
 use crate::logs::Logs;
 use crate::memory::RequestMemory;
 use crate::metrics::Metrics;
-use crate::purgatory::Purgatory;
+use crate::purgatory::{HasWaitingRoom, Purgatory};
 use crate::quotas::ClientQuotas;
 use crate::registry::{Partition, Registry};
 use crate::unpacking::Unpacking;
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) unpacking: Unpacking,
     pub(crate) vigil: Vigil,
     pub(crate) lines: Arc<LogLines>,
+    pub(crate) failures: Failures,
     pub(crate) metrics: Metrics,
     pub(crate) purgatory: Purgatory,
     /// Set when the server starts, before the first connection.
@@ -71,7 +73,29 @@ impl Shared {
             let text = format!("{what}: {error}");
             self.lines.seldom_with(Level::Error, &key, text, fields);
         }
+        if let Some(place) = place {
+            self.look_for_failure_of(place);
+        }
         ErrorCode(error.kafka_code())
+    }
+
+    /// Has Python told at once if an error of the partition took its log offline, and not by the next round of housekeeping.
+    pub(crate) fn look_for_failure_of(&self, place: &Partition) {
+        if place.is_newly_offline() {
+            self.tell_failures();
+        }
+    }
+
+    /// Has Python told which logs went offline since the last call. Whoever waits for their records looks again.
+    pub(crate) fn tell_failures(&self) {
+        let offline = self.registry.newly_offline();
+        let names = offline
+            .iter()
+            .map(|place| (place.topic.to_string(), place.index));
+        self.failures.add(names.collect(), self.logs.none_left());
+        for place in offline {
+            place.waiting_room().wake_all();
+        }
     }
 }
 

@@ -7,8 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{batch, partition, properties};
-use logcore_server::{PartitionSpec, Server, ServerError, ServerOptions};
+use common::{
+    Client, Fetch, TestServer, batch, fetched, int, is_readable, only_part, partition, produce,
+    produced, properties, request,
+};
+use logcore_protocol::{Struct, Value};
+use logcore_server::{Failed, PartitionSpec, Server, ServerError, ServerOptions};
 
 /// Directories that are gone with the test.
 struct Disks {
@@ -75,6 +79,112 @@ fn lines(server: &Server) -> String {
     let lines = server.take_log_lines();
     let lines: Vec<_> = lines.into_iter().map(|line| line.message).collect();
     lines.join("\n")
+}
+
+/// The error codes that Produce, Fetch, ListOffsets and OffsetForLeaderEpoch have for a partition of `t`.
+fn codes(client: &mut Client, index: i32) -> [i64; 4] {
+    let asked = |key: i16, name: &str, field: &str| -> Struct {
+        let message = request(key);
+        let topic = message.element("topics").with(name, "t");
+        let part = topic.element("partitions").with(field, index);
+        let part = match key {
+            2 => part.with("timestamp", -1i64),
+            _ => part.with("leader_epoch", 3),
+        };
+        let topic = topic.with("partitions", vec![Value::Struct(part)]);
+        message.with("topics", vec![Value::Struct(topic)])
+    };
+    let written = client.call(0, 9, produce("t", 1, &[(index, &batch(&[&[b'v'; 600]]))]));
+    let read = Fetch {
+        partitions: vec![index],
+        ..Fetch::default()
+    };
+    let read = fetched(&read.call(client))[0].clone();
+    let listed = asked(2, "name", "partition_index").with("replica_id", -1);
+    let ended = asked(23, "topic", "partition");
+    [
+        int(&produced(&written), "error_code"),
+        int(&read, "error_code"),
+        int(&only_part(&client.call(2, 9, listed)), "error_code"),
+        int(&only_part(&client.call(23, 4, ended)), "error_code"),
+    ]
+}
+
+/// Takes a directory away from a server that may be at its files: at once, where removing it takes a while.
+fn die(path: &Path) {
+    std::fs::rename(path, path.with_extension("dead")).unwrap();
+}
+
+/// What Python is told of failures, once there is something.
+fn failed(server: &Server) -> Failed {
+    loop {
+        assert!(is_readable(server.wake_fd()), "no failure is told");
+        assert!(server.take_requests(usize::MAX).is_empty());
+        let failed = server.take_failed();
+        if failed != Failed::default() {
+            return failed;
+        }
+        server.take_log_lines();
+    }
+}
+
+// Broken if it failed: a partition on a dead disk would be read from and led for ever, who waits for its records would not be told, and
+// neither would Python, which tells clients who leads and ends a broker that has no disk left.
+#[test]
+fn a_disk_that_dies_while_it_is_served_is_told() {
+    let root = tempfile::tempdir().unwrap();
+    let (one, two) = (root.path().join("one"), root.path().join("two"));
+    let test = TestServer::start_on(root, &["one", "two"], &[("log.segment.bytes", "1000")]);
+    let server = &test.server;
+    let mut client = test.client();
+    let lost = i32::from(!one.join("t-0").exists());
+    let kept = 1 - lost;
+    assert_eq!(codes(&mut client, lost), [0; 4]);
+    assert_eq!(codes(&mut client, kept), [0; 4]);
+    assert_eq!(server.take_failed(), Failed::default());
+    let mut waiting = test.client();
+    let poll = Fetch {
+        partitions: vec![lost],
+        offset: 1,
+        wait_ms: 600_000,
+        ..Fetch::default()
+    };
+    waiting.send(1, 12, poll.message());
+    test.wait_for_metric("delayed_fetches", 1);
+
+    die(&one);
+    assert_eq!(codes(&mut client, lost), [56; 4]);
+    let (_, answer) = waiting.receive(1, 12);
+    assert_eq!(int(&fetched(&answer)[0], "error_code"), 56);
+    assert_eq!(codes(&mut client, kept), [0; 4]);
+    let told = failed(server);
+    assert_eq!(told.partitions, [("t".to_owned(), lost)]);
+    assert_eq!(told.every_dir, None);
+    // Who would open it again, as after a lost session, is told that it cannot be.
+    let error = server.create_partition(&partition("t", lost)).unwrap_err();
+    assert!(error.to_string().contains("is offline"), "{error}");
+
+    die(&two);
+    assert_eq!(codes(&mut client, kept), [56; 4]);
+    let told = failed(server);
+    assert_eq!(told.partitions, [("t".to_owned(), kept)]);
+    let every = told.every_dir.unwrap();
+    for path in [&one, &two] {
+        assert!(every.contains(&*path.to_string_lossy()), "{every}");
+    }
+}
+
+// Broken if it failed: a disk that dies while nobody writes would not be told, since no request meets it.
+#[test]
+fn a_disk_that_dies_unnoticed_is_found_by_housekeeping() {
+    let disks = Disks::new(1);
+    let interval = "log.flush.offset.checkpoint.interval.ms";
+    let server = disks.open_with(&[(interval, "10")]).unwrap();
+    server.create_partition(&small("t", 0)).unwrap();
+    die(&disks.paths[0]);
+    let told = failed(&server);
+    assert_eq!(told.partitions, [("t".to_owned(), 0)]);
+    assert!(told.every_dir.is_some());
 }
 
 // Broken if it failed: one dead disk would take every new partition, because it has the fewest logs, and no figure would tell.

@@ -237,7 +237,7 @@ fn acknowledgement(
     done: &mut Done,
 ) -> Option<std::result::Result<(), ErrorCode>> {
     if let Err(code) = place.lead(shared.node_id, -1) {
-        done.leader = Some(place.leadership());
+        done.leader = leader_told(place, code);
         return Some(Err(code));
     }
     if place.log.high_watermark() <= done.last_offset {
@@ -378,11 +378,16 @@ async fn append_well_formed(
         return Err(ErrorCode::INVALID_TOPIC_EXCEPTION.into());
     }
     let leadership = place.lead(shared.node_id, -1).map_err(|code| Refused {
-        leader: Some(place.leadership()),
+        leader: leader_told(place, code),
         ..code.into()
     })?;
     let done = append_led(shared, place, leadership, request.acks, is_legacy, records).await;
     done.map_err(|refused| with_log_start(place, refused))
+}
+
+/// Who leads, for those who asked the wrong one (KIP-951).
+fn leader_told(place: &Partition, code: ErrorCode) -> Option<Leadership> {
+    (code == ErrorCode::NOT_LEADER_OR_FOLLOWER).then(|| place.leadership())
 }
 
 async fn append_led(

@@ -51,7 +51,7 @@ fn acknowledge(answer: &mut Struct, version: i16, done: &Done) {
         .set("log_append_time_ms", done.log_append_time)
         .set("log_start_offset", done.log_start_offset);
     if let Some(Err(code)) = done.acknowledged {
-        answer.set("error_code", code.0);
+        answer.set("error_code", code.told(version > 3).0);
         tell_leader(answer, version, done.leader);
     }
 }

@@ -1,0 +1,136 @@
+"""What clients are told of partitions that the cluster has and this broker cannot serve, because their disk has failed.
+
+If one failed, a client would be sent to a leader that answers nothing but errors, or be served from a disk that has failed.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from cluster.broker import Broker, BrokerConfig, BrokerStopError
+from cluster.errors import (
+    NONE,
+    KafkaStorageError,
+    LeaderNotAvailable,
+    UnknownTopicOrPartition,
+)
+from cluster.model import TopicId
+
+from ..compat.test_data_plane import batch
+from .test_jbod import create, leaders, settings
+from .test_topic_logs import run
+from .wire import Wire
+
+HERE = 3
+NO_LEADER = -1
+
+
+async def produced(wire: Wire, topic: str, partition: int) -> int:
+    data = [
+        {"name": topic, "partition_data": [{"index": partition, "records": batch((b"k", b"v" * 600, 5))}]}
+    ]
+    answer = await wire.ask("Produce", 9, transactional_id=None, acks=1, timeout_ms=10_000, topic_data=data)
+    return int(answer["responses"][0]["partition_responses"][0]["error_code"])
+
+
+async def fetched(wire: Wire, version: int, partition: int, **topic: str | TopicId) -> int:
+    read = {"partition": partition, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+    topics = [topic | {"partitions": [read]}]
+    limits = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20}
+    answer = await wire.ask("Fetch", version, session_id=0, session_epoch=-1, topics=topics, **limits)
+    return int(answer["responses"][0]["partitions"][0]["error_code"])
+
+
+async def codes(wire: Wire, topic: str, partition: int) -> set[int]:
+    """The error codes of everything that is asked of a partition's leader."""
+    found = {await produced(wire, topic, partition), await fetched(wire, 12, partition, topic=topic)}
+    asked = {"partition_index": partition, "timestamp": -1, "current_leader_epoch": -1}
+    listed = [{"name": topic, "partitions": [asked]}]
+    ended = [{"topic": topic, "partitions": [{"partition": partition, "leader_epoch": 0}]}]
+    described = [{"name": topic, "partition_indexes": [partition]}]
+    for name, version, topics in (
+        ("ListOffsets", 5, listed),
+        ("OffsetForLeaderEpoch", 3, ended),
+        ("DescribeProducers", 0, described),
+    ):
+        others = {} if name == "DescribeProducers" else {"replica_id": -1}
+        answer = await wire.ask(name, version, topics=topics, **others)
+        found.add(answer["topics"][0]["partitions"][0]["error_code"])
+    return found
+
+
+async def shown(wire: Wire, topic: str) -> dict[int, tuple[int, int, list[int]]]:
+    """Error, leader and offline replicas of each partition."""
+    answer = await wire.ask("Metadata", 8, topics=[{"name": topic}])
+    return {
+        one["partition_index"]: (one["error_code"], one["leader_id"], one["offline_replicas"])
+        for one in answer["topics"][0]["partitions"]
+    }
+
+
+def as_seen(lost: set[int]) -> dict[int, tuple[int, int, list[int]]]:
+    """Four partitions, of which some are lost."""
+    return {
+        number: (LeaderNotAvailable.code, NO_LEADER, [HERE]) if number in lost else (NONE, HERE, [])
+        for number in range(4)
+    }
+
+
+def as_led(lost: set[int]) -> dict[int, int]:
+    return {number: leader for number, (_, leader, _) in as_seen(lost).items()}
+
+
+def partitions_in(directory: Path) -> set[int]:
+    return {int(path.name.removeprefix("t-")) for path in directory.glob("t-*")}
+
+
+def die(directory: Path) -> None:
+    """Takes it away from a broker that may be at its files: at once, where removing it takes a while."""
+    directory.rename(directory.with_suffix(".dead"))
+
+
+def test_a_directory_that_fails_while_it_is_served(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            given = await settings(stack, tmp_path) | {"log.segment.bytes": "1000"}
+            broker = Broker(BrokerConfig.parse(given))
+            await broker.start()
+            async with Wire(broker.bootstrap) as wire:
+                await create(wire, "t", 4)
+                lost = partitions_in(tmp_path / "one")
+                assert len(lost) == 2
+                for number in range(4):
+                    assert await codes(wire, "t", number) == {NONE}
+                die(tmp_path / "one")
+                assert await produced(wire, "t", min(lost)) == KafkaStorageError.code
+                while await leaders(wire, "t") != as_led(lost):
+                    assert broker.endpoints
+                await told_apart(wire, lost)
+                # Whoever becomes the controller again opens all logs again.
+                assert broker._controller is not None
+                broker._controller.session_renewed()
+                while not broker._controller.active:
+                    await leaders(wire, "t")
+                # What it opens comes first.
+                await create(wire, "behind", 1)
+                await told_apart(wire, lost)
+
+                die(tmp_path / "two")
+                assert await produced(wire, "t", min(set(range(4)) - lost)) == KafkaStorageError.code
+                reason = await broker.failed()
+                assert str(tmp_path / "one") in reason
+                assert str(tmp_path / "two") in reason
+            with pytest.raises(BrokerStopError, match=r"logs were not closed cleanly"):
+                await broker.stop()
+
+    run(main)
+
+
+async def told_apart(wire: Wire, lost: set[int]) -> None:
+    assert await shown(wire, "t") == as_seen(lost)
+    for number in range(4):
+        assert await codes(wire, "t", number) == {KafkaStorageError.code if number in lost else NONE}
+    assert await produced(wire, "t", 4) == UnknownTopicOrPartition.code
