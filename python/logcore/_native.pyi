@@ -500,6 +500,12 @@ class Server:
         """Replaces the rates, in connections a second, at which addresses may connect; None is every other address."""
     def partitions(self) -> list[tuple[str, bytes, int]]:
         """Topic, topic id (zeros if it has none) and index of every partition found or created, sorted."""
+    def know_topic(self, topic: str, id: bytes, partitions: int, offline: list[int]) -> None:
+        """Tells what the cluster has of a topic, once its partitions on this broker are created: how many partitions, and of this
+        broker's those whose logs could not be opened. Requests for what is not here are answered by it.
+        """
+    def forget_topic(self, topic: str) -> None:
+        """The cluster has the topic no longer."""
     def partition_room(self) -> int:
         """How many more partitions may be created before the limit of open files is near."""
     def offsets(self, topic: str, partition: int) -> tuple[int, int, int]:

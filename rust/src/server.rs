@@ -341,6 +341,22 @@ impl PyServer {
             .collect()
     }
 
+    fn know_topic(
+        &self,
+        topic: &str,
+        id: &[u8],
+        partitions: i32,
+        offline: Vec<i32>,
+    ) -> PyResult<()> {
+        let id = topic_id(id)?;
+        self.0.know_topic(topic, id, partitions, &offline);
+        Ok(())
+    }
+
+    fn forget_topic(&self, topic: &str) {
+        self.0.forget_topic(topic);
+    }
+
     fn partition_room(&self) -> u64 {
         self.0.partition_room()
     }

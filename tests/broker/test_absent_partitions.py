@@ -1,27 +1,33 @@
-"""What clients are told of partitions that the cluster has and this broker cannot serve, because their disk has failed.
+"""What clients are told of partitions that the cluster has and this broker cannot serve: whose disk was gone at the start or has
+failed since, and those that are another broker's.
 
-If one failed, a client would be sent to a leader that answers nothing but errors, or be served from a disk that has failed.
+If one failed, a client would be sent to a leader that answers nothing but errors, be served from a disk that has failed, or be told that
+there is no such partition where it has to wait.
 """
 
 from __future__ import annotations
 
+import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from cluster.broker import Broker, BrokerConfig, BrokerStopError
+from cluster.controller import znodes
 from cluster.errors import (
     NONE,
     KafkaStorageError,
     LeaderNotAvailable,
+    NotLeaderOrFollower,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from cluster.model import TopicId
+from cluster.model import BrokerId, Replicas, TopicId, new_topic_id
 
 from ..compat.test_data_plane import batch
 from .test_jbod import create, leaders, settings
-from .test_topic_logs import run
+from .test_topic_logs import run, served
 from .wire import Wire
 
 HERE = 3
@@ -134,3 +140,59 @@ async def told_apart(wire: Wire, lost: set[int]) -> None:
     for number in range(4):
         assert await codes(wire, "t", number) == {KafkaStorageError.code if number in lost else NONE}
     assert await produced(wire, "t", 4) == UnknownTopicOrPartition.code
+
+
+def test_a_directory_that_is_gone_at_the_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            config = BrokerConfig.parse(await settings(stack, tmp_path))
+            broker = Broker(config)
+            await broker.start()
+            async with Wire(broker.bootstrap) as wire:
+                await create(wire, "t", 4)
+            await broker.stop()
+            lost = partitions_in(tmp_path / "one")
+            shutil.rmtree(tmp_path / "one")
+            (tmp_path / "one").write_text("")
+            broker = Broker(config)
+            await broker.start()
+            stack.push_async_callback(broker.stop)
+            async with Wire(broker.bootstrap) as wire:
+                await told_apart(wire, lost)
+
+    run(main)
+
+
+def test_a_partition_that_another_broker_has(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as (broker, wire):
+            assert broker._zk is not None
+            ids = {"both": new_topic_id(), "theirs": new_topic_id()}
+            here, there = Replicas((BrokerId(0),)), Replicas((BrokerId(1),))
+            for name, assignment in (("both", {0: here, 1: there}), ("theirs", {0: there})):
+                data = znodes.encode_topic(ids[name], assignment)
+                await broker._zk.create(znodes.topic_path(name), data)
+                while await codes_by_id(wire, ids[name], 0) == UnknownTopicId.code:
+                    # The topic's znode is read once its watch has told.
+                    assert broker.endpoints
+            assert await codes(wire, "both", 0) == {NONE}
+            for name, number in (("both", 1), ("theirs", 0)):
+                assert await codes(wire, name, number) == {NotLeaderOrFollower.code}
+                assert await codes_by_id(wire, ids[name], number) == NotLeaderOrFollower.code
+            for name, number in (("both", 2), ("theirs", 1)):
+                assert await codes(wire, name, number) == {UnknownTopicOrPartition.code}
+                assert await codes_by_id(wire, ids[name], number) == UnknownTopicOrPartition.code
+            await deleted(wire, "theirs")
+            assert await codes_by_id(wire, ids["theirs"], 0) == UnknownTopicId.code
+            assert await codes(wire, "theirs", 0) == {UnknownTopicOrPartition.code}
+
+    run(main)
+
+
+async def codes_by_id(wire: Wire, topic_id: TopicId, partition: int) -> int:
+    return await fetched(wire, 13, partition, topic_id=topic_id)
+
+
+async def deleted(wire: Wire, topic: str) -> None:
+    answer = await wire.ask("DeleteTopics", 4, topic_names=[topic], timeout_ms=30_000)
+    assert answer["responses"][0]["error_code"] == NONE

@@ -177,6 +177,10 @@ class Strict:
 
     def delete_topic(self, topic: str) -> None: ...
 
+    def know_topic(self, topic: str, id: bytes, partitions: int, offline: list[int]) -> None: ...
+
+    def forget_topic(self, topic: str) -> None: ...
+
     def partition_room(self) -> int:
         return 7
 

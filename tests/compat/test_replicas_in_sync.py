@@ -1,7 +1,8 @@
 """Partitions with replicas on brokers that are gone, which Apache Kafka 3.9.1 left behind and goes on with beside our broker.
 
 If one failed, a record that its producer wants on several brokers would be acknowledged where Kafka refuses it, or the other
-way round, once such a directory is served by the other of the two.
+way round, once such a directory is served by the other of the two; or whoever asks for what another broker has would be told something
+else.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from kazoo.client import KazooClient
 
 from cluster.controller import znodes
 from cluster.errors import NONE
-from cluster.model import BrokerId, LeaderEpoch
+from cluster.model import BrokerId, ControllerEpoch, LeaderEpoch, PartitionState, Replicas, new_topic_id
 from tests.compat.apache import apache_kafka_in_place_of_ours, coordinator
 from tests.compat.conftest import KafkaTools
-from tests.compat.test_data_plane import NO_CREATION, NOW, Peer, batch, neutral, produce
+from tests.compat.test_data_plane import NO_CREATION, NOW, Peer, batch, fetch, listing, neutral, produce
 from tests.conftest import StartBroker
-from tests.server.wire import METADATA, PRODUCE
+from tests.server.wire import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, PRODUCE
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
 
@@ -30,6 +31,8 @@ OFFSETS = "__consumer_offsets"
 THREE = tuple(BrokerId(number) for number in range(3))
 LEAST = {"lax": 1, "two": 2, "three": 3, "shrunk": 2, "alone": 2}
 """`min.insync.replicas` by topic; all but the last have three replicas."""
+ELSEWHERE = "elsewhere"
+"""A topic that only broker 1 has."""
 LEFT_IN_SYNC = {"lax": THREE, "two": THREE, "three": THREE[:2]}
 """Who was in sync when all brokers went at once; of the others only broker 0 is."""
 
@@ -78,7 +81,24 @@ def told(peer: Peer) -> dict[str, Any]:
             body = produce(name, batch((b"k", b"v", NOW)), acks=acks)
             answers[f"{name} {acks}"] = neutral(peer.ask(PRODUCE, 9, body))
     answers["commits"] = commits(peer)
+    answers["elsewhere"] = [elsewhere(peer, partition) for partition in (0, 1)]
     return answers
+
+
+def elsewhere(peer: Peer, partition: int) -> list[Any]:
+    """What is told of a partition that is another broker's, which is gone, or that there is not."""
+    ended = [{"topic": ELSEWHERE, "partitions": [{"partition": partition, "leader_epoch": 0}]}]
+    listed = listing(ELSEWHERE, -1)
+    listed["topics"][0]["partitions"][0]["partition_index"] = partition
+    read = {"partition": partition}
+    answers = [
+        peer.ask(PRODUCE, 9, produce(ELSEWHERE, batch((b"k", b"v", NOW)), partition=partition)),
+        peer.ask(FETCH, 12, fetch(ELSEWHERE, read)),
+        peer.ask(FETCH, 13, fetch(peer.topic_id(ELSEWHERE), read)),
+        peer.ask(LIST_OFFSETS, 5, listed),
+        peer.ask(OFFSET_FOR_LEADER_EPOCH, 3, {"topics": ended}),
+    ]
+    return [neutral(answer) for answer in answers]
 
 
 def commits(peer: Peer) -> list[int]:
@@ -112,6 +132,10 @@ def all_go_at_once(address: str) -> None:
             state = znodes.decode_state(name, 0, data, stat.version)
             left = replace(state, leader_epoch=LeaderEpoch(state.leader_epoch + 1), isr=isr)
             client.set(path, znodes.encode_state(left))
+        gone = PartitionState(BrokerId(1), LeaderEpoch(3), (BrokerId(1),), ControllerEpoch(1))
+        assignment = {0: Replicas((BrokerId(1),))}
+        client.create(znodes.topic_path(ELSEWHERE), znodes.encode_topic(new_topic_id(), assignment))
+        client.create(znodes.state_path(ELSEWHERE, 0), znodes.encode_state(gone), makepath=True)
     finally:
         client.stop()
         client.close()

@@ -48,6 +48,12 @@ class NoLogs:
     def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
         return
 
+    def know_topic(self, topic: str, id: bytes, partitions: int, offline: list[int]) -> None:
+        return
+
+    def forget_topic(self, topic: str) -> None:
+        return
+
 
 @asynccontextmanager
 async def controlling(directory: Path) -> AsyncIterator[tuple[Controller, MetadataCache]]:

@@ -57,6 +57,14 @@ class TopicLogs:
         self._refused.pop(topic, None)
         self._logs.delete_topic(topic)
 
+    def know_topic(self, topic: str, id: bytes, partitions: int, offline: list[int]) -> None:
+        """Tells what the cluster has of a topic."""
+        self._logs.know_topic(topic, id, partitions, offline)
+
+    def forget_topic(self, topic: str) -> None:
+        """The cluster has the topic no longer."""
+        self._logs.forget_topic(topic)
+
     def partition_room(self) -> int:
         """How many more logs may be created before the limit of open files is near."""
         return self._logs.partition_room()

@@ -67,6 +67,14 @@ class Logs(Protocol):
     def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
         """Gives the logs of a topic their settings."""
 
+    def know_topic(self, topic: str, id: bytes, partitions: int, offline: list[int]) -> None:
+        """Tells what the cluster has of a topic: how many partitions, and of this broker's those whose logs are offline. It
+        does not block.
+        """
+
+    def forget_topic(self, topic: str) -> None:
+        """The cluster has the topic no longer. It does not block."""
+
 
 class Executor:
     """Does actions; `guard` makes every transaction fail once another controller took over."""
@@ -106,9 +114,16 @@ class Executor:
             case machine.Configure(topic):
                 await asyncio.to_thread(self._configure, topic)
             case machine.Publish(topic):
+                self._logs.know_topic(
+                    topic.name,
+                    topic.id,
+                    1 + max(topic.assignment, default=-1),
+                    sorted(self._offline.get(topic.name, ())),
+                )
                 self._metadata.publish(replace(topic, partitions=self._shown(topic)))
             case machine.Withdraw(name):
                 self._metadata.withdraw(name)
+                self._logs.forget_topic(name)
             case machine.CloseTopic(topic):
                 await asyncio.to_thread(self._close, topic)
             case machine.DeleteLogs(name):

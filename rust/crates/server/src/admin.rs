@@ -231,7 +231,7 @@ impl Server {
             None if self.shared.logs.is_offline(topic, partition) => {
                 Err(ErrorCode::KAFKA_STORAGE_ERROR)
             }
-            None => Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION),
+            None => Err(self.shared.registry.absence(topic, partition)),
         }
     }
 

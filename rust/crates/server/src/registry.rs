@@ -4,7 +4,7 @@
 //! with an `Arc`: a partition that is deleted meanwhile refuses what comes later by itself. Nothing here is on disk;
 //! after a crash the loader finds the logs and Python registers the leaders again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -209,10 +209,23 @@ struct Topic {
     partitions: BTreeMap<i32, Arc<Partition>>,
 }
 
+/// What Python told of a topic that has partitions which are not here.
+struct Elsewhere {
+    id: TopicId,
+    /// How many partitions it has in the cluster: their indexes are below.
+    count: i32,
+    /// Those that are this server's, whose logs could not be opened.
+    offline: BTreeSet<i32>,
+}
+
 #[derive(Default)]
 struct Tables {
     topics: HashMap<Arc<str>, Topic>,
     names: HashMap<TopicId, Arc<str>>,
+    /// Topics all of whose partitions are here are not in it.
+    elsewhere: HashMap<Arc<str>, Elsewhere>,
+    /// Names of those by id.
+    names_elsewhere: HashMap<TopicId, Arc<str>>,
     /// What the partitions counted that are gone.
     gone: TopicCounts,
 }
@@ -224,6 +237,25 @@ impl Tables {
             return None;
         }
         self.topics.get(name)
+    }
+
+    /// Why a partition is not here.
+    fn absence(&self, topic: &str, index: i32) -> ErrorCode {
+        let known = match topic.len() {
+            ..=TOPIC_NAME_MAX => self.elsewhere.get(topic),
+            _ => None,
+        };
+        match known {
+            Some(topic) if topic.offline.contains(&index) => ErrorCode::KAFKA_STORAGE_ERROR,
+            Some(topic) if (0..topic.count).contains(&index) => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            _ => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+        }
+    }
+
+    fn forget_elsewhere(&mut self, topic: &str) {
+        if let Some(known) = self.elsewhere.remove(topic) {
+            self.names_elsewhere.remove(&known.id);
+        }
     }
 }
 
@@ -237,10 +269,43 @@ impl Registry {
         self.0.read().topic(topic)?.partitions.get(&index).cloned()
     }
 
+    /// Why there is no partition to be found: UNKNOWN_TOPIC_OR_PARTITION; of one that the cluster has, KAFKA_STORAGE_ERROR if its log
+    /// here could not be opened, NOT_LEADER_OR_FOLLOWER otherwise (`ReplicaManager.getPartitionOrError`).
+    pub(crate) fn absence(&self, topic: &str, index: i32) -> ErrorCode {
+        self.0.read().absence(topic, index)
+    }
+
+    /// Takes what the cluster has of a topic: so many partitions, and of this server's those whose logs could not be opened. What
+    /// there is here was inserted before.
+    pub(crate) fn set_known(&self, topic: &str, id: TopicId, count: i32, offline: BTreeSet<i32>) {
+        let mut tables = self.0.write();
+        tables.forget_elsewhere(topic);
+        let here = tables
+            .topic(topic)
+            .map_or(0, |topic| topic.partitions.range(0..count.max(0)).count());
+        if usize::try_from(count).is_ok_and(|count| here == count) {
+            return;
+        }
+        let name = match tables.topics.get_key_value(topic) {
+            Some((name, _)) => Arc::clone(name),
+            None => Arc::from(topic),
+        };
+        if id != TopicId::default() {
+            tables.names_elsewhere.insert(id, Arc::clone(&name));
+        }
+        let known = Elsewhere { id, count, offline };
+        tables.elsewhere.insert(name, known);
+    }
+
+    /// The cluster has the topic no longer.
+    pub(crate) fn forget_known(&self, topic: &str) {
+        self.0.write().forget_elsewhere(topic);
+    }
+
     /// A partition the way a request names it.
     ///
     /// # Errors
-    /// UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID for an id without a topic.
+    /// Those of [`Registry::absence`], or UNKNOWN_TOPIC_ID for an id without a topic.
     pub(crate) fn resolve(
         &self,
         topic: &TopicRef,
@@ -249,13 +314,21 @@ impl Registry {
         let tables = self.0.read();
         let name = match topic {
             TopicRef::Name(name) => name,
-            TopicRef::Id(id) => tables.names.get(id).ok_or(ErrorCode::UNKNOWN_TOPIC_ID)?,
+            TopicRef::Id(id) => match tables.names.get(id) {
+                Some(name) => name,
+                None => {
+                    // What is here by its name, if anything, is another topic's.
+                    let name = tables.names_elsewhere.get(id);
+                    let name = name.ok_or(ErrorCode::UNKNOWN_TOPIC_ID)?;
+                    return Err(tables.absence(name, index));
+                }
+            },
         };
         tables
             .topic(name)
             .and_then(|topic| topic.partitions.get(&index))
             .cloned()
-            .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+            .ok_or_else(|| tables.absence(name, index))
     }
 
     /// The partition as it is now, if its log was moved to another directory since `place` was looked up.

@@ -340,6 +340,18 @@ impl Server {
         Ok(())
     }
 
+    /// Tells what the cluster has of a topic, once this server's partitions of it are created: how many partitions, and of this
+    /// server's those whose logs could not be. Requests for what is not here are answered by it.
+    pub fn know_topic(&self, topic: &str, id: TopicId, count: i32, offline: &[i32]) {
+        let offline = offline.iter().copied().collect();
+        self.shared.registry.set_known(topic, id, count, offline);
+    }
+
+    /// The cluster has the topic no longer.
+    pub fn forget_topic(&self, topic: &str) {
+        self.shared.registry.forget_known(topic);
+    }
+
     /// How many more partitions may be created before the limit of open files is near.
     pub fn partition_room(&self) -> u64 {
         Descriptors::now().room_for_logs(self.wake.borrowed())

@@ -313,3 +313,53 @@ fn recovery_threads_are_a_number() {
     let error = disks.open_with(&[(setting, "0")]).err().unwrap();
     assert!(error.to_string().contains(setting), "{error}");
 }
+
+/// The error code of a Fetch that names the topic by its id.
+fn code_by_id(client: &mut Client, topic_id: [u8; 16], index: i32) -> i64 {
+    let mut message = Fetch::default().message();
+    message.set("topics", Vec::<Value>::new());
+    let topic = message.element("topics").with("topic_id", topic_id);
+    let part = topic.element("partitions").with("partition", index);
+    let topic = topic.with("partitions", vec![Value::Struct(part)]);
+    message.push("topics", topic);
+    int(&fetched(&client.call(1, 13, message))[0], "error_code")
+}
+
+// Broken if it failed: a client of a partition that another broker has, or whose log could not be opened, would be told that there is no such
+// partition, and give up or count the topic for deleted, where Kafka has it wait and look for the leader anew.
+#[test]
+fn what_the_cluster_has_and_this_server_has_not_is_told_apart() {
+    let test = TestServer::start(&[]);
+    let mut client = test.client();
+    let id = [7; 16];
+    assert_eq!(codes(&mut client, 2), [3; 4]);
+    assert_eq!(code_by_id(&mut client, [9; 16], 0), 100);
+
+    // Of four partitions 0 and 1 are here.
+    test.server.know_topic("t", id, 4, &[3]);
+    for (index, code) in [(0, 0), (1, 0), (2, 6), (3, 56), (4, 3), (-1, 3)] {
+        assert_eq!(codes(&mut client, index), [code; 4], "partition {index}");
+        assert_eq!(code_by_id(&mut client, id, index), code, "{index} by id");
+    }
+    let described = |index| test.server.describe_producers("t", index).unwrap();
+    assert_eq!(described(2).unwrap_err().0, 6);
+    assert_eq!(described(3).unwrap_err().0, 56);
+    // A topic that has nothing here.
+    test.server.know_topic("u", [9; 16], 2, &[1]);
+    for (index, code) in [(0, 6), (1, 56), (2, 3)] {
+        assert_eq!(code_by_id(&mut client, [9; 16], index), code);
+    }
+
+    // It is opened after all, or assigned to this server.
+    for index in 2..4 {
+        test.server
+            .create_partition(&partition("t", index))
+            .unwrap();
+    }
+    test.server.know_topic("t", id, 4, &[]);
+    for (index, code) in [(2, 0), (3, 0), (4, 3)] {
+        assert_eq!(codes(&mut client, index), [code; 4], "partition {index}");
+    }
+    test.server.forget_topic("u");
+    assert_eq!(code_by_id(&mut client, [9; 16], 0), 100);
+}

@@ -312,7 +312,7 @@ fn locate(
     let place = shared
         .registry
         .find(topic, asked.index)
-        .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+        .ok_or_else(|| shared.registry.absence(topic, asked.index))?;
     let leadership = if terms.replica_id == DEBUGGING_CONSUMER {
         place.serve(asked.known_epoch)?
     } else {

@@ -41,10 +41,11 @@ pub(crate) fn handle(shared: &Shared, header: &RequestHeader, request: &Struct) 
 
 /// The largest epoch not above the one asked for, and its end; -1 and -1 when the log knows none.
 fn end_offset(shared: &Shared, topic: &str, request: &Struct) -> Result<(i32, i64), ErrorCode> {
+    let index = request.int32("partition");
     let place = shared
         .registry
-        .find(topic, request.int32("partition"))
-        .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+        .find(topic, index)
+        .ok_or_else(|| shared.registry.absence(topic, index))?;
     // Whoever asks, a replica or a consumer (`replica_id`), asks the leader.
     place.lead(shared.node_id, request.int32("current_leader_epoch"))?;
     let epoch = request.int32("leader_epoch");

@@ -340,10 +340,10 @@ async fn append_part(
     part: &Part,
     records: &mut [u8],
 ) -> Result<Done> {
-    let place = part
-        .place
-        .as_ref()
-        .ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+    let place = part.place.as_ref().ok_or_else(|| {
+        let topic = &request.topics[part.topic];
+        shared.registry.absence(topic, part.index)
+    })?;
     let is_legacy = version < 3 && records.get(MAGIC_POSITION) != Some(&(MAGIC_V2 as u8));
     let size = if is_legacy {
         whole_messages(records)?

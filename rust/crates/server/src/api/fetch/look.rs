@@ -397,7 +397,7 @@ fn resolve(shared: &Shared, wanted: &Wanted) -> Result<Arc<Partition>, ErrorCode
         (TopicRef::Id(_), Some(name), Err(ErrorCode::UNKNOWN_TOPIC_ID)) => {
             Err(match shared.registry.find(name, wanted.index) {
                 Some(_) => ErrorCode::INCONSISTENT_TOPIC_ID,
-                None => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+                None => shared.registry.absence(name, wanted.index),
             })
         }
         (_, _, found) => found,
