@@ -92,7 +92,7 @@ def open_engine_log(path: Path, request_bytes_max: int = MAX_BUFFER) -> EngineLo
         kind = DiskFullError if _is_full(error) else CoordinatorError
         advice = (
             ": what was answered is not all there any more. Restore a backup, or let the server join its ensemble anew; "
-            f"`logcore repair {path}` tells what could be kept"
+            f"`logcore repair {path}` tells what could be kept, and without the file `flushed` a log that is only shorter is opened"
             if isinstance(error, logcore.CorruptLogError)
             else ""
         )

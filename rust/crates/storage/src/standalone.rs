@@ -116,11 +116,13 @@ impl StandaloneLog {
                     path: dir.clone(),
                     position: 0,
                     reason: format!(
-                        "the log ends at offset {}, and everything before {mark} was on disk: its files were cut or replaced; restore them, or remove the file {FLUSHED_FILE} to go on without what is missing",
+                        "the log ends at offset {}, and everything before {mark} was on disk: its files were cut or replaced (the file {FLUSHED_FILE} says so)",
                         log.log_end_offset()
                     ),
                 });
             }
+            // What is noted has to stay true.
+            (None, Some(_)) => unless_full(log.note_flushes())?,
             // Of the time before it was put here.
             (Some(_), Some(_)) => flushed_mark::remove(&dir)?,
             _ => {}

@@ -115,6 +115,9 @@ impl Log {
         mark.lower(end()?, self.recovery_point())?;
         let done = cut();
         mark.rise();
+        if done.is_ok() {
+            mark.note(|| self.recovery_point());
+        }
         done
     }
 

@@ -82,7 +82,7 @@ impl Log {
         let mut writer = self.writer.lock();
         self.check_truncation(offset)?;
         let cut = self.with_mark_lowered(
-            || self.end_if_truncated(offset),
+            || Ok(self.certain_if_truncated(offset)),
             || {
                 self.truncate_locked(&mut writer, offset)
                     .and_then(|()| self.roll_behind_hole(&mut writer))
@@ -91,6 +91,15 @@ impl Log {
         cut.map_err(|e| self.fail(e))?;
         paused.truncated_to(self.log_end_offset());
         Ok(self.log_end_offset())
+    }
+
+    /// What is certainly left while the log is cut at `offset`, at every step of that: behind a compaction a cut log ends before,
+    /// until it goes on there.
+    fn certain_if_truncated(&self, offset: i64) -> i64 {
+        let segments = self.segments();
+        let after = segments.partition_point(|segment| segment.base_offset <= offset);
+        let last = after.checked_sub(1).map(|index| &segments[index]);
+        last.map_or(0, |last| last.base_offset.min(offset))
     }
 
     /// Where the log would end if it were cut at `offset`: batches go whole.

@@ -325,7 +325,18 @@ impl Move {
         let dir = self.current.log.dir();
         let copy = self.future.log.dir();
         let name = copy.file_name().unwrap_or_default();
-        files::replace_file(&dir.join(MOVED_FILE), name.as_encoded_bytes())
+        let path = dir.join(MOVED_FILE);
+        let named = files::replace_file(&path, name.as_encoded_bytes());
+        named
+            .or_else(|error| {
+                if !error.is_disk_full() {
+                    return Err(error);
+                }
+                // A log is moved to make room, too: a mark without a name takes none.
+                disk::create(&path)
+                    .map_err(StorageError::io("create", &path))
+                    .and_then(|_| files::sync_dir(&dir))
+            })
             .map_err(|error| self.from.fail(error))
     }
 
