@@ -156,7 +156,7 @@ impl Server {
             control: ControlQueue::new(config.queued_requests_max, Arc::clone(&wake)),
             sessions: FetchSessions::new(config.fetch_sessions_max),
             answers: Answers::default(),
-            fetch_room: FetchRoom::new(config.request_memory),
+            fetch_room: FetchRoom::default(),
             produce_room: ProduceRoom::default(),
             unpacking: Unpacking::default(),
             lookups: Lookups::default(),

@@ -398,27 +398,6 @@ fn produces_that_wait_share_what_there_is() {
     );
 }
 
-// If this failed, what is told of many partitions would be had for each of those that do not read it, however many they are.
-#[test]
-fn what_is_told_of_many_partitions_is_counted() {
-    let _alone = ONE_AT_A_TIME.lock();
-    let server = server();
-    // Not much of what there is not, but a response that counts.
-    let fetch = Fetch {
-        partitions: (0..900).collect(),
-        ..Fetch::default()
-    };
-    let mut deaf = server.client();
-    let many = deaf.frame(1, fetch.version, fetch.message()).repeat(100);
-    let mut stream = deaf.stream.try_clone().unwrap();
-    let writing = std::thread::spawn(move || stream.write_all(&many));
-    // There is little memory here, so whoever has some of it has its time.
-    server.wait_for_line("not enough of a large one while others waited");
-    // All of it may have gone into the kernel's buffers before.
-    let _ = writing.join().unwrap();
-    check_served(&server);
-}
-
 // If this failed, consumers that wait for records would have more than what is counted, by naming a topic anew for each partition.
 #[test]
 fn a_name_that_is_repeated_is_had_once() {

@@ -37,8 +37,7 @@ const MESSAGES: usize = 64 << 20;
 /// Bytes of all responses that tell of much that there is not, and how many are not much.
 const UNKNOWN: usize = 64 << 20;
 pub(super) const UNKNOWN_FREE: usize = 64 << 10;
-/// Bytes of all other responses that tell of many partitions, at most as many as all requests have, and what is not counted of each
-/// response.
+/// Bytes of all other responses that tell of many partitions, and what is not counted of each response.
 const TOLD: usize = 64 << 20;
 const TOLD_FREE: usize = 16 << 10;
 const NOT_TOLD: &str = "it asks for many partitions, and others do not read what they are told of many: it may ask again, or for fewer at a time";
@@ -52,28 +51,26 @@ pub(crate) struct FetchRoom {
     messages: Arc<Semaphore>,
     unknown: Arc<Semaphore>,
     told: Arc<Semaphore>,
-    told_whole: usize,
     turn: Mutex<()>,
     tide: Tide,
 }
 
-impl FetchRoom {
-    /// `request_memory` is what all requests may have; `None` is no limit.
-    pub(crate) fn new(request_memory: Option<usize>) -> Self {
-        let told_whole = request_memory.map_or(TOLD, |bytes| bytes.min(TOLD));
+impl Default for FetchRoom {
+    fn default() -> Self {
         Self {
             partitions: Arc::new(Semaphore::new(PARTITIONS)),
             waiting: Arc::new(Semaphore::new(WAITING)),
             line: Arc::new(Semaphore::new(LINE)),
             messages: Arc::new(Semaphore::new(MESSAGES)),
             unknown: Arc::new(Semaphore::new(UNKNOWN)),
-            told: Arc::new(Semaphore::new(told_whole)),
-            told_whole,
+            told: Arc::new(Semaphore::new(TOLD)),
             turn: Mutex::default(),
             tide: Tide::default(),
         }
     }
+}
 
+impl FetchRoom {
     /// Waits for room to work on so many partitions.
     pub(super) async fn for_partitions(&self, count: usize) -> Held {
         if count <= MANY {
@@ -129,7 +126,7 @@ impl FetchRoom {
     /// # Errors
     /// Why its connection is to be closed.
     pub(super) fn for_told(&self, bytes: usize) -> Result<Held, String> {
-        let held = self.if_left(&self.told, bytes, TOLD_FREE, self.told_whole);
+        let held = self.if_left(&self.told, bytes, TOLD_FREE, TOLD);
         held.ok_or_else(|| NOT_TOLD.to_owned())
     }
 
@@ -171,7 +168,7 @@ impl FetchRoom {
             + had(&self.line, LINE) * LINE_EACH
             + had(&self.messages, MESSAGES)
             + had(&self.unknown, UNKNOWN)
-            + had(&self.told, self.told_whole)
+            + had(&self.told, TOLD)
     }
 }
 
@@ -185,7 +182,7 @@ mod tests {
     // If this failed, requests of many partitions would fill the memory, or small ones would wait for them.
     #[tokio::test]
     async fn one_of_many_partitions_waits_for_another() {
-        let room = FetchRoom::new(None);
+        let room = FetchRoom::default();
         let all = room.for_partitions(usize::MAX).await;
         assert!(all.is_some());
         assert!(room.for_partitions(MANY).await.is_none());
@@ -199,7 +196,7 @@ mod tests {
     // what they had would stay with the process.
     #[test]
     fn those_that_wait_share_the_purgatory() {
-        let room = FetchRoom::new(None);
+        let room = FetchRoom::default();
         let all = room.for_waiting(usize::MAX).unwrap();
         assert!(room.for_waiting(WAITING_FREE + 1).is_err());
         assert!(room.for_waiting(WAITING_FREE).unwrap().is_none());
@@ -213,7 +210,7 @@ mod tests {
     // waited for.
     #[tokio::test]
     async fn what_there_is_not_is_told_within_bounds() {
-        let room = FetchRoom::new(None);
+        let room = FetchRoom::default();
         let all = room.for_unknown(usize::MAX).unwrap();
         assert!(room.for_unknown(UNKNOWN_FREE + 1).is_err());
         assert!(room.for_unknown(UNKNOWN_FREE).unwrap().is_none());
@@ -225,7 +222,7 @@ mod tests {
     // If this failed, what is told of many partitions to those who do not read it would fill the memory.
     #[test]
     fn what_is_told_of_many_partitions_has_bounds() {
-        let room = FetchRoom::new(None);
+        let room = FetchRoom::default();
         let all = room.for_told(usize::MAX).unwrap();
         assert!(room.for_told(TOLD_FREE + 1).is_err());
         assert!(room.for_told(TOLD_FREE).unwrap().is_none());
