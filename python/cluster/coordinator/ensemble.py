@@ -397,7 +397,7 @@ class EnsembleReplication:
         metrics, role = self._service.metrics, self._contact.role
         latency_ms = self._contact.latency_ms(time_ms, self._service.clock.wall_ms())
         if latency_ms is not None:
-            # What is agreed on comes here at once.
+            # What is agreed on comes here at once if it is this server's own, and others' within a millisecond or two.
             agreed = "quorum_ack_latency" if role == "leader" else "commit_propagation_latency"
             metrics.advanced[agreed].add(latency_ms, len(commands))
             metrics.advanced["propagation_latency"].add(latency_ms, len(commands))
