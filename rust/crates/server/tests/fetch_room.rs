@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::Write;
 use std::time::Duration;
 
 use common::{Client, Fetch, TestServer, batch, fetched, int, produce, records};
@@ -91,6 +92,41 @@ fn who_does_not_read_keeps_nobody_waiting() {
             .any(|(name, bytes)| *name == "network_bytes_out" && *bytes > 1_000_000)
     });
     check_served(&server);
+}
+
+// If this failed, what is told of many partitions would be had for each of those that do not read it, however many they are.
+#[test]
+fn what_is_told_of_many_partitions_is_counted() {
+    const EACH: i32 = 10_000;
+    let server = TestServer::start(&SMALL_BUFFERS);
+    // Not what there is not, which has a room of its own. Long names, told for each partition.
+    let names = ["x", "y"].map(|letter| letter.repeat(249));
+    for (number, name) in names.iter().enumerate() {
+        let id = [number as u8 + 1; 16];
+        server.server.know_topic(name, id, EACH, &[]);
+    }
+    let fetch = Fetch::default();
+    let mut message = fetch.message();
+    let part = message.element("topics").element("partitions");
+    for index in 0..EACH {
+        for name in &names {
+            let part = Value::Struct(part.clone().with("partition", index));
+            let topic = message.element("topics").with("topic", name.as_str());
+            message.push("topics", topic.with("partitions", vec![part]));
+        }
+    }
+    let mut deaf: Vec<_> = (0..40).map(|_| server.client()).collect();
+    let frame = deaf[0].frame(1, fetch.version, message);
+    std::thread::scope(|scope| {
+        for client in &mut deaf {
+            let frame = &frame;
+            // Until it is read, or its end.
+            scope.spawn(move || client.stream.write_all(frame));
+        }
+    });
+    server.wait_for_line("others do not read what they are told of many");
+    let small = Fetch::default().call(&mut server.client());
+    assert_eq!(fetched(&small).len(), 1);
 }
 
 // If this failed, old clients that do not read would stop all others as old.

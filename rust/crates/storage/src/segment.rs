@@ -451,6 +451,11 @@ impl Segment {
         Ok(indexes)
     }
 
+    /// Whether [`Segment::indexes`] has them: otherwise it opens files, and may read the whole segment.
+    pub(crate) fn has_open_indexes(&self) -> bool {
+        self.indexes.read().is_some()
+    }
+
     /// Replaces indexes that led astray by new ones; false when they stay, because nobody may build them here.
     fn distrust_indexes(&self) -> Result<bool> {
         let mut slot = self.indexes.write();

@@ -93,6 +93,9 @@ pub(crate) struct Expected {
     pub(crate) is_refused: bool,
     /// Something in it may wait for longer than the test does, or may close the connection: not all the answers need come.
     pub(crate) is_uncertain: bool,
+    /// Where the first request ends that may wait for longer than the test does. What comes behind it stays in the kernel meanwhile,
+    /// and so does the end of the stream, unless there is room for all that is before.
+    pub(crate) waits_at: Option<usize>,
 }
 
 enum Verdict {
@@ -105,8 +108,9 @@ enum Verdict {
 }
 
 impl Expected {
-    pub(crate) fn of(mut stream: &[u8], served: &Served) -> Self {
+    pub(crate) fn of(whole: &[u8], served: &Served) -> Self {
         let mut expected = Self::default();
+        let mut stream = whole;
         while let Some((size, rest)) = stream.split_first_chunk() {
             let size = i32::from_be_bytes(*size);
             if !(0..=FRAME_MAX as i32).contains(&size) {
@@ -116,7 +120,11 @@ impl Expected {
             let Some((frame, rest)) = rest.split_at_checked(size as usize) else {
                 break;
             };
-            expected.add(verdict(frame, served));
+            let verdict = verdict(frame, served);
+            if matches!(verdict, Verdict::Waits(_)) {
+                expected.waits_at.get_or_insert(whole.len() - rest.len());
+            }
+            expected.add(verdict);
             if expected.is_refused {
                 break;
             }

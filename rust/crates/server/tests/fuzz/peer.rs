@@ -39,6 +39,9 @@ const MANNERS: [Manner; 8] = [
     Manner::Stalls,
 ];
 
+/// The kernel takes as much of what the server does not read, in however small pieces it comes.
+const UNREAD: usize = 32 << 10;
+
 /// One connection: what it sends, and in which pieces.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -115,10 +118,18 @@ impl Peer {
         if matches!(manner, Manner::Stalls) {
             stream.truncate(random.below(stream.len() + 1));
         }
+        let mut expected = Expected::of(&stream, &requests.served);
+        // Only then does the server see that a peer has closed its side, and need not wait.
+        if let Some(end) = expected.waits_at.map(|end| end + UNREAD)
+            && end < stream.len()
+        {
+            stream.truncate(end);
+            expected = Expected::of(&stream, &requests.served);
+        }
         Self {
             manner,
             pieces: cut(random, &stream),
-            expected: Expected::of(&stream, &requests.served),
+            expected,
             open: None,
         }
     }

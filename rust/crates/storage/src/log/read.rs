@@ -67,6 +67,14 @@ impl Log {
         Ok(segments[index].empty_slice(offset))
     }
 
+    /// Whether [`Log::read`] finds the index of the segment with `offset` open. Otherwise it opens that, and reads the segment if it was
+    /// lost.
+    pub fn has_index_at_hand(&self, offset: i64) -> bool {
+        let segments = self.segments();
+        let after = segments.partition_point(|segment| segment.base_offset <= offset);
+        segments[after.saturating_sub(1)].has_open_indexes()
+    }
+
     /// True when records from `offset` on are in an older segment than `end` is: a read from there stops before `end`,
     /// however much it may take.
     pub fn is_behind_segment_of(&self, offset: i64, end: i64) -> bool {

@@ -331,9 +331,15 @@ impl Terms {
             (false, false) => high_watermark,
         };
         let bytes_max = wanted.bytes_max.min(left);
-        let slice = log
-            .read(wanted.offset, bytes_max, upper_bound, min_one)
-            .map_err(|error| failed(shared, &place, &error))?;
+        let find = || log.read(wanted.offset, bytes_max, upper_bound, min_one);
+        // An index may have to be opened, or made anew; others must not wait for that.
+        let at_hand = wanted.offset >= upper_bound || log.has_index_at_hand(wanted.offset);
+        let slice = if at_hand {
+            find()
+        } else {
+            tokio::task::block_in_place(find)
+        };
+        let slice = slice.map_err(|error| failed(shared, &place, &error))?;
         // A part of one batch is of no use to anybody.
         let slice =
             Some(slice).filter(|slice| !slice.is_empty() && slice.len >= slice.first_batch_len);
