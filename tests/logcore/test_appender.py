@@ -120,9 +120,9 @@ def test_it_brings_records_to_disk_and_tells_when_it_cannot(tmp_path: Path) -> N
         status = 1
         with contextlib.suppress(BaseException):
             log = logcore.open(tmp_path / "log")
-            logcore.Appender(log).close()  # what it notes of flushes is on disk
-            refuse_to_sync()
             appender = logcore.Appender(log)
+            append(appender, [b"what it notes of flushes is on disk"])
+            refuse_to_sync()
             appender.begin([b"written"])
             wait(appender)
             try:
@@ -162,6 +162,23 @@ def test_errors_come_back_and_the_next_append_goes_on(log: logcore.Log) -> None:
         wait(appender)
         with pytest.raises(logcore.LogClosedError):
             appender.finish()
+
+
+def test_what_is_on_disk_is_noted_as_soon_as_that_is_possible(tmp_path: Path) -> None:
+    # Broken if it failed: after a moment in which the note could not be made, none would be for as long as the process runs, or an
+    # event loop would wait for the disk that makes it.
+    with logcore.open(tmp_path) as log:
+        (tmp_path / "flushed").mkdir()
+        with logcore.Appender(log) as appender:
+            appender.begin([b"first"])
+            wait(appender)
+            with pytest.raises(logcore.LogIOError, match="flushed"):
+                appender.finish()
+            (tmp_path / "flushed").rmdir()
+            append(appender, [b"second"])
+            noted = (tmp_path / "flushed").read_bytes()
+            assert int.from_bytes(noted[8:]) == 1
+        assert values(log) == [b"second"]
 
 
 def test_closing_waits_for_what_was_begun(log: logcore.Log) -> None:

@@ -77,8 +77,11 @@ impl Shared {
 
     /// Brings records to disk; what came of it.
     fn append(&self, mut bytes: Vec<u8>) -> Work {
-        let began = Instant::now();
+        let mut began = Instant::now();
         let append = || {
+            // The first time, or once there is room for it, which says nothing of the next.
+            self.handle.note_flushes()?;
+            began = Instant::now();
             self.handle.append_in_segments(&mut bytes)?;
             self.handle.log().flush()
         };
@@ -99,7 +102,6 @@ impl Appender {
     #[new]
     fn new(py: Python<'_>, log: Bound<'_, PyLog>) -> PyResult<Self> {
         let handle = log.get().handle();
-        off_gil(py, || handle.note_flushes())?;
         let shared = Arc::new(Shared {
             handle,
             work: Mutex::new(Work::Idle),

@@ -202,7 +202,7 @@ impl StandaloneLog {
     /// Errors: the disk's.
     pub fn note_flushes(&self) -> Result<()> {
         self.check_process()?;
-        if broker_dir(&self.log.dir()).is_some() {
+        if self.log.is_noting_flushes() || broker_dir(&self.log.dir()).is_some() {
             return Ok(());
         }
         unless_full(self.log.note_flushes())

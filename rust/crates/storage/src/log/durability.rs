@@ -88,12 +88,18 @@ impl Log {
     ///
     /// Errors: the disk's.
     pub(crate) fn note_flushes(&self) -> Result<()> {
-        if self.flushed_mark.get().is_none() {
+        // Nobody cuts the log between what is read here and what is noted.
+        let _writer = self.writer.lock();
+        if !self.is_noting_flushes() {
             let mark = FlushedMark::create(&self.dir, self.recovery_point())?;
-            // Who was quicker notes the same.
             let _ = self.flushed_mark.set(mark);
         }
         Ok(())
+    }
+
+    /// Whether flushes are noted since [`Log::note_flushes`].
+    pub(crate) fn is_noting_flushes(&self) -> bool {
+        self.flushed_mark.get().is_some()
     }
 
     fn flushed_to(&self, end: i64) {

@@ -10,6 +10,7 @@ use crate::files::{
     INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX, segment_file,
 };
+use crate::flushed_mark::FLUSHED_FILE;
 use crate::metadata::PARTITION_METADATA_FILE;
 use crate::producer_snapshot;
 use crate::verify::{CLEANER_FILE, Partition, PartitionCheck, Target};
@@ -129,6 +130,15 @@ fn plan_partition(
             plan.cut = Some((cut.segment, action));
         } else {
             refused = Some(action);
+        }
+    }
+    if check.is_short {
+        let why = "what it says was on disk is not there".to_owned();
+        let path = dir.join(FLUSHED_FILE);
+        if cut_at_corruption {
+            plan.remove(path, &why);
+        } else {
+            refused = Some(Action::Remove { path, why });
         }
     }
     plan_rebuilds(&mut plan, check, refused.is_some());

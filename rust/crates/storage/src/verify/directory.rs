@@ -9,6 +9,7 @@ use crate::checkpoints::{
 };
 use crate::error::{Result, StorageError};
 use crate::files::{self, LOG_SUFFIX, offset_of};
+use crate::flushed_mark;
 use crate::lock::{self, LOCK_FILE};
 use crate::log_dir::parse_partition_dir;
 use crate::metadata::{CLEAN_SHUTDOWN_FILE, META_PROPERTIES_FILE, MetaProperties};
@@ -43,6 +44,12 @@ impl Partition {
     /// The cleaner has been over everything before this offset, as is known now.
     pub(super) fn cleaned_to(&self) -> i64 {
         offset_in(&self.checkpoints, CLEANER_FILE, self.key.as_ref())
+    }
+
+    /// Everything before this offset was on disk, as a log by itself noted that is not open now.
+    pub(super) fn flushed(&self) -> Option<i64> {
+        let is_by_itself = self.checkpoints == self.dir;
+        flushed_mark::read(&self.dir).filter(|_| is_by_itself && !self.live)
     }
 }
 

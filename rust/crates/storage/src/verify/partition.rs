@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::epoch_runs::EpochRuns;
 use crate::files::{self, INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_of, segment_file};
+use crate::flushed_mark::FLUSHED_FILE;
 use crate::metadata::{self, PARTITION_METADATA_FILE};
 use crate::producer_state::ProducerState;
 use crate::txn_index::AbortedTxn;
@@ -31,6 +32,7 @@ pub(super) const GONE: &str =
     "take the partition from another replica; what is there can still be read";
 const UNCLEAR: &str =
     "nothing, if the log is or was compacted; otherwise take the partition from another replica";
+const LOST_END: &str = "put back the files there were, or go on with what is left: `logcore repair --apply --cut-at-corruption`";
 const ANOTHER_REPLICA: &str = "take the partition from another replica";
 
 /// What is known of a segment after the walk.
@@ -82,6 +84,8 @@ pub(crate) struct PartitionCheck {
     /// There is no snapshot at all, but there are producers.
     pub(crate) snapshot_missing: bool,
     pub(crate) topic_id_wrong: bool,
+    /// The log ends, with no damage there, before what it noted to be on disk: the note has to go before it can be opened.
+    pub(crate) is_short: bool,
 }
 
 /// What a walk has to know about the directory.
@@ -108,7 +112,30 @@ pub(super) fn check(
         check = walk(partition, options, &|_| advance(0));
         check.findings.keep_common(&before);
     }
+    check.tell_lost_end(partition);
     check
+}
+
+impl PartitionCheck {
+    fn tell_lost_end(&mut self, partition: &Partition) {
+        let Some(flushed) = partition.flushed() else {
+            return;
+        };
+        self.is_short = self.cut.is_none() && self.log_end < flushed;
+        if self.is_short {
+            self.findings.push(Finding {
+                kind: Kind::MissingOffsets,
+                path: partition.dir.join(FLUSHED_FILE),
+                position: None,
+                offset: Some(self.log_end),
+                what: format!(
+                    "everything before offset {flushed} was on disk, and the log ends at {}: its files were cut or replaced",
+                    self.log_end
+                ),
+                remedy: LOST_END.to_owned(),
+            });
+        }
+    }
 }
 
 fn walk(
@@ -477,6 +504,7 @@ impl<'a> Walk<'a> {
             snapshots_wrong: self.snapshots_wrong,
             snapshot_missing: self.snapshot_missing,
             topic_id_wrong: self.topic_id_wrong,
+            is_short: false,
         }
     }
 }

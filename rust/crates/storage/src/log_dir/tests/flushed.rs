@@ -5,6 +5,7 @@ use crate::flushed_mark;
 use crate::repair::{RepairOptions, repair};
 use crate::standalone::StandaloneLog;
 use crate::testing::flip;
+use crate::verify::{Kind, VerifyOptions, verify};
 
 /// A log of a few flushed batches, one record each, that was not closed.
 fn killed_after_flushes(path: &Path, batches: usize) -> StandaloneLog {
@@ -165,4 +166,35 @@ fn a_broker_s_directory_has_no_note() {
     let log = open_log(&path);
     log.note_flushes().unwrap();
     assert!(!path.join("flushed").exists());
+}
+
+// Broken if it failed: whoever's log is refused at a start because its end is gone would be told that it is whole, and no tool would
+// help.
+#[test]
+fn an_end_that_is_gone_is_found_and_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    drop(killed_after_flushes(&path, 10));
+    let found = || verify(&path, &VerifyOptions::default(), &mut |_| true).unwrap();
+    assert!(found().findings.is_empty());
+    let file = log_file(&path);
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() / 10 * 9]).unwrap();
+    refused(&path);
+    let findings = found().findings;
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert_eq!(findings[0].kind, Kind::MissingOffsets);
+    assert_eq!(findings[0].offset, Some(9));
+    let mut options = RepairOptions {
+        apply: true,
+        ..RepairOptions::default()
+    };
+    let done = repair(&path, &options, &mut |_| true).unwrap();
+    assert_eq!((done.actions.len(), done.refused.len()), (0, 1));
+    refused(&path);
+    options.cut_at_corruption = true;
+    let done = repair(&path, &options, &mut |_| true).unwrap();
+    assert_eq!((done.actions.len(), done.refused.len()), (1, 0));
+    assert_eq!(open_log(&path).log_end_offset(), 9);
+    assert!(found().findings.is_empty());
 }
