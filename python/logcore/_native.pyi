@@ -507,7 +507,7 @@ class Server:
     def forget_topic(self, topic: str) -> None:
         """The cluster has the topic no longer."""
     def partition_room(self) -> int:
-        """How many more partitions may be created before the limit of open files is near."""
+        """How many more partitions may be created before the limit of open files or of mappings is near."""
     def offsets(self, topic: str, partition: int) -> tuple[int, int, int]:
         """Log start, high watermark and log end."""
     def append(self, topic: str, partition: int, batches: bytes | bytearray) -> int:

@@ -1,4 +1,4 @@
-"""A broker that runs out of file descriptors (`ulimit -n`).
+"""A broker that runs out of file descriptors (`ulimit -n`), or of mappings (`vm.max_map_count`).
 
 If one failed, idle connections could stop logs from rolling, or one refusal would keep a partition offline for good.
 """
@@ -73,6 +73,28 @@ def test_a_roll_without_a_descriptor_is_refused_and_works_later(start_broker: St
     writer.write(80_000)
     broker.wait_output(r"Produce to t-0 refused: .*Too many open files")
     limit_descriptors(broker, LIMIT)
+    assert writer.finish() == [None]
+    assert broker.stop() == 0
+
+
+# If this failed, the first log that finds no mapping left would take all logs of its directory offline.
+def test_a_roll_without_a_mapping_is_refused_and_works_later(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    # The indexes to come are larger than what is left, which is enough for all else.
+    create(broker, "t", segment_bytes="100000", segment_index_bytes=str(1 << 30))
+    create(broker, "other")
+    writer, other = Writer(broker, "t"), Writer(broker, "other")
+    writer.write(90_000)
+    assert writer.finish() == [None]
+    process = broker.process.pid
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[0])
+    limits = resource.prlimit(process, resource.RLIMIT_AS)
+    resource.prlimit(process, resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 29), limits[1]))
+    writer.write(80_000)
+    broker.wait_output(r"Produce to t-0 refused: .*cannot map .*Cannot allocate memory")
+    other.write(10)
+    assert other.finish() == [None]
+    resource.prlimit(process, resource.RLIMIT_AS, limits)
     assert writer.finish() == [None]
     assert broker.stop() == 0
 

@@ -120,9 +120,11 @@ def test_it_brings_records_to_disk_and_tells_when_it_cannot(tmp_path: Path) -> N
         status = 1
         with contextlib.suppress(BaseException):
             log = logcore.open(tmp_path / "log")
-            appender = logcore.Appender(log)
-            append(appender, [b"what it notes of flushes is on disk"])
+            with logcore.Appender(log) as appender:
+                append(appender, [b"what it notes of flushes is on disk"])
+            # It is refused to this thread, and to those it starts.
             refuse_to_sync()
+            appender = logcore.Appender(log)
             appender.begin([b"written"])
             wait(appender)
             try:

@@ -66,7 +66,7 @@ class TopicLogs:
         self._logs.forget_topic(topic)
 
     def partition_room(self) -> int:
-        """How many more logs may be created before the limit of open files is near."""
+        """How many more logs may be created before the limit of open files or of mappings is near."""
         return self._logs.partition_room()
 
     def _give(self, topic: str, config: Mapping[str, str], give: Callable[[dict[str, str]], None]) -> None:

@@ -59,7 +59,7 @@ class Logs(Protocol):
         """
 
     def partition_room(self) -> int:
-        """How many more logs may be created before the limit of open files is near."""
+        """How many more logs may be created before the limit of open files or of mappings is near."""
 
     def delete_topic(self, topic: str) -> None:
         """Closes and deletes the logs of a topic; an error whose `code` is UNKNOWN_TOPIC_OR_PARTITION when there are none."""

@@ -598,8 +598,8 @@ class Controller:
             raise InvalidPartitions(f"{says}; ask for fewer partitions.")
         if added > room:
             raise PolicyViolation(
-                f"Topic '{topic.name}' needs {added} more logs on broker {self._local}, whose limit of open files "
-                f"leaves room for {room}; raise it (ulimit -n), or ask for fewer partitions."
+                f"Topic '{topic.name}' needs {added} more logs on broker {self._local}, whose limits of open files "
+                f"(ulimit -n) and mappings (vm.max_map_count) leave room for {room}; raise the lower, or ask for fewer partitions."
             )
 
     def _plan(self, new: NewTopic, names: TopicNames, room: int) -> TopicInfo | KafkaProtocolError:

@@ -11,7 +11,7 @@ use crate::header::{
     LOG_APPEND_TIME_FLAG, LOG_OVERHEAD, MAX_TIMESTAMP_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT,
     array_at,
 };
-use crate::record::{RecordBase, RecordIter, Records};
+use crate::record::{RECORD_SIZE_MIN, RecordBase, RecordIter, Records};
 
 /// The checksum of batches v2, of which it covers everything from the attributes on.
 pub fn crc32c(bytes: &[u8]) -> u32 {
@@ -179,6 +179,14 @@ impl<'a> Batch<'a> {
             return inconsistent(format!(
                 "base offset {} with {count} records",
                 header.base_offset
+            ));
+        }
+        // Offsets are given by this number, and nobody counts the records of a compressed batch before they are read.
+        let size = self.payload().len();
+        let most = codec.most_decompressed(size) / RECORD_SIZE_MIN;
+        if count as usize > most {
+            return inconsistent(format!(
+                "{count} records in {size} bytes with the codec {codec}, which cannot hold more than {most}"
             ));
         }
         if header.is_transactional() && !header.has_producer_id() {

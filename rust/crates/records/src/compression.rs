@@ -73,6 +73,22 @@ impl Compression {
         }
     }
 
+    /// No payload of `size` bytes decompresses to more bytes than this, whatever it contains.
+    ///
+    /// A match of deflate has at most 258 bytes for two bits (RFC 1951), a byte of LZ4's block format adds at most 255, and
+    /// zstd has blocks of 128 KiB in four bytes (RFC 8878).
+    pub fn most_decompressed(self, size: usize) -> usize {
+        let ratio = match self {
+            Self::None => return size,
+            Self::Gzip => 1032,
+            Self::Snappy => snappy::GREATEST_RATIO,
+            Self::Lz4 => 255,
+            Self::Zstd => 32 << 10,
+        };
+        // What begins in the last byte counts whole.
+        (size + 1).saturating_mul(ratio)
+    }
+
     /// The name in `compression.type`.
     pub fn name(self) -> &'static str {
         match self {

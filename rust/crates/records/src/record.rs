@@ -18,6 +18,9 @@ use crate::error::RecordError;
 use crate::header::{BatchHeader, TimestampType};
 use crate::varint;
 
+/// No record takes fewer bytes: its length, six fields of one byte, and no key, value or headers.
+pub(crate) const RECORD_SIZE_MIN: usize = 7;
+
 /// A record, borrowed from its batch (or from the buffer the batch was decompressed into).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {

@@ -4,9 +4,15 @@
 //! are kept: connections leave an eighth of the limit (`ulimit -n`) to the logs, and new partitions leave as much again
 //! to connections. The system gives out the lowest free number, so a number tells that all below it are taken; nothing is
 //! counted here, and a limit that is changed while the process runs (`prlimit`) holds at once.
+//!
+//! The indexes of a segment are mapped into memory, and the system gives a process so many mappings (`vm.max_map_count`), by
+//! default fewer than the descriptors that a broker is given. Of those, too, new partitions leave some: for the segments to come,
+//! and for what else has mappings.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
+use logcore_storage::{StorageError, mappings};
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 /// The most that is kept for the logs, however high the limit.
@@ -45,14 +51,39 @@ impl Descriptors {
     }
 }
 
+/// How many mappings the process may have; without end where the system does not say.
+pub(crate) fn mapping_limit() -> u64 {
+    let said = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+    said.ok()
+        .and_then(|said| said.trim().parse().ok())
+        .unwrap_or(u64::MAX)
+}
+
+/// How many more logs may be created by the mappings that there are: each takes two.
+pub(crate) fn mapping_room_for_logs() -> u64 {
+    let limit = mapping_limit();
+    (limit - limit / 8).saturating_sub(mappings()) / 2
+}
+
 fn number(descriptor: RawFd) -> u64 {
     u64::from(descriptor.unsigned_abs())
 }
 
+/// What to do when there is no descriptor or mapping left for a log, to follow the error; empty for another error.
+pub(crate) fn advice_for(error: &StorageError) -> &'static str {
+    match error {
+        StorageError::Io { source, .. } if error.is_out_of_files() => match advice(source) {
+            "" => "; raise the limit of mappings (vm.max_map_count)",
+            advice => advice,
+        },
+        _ => "",
+    }
+}
+
 /// What to do when there is no descriptor left, to follow the error; empty for another error.
 pub(crate) fn advice(error: &std::io::Error) -> &'static str {
-    let none_left = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE]
-        .map(rustix::io::Errno::raw_os_error)
+    let none_left = [Errno::MFILE, Errno::NFILE]
+        .map(Errno::raw_os_error)
         .map(Some)
         .contains(&error.raw_os_error());
     if none_left {

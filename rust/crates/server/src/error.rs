@@ -32,11 +32,11 @@ pub enum ServerError {
     #[error("{0}")]
     NotClosed(String),
 
-    /// New logs would take the file descriptors that connections and open logs need.
+    /// New logs would take the file descriptors, or the mappings, that connections and open logs need.
     #[error(
-        "the limit of {limit} open files leaves no room for another partition; raise it (ulimit -n) or delete topics"
+        "the limits of {files} open files (ulimit -n) and {mappings} mappings (vm.max_map_count) leave no room for another partition; raise the lower or delete topics"
     )]
-    NoRoom { limit: u64 },
+    NoRoom { files: u64, mappings: u64 },
 
     /// A listener's address cannot be bound.
     #[error(

@@ -150,6 +150,14 @@ impl FetchSessions {
         }
     }
 
+    /// How many partitions the session has that `request` is the next request of, as things are; 0 when there is none.
+    pub(crate) fn partitions_of(&self, request: &SessionRequest) -> usize {
+        let sessions = self.sessions.lock();
+        let session = sessions.get(&request.id);
+        let session = session.filter(|session| session.epoch == request.epoch);
+        session.map_or(0, |session| session.partitions.len())
+    }
+
     /// Decides how to answer, and brings the session up to what the request says.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use logcore_storage::{
 use parking_lot::Mutex;
 
 use crate::config::ServerConfig;
-use crate::descriptors::advice;
+use crate::descriptors::advice_for;
 use crate::error::{Result, ServerError};
 use crate::lines::{Level, LogLines};
 use crate::registry::TopicId;
@@ -390,13 +390,6 @@ pub(crate) fn offline(path: &Path, reason: &str) -> ServerError {
         dir: path.to_path_buf(),
         reason: reason.to_owned(),
     })
-}
-
-fn advice_for(error: &StorageError) -> &'static str {
-    match error {
-        StorageError::Io { source, .. } => advice(source),
-        _ => "",
-    }
 }
 
 /// The names of logs, and why the first of them is one.

@@ -23,7 +23,7 @@ use crate::config::{DynamicConfig, Properties, ServerConfig};
 use crate::connection_quotas::ConnectionQuotas;
 use crate::control::{ControlQueue, ControlRequest};
 use crate::decoded::DecodedMemory;
-use crate::descriptors::Descriptors;
+use crate::descriptors::{Descriptors, mapping_limit, mapping_room_for_logs};
 use crate::error::{Result, ServerError};
 use crate::failures::{Failed, Failures};
 use crate::fetch_session::FetchSessions;
@@ -315,8 +315,10 @@ impl Server {
             }
             None => {
                 if self.partition_room() == 0 {
-                    let limit = Descriptors::now().limit;
-                    return Err(ServerError::NoRoom { limit });
+                    return Err(ServerError::NoRoom {
+                        files: Descriptors::now().limit,
+                        mappings: mapping_limit(),
+                    });
                 }
                 let created = self.shared.logs.create(
                     &spec.topic,
@@ -352,9 +354,10 @@ impl Server {
         self.shared.registry.forget_known(topic);
     }
 
-    /// How many more partitions may be created before the limit of open files is near.
+    /// How many more partitions may be created before the limit of open files or that of mappings is near.
     pub fn partition_room(&self) -> u64 {
-        Descriptors::now().room_for_logs(self.wake.borrowed())
+        let by_files = Descriptors::now().room_for_logs(self.wake.borrowed());
+        by_files.min(mapping_room_for_logs())
     }
 
     /// Deletes a topic and its logs. Whoever reads from them may finish; what comes later is told that the topic is unknown.

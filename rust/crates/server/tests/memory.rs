@@ -350,6 +350,43 @@ fn fetches_that_wait_share_what_there_is() {
     );
 }
 
+// If this failed, who has one session of many partitions could have it in memory once for each request of some thirty bytes.
+#[test]
+fn fetches_of_one_session_share_what_there_is() {
+    const EACH: i32 = 20_000;
+    const REQUESTS: i32 = 200;
+    let _alone = ONE_AT_A_TIME.lock();
+    let server = TestServer::start(&[]);
+    server.server.know_topic("elsewhere", [7; 16], EACH, &[]);
+    let all = Fetch {
+        topic: "elsewhere",
+        session: (0, 0),
+        partitions: (0..EACH).collect(),
+        ..Fetch::default()
+    };
+    let answer = all.call(&mut server.client());
+    assert_eq!(fetched(&answer).len(), EACH as usize);
+    let id = int(answer.as_struct().unwrap(), "session_id") as i32;
+    assert_ne!(id, 0);
+    drop((all, answer));
+    // The next request of a session must come after the one before it. Where it overtakes it, it is sent again.
+    let mut clients: Vec<Client> = (0..4 * REQUESTS).map(|_| server.client()).collect();
+    let watch = Watch::start();
+    for (client, epoch) in clients.iter_mut().zip((1..=REQUESTS).cycle()) {
+        let next = Fetch {
+            session: (id, epoch),
+            partitions: Vec::new(),
+            ..Fetch::default()
+        };
+        client.send(1, next.version, next.message());
+    }
+    server.wait_for_requests(1, 1 + clients.len() as u64);
+    // What is worked on at a time, what is told, and the connections.
+    let most = 64 * MEGABYTE + 64 * MEGABYTE + clients.len() * 32 * 1024;
+    assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+    check_served(&server);
+}
+
 // If this failed, producers that wait for replicas would fill the memory by naming many partitions, or would keep others waiting.
 #[test]
 fn produces_that_wait_share_what_there_is() {

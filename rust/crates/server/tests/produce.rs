@@ -57,6 +57,14 @@ fn what_is_refused_is_not_stored_and_named_as_kafka_names_it() {
     let mut placed = good.clone();
     logcore_records::set_offsets_in_place(&mut placed, 5, 0);
     let control = built(|builder| builder.set_control(true));
+    // Nobody counts what is compressed; it cannot be so many.
+    let mut countless = BatchBuilder::new(Compression::Gzip, None);
+    countless.append(1, None, Some(b"value"), &[]).unwrap();
+    let mut countless = countless.build().unwrap();
+    countless[23..27].copy_from_slice(&(i32::MAX - 1).to_be_bytes());
+    countless[57..61].copy_from_slice(&i32::MAX.to_be_bytes());
+    let crc = logcore_records::crc32c(&countless[21..]);
+    countless[17..21].copy_from_slice(&crc.to_be_bytes());
     let transactional = built(|builder| {
         builder.set_transactional(true);
         builder.set_producer_state(5, 0, 0);
@@ -73,6 +81,7 @@ fn what_is_refused_is_not_stored_and_named_as_kafka_names_it() {
         (&two, 87),
         (&placed, 87),
         (&control, 87),
+        (&countless, 87),
         (&transactional, 53),
     ] {
         assert_eq!(code(&mut client, 9, "t", 0, records), expected);

@@ -10,9 +10,10 @@ use logcore_records::RecordError;
 
 use crate::record_faults::RecordFaults;
 
-/// No descriptor left in the process, or in the system; the numbers are the same on every Unix.
+/// No descriptor left in the process, or in the system; no mapping left, or no memory. The numbers are the same on every Unix.
 const EMFILE: i32 = 24;
 const ENFILE: i32 = 23;
+const ENOMEM: i32 = 12;
 
 /// Every way an operation of this crate can fail.
 #[derive(Debug, thiserror::Error)]
@@ -272,10 +273,18 @@ impl StorageError {
         )
     }
 
-    /// True when the process, or the system, had no file descriptor left: no file was touched, and the same works once
-    /// others are closed.
+    /// True when the process, or the system, had no file descriptor left, or no mapping for an index: nothing is broken, and
+    /// the same works once other files are closed.
     pub fn is_out_of_files(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if matches!(source.raw_os_error(), Some(EMFILE | ENFILE)))
+        let Self::Io { action, source, .. } = self else {
+            return false;
+        };
+        match source.raw_os_error() {
+            Some(EMFILE | ENFILE) => true,
+            // Of memory there is enough, as a rule, and vm.max_map_count is reached.
+            Some(ENOMEM) => *action == MAP,
+            _ => false,
+        }
     }
 
     /// True for what takes a whole log directory offline: the operating system refused, and not for want of space or
@@ -300,6 +309,9 @@ impl StorageError {
         )
     }
 }
+
+/// The action of [`StorageError::Io`] when an index is mapped into memory.
+pub(crate) const MAP: &str = "map";
 
 /// Results of this crate.
 pub type Result<T, E = StorageError> = std::result::Result<T, E>;

@@ -19,14 +19,40 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::disk;
-use crate::error::{Result, StorageError};
+use crate::error::{MAP, Result, StorageError};
 use crate::slice::read_at_most;
 
 const PAGE: u64 = 4096;
 
+/// How many [`Mapping`]s there are.
+static MAPPINGS: AtomicU64 = AtomicU64::new(0);
+
+/// How many index files the process has mapped into its memory, of which the system allows so many (`vm.max_map_count`): two
+/// for each segment that is written to, and at most two for each other that has been read from.
+pub fn mappings() -> u64 {
+    MAPPINGS.load(Ordering::Relaxed)
+}
+
+/// A mapping that is counted.
+#[derive(Debug)]
+struct Mapping(MmapRaw);
+
+impl Mapping {
+    fn new(map: MmapRaw) -> Self {
+        MAPPINGS.fetch_add(1, Ordering::Relaxed);
+        Self(map)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        MAPPINGS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 #[derive(Debug)]
 enum Memory {
-    Mapped(MmapRaw),
+    Mapped(Mapping),
     Heap(Vec<AtomicU32>),
     /// Entries that are in no file yet: the disk had no room for one.
     Unsaved(Vec<AtomicU32>),
@@ -71,10 +97,10 @@ impl<const WORDS: usize> IndexFile<WORDS> {
             .len(size as usize)
             .map_raw(&file)
             .and_then(read_at_random)
-            .map_err(StorageError::io("map", path))?;
+            .map_err(StorageError::io(MAP, path))?;
         Ok(Self {
             path: path.to_path_buf(),
-            memory: Memory::Mapped(map),
+            memory: Memory::Mapped(Mapping::new(map)),
             entries: AtomicUsize::new(used as usize),
             capacity: AtomicUsize::new(capacity as usize),
             allocated: AtomicU64::new(used * Self::ENTRY_SIZE),
@@ -93,8 +119,8 @@ impl<const WORDS: usize> IndexFile<WORDS> {
                 .len((used * Self::ENTRY_SIZE) as usize)
                 .map_raw_read_only(&file)
                 .and_then(read_at_random)
-                .map_err(StorageError::io("map", path))?;
-            Memory::Mapped(map)
+                .map_err(StorageError::io(MAP, path))?;
+            Memory::Mapped(Mapping::new(map))
         };
         Ok(Self::fixed(path, memory, used as usize))
     }
@@ -182,7 +208,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
             // SAFETY: the mapping lives as long as `self`, begins on a page, and is as long as it says; AtomicU32 has
             // the size and alignment of u32 and any bits are one. All access in this process is through these atomics.
             // The pages past the file's end, after trimming, are never loaded: see `get`.
-            Memory::Mapped(map) => unsafe {
+            Memory::Mapped(Mapping(map)) => unsafe {
                 std::slice::from_raw_parts(map.as_mut_ptr().cast::<AtomicU32>(), map.len() / 4)
             },
         }
@@ -278,7 +304,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
     pub(crate) fn flush(&self) -> Result<()> {
         let bytes = self.len() * Self::ENTRY_SIZE as usize;
         match &self.memory {
-            Memory::Mapped(map) if bytes > 0 => disk::sync_map(map, &self.path, bytes)
+            Memory::Mapped(Mapping(map)) if bytes > 0 => disk::sync_map(map, &self.path, bytes)
                 .map_err(StorageError::io("flush", &self.path)),
             Memory::Mapped(_) | Memory::Heap(_) | Memory::Unsaved(_) => Ok(()),
         }

@@ -81,6 +81,7 @@ pub mod watch;
 pub use cleaner::{Cleaner, CleanerConfig, CleanerEvent, CleanerStats, CleaningPaused};
 pub use config::{LogConfig, TimestampType};
 pub use error::{Result, StorageError};
+pub use index_file::mappings;
 pub use loader::{LastKnown, LoadProgress, Recovery};
 pub use log::{IsolationLevel, Log, Retention, Searched, TimeSearch, TruncationPoint, Wait};
 pub use log_dir::{

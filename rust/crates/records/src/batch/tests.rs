@@ -317,6 +317,33 @@ fn an_intact_batch_that_contradicts_itself_is_refused() {
     inconsistent(changed(two, |batch| counts(batch, 1)));
 }
 
+// If this failed, a few bytes could take offsets that no records have: two billion of them with each batch.
+#[test]
+fn no_more_records_are_counted_than_the_payload_can_hold() {
+    let claims = |mut bytes: Vec<u8>, count: i32| {
+        bytes[23..27].copy_from_slice(&(count - 1).to_be_bytes());
+        bytes[RECORD_COUNT_AT..RECORD_COUNT_AT + 4].copy_from_slice(&count.to_be_bytes());
+        set_crc(&mut bytes);
+        bytes
+    };
+    for codec in Compression::ALL {
+        // All the same but for what cannot be: as many for their bytes as a producer can have.
+        let mut builder = BatchBuilder::new(codec, None);
+        for _ in 0..200_000 {
+            builder.append(0, None, None, &[]).unwrap();
+        }
+        let dense = builder.build().unwrap();
+        validate(&dense).unwrap();
+        let mut builder = BatchBuilder::new(codec, None);
+        builder.append(0, Some(&[0; 1000]), None, &[]).unwrap();
+        let error = validate(&claims(builder.build().unwrap(), i32::MAX)).unwrap_err();
+        assert!(
+            matches!(error, RecordError::InconsistentBatch(_)),
+            "{codec}: {error}"
+        );
+    }
+}
+
 #[test]
 fn damage_is_corruption() {
     let mut bytes = one_record();

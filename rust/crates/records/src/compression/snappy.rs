@@ -23,7 +23,7 @@ const FRAME_HEADER: usize = 16;
 /// What snappy-java writes by default.
 const BLOCK_SIZE: usize = 32 * 1024;
 /// A copy of 64 bytes takes 3 at least, so nothing raw grows to more than this many times its size.
-const GREATEST_RATIO: usize = 22;
+pub(super) const GREATEST_RATIO: usize = 22;
 
 pub(super) fn compress(input: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
     out.extend_from_slice(&MAGIC);

@@ -141,6 +141,17 @@ fn a_snappy_block_that_claims_too_much_is_refused_before_it_is_given_room() {
     assert_eq!(out.capacity(), 0);
 }
 
+// If this failed, a batch that every reader can read would be refused.
+#[test]
+fn nothing_decompresses_to_more_than_is_thought_possible() {
+    for codec in CODECS {
+        for size in [0, 1, 7, 1000, 1 << 20, 32 << 20] {
+            let payload = compressed(codec, &vec![0; size]);
+            assert!(size <= codec.most_decompressed(payload.len()), "{codec}");
+        }
+    }
+}
+
 #[test]
 fn levels_beyond_the_scale_are_clamped() {
     for codec in CODECS {

@@ -214,9 +214,9 @@ fn whatever_arrives_harms_nobody() {
         assert!(most <= MEMORY, "{most} bytes, {MEMORY} is the limit");
         (seeds, stored) = (seeds + 1, stored + records);
     });
-    // Otherwise nothing got far enough to do harm.
+    // Otherwise nothing got far enough to do harm: it is about one for each seed.
     assert!(
-        stored >= seeds || seeds < 10,
+        2 * stored >= seeds || seeds < 10,
         "{stored} records, {seeds} seeds"
     );
 }

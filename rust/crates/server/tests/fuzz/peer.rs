@@ -120,7 +120,8 @@ impl Peer {
         }
         let mut expected = Expected::of(&stream, &requests.served);
         // Only then does the server see that a peer has closed its side, and need not wait.
-        if let Some(end) = expected.waits_at.map(|end| end + UNREAD)
+        if matches!(manner, Manner::Polite | Manner::HalfCloses)
+            && let Some(end) = expected.waits_at.map(|end| end + UNREAD)
             && end < stream.len()
         {
             stream.truncate(end);

@@ -76,10 +76,10 @@ pub(crate) async fn handle(
     let session = at_leisure(named, || parse_session(shared, header.api_version, request));
     // A long poll may wait for minutes: it keeps nothing of the frame, nor what it had for it.
     drop(message);
-    let mut room = shared.fetch_room.for_partitions(named).await;
+    let (mut room, most) = room_for(shared, named, &session).await;
     drop(held);
     let uses_topic_ids = session.uses_topic_ids;
-    let context = match at_leisure(named, || shared.sessions.begin(session)) {
+    let context = match at_leisure(most, || shared.sessions.begin(session)) {
         Ok(context) => context,
         Err(code) => {
             let error = error_message(code, NO_SESSION);
@@ -91,8 +91,8 @@ pub(crate) async fn handle(
     };
     stages.from_follower = is_follower;
     let wanted = context.wanted();
-    if wanted.len() > named {
-        // A session knows of more than a request of it names.
+    if wanted.len() > most {
+        // The request before it was begun in this moment.
         drop(room);
         room = shared.fetch_room.for_partitions(wanted.len()).await;
     }
@@ -121,6 +121,22 @@ pub(crate) async fn handle(
             told.unwrap_or_else(Outcome::Close)
         }
         Err(code) => answer_error(header, code, context.session_id()),
+    }
+}
+
+/// Room for all that a request may be answered for: what it names, and what its session has, of which it names a part at the most.
+/// How many these are.
+async fn room_for(shared: &Shared, named: usize, session: &SessionRequest) -> (Held, usize) {
+    let all = || named + shared.sessions.partitions_of(session);
+    let mut most = all();
+    loop {
+        let room = shared.fetch_room.for_partitions(most).await;
+        // While it waited the requests before it may have been begun.
+        let now = all();
+        if now <= most {
+            return (room, most);
+        }
+        most = now;
     }
 }
 
