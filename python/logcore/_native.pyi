@@ -1055,6 +1055,8 @@ class Quorum:
         disk took, and of each entry of commands its time, when it came here and when it was on disk, in ms since 1970;
         ("failed", text): the last. `members` are tuples as `servers`; None while they do not change or are changing.
         """
+    def be_patient(self, milliseconds: int) -> None:
+        """From here on the wake descriptor tells no more often than this of what others proposed; every millisecond at first."""
     def applied(self, index: int) -> None:
         """Every entry up to this one, which was taken, is applied. Raises ValueError."""
     def read_barrier(self) -> int:

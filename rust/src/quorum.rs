@@ -276,6 +276,13 @@ impl PyQuorum {
             .collect()
     }
 
+    fn be_patient(&self, py: Python<'_>, milliseconds: u64) -> PyResult<()> {
+        let patience = Duration::from_millis(milliseconds);
+        self.0
+            .be_patient(patience)
+            .map_err(|error| raise(py, error))
+    }
+
     fn applied(&self, py: Python<'_>, index: u64) -> PyResult<()> {
         self.0.applied(index).map_err(|error| raise(py, error))
     }

@@ -20,7 +20,8 @@ What a client may rely on:
 * Its requests take effect in order, whichever server it sends them to: a connection's commands are proposed in order and each
   counts once, and one that comes behind the session's move to another connection is refused.
 * Its connection answers a write once this server has applied it, so what it reads afterwards has it.
-* A watch's event is queued when its change is applied, before the answer to anything newer.
+* A watch's event is queued when its change is applied, before the answer to anything newer. What other servers' clients do is
+  applied within :data:`WATCHED_MS` or so, or :data:`UNWATCHED_MS` where nobody watches; and before a sync is answered.
 * It is told nothing when it could be that its session is over: what is to be sent to it waits.
 * A change of the leader is a delay, and so is one of the members. Its own change of the members is answered once this server has
   applied it; what it sends behind it takes effect behind it.
@@ -85,6 +86,9 @@ TAKE_BYTES = 64 << 10
 """What is applied in one turn of the loop."""
 TAKES_BEFORE_EXPIRY = 100
 """So much is applied at most before sessions end, to hear first who was heard from."""
+WATCHED_MS = 1
+UNWATCHED_MS = 5
+"""What others propose is applied together, no more often than this, by whether a client here would be told of it."""
 TOUCH_MS_MAX = 500
 SETTLE_SECONDS = 1.0
 """What a new leader leaves servers to be heard from before it refuses a change of the members for want of them."""
@@ -161,6 +165,7 @@ class EnsembleReplication:
             lambda: self.agreed,
             self._proposals,
         )
+        self._patience_ms = WATCHED_MS
         self._saving = Saving(service, self._timers, chance or random.Random())
 
         self._touches = Touches()
@@ -341,7 +346,15 @@ class EnsembleReplication:
             self._outbox.send()
         concerned, self._concerned = self._concerned, {}
         self._service.turn_over(concerned)
+        if not self._failed:
+            self._be_patient(self._quorum)
         return bool(taken)
+
+    def _be_patient(self, quorum: Quorum) -> None:
+        patience_ms = WATCHED_MS if self._service.is_watched() else UNWATCHED_MS
+        if patience_ms != self._patience_ms:
+            self._patience_ms = patience_ms
+            quorum.be_patient(patience_ms)
 
     def _entries(self, entries: Sequence[Entry]) -> None:
         agreed = self.agreed

@@ -84,6 +84,9 @@ class Quorum(Protocol):
     def take(self, max_bytes: int) -> list[Event]:
         """What happened, in order."""
 
+    def be_patient(self, milliseconds: int) -> None:
+        """From here on nobody is woken more often than this for what other members propose; every millisecond at first."""
+
     def applied(self, index: int) -> None:
         """Every entry up to this one is applied."""
 

@@ -57,6 +57,9 @@ class Service(Protocol):
     def everybody(self) -> list[Connection]:
         """All connections."""
 
+    def is_watched(self) -> bool:
+        """Whether any client here has a watch."""
+
     def abort_all(self) -> None:
         """Every connection is closed, with nothing more sent."""
 

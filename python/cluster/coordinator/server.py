@@ -285,6 +285,10 @@ class CoordinatorServer:
         """All connections."""
         return list(self.connections)
 
+    def is_watched(self) -> bool:
+        """Whether any client here has a watch."""
+        return not self.watches.is_empty
+
     def applied(self, command: Command, outcome: Outcome, connection: Connection | None) -> None:
         """Tells everybody concerned what a command did: watchers first, then its client."""
         self._count_write(command, outcome)

@@ -84,6 +84,11 @@ class WatchManager(Generic[W]):
         """Watched paths of each connection in each registry."""
         return sum(len(held) for held in self._by_watcher.values())
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody watches."""
+        return not self._by_watcher
+
     def paths(self, registry: Registry) -> Iterator[tuple[str | None, list[W]]]:
         """Every watched path and who watches it."""
         for path, watchers in self._registries[registry].items():

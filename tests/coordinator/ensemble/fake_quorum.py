@@ -235,6 +235,7 @@ class FakeQuorum:
         self.sequence = 0
         self.outstanding: deque[tuple[int, bytes]] = deque()
         self.rounds = 0
+        self.patience_ms = 1
         self.barriers = 0
         self.applied_index = -1
         self.fail_text: str | None = None
@@ -297,6 +298,10 @@ class FakeQuorum:
         if self.events:
             os.eventfd_write(self.wake_fd, 1)
         return taken
+
+    def be_patient(self, milliseconds: int) -> None:
+        self.require_running()
+        self.patience_ms = milliseconds
 
     def applied(self, index: int) -> None:
         assert self.applied_index <= index < self.delivered

@@ -11,6 +11,7 @@ import pytest
 
 from cluster.coordinator import CoordinatorError, Settings
 from cluster.coordinator.contact import Contact
+from cluster.coordinator.ensemble import UNWATCHED_MS, WATCHED_MS
 from cluster.coordinator.errors import Code
 from cluster.coordinator.jute import Writer
 from cluster.coordinator.keeper import SessionKeeper
@@ -162,6 +163,24 @@ def test_full_means_that_clients_wait(ensemble: Ensemble) -> None:
         assert client.reply()[:3:2] == (number, 0)
     assert not ensemble.call(lambda: replication.is_full)
     client.close()
+
+
+def test_a_server_whose_clients_watch_hears_sooner_of_others_writes(ensemble: Ensemble) -> None:
+    writer, watcher = RawClient(ensemble.ports[1]), RawClient(ensemble.ports[2])
+    for client in (writer, watcher):
+        client.connect(timeout_ms=20_000)
+    quorum = ensemble.quorums[2]
+    assert writer.request(1, Op.CREATE, create("/a", 1))[2] == 0
+    ensemble.wait(lambda: quorum.patience_ms == UNWATCHED_MS)
+    assert watcher.request(1, Op.ADD_WATCH, Writer().string("/").i32(1).finish())[2] == 0
+    assert writer.request(2, Op.CREATE, create("/b", 1))[2] == 0
+    assert watcher.reply()[0] == -1
+    ensemble.wait(lambda: quorum.patience_ms == WATCHED_MS)
+    watcher.close()
+    ensemble.wait(lambda: not ensemble.servers[2].is_watched())
+    assert writer.request(3, Op.CREATE, create("/c", 1))[2] == 0
+    ensemble.wait(lambda: quorum.patience_ms == UNWATCHED_MS)
+    writer.close()
 
 
 def test_a_snapshot_that_somebody_asks_for_is_a_servers_by_itself(ensemble: Ensemble) -> None:

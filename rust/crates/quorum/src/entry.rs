@@ -106,6 +106,11 @@ impl Commands {
         (&self.0[8..]).get_u32()
     }
 
+    /// Who proposed the first.
+    pub fn proposer(&self) -> Option<MemberId> {
+        (self.count() > 0).then(|| (&self.0[12..]).get_u64())
+    }
+
     /// Each command, in order.
     pub fn iter(&self) -> impl Iterator<Item = Command> {
         let mut rest = self.0.slice(12..);

@@ -618,6 +618,15 @@ impl Host {
         Ok(events)
     }
 
+    /// Whoever applies entries is not woken more often than this for what others proposed; a millisecond otherwise.
+    ///
+    /// Errors: [`HostError::Stopped`] in a fork.
+    pub fn be_patient(&self, patience: Duration) -> Result<(), HostError> {
+        self.check()?;
+        self.shared.events.be_patient(patience);
+        Ok(())
+    }
+
     /// Whoever applies entries has applied all up to this one.
     ///
     /// Errors: [`HostError::OutOfOrder`] for one that was not taken.

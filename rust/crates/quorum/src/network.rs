@@ -1,25 +1,35 @@
 //! Requests to other members, for whatever carries them.
+//!
+//! What is agreed on is told with the entries that follow. Without any, a member is told at once if it waits for it, for it
+//! proposed something of that, and a moment later otherwise: mostly entries follow by then, and a message, its answer and two
+//! threads that are woken for them are spared.
 
 use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use futures_util::{Stream, StreamExt, stream};
+use openraft::base::{BoxFuture, BoxStream};
 use openraft::errors::{
     NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable,
 };
-use openraft::network::{RPCOption, RaftNetworkFactory};
+use openraft::network::{RPCOption, RaftNetworkFactory, stream_append_sequential};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest,
-    TransferLeaderResponse, VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult,
+    TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
+use openraft::type_config::TypeConfigExt;
 use openraft::{OptionalSend, RPCTypes, RaftNetworkV2};
 
 use bytes::Bytes;
 
 use crate::entry::Commands;
 use crate::machine::{Data, Snapshot};
-use crate::types::{MemberId, Server, Types, Vote};
+use crate::types::{Entry, MemberId, Payload, Server, Types, Vote};
+
+/// How long a member that does not wait for it is not told what is agreed on, unless entries follow.
+const TOGETHER: Duration = Duration::from_millis(1);
 
 /// What one member asks another.
 #[derive(Clone)]
@@ -177,8 +187,89 @@ impl<L, D: Data> Peer<L, D> {
     }
 }
 
+/// Requests to append, for one member.
+struct Requests<S> {
+    openrafts: stream::Fuse<S>,
+    member: MemberId,
+    /// The last entry that the member waits for and was not told of that it is agreed on.
+    awaited: Option<u64>,
+}
+
+/// openraft's requests for a member. One that only tells what is agreed on comes a moment later, and is left out if another
+/// comes by then.
+fn together<C: Types>(
+    member: MemberId,
+    openrafts: impl Stream<Item = AppendEntriesRequest<C>> + Unpin,
+) -> impl Stream<Item = AppendEntriesRequest<C>> {
+    let requests = Requests {
+        openrafts: openrafts.fuse(),
+        member,
+        awaited: None,
+    };
+    stream::unfold(requests, |mut requests| async move {
+        let request = requests.next().await?;
+        Some((request, requests))
+    })
+}
+
+impl<S> Requests<S> {
+    async fn next<C: Types>(&mut self) -> Option<AppendEntriesRequest<C>>
+    where
+        S: Stream<Item = AppendEntriesRequest<C>> + Unpin,
+    {
+        let mut request = self.openrafts.next().await?;
+        if self.may_wait(&request) {
+            let mut moment = pin!(C::sleep(TOGETHER));
+            while self.may_wait(&request) {
+                match select(self.openrafts.next(), moment.as_mut()).await {
+                    // It tells of as much.
+                    Either::Left((Some(following), _)) => request = following,
+                    Either::Left((None, _)) | Either::Right(_) => break,
+                }
+            }
+        }
+        if self.tells_of_awaited(&request) {
+            self.awaited = None;
+        }
+        let waits_for = |entry: &&Entry| self.waits_for(entry);
+        let awaited = request.entries.iter().rev().find(waits_for);
+        self.awaited = awaited.map(|entry| entry.log_id.index).or(self.awaited);
+        Some(request)
+    }
+
+    fn may_wait<C: Types>(&self, request: &AppendEntriesRequest<C>) -> bool {
+        request.entries.is_empty() && !self.tells_of_awaited(request)
+    }
+
+    fn tells_of_awaited<C: Types>(&self, request: &AppendEntriesRequest<C>) -> bool {
+        let committed = request.leader_commit.map(|last| last.index);
+        self.awaited.is_some_and(|index| committed >= Some(index))
+    }
+
+    fn waits_for(&self, entry: &Entry) -> bool {
+        match &entry.payload {
+            Payload::Blank => false,
+            // They were proposed together.
+            Payload::Normal(commands) => commands.proposer() == Some(self.member),
+            Payload::Membership(_) => true,
+        }
+    }
+}
+
 impl<C: Types, L: Links<C, D>, D: Data> RaftNetworkV2<C> for Peer<L, D> {
     type SnapshotData = D;
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Result<BoxStream<'s, Result<StreamAppendResult<C>, RPCError<C>>>, RPCError<C>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<C>> + OptionalSend + Unpin + 'static,
+    {
+        let requests = together(self.member, input);
+        stream_append_sequential(self, Box::pin(requests), option)
+    }
 
     async fn append_entries(
         &mut self,
@@ -244,5 +335,124 @@ impl<C: Types, L: Links<C, D>, D: Data> RaftNetworkV2<C> for Peer<L, D> {
             Answer::Transfer(answer) => Ok(answer),
             _ => self.other(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use openraft::AsyncRuntime;
+    use openraft::vote::RaftLeaderId;
+    use openraft_rt_tokio::TokioRuntime;
+
+    use super::*;
+    use crate::entry::Command;
+    use crate::host::Served;
+    use crate::types::{LeaderId, LogId, Membership};
+
+    fn log_id(index: u64) -> LogId {
+        LogId::new(LeaderId::new(1, 1).to_committed(), index)
+    }
+
+    fn by(member: MemberId) -> Payload {
+        let body = Bytes::new();
+        let command = Command {
+            member,
+            ticket: 0,
+            body,
+        };
+        Payload::Normal(Commands::new(0, &[command]))
+    }
+
+    /// Entries from this index on, and up to where all is agreed on.
+    fn request(first: u64, payloads: Vec<Payload>, committed: u64) -> AppendEntriesRequest<Served> {
+        let entries = (first..).zip(payloads).map(|(index, payload)| Entry {
+            log_id: log_id(index),
+            payload,
+        });
+        AppendEntriesRequest {
+            vote: Vote::new_committed(1, 1),
+            prev_log_id: None,
+            entries: entries.collect(),
+            leader_commit: Some(log_id(committed)),
+        }
+    }
+
+    fn nothing(committed: u64) -> AppendEntriesRequest<Served> {
+        request(0, Vec::new(), committed)
+    }
+
+    /// What member 2 is sent at once, and then, of openraft's requests: entries, and up to where all is agreed on.
+    fn sent(openrafts: Vec<AppendEntriesRequest<Served>>) -> [Vec<(usize, u64)>; 2] {
+        let shown = |request: AppendEntriesRequest<Served>| {
+            let committed = request.leader_commit.map_or(0, |last| last.index);
+            (request.entries.len(), committed)
+        };
+        let all = openrafts.last().and_then(|last| last.leader_commit);
+        TokioRuntime::new(1).block_on(async {
+            let endless = stream::iter(openrafts).chain(stream::pending());
+            let mut requests = Box::pin(together(2, endless));
+            let (mut at_once, mut later) = (Vec::new(), Vec::new());
+            while let Some(Some(request)) = requests.next().now_or_never() {
+                at_once.push(shown(request));
+            }
+            let told = |sent: &[(usize, u64)]| {
+                sent.last()
+                    .is_some_and(|(_, up_to)| Some(*up_to) == all.map(|last| last.index))
+            };
+            while !told(&at_once) && !told(&later) {
+                later.extend(requests.next().await.map(shown));
+            }
+            [at_once, later]
+        })
+    }
+
+    #[test]
+    fn what_is_agreed_on_is_told_with_the_entries_that_follow() {
+        let requests = vec![
+            request(5, vec![by(1)], 4),
+            nothing(5),
+            request(6, vec![by(3), by(1)], 5),
+            nothing(6),
+            nothing(7),
+        ];
+        assert_eq!(sent(requests), [vec![(1, 4), (2, 5)], vec![(0, 7)]]);
+    }
+
+    #[test]
+    fn who_proposed_something_is_told_at_once_that_it_is_agreed_on() {
+        let requests = vec![
+            request(5, vec![by(2), by(1)], 4),
+            nothing(5),
+            nothing(6),
+            request(7, vec![by(1)], 6),
+        ];
+        assert_eq!(sent(requests), [vec![(2, 4), (0, 5), (1, 6)], vec![]]);
+        let told_with_entries = vec![
+            request(5, vec![by(2)], 4),
+            request(6, vec![by(1)], 5),
+            nothing(6),
+        ];
+        assert_eq!(
+            sent(told_with_entries),
+            [vec![(1, 4), (1, 5)], vec![(0, 6)]]
+        );
+    }
+
+    #[test]
+    fn all_are_told_at_once_who_the_members_are() {
+        let requests = vec![
+            request(5, vec![Payload::Membership(Membership::default())], 4),
+            nothing(5),
+        ];
+        assert_eq!(sent(requests), [vec![(1, 4), (0, 5)], vec![]]);
+    }
+
+    #[test]
+    fn the_last_is_told_when_openraft_ends() {
+        TokioRuntime::new(1).block_on(async {
+            let requests = Box::pin(together(2, stream::iter([nothing(5)])));
+            assert_eq!(requests.count().now_or_never(), Some(1));
+        });
     }
 }

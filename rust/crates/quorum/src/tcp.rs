@@ -24,7 +24,7 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, Bytes};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -43,6 +43,8 @@ const HELLO_BYTES: usize = 512;
 /// The largest entry and what is around it.
 const FRAME_BYTES: usize = 72 << 20;
 const CHUNK: usize = 256 << 10;
+/// What is read at once of small frames, which mostly come whole.
+const READ_BYTES: usize = 4 << 10;
 const CONNECT: Duration = Duration::from_secs(2);
 const HANDSHAKE: Duration = Duration::from_secs(2);
 /// What a peer may have sent without an answer yet.
@@ -110,6 +112,8 @@ pub trait Answers<C: Types>: Clone + Send + Sync + 'static {
     /// Where to put a snapshot that another member sends.
     fn receive(&self) -> io::Result<Received>;
 }
+
+type Reads = BufReader<OwnedReadHalf>;
 
 // ---- dialling ----
 
@@ -330,6 +334,7 @@ impl<C: Types> Expected<C> {
 impl<C: Types> Live<C> {
     fn start(connection: TcpStream) -> Self {
         let (reads, writes) = connection.into_split();
+        let reads = BufReader::with_capacity(READ_BYTES, reads);
         let (frames, to_write) = mpsc::channel(REQUESTS_AT_ONCE);
         let expected = Arc::new(Expected {
             by_request: Mutex::new(Some(HashMap::new())),
@@ -371,7 +376,7 @@ fn stalled() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the peer stands still")
 }
 
-async fn hear<C: Types>(mut reads: OwnedReadHalf, expected: &Expected<C>) -> io::Result<()> {
+async fn hear<C: Types>(mut reads: Reads, expected: &Expected<C>) -> io::Result<()> {
     while let Some((kind, request, body)) = read_frame(&mut reads, FRAME_BYTES).await? {
         let answer = answer_of(kind, body);
         expected.heard.fetch_add(1, Ordering::Relaxed);
@@ -528,7 +533,8 @@ async fn attend<C: Types>(
     answers: impl Answers<C>,
 ) -> io::Result<()> {
     connection.set_nodelay(true)?;
-    let (mut reads, mut writes) = connection.into_split();
+    let (reads, mut writes) = connection.into_split();
+    let mut reads = BufReader::with_capacity(READ_BYTES, reads);
     let hello = {
         let hello = pin!(timeout(HANDSHAKE, read_frame(&mut reads, HELLO_BYTES)));
         match select(hello, displaced).await {
@@ -581,7 +587,7 @@ async fn attend<C: Types>(
 
 /// Does what comes on a connection.
 async fn take_requests<C: Types>(
-    mut reads: OwnedReadHalf,
+    mut reads: Reads,
     meant: Meant,
     answers: impl Answers<C>,
     frames: mpsc::Sender<Vec<u8>>,
@@ -594,8 +600,7 @@ async fn take_requests<C: Types>(
         Meant::Server => VISITOR_BYTES,
     };
     loop {
-        let next = timeout(IDLE, reads.readable()).await;
-        if next.is_err() {
+        if timeout(IDLE, reads.fill_buf()).await.is_err() {
             return Ok(());
         }
         let Some((kind, number, length)) = read_front(&mut reads, most).await? else {
@@ -714,7 +719,7 @@ fn request_of<C: Types>(kind: Kind, body: Bytes) -> Result<Request<C, SnapshotFi
 }
 
 async fn receive(
-    reads: &mut OwnedReadHalf,
+    reads: &mut (impl AsyncRead + Unpin),
     length: u64,
     mut received: Received,
 ) -> io::Result<Received> {

@@ -3,7 +3,7 @@
 //! Filled on the host's thread, taken on any other. What is delivered and not taken has a bound: the log keeps the rest.
 //!
 //! Whoever applies entries is woken at once for what somebody waits for: what this member proposed, what it asked for. For what
-//! others proposed it is woken once in [`TOGETHER`], for all that came by then.
+//! others proposed it is woken once in a while, for all that came by then: [`TOGETHER`], unless it says that it has more patience.
 
 use std::collections::{HashSet, VecDeque};
 use std::io::{self, Read};
@@ -162,6 +162,8 @@ struct State {
     is_told: bool,
     /// When it was woken last.
     told_at: Option<Instant>,
+    /// How long it waits for what others proposed.
+    patience: Patience,
     touched_bytes: usize,
     /// The index of the entry that is delivered next, and the term of the last.
     next: u64,
@@ -181,6 +183,14 @@ struct State {
     warned: HashSet<String>,
     /// Why nothing happens any more.
     failed: Option<String>,
+}
+
+struct Patience(Duration);
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self(TOGETHER)
+    }
 }
 
 struct Barrier {
@@ -257,7 +267,7 @@ impl State {
         if self.queue.is_empty() || self.is_told {
             return Wake::No;
         }
-        let lately = |at: Instant| now.saturating_duration_since(at) < TOGETHER;
+        let lately = |at: Instant| now.saturating_duration_since(at) < self.patience.0;
         if !self.is_urgent && self.told_at.is_some_and(lately) {
             return Wake::Later;
         }
@@ -345,8 +355,9 @@ impl Events {
     /// Returns once something waits for which nobody was woken, with the time to do so.
     pub(crate) async fn waits(&self) -> Instant {
         self.later.notified().await;
-        let told_at = self.state.lock().told_at;
-        told_at.map_or_else(Instant::now, |at| at + TOGETHER)
+        let state = self.state.lock();
+        let due = state.told_at.map(|at| at + state.patience.0);
+        due.unwrap_or_else(Instant::now)
     }
 
     /// Has whoever takes be woken for what waits.
@@ -557,6 +568,10 @@ impl Events {
         Ok(events)
     }
 
+    pub(crate) fn be_patient(&self, patience: Duration) {
+        self.state.lock().patience = Patience(patience);
+    }
+
     pub(crate) fn applied(&self, index: u64) -> Result<(), OutOfOrder> {
         let mut state = self.state.lock();
         if index >= state.taken {
@@ -656,8 +671,17 @@ mod tests {
         assert_eq!(events.take(usize::MAX).unwrap().len(), 3);
         assert!(!is_readable(&events.wake));
 
+        let while_ago = || events.state.lock().told_at = Some(Instant::now() - 10 * TOGETHER);
+        for (index, patience) in [(5, Duration::from_secs(60)), (6, TOGETHER)] {
+            while_ago();
+            events.be_patient(patience);
+            events.delivered(entry(index, false));
+            assert_eq!(is_readable(&events.wake), patience == TOGETHER);
+            events.take(usize::MAX).unwrap();
+        }
+
         just_now();
-        events.delivered(entry(5, false));
+        events.delivered(entry(7, false));
         events.hasten();
         assert!(is_readable(&events.wake));
         assert_eq!(events.take(1).unwrap().len(), 1);
@@ -665,16 +689,16 @@ mod tests {
         assert!(!is_readable(&events.wake), "nothing waits");
 
         just_now();
-        events.delivered(entry(6, false));
-        events.delivered(entry(7, false));
+        events.delivered(entry(8, false));
+        events.delivered(entry(9, false));
         assert_eq!(events.take(1).unwrap().len(), 1);
         assert!(is_readable(&events.wake), "some was left");
         events.take(1).unwrap();
 
         just_now();
-        events.delivered(entry(8, false));
+        events.delivered(entry(10, false));
         assert!(events.open_barrier());
-        events.barriers(8, vec![(1, Instant::now() + Duration::from_secs(60))]);
+        events.barriers(10, vec![(1, Instant::now() + Duration::from_secs(60))]);
         assert!(is_readable(&events.wake), "a barrier is answered");
     }
 }
