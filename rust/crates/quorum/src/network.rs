@@ -4,6 +4,7 @@
 //! proposed something of that, and a moment later otherwise: mostly entries follow by then, and a message, its answer and two
 //! threads that are woken for them are spared.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
@@ -191,8 +192,8 @@ impl<L, D: Data> Peer<L, D> {
 struct Requests<S> {
     openrafts: stream::Fuse<S>,
     member: MemberId,
-    /// The last entry that the member waits for and was not told of that it is agreed on.
-    awaited: Option<u64>,
+    /// The entries that the member waits for and was not told of that they are agreed on, in order.
+    awaited: VecDeque<u64>,
 }
 
 /// openraft's requests for a member. One that only tells what is agreed on comes a moment later, and is left out if another
@@ -204,7 +205,7 @@ fn together<C: Types>(
     let requests = Requests {
         openrafts: openrafts.fuse(),
         member,
-        awaited: None,
+        awaited: VecDeque::new(),
     };
     stream::unfold(requests, |mut requests| async move {
         let request = requests.next().await?;
@@ -228,12 +229,14 @@ impl<S> Requests<S> {
                 }
             }
         }
-        if self.tells_of_awaited(&request) {
-            self.awaited = None;
+        while self.tells_of_awaited(&request) {
+            self.awaited.pop_front();
         }
-        let waits_for = |entry: &&Entry| self.waits_for(entry);
-        let awaited = request.entries.iter().rev().find(waits_for);
-        self.awaited = awaited.map(|entry| entry.log_id.index).or(self.awaited);
+        for entry in &request.entries {
+            if self.waits_for(entry) {
+                self.awaited.push_back(entry.log_id.index);
+            }
+        }
         Some(request)
     }
 
@@ -243,7 +246,8 @@ impl<S> Requests<S> {
 
     fn tells_of_awaited<C: Types>(&self, request: &AppendEntriesRequest<C>) -> bool {
         let committed = request.leader_commit.map(|last| last.index);
-        self.awaited.is_some_and(|index| committed >= Some(index))
+        let first = self.awaited.front();
+        first.is_some_and(|index| committed >= Some(*index))
     }
 
     fn waits_for(&self, entry: &Entry) -> bool {
@@ -437,6 +441,18 @@ mod tests {
             sent(told_with_entries),
             [vec![(1, 4), (1, 5)], vec![(0, 6)]]
         );
+    }
+
+    #[test]
+    fn who_proposed_several_is_told_at_once_of_each() {
+        let requests = vec![
+            request(5, vec![by(2)], 4),
+            request(6, vec![by(2)], 4),
+            nothing(5),
+            nothing(6),
+        ];
+        let at_once = vec![(1, 4), (1, 4), (0, 5), (0, 6)];
+        assert_eq!(sent(requests), [at_once, vec![]]);
     }
 
     #[test]
