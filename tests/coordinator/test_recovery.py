@@ -643,6 +643,83 @@ def test_the_next_log_waits_for_room(
     assert (data, stat.version) == (b"199", 200)
 
 
+def set_often(server: Coordinator, times: int) -> None:
+    """A session, a node, and so many changes of it: two transactions more than that."""
+    raw = RawClient(server.port)
+    raw.connect()
+    raw.request(1, Op.CREATE, Writer().string("/n").finish() + CREATED)
+    for number in range(times):
+        body = Writer().string("/n").buffer(b"%d" % number).i32(-1).finish()
+        assert raw.request(2 + number, Op.SET_DATA, body)[2] == 0
+    raw.close()
+
+
+# If this failed, the next start would apply again what a server had ample time to save.
+@pytest.mark.parametrize(("times", "saved"), [(47, []), (48, [50])])
+def test_a_server_that_stops_saves_what_the_next_start_would_have_to_apply(
+    start_coordinator: StartCoordinator,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+    saved: list[int],
+) -> None:
+    monkeypatch.setattr("cluster.coordinator.settings._SNAPSHOT_SOONEST", 50)
+    directory = tmp_path / "stopped"
+    server = start_coordinator(directory, settings=Settings(snapshot_transactions=1000))
+    set_often(server, times)
+    state = fingerprint(server.server.machine)
+    server.stop()
+    assert [int(path.name.split(".")[1], 16) for path in directory.glob("snapshot.*")] == saved
+    again = start_coordinator(directory, settings=Settings(snapshot_transactions=1000))
+    assert fingerprint(again.server.machine) == state
+    assert again.server.metrics.values()["sum_startup_txns_loaded"] == (0 if saved else times + 2)
+    set_often(again, 1)
+    again.stop()
+    assert recover(directory).last_zxid == times + 2 + 3
+
+
+# If this failed, a server on a full or broken disk could not be stopped.
+def test_a_snapshot_before_a_stop_may_fail(
+    start_coordinator: StartCoordinator,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def no_room(_file: SnapshotFile) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("cluster.coordinator.settings._SNAPSHOT_SOONEST", 50)
+    monkeypatch.setattr(SnapshotFile, "finish", no_room)
+    server = start_coordinator(tmp_path / "stopped", settings=Settings(snapshot_transactions=1000))
+    set_often(server, 60)
+    server.stop()
+    assert "no snapshot was taken" in caplog.text
+    assert not list((tmp_path / "stopped").glob("snapshot.*"))
+    assert recover(tmp_path / "stopped").last_zxid == 62
+
+
+# If this failed, what nobody was answered could come back as somebody else's transactions.
+def test_no_snapshot_is_taken_of_less_than_is_in_the_log(
+    start_coordinator: StartCoordinator,
+    tmp_path: Path,
+    full_log: type[FullLog],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cluster.coordinator.settings._SNAPSHOT_SOONEST", 5)
+    server = start_coordinator(
+        tmp_path / "full", open_log=full_log, settings=Settings(snapshot_transactions=1000)
+    )
+    set_often(server, 10)
+    raw = RawClient(server.port)
+    raw.connect()
+    full_log.full.set()
+    raw.send(Writer().i32(1).i32(Op.CREATE).string("/m").finish() + CREATED)
+    assert full_log.refused.acquire(timeout=WAIT_SECONDS)
+    server.stop()
+    raw.close()
+    assert not list((tmp_path / "full").glob("snapshot.*"))
+
+
 def test_a_port_in_use_is_a_clear_error(
     start_coordinator: StartCoordinator, coordinator: Coordinator, tmp_path: Path
 ) -> None:

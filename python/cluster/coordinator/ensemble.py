@@ -254,7 +254,9 @@ class EnsembleReplication:
             self._begin_with(self._quorum, self._own_data)
 
     async def stop(self) -> None:
-        """Hands leadership over. Sessions stay open."""
+        """Hands leadership over. Sessions stay open. Until a snapshot is on disk that is due for the next start, this is a member
+        like any other."""
+        await self._save_for_next_start()
         self.fail()
         if self._installing is not None:
             await asyncio.wait([self._installing])
@@ -267,6 +269,15 @@ class EnsembleReplication:
             await asyncio.wait([self._moving])
         if self._own_data is not None:
             await self._in_thread(self._own_data.release)
+
+    async def _save_for_next_start(self) -> None:
+        quorum = self._quorum
+        if quorum is None or self._failed or self._installing is not None:
+            return
+        saved: list[asyncio.Future[None]] = []
+        self._guarded(lambda: saved.append(self._saving.before_stop(quorum, self.agreed)))
+        if saved:
+            await saved[0]
 
     async def _in_thread(self, call: Callable[[], None]) -> None:
         try:

@@ -88,6 +88,8 @@ class LocalReplication:
         self._snapshots_asked = 0
         """Those that wait for one that is being written."""
         self._stopping = False
+        self._dropped = False
+        """Something proposed came to nothing: of it more may be in the log than is applied."""
         self._restoration: asyncio.Task[int] | None = None
 
     @property
@@ -128,7 +130,10 @@ class LocalReplication:
         await self._drain()
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])
-        await asyncio.get_running_loop().run_in_executor(None, self._close_log)
+        try:
+            await self._save_for_next_start()
+        finally:
+            await asyncio.get_running_loop().run_in_executor(None, self._close_log)
 
     def fail(self) -> None:
         self._stopping = True
@@ -140,6 +145,7 @@ class LocalReplication:
         if self._again is not None:
             self._again.cancel()
             self._again = None
+        self._dropped = True
         self._proposed.clear()
         self._appending = False
         self._became_idle()
@@ -367,6 +373,26 @@ class LocalReplication:
         self._snapshot = asyncio.get_running_loop().create_task(writing)
         self._snapshot.add_done_callback(lambda saved: self._saved(saved, began_ms))
         return self._snapshot
+
+    async def _save_for_next_start(self) -> None:
+        """At the end, if the next start would take longer to apply what is logged since the last snapshot. A log that may have more
+        than is applied stays the newest, as in :meth:`_put_in_place`."""
+        log, tree, settings = self.log, self.machine.tree, self._service.settings
+        if log is None or self._dropped:
+            return
+        if not settings.is_snapshot_due_at_stop(self._since_snapshot, len(tree), tree.data_size()):
+            return
+        saving = self._save(log)
+        await asyncio.wait([saving])
+        self._tell_failure(saving)
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                self._writer, log.roll, self.machine.last_zxid + 1
+            )
+        except (OSError, CoordinatorError) as error:
+            _logger.warning(
+                "no new log was begun in %s: %s; the next start begins one", self._directory, error
+            )
 
     def _roll(self, log: TransactionLog, first_zxid: int) -> None:
         rolling = asyncio.get_running_loop().run_in_executor(self._writer, log.roll, first_zxid)

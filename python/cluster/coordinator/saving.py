@@ -1,11 +1,12 @@
 """When a member takes snapshots, and how they get to the quorum without stopping anybody (``SyncRequestProcessor``).
 
 Owns the walk that is under way. A slice is written in some hundred microseconds, then others have their turn; while the disk is
-slower than that the walk waits for it. Runs on the event loop; a crash leaves nothing of a snapshot that was not finished.
+slower than that the walk waits for it. A member that is to stop takes one first, if that makes its next start shorter. Runs on the event loop; a crash leaves nothing of a snapshot that was not finished.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Generator
@@ -40,6 +41,8 @@ class Saving:
         self._chance = chance
         self._walk: _Walk | None = None
         self._finishing: _Walk | None = None
+        self._awaited: asyncio.Future[None] | None = None
+        """Who stops once what is under way has come to its end."""
         self._begin_counting()
         self.last: tuple[int, int] | None = None
         """Zxid of the newest, and its time in seconds of the epoch."""
@@ -49,12 +52,23 @@ class Saving:
         self._since += transactions
         tree = agreed.machine.tree
         most = self._service.settings.transactions_until_snapshot(len(tree), tree.data_size())
-        if self._since >= self._share * most and self._walk is None and self._finishing is None:
-            self._begin_counting()
-            sink = quorum.snapshot_begin(agreed.index)
-            now = self._service.clock.monotonic_ms()
-            self._walk = _Walk(sink, walk(agreed), agreed.machine.last_zxid, now)
-            self._go_on()
+        if self._since >= self._share * most and not self._is_under_way:
+            self._begin(quorum, agreed)
+
+    def before_stop(self, quorum: Quorum, agreed: Agreed) -> asyncio.Future[None]:
+        """Has what is under way ended in a hurry; if nothing is, begins a snapshot if the next start would take longer without it.
+        Returns what is done once there is none under way."""
+        self._awaited = asyncio.get_running_loop().create_future()
+        tree = agreed.machine.tree
+        settings = self._service.settings
+        if self._walk is not None:
+            self._timers.later("walk", 0, self._go_on)
+        elif self._finishing is None:
+            if settings.is_snapshot_due_at_stop(self._since, len(tree), tree.data_size()):
+                self._begin(quorum, agreed)
+            else:
+                self._ended()
+        return self._awaited
 
     def told(self, _index: int, error: str | None) -> None:
         """The quorum's event: a snapshot is on disk, or is not."""
@@ -67,6 +81,7 @@ class Saving:
             self.last = finished.zxid, clock.wall_ms() // 1000
         else:
             self._failed(error)
+        self._ended()
 
     def installed(self, zxid: int) -> None:
         """The state is that of a snapshot."""
@@ -81,6 +96,22 @@ class Saving:
             abandoned, self._walk = self._walk, None
             abandoned.pieces.close()
             abandoned.sink.abort()
+        self._ended()
+
+    @property
+    def _is_under_way(self) -> bool:
+        return self._walk is not None or self._finishing is not None
+
+    def _begin(self, quorum: Quorum, agreed: Agreed) -> None:
+        self._begin_counting()
+        sink = quorum.snapshot_begin(agreed.index)
+        now = self._service.clock.monotonic_ms()
+        self._walk = _Walk(sink, walk(agreed), agreed.machine.last_zxid, now)
+        self._go_on()
+
+    def _ended(self) -> None:
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_result(None)
 
     def _begin_counting(self) -> None:
         self._since = 0
@@ -97,7 +128,8 @@ class Saving:
                 self._finishing, self._walk = self._walk, None
             else:
                 keeps_up = self._walk.sink.write(piece)
-                self._timers.later("walk", PAUSE_SECONDS if keeps_up else PAUSE_FOR_DISK, self._go_on)
+                pause = PAUSE_SECONDS if self._awaited is None else 0
+                self._timers.later("walk", pause if keeps_up else PAUSE_FOR_DISK, self._go_on)
         except QuorumFullError as error:
             self.abandon()
             self._failed(str(error))

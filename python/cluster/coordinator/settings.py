@@ -14,6 +14,8 @@ from .jute import MAX_BUFFER
 
 _SNAPSHOT_SOONEST, _SNAPSHOT_LATEST = 10_000, 100_000
 """Transactions that a start applies in less than a second, and ZooKeeper's ``snapCount``."""
+_NODES_PER_TRANSACTION = 8
+"""So many are written to a snapshot in less time than it takes to apply one transaction."""
 
 
 @dataclass(frozen=True)
@@ -77,3 +79,9 @@ class Settings:
         if self.snapshot_transactions is not None:
             return self.snapshot_transactions
         return min(_SNAPSHOT_LATEST, max(_SNAPSHOT_SOONEST, nodes, data_bytes >> 10))
+
+    def is_snapshot_due_at_stop(self, transactions: int, nodes: int, data_bytes: int) -> bool:
+        """Whether a server with such a tree, and so many transactions since its last snapshot, takes one before it ends: if that takes
+        less than its next start would take to apply them. ZooKeeper takes none."""
+        written = max(nodes, data_bytes >> 10) // _NODES_PER_TRANSACTION
+        return transactions >= max(_SNAPSHOT_SOONEST, written)

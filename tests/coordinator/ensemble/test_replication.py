@@ -22,11 +22,11 @@ from cluster.coordinator.requests import Op
 from cluster.coordinator.sessions import Session
 from cluster.coordinator.snapshot import read_snapshot
 from cluster.coordinator.timers import Timers
-from cluster.coordinator.walk import walk
+from cluster.coordinator.walk import read, walk
 from tests.coordinator.support import WAIT_SECONDS, FakeClock, RawClient
 
-from .conftest import Ensemble
-from .fake_quorum import FakeEnsemble, FakeQuorum, Source
+from .conftest import Ensemble, StartEnsemble
+from .fake_quorum import FakeEnsemble, FakeQuorum, Sink, Source
 from .test_clients import create
 
 
@@ -195,6 +195,70 @@ def test_a_snapshot_that_somebody_asks_for_is_a_servers_by_itself(ensemble: Ense
     with pytest.raises(CoordinatorError, match="cannot be replaced by a snapshot"):
         ensemble.thread.run(server.restore(path.read_bytes()))
     client.close()
+
+
+@pytest.fixture
+def full(start_ensemble: StartEnsemble, monkeypatch: pytest.MonkeyPatch) -> Ensemble:
+    """Its members have applied so much that they take a snapshot before they stop, in many pieces, and took none before."""
+    monkeypatch.setattr("cluster.coordinator.settings._SNAPSHOT_SOONEST", 50)
+    monkeypatch.setattr("cluster.coordinator.snapshot.SLICE_NODES", 1)
+    ensemble = start_ensemble(Settings(tick_time_ms=1000, snapshot_transactions=1000))
+    ensemble.wait_until_serving()
+    client = RawClient(ensemble.ports[2])
+    client.connect()
+    for each in range(100):
+        assert client.request(each, Op.CREATE, create(f"/{each}"))[2] == 0
+    client.close()
+    ensemble.wait(lambda: ensemble.replication(1).agreed.machine.tree.find("/99"))
+    assert not ensemble.log.saved
+    return ensemble
+
+
+def test_a_member_that_stops_saves_what_its_next_start_would_have_to_apply(full: Ensemble) -> None:
+    agreed = full.replication(1).agreed
+    full.stop(1)
+    index, data, _counted = full.log.saved[1]
+    assert index >= 100
+    assert sorted(read(data).machine.tree.export()) == sorted(agreed.machine.tree.export())
+    full.stop(2)
+    assert 2 in full.log.saved
+    full.start(1)
+    full.stop(1)
+    assert full.log.saved[1][0] == index, "it has applied nothing since"
+
+
+def test_a_member_that_stops_is_one_until_its_snapshot_is_on_disk(
+    full: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished: list[Sink] = []
+    finish = Sink.finish
+    monkeypatch.setattr(Sink, "finish", lambda sink: finished.append(sink))
+    leader = full.log.leader
+    server = full.servers.pop(1)
+    stopping = asyncio.run_coroutine_threadsafe(server.stop(), full.thread.loop)
+    full.wait(lambda: finished)
+    with pytest.raises(OSError, match=r"refused|reset"):
+        RawClient(full.ports[1])
+    client = RawClient(full.ports[2])
+    client.connect()
+    assert client.request(1, Op.CREATE, create("/meanwhile"))[2] == 0
+    client.close()
+    full.wait(lambda: server.machine.tree.find("/meanwhile"))
+    assert full.log.leader == leader
+    assert not stopping.done()
+    full.call(lambda: finish(finished[0]))
+    stopping.result(WAIT_SECONDS)
+    assert full.log.saved[1][1] == bytes(finished[0].data)
+
+
+def test_a_member_whose_disk_fails_can_be_stopped(full: Ensemble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sink, "finish", lambda sink: sink.quorum.fail("its disk is broken"))
+    server = full.servers[1]
+    full.stop(1)
+    assert server.failed is not None
+    with pytest.raises(CoordinatorError, match="its disk is broken"):
+        server.failed.result()
+    assert 1 not in full.log.saved
 
 
 class Served:
