@@ -37,7 +37,7 @@ def run(arguments: list[str]) -> int:
     configuration, text = _read(parser().parse_args(arguments).configuration)
 
     from cluster.broker import run_coordinator
-    from cluster.coordinator import AdminServerError, CoordinatorError
+    from cluster.coordinator import AdminServerError, CoordinatorError, event_loop
 
     def ready(ports: CoordinatorPorts) -> None:
         lines = ["the coordinator is ready"]
@@ -55,7 +55,8 @@ def run(arguments: list[str]) -> int:
         print("\n".join([*lines, "Ctrl-C stops it."]), flush=True)
 
     try:
-        asyncio.run(run_coordinator(configuration, ready, text))
+        with asyncio.Runner(loop_factory=event_loop) as runner:
+            runner.run(run_coordinator(configuration, ready, text))
     except AdminServerError as error:
         raise CommandError(str(error), status=NO_ADMIN_SERVER) from None
     except CoordinatorError as error:

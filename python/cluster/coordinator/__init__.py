@@ -8,6 +8,7 @@ from .server import CoordinatorServer
 from .settings import Settings
 from .starting import replication_of
 from .view import view
+from .vigil import event_loop
 from .words import all_gauges
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "PrometheusProvider",
     "Settings",
     "all_gauges",
+    "event_loop",
     "parse_configuration",
     "replication_of",
     "system_properties",
