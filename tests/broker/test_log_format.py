@@ -19,7 +19,7 @@ import pytest
 from cluster.broker import bridge as bridge_module
 from cluster.broker.bridge import Bridge
 from cluster.broker.context import Context, Request
-from cluster.broker.log_format import formatter
+from cluster.log_format import formatter
 
 from ..conftest import StartBroker
 from .test_handlers import FakeRequest

@@ -22,10 +22,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.broker import Broker, BrokerConfig, BrokerStartError, ConfigError, metrics_listener
 from cluster.broker.config import BrokerConfig as Config
-from cluster.broker.log_format import JsonFormatter
 from cluster.broker.metrics import BrokerCollector
 from cluster.broker.metrics_listener import MetricsListener
 from cluster.broker.parts import BrokerState, Parts
+from cluster.log_format import JsonFormatter
 from logcore._native import LoadProgress
 from tests.ports import free_port
 

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.broker import Broker, BrokerConfig, BrokerStopError, run_coordinator, run_embedded
+from cluster.broker import Broker, BrokerConfig, BrokerStopError, run_embedded
 from cluster.controller import Controller, ZooKeeper, zookeeper
-from cluster.coordinator import CoordinatorServer, parse_configuration
+from cluster.coordinator import CoordinatorServer, parse_configuration, run_coordinator
 from cluster.coordinator.log import TransactionLog
 from cluster.model import Milliseconds
 

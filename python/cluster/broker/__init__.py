@@ -1,15 +1,13 @@
 """The broker: settings, start and stop, and an answer for every API that is not answered in Rust.
 
 `run` serves until a signal comes; `run_properties` does so from a server.properties file, and `run_embedded`
-with a coordinator in the same process; `run_coordinator` runs that one by itself. `Broker` and `start_embedded` are for programs with an event loop of
+with a coordinator in the same process. `Broker` and `start_embedded` are for programs with an event loop of
 their own.
 """
 
 from cluster.broker._broker import Broker
 from cluster.broker._run import (
-    CoordinatorPorts,
     run,
-    run_coordinator,
     run_embedded,
     run_properties,
     start_embedded,
@@ -25,9 +23,7 @@ __all__ = [
     "BrokerStartError",
     "BrokerStopError",
     "ConfigError",
-    "CoordinatorPorts",
     "run",
-    "run_coordinator",
     "run_embedded",
     "run_properties",
     "start_embedded",

@@ -1,8 +1,8 @@
-"""Running a broker, a coordinator or both until they are told to stop: the entrances of the command line.
+"""Running a broker, with a coordinator or without, until it is told to stop: the entrances of the command line.
 
 `run` takes a configuration whose coordinator runs elsewhere; `run_embedded` runs the coordinator too, in the
-same process and on a loopback port, with all data below one directory: `kafka-logs` and `coordinator`;
-`run_coordinator` runs that one by itself. A signal during the start ends it, as it ends the service.
+same process and on a loopback port, with all data below one directory: `kafka-logs` and `coordinator`. A signal during the start
+ends it, as it ends the service.
 """
 
 from __future__ import annotations
@@ -11,23 +11,20 @@ import asyncio
 import fcntl
 import logging
 import os
-import resource
-import signal
-import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from cluster.broker._broker import Broker
 from cluster.broker.config import BrokerConfig
-from cluster.broker.log_format import formatter
 from cluster.broker.settings import ConfigError
 from cluster.broker.start_error import BrokerStartError
 from cluster.broker.stop_error import BrokerStopError
+from cluster.process import log_to_stderr, raise_descriptor_limit, stop_signal, unless_stopped, until_stopped
 
 if TYPE_CHECKING:
-    from cluster.coordinator import Configuration, CoordinatorServer
+    from cluster.coordinator import CoordinatorServer
 
 log = logging.getLogger(__name__)
 
@@ -44,19 +41,15 @@ _EMBEDDED_DEFAULTS = {
 """As in the server.properties that Kafka ships for a single broker."""
 
 
-_DESCRIPTORS_FEW = 1024
-"""Fewer than this, the usual limit of a shell, and a few clients and topics are too many."""
-
-
 async def run(config: BrokerConfig, ready: Ready) -> None:
     """Runs a broker until SIGINT or SIGTERM; BrokerStartError when it cannot start, BrokerStopError when it did
     not end cleanly, or ended because it has no log directory left.
     """
-    _log_to_stderr(config.text("log.format"))
-    _raise_descriptor_limit()
+    log_to_stderr(config.text("log.format"))
+    raise_descriptor_limit()
     async with AsyncExitStack() as stack:
-        stopped = _stop_signal(stack)
-        broker = await _unless_stopped(stopped, _start_broker(stack, config))
+        stopped = stop_signal(stack)
+        broker = await unless_stopped(stopped, _start_broker(stack, config))
         if broker is not None:
             ready(broker)
             await _stopped_or_failed(stopped, broker)
@@ -84,72 +77,15 @@ async def run_embedded(
     """Runs a broker and its coordinator until SIGINT or SIGTERM; BrokerStartError when they cannot start,
     BrokerStopError when they did not end cleanly, or ended because the coordinator or every log directory failed.
     """
-    _log_to_stderr((overrides or {}).get("log.format"))
-    _raise_descriptor_limit()
+    log_to_stderr((overrides or {}).get("log.format"))
+    raise_descriptor_limit()
     async with AsyncExitStack() as stack:
-        stopped = _stop_signal(stack)
-        started = await _unless_stopped(stopped, _start_both(stack, data_dir, host, port, overrides))
+        stopped = stop_signal(stack)
+        started = await unless_stopped(stopped, _start_both(stack, data_dir, host, port, overrides))
         if started is not None:
             broker, coordinator = started
             ready(broker)
             await _stopped_or_failed(stopped, broker, coordinator)
-
-
-class CoordinatorPorts(NamedTuple):
-    """Where a coordinator listens, -1 for what there is not."""
-
-    clients: int
-    secure_clients: int
-    admin: int
-    metrics: int
-
-
-async def run_coordinator(
-    configuration: Configuration, ready: Callable[[CoordinatorPorts], None], text: str = ""
-) -> None:
-    """Runs a coordinator by itself until SIGINT or SIGTERM, with its admin server and metrics; `ready` is told the ports once
-    clients are served. `text` is that of the `zoo.cfg`. CoordinatorError when it cannot start or its disk fails.
-    """
-    from cluster.coordinator import (
-        AdminServer,
-        CoordinatorServer,
-        PrometheusProvider,
-        all_gauges,
-        replication_of,
-        view,
-    )
-
-    _log_to_stderr(None)
-    _raise_descriptor_limit()
-    for warning in configuration.warnings:
-        log.warning("%s", warning)
-    async with AsyncExitStack() as stack:
-        stopped = _stop_signal(stack)
-        server = CoordinatorServer(
-            configuration.data_dir,
-            configuration.host,
-            configuration.port,
-            settings=configuration.settings,
-            secure=configuration.secure,
-            unified=configuration.unified,
-            replicate=replication_of(configuration),
-        )
-        if await _unless_stopped(stopped, server.start()) is None:
-            return
-        stack.push_async_callback(server.stop)
-        metrics = admin = -1
-        if configuration.metrics is not None:
-            provider = PrometheusProvider(
-                configuration.metrics, server.metrics, lambda: all_gauges(view(server))
-            )
-            stack.push_async_callback(provider.stop)
-            metrics = await provider.start()
-        if configuration.admin is not None:
-            commands = AdminServer(server, configuration.admin, text, configuration.properties)
-            stack.push_async_callback(commands.stop)
-            admin = await commands.start()
-        ready(CoordinatorPorts(server.port, server.secure_port, admin, metrics))
-        await _until_stopped(stopped, server)
 
 
 async def start_embedded(
@@ -227,19 +163,6 @@ def _stop_at_exit(stack: AsyncExitStack, stop: Callable[[], Awaitable[None]]) ->
     stack.push_async_exit(stop_and_tell)
 
 
-async def _unless_stopped(stopped: asyncio.Event, starting: Coroutine[Any, Any, T]) -> T | None:
-    """What `starting` gives; None when the signal to stop came first: it was cancelled, and has closed what it had opened."""
-    start = asyncio.create_task(starting)
-    signalled = asyncio.create_task(stopped.wait())
-    try:
-        await asyncio.wait((start, signalled), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        signalled.cancel()
-        start.cancel()
-        await asyncio.wait((start,))
-    return None if start.cancelled() else start.result()
-
-
 async def _stopped_or_failed(
     stopped: asyncio.Event, broker: Broker, coordinator: CoordinatorServer | None = None
 ) -> None:
@@ -249,7 +172,7 @@ async def _stopped_or_failed(
     """
     from cluster.coordinator import CoordinatorError
 
-    signalled = stopped.wait() if coordinator is None else _until_stopped(stopped, coordinator)
+    signalled = stopped.wait() if coordinator is None else until_stopped(stopped, coordinator.failed)
     ending = asyncio.ensure_future(signalled)
     failing = asyncio.ensure_future(broker.failed())
     try:
@@ -267,18 +190,6 @@ async def _stopped_or_failed(
         f"every log directory has failed ({failing.result()}), so the broker stopped; mend the disk, or set log.dirs to "
         "another, and start again"
     )
-
-
-async def _until_stopped(stopped: asyncio.Event, coordinator: CoordinatorServer) -> None:
-    """Waits for the signal to stop; raises CoordinatorError when the coordinator fails first."""
-    assert coordinator.failed is not None
-    signalled = asyncio.ensure_future(stopped.wait())
-    try:
-        await asyncio.wait((signalled, coordinator.failed), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        signalled.cancel()
-    if coordinator.failed.done():
-        coordinator.failed.result()
 
 
 @contextmanager
@@ -310,39 +221,3 @@ def _sole_use(data_dir: Path) -> Iterator[None]:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _stop_signal(stack: AsyncExitStack) -> asyncio.Event:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
-        stack.callback(loop.remove_signal_handler, number)
-    return stopped
-
-
-def _raise_descriptor_limit() -> None:
-    """Lets the process open as many files as it may, as Java does: every segment and connection takes one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as error:
-        log.warning("the limit of open files stays at %d: %s; raise it with ulimit -n", soft, error)
-        hard = soft
-    if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS_FEW:
-        log.warning(
-            "at most %d files may be open, and each segment and connection takes one; raise the limit (ulimit -n)",
-            hard,
-        )
-
-
-def _log_to_stderr(log_format: str | None) -> None:
-    """Warnings and errors on standard error, as text or JSON, unless the program has set up its logging itself."""
-    # What kazoo has to say (each attempt to connect) is of use only to those who ask for it.
-    logging.getLogger("kazoo").addHandler(logging.NullHandler())
-    logger = logging.getLogger("cluster")
-    if not logger.handlers and not logging.getLogger().handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(formatter(log_format))
-        logger.addHandler(handler)
-        logger.setLevel(logging.WARNING)

@@ -12,8 +12,7 @@ from cluster.cli._common import CommandError, Parser
 from cluster.properties import parse_properties
 
 if TYPE_CHECKING:
-    from cluster.broker import CoordinatorPorts
-    from cluster.coordinator import Configuration
+    from cluster.coordinator import Configuration, CoordinatorPorts
 
 INVALID = 2
 NO_ADMIN_SERVER = 4
@@ -36,8 +35,7 @@ def run(arguments: list[str]) -> int:
         return (data.run_import if arguments[0] == "import" else data.run_export)(arguments[1:])
     configuration, text = _read(parser().parse_args(arguments).configuration)
 
-    from cluster.broker import run_coordinator
-    from cluster.coordinator import AdminServerError, CoordinatorError, event_loop
+    from cluster.coordinator import AdminServerError, CoordinatorError, event_loop, run_coordinator
 
     def ready(ports: CoordinatorPorts) -> None:
         lines = ["the coordinator is ready"]

@@ -4,6 +4,7 @@ from .admin import AdminServer, AdminServerError
 from .configuration import Configuration, parse_configuration, system_properties
 from .errors import CoordinatorError
 from .prometheus import PrometheusProvider
+from .running import CoordinatorPorts, run_coordinator
 from .server import CoordinatorServer
 from .settings import Settings
 from .starting import replication_of
@@ -16,6 +17,7 @@ __all__ = [
     "AdminServerError",
     "Configuration",
     "CoordinatorError",
+    "CoordinatorPorts",
     "CoordinatorServer",
     "PrometheusProvider",
     "Settings",
@@ -23,6 +25,7 @@ __all__ = [
     "event_loop",
     "parse_configuration",
     "replication_of",
+    "run_coordinator",
     "system_properties",
     "view",
 ]
