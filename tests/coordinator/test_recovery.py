@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import random
 import shutil
@@ -676,6 +677,27 @@ def test_a_server_that_stops_saves_what_the_next_start_would_have_to_apply(
     set_often(again, 1)
     again.stop()
     assert recover(directory).last_zxid == times + 2 + 3
+
+
+# If this failed, a server with many nodes would stand still each time Python looks for cycles among them.
+@pytest.mark.parametrize(("nodes", "kept"), [(99, False), (100, True)])
+def test_a_large_state_is_not_looked_through_for_cycles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int, kept: bool
+) -> None:
+    monkeypatch.setattr("cluster.coordinator.collector.LARGE", 100)
+    before = gc.get_freeze_count()
+    commands = [command(1, Op.CREATE_SESSION, encode_create_session(CreateSession(4000, b"p" * 16)))]
+    there = len(Machine().tree)
+    for number in range(nodes - there):
+        commands.append(command(2 + number, Op.CREATE, Writer().string(f"/{number}").finish() + CREATED))
+    write_history(tmp_path, commands, snapshot_every=1000)
+    try:
+        assert len(recover(tmp_path).tree) == nodes
+        assert (gc.get_freeze_count() > before) == kept
+        assert gc.isenabled()
+    finally:
+        if not before:
+            gc.unfreeze()
 
 
 # If this failed, a server on a full or broken disk could not be stopped.

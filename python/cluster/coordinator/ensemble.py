@@ -735,6 +735,7 @@ def _read_all(source: SnapshotSource) -> Agreed:
         data += part
     with collector.spared():
         agreed = read(bytes(data))
+        collector.keep(len(agreed.machine.tree))
     if agreed.index != source.index:
         raise JuteError(f"it is of entry {agreed.index}")
     return agreed

@@ -100,7 +100,9 @@ class TransactionLog:
         """The machine as of the last durable transaction, and how many transactions its snapshot is behind.
         Opens the log for appending. Raises CoordinatorError when transactions are missing."""
         with collector.spared():
-            return self._recover()
+            machine, behind = self._recover()
+            collector.keep(len(machine.tree))
+            return machine, behind
 
     def _recover(self) -> tuple[Machine, int]:
         for leftover in self._directory.glob(f"{NAME_PREFIX}*.tmp"):
