@@ -224,6 +224,36 @@ def test_three_members_agree(tmp_path: Path, ensemble: Ensemble) -> None:
         assert not member.named("warning")
 
 
+# If this failed, a disk without room for a snapshot would end the member that writes one.
+def test_a_snapshot_that_cannot_be_written_is_told_and_the_member_goes_on(
+    tmp_path: Path, ensemble: Ensemble
+) -> None:
+    alone = Member(tmp_path, servers_of(1), 1).start()
+    ensemble.members = [alone]
+    alone.quorum.propose([b"before"])
+    ensemble.all_have({b"before"})
+    (tmp_path / "1" / "snapshots").rename(tmp_path / "away")
+    index = alone.last
+    sink = alone.quorum.snapshot_begin(index)
+    ensemble.until("why there is none", lambda: bool(alone.named("snapshot")))
+    [(_kind, told, why)] = alone.named("snapshot")
+    assert told == index
+    assert "No such file" in why
+    for _ in range(100):
+        assert sink.write(bytes(1 << 20)), "who writes has nothing to wait for"
+    sink.finish()
+    with pytest.raises(QuorumStoppedError, match="finished or aborted"):
+        sink.write(b"late")
+    (tmp_path / "away").rename(tmp_path / "1" / "snapshots")
+    alone.quorum.propose([b"behind"])
+    ensemble.all_have({b"before", b"behind"})
+    again = alone.quorum.snapshot_begin(alone.last)
+    again.write(b"before\nbehind")
+    again.finish()
+    ensemble.until("the next", lambda: ("snapshot", alone.last, None) in alone.events)
+    assert len(alone.named("snapshot")) == 2
+
+
 def test_the_others_go_on_without_their_leader(tmp_path: Path, ensemble: Ensemble) -> None:
     servers = servers_of(3)
     ensemble.members = [Member(tmp_path, servers, number).start() for number in (1, 2, 3)]

@@ -29,6 +29,6 @@ def spared() -> Iterator[None]:
 def keep(nodes: int) -> None:
     """A state with so many nodes has been loaded: where there are many, what there is now is never looked at again (``gc.freeze``).
     It has no cycles, each object goes once nobody has it, and the first look would take a fifth of the load. What has cycles among
-    the rest stays for good; that is what the process has beside it at a start."""
+    the rest stays for good; that is what the process has beside it at a start, or when a member is given another's state."""
     if nodes >= LARGE:
         gc.freeze()

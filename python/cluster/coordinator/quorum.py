@@ -21,7 +21,8 @@ class SnapshotSink(Protocol):
     """Where a snapshot is written to."""
 
     def write(self, data: bytes) -> bool:
-        """False: it was taken, and the disk is slower than this; come back in some milliseconds. Raises QuorumFullError."""
+        """False: it was taken, and the disk is slower than this; come back in some milliseconds. Once the disk has failed, of which
+        the event ``snapshot`` tells, what comes is dropped. Raises QuorumFullError."""
 
     def finish(self) -> None:
         """All is written: the event ``snapshot`` tells when it is on disk, or why it is not."""

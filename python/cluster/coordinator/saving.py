@@ -26,6 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Walk(NamedTuple):
+    entry: int
     sink: SnapshotSink
     pieces: Generator[bytes, None, None]
     zxid: int
@@ -58,6 +59,8 @@ class Saving:
     def before_stop(self, quorum: Quorum, agreed: Agreed) -> asyncio.Future[None]:
         """Has what is under way ended in a hurry; if nothing is, begins a snapshot if the next start would take longer without it.
         Returns what is done once there is none under way."""
+        if self._awaited is not None:
+            return self._awaited
         self._awaited = asyncio.get_running_loop().create_future()
         tree = agreed.machine.tree
         settings = self._service.settings
@@ -70,16 +73,19 @@ class Saving:
                 self._ended()
         return self._awaited
 
-    def told(self, _index: int, error: str | None) -> None:
-        """The quorum's event: a snapshot is on disk, or is not."""
-        if self._finishing is None:
-            return
-        finished, self._finishing = self._finishing, None
+    def told(self, index: int, error: str | None) -> None:
+        """The quorum's event: a snapshot is on disk, or is not, for which it need not be at its end."""
         clock = self._service.clock
-        self._service.metrics.add("snapshottime", clock.monotonic_ms() - finished.began_ms)
-        if error is None:
-            self.last = finished.zxid, clock.wall_ms() // 1000
+        if self._walk is not None and self._walk.entry == index and error is not None:
+            self.abandon()
+        elif self._finishing is not None and self._finishing.entry == index:
+            finished, self._finishing = self._finishing, None
+            self._service.metrics.add("snapshottime", clock.monotonic_ms() - finished.began_ms)
+            if error is None and (self.last is None or self.last[0] <= finished.zxid):
+                self.last = finished.zxid, clock.wall_ms() // 1000
         else:
+            return
+        if error is not None:
             self._failed(error)
         self._ended()
 
@@ -89,9 +95,8 @@ class Saving:
         self.last = zxid, self._service.clock.wall_ms() // 1000
 
     def abandon(self) -> None:
-        """What is under way comes to nothing. Safe to repeat."""
+        """What is under way comes to nothing, unless the quorum has all of it. Safe to repeat."""
         self._timers.cancel("walk")
-        self._finishing = None
         if self._walk is not None:
             abandoned, self._walk = self._walk, None
             abandoned.pieces.close()
@@ -106,7 +111,7 @@ class Saving:
         self._begin_counting()
         sink = quorum.snapshot_begin(agreed.index)
         now = self._service.clock.monotonic_ms()
-        self._walk = _Walk(sink, walk(agreed), agreed.machine.last_zxid, now)
+        self._walk = _Walk(agreed.index, sink, walk(agreed), agreed.machine.last_zxid, now)
         self._go_on()
 
     def _ended(self) -> None:

@@ -13,7 +13,7 @@ from .authentication import NOBODY, Authentication
 from .jute import MAX_BUFFER
 
 _SNAPSHOT_SOONEST, _SNAPSHOT_LATEST = 10_000, 100_000
-"""Transactions that a start applies in less than a second, and ZooKeeper's ``snapCount``."""
+"""Transactions that a start applies in less than half a second, and ZooKeeper's ``snapCount``."""
 _NODES_PER_TRANSACTION = 8
 """So many are written to a snapshot in less time than it takes to apply one transaction."""
 

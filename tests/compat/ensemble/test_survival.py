@@ -102,3 +102,39 @@ def test_a_frozen_leader_is_replaced_and_follows(three: Ensemble, connect: Conne
     assert thawed.get("/e")[0] == b"while it is frozen"
     assert three.leader() is not leader
     assert leader.mode() == "follower"
+
+
+# If this failed, a stop would lose what the next start needs, or leave it to be applied again.
+@pytest.mark.parametrize("count", [1, 3])
+def test_servers_that_have_much_in_their_logs_save_it_when_they_stop(
+    tmp_path: Path, connect: Connect, count: int
+) -> None:
+    # So many need no snapshot before the stop.
+    with ensemble(OURS, tmp_path, count, {"snapCount": "1000000"}) as servers:
+        client = connect(*servers.members)
+        session = client.client_id
+        client.create("/e", b"", ephemeral=True)
+        for name in ("/n", "/m"):
+            client.create(name, b"")
+        for result in [client.set_async("/n", b"%d" % number) for number in range(11_000)]:
+            result.get(timeout=WAIT_SECONDS)
+        before = {path: client.get(path) for path in ("/e", "/n", "/m")}
+        for member in servers.members:
+            assert not snapshots_of(member)
+        for member in servers.members:
+            assert member.end() == 0, member.output()
+            # Who joined late may have applied less by itself.
+            assert snapshots_of(member) or count > 1, member.output()
+            member.start()
+            servers.wait_until_serving()
+        assert sum(bool(snapshots_of(member)) for member in servers.members) > count // 2
+        client.sync("/")
+        assert {path: client.get(path) for path in before} == before
+        assert client.client_id == session
+        assert client.set("/m", b"behind").version == 1
+
+
+def snapshots_of(member: Member) -> list[Path]:
+    """What a server by itself, or a member, has on disk."""
+    found = [*member.data.glob("snapshot.*"), *(member.data / "quorum" / "snapshots").glob("*.snapshot")]
+    return [path for path in found if not path.name.endswith((".tmp", ".part"))]

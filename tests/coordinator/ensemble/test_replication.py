@@ -261,6 +261,36 @@ def test_a_member_whose_disk_fails_can_be_stopped(full: Ensemble, monkeypatch: p
     assert 1 not in full.log.saved
 
 
+# If this failed, a disk without room for a snapshot would end the member, and those of the others the ensemble.
+def test_a_snapshot_that_fails_half_way_is_told_and_ends_nothing(
+    full: Ensemble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = Sink.write
+
+    def fail(sink: Sink, data: bytes) -> bool:
+        if len(sink.data) == 0:
+            sink.quorum.put(("snapshot", sink.index, "No space left on device"))
+        return write(sink, data)
+
+    monkeypatch.setattr(Sink, "write", fail)
+    monkeypatch.setattr(Sink, "finish", lambda _sink: None)  # of what failed nothing more is told
+    replication = full.replication(1)
+    full.call(lambda: replication._saving.applied(1000, full.quorums[1], replication.agreed))
+    full.wait(lambda: "no snapshot was taken: No space left on device" in caplog.text)
+    caplog.clear()
+    client = RawClient(full.ports[1])
+    client.connect()
+    assert client.request(1, Op.CREATE, create("/behind"))[2] == 0
+    client.close()
+    server = full.servers[1]
+    full.call(lambda: replication._saving.applied(100, full.quorums[1], replication.agreed))
+    full.stop(1)
+    assert "no snapshot was taken: No space left on device" in caplog.text
+    assert server.failed is not None
+    assert not server.failed.done()
+    assert not full.log.saved
+
+
 class Served:
     """What Contact needs of a server."""
 

@@ -111,6 +111,7 @@ fn role_of(shared: &Shared, node: &Node, metrics: &RaftMetrics<Served>) -> Role 
 pub(super) async fn watch_role(shared: Arc<Shared>, node: Node) -> Result<(), String> {
     let mut changes = node.member.raft().server_metrics();
     let metrics = node.member.raft().metrics();
+    let mut has_ended = false;
     loop {
         let (role, running) = {
             let metrics = metrics.borrow_watched();
@@ -120,11 +121,13 @@ pub(super) async fn watch_role(shared: Arc<Shared>, node: Node) -> Result<(), St
         if let Err(fatal) = running {
             return Err(format!("the ensemble's member failed: {fatal}"));
         }
-        // Everything below was agreed on when this was so.
-        shared.events.role(role, shared.feed.committed_before());
-        if let Ok(Err(_)) = timeout(TICK, changes.changed()).await {
+        if has_ended {
             return Err("the ensemble's member ended by itself".to_owned());
         }
+        // Everything below was agreed on when this was so.
+        shared.events.role(role, shared.feed.committed_before());
+        // Why it ended it said before.
+        has_ended = matches!(timeout(TICK, changes.changed()).await, Ok(Err(_)));
     }
 }
 

@@ -30,11 +30,15 @@ pub struct SnapshotSink {
 }
 
 impl SnapshotSink {
-    /// Appends bytes. Does not wait; `false`: the disk is behind, come back in some milliseconds.
+    /// Appends bytes. Does not wait; `false`: the disk is behind, come back in some milliseconds. Once the disk has failed
+    /// [`Event::Snapshot`] tells why, and what comes behind is dropped: the member goes on.
     ///
-    /// Errors: [`HostError::Busy`] when much too much waits for the disk; [`HostError::Stopped`] when it failed, of which an event
-    /// tells, or was finished or aborted.
+    /// Errors: [`HostError::Busy`] when much too much waits for the disk; [`HostError::Stopped`] when it was finished or aborted.
     pub fn write(&self, bytes: Bytes) -> Result<bool, HostError> {
+        let (parts, _) = self.parts.as_ref().ok_or_else(over)?;
+        if parts.is_closed() {
+            return Ok(true);
+        }
         let waiting = self.waiting.load(Ordering::Relaxed);
         if waiting > MOST_BYTES {
             return Err(HostError::Busy {
@@ -42,11 +46,10 @@ impl SnapshotSink {
                 count: waiting,
             });
         }
-        let (parts, _) = self.parts.as_ref().ok_or_else(over)?;
         let waiting = waiting + bytes.len();
         self.waiting.fetch_add(bytes.len(), Ordering::Relaxed);
-        parts.send(Part::Bytes(bytes)).map_err(|_| over())?;
-        Ok(waiting <= WAITING_BYTES)
+        let was_taken = parts.send(Part::Bytes(bytes)).is_ok();
+        Ok(!was_taken || waiting <= WAITING_BYTES)
     }
 
     /// Has it brought to disk; [`Event::Snapshot`] follows.
@@ -54,7 +57,9 @@ impl SnapshotSink {
     /// Errors: as of [`SnapshotSink::write`].
     pub fn finish(&mut self) -> Result<(), HostError> {
         let (parts, saving) = self.parts.take().ok_or_else(over)?;
-        parts.send(Part::Finish(saving)).map_err(|_| over())
+        // Of a disk that failed the event is told already, or will be.
+        let _ = parts.send(Part::Finish(saving));
+        Ok(())
     }
 
     /// Gives it up; no event follows. Does nothing after it was finished.
@@ -64,7 +69,7 @@ impl SnapshotSink {
 }
 
 fn over() -> HostError {
-    stopped("the snapshot was finished, aborted or failed, or the member was stopped")
+    stopped("the snapshot was finished or aborted")
 }
 
 /// That a snapshot is being written; there is one at most.
