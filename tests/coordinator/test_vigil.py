@@ -20,14 +20,13 @@ class Sockets:
         self.now = 0.0
         self.gave_way = 0
         self.asked: list[float | None] = []
-        self.comes_after: float = 0.0
-        """Seconds until there is something to read; the clock stands still while nobody waits."""
         self.selector = VigilSelector(lambda: self.now, self.give_way)
         self.near, self.far = socket.socketpair()
         self.far.send(b"x")
         self.selector.register(self.near, selectors.EVENT_READ)
         look = selectors.DefaultSelector.select
         self._left = 0.0
+        """Seconds until there is something to read; the clock stands still while nobody waits."""
 
         def select(selector: selectors.BaseSelector, timeout: float | None = None) -> Ready:
             self.asked.append(timeout)

@@ -24,7 +24,7 @@ PARTIES = 2
 Ready = list[tuple[selectors.SelectorKey, int]]
 
 
-class VigilSelector(selectors.DefaultSelector):  # it is another class on each system
+class VigilSelector(selectors.DefaultSelector):
     """A selector for one event loop. ``now`` is in seconds, ``give_way`` lets others have the processor."""
 
     def __init__(
