@@ -327,7 +327,8 @@ def measure_loss(found: Run, ensemble: Ensemble, number: int) -> None:
 
 
 def measure_size(found: Run, ensemble: Ensemble, number: int) -> None:
-    """Memory and start: idle, with 200,000 nodes and 5,000 sessions, and a start with these nodes."""
+    """Memory and start: idle, with 200,000 nodes and 5,000 sessions, and starts with these nodes: of servers that were killed right
+    behind the writes that made them, and of those that were stopped."""
     nodes, clients = (2_000, 50) if found.quick else (200_000, 5_000)
     ensemble.start()
     first = found.figure("start of an empty one", "s", (), False)
@@ -346,14 +347,26 @@ def measure_size(found: Run, ensemble: Ensemble, number: int) -> None:
         False,
     )
     full.add(ensemble.name, number, ensemble.resident_mb())
-    close_sessions(sessions)
-    ensemble.stop()
-    ensemble.start()
-    again = found.figure(f"start with {nodes:,} nodes", "s", (Goal(2),), False)
-    again.add(ensemble.name, number, ensemble.seconds_to_answer)
-    session = Session(ensemble.by_role[0])
-    session.ask(get_data(f"{path}/{nodes - 1:06}"))
-    session.close()
+    endings: tuple[tuple[str, Callable[[], None]], ...] = (
+        ("killed", lambda: kill_all(ensemble)),
+        ("stopped", ensemble.stop),
+    )
+    for how, end in endings:
+        end()
+        ensemble.start()
+        again = found.figure(f"start with {nodes:,} nodes, {how} before", "s", (Goal(2),), False)
+        again.add(ensemble.name, number, ensemble.seconds_to_answer)
+        session = Session(ensemble.by_role[0])
+        session.ask(get_data(f"{path}/{nodes - 1:06}"))
+        session.close()
+    for session in sessions:
+        with suppress(OSError, SessionFailed):  # who was there is gone
+            session.close()
+
+
+def kill_all(ensemble: Ensemble) -> None:
+    for port in ensemble.ports:
+        ensemble.kill(port)
 
 
 def goals_of(figure: Figure) -> str:

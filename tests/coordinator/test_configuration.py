@@ -153,8 +153,8 @@ def test_javas_flags_are_settings_with_and_without_zookeepers_prefix() -> None:
     ("snap_count", "nodes", "data_bytes", "expected"),
     [
         (None, 5, 0, 10_000),
-        (None, 50_000, 0, 50_000),
-        (None, 5, 64 << 20, 65_536),
+        (None, 200_000, 0, 50_000),
+        (None, 5, 64 << 20, 16_384),
         (None, 1_000_000, 0, 100_000),
         (50, 1_000_000, 0, 50),
         (1_000_000, 5, 0, 1_000_000),

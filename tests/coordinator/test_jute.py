@@ -93,6 +93,44 @@ def test_text_is_written_as_javas_chars() -> None:
     assert Writer().string(None).finish() == b"\xff\xff\xff\xff"
 
 
+# If this failed, the ACL that most nodes have, which is known by its bytes, would be another one, or what is behind it misread.
+@pytest.mark.parametrize(
+    "acls",
+    [
+        [],
+        [Acl(31, Id("world", "anyone"))],
+        [Acl(30, Id("world", "anyone"))],
+        [Acl(31, Id("world", "anyone"))] * 2,
+        [Acl(31, Id("world", "anyon")), Acl(1, Id("ip", "10.0.0.1"))],
+    ],
+)
+def test_acls_read_as_they_were_written(acls: list[Acl]) -> None:
+    reader = Reader(Writer().i32(7).acls(acls).i32(8).finish())
+    assert (reader.i32(), reader.acls(), reader.i32(), reader.remaining) == (7, acls, 8, 0)
+
+
+def test_identities_read_as_they_were_written() -> None:
+    identities = Id("ip", "127.0.0.1"), Id("digest", "ä:x"), Id("", "")
+    for _ in range(2):  # the second time they are known
+        reader = Reader(Writer().i32(7).ids(identities).i32(8).finish())
+        assert (reader.i32(), reader.identities(), reader.i32(), reader.remaining) == (7, identities, 8, 0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">i", 2**31 - 1),
+        struct.pack(">iii", 1, 2**31 - 1, 0),
+        struct.pack(">iii", 1, -2, 0),
+        struct.pack(">iii", 2, 0, 0),
+        struct.pack(">ii", 1, 0),
+    ],
+)
+def test_identities_that_are_none_are_refused(data: bytes) -> None:
+    with pytest.raises(JuteError):
+        Reader(data).identities()
+
+
 @settings(deadline=None)
 @given(st.sampled_from([*Op, 77]), st.binary(max_size=200))
 def test_any_bytes_are_a_request_or_a_jute_error(op: int, body: bytes) -> None:

@@ -83,7 +83,7 @@ def start_with(start_coordinator: StartCoordinator, tmp_path: Path) -> StartWith
 
 
 def who(client: RawClient) -> list[Id]:
-    return Reader(client.request(9, Op.WHO_AM_I)[3]).identities()
+    return list(Reader(client.request(9, Op.WHO_AM_I)[3]).identities())
 
 
 def create(path: str, acl: list[Acl]) -> bytes:

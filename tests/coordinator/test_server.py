@@ -369,7 +369,7 @@ def test_a_client_can_ask_who_it_is(open_raw: OpenRaw) -> None:
     raw.connect()
     raw.request(-4, Op.AUTH, Writer().i32(0).string("digest").buffer(b"ann:secret").finish())
     error, body = raw.request(1, Op.WHO_AM_I)[2:]
-    assert (error, Reader(body).identities()) == (0, [Id("ip", "127.0.0.1"), Id("digest", "ann")])
+    assert (error, Reader(body).identities()) == (0, (Id("ip", "127.0.0.1"), Id("digest", "ann")))
 
 
 def test_an_unknown_authentication_scheme_fails(connect: Connect) -> None:

@@ -76,7 +76,7 @@ def over_tls(opened: list[RawClient], port: int, context: ssl.SSLContext) -> Raw
 
 
 def who(client: RawClient) -> list[Id]:
-    return Reader(client.request(9, Op.WHO_AM_I)[3]).identities()
+    return list(Reader(client.request(9, Op.WHO_AM_I)[3]).identities())
 
 
 def create(path: str, acl: list[Acl]) -> bytes:

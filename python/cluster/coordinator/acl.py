@@ -20,7 +20,7 @@ from typing import NamedTuple
 from cluster.x509 import is_name
 
 from .errors import Code, ZooKeeperError
-from .jute import Acl, Id
+from .jute import OPEN_ACL, Acl, Id
 
 READ = 1
 WRITE = 2
@@ -29,8 +29,8 @@ DELETE = 8
 ADMIN = 16
 ALL = 31
 
-ANYONE = Id("world", "anyone")
-OPEN = (Acl(ALL, ANYONE),)
+ANYONE = OPEN_ACL.id
+OPEN = (OPEN_ACL,)
 """Everything to everybody: ``ZooDefs.Ids.OPEN_ACL_UNSAFE``."""
 READ_ONLY = (Acl(READ, ANYONE),)
 SUPER = Id("super", "")
@@ -187,6 +187,8 @@ def resolve(acl: Sequence[Acl], subject: Subject, path: str | None) -> tuple[Acl
     Raises InvalidACL when it is empty, names a scheme that is not there or an id its scheme does not have, and when its ``auth`` stands
     for more than :data:`AUTH_BYTES_MAX`.
     """
+    if len(acl) == 1 and acl[0] is OPEN_ACL:
+        return OPEN
     resolved: list[Acl] = []
     own = [identity for identity in subject.identities if _authenticated(identity)]
     own_bytes = sum(_ACL_BYTES + len(identity.id) for identity in own)

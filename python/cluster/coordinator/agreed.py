@@ -74,13 +74,10 @@ def decode_proposed(data: bytes) -> Proposed:
             f"a command's version is {version}, this program knows {VERSION}; run the same on all members"
         )
     rules, number, session_id, attachment, term = _HEAD.unpack(reader.take(_HEAD.size))
-    identities = tuple(reader.identities())
-    body = reader.rest()
-    op = Op(number) if number == Op.ATTACH else None
-    request = decode_write(Op.CREATE_SESSION if op else number, Reader(body))
-    return Proposed(
-        session_id, attachment, term, op or Op(number), rules_of(rules), identities, request, body
-    )
+    identities = reader.identities()
+    body = reader.peek_rest()
+    request = decode_write(Op.CREATE_SESSION if number == Op.ATTACH else number, reader)
+    return Proposed(session_id, attachment, term, Op(number), rules_of(rules), identities, request, body)
 
 
 class Applied(NamedTuple):

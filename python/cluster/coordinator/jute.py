@@ -56,6 +56,10 @@ class Acl(NamedTuple):
     id: Id
 
 
+OPEN_ACL = Acl(31, Id("world", "anyone"))
+"""Everything to everybody."""
+
+
 class Stat(NamedTuple):
     """A znode's metadata as clients see it. Times are milliseconds of the epoch."""
 
@@ -161,10 +165,27 @@ class Reader:
         return Acl(self.i32(), self.identity())
 
     def acls(self) -> list[Acl] | None:
+        if self._data.startswith(_OPEN_BYTES, self._position):
+            # Most nodes have this one: it is not read field by field, nor made again.
+            self._position += len(_OPEN_BYTES)
+            return [OPEN_ACL]
         return self.vector(self.acl, 12)
 
-    def identities(self) -> list[Id]:
-        return self.vector(self.identity, 8) or []
+    def identities(self) -> tuple[Id, ...]:
+        """vector<Id>. Of those before one client's writes only the first is read field by field."""
+        start = self._position
+        count = self.i32()
+        if count * 8 > self.remaining:
+            raise JuteError(f"a vector of {count} identities in {self.remaining} bytes")
+        data, position = self._data, self._position
+        try:
+            for _ in range(2 * count):
+                (length,) = _INT.unpack_from(data, position)
+                position += 4 + max(length, 0)
+        except struct.error:
+            raise JuteError(f"an identity ends behind {self._end} bytes") from None
+        self._position = position
+        return _decode_identities(data[start:position])
 
     def take(self, length: int) -> bytes:
         """The next ``length`` bytes, raw."""
@@ -174,6 +195,10 @@ class Reader:
     def rest(self) -> bytes:
         """Everything not read yet."""
         return self.take(self.remaining)
+
+    def peek_rest(self) -> bytes:
+        """Everything not read yet, which is left where it is."""
+        return self._data[self._position :]
 
 
 class Writer:
@@ -238,6 +263,12 @@ class Writer:
 
 
 @lru_cache(maxsize=64)
+def _decode_identities(data: bytes) -> tuple[Id, ...]:
+    reader = Reader(data)
+    return tuple(reader.vector(reader.identity, 8) or ())
+
+
+@lru_cache(maxsize=64)
 def encode_identities(identities: tuple[Id, ...]) -> bytes:
     """vector<Id>; a client's are the same for each of its requests."""
     return Writer().ids(identities).finish()
@@ -253,6 +284,9 @@ def encode_text(value: str) -> bytes:
 def _surrogates(character: re.Match[str]) -> str:
     above = ord(character[0]) - 0x10000
     return chr(0xD800 + (above >> 10)) + chr(0xDC00 + (above & 0x3FF))
+
+
+_OPEN_BYTES = Writer().acls([OPEN_ACL]).finish()
 
 
 def frame(parts: Iterable[bytes]) -> bytes:

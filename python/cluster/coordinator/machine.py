@@ -71,9 +71,9 @@ def decode_command(data: bytes) -> Command:
     """
     reader = Reader(data)
     zxid, time_ms, session_id, rules, op = _HEAD.unpack(reader.take(_HEAD.size))
-    identities = tuple(reader.identities())
-    body = reader.rest()
-    request = decode_write(op, Reader(body))
+    identities = reader.identities()
+    body = reader.peek_rest()
+    request = decode_write(op, reader)
     return Command(zxid, time_ms, session_id, Op(op), rules_of(max(rules, 0)), identities, request, body)
 
 

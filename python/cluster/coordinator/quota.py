@@ -15,6 +15,7 @@ import re
 from typing import NamedTuple
 
 ROOT_OF_QUOTAS = "/zookeeper/quota"
+BELOW_ROOT = ROOT_OF_QUOTAS + "/"
 LIMITS = "zookeeper_limits"
 STATS = "zookeeper_stats"
 UNSET = -1
@@ -76,7 +77,7 @@ def decode_track(data: bytes | None) -> Track:
 
 def path_of(node: str) -> str | None:
     """The path whose limits ``node`` holds, or None."""
-    if not node.startswith(ROOT_OF_QUOTAS + "/") or not node.endswith("/" + LIMITS):
+    if not node.startswith(BELOW_ROOT) or not node.endswith("/" + LIMITS):
         return None
     return node[len(ROOT_OF_QUOTAS) : -len(LIMITS) - 1] or None
 

@@ -1,7 +1,8 @@
 """When a member takes snapshots, and how they get to the quorum without stopping anybody (``SyncRequestProcessor``).
 
-Owns the walk that is under way. A slice is written in some hundred microseconds, then others have their turn; while the disk is
-slower than that the walk waits for it. A member that is to stop takes one first, if that makes its next start shorter. Runs on the event loop; a crash leaves nothing of a snapshot that was not finished.
+Owns the walk that is under way. Some slices are written, for some part of the time since the last were, then others have their turn;
+while the disk is slower than that the walk waits for it. A member that is to stop takes one first, if that makes its next start
+shorter. Runs on the event loop; a crash leaves nothing of a snapshot that was not finished.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from .agreed import Agreed
 from .quorum import Quorum, QuorumFullError, SnapshotSink
 from .replication import Service
-from .snapshot import PAUSE_SECONDS
+from .snapshot import PAUSE_SECONDS, slices_after
 from .timers import Timers
 from .walk import walk
 
@@ -42,6 +43,8 @@ class Saving:
         self._chance = chance
         self._walk: _Walk | None = None
         self._finishing: _Walk | None = None
+        self._went_on_ms = 0
+        """When the last turn at writing ended."""
         self._awaited: asyncio.Future[None] | None = None
         """Who stops once what is under way has come to its end."""
         self._begin_counting()
@@ -112,6 +115,7 @@ class Saving:
         sink = quorum.snapshot_begin(agreed.index)
         now = self._service.clock.monotonic_ms()
         self._walk = _Walk(agreed.index, sink, walk(agreed), agreed.machine.last_zxid, now)
+        self._went_on_ms = now
         self._go_on()
 
     def _ended(self) -> None:
@@ -123,21 +127,27 @@ class Saving:
         self._share = (1 + self._chance.random()) / 2
 
     def _go_on(self) -> None:
-        """Writes one slice."""
+        """Writes some slices."""
         if self._walk is None:
             return
-        piece = next(self._walk.pieces, None)
+        slices = slices_after(self._service.clock.monotonic_ms() - self._went_on_ms)
+        pause = PAUSE_SECONDS if self._awaited is None else 0
         try:
-            if piece is None:
-                self._walk.sink.finish()
-                self._finishing, self._walk = self._walk, None
-            else:
-                keeps_up = self._walk.sink.write(piece)
-                pause = PAUSE_SECONDS if self._awaited is None else 0
-                self._timers.later("walk", pause if keeps_up else PAUSE_FOR_DISK, self._go_on)
+            for _ in range(slices):
+                piece = next(self._walk.pieces, None)
+                if piece is None:
+                    self._walk.sink.finish()
+                    self._finishing, self._walk = self._walk, None
+                    return
+                if not self._walk.sink.write(piece):
+                    pause = PAUSE_FOR_DISK
+                    break
         except QuorumFullError as error:
             self.abandon()
             self._failed(str(error))
+            return
+        self._went_on_ms = self._service.clock.monotonic_ms()
+        self._timers.later("walk", pause, self._go_on)
 
     def _failed(self, error: str) -> None:
         self._service.metrics.count("snapshot_error_count")

@@ -292,7 +292,7 @@ class CoordinatorServer:
     def applied(self, command: Command, outcome: Outcome, connection: Connection | None) -> None:
         """Tells everybody concerned what a command did: watchers first, then its client."""
         self._count_write(command, outcome)
-        for change in outcome.changes:
+        for change in () if self.watches.is_empty else outcome.changes:
             if fired := self.watches.fire(change):
                 for event, count in Counter(each.event for each in fired).items():
                     self.metrics.add(_WATCH_METRICS[event], count)

@@ -16,6 +16,8 @@ _SNAPSHOT_SOONEST, _SNAPSHOT_LATEST = 10_000, 100_000
 """Transactions that a start applies in less than half a second, and ZooKeeper's ``snapCount``."""
 _NODES_PER_TRANSACTION = 8
 """So many are written to a snapshot in less time than it takes to apply one transaction."""
+_SNAPSHOT_NODES_PER_TRANSACTION = 4
+"""So many are written for each transaction in the long run: a twentieth or so of what a write takes."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,11 @@ class Settings:
 
     def transactions_until_snapshot(self, nodes: int, data_bytes: int) -> int:
         """After how many a snapshot of such a tree is due: what was decided; else a smaller one is written sooner, for it takes less
-        than the next start would take to apply them."""
+        than the start after a crash would take to apply them."""
         if self.snapshot_transactions is not None:
             return self.snapshot_transactions
-        return min(_SNAPSHOT_LATEST, max(_SNAPSHOT_SOONEST, nodes, data_bytes >> 10))
+        written = max(nodes, data_bytes >> 10) // _SNAPSHOT_NODES_PER_TRANSACTION
+        return min(_SNAPSHOT_LATEST, max(_SNAPSHOT_SOONEST, written))
 
     def is_snapshot_due_at_stop(self, transactions: int, nodes: int, data_bytes: int) -> bool:
         """Whether a server with such a tree, and so many transactions since its last snapshot, takes one before it ends: if that takes

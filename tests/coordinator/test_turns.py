@@ -1,0 +1,140 @@
+"""How a snapshot is written while others are served: in turns, each a slice for every millisecond since the last.
+
+If these fail, a snapshot that is begun under load is not whole before the load ends, and a start after a crash applies all of it;
+or one takes the loop for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from cluster.coordinator import Settings, saving, snapshot
+from cluster.coordinator.agreed import Agreed
+from cluster.coordinator.quorum import Quorum
+from cluster.coordinator.replication import Service
+from cluster.coordinator.saving import PAUSE_FOR_DISK, Saving
+from cluster.coordinator.snapshot import PAUSE_SECONDS, SnapshotFile, slices_after, write_in_turns
+from cluster.coordinator.timers import Timers
+
+SLICES = 200
+BUSY_MS = 10
+
+
+@pytest.mark.parametrize(("milliseconds", "slices"), [(-5, 1), (0, 1), (1, 1), (20, 20), (5000, 32)])
+def test_a_slice_for_every_millisecond_within_bounds(milliseconds: int, slices: int) -> None:
+    assert slices_after(milliseconds) == slices
+
+
+@pytest.mark.timeout(60)
+def test_a_busy_loops_snapshot_is_written_in_few_turns(tmp_path: Path) -> None:
+    closed: list[int] = []
+
+    def pieces() -> Generator[bytes, None, None]:
+        made = 0
+        try:
+            for made in range(SLICES):
+                yield made.to_bytes(2, "big")
+        finally:
+            closed.append(made)
+
+    async def written() -> tuple[Path, int]:
+        writing = asyncio.ensure_future(
+            write_in_turns(
+                lambda: SnapshotFile(tmp_path, 7), pieces(), SnapshotFile.finish, None, lambda: False
+            )
+        )
+        turns = 0
+        while not writing.done():
+            time.sleep(BUSY_MS / 1000)
+            turns += 1
+            await asyncio.sleep(0)
+        return writing.result(), turns
+
+    path, turns = asyncio.run(written())
+    assert path.read_bytes()[:-4] == b"".join(each.to_bytes(2, "big") for each in range(SLICES))
+    assert closed == [SLICES - 1]
+    # One to write and one to wait for each ten slices, and some at the ends.
+    assert turns <= 2 * SLICES // BUSY_MS + 10
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now = 0
+
+    def monotonic_ms(self) -> int:
+        return self.now
+
+    wall_ms = monotonic_ms
+
+
+class _Timers:
+    def __init__(self) -> None:
+        self.due: list[float] = []
+
+    def later(self, name: str, seconds: float, call: object) -> None:
+        self.due.append(seconds)
+
+    def cancel(self, name: str) -> None:
+        pass
+
+
+class _Sink:
+    def __init__(self) -> None:
+        self.pieces = 0
+        self.finished = False
+        self.keeps_up = True
+
+    def write(self, data: bytes) -> bool:
+        self.pieces += 1
+        return self.keeps_up
+
+    def finish(self) -> None:
+        self.finished = True
+
+    def abort(self) -> None:
+        raise AssertionError("nothing is wrong with it")
+
+
+class _Quorum:
+    def __init__(self) -> None:
+        self.sink = _Sink()
+
+    def snapshot_begin(self, index: int) -> _Sink:
+        return self.sink
+
+
+class _Service:
+    settings = Settings(snapshot_transactions=1)
+
+    def __init__(self) -> None:
+        self.clock = _Clock()
+
+
+def test_a_members_turn_has_a_slice_for_every_millisecond_until_its_disk_is_slower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(snapshot, "SLICE_NODES", 1)
+    monkeypatch.setattr(saving, "walk", lambda agreed: (bytes([each]) for each in range(50)))
+    service, timers, quorum = _Service(), _Timers(), _Quorum()
+    taking = Saving(cast(Service, service), cast(Timers, timers), random.Random(1))
+    sink = quorum.sink
+    taking.applied(1, cast(Quorum, quorum), Agreed())
+    assert (sink.pieces, timers.due) == (1, [PAUSE_SECONDS])
+    service.clock.now += 20
+    taking._go_on()
+    assert (sink.pieces, timers.due[-1]) == (21, PAUSE_SECONDS)
+    sink.keeps_up = False
+    service.clock.now += 20
+    taking._go_on()
+    assert (sink.pieces, timers.due[-1]) == (22, PAUSE_FOR_DISK)
+    sink.keeps_up = True
+    service.clock.now += 1000
+    taking._go_on()
+    assert (sink.pieces, sink.finished, len(timers.due)) == (50, True, 3)
