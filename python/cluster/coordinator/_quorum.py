@@ -36,6 +36,7 @@ def open_quorum(
             init_limit=settings.init_limit,
             sync_limit=settings.sync_limit,
             listen_on_all=settings.listen_on_all,
+            entries_kept=settings.entries_kept,
             reconfigurable=settings.reconfigurable,
             has_state=has_state,
         )

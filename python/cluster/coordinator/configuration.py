@@ -43,7 +43,6 @@ _WITHOUT_EFFECT = frozenset(
         "localSessionsEnabled",
         "localSessionsUpgradingEnabled",
         "preAllocSize",
-        "commitLogCount",
         "autopurge.purgeInterval",
         "datadir.autocreate",
         "snapshot.trust.empty",

@@ -57,7 +57,7 @@ class Maker:
     older than what anybody was answered before it, even by a leader that is cut off and does not know; ``locks_are_strict``:
     nor does a client that is cut off with its server believe in its session for longer than the others do; ``counts_outstanding``:
     a delete may be refused for children that a closeSession before it takes away; ``transactions``: what an ensemble agreed on,
-    from its members' directories of data and the number of the one that leads; ``rounds``: of runs with each fault, in CI;
+    from its members' directories of data and the number of the one that leads;
     ``next_write_seconds``: after the leader is killed, on a machine that does other things too; ``best_next_write_seconds``: the
     shortest of several times, which those other things do not last through."""
 
@@ -68,7 +68,6 @@ class Maker:
     locks_are_strict: bool = False
     counts_outstanding: bool = False
     transactions: Callable[[list[Path], int], list[Transaction]] | None = None
-    rounds: int = 1
     next_write_seconds: float = 10.0
     best_next_write_seconds: float = 10.0
 
@@ -104,7 +103,6 @@ OURS = Maker(
     sync_is_linearizable=True,
     locks_are_strict=True,
     transactions=our_log.read_transactions,
-    rounds=2,
     next_write_seconds=3.0,
     best_next_write_seconds=1.0,
 )

@@ -30,6 +30,9 @@ ROUND_SECONDS = 100.0
 WRONG = ROOT / "build" / "histories"
 SETTINGS = {"tickTime": "200", "initLimit": "20", "syncLimit": "8", "snapCount": "100000000"}
 """Of ensembles under faults: a member gives another up after 1.6 s, and keeps its log to the front, which is what is checked."""
+SNAPSHOTS = {**SETTINGS, "snapCount": "60", "commitLogCount": "20"}
+"""Of those whose members take snapshots all the time, and begin with one when they were away for a moment: what there is to check is
+what their clients were told."""
 
 
 @dataclass

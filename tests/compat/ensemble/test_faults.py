@@ -10,35 +10,62 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.retry import KazooRetry
 
+import logcore
 from tests.coordinator.support import WAIT_SECONDS
 
 from .faults import FAULTS, possible, possible_or_skip
-from .members import MAKERS_OF_ENSEMBLES, Ensemble, clock_library, ensemble
+from .members import MAKERS_OF_ENSEMBLES, OURS, Ensemble, Maker, Member, clock_library, ensemble
 from .network import network_with_cuts
-from .runs import SETTINGS, check, play
+from .runs import SETTINGS, SNAPSHOTS, check, play
 
 pytestmark = pytest.mark.compat
 
 SEEDS_AT_ONCE = 8
 LEADERS_KILLED = 3
+NUMBER_OF_SAVING = 100
+"""Of the round with each fault, where members take snapshots: its seeds are others than those of the rest."""
+BEHIND = 100
+"""Entries: so far behind the front of its leader's log a member is certainly."""
+
+
+Faulty = Callable[[Maker, Mapping[str, str]], AbstractContextManager[Ensemble]]
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Faulty:
+    """An ensemble that all faults can befall."""
+
+    @contextmanager
+    def start(maker: Maker, settings: Mapping[str, str]) -> Iterator[Ensemble]:
+        directory = tmp_path_factory.mktemp("faults")
+        clock = clock_library(directory)
+        with network_with_cuts() as network, ensemble(maker, directory, 3, settings, network, clock) as made:
+            yield made
+
+    return start
 
 
 @pytest.fixture(scope="module", params=MAKERS_OF_ENSEMBLES, ids=[maker.name for maker in MAKERS_OF_ENSEMBLES])
-def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    """One ensemble for all rounds."""
-    directory = tmp_path_factory.mktemp("faults")
-    clock = clock_library(directory)
-    with (
-        network_with_cuts() as network,
-        ensemble(request.param, directory, 3, SETTINGS, network, clock) as running,
-    ):
+def three(request: pytest.FixtureRequest, faulty: Faulty) -> Iterator[Ensemble]:
+    """One for all rounds."""
+    with faulty(request.param, SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def saving(faulty: Faulty) -> Iterator[Ensemble]:
+    """Its logs are not there from the beginning on, and not looked at."""
+    with faulty(replace(OURS, name="ours-saving", transactions=None), SNAPSHOTS) as running:
         yield running
 
 
@@ -46,8 +73,43 @@ def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize("fault", FAULTS)
 def test_histories_hold(three: Ensemble, fault: str) -> None:
     possible_or_skip(fault, three)
-    rounds = [play(three, number, fault, SEEDS_AT_ONCE) for number in range(three.maker.rounds)]
-    check(three, rounds)
+    check(three, [play(three, 0, fault, SEEDS_AT_ONCE)])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_histories_hold_of_members_that_take_snapshots(saving: Ensemble, fault: str) -> None:
+    possible_or_skip(fault, saving)
+    check(saving, [play(saving, NUMBER_OF_SAVING, fault, SEEDS_AT_ONCE)])
+
+
+def test_who_was_away_for_a_moment_is_given_a_snapshot(saving: Ensemble) -> None:
+    """What the rounds above are there for: without it they would show what those of :func:`three` do."""
+    leader, away = saving.leader(), saving.followers()[0]
+    client = KazooClient(leader.hosts, timeout=20.0)
+    client.start(WAIT_SECONDS)
+    path = client.create("/away", b"")
+    given, has = installed(away), offsets(away)[1]
+    away.suspend()
+    # What was on its way to it may be in its log, too.
+    while offsets(leader)[0] <= has + BEHIND:
+        client.set(path, b"while it is away")
+    away.resume()
+    client.stop()
+    client.close()
+    saving.wait_until_serving()
+    assert installed(away) > given
+
+
+def installed(member: Member) -> int:
+    """Snapshots that it began with since it was started."""
+    return int(re.findall(r"^zk_snap_count\t([0-9]+)$", member.word("mntr"), re.MULTILINE)[0])
+
+
+def offsets(member: Member) -> tuple[int, int]:
+    """Of its log's first entry, and behind its last."""
+    with logcore.open(member.data / "quorum" / "log", readonly=True) as log:
+        return log.start_offset, log.end_offset
 
 
 def test_the_next_write_after_the_leader_is_killed(three: Ensemble) -> None:
@@ -73,18 +135,31 @@ def test_the_next_write_after_the_leader_is_killed(three: Ensemble) -> None:
     assert min(lasted) <= three.maker.best_next_write_seconds, lasted
 
 
-@pytest.mark.skipif(
+only_fuzz = pytest.mark.skipif(
     "LOGCORE_FUZZ_MINUTES" not in os.environ and "LOGCORE_SEED" not in os.environ,
     reason="make fuzz runs new seeds",
 )
+
+
+@only_fuzz
 @pytest.mark.timeout(0)
 def test_new_seeds(three: Ensemble) -> None:
-    faults = [name for name in FAULTS if possible(name, three)]
+    play_new_seeds(three)
+
+
+@only_fuzz
+@pytest.mark.timeout(0)
+def test_new_seeds_of_members_that_take_snapshots(saving: Ensemble) -> None:
+    play_new_seeds(saving)
+
+
+def play_new_seeds(ensemble: Ensemble) -> None:
+    faults = [name for name in FAULTS if possible(name, ensemble)]
     again = os.environ.get("LOGCORE_SEED")
     end = time.monotonic() + 60 * float(os.environ.get("LOGCORE_FUZZ_MINUTES", "0"))
     number = int(again) if again else time.time_ns() // 1000
     while True:
-        check(three, [play(three, number, random.Random(number).choice(faults), SEEDS_AT_ONCE)])
+        check(ensemble, [play(ensemble, number, random.Random(number).choice(faults), SEEDS_AT_ONCE)])
         number += 1
         if again or time.monotonic() > end:
             return
