@@ -194,8 +194,12 @@ class ServerMetrics:
         """Into the summary :data:`READS` or :data:`WRITES`: so many bytes beside those of the path."""
         namespace = namespace_of(path)
         summaries = self.by_namespace[name]
-        if namespace in summaries or (namespace and len(summaries) < NAMESPACES_MAX):
-            summaries.setdefault(namespace, Summary()).add(len(path) + size)
+        summary = summaries.get(namespace)
+        if summary is None:
+            if not namespace or len(summaries) >= NAMESPACES_MAX:
+                return
+            summary = summaries[namespace] = Summary()
+        summary.add(len(path) + size)
 
     def count_quota_exceeded(self, path: str) -> None:
         namespace = namespace_of(path)

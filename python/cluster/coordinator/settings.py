@@ -17,7 +17,8 @@ _SNAPSHOT_SOONEST, _SNAPSHOT_LATEST = 10_000, 100_000
 _NODES_PER_TRANSACTION = 8
 """So many are written to a snapshot in less time than it takes to apply one transaction."""
 _SNAPSHOT_NODES_PER_TRANSACTION = 4
-"""So many are written for each transaction in the long run: a twentieth or so of what a write takes."""
+"""So many are written for each transaction in the long run: some 5 microseconds of the 35 that a write takes where many come at
+once, and less before a snapshot is due for a tree of 400,000."""
 
 
 @dataclass(frozen=True)

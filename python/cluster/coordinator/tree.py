@@ -322,11 +322,16 @@ class Tree:
         tree = cls()
         found: dict[str, Node] = {}
         tree._nodes, tree._acls, tree._size = found, access.SharedAcls(), 0
+        plain = 0
         for path, state in nodes:
             if path in found:
                 raise ValueError(f"znode {path!r} is there twice")
             found[path] = Node(state)
-            tree._count_in(path, state)
+            if state.owner or state.acl is not access.OPEN or path.startswith(quota.BELOW_ROOT):
+                tree._count_in(path, state)
+            else:  # most are such, and there may be millions
+                plain += len(path) + state.size
+        tree._size += plain
         for path in found:
             if path != ROOT:
                 above, slash, name = path.rpartition("/")
