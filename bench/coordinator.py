@@ -336,10 +336,8 @@ def measure_size(found: Run, ensemble: Ensemble, number: int) -> None:
     idle = found.figure("resident memory, idle", "MB", (Goal(60),), False)
     idle.add(ensemble.name, number, ensemble.resident_mb())
     path = prepared(ensemble, "size", 0)
-    writers = open_sessions(ensemble.by_role, 4)
-    run(writers, dealt([create(f"{path}/{n:06}", DATA) for n in range(nodes)], 4), 100)
-    close_sessions(writers)
     sessions = open_sessions(ensemble.by_role, clients)
+    run(sessions[:4], dealt([create(f"{path}/{n:06}", DATA) for n in range(nodes)], 4), 100)
     full = found.figure(
         f"resident memory, {nodes:,} nodes of {len(DATA)} B and {clients:,} sessions",
         "MB",

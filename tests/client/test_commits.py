@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import threading
@@ -472,6 +473,7 @@ def test_close_tells_of_commits_that_a_silent_broker_does_not_answer(
     consumer.subscribe(["t"])
     [message] = read(consumer, 1)
     broker.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, broker.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     consumer.commit(message)
     consumer.commit(message)
     monkeypatch.setattr(_consumer, "CLOSE_TIMEOUT", 2.0)

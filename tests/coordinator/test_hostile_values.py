@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE
@@ -356,6 +356,7 @@ def test_whatever_is_asked_has_an_outcome(
 
 @settings(max_examples=300, deadline=None)
 @given(st.builds(Reconfig, _TEXTS, _TEXTS, _TEXTS, st.just(-1)))
+@example(Reconfig("=", None, None, -1))
 def test_whatever_members_are_asked_for_there_is_an_answer(request: Reconfig) -> None:
     try:
         found = reconfigured(MEMBERS, request, Rules.NONE)

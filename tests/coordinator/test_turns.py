@@ -15,12 +15,12 @@ from typing import cast
 
 import pytest
 
-from cluster.coordinator import Settings, saving, snapshot
+from cluster.coordinator import Settings, saving
 from cluster.coordinator.agreed import Agreed
 from cluster.coordinator.quorum import Quorum
 from cluster.coordinator.replication import Service
 from cluster.coordinator.saving import PAUSE_FOR_DISK, Saving
-from cluster.coordinator.snapshot import PAUSE_SECONDS, SnapshotFile, slices_after, write_in_turns
+from cluster.coordinator.snapshot import PAUSE_SECONDS, SnapshotFile, turn_of, write_in_turns
 from cluster.coordinator.timers import Timers
 
 SLICES = 200
@@ -29,7 +29,35 @@ BUSY_MS = 10
 
 @pytest.mark.parametrize(("milliseconds", "slices"), [(-5, 1), (0, 1), (1, 1), (20, 20), (5000, 32)])
 def test_a_slice_for_every_millisecond_within_bounds(milliseconds: int, slices: int) -> None:
-    assert slices_after(milliseconds) == slices
+    assert len(list(turn_of(iter([b"x"] * 100), milliseconds))) == slices
+
+
+def test_a_turn_ends_with_the_slice_that_makes_it_large() -> None:
+    large = iter([b"x" * 700_000] * 9)
+    assert [sum(map(len, turn_of(large, 5000))) for _ in range(6)] == [1_400_000] * 4 + [700_000, 0]
+
+
+# If this failed, a slow disk would have an idle loop stand still for tens of milliseconds, and take as much memory.
+@pytest.mark.timeout(60)
+def test_a_slow_disks_turns_are_no_larger(tmp_path: Path) -> None:
+    turns: list[int] = []
+
+    class Slow(SnapshotFile):
+        def write(self, piece: bytes) -> None:
+            turns.append(len(piece))
+            time.sleep(0.05)
+            super().write(piece)
+
+    def pieces() -> Generator[bytes, None, None]:
+        yield from [b"x" * 10] * 20
+
+    def make() -> SnapshotFile:
+        return Slow(tmp_path, 7)
+
+    asyncio.run(write_in_turns(make, pieces(), SnapshotFile.finish, None, lambda: False))
+    # One that waited for this loop's turn for 10 ms, on a machine that has other things to do, has ten slices.
+    assert sum(turns) == 200
+    assert sorted(turns)[len(turns) // 2] <= 50, turns
 
 
 @pytest.mark.timeout(60)
@@ -120,7 +148,6 @@ class _Service:
 def test_a_members_turn_has_a_slice_for_every_millisecond_until_its_disk_is_slower(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(snapshot, "SLICE_NODES", 1)
     monkeypatch.setattr(saving, "walk", lambda agreed: (bytes([each]) for each in range(50)))
     service, timers, quorum = _Service(), _Timers(), _Quorum()
     taking = Saving(cast(Service, service), cast(Timers, timers), random.Random(1))
@@ -137,4 +164,5 @@ def test_a_members_turn_has_a_slice_for_every_millisecond_until_its_disk_is_slow
     sink.keeps_up = True
     service.clock.now += 1000
     taking._go_on()
-    assert (sink.pieces, sink.finished, len(timers.due)) == (50, True, 3)
+    taking._go_on()
+    assert (sink.pieces, sink.finished, len(timers.due)) == (50, True, 4)

@@ -13,6 +13,8 @@ from .errors import CoordinatorError
 from .own_data import DIRECTORY, OwnData
 from .quorum import Quorum
 
+ENTRIES_KEPT = 10_000
+"""Entries, of a transaction at least, that stay in a member's log behind a snapshot; who lacks more is given the snapshot."""
 _LOG = "log"
 """The log's name, which the engine gives it."""
 
@@ -36,7 +38,7 @@ def open_quorum(
             init_limit=settings.init_limit,
             sync_limit=settings.sync_limit,
             listen_on_all=settings.listen_on_all,
-            entries_kept=settings.entries_kept,
+            entries_kept=ENTRIES_KEPT,
             reconfigurable=settings.reconfigurable,
             has_state=has_state,
         )

@@ -43,6 +43,7 @@ _WITHOUT_EFFECT = frozenset(
         "localSessionsEnabled",
         "localSessionsUpgradingEnabled",
         "preAllocSize",
+        "commitLogCount",
         "autopurge.purgeInterval",
         "datadir.autocreate",
         "snapshot.trust.empty",

@@ -18,8 +18,6 @@ from .values import Values
 
 REQUEST_BYTES_MAX = 15 << 20
 """The quorum takes commands of 16 MiB: a request, and who sent it."""
-ENTRIES_KEPT = 10_000
-"""Each has a transaction at least. ZooKeeper keeps 500, in memory, and sends a snapshot to who is further behind."""
 _HIERARCHY = ("group.", "weight.")
 _ANYWHERE = ("0.0.0.0", "::")
 _SECRETS = ("sslQuorum", "quorum.auth.enableSasl")
@@ -27,8 +25,7 @@ _SECRETS = ("sslQuorum", "quorum.auth.enableSasl")
 
 @dataclass(frozen=True)
 class EnsembleSettings:
-    """``init_limit`` and ``sync_limit`` are in ticks. ``standalone``: a single participant would be a server by itself.
-    ``entries_kept``: entries that stay in a member's log after a snapshot, for who is behind (``commitLogCount``)."""
+    """``init_limit`` and ``sync_limit`` are in ticks. ``standalone``: a single participant would be a server by itself."""
 
     server_id: int
     members: tuple[Member, ...]
@@ -37,7 +34,6 @@ class EnsembleSettings:
     listen_on_all: bool = False
     standalone: bool = True
     reconfigurable: bool = False
-    entries_kept: int = ENTRIES_KEPT
 
     @property
     def own(self) -> Member:
@@ -53,7 +49,6 @@ def ensemble_settings(values: Values, data_dir: Path, warnings: list[str]) -> En
     standalone = values.boolean("standaloneEnabled", True)
     listen_on_all = values.boolean("quorumListenOnAllIPs", False)
     init_limit, sync_limit = values.number("initLimit", 0), values.number("syncLimit", 0)
-    entries_kept = values.number("commitLogCount", ENTRIES_KEPT, 1)
     peer_type = values.choice("peerType", "", ("participant", "observer"))
     count, voters = len(ensemble.members), ensemble.voters
     if count == 0:
@@ -113,7 +108,6 @@ def ensemble_settings(values: Values, data_dir: Path, warnings: list[str]) -> En
         listen_on_all,
         standalone,
         values.boolean("reconfigEnabled", False),
-        entries_kept,
     )
 
 

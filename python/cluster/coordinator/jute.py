@@ -32,6 +32,9 @@ MAX_BUFFER = 0xFFFFF
 IDENTITIES_BYTES_MAX = 64 << 10
 """What the identities of one connection may take, for they travel with each of its writes; ZooKeeper has no limit."""
 
+_KNOWN_BYTES = 1 << 10
+"""Larger identities are not kept in mind once they are read."""
+
 _BEYOND_BASIC_PLANE = re.compile("[\U00010000-\U0010ffff]")
 
 _SHORT = struct.Struct(">h")
@@ -185,7 +188,8 @@ class Reader:
         except struct.error:
             raise JuteError(f"an identity ends behind {self._end} bytes") from None
         self._position = position
-        return _decode_identities(data[start:position])
+        known = _decode_identities if position - start <= _KNOWN_BYTES else _decode_identities.__wrapped__
+        return known(data[start:position])
 
     def take(self, length: int) -> bytes:
         """The next ``length`` bytes, raw."""

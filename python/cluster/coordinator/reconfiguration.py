@@ -63,10 +63,11 @@ def _changed(members: Sequence[Member], joining: str | None, leaving: str | None
     for text in _parts(leaving):
         found.pop(_number(text), None)
     for text in _parts(joining):
-        name, *specs = _parts(text, "=")
-        if len(specs) != 1:
+        sides = _parts(text, "=")
+        if len(sides) != 2:
             raise ZooKeeperError(Code.BAD_ARGUMENTS)
-        member = _member(f"server.{_number(name.rpartition('.')[2])}", specs[0])
+        name, spec = sides
+        member = _member(f"server.{_number(name.rpartition('.')[2])}", spec)
         if not member.client:
             raise ZooKeeperError(Code.BAD_ARGUMENTS)
         own = addresses[member.server_id] = _addresses(member)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from .agreed import Agreed
 from .quorum import Quorum, QuorumFullError, SnapshotSink
 from .replication import Service
-from .snapshot import PAUSE_SECONDS, slices_after
+from .snapshot import PAUSE_SECONDS, turn_of
 from .timers import Timers
 from .walk import walk
 
@@ -130,18 +130,19 @@ class Saving:
         """Writes some slices."""
         if self._walk is None:
             return
-        slices = slices_after(self._service.clock.monotonic_ms() - self._went_on_ms)
+        since_ms = self._service.clock.monotonic_ms() - self._went_on_ms
         pause = PAUSE_SECONDS if self._awaited is None else 0
+        is_over = True
         try:
-            for _ in range(slices):
-                piece = next(self._walk.pieces, None)
-                if piece is None:
-                    self._walk.sink.finish()
-                    self._finishing, self._walk = self._walk, None
-                    return
+            for piece in turn_of(self._walk.pieces, since_ms):
+                is_over = False
                 if not self._walk.sink.write(piece):
                     pause = PAUSE_FOR_DISK
                     break
+            if is_over:
+                self._walk.sink.finish()
+                self._finishing, self._walk = self._walk, None
+                return
         except QuorumFullError as error:
             self.abandon()
             self._failed(str(error))

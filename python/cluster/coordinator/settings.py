@@ -17,8 +17,8 @@ _SNAPSHOT_SOONEST, _SNAPSHOT_LATEST = 10_000, 100_000
 _NODES_PER_TRANSACTION = 8
 """So many are written to a snapshot in less time than it takes to apply one transaction."""
 _SNAPSHOT_NODES_PER_TRANSACTION = 4
-"""So many are written for each transaction in the long run: some 5 microseconds of the 35 that a write takes where many come at
-once, and less before a snapshot is due for a tree of 400,000."""
+"""So many are written for each transaction in the long run, of a tree of 40,000 to 400,000: some 5 microseconds of the 35 that a
+write takes where many come at once. Of a larger tree it is more, for there :data:`_SNAPSHOT_LATEST` counts."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Settings:
     max_buffer: int = MAX_BUFFER
     """The largest request (``jute.maxbuffer``)."""
     snapshot_transactions: int | None = None
-    """Transactions between snapshots (``snapCount``); without it as many as the tree is large."""
+    """Transactions between snapshots (``snapCount``); without it :meth:`transactions_until_snapshot` says."""
     log_dir: Path | None = None
     """Where new logs are made, if not beside the snapshots (``dataLogDir``)."""
     snapshots_retained: int = 3

@@ -29,8 +29,9 @@ import contextlib
 import itertools
 import os
 import struct
+import time
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -53,7 +54,8 @@ SLICE_BYTES = 64 << 10
 PAUSE_SECONDS = 0.001
 """Between two turns at writing, for everybody else."""
 _TURN_SLICES = 32
-"""So many slices are written in one turn at most."""
+_TURN_BYTES = 1 << 20
+"""What is written in one turn at most: so many slices, and none behind so many bytes."""
 
 Nodes = Generator[tuple[str, NodeState], None, None]
 
@@ -130,14 +132,14 @@ async def write_in_turns(
     run = partial(loop.run_in_executor, executor)
     try:
         file = await run(begin)
-        slices = 1
+        busy = 0.0
         try:
-            while turn := b"".join(itertools.islice(pieces, slices)):
+            while turn := b"".join(turn_of(pieces, int(busy * 1000))):
                 ended = loop.time()
-                await run(file.write, turn)
+                took = await run(_timed, partial(file.write, turn))
                 if not hurries():
                     await asyncio.sleep(PAUSE_SECONDS)
-                slices = slices_after(int((loop.time() - ended) * 1000))
+                busy = loop.time() - ended - took  # the disk's time is not the loop's
             return await run(finish, file)
         except BaseException:
             file.abandon()
@@ -146,10 +148,22 @@ async def write_in_turns(
         pieces.close()
 
 
-def slices_after(milliseconds: int) -> int:
-    """How many are written in a turn, so long after the last: one for each millisecond. That is the same part of a busy loop's time,
-    whose turns are far between, as of an idle one's."""
-    return min(max(milliseconds, 1), _TURN_SLICES)
+def turn_of(pieces: Iterator[bytes], milliseconds: int) -> Iterator[bytes]:
+    """What is written in a turn, so long after the last: a slice for each millisecond. That is the same part of a busy loop's time,
+    whose turns are far between, as of an idle one's. Nothing once there is nothing left."""
+    size = 0
+    for piece in itertools.islice(pieces, min(max(milliseconds, 1), _TURN_SLICES)):
+        yield piece
+        size += len(piece)
+        if size >= _TURN_BYTES:
+            return
+
+
+def _timed(call: Callable[[], object]) -> float:
+    """Seconds that it took."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
 
 
 def read_snapshot(path: Path) -> State:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.compat.conftest import peer_jars
@@ -106,6 +106,18 @@ OURS = Maker(
     next_write_seconds=3.0,
     best_next_write_seconds=1.0,
 )
+
+_SAVING = (
+    "import sys; from cluster.coordinator import _quorum; _quorum.ENTRIES_KEPT = 20; "
+    "from cluster.cli import main; sys.exit(main())"
+)
+SAVING = replace(
+    OURS,
+    name="ours-saving",
+    command=lambda config: [sys.executable, "-c", _SAVING, "coordinator", str(config)],
+    transactions=None,
+)
+"""Ours with logs that are kept no longer than snapshots need, but for some entries, and not looked at."""
 
 MAKERS_OF_ENSEMBLES = (OURS, APACHE) if "LOGCORE_FUZZ_MINUTES" in os.environ else (OURS,)
 """Whose servers stand in ensembles: every test of one runs once for each. `make fuzz` tries the tests themselves on Apache's."""
@@ -217,8 +229,10 @@ class Member:
         return path.read_text(errors="replace")[-4000:] if path.exists() else ""
 
     def suspend(self) -> None:
+        """Returns once none of its threads runs: the signal stops them when the one that is given it has its turn."""
         os.kill(self.pid, signal.SIGSTOP)
         self.suspended = True
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         if self.suspended and self.runs:

@@ -29,8 +29,10 @@ class Namespaces(Network):
     """Up to 30 members. Addresses are 10.200-249.x.y, which nothing else here may use."""
 
     def __init__(self) -> None:
-        self._name = f"lc{os.getpid()}x{next(_NUMBERS)}"
-        self._net = f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 250}"
+        number = next(_NUMBERS)
+        self._name = f"lc{os.getpid()}x{number}"
+        # 61 has no divisor in common with 250: a process's networks have addresses of their own.
+        self._net = f"10.{200 + os.getpid() % 50}.{(os.getpid() // 50 + 61 * number) % 250}"
         self._made: list[str] = []
         self._cuts: set[tuple[int, int]] = set()
         try:

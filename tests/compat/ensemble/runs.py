@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from tests.compat.conftest import ROOT
 from tests.coordinator.histories.checks import problems
 from tests.coordinator.histories.history import History, Transaction
+from tests.coordinator.histories.order import witnessed
 
 from .faults import FAULTS, PARTITIONS, SUSPENSIONS
 from .members import Ensemble
@@ -30,9 +31,9 @@ ROUND_SECONDS = 100.0
 WRONG = ROOT / "build" / "histories"
 SETTINGS = {"tickTime": "200", "initLimit": "20", "syncLimit": "8", "snapCount": "100000000"}
 """Of ensembles under faults: a member gives another up after 1.6 s, and keeps its log to the front, which is what is checked."""
-SNAPSHOTS = {**SETTINGS, "snapCount": "60", "commitLogCount": "20"}
-"""Of those whose members take snapshots all the time, and begin with one when they were away for a moment: what there is to check is
-what their clients were told."""
+SNAPSHOTS = {**SETTINGS, "snapCount": "60"}
+"""Of those whose members (:data:`.members.SAVING`) take snapshots all the time, and begin with one when they were away for a moment:
+what there is to check is what their clients were told."""
 
 
 @dataclass
@@ -109,6 +110,9 @@ def check(ensemble: Ensemble, rounds: Sequence[Round]) -> None:
         None if read is None else read([member.data for member in ensemble.members], ensemble.leader().number)
     )
     for played in rounds:
+        if transactions is None:
+            watched = sum(witnessed(history) is not None for history in played.histories.values())
+            print(f"{played.about}: {watched} of {len(played.histories)} were watched to their end")
         cut = played.fault in PARTITIONS or played.fault in SUSPENSIONS
         for seed, history in played.histories.items():
             if transactions is not None:

@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 
 import pytest
 from kazoo.client import KazooClient
@@ -24,7 +23,7 @@ import logcore
 from tests.coordinator.support import WAIT_SECONDS
 
 from .faults import FAULTS, possible, possible_or_skip
-from .members import MAKERS_OF_ENSEMBLES, OURS, Ensemble, Maker, Member, clock_library, ensemble
+from .members import MAKERS_OF_ENSEMBLES, SAVING, Ensemble, Maker, Member, clock_library, ensemble
 from .network import network_with_cuts
 from .runs import SETTINGS, SNAPSHOTS, check, play
 
@@ -64,8 +63,7 @@ def three(request: pytest.FixtureRequest, faulty: Faulty) -> Iterator[Ensemble]:
 
 @pytest.fixture(scope="module")
 def saving(faulty: Faulty) -> Iterator[Ensemble]:
-    """Its logs are not there from the beginning on, and not looked at."""
-    with faulty(replace(OURS, name="ours-saving", transactions=None), SNAPSHOTS) as running:
+    with faulty(SAVING, SNAPSHOTS) as running:
         yield running
 
 

@@ -94,17 +94,6 @@ def test_an_ensembles_file(data_dir: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("text", "kept"), [(None, 10_000), ("500", 500), ("1", 1)])
-def test_how_much_of_its_log_a_member_keeps(data_dir: Path, text: str | None, kept: int) -> None:
-    said = {} if text is None else {"commitLogCount": text}
-    configuration = parse_configuration(properties(data_dir, **said))
-    assert configuration.ensemble is not None
-    assert configuration.ensemble.entries_kept == kept
-    assert not any("commitLogCount" in each for each in configuration.warnings)
-    with pytest.raises(CoordinatorError, match="commitLogCount"):
-        parse_configuration(properties(data_dir, commitLogCount="0"))
-
-
 def test_how_many_snapshots_a_member_keeps_is_told(data_dir: Path) -> None:
     *_others, told = parse_configuration(properties(data_dir, **{"autopurge.snapRetainCount": "9"})).warnings
     assert told == "autopurge.snapRetainCount=9: a server of an ensemble keeps 3 snapshots"
