@@ -258,9 +258,9 @@ def turns_of(method: str, server: Coordinator, monkeypatch: pytest.MonkeyPatch) 
     called: list[int] = []
     turns, is_over = 0, False
 
-    def noted(connection: Connection, argument: object) -> None:
+    def noted(connection: Connection, *arguments: object) -> None:
         called.append(turns)
-        call(connection, argument)
+        call(connection, *arguments)
 
     async def count_turns() -> None:
         nonlocal turns

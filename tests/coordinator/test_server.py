@@ -23,7 +23,7 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
 )
 from kazoo.protocol.states import WatchedEvent
-from kazoo.security import make_digest_acl
+from kazoo.security import CREATOR_ALL_ACL, make_digest_acl
 
 from cluster.coordinator.errors import Code
 from cluster.coordinator.jute import Id, Reader, Writer
@@ -362,6 +362,21 @@ def test_digest_acls_are_enforced(client: KazooClient, connect: Connect) -> None
             [make_digest_acl("bob", "x", all=True), acl._replace(id=acl.id._replace(scheme="none"))],
         )
     assert ann.set_acls("/private", [acl], version=0).aversion == 1
+
+
+def test_a_name_of_any_characters_has_its_nodes_after_a_restart(
+    start_coordinator: StartCoordinator, coordinator: Coordinator, connect: Connect
+) -> None:
+    # One that Java's jute writes as two surrogates, which nobody reads back.
+    login = [("digest", "\N{GRINNING FACE}:secret")]
+    owner = connect(auth_data=login)
+    owner.create("/private", b"1", acl=CREATOR_ALL_ACL)
+    assert owner.set("/private", b"2").version == 1
+    coordinator.stop()
+    second = start_coordinator()
+    assert connect(second, auth_data=login).get("/private")[0] == b"2"
+    with pytest.raises(NoAuthError):
+        connect(second).get("/private")
 
 
 def test_a_client_can_ask_who_it_is(open_raw: OpenRaw) -> None:

@@ -121,7 +121,7 @@ class Subject:
     __slots__ = ("_names", "_verdicts", "identities", "rules")
 
     def __init__(
-        self, identities: tuple[Id, ...], rules: Rules = Rules.NONE, *, remembers: bool = False
+        self, identities: tuple[Id, ...], rules: Rules = Rules.NONE, remembers: bool = False
     ) -> None:
         self.identities = identities
         self.rules = rules

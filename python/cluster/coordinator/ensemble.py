@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from . import collector
 from .acl import Rules
-from .agreed import Agreed, Applied, Proposed
+from .agreed import Agreed, Applied, Proposed, decode_proposed
 from .barriers import Barriers
 from .contact import Contact
 from .ensemble_view import EnsembleView
@@ -98,14 +98,17 @@ _logger = logging.getLogger(__name__)
 
 
 class _Waiting(NamedTuple):
-    """Who is told of a command. Of a handshake also when it was proposed, and what it asked."""
+    """Who is told of a command. Of a handshake also when it was proposed, and what it asked; of another request of a client
+    what its bytes say, so that they are not read again."""
 
     connection: Connection | None
     asked_ms: int = 0
     request: ConnectRequest | None = None
+    proposed: Proposed | None = None
 
 
 _NOBODY = _Waiting(None)
+_MOVED = Failed(Code.SESSION_MOVED)
 
 
 class EnsembleReplication:
@@ -375,9 +378,10 @@ class EnsembleReplication:
             self._count(commands, time_ms)
             for mine, ticket, data in commands:
                 waiting = self._outbox.claim(ticket) if mine else _NOBODY
-                if waiting.connection is not None:
-                    waiting.connection.catch_up()
-                self._tell(agreed.apply(data), waiting)
+                connection, _asked_ms, _request, proposed = waiting
+                if connection is not None:
+                    connection.catch_up()
+                self._tell(agreed.apply_proposed(proposed or decode_proposed(data)), waiting)
             transactions += max(len(commands), 1)
             if members is not None:
                 before = agreed.members
@@ -410,7 +414,7 @@ class EnsembleReplication:
                 self._found(connection, session, attachment, waiting)
         elif waiting.request is not None and connection is not None:
             service.refused(connection)
-        elif connection is not None and outcome.result == Failed(Code.SESSION_MOVED):
+        elif connection is not None and outcome.result == _MOVED:
             connection.close()  # as ZooKeeper: the client has another
         else:
             service.applied(command, outcome, connection)
@@ -418,22 +422,23 @@ class EnsembleReplication:
                 self._keeper.forget(outcome.closed_session)
 
     def _count(self, commands: Sequence[tuple[bool, int, bytes]], time_ms: int) -> None:
-        metrics, role = self._service.metrics, self._contact.role
+        metrics, role, number = self._service.metrics, self._contact.role, len(commands)
         latency_ms = self._contact.latency_ms(time_ms, self._service.clock.wall_ms())
         if latency_ms is not None:
             # What is agreed on comes here at once if it is this server's own, and others' within a millisecond or two.
             agreed = "quorum_ack_latency" if role == "leader" else "commit_propagation_latency"
-            metrics.advanced[agreed].add(latency_ms, len(commands))
-            metrics.advanced["propagation_latency"].add(latency_ms, len(commands))
-        metrics.count("commit_count", len(commands))
+            metrics.advanced[agreed].add(latency_ms, number)
+            metrics.advanced["propagation_latency"].add(latency_ms, number)
+        counters = metrics.counters
+        counters["commit_count"] += number
         if role == "leader":
-            metrics.count("proposal_count", len(commands))
+            counters["proposal_count"] += number
             for _mine, _ticket, data in commands:
                 self._proposals.add(len(data))
         elif role != "looking":
-            metrics.count("learner_commit_received_count", len(commands))
+            counters["learner_commit_received_count"] += number
             if role == "follower":
-                metrics.count("learner_proposal_received_count", len(commands))
+                counters["learner_proposal_received_count"] += number
 
     def _install(self, source: SnapshotSource, my_next: int) -> None:
         """Begins anew with a snapshot; what happens meanwhile waits."""
@@ -526,7 +531,8 @@ class EnsembleReplication:
         attachment = connection.attachment if connection is not None else 0
         rules = self._service.settings.rules
         command = Proposed(session_id, attachment, 0, op, rules, identities, request, body)
-        self._put(command, _Waiting(connection))
+        # What is made here is read from its bytes like anybody's.
+        self._put(command, _Waiting(connection, proposed=command if connection is not None else None))
 
     def _put(self, command: Proposed, waiting: _Waiting) -> None:
         self._service.metrics.count("sync_processor_request_queued")

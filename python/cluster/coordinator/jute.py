@@ -259,11 +259,18 @@ class Writer:
         return self
 
     def stat(self, value: Stat) -> Writer:
-        self.out += _STAT.pack(*value)
+        self.out += encode_stat(value)
         return self
 
     def finish(self) -> bytes:
         return bytes(self.out)
+
+
+class PlainWriter(Writer):
+    """Writes text as plain UTF-8, for what is read again. What clients are sent has surrogates, as from Java, which nobody reads."""
+
+    def string(self, value: str | None) -> Writer:
+        return self.buffer(None if value is None else value.encode())
 
 
 @lru_cache(maxsize=64)
@@ -274,8 +281,12 @@ def _decode_identities(data: bytes) -> tuple[Id, ...]:
 
 @lru_cache(maxsize=64)
 def encode_identities(identities: tuple[Id, ...]) -> bytes:
-    """vector<Id>; a client's are the same for each of its requests."""
-    return Writer().ids(identities).finish()
+    """vector<Id> in plain UTF-8, as a log has it; a client's are the same for each of its requests."""
+    return PlainWriter().ids(identities).finish()
+
+
+def encode_stat(value: Stat) -> bytes:
+    return _STAT.pack(*value)
 
 
 def encode_text(value: str) -> bytes:

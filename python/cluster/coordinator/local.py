@@ -312,14 +312,16 @@ class LocalReplication:
             service.applied(command, outcome, connection)
         service.turn_over(connection for _command, connection in proposals)
         self._since_snapshot += len(proposals)
-        tree = self.machine.tree
-        is_due = self._since_snapshot >= service.settings.transactions_until_snapshot(
-            len(tree), tree.data_size()
-        )
-        if is_due and self._snapshot is None and not self._snapshots_asked:
+        if self._is_snapshot_due() and self._snapshot is None and not self._snapshots_asked:
             self._begin_snapshot()
             return False
         return True
+
+    def _is_snapshot_due(self) -> bool:
+        settings, tree = self._service.settings, self.machine.tree
+        if self._since_snapshot < settings.fewest_until_snapshot:
+            return False
+        return self._since_snapshot >= settings.transactions_until_snapshot(len(tree), tree.data_size())
 
     def _wait_for_room(self, error: DiskFullError, again: Callable[[], None]) -> None:
         """Has `again` called after a while; nothing else is written before."""

@@ -37,6 +37,7 @@ from .requests import (
     SetData,
     Write,
     decode_write,
+    op_of,
 )
 from .sessions import Session, SessionTable
 from .tree import Change, Context, Effects, NodeState, Tree
@@ -70,17 +71,19 @@ def decode_command(data: bytes) -> Command:
     Before there were rules an operation had four bytes: what a negative one has in their place is no rule.
     """
     reader = Reader(data)
-    zxid, time_ms, session_id, rules, op = _HEAD.unpack(reader.take(_HEAD.size))
+    zxid, time_ms, session_id, rules, number = _HEAD.unpack(reader.take(_HEAD.size))
     identities = reader.identities()
     body = reader.peek_rest()
+    op = op_of(number)
     request = decode_write(op, reader)
-    return Command(zxid, time_ms, session_id, Op(op), rules_of(max(rules, 0)), identities, request, body)
+    return Command(zxid, time_ms, session_id, op, rules_of(max(rules, 0)), identities, request, body)
 
 
 class Created(NamedTuple):
+    """``stat``: if the reply has it."""
+
     path: str
-    stat: Stat
-    with_stat: bool
+    stat: Stat | None
 
 
 class Done(NamedTuple):
@@ -202,7 +205,7 @@ class Machine:
         tree = self.tree
         if isinstance(request, Create):
             path = tree.create(request, context, effects)
-            return Created(path, tree.node(path).stat(), request.with_stat)
+            return Created(path, tree.node(path).stat() if request.with_stat else None)
         if isinstance(request, Delete):
             tree.delete(request, context, effects)
             return Done(Op.DELETE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 from .errors import Code
-from .jute import Writer, frame
+from .jute import Writer, encode_stat, frame
 from .machine import Begun, Created, Done, Failed, MultiDone, Reconfigured, Result
 from .requests import Op
 from .tree import Event
@@ -24,6 +24,7 @@ UNKNOWN_ZXID = -1
 _HEADER = struct.Struct(">iqi")
 _FRAME = struct.Struct(">iiqi")
 _SYNC_CONNECTED = 3
+_OK = Code.OK
 
 
 def reply(xid: int, zxid: int, code: Code, body: bytes = b"") -> bytes:
@@ -49,6 +50,8 @@ def notification(event: Event, path: str | None, zxid: int) -> bytes:
 
 def encode_result(result: Result) -> tuple[Code, bytes]:
     """Error code and body for the outcome of a write."""
+    if isinstance(result, Done):
+        return _OK, encode_stat(result.stat) if result.stat is not None else b""
     if isinstance(result, Failed):
         return result.code, b""
     assert not isinstance(result, Begun), "what is under way is answered when it ends"
@@ -61,7 +64,7 @@ def encode_result(result: Result) -> tuple[Code, bytes]:
         end_of_multi(writer)
     else:
         _body(writer, result)
-    return Code.OK, writer.finish()
+    return _OK, writer.finish()
 
 
 def multi_error(writer: Writer, code: Code) -> None:
@@ -86,7 +89,7 @@ def _multi_part(writer: Writer, part: Created | Done | Failed) -> None:
     if isinstance(part, Failed):
         multi_error(writer, part.code)
     elif isinstance(part, Created):
-        multi_ok(writer, Op.CREATE2 if part.with_stat else Op.CREATE)
+        multi_ok(writer, Op.CREATE if part.stat is None else Op.CREATE2)
         _body(writer, part)
     else:
         multi_ok(writer, part.op)
@@ -97,7 +100,5 @@ def _multi_part(writer: Writer, part: Created | Done | Failed) -> None:
 def _body(writer: Writer, result: Created | Done) -> None:
     if isinstance(result, Created):
         writer.string(result.path)
-        if result.with_stat:
-            writer.stat(result.stat)
-    elif result.stat is not None:
+    if result.stat is not None:
         writer.stat(result.stat)

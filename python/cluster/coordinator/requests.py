@@ -7,7 +7,7 @@ path may be null, which only some requests mind.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
@@ -56,6 +56,17 @@ class Op(IntEnum):
     ATTACH = -12
     END_RECONFIG = -13
     ERROR = -1
+
+
+_OPS = {op.value: op for op in Op}
+
+
+def op_of(number: int) -> Op:
+    """The operation with this number. Raises JuteError for what is none."""
+    op = _OPS.get(number)
+    if op is None:
+        raise JuteError(f"there is no operation {number}")
+    return op
 
 
 EPHEMERAL = 1
@@ -275,8 +286,9 @@ Read = (
 )
 """What is answered from this server's applied state."""
 
-WRITES = frozenset(
-    {
+WRITES: Mapping[int, Op] = {
+    op: op
+    for op in (
         Op.CREATE,
         Op.CREATE2,
         Op.CREATE_CONTAINER,
@@ -288,9 +300,9 @@ WRITES = frozenset(
         Op.MULTI,
         Op.RECONFIG,
         Op.CLOSE_SESSION,
-    }
-)
-"""Writes that clients may send."""
+    )
+}
+"""Writes that clients may send, by their numbers."""
 
 READS = frozenset(
     {

@@ -54,9 +54,11 @@ class Saving:
     def applied(self, transactions: int, quorum: Quorum, agreed: Agreed) -> None:
         """So many more are applied, and the quorum was told so: begins a snapshot if it is time."""
         self._since += transactions
+        if self._since < self._fewest or self._is_under_way:
+            return
         tree = agreed.machine.tree
         most = self._service.settings.transactions_until_snapshot(len(tree), tree.data_size())
-        if self._since >= self._share * most and not self._is_under_way:
+        if self._since >= self._share * most:
             self._begin(quorum, agreed)
 
     def before_stop(self, quorum: Quorum, agreed: Agreed) -> asyncio.Future[None]:
@@ -125,6 +127,7 @@ class Saving:
     def _begin_counting(self) -> None:
         self._since = 0
         self._share = (1 + self._chance.random()) / 2
+        self._fewest = self._share * self._service.settings.fewest_until_snapshot
 
     def _go_on(self) -> None:
         """Writes some slices."""

@@ -65,6 +65,7 @@ from .watches import Notification, WatchManager
 _logger = logging.getLogger(__name__)
 
 STAT_BYTES = 68
+_DELETED = Event.DELETED
 _COUNTED_READS = (Exists, GetData, GetChildren)
 _WATCH_METRICS = {
     Event.CREATED: "node_created_watch_count",
@@ -292,11 +293,12 @@ class CoordinatorServer:
     def applied(self, command: Command, outcome: Outcome, connection: Connection | None) -> None:
         """Tells everybody concerned what a command did: watchers first, then its client."""
         self._count_write(command, outcome)
-        for change in () if self.watches.is_empty else outcome.changes:
-            if fired := self.watches.fire(change):
-                for event, count in Counter(each.event for each in fired).items():
-                    self.metrics.add(_WATCH_METRICS[event], count)
-                self._notify(fired, command.zxid)
+        if not self.watches.is_empty:
+            for change in outcome.changes:
+                if fired := self.watches.fire(change):
+                    for event, count in Counter(each.event for each in fired).items():
+                        self.metrics.add(_WATCH_METRICS[event], count)
+                    self._notify(fired, command.zxid)
         if outcome.opened_session is not None:
             # If the client left during its handshake, the session ends like any other.
             if connection is not None and connection.phase is Phase.CONNECTING:
@@ -368,19 +370,18 @@ class CoordinatorServer:
             timeout_ms = self.settings.session_timeout_ms(request.timeout_ms)
             self.replication.connect(connection, request, timeout_ms)
 
-    def heard_from(self, connection: Connection) -> None:
-        self.replication.heard_from(connection)
-
     def write(self, connection: Connection, op: Op, request: Write, body: bytes) -> None:
         """Sends a write on its way; the connection hears of it by ``complete_write``."""
-        if isinstance(request, Reconfig) and not self.settings.reconfig_enabled:
-            self.refuse(connection, Code.RECONFIG_DISABLED)
-        elif isinstance(request, Reconfig) and self.replication.ensemble() is None:
-            self.refuse(connection, Code.UNIMPLEMENTED)
+        if isinstance(request, Reconfig) and (refused := self._refused_reconfig()) is not None:
+            self.refuse(connection, refused)
         else:
-            self.replication.propose(
-                connection.session_id, op, connection.identities, request, body, connection
-            )
+            identities = connection.subject.identities
+            self.replication.propose(connection.session_id, op, identities, request, body, connection)
+
+    def _refused_reconfig(self) -> Code | None:
+        if not self.settings.reconfig_enabled:
+            return Code.RECONFIG_DISABLED
+        return Code.UNIMPLEMENTED if self.replication.ensemble() is None else None
 
     def refuse(self, connection: Connection, code: Code) -> None:
         """Refuses a write that takes a transaction id all the same."""
@@ -451,7 +452,7 @@ class CoordinatorServer:
     def _count_write(self, command: Command, outcome: Outcome) -> None:
         """As in ``DataTree.updateWriteStat``; and what a quota forbade."""
         for event, path, *_acls in outcome.changes:
-            node = self.machine.tree.find(path) if event is not Event.DELETED else None
+            node = self.machine.tree.find(path) if event is not _DELETED else None
             self.metrics.add_in_namespace(WRITES, path, node.state.size if node is not None else 0)
         requests: Sequence[Write]
         results: Sequence[Result]

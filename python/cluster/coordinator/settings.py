@@ -76,6 +76,11 @@ class Settings:
         """The timeout a client gets: what it asks for, within bounds; the upper one wins."""
         return min(max(requested_ms, self.least_session_timeout_ms), self.most_session_timeout_ms)
 
+    @property
+    def fewest_until_snapshot(self) -> int:
+        """No snapshot is due after fewer transactions, whatever the tree."""
+        return _SNAPSHOT_SOONEST if self.snapshot_transactions is None else self.snapshot_transactions
+
     def transactions_until_snapshot(self, nodes: int, data_bytes: int) -> int:
         """After how many a snapshot of such a tree is due: what was decided; else a smaller one is written sooner, for it takes less
         than the start after a crash would take to apply them."""

@@ -39,7 +39,7 @@ from typing import BinaryIO
 
 from .acl import stored
 from .errors import CoordinatorError, JuteError
-from .jute import Acl, Reader, Writer
+from .jute import Acl, PlainWriter, Reader
 from .machine import Machine, State
 from .sessions import Session
 from .tree import NodeState
@@ -62,13 +62,6 @@ Nodes = Generator[tuple[str, NodeState], None, None]
 _INT = struct.Struct(">i")
 _NODE_TAIL = struct.Struct(">qqqqqiiiq")
 _NODE_BYTES_MIN = 12 + _NODE_TAIL.size
-
-
-class PlainWriter(Writer):
-    """Writes text as plain UTF-8. What clients are sent has surrogates, as from Java, which nobody reads back."""
-
-    def string(self, value: str | None) -> Writer:
-        return self.buffer(None if value is None else value.encode())
 
 
 def snapshot_path(directory: Path, zxid: int) -> Path:

@@ -86,6 +86,9 @@ class Event(IntEnum):
     CHILDREN_CHANGED = 4
 
 
+_DATA_CHANGED = Event.DATA_CHANGED
+
+
 class Change(NamedTuple):
     """What happened to a node, and who may hear of it: who may read it, of its parent who may read that."""
 
@@ -112,7 +115,7 @@ class Context:
         self.time_ms = time_ms
         self.session_id = session_id
         self.rules = rules
-        self.subject = Subject(identities, rules, remembers=True)
+        self.subject = Subject(identities, rules, True)
 
 
 class Effects:
@@ -182,21 +185,15 @@ class Node:
         self.children: set[str] | None = None
 
     def stat(self) -> Stat:
-        state = self.state
+        data, _acl, czxid, mzxid, pzxid, ctime, mtime, version, creations, acl_version, owner = self.state
+        size = len(data) if data is not None else 0
         children = len(self.children) if self.children else 0
-        return Stat(
-            state.czxid,
-            state.mzxid,
-            state.ctime,
-            state.mtime,
-            state.version,
-            _int32(state.creations * 2 - children),
-            state.acl_version,
-            state.owner and (state.owner if kind_of(state.owner) is Kind.EPHEMERAL else 0),
-            state.size,
-            children,
-            state.pzxid,
-        )
+        changes = creations * 2 - children
+        if changes > _INT_MAX:
+            changes = _int32(changes)
+        if owner and kind_of(owner) is not Kind.EPHEMERAL:
+            owner = 0
+        return Stat(czxid, mzxid, ctime, mtime, version, changes, acl_version, owner, size, children, pzxid)
 
 
 class Tree:
@@ -229,6 +226,14 @@ class Tree:
         """The node at ``path``; raises NoNode."""
         node = self.find(path)
         if node is None:
+            raise ZooKeeperError(Code.NO_NODE, path)
+        return node
+
+    def _valid_node(self, path: str | None) -> Node:
+        """The node at ``path``, which has to be one that may be created; raises BadArguments, NoNode."""
+        node = self._nodes.get(path) if path is not None else None
+        if node is None:  # what is there was looked at when it was created
+            validate_path(path or "")
             raise ZooKeeperError(Code.NO_NODE, path)
         return node
 
@@ -371,9 +376,11 @@ class Tree:
             raise ZooKeeperError(Code.BAD_ARGUMENTS, path)
         zxid, now = context.zxid, context.time_ms
         state = NodeState(request.data, stored_acl, zxid, zxid, zxid, now, now, 0, 0, 0, owner)
-        self._check_quota(path, 1, state.size, context)
+        if self._quotas:
+            self._check_quota(path, 1, state.size, context)
         self._attach(path, Node(state), parent)
-        self._changes(above, before)
+        if self._walks:
+            self._changes(above, before)
         parent.state = before.with_children(min(before.creations + 1, _INT_MAX), zxid)
 
         def undo() -> None:
@@ -382,7 +389,8 @@ class Tree:
 
         effects.add(Change(Event.CREATED, path, stored_acl, before.acl), undo)
         self._begin_counting(path, effects)
-        self._count(path, 1, state.size, effects)
+        if self._quotas:
+            self._count(path, 1, state.size, effects)
         return path
 
     def delete(self, request: Delete, context: Context, effects: Effects) -> None:
@@ -415,17 +423,19 @@ class Tree:
 
     def set_data(self, request: SetData, context: Context, effects: Effects) -> Stat:
         """Replaces a node's data. Raises BadArguments, NoNode, NoAuth, QuotaExceeded, BadVersion."""
-        path = request.path or ""
-        validate_path(path)
-        node = self.node(path)
+        path, data, expected = request
+        node = self._valid_node(path)
+        path = path or ""
         before = node.state
         context.subject.check(access.WRITE, before.acl, path)
-        added = (len(request.data) if request.data is not None else 0) - before.size
-        self._check_quota(path, 0, added, context)
-        version = _next_version(before.version, request.version, path)
-        self._become(path, node, before.with_data(request.data, version, context.zxid, context.time_ms))
-        effects.add(Change(Event.DATA_CHANGED, path, before.acl), lambda: self._become(path, node, before))
-        self._count(path, 0, added, effects)
+        added = (len(data) if data is not None else 0) - before.size
+        if self._quotas:
+            self._check_quota(path, 0, added, context)
+        version = _next_version(before.version, expected, path)
+        self._become(path, node, before.with_data(data, version, context.zxid, context.time_ms))
+        effects.add(Change(_DATA_CHANGED, path, before.acl), lambda: self._become(path, node, before))
+        if self._quotas:
+            self._count(path, 0, added, effects)
         return node.stat()
 
     def set_acl(self, request: SetAcl, context: Context, effects: Effects) -> Stat:
@@ -443,9 +453,8 @@ class Tree:
 
     def check(self, request: Check, context: Context) -> Stat:
         """Raises BadArguments, NoNode, NoAuth, or BadVersion unless the node has the version."""
+        node = self._valid_node(request.path)
         path = request.path or ""
-        validate_path(path)
-        node = self.node(path)
         context.subject.check(access.READ, node.state.acl, path)
         _next_version(node.state.version, request.version, path)
         return node.stat()
@@ -467,7 +476,8 @@ class Tree:
         node, parent = self._nodes[path], self._nodes[parent_of(path)]
         before = parent.state
         self._detach(path)
-        self._changes(parent_of(path), before)
+        if self._walks:
+            self._changes(parent_of(path), before)
         parent.state = before.with_children(before.creations, zxid)
 
         def undo() -> None:
@@ -475,7 +485,8 @@ class Tree:
             parent.state = before
 
         effects.add(Change(Event.DELETED, path, node.state.acl, before.acl), undo)
-        self._count(path, -1, -node.state.size, effects)
+        if self._quotas:
+            self._count(path, -1, -node.state.size, effects)
 
     def _attach(self, path: str, node: Node, parent: Node | None) -> None:
         """The root has no parent."""
@@ -515,7 +526,8 @@ class Tree:
     def _become(self, path: str, node: Node, state: NodeState) -> None:
         """Gives a node other data, or another ACL."""
         before = node.state
-        self._changes(path, before)
+        if self._walks:
+            self._changes(path, before)
         self._size += state.size - before.size
         if state.acl is not before.acl:
             self._acls.hold(state.acl)
@@ -533,8 +545,6 @@ class Tree:
 
     def _limited(self, path: str) -> str | None:
         """The deepest path with a quota at or above ``path``."""
-        if not self._quotas:
-            return None
         return next((place for place in ancestors(path) if place in self._quotas), None)
 
     def _check_quota(self, path: str, added_nodes: int, added_size: int, context: Context) -> None:
@@ -652,8 +662,9 @@ def _owner(request: Create, context: Context) -> int:
 def _next_version(current: int, expected: int, path: str) -> int:
     if expected not in (-1, current):
         raise ZooKeeperError(Code.BAD_VERSION, path)
-    following = _int32(current + 1)
-    return 0 if following == -1 else following
+    if current == -2:
+        return 0
+    return current + 1 if current < _INT_MAX else _int32(current + 1)
 
 
 def _int32(value: int) -> int:

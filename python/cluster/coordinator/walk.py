@@ -25,11 +25,11 @@ from collections.abc import Generator
 
 from .agreed import Agreed, Reconfiguration
 from .errors import CoordinatorError, JuteError
-from .jute import Reader
+from .jute import PlainWriter, Reader
 from .machine import Machine, State
 from .members import Member, configured_members, members_text
 from .sessions import Session
-from .snapshot import MAGIC, PlainWriter, node_pieces, read_nodes
+from .snapshot import MAGIC, node_pieces, read_nodes
 
 VERSION = 3
 

@@ -22,7 +22,7 @@ from cluster.coordinator.machine import (
     Result,
     decode_command,
 )
-from cluster.coordinator.requests import Create, Delete, Multi, SetData, Write
+from cluster.coordinator.requests import EPHEMERAL, SEQUENTIAL, Create, Delete, Multi, SetData, Write
 from cluster.coordinator.tree import Event
 from tests.coordinator.histories.history import CREATED, DATA_CHANGED, DELETED, OK, Change, Transaction
 
@@ -117,7 +117,7 @@ def _transaction(command: Command, outcome: Outcome) -> Transaction:
 def _changes(request: Write, result: Result, session_id: int) -> Iterator[Change]:
     match request, result:
         case Create(), Created():
-            owner = session_id if result.stat.ephemeral_owner == session_id else 0
+            owner = session_id if request.flags in (EPHEMERAL, EPHEMERAL | SEQUENTIAL) else 0
             yield Change(CREATED, result.path, request.data or b"", owner)
         case SetData(path=str(path)), Done():
             yield Change(DATA_CHANGED, path, request.data or b"")

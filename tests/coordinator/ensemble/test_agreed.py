@@ -6,6 +6,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cluster.coordinator.acl import OPEN, Rules
 from cluster.coordinator.agreed import Agreed, Proposed, decode_proposed
@@ -13,7 +15,14 @@ from cluster.coordinator.errors import Code, JuteError
 from cluster.coordinator.jute import Id, Reader, Writer
 from cluster.coordinator.machine import Created, Done, Failed
 from cluster.coordinator.members import Member
-from cluster.coordinator.requests import CloseSession, CreateSession, Op, decode_write, encode_create_session
+from cluster.coordinator.requests import (
+    WRITES,
+    CloseSession,
+    CreateSession,
+    Op,
+    decode_write,
+    encode_create_session,
+)
 from cluster.coordinator.touches import ROUNDS_MAX, Touches, unpack
 from cluster.coordinator.tree import CONFIG
 from cluster.coordinator.walk import read, walk
@@ -73,6 +82,33 @@ def test_commands_read_back_as_they_were_proposed() -> None:
     )
     assert decode_proposed(one.encode()) == one
     assert decode_proposed(attached(9)).op is Op.ATTACH
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
+
+
+def bodies() -> st.SearchStrategy[bytes]:
+    """Of requests, some of which are ones of some operation."""
+    plain = st.builds(
+        lambda path, data, number: Writer().string(path).buffer(data).i32(number).finish(),
+        st.none() | TEXTS,
+        st.none() | st.binary(max_size=9),
+        st.integers(-2, 9),
+    )
+    return plain | st.binary(max_size=60)
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.data(), st.sampled_from([*WRITES.values()]), st.lists(st.builds(Id, TEXTS, TEXTS), max_size=3))
+def test_a_command_is_what_its_bytes_say(data: st.DataObject, op: Op, identities: list[Id]) -> None:
+    """Who proposed a client's write applies what it read of the client, everybody else what is in the log."""
+    body = data.draw(bodies())
+    try:
+        request = decode_write(op, Reader(b"before" + body, 6))
+    except JuteError:
+        return
+    proposed = Proposed(1, 2, 0, op, Rules.ALL, tuple(identities), request, body)
+    assert decode_proposed(proposed.encode()) == proposed
 
 
 @pytest.mark.parametrize("length", range(0, 60, 7))
