@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cluster.coordinator import CoordinatorServer, Settings
+from cluster.coordinator import CoordinatorServer, Settings, event_loop
 from tests.ports import free_port
 
 T = TypeVar("T")
@@ -33,10 +33,10 @@ class FakeClock:
 
 
 class LoopThread:
-    """An event loop in a thread."""
+    """An event loop in a thread, the one that `logcore coordinator` has."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import selectors
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from cluster.coordinator import event_loop
-from cluster.coordinator.vigil import PARTIES, QUICK, VIGIL_SECONDS, Ready, VigilSelector
+from cluster.coordinator._engine import EngineLog
+from cluster.coordinator.connection import Connection
+from cluster.coordinator.errors import Code
+from cluster.coordinator.jute import Writer
+from cluster.coordinator.requests import Op
+from cluster.coordinator.vigil import PARTIES, QUICK, VIGIL_SECONDS, Ready, VigilSelector, is_alone
+
+from .conftest import StartCoordinator
+from .support import RawClient
 
 
 class Sockets:
@@ -151,3 +163,51 @@ def test_an_event_loop_runs_on_it() -> None:
 
     with asyncio.Runner(loop_factory=event_loop) as runner:
         assert runner.run(asyncio.wait_for(ping_pong(), 20)) == 100
+
+
+class CountingLog(EngineLog):
+    """A disk that says how many records it was given at once, and in which call of a client's."""
+
+    batches: ClassVar[list[tuple[int, bool]]] = []
+
+    def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> bool:
+        reading = any(
+            frame.function == "data_received" and isinstance(frame.frame.f_locals["self"], Connection)
+            for frame in inspect.stack(0)
+        )
+        self.batches.append((len(records), reading))
+        return super().append_soon(records, done)
+
+
+# If this failed, each of many clients' writes would have a flush of its own, or a single client's would wait for nobody.
+def test_what_comes_together_is_appended_together_and_what_comes_alone_at_once(
+    start_coordinator: StartCoordinator, tmp_path: Path
+) -> None:
+    server = start_coordinator(tmp_path / "counting", open_log=CountingLog)
+    clients = [RawClient(server.port) for _ in range(3)]
+    for client in clients:
+        client.connect()
+    CountingLog.batches.clear()
+    write = Writer().i32(1).i32(Op.SET_DATA).string("/none").buffer(b"x").i32(-1).finish()
+    for asking in (clients[:1], clients, clients[:1]):
+        is_held, go_on = threading.Event(), threading.Event()
+        if len(asking) > 1:
+            server.thread.loop.call_soon_threadsafe(
+                lambda held, go: (held.set(), go.wait(20)), is_held, go_on
+            )
+            assert is_held.wait(20)
+        for client in asking:
+            client.send(write)
+        go_on.set()
+        for client in asking:
+            assert client.reply()[2] == Code.NO_NODE
+    for client in clients:
+        client.close()
+    assert CountingLog.batches == [(1, True), (3, False), (1, True)]
+
+
+def test_in_another_kind_of_loop_nobody_is_known_to_be_alone() -> None:
+    async def ask() -> bool:
+        return is_alone()
+
+    assert not asyncio.run(ask())

@@ -538,6 +538,9 @@ class EnsembleReplication:
         self._service.metrics.count("sync_processor_request_queued")
         self._outbox.put(command.encode(), waiting)
 
+    def go_on(self) -> None:
+        """Nothing waits: what is proposed in one turn of the loop goes together, or at once."""
+
     def sync(self, answer: Callable[[], None]) -> bool:
         self._barriers.wait(answer)
         return False

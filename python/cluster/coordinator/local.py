@@ -4,8 +4,8 @@ Owns the path of a write (log, then apply, then answer), who has which session i
 taken. All state is touched on the event loop only; a thread of the log engine's appends, unless the disk is quicker than that, one
 worker thread opens, rolls and closes logs, another writes snapshots.
 
-Writes that are proposed in one turn of the loop, or while an append is running, become one append with one flush; when it is
-durable they are applied in order and the service is told of each. So nothing is ever seen that a crash could take back.
+Writes that are proposed in one turn of the loop, or while an append is running, become one append with one flush, at the end of the
+turn or, where one client alone asks for something, once all of that is read; when it is durable they are applied in order and the service is told of each. So nothing is ever seen that a crash could take back.
 
 A failed append ends the service, because nobody knows what is on the disk. A full disk does not: the same records are appended
 again until there is room, and what is proposed meanwhile waits behind them, in order, while reads and handshakes are answered.
@@ -34,6 +34,7 @@ from .replication import Service
 from .requests import CloseSession, ConnectRequest, CreateSession, Op, Write, encode_create_session
 from .sessions import PASSWORD_BYTES, first_session_id
 from .snapshot import NAME_PREFIX, decode, snapshot_path, walk, write_in_turns
+from .vigil import is_alone
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -78,6 +79,8 @@ class LocalReplication:
         self._snapshotter = ThreadPoolExecutor(1, "coordinator-snapshot")
         self._proposed: list[_Proposal] = []
         self._appending = False
+        self._waits_for_none = False
+        """What is proposed is to be appended by :meth:`go_on`."""
         self._full = False
         self._again: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
@@ -249,7 +252,15 @@ class LocalReplication:
         service.metrics.count("sync_processor_request_queued")
         if not self._appending:
             self._appending = True
-            asyncio.get_running_loop().call_soon(self._guarded, self._append)
+            if connection is not None and is_alone():
+                self._waits_for_none = True
+            else:
+                asyncio.get_running_loop().call_soon(self._guarded, self._append)
+
+    def go_on(self) -> None:
+        if self._waits_for_none:
+            self._waits_for_none = False
+            self._guarded(self._append)
 
     def _guarded(self, call: Callable[[], object]) -> None:
         """Whatever goes wrong ends the service, and is told: what is logged is applied, or nobody is served."""

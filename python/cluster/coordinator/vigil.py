@@ -36,12 +36,16 @@ class VigilSelector(selectors.DefaultSelector):
         self._quick = 0
         self._parties: set[int] = set()
         """Descriptors of the short waits that are counted."""
+        self.found = 0
+        """Descriptors that the last look found ready."""
 
     def select(self, timeout: float | None = None) -> Ready:
         """As the selector of the system."""
         look = super().select
         if timeout is not None and timeout <= VIGIL_SECONDS:
-            return look(timeout)
+            ready = look(timeout)
+            self.found = len(ready)
+            return ready
         now = self._now
         until = now() + VIGIL_SECONDS
         if self._quick < QUICK:
@@ -53,6 +57,7 @@ class VigilSelector(selectors.DefaultSelector):
         return self._count(ready, True)
 
     def _count(self, ready: Ready, is_quick: bool) -> Ready:
+        self.found = len(ready)
         for key, _events in ready:
             self._parties.add(key.fd)
         if is_quick and len(self._parties) <= PARTIES:
@@ -63,6 +68,21 @@ class VigilSelector(selectors.DefaultSelector):
         return ready
 
 
+class VigilLoop(asyncio.SelectorEventLoop):
+    """An event loop that stays awake, and can tell whether one descriptor alone was ready in this turn."""
+
+    def __init__(self) -> None:
+        self.vigil = VigilSelector()
+        super().__init__(self.vigil)
+
+
 def event_loop() -> asyncio.AbstractEventLoop:
     """An event loop that stays awake."""
-    return asyncio.SelectorEventLoop(VigilSelector())
+    return VigilLoop()
+
+
+def is_alone() -> bool:
+    """Whether nothing came in this turn of the running loop but what is looked at: there is nobody to wait for. False where that is
+    not known."""
+    loop = asyncio.get_running_loop()
+    return isinstance(loop, VigilLoop) and loop.vigil.found == 1
