@@ -703,16 +703,18 @@ class EnsembleReplication:
 
     def _flushed(self, flushes: Sequence[Flush]) -> None:
         metrics, contact = self._service.metrics, self._contact
+        role, latency_ms = contact.role, contact.latency_ms
         for took_ms, entries in flushes:
             metrics.add("fsynctime", took_ms)
-            if commands := sum(commands for commands, *_ in entries):
-                metrics.add("sync_processor_batch_size", commands)
+            number = 0
             for commands, time_ms, came_ms, on_disk_ms in entries:
-                came, on_disk = contact.latency_ms(time_ms, came_ms), contact.latency_ms(time_ms, on_disk_ms)
-                if came is not None and contact.role == "follower":
+                number += commands
+                if role == "follower" and (came := latency_ms(time_ms, came_ms)) is not None:
                     metrics.advanced["proposal_latency"].add(came, commands)
-                if on_disk is not None and contact.role != "observer":
+                if role != "observer" and (on_disk := latency_ms(time_ms, on_disk_ms)) is not None:
                     metrics.advanced["proposal_ack_creation_latency"].add(on_disk, commands)
+            if number:
+                metrics.add("sync_processor_batch_size", number)
 
     def _warning(self, text: str) -> None:
         _logger.warning("%s", text)

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -21,7 +21,8 @@ use openraft::raft::{
     TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::type_config::TypeConfigExt;
-use openraft::{OptionalSend, RPCTypes, RaftNetworkV2};
+use openraft::type_config::alias::SleepOf;
+use openraft::{Instant, OptionalSend, RPCTypes, RaftNetworkV2};
 
 use bytes::Bytes;
 
@@ -189,9 +190,11 @@ impl<L, D: Data> Peer<L, D> {
 }
 
 /// Requests to append, for one member.
-struct Requests<S> {
+struct Requests<C: Types, S> {
     openrafts: stream::Fuse<S>,
     member: MemberId,
+    /// An alarm that was set, for this request or one before it: for each its own would be set and put off most of the time.
+    alarm: Option<Pin<Box<SleepOf<C>>>>,
     /// The entries that the member waits for and was not told of that they are agreed on, in order.
     awaited: VecDeque<u64>,
 }
@@ -202,9 +205,10 @@ fn together<C: Types>(
     member: MemberId,
     openrafts: impl Stream<Item = AppendEntriesRequest<C>> + Unpin,
 ) -> impl Stream<Item = AppendEntriesRequest<C>> {
-    let requests = Requests {
+    let requests = Requests::<C, _> {
         openrafts: openrafts.fuse(),
         member,
+        alarm: None,
         awaited: VecDeque::new(),
     };
     stream::unfold(requests, |mut requests| async move {
@@ -213,19 +217,27 @@ fn together<C: Types>(
     })
 }
 
-impl<S> Requests<S> {
-    async fn next<C: Types>(&mut self) -> Option<AppendEntriesRequest<C>>
-    where
-        S: Stream<Item = AppendEntriesRequest<C>> + Unpin,
-    {
+impl<C: Types, S> Requests<C, S>
+where
+    S: Stream<Item = AppendEntriesRequest<C>> + Unpin,
+{
+    async fn next(&mut self) -> Option<AppendEntriesRequest<C>> {
         let mut request = self.openrafts.next().await?;
         if self.may_wait(&request) {
-            let mut moment = pin!(C::sleep(TOGETHER));
+            let since = C::now();
             while self.may_wait(&request) {
-                match select(self.openrafts.next(), moment.as_mut()).await {
+                let set = || Box::pin(C::sleep(TOGETHER.saturating_sub(since.elapsed())));
+                let alarm = self.alarm.get_or_insert_with(set);
+                match select(self.openrafts.next(), alarm.as_mut()).await {
                     // It tells of as much.
                     Either::Left((Some(following), _)) => request = following,
-                    Either::Left((None, _)) | Either::Right(_) => break,
+                    Either::Left((None, _)) => break,
+                    Either::Right(_) => {
+                        self.alarm = None;
+                        if since.elapsed() >= TOGETHER {
+                            break;
+                        }
+                    }
                 }
             }
         }
@@ -240,11 +252,11 @@ impl<S> Requests<S> {
         Some(request)
     }
 
-    fn may_wait<C: Types>(&self, request: &AppendEntriesRequest<C>) -> bool {
+    fn may_wait(&self, request: &AppendEntriesRequest<C>) -> bool {
         request.entries.is_empty() && !self.tells_of_awaited(request)
     }
 
-    fn tells_of_awaited<C: Types>(&self, request: &AppendEntriesRequest<C>) -> bool {
+    fn tells_of_awaited(&self, request: &AppendEntriesRequest<C>) -> bool {
         let committed = request.leader_commit.map(|last| last.index);
         let first = self.awaited.front();
         first.is_some_and(|index| committed >= Some(*index))
@@ -462,6 +474,25 @@ mod tests {
             nothing(5),
         ];
         assert_eq!(sent(requests), [vec![(1, 4), (0, 5)], vec![]]);
+    }
+
+    #[test]
+    fn what_comes_behind_one_that_did_not_wait_so_long_waits_no_less() {
+        TokioRuntime::new(1).block_on(async {
+            let (ask, mut asked) = tokio::sync::mpsc::unbounded_channel();
+            let openrafts = stream::poll_fn(move |context| asked.poll_recv(context));
+            let mut requests = Box::pin(together(2, openrafts));
+            ask.send(nothing(5)).unwrap();
+            assert!(requests.next().now_or_never().is_none());
+            ask.send(request(6, vec![by(1)], 5)).unwrap();
+            assert!(requests.next().now_or_never().is_some());
+            // The first's alarm rings.
+            std::thread::sleep(2 * TOGETHER);
+            let since = std::time::Instant::now();
+            ask.send(nothing(6)).unwrap();
+            assert!(requests.next().await.is_some());
+            assert!(since.elapsed() >= TOGETHER);
+        });
     }
 
     #[test]
