@@ -1,4 +1,4 @@
-"""The least that a set takes of three members in Python: what it takes where they do nothing with it.
+"""What a set takes of three members that do nothing with it: what the coordinator's own work comes on top of.
 
 usage: floor.py [--rounds 5]
 

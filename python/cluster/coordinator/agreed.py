@@ -40,6 +40,8 @@ from .tree import CONFIG
 
 VERSION = 2
 _FRONT = struct.Struct(">hhhqqq")
+_HEAD = struct.Struct(">hhqqq")
+"""Behind the version."""
 _COUNTER_MAX = 0xFFFF_FFFF
 _EPOCH_MAX = (1 << 31) - 1
 _UNPROVEN = Outcome(Failed(Code.SESSION_EXPIRED), [])
@@ -71,12 +73,11 @@ class Proposed(NamedTuple):
 def decode_proposed(data: bytes) -> Proposed:
     """Raises JuteError for what is no command of this version."""
     reader = Reader(data)
-    front = reader.take(_FRONT.size)
-    version, rules, number, session_id, attachment, term = _FRONT.unpack(front)
-    if version != VERSION:
+    if (version := reader.i16()) != VERSION:
         raise JuteError(
             f"a command's version is {version}, this program knows {VERSION}; run the same on all members"
         )
+    rules, number, session_id, attachment, term = _HEAD.unpack(reader.take(_HEAD.size))
     identities = reader.identities()
     body = reader.peek_rest()
     op = op_of(number)

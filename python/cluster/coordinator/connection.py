@@ -266,8 +266,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received += data
         self._server.metrics.count("bytes_received_count", len(data))
-        self.pump()
-        self._server.send_all()
+        try:
+            self.pump()
+        finally:
+            self._server.send_all()
 
     def pause_writing(self) -> None:
         self._writable = False

@@ -149,6 +149,7 @@ class LocalReplication:
             self._again.cancel()
             self._again = None
         self._dropped = True
+        self._waits_for_none = False
         self._proposed.clear()
         self._appending = False
         self._became_idle()
@@ -162,6 +163,7 @@ class LocalReplication:
 
     async def _drain(self) -> None:
         """Waits until every proposed write is applied, or the server failed."""
+        self.go_on()
         if self._proposed or self._appending:
             self._idle = self._idle or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._idle)
