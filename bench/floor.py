@@ -3,8 +3,8 @@
 usage: floor.py [--rounds 5]
 
 Beside the coordinator and Apache ZooKeeper 3.9.4, in turn: three processes with the coordinator's event loop and its consensus, and no
-coordinator. What a client sends is proposed without a look at it, and answered with as many bytes once it is agreed on. Writes
-bench/results/coordinator-floor.md.
+coordinator. What a client sends is proposed without a look at it, and answered with as many bytes as a set is once it is agreed on.
+Writes bench/results/coordinator-floor.md.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ from typing import Any
 
 from broker import RESULTS, machine, revision
 from cluster.coordinator import event_loop
+from cluster.coordinator.ensemble import UNWATCHED_MS
+from cluster.coordinator.errors import Code
+from cluster.coordinator.replies import connected, reply
+from cluster.coordinator.server import STAT_BYTES
+from cluster.coordinator.sessions import PASSWORD_BYTES
 from coordinator import DATA, WARM_UPS, prepared
 from figures import Figure, shown_spread, spread, table
 from logcore.quorum import Quorum
@@ -36,11 +41,7 @@ from zookeepers import OURS, ZOOKEEPER, running
 
 NOTHING = "no coordinator"
 SETS = 10_000
-STAT_BYTES = 68
-PATIENCE_MS = 5
-"""As the coordinator where nobody watches: others' commands are not told more often."""
-_ANSWER = struct.Struct(">iiqi")
-_CONNECTED = struct.pack(">iiiqi", 37, 0, 10_000, 5, 16) + bytes(17)
+CONNECTED = connected(10_000, 5, bytes(PASSWORD_BYTES), True)
 
 
 class Client(asyncio.Protocol):
@@ -60,7 +61,7 @@ class Client(asyncio.Protocol):
         assert self._transport is not None
         if self._is_new:
             self._is_new = False
-            self._transport.write(_CONNECTED)
+            self._transport.write(CONNECTED)
             return
         (xid,) = struct.unpack_from(">i", data, 4)
         self._waiting.append((self._transport, xid))
@@ -75,7 +76,7 @@ def serve(number: int, port: int, directory: str, places: Sequence[int]) -> None
         data_dir=directory, server_id=number, servers=servers, tick_ms=2000, init_limit=10, sync_limit=5
     )
     quorum.start()
-    quorum.be_patient(PATIENCE_MS)
+    quorum.be_patient(UNWATCHED_MS)
     waiting: deque[tuple[asyncio.Transport, int]] = deque()
     stat = bytes(STAT_BYTES)
 
@@ -90,7 +91,7 @@ def serve(number: int, port: int, directory: str, places: Sequence[int]) -> None
                 for mine, _ticket, _data in commands:
                     if mine:
                         transport, xid = waiting.popleft()
-                        transport.write(_ANSWER.pack(_ANSWER.size - 4 + len(stat), xid, index, 0) + stat)
+                        transport.write(reply(xid, index, Code.OK, stat))
                 quorum.applied(index)
 
     loop = event_loop()

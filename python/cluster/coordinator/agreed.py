@@ -39,9 +39,8 @@ from .sessions import Session, first_session_id
 from .tree import CONFIG
 
 VERSION = 2
-_FRONT = struct.Struct(">hhhqqq")
+_VERSION = struct.pack(">h", VERSION)
 _HEAD = struct.Struct(">hhqqq")
-"""Behind the version."""
 _COUNTER_MAX = 0xFFFF_FFFF
 _EPOCH_MAX = (1 << 31) - 1
 _UNPROVEN = Outcome(Failed(Code.SESSION_EXPIRED), [])
@@ -66,14 +65,15 @@ class Proposed(NamedTuple):
     body: bytes
 
     def encode(self) -> bytes:
-        front = _FRONT.pack(VERSION, self.rules, self.op, self.session_id, self.attachment, self.term)
-        return front + encode_identities(self.identities) + self.body
+        head = _HEAD.pack(self.rules, self.op, self.session_id, self.attachment, self.term)
+        return _VERSION + head + encode_identities(self.identities) + self.body
 
 
 def decode_proposed(data: bytes) -> Proposed:
     """Raises JuteError for what is no command of this version."""
     reader = Reader(data)
-    if (version := reader.i16()) != VERSION:
+    version = reader.i16()
+    if version != VERSION:
         raise JuteError(
             f"a command's version is {version}, this program knows {VERSION}; run the same on all members"
         )
