@@ -21,7 +21,8 @@ What a client may rely on:
   counts once, and one that comes behind the session's move to another connection is refused.
 * Its connection answers a write once this server has applied it, so what it reads afterwards has it.
 * A watch's event is queued when its change is applied, before the answer to anything newer. What other servers' clients do is
-  applied within :data:`WATCHED_MS` or so, or :data:`UNWATCHED_MS` where nobody watches; and before a sync is answered.
+  applied within :data:`WATCHED_MS` or so, or :data:`UNWATCHED_MS` where nobody watches, which is twice that where others want
+  the processor and no client spoke lately; and before a sync is answered.
 * It is told nothing when it could be that its session is over: what is to be sent to it waits.
 * A change of the leader is a delay, and so is one of the members. Its own change of the members is answered once this server has
   applied it; what it sends behind it takes effect behind it.
@@ -35,6 +36,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import secrets
 from collections import deque
@@ -347,11 +349,17 @@ class EnsembleReplication:
             return False
         taken = self._quorum.take(TAKE_BYTES)
         self._events.extend(taken)
+        yields_until_ms = self._service.clock.monotonic_ms() + UNWATCHED_MS if self._is_at_leisure() else 0
         while self._events and self._installing is None and not self._failed:
             kind, *details = self._events.popleft()
             handle = _HANDLERS.get(str(kind))
             if handle is not None:
                 handle(self, *details)
+            if yields_until_ms and self._events:
+                # Whoever is to run on this core goes first: it may be whom a client of another member waits for.
+                os.sched_yield()
+                if self._service.clock.monotonic_ms() >= yields_until_ms:
+                    yields_until_ms = 0
         if self._has_new_members and self._contact.has_majority:
             # Before there is contact they may be those of long ago.
             self._has_new_members = False
@@ -363,6 +371,10 @@ class EnsembleReplication:
         if not self._failed:
             self._be_patient(self._quorum)
         return bool(taken)
+
+    def _is_at_leisure(self) -> bool:
+        """Nobody here waits for what is applied: no watch is set, and no client spoke lately."""
+        return self._patience_ms == UNWATCHED_MS and self.is_serving and not self._touches.has_heard
 
     def _be_patient(self, quorum: Quorum) -> None:
         patience_ms = WATCHED_MS if self._service.is_watched() else UNWATCHED_MS

@@ -4,6 +4,7 @@ or nobody is told why it stopped."""
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from typing import Any
 
@@ -181,6 +182,55 @@ def test_a_server_whose_clients_watch_hears_sooner_of_others_writes(ensemble: En
     assert writer.request(3, Op.CREATE, create("/c", 1))[2] == 0
     ensemble.wait(lambda: quorum.patience_ms == UNWATCHED_MS)
     writer.close()
+
+
+def test_what_nobody_waits_for_is_applied_behind_who_else_is_to_run(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    took_ms = 0
+    yields = 0
+
+    def sched_yield() -> None:
+        nonlocal yields
+        yields += 1
+        clock.now_ms += took_ms
+
+    monkeypatch.setattr(os, "sched_yield", sched_yield)
+    server, quorum, replication = ensemble.servers[2], ensemble.quorums[2], ensemble.replication(2)
+    client = RawClient(ensemble.ports[2])
+    client.connect(timeout_ms=20_000)
+    (connection,) = server.connections
+
+    def yields_in(each_takes_ms: int, is_heard: bool) -> int:
+        nonlocal took_ms, yields
+        took_ms, yields = each_takes_ms, 0
+        with monkeypatch.context() as patch:
+            patch.setattr(server, "clock", clock)
+            # A round forgets who was heard before.
+            replication._touches.pack()
+            if is_heard:
+                replication.heard_from(connection)
+            while replication._take():
+                pass
+            yields = 0
+            # One event that is taken is as good as any other.
+            patch.setattr(quorum, "take", lambda _bytes: [("flushed", [])] * 20)
+            replication._take()
+        return yields
+
+    def counted(each_takes_ms: int = 0, is_heard: bool = False) -> object:
+        return ensemble.call(lambda: yields_in(each_takes_ms, is_heard))
+
+    ensemble.wait(lambda: replication._patience_ms == UNWATCHED_MS)
+    assert counted() == 19, "behind each but the last"
+    assert counted(each_takes_ms=UNWATCHED_MS) == 1, "others have the processor for no longer than this"
+    assert counted(is_heard=True) == 0, "a client of this member may ask for more"
+    assert client.request(1, Op.ADD_WATCH, Writer().string("/").i32(1).finish())[2] == 0
+    assert client.request(2, Op.CREATE, create("/a", 1))[2] == 0
+    ensemble.wait(lambda: replication._patience_ms == WATCHED_MS)
+    assert counted() == 0, "somebody waits to be told"
+    client.close()
 
 
 def test_a_snapshot_that_somebody_asks_for_is_a_servers_by_itself(ensemble: Ensemble) -> None:
