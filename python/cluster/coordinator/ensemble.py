@@ -178,6 +178,9 @@ class EnsembleReplication:
         self._touch_seconds = max(min(settings.tick_time_ms / 4, TOUCH_MS_MAX, least_ms / 6), 1) / 1000
         self._held: dict[Connection, None] = {}
         self._concerned: dict[Connection, None] = {}
+        self._applied: list[Entry] = []
+        self._flushes: list[Flush] = []
+        """What this turn of the loop applied and heard of."""
         self._local_sessions = 0
         self._reconfigures: Connection | None = None
         """Who asked for the change of the members that is under way, if it was here."""
@@ -368,6 +371,7 @@ class EnsembleReplication:
             self._outbox.send()
         concerned, self._concerned = self._concerned, {}
         self._service.turn_over(concerned)
+        self._account(self._quorum)
         if not self._failed:
             self._be_patient(self._quorum)
         return bool(taken)
@@ -384,26 +388,36 @@ class EnsembleReplication:
 
     def _entries(self, entries: Sequence[Entry]) -> None:
         agreed = self.agreed
-        transactions = 0
+        self._applied.extend(entries)
         for index, term, time_ms, commands, members in entries:
             agreed.begin(index, term, time_ms)
-            self._count(commands, time_ms)
             for mine, ticket, data in commands:
                 waiting = self._outbox.claim(ticket) if mine else _NOBODY
                 connection, _asked_ms, _request, proposed = waiting
                 if connection is not None:
                     connection.catch_up()
                 self._tell(agreed.apply_proposed(proposed or decode_proposed(data)), waiting)
-            transactions += max(len(commands), 1)
             if members is not None:
                 before = agreed.members
                 changed = agreed.apply_members([Member(*each) for each in members])
                 if changed is not None:
                     self._tell(changed, _NOBODY)
                 self._has_new_members |= agreed.members != before
-        if self._quorum is not None and entries and not self._failed:
-            self._quorum.applied(agreed.index)
-            self._saving.applied(transactions, self._quorum, agreed)
+
+    def _account(self, quorum: Quorum) -> None:
+        """What happened is counted once whoever waited has the answer."""
+        applied, self._applied = self._applied, []
+        flushes, self._flushes = self._flushes, []
+        self._count_flushes(flushes)
+        if not applied:
+            return
+        self._count(applied)
+        if self._installing is None and not self._failed:
+            quorum.applied(self.agreed.index)
+            transactions = sum(
+                max(len(commands), 1) for _index, _term, _time_ms, commands, _members in applied
+            )
+            self._saving.applied(transactions, quorum, self.agreed)
 
     def _tell(self, applied: Applied, waiting: _Waiting) -> None:
         """Tells whom a command concerns what it did."""
@@ -433,24 +447,30 @@ class EnsembleReplication:
             if outcome.closed_session:
                 self._keeper.forget(outcome.closed_session)
 
-    def _count(self, commands: Sequence[tuple[bool, int, bytes]], time_ms: int) -> None:
-        metrics, role, number = self._service.metrics, self._contact.role, len(commands)
-        latency_ms = self._contact.latency_ms(time_ms, self._service.clock.wall_ms())
-        if latency_ms is not None:
-            # What is agreed on comes here at once if it is this server's own, and others' within a millisecond or two.
-            agreed = "quorum_ack_latency" if role == "leader" else "commit_propagation_latency"
-            metrics.advanced[agreed].add(latency_ms, number)
-            metrics.advanced["propagation_latency"].add(latency_ms, number)
+    def _count(self, entries: Sequence[Entry]) -> None:
+        metrics, role, latency_ms = self._service.metrics, self._contact.role, self._contact.latency_ms
+        # What is agreed on comes here at once if it is this server's own, and others' within a millisecond or two.
+        agreed = "quorum_ack_latency" if role == "leader" else "commit_propagation_latency"
+        acknowledged, propagated = metrics.advanced[agreed], metrics.advanced["propagation_latency"]
+        now = self._service.clock.wall_ms()
+        total = 0
+        for _index, _term, time_ms, commands, _members in entries:
+            number = len(commands)
+            total += number
+            if (latency := latency_ms(time_ms, now)) is not None:
+                acknowledged.add(latency, number)
+                propagated.add(latency, number)
+            if role == "leader":
+                for _mine, _ticket, data in commands:
+                    self._proposals.add(len(data))
         counters = metrics.counters
-        counters["commit_count"] += number
+        counters["commit_count"] += total
         if role == "leader":
-            counters["proposal_count"] += number
-            for _mine, _ticket, data in commands:
-                self._proposals.add(len(data))
+            counters["proposal_count"] += total
         elif role != "looking":
-            counters["learner_commit_received_count"] += number
+            counters["learner_commit_received_count"] += total
             if role == "follower":
-                counters["learner_proposal_received_count"] += number
+                counters["learner_proposal_received_count"] += total
 
     def _install(self, source: SnapshotSource, my_next: int) -> None:
         """Begins anew with a snapshot; what happens meanwhile waits."""
@@ -714,6 +734,9 @@ class EnsembleReplication:
         self._saving.told(index, error)
 
     def _flushed(self, flushes: Sequence[Flush]) -> None:
+        self._flushes.extend(flushes)
+
+    def _count_flushes(self, flushes: Sequence[Flush]) -> None:
         metrics, contact = self._service.metrics, self._contact
         role, latency_ms = contact.role, contact.latency_ms
         for took_ms, entries in flushes:
