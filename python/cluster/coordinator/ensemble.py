@@ -178,6 +178,8 @@ class EnsembleReplication:
         self._touch_seconds = max(min(settings.tick_time_ms / 4, TOUCH_MS_MAX, least_ms / 6), 1) / 1000
         self._held: dict[Connection, None] = {}
         self._concerned: dict[Connection, None] = {}
+        self._was_asked = False
+        """A client spoke since something was applied."""
         self._applied: list[Entry] = []
         self._flushes: list[Flush] = []
         """What this turn of the loop applied and heard of."""
@@ -352,7 +354,8 @@ class EnsembleReplication:
             return False
         taken = self._quorum.take(TAKE_BYTES)
         self._events.extend(taken)
-        yields_until_ms = self._service.clock.monotonic_ms() + UNWATCHED_MS if self._is_at_leisure() else 0
+        is_at_leisure, self._was_asked = self._is_at_leisure(), False
+        yields_until_ms = self._service.clock.monotonic_ms() + UNWATCHED_MS if is_at_leisure else 0
         while self._events and self._installing is None and not self._failed:
             kind, *details = self._events.popleft()
             handle = _HANDLERS.get(str(kind))
@@ -377,8 +380,8 @@ class EnsembleReplication:
         return bool(taken)
 
     def _is_at_leisure(self) -> bool:
-        """Nobody here waits for what is applied: no watch is set, and no client spoke lately."""
-        return self._patience_ms == UNWATCHED_MS and self.is_serving and not self._touches.has_heard
+        """Nobody here waits for what is applied: no watch is set, and no client spoke since something was the last time."""
+        return self._patience_ms == UNWATCHED_MS and self.is_serving and not self._was_asked
 
     def _be_patient(self, quorum: Quorum) -> None:
         patience_ms = WATCHED_MS if self._service.is_watched() else UNWATCHED_MS
@@ -636,6 +639,7 @@ class EnsembleReplication:
     # ---- who lives ----
 
     def heard_from(self, connection: Connection) -> None:
+        self._was_asked = True
         if not connection.is_read_only:
             self._touches.heard(connection.session_id)
             self._keeper.touch(connection.session_id)

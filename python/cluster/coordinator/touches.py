@@ -24,11 +24,6 @@ class Touches:
         self._rounds: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._known: dict[int, int] = {}
 
-    @property
-    def has_heard(self) -> bool:
-        """Whether a session was heard from since the last round."""
-        return bool(self._heard)
-
     def heard(self, session_id: int) -> None:
         """A session of this member was heard from."""
         self._heard[session_id] = None
