@@ -21,8 +21,8 @@ What a client may rely on:
   counts once, and one that comes behind the session's move to another connection is refused.
 * Its connection answers a write once this server has applied it, so what it reads afterwards has it.
 * A watch's event is queued when its change is applied, before the answer to anything newer. What other servers' clients do is
-  applied within :data:`WATCHED_MS` or so, or :data:`UNWATCHED_MS` where nobody watches, which is twice that where others want
-  the processor and no client spoke lately; and before a sync is answered.
+  applied within :data:`WATCHED_MS` or so, or :data:`UNWATCHED_MS` where nobody watches; and before a sync is answered. Where
+  nobody waits for anything either, and others want the processor, it is as much later again, and a slice of theirs.
 * It is told nothing when it could be that its session is over: what is to be sent to it waits.
 * A change of the leader is a delay, and so is one of the members. Its own change of the members is answered once this server has
   applied it; what it sends behind it takes effect behind it.
@@ -179,10 +179,12 @@ class EnsembleReplication:
         self._held: dict[Connection, None] = {}
         self._concerned: dict[Connection, None] = {}
         self._was_asked = False
-        """A client spoke since something was applied."""
+        """A client spoke since the last turn."""
         self._applied: list[Entry] = []
         self._flushes: list[Flush] = []
-        """What this turn of the loop applied and heard of."""
+        """What was applied and heard of, and not counted yet."""
+        self._transactions = 0
+        """Those of which neither the quorum nor the next snapshot knows yet."""
         self._local_sessions = 0
         self._reconfigures: Connection | None = None
         """Who asked for the change of the members that is under way, if it was here."""
@@ -348,24 +350,26 @@ class EnsembleReplication:
     def _wake(self) -> None:
         self._guarded(self._take)
 
-    def _take(self) -> bool:
-        """Does what happened, as much of it as one turn of the loop takes. False when there was nothing."""
+    def _take(self, lets_others: bool = True) -> bool:
+        """Does what happened, as much of it as one turn of the loop takes. False when there was nothing. ``lets_others``: whoever
+        else is to run on this core goes first, if nobody here waits."""
         if self._quorum is None or self._installing is not None:
             return False
         taken = self._quorum.take(TAKE_BYTES)
         self._events.extend(taken)
-        is_at_leisure, self._was_asked = self._is_at_leisure(), False
-        yields_until_ms = self._service.clock.monotonic_ms() + UNWATCHED_MS if is_at_leisure else 0
+        lets_others, self._was_asked = lets_others and self._is_at_leisure(), False
+        lets_until_ms = self._service.clock.monotonic_ms() + UNWATCHED_MS if lets_others else 0
         while self._events and self._installing is None and not self._failed:
             kind, *details = self._events.popleft()
             handle = _HANDLERS.get(str(kind))
             if handle is not None:
                 handle(self, *details)
-            if yields_until_ms and self._events:
-                # Whoever is to run on this core goes first: it may be whom a client of another member waits for.
+            if lets_until_ms and self._events:
+                # It may be whom a client of another member waits for.
                 os.sched_yield()
-                if self._service.clock.monotonic_ms() >= yields_until_ms:
-                    yields_until_ms = 0
+                if self._service.clock.monotonic_ms() >= lets_until_ms:
+                    lets_until_ms = 0
+        applied_ms = self._service.clock.wall_ms() if self._applied else 0
         if self._has_new_members and self._contact.has_majority:
             # Before there is contact they may be those of long ago.
             self._has_new_members = False
@@ -374,14 +378,15 @@ class EnsembleReplication:
             self._outbox.send()
         concerned, self._concerned = self._concerned, {}
         self._service.turn_over(concerned)
-        self._account(self._quorum)
+        self._account(self._quorum, applied_ms)
         if not self._failed:
             self._be_patient(self._quorum)
         return bool(taken)
 
     def _is_at_leisure(self) -> bool:
-        """Nobody here waits for what is applied: no watch is set, and no client spoke since something was the last time."""
-        return self._patience_ms == UNWATCHED_MS and self.is_serving and not self._was_asked
+        """Nobody here waits: no watch is set, nothing that was asked here is on its way, and no client spoke since the last turn."""
+        is_asked = self._was_asked or not self._outbox.is_empty or len(self._barriers) > 0
+        return self._patience_ms == UNWATCHED_MS and self.is_serving and not is_asked
 
     def _be_patient(self, quorum: Quorum) -> None:
         patience_ms = WATCHED_MS if self._service.is_watched() else UNWATCHED_MS
@@ -407,19 +412,14 @@ class EnsembleReplication:
                     self._tell(changed, _NOBODY)
                 self._has_new_members |= agreed.members != before
 
-    def _account(self, quorum: Quorum) -> None:
-        """What happened is counted once whoever waited has the answer."""
-        applied, self._applied = self._applied, []
+    def _account(self, quorum: Quorum, applied_ms: int) -> None:
+        """What happened is counted once whoever waited has the answer. ``applied_ms``: the wall clock's when it was applied."""
         flushes, self._flushes = self._flushes, []
         self._count_flushes(flushes)
-        if not applied:
-            return
-        self._count(applied)
-        if self._installing is None and not self._failed:
+        self._count_applied(applied_ms)
+        transactions, self._transactions = self._transactions, 0
+        if transactions and self._installing is None and not self._failed:
             quorum.applied(self.agreed.index)
-            transactions = sum(
-                max(len(commands), 1) for _index, _term, _time_ms, commands, _members in applied
-            )
             self._saving.applied(transactions, quorum, self.agreed)
 
     def _tell(self, applied: Applied, waiting: _Waiting) -> None:
@@ -450,16 +450,17 @@ class EnsembleReplication:
             if outcome.closed_session:
                 self._keeper.forget(outcome.closed_session)
 
-    def _count(self, entries: Sequence[Entry]) -> None:
+    def _count_applied(self, now: int) -> None:
+        entries, self._applied = self._applied, []
         metrics, role, latency_ms = self._service.metrics, self._contact.role, self._contact.latency_ms
-        # What is agreed on comes here at once if it is this server's own, and others' within a millisecond or two.
+        # What is agreed on comes here at once if it is this server's own, and others' some milliseconds later.
         agreed = "quorum_ack_latency" if role == "leader" else "commit_propagation_latency"
         acknowledged, propagated = metrics.advanced[agreed], metrics.advanced["propagation_latency"]
-        now = self._service.clock.wall_ms()
         total = 0
         for _index, _term, time_ms, commands, _members in entries:
             number = len(commands)
             total += number
+            self._transactions += max(number, 1)
             if (latency := latency_ms(time_ms, now)) is not None:
                 acknowledged.add(latency, number)
                 propagated.add(latency, number)
@@ -683,7 +684,7 @@ class EnsembleReplication:
     def _expire(self) -> None:
         """Hears first what others have heard: their news may wait behind what kept this process busy."""
         takes = 0
-        while takes < TAKES_BEFORE_EXPIRY and self._take():
+        while takes < TAKES_BEFORE_EXPIRY and self._take(lets_others=False):
             takes += 1
         rules, term = self._service.settings.rules, self._contact.leads_in
         for session_id in self._keeper.take_expired():
@@ -717,6 +718,9 @@ class EnsembleReplication:
     # ---- the quorum's other words ----
 
     def _took_role(self, role: str, term: int, leader: int, has_majority: bool) -> None:
+        if self._applied:
+            # What this member was then.
+            self._count_applied(self._service.clock.wall_ms())
         self._contact.took_role(role, term, leader, has_majority)
 
     def _leading(self, term: int) -> None:

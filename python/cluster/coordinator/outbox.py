@@ -79,6 +79,11 @@ class Outbox(Generic[W]):
             self.is_full = False
             self._has_room()
 
+    @property
+    def is_empty(self) -> bool:
+        """Nobody waits for a command."""
+        return not self._proposed and not self._unproposed
+
     def claim(self, ticket: int) -> W:
         """Who waits for the next command that counts, which has this ticket."""
         found, waiting = self._proposed.popleft()

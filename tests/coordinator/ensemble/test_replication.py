@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from cluster.coordinator.keeper import SessionKeeper
 from cluster.coordinator.machine import Machine
 from cluster.coordinator.metrics import ServerMetrics
 from cluster.coordinator.outbox import Outbox
-from cluster.coordinator.requests import Op
+from cluster.coordinator.requests import DeleteContainer, Op
 from cluster.coordinator.sessions import Session
 from cluster.coordinator.snapshot import read_snapshot
 from cluster.coordinator.timers import Timers
@@ -184,12 +185,11 @@ def test_a_server_whose_clients_watch_hears_sooner_of_others_writes(ensemble: En
     writer.close()
 
 
-def test_what_nobody_waits_for_is_applied_behind_who_else_is_to_run(
+def test_whoever_else_is_to_run_goes_first_where_nobody_waits(
     ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock()
-    took_ms = 0
-    yields = 0
+    took_ms = yields = 0
 
     def sched_yield() -> None:
         nonlocal yields
@@ -202,31 +202,76 @@ def test_what_nobody_waits_for_is_applied_behind_who_else_is_to_run(
     client.connect(timeout_ms=20_000)
     (connection,) = server.connections
 
-    def yields_in(each_takes_ms: int, is_heard: bool) -> int:
+    def yields_in(each_takes_ms: int, happens: Callable[[], object], lets_others: bool) -> int:
         nonlocal took_ms, yields
-        took_ms, yields = each_takes_ms, 0
+        replication._take()
+        happens()
+        took_ms = each_takes_ms
+        yields = 0
         with monkeypatch.context() as patch:
             patch.setattr(server, "clock", clock)
-            replication._take()
-            if is_heard:
-                replication.heard_from(connection)
-            yields = 0
-            # One event that is taken is as good as any other.
+            # One event is as good as any other.
             patch.setattr(quorum, "take", lambda _bytes: [("flushed", [])] * 20)
-            replication._take()
+            replication._take(lets_others)
         return yields
 
-    def counted(each_takes_ms: int = 0, is_heard: bool = False) -> object:
-        return ensemble.call(lambda: yields_in(each_takes_ms, is_heard))
+    def counted(
+        each_takes_ms: int = 0, happens: Callable[[], object] = lambda: None, lets_others: bool = True
+    ) -> object:
+        return ensemble.call(lambda: yields_in(each_takes_ms, happens, lets_others))
 
-    ensemble.wait(lambda: replication._patience_ms == UNWATCHED_MS)
+    def is_answered(what: Callable[[], object]) -> None:
+        ensemble.wait(lambda: replication._outbox.is_empty and not len(replication._barriers))
+        assert counted(happens=what) == 0
+        ensemble.wait(lambda: replication._outbox.is_empty and not len(replication._barriers))
+
+    ensemble.wait(lambda: replication._patience_ms == UNWATCHED_MS and replication._outbox.is_empty)
     assert counted() == 19, "behind each but the last"
-    assert counted(each_takes_ms=UNWATCHED_MS) == 1, "others have the processor for no longer than this"
-    assert counted(is_heard=True) == 0, "a client of this member may ask for more"
+    assert counted(each_takes_ms=UNWATCHED_MS) == 1, "none after so long"
+    assert counted(lets_others=False) == 0
+    assert counted(happens=lambda: replication.heard_from(connection)) == 0, "it may ask for more"
+    is_answered(
+        lambda: replication.propose(
+            0, Op.DELETE_CONTAINER, (), DeleteContainer("/none"), Writer().string("/none").finish()
+        )
+    )
+    is_answered(lambda: replication.sync(lambda: None))
+    assert counted() == 19
     assert client.request(1, Op.ADD_WATCH, Writer().string("/").i32(1).finish())[2] == 0
-    assert client.request(2, Op.CREATE, create("/a", 1))[2] == 0
+    client.send(Writer().i32(2).i32(Op.CREATE).finish() + create("/a", 1))
+    assert [client.reply()[0] for _ in range(2)] == [-1, 2], "the event comes first"
     ensemble.wait(lambda: replication._patience_ms == WATCHED_MS)
     assert counted() == 0, "somebody waits to be told"
+    client.close()
+
+
+def test_what_was_done_is_counted_behind_the_answers(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = RawClient(ensemble.ports[1])
+    client.connect(timeout_ms=20_000)
+    server, quorum, replication = ensemble.servers[1], ensemble.quorums[1], ensemble.replication(1)
+    steps: list[str] = []
+
+    def noted(name: str, call: Callable[..., object]) -> Callable[..., object]:
+        def step(*arguments: object) -> object:
+            steps.append(name)
+            return call(*arguments)
+
+        return step
+
+    def note() -> int:
+        monkeypatch.setattr(quorum, "applied", noted("applied", quorum.applied))
+        monkeypatch.setattr(replication._saving, "applied", noted("saving", replication._saving.applied))
+        (connection,) = server.connections
+        monkeypatch.setattr(connection, "send", noted("answer", connection.send))
+        return int(server.metrics.counters["commit_count"])
+
+    before = ensemble.call(note)
+    assert client.request(1, Op.CREATE, create("/a", 1))[2] == 0
+    ensemble.wait(lambda: "saving" in steps[steps.index("answer") :])
+    assert steps[steps.index("answer") :][:3] == ["answer", "applied", "saving"]
+    assert server.metrics.counters["commit_count"] == before + 1
     client.close()
 
 
