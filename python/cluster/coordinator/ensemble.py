@@ -414,8 +414,7 @@ class EnsembleReplication:
 
     def _account(self, quorum: Quorum, applied_ms: int) -> None:
         """What happened is counted once whoever waited has the answer. ``applied_ms``: the wall clock's when it was applied."""
-        flushes, self._flushes = self._flushes, []
-        self._count_flushes(flushes)
+        self._count_flushes()
         self._count_applied(applied_ms)
         transactions, self._transactions = self._transactions, 0
         if transactions and self._installing is None and not self._failed:
@@ -718,9 +717,9 @@ class EnsembleReplication:
     # ---- the quorum's other words ----
 
     def _took_role(self, role: str, term: int, leader: int, has_majority: bool) -> None:
-        if self._applied:
-            # What this member was then.
-            self._count_applied(self._service.clock.wall_ms())
+        # What came before is of what this member was then.
+        self._count_flushes()
+        self._count_applied(self._service.clock.wall_ms())
         self._contact.took_role(role, term, leader, has_majority)
 
     def _leading(self, term: int) -> None:
@@ -744,7 +743,8 @@ class EnsembleReplication:
     def _flushed(self, flushes: Sequence[Flush]) -> None:
         self._flushes.extend(flushes)
 
-    def _count_flushes(self, flushes: Sequence[Flush]) -> None:
+    def _count_flushes(self) -> None:
+        flushes, self._flushes = self._flushes, []
         metrics, contact = self._service.metrics, self._contact
         role, latency_ms = contact.role, contact.latency_ms
         for took_ms, entries in flushes:
