@@ -454,6 +454,7 @@ def test_changes_of_topics_above_the_quota_are_answered_the_same(both: tuple[str
         entry = alteration({"client-id": "test"}, controller_mutation_rate=rate)
         for answer in ask_each(both, "AlterClientQuotas", 0, entries=[entry], validate_only=False):
             assert answer["entries"][0]["error_code"] == 0
+        until_changes_are_applied(both)
 
     def same(waits: bool, name: str, version: int, **message: Any) -> None:
         answers = ask_each(both, name, version, timeout_ms=30_000, **message)
@@ -477,6 +478,24 @@ def test_changes_of_topics_above_the_quota_are_answered_the_same(both: tuple[str
         same(True, "DeleteTopics", 4, topic_names=["mutated", "more"])
     finally:
         limited(None)
+
+
+def until_changes_are_applied(both: tuple[str, str]) -> None:
+    """Apache applies changes after it has answered, in their order: makes one more, of a setting that is described as it is applied,
+    asks until it is there, and takes it back."""
+
+    def entries_of_marker() -> list[dict[str, Any]]:
+        asked = {"resource_type": BROKER, "resource_name": "0", "configuration_keys": [marker]}
+        answers = ask_each(both, "DescribeConfigs", 3, resources=[asked], include_synonyms=True)
+        return [entries(answer)[marker] for answer in answers]
+
+    marker, until_applied = "log.cleaner.io.max.bytes.per.second", time.monotonic() + STOP_TIMEOUT
+    for op, value in ((SET, "123456789.0"), (DELETE, None)):
+        resource = change(BROKER, "0", (marker, op, value))
+        for answer in ask_each(both, "IncrementalAlterConfigs", 0, resources=[resource], validate_only=False):
+            assert answer["responses"][0]["error_code"] == 0, answer
+        while any((entry["config_source"] in DYNAMIC) != (op == SET) for entry in entries_of_marker()):
+            assert time.monotonic() < until_applied, f"{marker} is not applied after {STOP_TIMEOUT} s"
 
 
 def without_texts(answer: dict[str, Any]) -> list[tuple[str, int]]:

@@ -35,6 +35,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from kazoo.client import KazooClient
+from kazoo.protocol.states import WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
 
 from tests.compat.apache import ApacheKafka
@@ -121,15 +122,28 @@ class Cluster:
             {"bootstrap.servers": self.bootstrap, "log_level": 0, "socket.timeout.ms": timeout_ms}
         )
 
+    # The members' connections end with the ensemble's leader, and what was being asked for with them: it is asked again.
+
+    def data(self, path: str) -> bytes:
+        data: bytes = self.znodes.retry(self.znodes.get, path)[0]
+        return data
+
+    def exists(self, path: str, watch: Callable[[WatchedEvent], None] | None = None) -> ZnodeStat | None:
+        return self.znodes.retry(self.znodes.exists, path, watch)
+
+    def children(self, path: str) -> list[str]:
+        children: list[str] = self.znodes.retry(self.znodes.get_children, path)
+        return children
+
     def sessions(self) -> dict[int, int]:
         """By broker, the session that its registration belongs to."""
-        ids = self.znodes.get_children("/brokers/ids")
-        return {int(each): self.znodes.exists(f"/brokers/ids/{each}").ephemeralOwner for each in ids}
+        ids = self.children("/brokers/ids")
+        return {int(each): self.exists(f"/brokers/ids/{each}").ephemeralOwner for each in ids}
 
     def controller(self) -> tuple[int, int]:
         """The broker that is the controller, and its epoch."""
-        broker = json.loads(self.znodes.get("/controller")[0])["brokerid"]
-        return int(broker), int(self.znodes.get("/controller_epoch")[0])
+        broker = json.loads(self.data("/controller"))["brokerid"]
+        return int(broker), int(self.data("/controller_epoch"))
 
     def is_whole(self) -> bool:
         """Whether every replica of every partition is in sync, as each broker was told."""
@@ -365,7 +379,7 @@ def look_at_everything(cluster: Cluster, admin: AdminClient) -> None:
     refusal = produce_as_ann(cluster, "load")
     assert refusal is not None
     assert refusal.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
-    quota = json.loads(cluster.znodes.get("/config/users/ann")[0])["config"]
+    quota = json.loads(cluster.data("/config/users/ann"))["config"]
     assert quota["producer_byte_rate"] == "1000000"
 
 
@@ -408,7 +422,7 @@ def reassign(cluster: Cluster, kafka_tools: KafkaTools, plan: Path) -> None:
 
 
 def is_reassigned(cluster: Cluster) -> bool:
-    topic = json.loads(cluster.znodes.get("/brokers/topics/load")[0])
+    topic = json.loads(cluster.data("/brokers/topics/load"))
     replicas = [topic["partitions"][str(number)] for number in range(PARTITIONS)]
     return replicas == REPLICAS_AT_LAST and not topic["adding_replicas"] and not topic["removing_replicas"]
 
@@ -444,7 +458,7 @@ def until_made(cluster: Cluster, made: dict[str, Future[None]]) -> bool:
     assert set(epochs) == {epoch}, (without, epochs, epoch)
     before = cluster.controller()[1]
     cluster.znodes.delete("/controller")
-    until(lambda: cluster.znodes.exists("/controller"), "there is a controller again")
+    until(lambda: cluster.exists("/controller"), "there is a controller again")
     assert cluster.controller()[1] == before + 1
     return False
 
@@ -463,7 +477,7 @@ def refusal(future: Future[None]) -> int | None:
 
 def epoch_of(cluster: Cluster, path: str) -> int:
     """That of the leader under which a node was made."""
-    made = cluster.znodes.exists(path)
+    made = cluster.exists(path)
     assert made is not None, path
     return int(made.czxid >> 32)
 
@@ -484,7 +498,7 @@ def test_a_kafka_cluster_lives_on_the_ensemble(
 
         # The ensemble's leader is killed while replicas are moved and topics are made.
         begun = threading.Event()
-        cluster.znodes.exists(f"/brokers/topics/{MANY[0]}", watch=lambda _event: begun.set())
+        cluster.exists(f"/brokers/topics/{MANY[0]}", watch=lambda _event: begun.set())
         reassign(cluster, kafka_tools, tmp_path / "plan.json")
         made = admin.create_topics(
             [NewTopic(name, 2, 3) for name in MANY], operation_timeout=PATIENCE_SECONDS
@@ -504,11 +518,11 @@ def test_a_kafka_cluster_lives_on_the_ensemble(
         # A broker is killed, the controller: its registration ends with its session, and another takes over.
         number, epoch = controller
         gone = threading.Event()
-        assert cluster.znodes.exists(f"/brokers/ids/{number}", watch=lambda _event: gone.set())
+        assert cluster.exists(f"/brokers/ids/{number}", watch=lambda _event: gone.set())
         cluster.brokers[number].stop(signal.SIGKILL)
         load.until_more()
         assert gone.wait(PATIENCE_SECONDS)
-        until(lambda: cluster.znodes.exists("/controller"), "there is a controller again")
+        until(lambda: cluster.exists("/controller"), "there is a controller again")
         successor, its_epoch = cluster.controller()
         assert successor != number
         assert its_epoch == epoch + 1
@@ -520,9 +534,7 @@ def test_a_kafka_cluster_lives_on_the_ensemble(
         # A client that knows the old controller would be told to ask the new one.
         admin = cluster.admin()
         done(admin.delete_topics(MANY, operation_timeout=PATIENCE_SECONDS))
-        until(
-            lambda: not set(cluster.znodes.get_children("/brokers/topics")) & set(MANY), "the topics are gone"
-        )
+        until(lambda: not set(cluster.children("/brokers/topics")) & set(MANY), "the topics are gone")
         load.until_more()
         load.stop()
         assert not load.refused, load.refused[0]
