@@ -1,4 +1,4 @@
-"""How a snapshot is written while others are served: in turns, each a slice for every millisecond since the last.
+"""How a snapshot is written while others are served: in turns, each some slices for every millisecond that others had the loop.
 
 If these fail, a snapshot that is begun under load is not whole before the load ends, and a start after a crash applies all of it;
 or one takes the loop for itself.
@@ -7,6 +7,7 @@ or one takes the loop for itself.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Callable, Generator
@@ -30,9 +31,9 @@ SLICES = 200
 BUSY_MS = 10
 
 
-@pytest.mark.parametrize(("milliseconds", "slices"), [(-5, 1), (0, 1), (1, 1), (20, 20), (5000, 32)])
-def test_a_slice_for_every_millisecond_within_bounds(milliseconds: int, slices: int) -> None:
-    assert len(list(turn_of(iter([b"x"] * 100), milliseconds))) == slices
+@pytest.mark.parametrize(("milliseconds", "slices"), [(-5, 1), (0, 1), (1, 4), (20, 80), (5000, 128)])
+def test_slices_for_every_millisecond_within_bounds(milliseconds: int, slices: int) -> None:
+    assert len(list(turn_of(iter([b"x"] * 200), milliseconds))) == slices
 
 
 def test_a_turn_ends_with_the_slice_that_makes_it_large() -> None:
@@ -158,24 +159,50 @@ class _Service:
         self.clock = _Clock()
 
 
-def test_a_members_turn_has_a_slice_for_every_millisecond_until_its_disk_is_slower(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.fixture
+def yields(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One for each time that others were to run first."""
+    yielded: list[None] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: yielded.append(None))
+    return yielded
+
+
+def test_a_members_turn_has_slices_for_every_millisecond_until_its_disk_is_slower(
+    monkeypatch: pytest.MonkeyPatch, yields: list[None]
 ) -> None:
-    monkeypatch.setattr(saving, "walk", lambda agreed: (bytes([each]) for each in range(50)))
+    monkeypatch.setattr(saving, "walk", lambda agreed: (bytes([each]) for each in range(150)))
     service, timers, quorum = _Service(), _Timers(), _Quorum()
-    taking = Saving(cast(Service, service), cast(Timers, timers), random.Random(1))
+    taking = Saving(cast(Service, service), cast(Timers, timers), random.Random(1), lambda: False)
     sink = quorum.sink
     taking.applied(1, cast(Quorum, quorum), Agreed())
     assert (sink.pieces, timers.due) == (1, [PAUSE_SECONDS])
-    service.clock.now += 20
+    service.clock.now += 4
     taking._go_on()
-    assert (sink.pieces, timers.due[-1]) == (21, PAUSE_SECONDS)
+    assert (sink.pieces, timers.due[-1]) == (2, PAUSE_SECONDS)
+    service.clock.now += 24
+    taking._go_on()
+    assert (sink.pieces, timers.due[-1]) == (82, PAUSE_SECONDS)
     sink.keeps_up = False
-    service.clock.now += 20
+    service.clock.now += 24
     taking._go_on()
-    assert (sink.pieces, timers.due[-1]) == (22, PAUSE_FOR_DISK)
+    assert (sink.pieces, timers.due[-1]) == (83, PAUSE_FOR_DISK)
     sink.keeps_up = True
     service.clock.now += 1000
     taking._go_on()
     taking._go_on()
-    assert (sink.pieces, sink.finished, len(timers.due)) == (50, True, 4)
+    assert (sink.pieces, sink.finished, len(timers.due)) == (150, True, 5)
+    assert not yields
+
+
+# If this failed, a client of another member on the same core would wait for a snapshot of one that nobody waits for.
+def test_where_nobody_waits_a_turn_is_longer_and_others_run_in_between(
+    monkeypatch: pytest.MonkeyPatch, yields: list[None]
+) -> None:
+    monkeypatch.setattr(saving, "walk", lambda agreed: (bytes([each]) for each in range(150)))
+    service, timers, quorum = _Service(), _Timers(), _Quorum()
+    taking = Saving(cast(Service, service), cast(Timers, timers), random.Random(1), lambda: True)
+    taking.applied(1, cast(Quorum, quorum), Agreed())
+    assert (quorum.sink.pieces, len(yields)) == (4, 4)
+    service.clock.now += 2
+    taking._go_on()
+    assert (quorum.sink.pieces, len(yields)) == (12, 12)

@@ -171,7 +171,7 @@ class EnsembleReplication:
             self._proposals,
         )
         self._patience_ms = WATCHED_MS
-        self._saving = Saving(service, self._timers, chance or random.Random())
+        self._saving = Saving(service, self._timers, chance or random.Random(), self._is_at_leisure)
 
         self._touches = Touches()
         least_ms = max(settings.least_session_timeout_ms, 1)

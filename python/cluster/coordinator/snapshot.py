@@ -47,13 +47,14 @@ from .tree import NodeState
 NAME_PREFIX = "snapshot."
 MAGIC = b"LCZNODES"
 VERSION = 4
-SLICE_NODES = 256
-"""So many nodes are written at once: 300 microseconds or so."""
+SLICE_NODES = 64
+"""So many nodes are written at once: 100 microseconds or so, by which whoever asks meanwhile waits longer."""
 SLICE_BYTES = 64 << 10
 """Or fewer, if they have this much."""
 PAUSE_SECONDS = 0.001
 """Between two turns at writing, for everybody else."""
-_TURN_SLICES = 32
+_SLICES_PER_MS = 4
+_TURN_SLICES = 128
 _TURN_BYTES = 2 << 20
 """What is written in one turn at most: so many slices, and none behind so many bytes."""
 
@@ -127,7 +128,7 @@ async def write_in_turns(
         file = await run(begin)
         busy = 0.0
         try:
-            while turn := b"".join(turn_of(pieces, int(busy * 1000))):
+            while turn := b"".join(turn_of(pieces, max(int(busy * 1000), int(hurries())))):
                 ended = time.thread_time()
                 await run(file.write, turn)
                 if not hurries():
@@ -142,10 +143,10 @@ async def write_in_turns(
 
 
 def turn_of(pieces: Iterator[bytes], milliseconds: int) -> Iterator[bytes]:
-    """What is written in a turn, when the loop was others' for so long since the last: a slice for each millisecond. That is the same
-    part of a busy loop's time, whose turns are far between, as of an idle one's. Nothing once there is nothing left."""
+    """What is written in a turn, when the loop was others' for so long since the last: four slices for each millisecond, a third of a
+    busy loop's time, and one where it was not busy, so that nobody waits long. Nothing once there is nothing left."""
     size = 0
-    for piece in itertools.islice(pieces, min(max(milliseconds, 1), _TURN_SLICES)):
+    for piece in itertools.islice(pieces, min(max(milliseconds * _SLICES_PER_MS, 1), _TURN_SLICES)):
         yield piece
         size += len(piece)
         if size >= _TURN_BYTES:

@@ -7,11 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
 
 use logcore_columns::LogSource;
 use logcore_storage::StorageError;
-use logcore_storage::disk_pace::DiskPace;
+use logcore_storage::disk_pace::{Begun, DiskPace};
 use logcore_storage::watch::{Signal, Watch};
 use parking_lot::{Condvar, Mutex};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -77,18 +76,18 @@ impl Shared {
 
     /// Brings records to disk; what came of it.
     fn append(&self, mut bytes: Vec<u8>) -> Work {
-        let mut began = Instant::now();
+        let mut begun = Begun::now();
         let append = || {
             // The first time, or once there is room for it, which says nothing of the next.
             self.handle.note_flushes()?;
-            began = Instant::now();
+            begun = Begun::now();
             self.handle.append_in_segments(&mut bytes)?;
             self.handle.log().flush()
         };
         let outcome = catch_unwind(AssertUnwindSafe(append));
         let mut pace = self.pace.lock();
         match outcome {
-            Ok(Ok(())) => pace.took(began.elapsed()),
+            Ok(Ok(())) => pace.took(&begun),
             // What failed at once says nothing of the next.
             _ => *pace = DiskPace::default(),
         }

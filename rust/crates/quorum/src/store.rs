@@ -6,7 +6,7 @@
 //!
 //! Where the disk is quicker than the writer's thread is woken, few entries that nothing stands before are brought there at
 //! once, by whoever appends: in a member that is the thread that sends and answers, which would wake the writer's and be woken
-//! by it for each of them. One write that takes long, and the writer's thread has those that follow.
+//! by it for each of them. One write that waits long for the disk, and the writer's thread has those that follow.
 //!
 //! A disk that failed once is not asked again: what it has is not known any more. Everything after is answered with that.
 
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::{Stream, stream};
-use logcore_storage::disk_pace::DiskPace;
+use logcore_storage::disk_pace::{Begun, DiskPace};
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{LogState, OptionalSend, RaftLogReader};
 use parking_lot::Mutex;
@@ -164,12 +164,12 @@ impl<D: Disk> AtOnce for Mutex<Place<D>> {
         if !place.pace.is_quick() {
             return None;
         }
-        let began = Instant::now();
+        let begun = Begun::now();
         let written = place.attempt(|disk| disk.append(entries));
         let flushing = Instant::now();
         let brought = written.and_then(|()| place.attempt(Disk::flush));
         let took = flushing.elapsed();
-        place.pace.took(began.elapsed());
+        place.pace.took(&begun);
         Some(brought.map(|()| took))
     }
 }
@@ -488,9 +488,15 @@ impl<C: Types, D: Disk, R: DiskReader> Writer<C, D, R> {
     pub fn run(mut self) -> Option<D> {
         while let Some(first) = self.changes.blocking_recv() {
             let group = self.group(first);
-            let began = Instant::now();
+            // What else is done says nothing of the next append.
+            let appends = group
+                .iter()
+                .all(|change| matches!(change, Change::Append(_)));
+            let begun = Begun::now();
             self.perform(group);
-            self.place.lock().pace.took(began.elapsed());
+            if appends {
+                self.place.lock().pace.took(&begun);
+            }
         }
         self.place.lock().disk.take()
     }

@@ -1,9 +1,11 @@
 //! Whether a disk is so quick that handing work over to another thread takes longer than the work.
 //!
 //! Memory's file systems and disks that keep what they were given through a power cut are. Owns a count of quick writes; whoever
-//! writes tells how long it took. One writer at a time; a crash forgets it, and it is learnt again.
+//! writes tells of each. What took long without once having waited says nothing of the disk: the processor was another's. One
+//! writer at a time; a crash forgets it, and it is learnt again.
 
-use std::time::Duration;
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
 
 /// About what it takes to wake a thread, and to be woken by it.
 const QUICK: Duration = Duration::from_micros(100);
@@ -12,6 +14,36 @@ const SLOW: Duration = Duration::from_millis(1);
 /// So many quick writes more than others, and the next one is taken for quick.
 const ENOUGH: u32 = 32;
 
+/// A write that has begun, on the thread that does it.
+#[derive(Debug)]
+pub struct Begun {
+    at: Instant,
+    waits: i64,
+}
+
+impl Begun {
+    pub fn now() -> Self {
+        Self {
+            at: Instant::now(),
+            waits: waits_of_thread(),
+        }
+    }
+}
+
+/// How often this thread has left the processor because it had to wait, as it does for a disk, and not because others had their
+/// turn (`ru_nvcsw` of getrusage(2)).
+fn waits_of_thread() -> i64 {
+    let mut usage = MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: `usage` is a `rusage` for the time of the call, which writes all of it unless it fails.
+    let usage = unsafe {
+        match libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) {
+            0 => usage.assume_init(),
+            _ => return 0,
+        }
+    };
+    usage.ru_nvcsw
+}
+
 /// What the last writes to a disk tell of the next.
 #[derive(Debug, Default)]
 pub struct DiskPace {
@@ -19,10 +51,15 @@ pub struct DiskPace {
 }
 
 impl DiskPace {
-    /// Counts a write, with its flush, that took so long.
-    pub fn took(&mut self, time: Duration) {
+    /// Counts a write, with its flush, that has ended on the thread on which it began.
+    pub fn took(&mut self, begun: &Begun) {
+        self.count(begun.at.elapsed(), waits_of_thread() != begun.waits);
+    }
+
+    fn count(&mut self, time: Duration, waited: bool) {
         self.quick = match time {
             _ if time <= QUICK => (self.quick + 1).min(2 * ENOUGH),
+            _ if !waited => self.quick,
             _ if time <= SLOW => self.quick.saturating_sub(ENOUGH / 4),
             _ => 0,
         };
@@ -44,27 +81,58 @@ mod tests {
         let mut pace = DiskPace::default();
         for _ in 0..ENOUGH {
             assert!(!pace.is_quick());
-            pace.took(QUICK);
+            pace.count(QUICK, true);
         }
         assert!(pace.is_quick());
         for _ in 0..1000 {
-            pace.took(QUICK);
+            pace.count(QUICK, false);
         }
-        // Whoever has no processor for a moment is not slow.
         for _ in 0..4 {
-            pace.took(SLOW);
+            pace.count(SLOW, true);
             assert!(pace.is_quick());
         }
-        pace.took(SLOW);
+        pace.count(SLOW, true);
         assert!(!pace.is_quick());
         for _ in 0..1000 {
-            pace.took(QUICK);
+            pace.count(QUICK, true);
         }
-        pace.took(SLOW + QUICK);
+        pace.count(SLOW + QUICK, true);
         assert!(!pace.is_quick());
         for _ in 0..ENOUGH {
-            pace.took(QUICK);
+            pace.count(QUICK, true);
         }
         assert!(pace.is_quick());
+    }
+
+    // Broken if it failed: whoever shares a processor would wake a thread for each write, for dozens of them after each time
+    // that another had it.
+    #[test]
+    fn whoever_has_no_processor_for_a_while_is_not_slow() {
+        let mut pace = DiskPace::default();
+        for _ in 0..ENOUGH {
+            pace.count(10 * SLOW, false);
+            assert!(!pace.is_quick());
+            pace.count(QUICK, false);
+        }
+        for _ in 0..1000 {
+            pace.count(10 * SLOW, false);
+            assert!(pace.is_quick());
+        }
+    }
+
+    // Broken if it failed: a slow disk would be taken for a processor that others have.
+    #[test]
+    fn whoever_waits_is_known_from_who_works() {
+        let mut pace = DiskPace { quick: ENOUGH };
+        let begun = Begun::now();
+        while begun.at.elapsed() <= SLOW {
+            std::hint::spin_loop();
+        }
+        pace.took(&begun);
+        assert!(pace.is_quick());
+        let begun = Begun::now();
+        std::thread::sleep(2 * SLOW);
+        pace.took(&begun);
+        assert!(!pace.is_quick());
     }
 }
