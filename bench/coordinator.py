@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import resource
 import shutil
 import signal
@@ -194,9 +195,26 @@ def kazoo_calls(path: str) -> dict[str, Callable[[KazooClient, int], Any]]:
 
 def kazoo(run_: Run) -> None:
     """kazoo: one client with 500 asynchronous requests in flight, and threads of clients with one each."""
+    kazoo_of(run_, "kazoo", os.sched_getaffinity(0))
+
+
+def kazoo_on_one_core(run_: Run) -> None:
+    """The same where kazoo's threads, of which Python runs one at a time, do not take the interpreter from one another across cores."""
+    kazoo_of(run_, "kazoo on one core", {min(os.sched_getaffinity(0))})
+
+
+def kazoo_of(run_: Run, client: str, cores: set[int]) -> None:
     many = run_.count(3_000)
 
     def measure(ensemble: Ensemble, number: int) -> None:
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cores)  # and with it of the threads that are made
+        try:
+            measure_here(ensemble, number)
+        finally:
+            os.sched_setaffinity(0, before)
+
+    def measure_here(ensemble: Ensemble, number: int) -> None:
         calls = kazoo_calls(prepared(ensemble, "kazoo", NODES))
         clients = [client_of(ensemble, number) for number in range(max(CROWDS))]
         try:
@@ -206,19 +224,21 @@ def kazoo(run_: Run) -> None:
                     asked = [call(clients[0], n) for n in range(start, min(start + PIPELINED, many))]
                     for answer in asked:
                         answer.get(timeout=60)
-                figure = run_.figure(f"kazoo, one client, {PIPELINED} in flight: {kind}", "requests/s", EQUAL)
+                figure = run_.figure(
+                    f"{client}, one client, {PIPELINED} in flight: {kind}", "requests/s", EQUAL
+                )
                 run_.keep(figure, ensemble, number, many / (time.perf_counter() - began))
             for size in CROWDS:
                 for kind, call in calls.items():
                     rate = threads_of(clients[:size], call, many if size > 1 else many // 3)
-                    what = f"kazoo, clients: {size}, one in flight each: {kind}"
+                    what = f"{client}, clients: {size}, one in flight each: {kind}"
                     run_.keep(run_.figure(what, "requests/s", EQUAL), ensemble, number, rate)
         finally:
-            for client in clients:
-                client.stop()
-                client.close()
+            for each in clients:
+                each.stop()
+                each.close()
 
-    run_.each("kazoo", measure, 1)
+    run_.each(client, measure, 1)
 
 
 def client_of(ensemble: Ensemble, number: int) -> KazooClient:
@@ -281,6 +301,7 @@ SCENARIOS = {
     "crowd": crowd,
     "latency": latency,
     "kazoo": kazoo,
+    "kazoo-on-one-core": kazoo_on_one_core,
     "watches": watches,
 }
 

@@ -4,7 +4,7 @@ usage: floor.py [--rounds 5]
 
 Beside the coordinator and Apache ZooKeeper 3.9.4, in turn: three processes with the coordinator's event loop and its consensus, and no
 coordinator. What a client sends is proposed without a look at it, and answered with as many bytes as a set is once it is agreed on.
-Writes bench/results/coordinator-floor.md.
+All have served as many sets before as Java's compiler has to have seen. Writes bench/results/coordinator-floor.md.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from cluster.coordinator.errors import Code
 from cluster.coordinator.replies import connected, reply
 from cluster.coordinator.server import STAT_BYTES
 from cluster.coordinator.sessions import PASSWORD_BYTES
-from coordinator import DATA, WARM_UPS, prepared
+from coordinator import DATA, WARM_UPS, dealt, prepared
 from figures import Figure, shown_spread, spread, table
 from logcore.quorum import Quorum
 from scenarios import say
 from servers import Server, free_port
-from sessions import Session, latencies, set_data
+from sessions import Session, close_sessions, latencies, open_sessions, run, set_data
 from zookeepers import OURS, ZOOKEEPER, running
 
 NOTHING = "no coordinator"
 SETS = 10_000
+SETS_BEFORE, CLIENTS_BEFORE = 200_000, 50
 CONNECTED = connected(10_000, 5, bytes(PASSWORD_BYTES), True)
 
 
@@ -123,6 +124,12 @@ def members(directory: Path) -> Iterator[list[int]]:
             each.kill()
 
 
+def warm(by_role: list[int], path: str) -> None:
+    sessions = open_sessions(by_role, CLIENTS_BEFORE)
+    run(sessions, dealt([set_data(f"{path}/0", DATA)] * SETS_BEFORE, CLIENTS_BEFORE), 1)
+    close_sessions(sessions)
+
+
 def measure(name: str, by_role: list[int], path: str, figures: dict[str, Figure], number: int) -> None:
     for place, port in (("the leader", by_role[-1]), ("a follower", by_role[0])):
         session = Session(port)
@@ -159,6 +166,9 @@ def main() -> int:
             for name in (OURS, ZOOKEEPER):
                 ensemble = stack.enter_context(running(name, directory / name.split()[-1], 3))
                 measured.append((name, ensemble.by_role, prepared(ensemble, "floor", 1)))
+            for name, by_role, path in measured:
+                say(f"floor: {SETS_BEFORE:,} sets that are not counted, {name}")
+                warm(by_role, path)
             for number in range(-WARM_UPS, options.rounds):
                 say(f"floor: round {number + 1} of {options.rounds}")
                 for name, by_role, path in measured if number % 2 == 0 else measured[::-1]:
@@ -172,7 +182,7 @@ def main() -> int:
             "",
             f"`bench/floor.py` on {datetime.now(UTC):%Y-%m-%d} at {revision()}: {machine()}; client and servers share them, one ensemble at "
             f"a time has work, its data is on tmpfs. Median (minimum–maximum) of {options.rounds} rounds of {SETS:,} sets, after {WARM_UPS} "
-            "that are not counted; a ratio is taken round by round, and the order turns round with each. “No coordinator” is the "
+            f"and {SETS_BEFORE:,} sets of {CLIENTS_BEFORE} clients that are not counted; a ratio is taken round by round, and the order turns round with each. “No coordinator” is the "
             "coordinator's event loop and its consensus, which pass on what a client sends and answer it once it is agreed on.",
             "",
             *table(heads, [row(figure) for figure in figures.values()]),
