@@ -172,18 +172,20 @@ def test_a_members_turn_has_slices_for_every_millisecond_until_its_disk_is_slowe
 ) -> None:
     monkeypatch.setattr(saving, "walk", lambda agreed: (bytes([each]) for each in range(150)))
     service, timers, quorum = _Service(), _Timers(), _Quorum()
-    taking = Saving(cast(Service, service), cast(Timers, timers), random.Random(1), lambda: False)
+    waiting = 16
+    taking = Saving(cast(Service, service), cast(Timers, timers), random.Random(1), lambda: waiting)
     sink = quorum.sink
     taking.applied(1, cast(Quorum, quorum), Agreed())
     assert (sink.pieces, timers.due) == (1, [PAUSE_SECONDS])
-    service.clock.now += 4
+    service.clock.now += 20
     taking._go_on()
     assert (sink.pieces, timers.due[-1]) == (2, PAUSE_SECONDS)
-    service.clock.now += 24
+    waiting = 17
+    service.clock.now += 20
     taking._go_on()
     assert (sink.pieces, timers.due[-1]) == (82, PAUSE_SECONDS)
     sink.keeps_up = False
-    service.clock.now += 24
+    service.clock.now += 20
     taking._go_on()
     assert (sink.pieces, timers.due[-1]) == (83, PAUSE_FOR_DISK)
     sink.keeps_up = True
@@ -200,7 +202,7 @@ def test_where_nobody_waits_a_turn_is_longer_and_others_run_in_between(
 ) -> None:
     monkeypatch.setattr(saving, "walk", lambda agreed: (bytes([each]) for each in range(150)))
     service, timers, quorum = _Service(), _Timers(), _Quorum()
-    taking = Saving(cast(Service, service), cast(Timers, timers), random.Random(1), lambda: True)
+    taking = Saving(cast(Service, service), cast(Timers, timers), random.Random(1), lambda: 0)
     taking.applied(1, cast(Quorum, quorum), Agreed())
     assert (quorum.sink.pieces, len(yields)) == (4, 4)
     service.clock.now += 2

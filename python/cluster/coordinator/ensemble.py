@@ -171,7 +171,7 @@ class EnsembleReplication:
             self._proposals,
         )
         self._patience_ms = WATCHED_MS
-        self._saving = Saving(service, self._timers, chance or random.Random(), self._is_at_leisure)
+        self._saving = Saving(service, self._timers, chance or random.Random(), self._waiting)
 
         self._touches = Touches()
         least_ms = max(settings.least_session_timeout_ms, 1)
@@ -387,6 +387,9 @@ class EnsembleReplication:
         """Nobody here waits: no watch is set, nothing that was asked here is on its way, and no client spoke since the last turn."""
         is_asked = self._was_asked or not self._outbox.is_empty or len(self._barriers) > 0
         return self._patience_ms == UNWATCHED_MS and self.is_serving and not is_asked
+
+    def _waiting(self) -> int:
+        return 0 if self._is_at_leisure() else max(len(self._outbox), 1)
 
     def _be_patient(self, quorum: Quorum) -> None:
         patience_ms = WATCHED_MS if self._service.is_watched() else UNWATCHED_MS

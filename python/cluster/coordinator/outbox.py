@@ -79,6 +79,10 @@ class Outbox(Generic[W]):
             self.is_full = False
             self._has_room()
 
+    def __len__(self) -> int:
+        """Commands that nothing came of yet."""
+        return len(self._unproposed) + len(self._proposed)
+
     @property
     def is_empty(self) -> bool:
         """Nobody waits for a command."""

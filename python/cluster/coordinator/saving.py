@@ -1,8 +1,7 @@
 """When a member takes snapshots, and how they get to the quorum without stopping anybody (``SyncRequestProcessor``).
 
 Owns the walk that is under way. Some slices are written, for some part of the time since the last were, then others have their turn;
-where somebody waits for this member it is one slice, unless the loop is busy, and where nobody does other processes may run between
-them. While the disk is slower than that the walk waits for it. A member that is to stop takes one first, if that makes its next start
+where a few wait for this member it is one slice, and where nobody does other processes may run between them. While the disk is slower than that the walk waits for it. A member that is to stop takes one first, if that makes its next start
 shorter. Runs on the event loop; a crash leaves nothing of a snapshot that was not finished.
 """
 
@@ -24,8 +23,8 @@ from .walk import walk
 
 PAUSE_FOR_DISK = 0.05
 """Seconds between two slices, while the disk is slower."""
-_ON_TIME_MS = 4
-"""No later than so long after the last turn does a loop that is not busy begin the next: its timer is late by a millisecond or two."""
+_FEW = 16
+"""So many wait for an answer sooner; more wait for many answers."""
 
 _logger = logging.getLogger(__name__)
 
@@ -39,15 +38,16 @@ class _Walk(NamedTuple):
 
 
 class Saving:
-    """Takes a snapshot after so many transactions that members do not all do it at once."""
+    """Takes a snapshot after so many transactions that members do not all do it at once. ``waiting`` says how many wait for what this
+    member does."""
 
     def __init__(
-        self, service: Service, timers: Timers, chance: random.Random, is_at_leisure: Callable[[], bool]
+        self, service: Service, timers: Timers, chance: random.Random, waiting: Callable[[], int]
     ) -> None:
         self._service = service
         self._timers = timers
         self._chance = chance
-        self._is_at_leisure = is_at_leisure
+        self._waiting = waiting
         self._walk: _Walk | None = None
         self._finishing: _Walk | None = None
         self._went_on_ms = 0
@@ -142,16 +142,16 @@ class Saving:
             return
         since_ms = self._service.clock.monotonic_ms() - self._went_on_ms
         pause = PAUSE_SECONDS if self._awaited is None else 0
-        is_at_leisure = self._is_at_leisure()
-        hurries = is_at_leisure or self._awaited is not None
+        waiting = self._waiting()
+        is_short = 0 < waiting <= _FEW and self._awaited is None
         is_over = True
         try:
-            for piece in turn_of(self._walk.pieces, max(since_ms, 1) if hurries else since_ms - _ON_TIME_MS):
+            for piece in turn_of(self._walk.pieces, 0 if is_short else max(since_ms, 1)):
                 is_over = False
                 if not self._walk.sink.write(piece):
                     pause = PAUSE_FOR_DISK
                     break
-                if is_at_leisure:
+                if waiting == 0:
                     # It may be whom a client of another member waits for.
                     os.sched_yield()
             if is_over:
