@@ -199,7 +199,8 @@ def kazoo(run_: Run) -> None:
 
 
 def kazoo_on_one_core(run_: Run) -> None:
-    """The same where kazoo's threads, of which Python runs one at a time, do not take the interpreter from one another across cores."""
+    """The same where kazoo's threads, of which Python runs one at a time, do not take the interpreter from one another across cores.
+    The servers may use all cores, that one, too."""
     kazoo_of(run_, "kazoo on one core", {min(os.sched_getaffinity(0))})
 
 

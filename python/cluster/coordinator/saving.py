@@ -1,7 +1,7 @@
 """When a member takes snapshots, and how they get to the quorum without stopping anybody (``SyncRequestProcessor``).
 
 Owns the walk that is under way. Some slices are written, for some part of the time since the last were, then others have their turn;
-where a few wait for this member it is one slice, and where nobody does other processes may run between them. While the disk is slower than that the walk waits for it. A member that is to stop takes one first, if that makes its next start
+where a few wait for this member it is one slice, unless the loop is busy, and where nobody does others may run between them. While the disk is slower than that the walk waits for it. A member that is to stop takes one first, if that makes its next start
 shorter. Runs on the event loop; a crash leaves nothing of a snapshot that was not finished.
 """
 
@@ -25,6 +25,10 @@ PAUSE_FOR_DISK = 0.05
 """Seconds between two slices, while the disk is slower."""
 _FEW = 16
 """So many wait for an answer sooner; more wait for many answers."""
+_ON_TIME_MS = 4
+"""No later than so long after the last turn does a loop that is not busy begin the next: its timer is late by a millisecond or two."""
+_AT_LEISURE_MS = 5
+"""So long a turn takes at most, and a slice of others', in which they may run."""
 
 _logger = logging.getLogger(__name__)
 
@@ -140,10 +144,11 @@ class Saving:
         """Writes some slices."""
         if self._walk is None:
             return
-        since_ms = self._service.clock.monotonic_ms() - self._went_on_ms
+        began_ms = self._service.clock.monotonic_ms()
+        since_ms = began_ms - self._went_on_ms
         pause = PAUSE_SECONDS if self._awaited is None else 0
         waiting = self._waiting()
-        is_short = 0 < waiting <= _FEW and self._awaited is None
+        is_short = 0 < waiting <= _FEW and since_ms <= _ON_TIME_MS and self._awaited is None
         is_over = True
         try:
             for piece in turn_of(self._walk.pieces, 0 if is_short else max(since_ms, 1)):
@@ -154,6 +159,8 @@ class Saving:
                 if waiting == 0:
                     # It may be whom a client of another member waits for.
                     os.sched_yield()
+                    if self._service.clock.monotonic_ms() - began_ms >= _AT_LEISURE_MS:
+                        break
             if is_over:
                 self._walk.sink.finish()
                 self._finishing, self._walk = self._walk, None

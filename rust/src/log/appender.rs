@@ -76,18 +76,18 @@ impl Shared {
 
     /// Brings records to disk; what came of it.
     fn append(&self, mut bytes: Vec<u8>) -> Work {
-        let mut begun = Begun::now();
+        let mut begun = None;
         let append = || {
             // The first time, or once there is room for it, which says nothing of the next.
             self.handle.note_flushes()?;
-            begun = Begun::now();
+            begun = Some(Begun::now());
             self.handle.append_in_segments(&mut bytes)?;
             self.handle.log().flush()
         };
         let outcome = catch_unwind(AssertUnwindSafe(append));
         let mut pace = self.pace.lock();
-        match outcome {
-            Ok(Ok(())) => pace.took(&begun),
+        match (&outcome, begun) {
+            (Ok(Ok(())), Some(begun)) => pace.took(&begun),
             // What failed at once says nothing of the next.
             _ => *pace = DiskPace::default(),
         }

@@ -75,7 +75,7 @@ class Cluster:
         self.secured: list[str] = []
         """Where the brokers ask for a password."""
         self.brokers = [self._broker(directory / f"broker-{number}", number) for number in range(3)]
-        retry = KazooRetry(max_tries=-1, deadline=PATIENCE_SECONDS)
+        retry = KazooRetry(max_tries=-1, deadline=PATIENCE_SECONDS, ignore_expire=False)
         self.znodes = KazooClient(coordinators.hosts, timeout=20.0, command_retry=retry)
 
     def _broker(self, directory: Path, number: int) -> ApacheKafka:

@@ -227,14 +227,23 @@ def test_whoever_else_is_to_run_goes_first_where_nobody_waits(
 
     ensemble.wait(lambda: replication._patience_ms == UNWATCHED_MS and replication._outbox.is_empty)
     assert counted() == 19, "behind each but the last"
+    assert ensemble.call(replication._waiting) == 0
     assert counted(each_takes_ms=UNWATCHED_MS) == 1, "none after so long"
     assert counted(lets_others=False) == 0
     assert counted(happens=lambda: replication.heard_from(connection)) == 0, "it may ask for more"
-    is_answered(
-        lambda: replication.propose(
+
+    def delete_none() -> None:
+        replication.propose(
             0, Op.DELETE_CONTAINER, (), DeleteContainer("/none"), Writer().string("/none").finish()
         )
-    )
+
+    def waiting_behind_three() -> int:
+        for _ in range(3):
+            delete_none()
+        return replication._waiting()
+
+    assert ensemble.call(waiting_behind_three) == 3
+    is_answered(delete_none)
     is_answered(lambda: replication.sync(lambda: None))
     assert counted() == 19
     assert client.request(1, Op.ADD_WATCH, Writer().string("/").i32(1).finish())[2] == 0
@@ -242,6 +251,7 @@ def test_whoever_else_is_to_run_goes_first_where_nobody_waits(
     assert [client.reply()[0] for _ in range(2)] == [-1, 2], "the event comes first"
     ensemble.wait(lambda: replication._patience_ms == WATCHED_MS)
     assert counted() == 0, "somebody waits to be told"
+    assert ensemble.call(replication._waiting) == 1
     client.close()
 
 
@@ -451,6 +461,7 @@ def test_commands_are_proposed_in_order_and_claimed_so() -> None:
             outbox.put(b"%d" % number, number)
         outbox.send()
         assert outbox.is_full
+        assert len(outbox) == 6
         assert [data for _ticket, data in quorum.outstanding] == [b"0", b"1"], "all of a batch or nothing"
         tickets = [ticket for ticket, _data in quorum.outstanding]
         assert [outbox.claim(ticket) for ticket in tickets] == [0, 1]
@@ -460,6 +471,7 @@ def test_commands_are_proposed_in_order_and_claimed_so() -> None:
         assert [data for _ticket, data in quorum.outstanding] == [b"2", b"3", b"4", b"5"]
         first = quorum.outstanding[0][0]
         outbox.forget_below(first + 2)
+        assert len(outbox) == 2
         assert outbox.claim(first + 2) == 4
         with pytest.raises(AssertionError):
             outbox.claim(first + 2)
