@@ -53,11 +53,12 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Maker:
-    """A kind of server. ``command`` is given the path of a zoo.cfg. ``sync_is_linearizable``: a read behind a sync is never
-    older than what anybody was answered before it, even by a leader that is cut off and does not know; ``locks_are_strict``:
-    nor does a client that is cut off with its server believe in its session for longer than the others do; ``counts_outstanding``:
-    a delete may be refused for children that a closeSession before it takes away; ``transactions``: what an ensemble agreed on,
-    from its members' directories of data and the number of the one that leads;
+    """A kind of server. ``command`` is given the path of a zoo.cfg. ``sync_is_linearizable``: a read behind a sync is never older
+    than what anybody was answered before it, even by a leader that is cut off and does not know. Apache's leader answers its own
+    clients' syncs as it does reads (``CommitProcessor.matchSyncs``), and may have told others to apply what it has not applied itself
+    (``Leader.tryToCommit``); ``locks_are_strict``: nor does a client that is cut off with its server believe in its session for
+    longer than the others do; ``counts_outstanding``: a delete may be refused for children that a closeSession before it takes away;
+    ``transactions``: what an ensemble agreed on, from its members' directories of data and the number of the one that leads;
     ``next_write_seconds``: after the leader is killed, on a machine that does other things too; ``best_next_write_seconds``: the
     shortest of several times, which those other things do not last through."""
 

@@ -122,7 +122,7 @@ def check(ensemble: Ensemble, rounds: Sequence[Round]) -> None:
                 )
             found = problems(
                 history,
-                sync_is_linearizable=ensemble.maker.sync_is_linearizable or not cut,
+                sync_is_linearizable=ensemble.maker.sync_is_linearizable,
                 strict_locks=ensemble.maker.locks_are_strict or not cut,
                 counts_outstanding=ensemble.maker.counts_outstanding,
             )

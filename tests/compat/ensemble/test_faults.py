@@ -30,6 +30,8 @@ from .runs import SETTINGS, SNAPSHOTS, check, play
 pytestmark = pytest.mark.compat
 
 SEEDS_AT_ONCE = 8
+ROUNDS_OF_ONE = 4
+"""Of new seeds, on one ensemble: a member of ours that is told to stop keeps the last 10,000 entries of its log, and a round is some 1,500."""
 LEADERS_KILLED = 3
 NUMBER_OF_SAVING = 100
 """Of the round with each fault, where members take snapshots: its seeds are others than those of the rest."""
@@ -141,23 +143,25 @@ only_fuzz = pytest.mark.skipif(
 
 @only_fuzz
 @pytest.mark.timeout(0)
-def test_new_seeds(three: Ensemble) -> None:
-    play_new_seeds(three)
+@pytest.mark.parametrize("maker", MAKERS_OF_ENSEMBLES, ids=lambda maker: maker.name)
+def test_new_seeds(faulty: Faulty, maker: Maker) -> None:
+    play_new_seeds(faulty, maker, SETTINGS)
 
 
 @only_fuzz
 @pytest.mark.timeout(0)
-def test_new_seeds_of_members_that_take_snapshots(saving: Ensemble) -> None:
-    play_new_seeds(saving)
+def test_new_seeds_of_members_that_take_snapshots(faulty: Faulty) -> None:
+    play_new_seeds(faulty, SAVING, SNAPSHOTS)
 
 
-def play_new_seeds(ensemble: Ensemble) -> None:
-    faults = [name for name in FAULTS if possible(name, ensemble)]
+def play_new_seeds(faulty: Faulty, maker: Maker, settings: Mapping[str, str]) -> None:
     again = os.environ.get("LOGCORE_SEED")
     end = time.monotonic() + 60 * float(os.environ.get("LOGCORE_FUZZ_MINUTES", "0"))
-    number = int(again) if again else time.time_ns() // 1000
-    while True:
-        check(ensemble, [play(ensemble, number, random.Random(number).choice(faults), SEEDS_AT_ONCE)])
-        number += 1
-        if again or time.monotonic() > end:
-            return
+    number, played = int(again) if again else time.time_ns() // 1000, 0
+    while not played or not (again or time.monotonic() > end):
+        with faulty(maker, settings) as running:
+            faults = [name for name in FAULTS if possible(name, running)]
+            for _ in range(1 if again else ROUNDS_OF_ONE):
+                check(running, [play(running, number, random.Random(number).choice(faults), SEEDS_AT_ONCE)])
+                number, played = number + 1, played + 1
+    print(f"{played} rounds of {SEEDS_AT_ONCE} seeds held")
