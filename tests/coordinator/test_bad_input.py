@@ -20,7 +20,7 @@ from kazoo.client import KazooClient
 from cluster.coordinator import Settings
 from cluster.coordinator._engine import EngineLog
 from cluster.coordinator.acl import OPEN
-from cluster.coordinator.connection import TURN_MS, Connection
+from cluster.coordinator.connection import OUTSTANDING_MAX, SLOW_BYTES, TURN_MS, Connection
 from cluster.coordinator.errors import Code
 from cluster.coordinator.jute import MAX_BUFFER, Writer
 from cluster.coordinator.requests import Op
@@ -167,6 +167,104 @@ def test_a_client_that_never_reads_blocks_nobody(
         connection for connection in coordinator.server.connections if connection.buffered_bytes > 0
     )
     assert connection.buffered_bytes < 4_000_000
+
+
+def framed(*frames: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
+
+
+PING = struct.pack(">ii", -2, Op.PING)
+SESSION_MS = 10_000
+
+
+def slow_client(coordinator: Coordinator, client: KazooClient, raw: RawClient, waits_for: str) -> Connection:
+    """A client that has not read yet what it waits for, more than sockets take: replies to what it asked, or a watch's events."""
+    long = "/" + "w" * 40_000
+    client.create("/large", bytes(1_000_000))
+    client.create(long)
+    _timeout, session, _password = raw.connect(SESSION_MS)
+    if waits_for == "replies":
+        read = Writer().i32(2).i32(Op.GET_DATA).string("/large").boolean(False).finish()
+        write = Writer().i32(1).i32(Op.SET_DATA).string(long).buffer(b"").i32(-1).finish()
+        raw.socket.sendall(framed(write, *[read] * UNREAD))
+    else:
+        assert raw.request(1, Op.ADD_WATCH, Writer().string(long).i32(0).finish())[2] == 0
+        for _ in range(UNREAD_EVENTS):
+            client.set(long, b"")
+    connection = coordinator.server.holder(session)
+    assert connection is not None
+    coordinator.thread.wait(lambda: connection.unread_bytes > SLOW_BYTES)
+    return connection
+
+
+@pytest.mark.parametrize("waits_for", ["replies", "events"])
+def test_a_client_that_is_slow_to_read_keeps_its_session(
+    coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient, waits_for: str
+) -> None:
+    """If this failed, a client on a slow link that asks for much, or watches much, would lose its session, its ephemerals and
+    its locks, while it reads and pings all the time."""
+    raw = open_raw()
+    connection = slow_client(coordinator, client, raw, waits_for)
+    server, thread = coordinator.server, coordinator.thread
+    for _ in range(3):
+        heard = thread.call(lambda: connection.traffic.received)
+        raw.send(PING)
+        thread.wait(lambda heard=heard: connection.traffic.received > heard)
+        coordinator.pass_time(SESSION_MS * 3 // 4)
+        assert connection.session_id in server.machine.sessions
+    pongs = 0
+    while pongs < 3:
+        pongs += raw.reply()[0] == -2
+    assert raw.request(3, Op.EXISTS, Writer().string("/").boolean(False).finish())[2] == 0
+
+
+@pytest.mark.parametrize("waits_for", ["replies", "events"])
+def test_whoever_does_not_read_loses_its_connection_with_its_session(
+    coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient, waits_for: str
+) -> None:
+    """If this failed, the connections of a host that was suspended would be counted against it for good, and it would be let in
+    no more."""
+    raw = open_raw()
+    connection = slow_client(coordinator, client, raw, waits_for)
+    client.exists("/")
+    coordinator.pass_time(SESSION_MS - 1)
+    assert connection in coordinator.server.connections
+    coordinator.pass_time(SESSION_MS)
+    coordinator.thread.wait(lambda: connection not in coordinator.server.connections)
+    assert not coordinator.server.is_watched()
+
+
+def test_whoever_does_not_read_is_not_waited_for(
+    coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, who sends garbage and does not read what it was told before would keep its connection."""
+    monkeypatch.setattr("cluster.coordinator.connection.LINGER_SECONDS", 0.05)
+    raw = open_raw()
+    connection = slow_client(coordinator, client, raw, "events")
+    raw.socket.sendall(struct.pack(">i", -1))
+    coordinator.thread.wait(lambda: connection not in coordinator.server.connections)
+
+
+@pytest.mark.parametrize("asks", ["reads", "credentials"])
+def test_of_a_client_that_does_not_read_no_more_than_so_much_is_taken(
+    coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient, asks: str
+) -> None:
+    raw = open_raw()
+    connection = slow_client(coordinator, client, raw, "events")
+    before = coordinator.thread.call(lambda: connection.traffic.received)
+    read = Writer().i32(2).i32(Op.EXISTS).string("/").boolean(False).finish()
+    frame = read if asks == "reads" else struct.pack(">ii", -4, Op.AUTH) + auth(b"ann:pass")
+    sender = threading.Thread(target=raw.socket.sendall, args=(framed(*[frame] * 3_000),))
+    sender.start()
+    coordinator.thread.wait(lambda: not connection.interest & 1)
+    assert connection.traffic.received - before <= OUTSTANDING_MAX
+    # All of it once it reads.
+    told = 0
+    while told < 3_000:
+        xid, _zxid, code, _body = raw.reply()
+        assert code == 0
+        told += xid != -1
+    sender.join(WAIT_SECONDS)
 
 
 def test_many_clients_that_never_read_have_no_more_together(
@@ -410,6 +508,8 @@ def reads_and_writes_unread(raw: RawClient, written: Callable[[], object]) -> No
 
 UNREAD = 25
 """Replies of a megabyte: more than sockets take, less than a client is cut off for."""
+UNREAD_EVENTS = 400
+"""Of 40 kB each, likewise."""
 
 
 def test_reads_come_before_a_later_write_of_the_same_client(client: KazooClient, open_raw: OpenRaw) -> None:

@@ -9,10 +9,10 @@ Credentials are looked at as they are read, before what the client sent earlier 
 what it sends later. An operation that there is not is answered at once and ends the connection, as in
 ZooKeeper. So is what a client asks that has to be somebody and is nobody.
 
-Reading stops while a handshake or too many writes are in flight, and while the client does not read its
-replies, so memory per connection is bounded by the frame size and :data:`OUTSTANDING_BYTES_MAX`. Reads that wait for a client that
-does not read are answered before a later write of its own takes effect; all that it leaves unread is bounded by
-:data:`UNSENT_BYTES_MAX`, and what all leave by :mod:`.unread`.
+Reading stops while a handshake or too many requests are in flight, so memory per connection is bounded by the frame size and
+:data:`OUTSTANDING_BYTES_MAX`. A client that is slow to take its replies and events is read all the same, for its pings say that it
+lives; its reads are not answered while it leaves :data:`SLOW_BYTES` unread, but before a later write of its own takes effect. All that
+it leaves unread is bounded by :data:`UNSENT_BYTES_MAX`, and what all leave by :mod:`.unread`.
 """
 
 from __future__ import annotations
@@ -55,12 +55,18 @@ OUTSTANDING_MAX = 1000
 """Requests of one client in flight; ZooKeeper's ``globalOutstandingLimit``, here per client."""
 OUTSTANDING_BYTES_MAX = 4 << 20
 """Of these requests together; one that is larger is alone."""
+_PENDING_BYTES = 512
+"""What a request takes beside its own bytes."""
 TURN_MS = 10
 """After so long of one client's requests it is the others' turn."""
 FLUSH_BYTES = 64 << 10
 """Output that is handed to the transport at once, which then says whether the client keeps up."""
+SLOW_BYTES = 1 << 20
+"""A client that leaves so much unread does not keep up: nothing is answered that can wait."""
 UNSENT_BYTES_MAX = 64 << 20
 """A client that leaves this much unread (watch events, in the end) is cut off."""
+LINGER_SECONDS = 30.0
+"""What a client is left to take what it was sent before its connection was closed."""
 
 _ALONE = frozenset({Op.GET_ALL_CHILDREN_NUMBER, Op.GET_EPHEMERALS, Op.MULTI_READ})
 """Reads that may take long, however short they and their answers are: what comes behind one is not read before it is answered."""
@@ -174,6 +180,8 @@ class Connection(asyncio.Protocol):
         self._held = False
         self._had_its_turn = False
         self._outstanding_bytes = 0
+        self._answered_now = 0
+        """Of credentials, since the client does not keep up."""
         self._heard = False
         self._now_ms = 0
         self._syncs = 0
@@ -182,6 +190,7 @@ class Connection(asyncio.Protocol):
         self.phase = Phase.NEW
         self.session_id = 0
         self.handshake_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
         self.attachment = 0
         """The number that an ensemble's log gave this connection as its session's last."""
         self.sends_read_only = False
@@ -205,9 +214,9 @@ class Connection(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that wait until the client reads."""
+        """Bytes that wait until the client reads: of what it is sent, and of what it asked."""
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        return self._out_bytes + unsent
+        return self._out_bytes + unsent + (0 if self._writable else self._outstanding_bytes)
 
     @property
     def outstanding(self) -> int:
@@ -230,6 +239,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        transport.set_write_buffer_limits(SLOW_BYTES, SLOW_BYTES - FLUSH_BYTES)
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
         self.port = int(peer[1]) if peer else 0
@@ -255,7 +265,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.phase = Phase.CLOSED
-        self._stop_handshake_timer()
+        self._stop_timers()
         self._forget_pending()
         self._writes.clear()
         self._out.clear()
@@ -276,6 +286,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._answered_now = 0
         self._bound_unsent()
         self._answer()
         self.pump()
@@ -311,6 +322,8 @@ class Connection(asyncio.Protocol):
             self.close()
         del received[:position]
         self._set_reading(self._may_read())
+        if not self._writable:
+            self._bound_unsent()
 
     def _end_turn(self, began_ms: int, now_ms: int) -> None:
         """Leaves the rest for the loop's next turn, if this one took long."""
@@ -328,8 +341,7 @@ class Connection(asyncio.Protocol):
         if self.phase is not _OPEN:
             return self.phase is Phase.NEW
         return (
-            self._writable
-            and not self._held
+            not self._held
             and not self._had_its_turn
             and not self._syncs
             # What comes behind a change of the members takes effect behind it.
@@ -337,6 +349,7 @@ class Connection(asyncio.Protocol):
             and not (self._pending and self._pending[-1].op in _ALONE)
             and len(self._pending) < OUTSTANDING_MAX
             and self._outstanding_bytes < OUTSTANDING_BYTES_MAX
+            and self._answered_now < OUTSTANDING_MAX
             and not self._server.replication.is_full
         )
 
@@ -380,6 +393,8 @@ class Connection(asyncio.Protocol):
             return
         reader = Reader(body)
         xid, op = reader.i32(), reader.i32()
+        if op in (_AUTH, _SASL) and not self._writable:
+            self._answered_now += 1
         if op == _AUTH:
             self._authenticate(xid, decode_auth(reader))
         elif op == _SASL:
@@ -426,9 +441,9 @@ class Connection(asyncio.Protocol):
         self._server.write(self, op, request, body[8:])
 
     def _ask(self, xid: int, op: int, size: int) -> Pending:
-        pending = Pending(xid, op, size, self._now_ms)
+        pending = Pending(xid, op, size + _PENDING_BYTES, self._now_ms)
         self._pending.append(pending)
-        self._outstanding_bytes += size
+        self._outstanding_bytes += pending.size
         return pending
 
     def _forget_pending(self) -> None:
@@ -636,7 +651,7 @@ class Connection(asyncio.Protocol):
         self.phase = Phase.OPEN
         self.session_id = session_id
         self.timeout_ms = timeout_ms
-        self._stop_handshake_timer()
+        self._stop_timers()
         if self._birth is not None:
             self._answered(self._birth, self._server.clock.monotonic_ms())
 
@@ -646,15 +661,18 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _stop_handshake_timer(self) -> None:
-        if self.handshake_timer is not None:
-            self.handshake_timer.cancel()
-            self.handshake_timer = None
+    def _stop_timers(self) -> None:
+        for timer in (self.handshake_timer, self._linger_timer):
+            if timer is not None:
+                timer.cancel()
+        self.handshake_timer = self._linger_timer = None
 
     def close(self) -> None:
-        """Sends what is queued, then closes."""
+        """Sends what is queued, then closes: within :data:`LINGER_SECONDS`, whether the client has taken it or not."""
         if self._transport is None:
             return
         self.flush()
         self.phase = Phase.CLOSED
         self._transport.close()
+        if self._linger_timer is None:
+            self._linger_timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)

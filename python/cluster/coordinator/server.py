@@ -307,8 +307,10 @@ class CoordinatorServer:
             connection.complete_write(command.zxid, *replies.encode_result(outcome.result))
         if outcome.closed_session:
             current = self._by_session.pop(outcome.closed_session, None)
-            if current is not None:
+            if current is not None and current is connection:
                 current.close()
+            elif current is not None:
+                current.abort()  # it may not read, and what it has not read was for its session
 
     def turn_over(self, connections: Iterable[Connection | None]) -> None:
         """These go on with what they sent behind their writes, and everything queued is sent."""

@@ -10,16 +10,19 @@ import contextlib
 import random
 import socket
 import struct
+import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
 from kazoo.client import KazooClient
 
+from cluster.coordinator.acl import OPEN
 from cluster.coordinator.connection import UNSENT_BYTES_MAX
 from cluster.coordinator.jute import MAX_BUFFER, Writer
-from cluster.coordinator.requests import Op
+from cluster.coordinator.requests import EPHEMERAL, Op
 from tests.coordinator.support import WAIT_SECONDS, RawClient
-from tests.coordinator.test_bad_input import HTTP, TLS
+from tests.coordinator.test_bad_input import HTTP, TLS, framed
 
 from .bystanders import Bystander, bystanders, many_descriptors, unharmed
 from .members import OURS, Ensemble, Member, ensemble
@@ -251,3 +254,49 @@ def test_who_asks_and_asks_and_reads_nothing(four: Ensemble, others: list[Bystan
         print(f"{asked} reads of 500,000 bytes and {written} writes were sent")
         assert min(asked) >= 1000
         assert max(asked) < MANY, "all that was asked was taken, and nothing of the answers"
+
+
+SESSION_MS = 2_000
+SLOW_PIECE = 64 << 10
+SLOW_SECONDS = 0.02
+"""What a slow client takes, and how often: 20 MB in six seconds, three times its session's timeout."""
+REPLIES = 40
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_who_is_slow_to_read_is_served_and_who_is_silent_is_not(
+    four: Ensemble, others: list[Bystander], role: str
+) -> None:
+    member = four.member_as(role)
+    large = f"/slow-{role}"
+    client = KazooClient(member.hosts, timeout=20.0)
+    client.start(WAIT_SECONDS)
+    client.create(large, bytes(500_000))
+    client.stop()
+    client.close()
+    put = Writer().i32(1).i32(Op.CREATE).string(f"{large}/own").buffer(b"").acls(OPEN).i32(EPHEMERAL).finish()
+    get = Writer().i32(2).i32(Op.GET_DATA).string(large).boolean(False).finish()
+    ping = struct.pack(">ii", PING_XID, Op.PING)
+    pause = threading.Event()
+    with unharmed(four, others, ANYTHING), strangers([member] * 2) as (slow, silent):
+        silent.connect(SESSION_MS)
+        silent.socket.sendall(framed(*[get] * REPLIES))
+        slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_PIECE)
+        assert slow.connect(SESSION_MS)[0] == SESSION_MS
+        slow.socket.sendall(framed(put, *[get] * REPLIES))
+        took = pieces = 0
+        while took < REPLIES * 500_000:
+            part = slow.socket.recv(SLOW_PIECE)
+            assert part, f"ended after {took} bytes"
+            took, pieces = took + len(part), pieces + 1
+            if pieces % 20 == 0:
+                slow.send(ping)
+            pause.wait(SLOW_SECONDS * len(part) / SLOW_PIECE)
+        late = KazooClient(member.hosts)
+        late.start(WAIT_SECONDS)
+        assert late.exists(f"{large}/own")
+        late.stop()
+        late.close()
+        end = time.monotonic() + WAIT_SECONDS
+        while silent.is_there(member):
+            assert time.monotonic() < end, "its session is over, and its connection is not"
