@@ -59,8 +59,8 @@ class Maker:
     (``Leader.tryToCommit``); ``locks_are_strict``: nor does a client that is cut off with its server believe in its session for
     longer than the others do; ``counts_outstanding``: a delete may be refused for children that a closeSession before it takes away;
     ``transactions``: what an ensemble agreed on, from its members' directories of data and the number of the one that leads;
-    ``next_write_seconds``: after the leader is killed, on a machine that does other things too; ``best_next_write_seconds``: the
-    shortest of several times, which those other things do not last through."""
+    ``next_write_seconds``: after the leader is killed, on a machine that does other things too; ``median_next_write_seconds``: of
+    several times, most of which those other things leave alone."""
 
     name: str
     command: Callable[[Path], list[str]]
@@ -70,7 +70,7 @@ class Maker:
     counts_outstanding: bool = False
     transactions: Callable[[list[Path], int], list[Transaction]] | None = None
     next_write_seconds: float = 10.0
-    best_next_write_seconds: float = 10.0
+    median_next_write_seconds: float = 10.0
 
 
 def _apache_command(config: Path) -> list[str]:
@@ -105,7 +105,7 @@ OURS = Maker(
     locks_are_strict=True,
     transactions=our_log.read_transactions,
     next_write_seconds=3.0,
-    best_next_write_seconds=1.0,
+    median_next_write_seconds=1.0,
 )
 
 _SAVING = (

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.compat
 SEEDS_AT_ONCE = 8
 ROUNDS_OF_ONE = 4
 """Of new seeds, on one ensemble: a member of ours that is told to stop keeps the last 10,000 entries of its log, and a round is some 1,500."""
-LEADERS_KILLED = 3
+LEADERS_KILLED = 5
 NUMBER_OF_SAVING = 100
 """Of the round with each fault, where members take snapshots: its seeds are others than those of the rest."""
 BEHIND = 100
@@ -132,7 +133,7 @@ def test_the_next_write_after_the_leader_is_killed(three: Ensemble) -> None:
         client.close()
         print(f"leader {number + 1} of {LEADERS_KILLED}: the next write after {lasted[-1]:.2f} s")
     assert max(lasted) <= three.maker.next_write_seconds, lasted
-    assert min(lasted) <= three.maker.best_next_write_seconds, lasted
+    assert statistics.median(lasted) <= three.maker.median_next_write_seconds, lasted
 
 
 only_fuzz = pytest.mark.skipif(
