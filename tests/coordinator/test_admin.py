@@ -7,6 +7,7 @@ import asyncio
 import json
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.error
@@ -23,7 +24,7 @@ from kazoo.security import make_digest_acl
 
 from cluster.coordinator import AdminServer, CoordinatorError, parse_configuration
 from cluster.coordinator.admin import AdminSettings
-from cluster.coordinator.http import CONNECTIONS_MAX, HEAD_BYTES_MAX
+from cluster.coordinator.http import CONNECTIONS_MAX, HEAD_BYTES_MAX, HttpServer, Request, Response
 from cluster.coordinator.java_json import indented
 from cluster.coordinator.local import LocalReplication
 from cluster.coordinator.machine import State
@@ -32,7 +33,7 @@ from cluster.keystores import Store
 
 from .certificates import Authority
 from .conftest import Connect, StartCoordinator
-from .support import WAIT_SECONDS, Coordinator
+from .support import WAIT_SECONDS, Coordinator, LoopThread
 
 SETTINGS = AdminSettings("127.0.0.1", 0, rate_interval_ms=0)
 TEXT = """\
@@ -423,24 +424,144 @@ def test_who_is_silent_is_cut_off(start_admin: StartAdmin) -> None:
     for begun in (
         b"",
         b"GET /comm",
-        b"POST /commands/restore HTTP/1.1\r\nAuthorization: ip\r\nContent-Length: 9\r\n\r\nx",
+        PART_OF_A_BODY,
     ):
         assert b"200 OK" not in say(admin, begun)
     assert admin.command("ruok")["error"] is None
 
 
-def test_a_crowd_is_turned_away(admin: Admin) -> None:
-    crowd = [
-        socket.create_connection(("127.0.0.1", admin.port), WAIT_SECONDS) for _ in range(CONNECTIONS_MAX + 5)
-    ]
-    for peer in crowd[CONNECTIONS_MAX:]:
-        with suppress(ConnectionResetError):
-            assert peer.recv(1) == b"", "at once, long before it would be cut off for its silence"
-    for peer in crowd:
-        peer.close()
-    while admin.coordinator.thread.call(lambda: len(admin.server._http._serving)) > 0:
-        pass
-    assert admin.command("ruok")["error"] is None
+PART_OF_A_BODY = b"POST /commands/restore HTTP/1.1\r\nAuthorization: ip\r\nContent-Length: 9\r\n\r\nx"
+
+
+@pytest.fixture
+def connect_to(request: pytest.FixtureRequest) -> Callable[[int, bytes], socket.socket]:
+    """A factory of connections to a port that have sent this much."""
+
+    def connect(port: int, begun: bytes = b"") -> socket.socket:
+        peer = socket.create_connection(("127.0.0.1", port), WAIT_SECONDS)
+        request.addfinalizer(peer.close)
+        peer.sendall(begun)
+        return peer
+
+    return connect
+
+
+ConnectTo = Callable[..., socket.socket]
+
+
+def has_ended(peer: socket.socket) -> bool:
+    """Waits until the server has closed it."""
+    with suppress(ConnectionResetError):
+        while peer.recv(65536):
+            pass
+    return True
+
+
+def is_open(peer: socket.socket) -> bool:
+    peer.setblocking(False)
+    try:
+        peer.recv(1)
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return True
+    return False
+
+
+# If this failed, whoever reaches the port could keep everybody out of it with a few connections that say nothing.
+@pytest.mark.parametrize("begun", [b"", b"GET /comm", PART_OF_A_BODY])
+def test_a_silent_crowd_makes_room(start_admin: StartAdmin, connect_to: ConnectTo, begun: bytes) -> None:
+    admin = start_admin(replace(SETTINGS, idle_ms=3_600_000))
+    for _ in range(3):
+        crowd = [connect_to(admin.port, begun) for _ in range(CONNECTIONS_MAX + 5)]
+        for _ in range(5):
+            assert admin.command("ruok")["error"] is None
+        assert is_open(crowd[-1]), "who has been silent longest makes room"
+
+
+# If this failed, they could do so where the port speaks TLS.
+@pytest.mark.parametrize("begun", [b"", b"\x16\x03\x01", None])
+def test_a_crowd_that_is_silent_in_tls_makes_room(
+    start_admin: StartAdmin, connect_to: ConnectTo, tmp_path: Path, begun: bytes | None
+) -> None:
+    """None: it is silent after the handshake."""
+    authority = Authority(tmp_path)
+    context = authority.client_context()
+    tls = TlsSettings(
+        Store(authority.issue("server", "/CN=localhost")), prefix="ssl.quorum.", client_auth="none"
+    )
+    admin = start_admin(replace(SETTINGS, idle_ms=3_600_000, tls=tls))
+
+    def ask() -> bytes:
+        with context.wrap_socket(connect_to(admin.port), server_hostname="localhost") as peer:
+            peer.sendall(b"GET /commands/ruok HTTP/1.1\r\n\r\n")
+            return peer.recv(15)
+
+    for _ in range(3):
+        crowd = [connect_to(admin.port, begun or b"") for _ in range(CONNECTIONS_MAX)]
+        if begun is None:
+            crowd = [context.wrap_socket(peer, server_hostname="localhost") for peer in crowd]
+        for _ in range(5):
+            assert ask() == b"HTTP/1.1 200 OK"
+        assert has_ended(crowd[0])
+        assert is_open(crowd[-1])
+        for peer in crowd:
+            peer.close()
+
+
+class Slow:
+    """Answers once it is told to."""
+
+    def __init__(self, thread: LoopThread) -> None:
+        self.thread = thread
+        self.begun = 0
+        self.may_end = thread.call(asyncio.Event)
+        self.server = HttpServer(self._answer, 3600.0)
+        self.port = thread.run(self.server.start("127.0.0.1", 0))
+
+    async def _answer(self, request: Request) -> Response:
+        self.begun += 1
+        if request.path == "/large":
+            return Response(bytes(64 << 20))
+        await self.may_end.wait()
+        return Response(b"done")
+
+    def begin(self, connect_to: ConnectTo, count: int) -> list[socket.socket]:
+        """So many whose requests are being answered."""
+        before = self.begun
+        asking = [connect_to(self.port, b"GET / HTTP/1.1\r\n\r\n") for _ in range(count)]
+        self.thread.wait(lambda: self.begun == before + count)
+        return asking
+
+
+@pytest.fixture
+def slow(loop_thread: LoopThread) -> Iterator[Slow]:
+    slow = Slow(loop_thread)
+    yield slow
+    loop_thread.run(slow.server.stop())
+
+
+# If this failed, a crowd would cost others the answers that they wait for, or the server any memory.
+def test_whoever_is_being_answered_is_left_alone(slow: Slow, connect_to: ConnectTo) -> None:
+    asking = slow.begin(connect_to, CONNECTIONS_MAX - 1)
+    silent = connect_to(slow.port)
+    asking += slow.begin(connect_to, 1)
+    assert has_ended(silent), "the only one who was silent makes room"
+    assert has_ended(connect_to(slow.port)), "nobody can make room any more"
+    slow.thread.loop.call_soon_threadsafe(slow.may_end.set)
+    for peer in asking:
+        assert peer.recv(15) == b"HTTP/1.1 200 OK"
+    slow.begin(connect_to, 3)
+    assert has_ended(asking[0]), "who was answered first has been silent longest"
+
+
+# If this failed, a crowd that asks for much and does not read it would keep everybody out.
+def test_who_leaves_its_answer_unread_makes_room(
+    slow: Slow, connect_to: ConnectTo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.coordinator.http.UNREAD_SECONDS", 0.0)
+    for _ in range(CONNECTIONS_MAX):
+        connect_to(slow.port, b"GET /large HTTP/1.1\r\n\r\n")
+    slow.thread.wait(lambda: slow.begun == CONNECTIONS_MAX)
+    slow.begin(connect_to, 3)
 
 
 def test_https_with_a_certificate_of_the_client(

@@ -1,7 +1,8 @@
 """HTTP/1.1 for the admin server and the metrics: requests in, answers out.
 
 Owns framing (RFC 9112, bodies with a Content-Length), limits and timeouts; what is answered is somebody else's. Who is
-silent for the idle time, or sends more than a head may have, is cut off. Runs on the event loop.
+silent for the idle time, or sends more than a head may have, is cut off. Where there is no room for one more, whoever has
+been silent longest makes it; silent is who has no complete request there that is being answered. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import contextlib
 import http
 import logging
+import math
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,10 +22,12 @@ from .listener import Listener
 
 HEAD_BYTES_MAX = 16 << 10
 CONNECTIONS_MAX = 32
-"""At once; whoever comes beyond is closed."""
+"""At once; whoever comes while all are being answered is closed."""
 PARAMETERS_MAX = 100
 LINGER_SECONDS = 2.0
 """How long a peer may take to hang up after its last answer."""
+UNREAD_SECONDS = 5.0
+"""Whoever has left its answer unread for so long is silent, too."""
 _CHUNK = 64 << 10
 _TEXT = "text/plain;charset=utf-8"
 
@@ -78,10 +82,10 @@ class HttpServer:
     ) -> None:
         self._answer = answer
         self._idle = idle_seconds
-        self._serving: dict[asyncio.StreamWriter, asyncio.Task[object] | None] = {}
+        self._serving: set[_Peer] = set()
         self._listener = Listener(
             self._protocol,
-            lambda _address, _of_it, entering: entering + len(self._serving) < CONNECTIONS_MAX,
+            self._may_enter,
             lambda address, error: _logger.debug("%s: %s", address, error),
             context=context,
             accepts_plain=accepts_plain,
@@ -95,51 +99,67 @@ class HttpServer:
     async def stop(self) -> None:
         """Cuts everybody off; returns when the port is free."""
         self._listener.close()
-        for writer, task in list(self._serving.items()):
-            writer.transport.abort()
-            if task is not None:
-                task.cancel()
-        waiting = [task for task in self._serving.values() if task is not None]
-        if waiting:
-            await asyncio.wait(waiting)
+        for peer in self._serving:
+            peer.end()
+        if self._serving:
+            await asyncio.wait([peer.task for peer in self._serving])
         await self._listener.wait_closed()
 
     def _protocol(self, _secure: bool) -> asyncio.BaseProtocol:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(HEAD_BYTES_MAX), self._serve)
 
+    def _may_enter(self, _address: str, _of_it: int, entering: int) -> bool:
+        return entering + len(self._serving) < CONNECTIONS_MAX or self._make_room()
+
+    def _make_room(self) -> bool:
+        """Ends the connection that has been silent longest; False if none is."""
+        first = min(self._serving, key=lambda peer: peer.silent_from, default=None)
+        silent_from = first.silent_from if first is not None else math.inf
+        if self._listener.entering_since < silent_from:
+            self._listener.drop_first()
+            return True
+        if first is None or silent_from > asyncio.get_running_loop().time():
+            return False
+        first.end()
+        return True
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._serving[writer] = asyncio.current_task()
+        peer = _Peer(reader, writer)
+        self._serving.add(peer)
         try:
-            while await self._exchange(reader, writer):
-                pass
-            await self._hang_up(reader, writer)
+            while await self._exchange(peer):
+                peer.wait_for()
+            peer.wait_for()
+            await self._hang_up(peer)
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # it left, was silent for too long, or the server stops
         except Exception:
             _logger.exception("an HTTP connection failed")
         finally:
             writer.transport.abort()
-            del self._serving[writer]
+            self._serving.discard(peer)
 
-    async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _hang_up(self, peer: _Peer) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
-                while await reader.read(_CHUNK):
+                while await peer.reader.read(_CHUNK):
                     pass  # what it still sends would otherwise cost it the answer
-        writer.close()
+        peer.writer.close()
         async with asyncio.timeout(self._idle):
-            await writer.wait_closed()
+            await peer.writer.wait_closed()
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _exchange(self, peer: _Peer) -> bool:
         """One request; whether there may be another."""
         try:
             async with asyncio.timeout(self._idle):
-                head = await reader.readuntil(b"\r\n\r\n")
-            request, length, keeps = self._parse(head, reader, writer)
+                head = await peer.reader.readuntil(b"\r\n\r\n")
+            request, length, keeps = self._parse(head, peer)
         except asyncio.LimitOverrunError:
-            return await self._refuse(writer, HttpError(431, f"a head may have {HEAD_BYTES_MAX} bytes"))
+            return await self._refuse(peer, HttpError(431, f"a head may have {HEAD_BYTES_MAX} bytes"))
         except HttpError as error:
-            return await self._refuse(writer, error)
+            return await self._refuse(peer, error)
+        if length == 0:
+            peer.leave_alone()
         try:
             response = await self._answer(request)
         except HttpError as error:
@@ -148,16 +168,14 @@ class HttpServer:
             _logger.exception("%s %s failed", request.method, request.path)
             response = Response(b"the request failed; the server's log says why\n", status=500)
         keeps = keeps and length == 0  # a body that nobody may have read is left behind
-        await self._send(writer, response, keeps, request.method != "HEAD")
+        await self._send(peer, response, keeps, request.method != "HEAD")
         return keeps
 
-    async def _refuse(self, writer: asyncio.StreamWriter, error: HttpError) -> bool:
-        await self._send(writer, _sentence(error), False, True)
+    async def _refuse(self, peer: _Peer, error: HttpError) -> bool:
+        await self._send(peer, _sentence(error), False, True)
         return False
 
-    def _parse(
-        self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> tuple[Request, int, bool]:
+    def _parse(self, head: bytes, peer: _Peer) -> tuple[Request, int, bool]:
         """The request, the length of its body, and whether its connection may stay."""
         first, *lines = head.decode("latin-1")[:-4].split("\r\n")
         words = first.split(" ")
@@ -179,27 +197,24 @@ class HttpServer:
             query = parse_qs(target.query, keep_blank_values=True, max_num_fields=PARAMETERS_MAX)
         except ValueError as error:
             raise HttpError(400, f"{words[1][:100]!r} is no target: {error}") from None
-        body = _Body(
-            int(text), headers.get("expect", "").lower() == "100-continue", self._idle, reader, writer
-        )
-        peer = writer.get_extra_info("peername")
-        tls = writer.get_extra_info("ssl_object")
+        body = _Body(int(text), headers.get("expect", "").lower() == "100-continue", self._idle, peer)
+        address = peer.writer.get_extra_info("peername")
+        tls = peer.writer.get_extra_info("ssl_object")
         request = Request(
             words[0],
             unquote(target.path),
             {name: values[0] for name, values in query.items()},
             headers,
-            str(peer[0]) if peer else "",
+            str(address[0]) if address else "",
             tls.getpeercert(True) if tls is not None else None,
             body.read,
         )
         wish = headers.get("connection", "").lower()
         return request, int(text), wish == "keep-alive" or (words[2] == "HTTP/1.1" and wish != "close")
 
-    async def _send(
-        self, writer: asyncio.StreamWriter, response: Response, keeps: bool, with_body: bool
-    ) -> None:
-        body = response.body
+    async def _send(self, peer: _Peer, response: Response, keeps: bool, with_body: bool) -> None:
+        peer.leave_alone()
+        body, writer = response.body, peer.writer
         length = body.stat().st_size if isinstance(body, Path) else len(body)
         lines = {
             "Content-Type": response.content_type,
@@ -212,16 +227,16 @@ class HttpServer:
         text += "".join(f"{name}: {value}\r\n" for name, value in lines.items())
         writer.write(text.encode("latin-1") + b"\r\n")
         if with_body and isinstance(body, Path):
-            await self._send_file(writer, body, length)
+            await self._send_file(peer, body, length)
         elif with_body and isinstance(body, bytes):
             for start in range(0, length, _CHUNK):
                 writer.write(body[start : start + _CHUNK])
-                await self._drain(writer)
-        await self._drain(writer)
+                await self._drain(peer)
+        await self._drain(peer)
         if not keeps and writer.can_write_eof():
             writer.write_eof()
 
-    async def _send_file(self, writer: asyncio.StreamWriter, path: Path, length: int) -> None:
+    async def _send_file(self, peer: _Peer, path: Path, length: int) -> None:
         loop = asyncio.get_running_loop()
         with path.open("rb") as file:
             while length > 0:
@@ -229,16 +244,46 @@ class HttpServer:
                 if not chunk:
                     raise OSError(f"{path} has become shorter")
                 length -= len(chunk)
-                writer.write(chunk)
-                await self._drain(writer)
+                peer.writer.write(chunk)
+                await self._drain(peer)
 
-    async def _drain(self, writer: asyncio.StreamWriter) -> None:
+    async def _drain(self, peer: _Peer) -> None:
+        peer.wait_for(UNREAD_SECONDS)
         async with asyncio.timeout(self._idle):
-            await writer.drain()
+            await peer.writer.drain()
+        peer.leave_alone()
 
 
 def _sentence(error: HttpError) -> Response:
     return Response(f"{error}\n".encode(), status=error.status)
+
+
+class _Peer:
+    """Who is connected, and the task that serves it. ``silent_from`` is the loop's time from which on it is silent; infinite while
+    its request is answered."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task = task
+        self.reader = reader
+        self.writer = writer
+        self.silent_from = math.inf
+        self.wait_for()
+
+    def leave_alone(self) -> None:
+        """It has done its part: its request is being answered."""
+        self.silent_from = math.inf
+
+    def wait_for(self, patience: float = 0.0) -> None:
+        """It has to send or to read something, and is silent once the patience is over."""
+        self.silent_from = asyncio.get_running_loop().time() + patience
+
+    def end(self) -> None:
+        """Cuts it off; its task ends in the loop's next turns."""
+        self.silent_from = math.inf
+        self.writer.transport.abort()
+        self.task.cancel()
 
 
 @dataclass
@@ -248,19 +293,20 @@ class _Body:
     length: int
     expects: bool
     idle_seconds: float
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    peer: _Peer
 
     async def read(self, most: int) -> bytes:
         if self.length > most:
             raise HttpError(413, f"a body of {self.length} bytes; at most {most} are taken")
         if self.expects:
-            self.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.peer.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = bytearray()
         while len(body) < self.length:
             async with asyncio.timeout(self.idle_seconds):
-                part = await self.reader.read(min(self.length - len(body), _CHUNK))
+                part = await self.peer.reader.read(min(self.length - len(body), _CHUNK))
             if not part:
                 raise HttpError(400, f"the body ended after {len(body)} of {self.length} bytes")
             body += part
+            self.peer.wait_for()
+        self.peer.leave_alone()
         return bytes(body)

@@ -8,7 +8,9 @@ made after the first byte), and nobody else anything. Runs on the event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 import os
 import socket
 import ssl
@@ -51,8 +53,8 @@ class Listener:
         self._accepts_plain = accepts_plain
         self._patience = patience_seconds
         self._by_address: Counter[str] = Counter()
-        self.entering = 0
-        """Connections that have no protocol yet."""
+        self._entering: dict[socket.socket, tuple[str, float]] = {}
+        """Connections that have no protocol yet: whose, and since when."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._socket: socket.socket | None = None
 
@@ -65,6 +67,23 @@ class Listener:
         listening.setblocking(False)
         self._begin(self._accept(listening))
         return int(listening.getsockname()[1])
+
+    @property
+    def entering(self) -> int:
+        """How many connections have no protocol yet."""
+        return len(self._entering)
+
+    @property
+    def entering_since(self) -> float:
+        """The loop's time when the first of them was accepted; infinite without any."""
+        return next((since for _host, since in self._entering.values()), math.inf)
+
+    def drop_first(self) -> None:
+        """Has the first of them fail: as if it had left."""
+        accepted = next(iter(self._entering))
+        self._leave(accepted)
+        with contextlib.suppress(OSError):  # it has left
+            accepted.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Accepts no more, and drops those that have no protocol yet. Safe to repeat."""
@@ -101,7 +120,7 @@ class Listener:
                 host = str(address[0])
                 if self._may_enter(host, self._by_address[host], self.entering):
                     self._by_address[host] += 1
-                    self.entering += 1
+                    self._entering[accepted] = host, loop.time()
                     self._begin(self._enter(accepted, host))
                 else:
                     accepted.close()
@@ -130,7 +149,11 @@ class Listener:
             accepted.close()
             raise
         finally:
-            self.entering -= 1
+            self._leave(accepted)
+
+    def _leave(self, accepted: socket.socket) -> None:
+        if accepted in self._entering:
+            host, _since = self._entering.pop(accepted)
             self._by_address[host] -= 1
             if not self._by_address[host]:
                 del self._by_address[host]
