@@ -29,6 +29,7 @@ from tests.compat.test_zookeeper import (
 )
 from tests.compat.zookeeper_peer import PING_XID, Request, apache_zookeeper, comparable, our_coordinator
 from tests.coordinator.support import WAIT_SECONDS, RawClient
+from tests.coordinator.test_addresses import needs_ipv6
 
 pytestmark = pytest.mark.compat
 
@@ -187,3 +188,26 @@ def test_what_is_not_in_the_whitelist_is_told_so(tmp_path: Path) -> None:
             theirs, ours = (ask(port, word) for port in ports)
             assert ours == theirs, word
         assert [ask(port, "srvr").startswith("Zookeeper version: ") for port in ports] == [True, True]
+
+
+@needs_ipv6
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_everywhere_is_the_same_and_so_are_clients_addresses(tmp_path: Path, host: str) -> None:
+    settings = Settings(tick_time_ms=TICK_MS, max_client_connections=2, words_whitelist=frozenset({"*"}))
+    lines = {"clientPortAddress": host, "maxClientCnxns": "2"}
+    told = []
+    with (
+        apache_zookeeper(tmp_path, lines, {}) as theirs,
+        our_coordinator(tmp_path, settings, host) as ours,
+    ):
+        for port in (theirs, ours):
+            clients = [RawClient(port, address) for address in ("127.0.0.1", "::1")]
+            for client in clients:
+                client.connect()
+            answers = [client.request(1, Op.WHO_AM_I)[3] for client in clients]
+            addresses = re.findall(r"(?m)^ /(\S+):\d+\[", ask(port, "stat"))
+            told.append((answers, sorted(addresses)))
+            for client in clients:
+                client.close()
+    assert told[0] == told[1]
+    assert told[0][1] == ["127.0.0.1", "127.0.0.1", "[0:0:0:0:0:0:0:1]"]

@@ -87,10 +87,10 @@ def _answers(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def our_coordinator(directory: Path, settings: Settings) -> Iterator[int]:
+def our_coordinator(directory: Path, settings: Settings, host: str = "127.0.0.1") -> Iterator[int]:
     """Ours with its data below `directory`; its port."""
     thread = LoopThread()
-    server = CoordinatorServer(directory / "coordinator", settings=settings)
+    server = CoordinatorServer(directory / "coordinator", host, settings=settings)
     try:
         port = thread.run(server.start())
         yield port

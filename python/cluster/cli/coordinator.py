@@ -36,20 +36,21 @@ def run(arguments: list[str]) -> int:
     configuration, text = _read(parser().parse_args(arguments).configuration)
 
     from cluster.coordinator import AdminServerError, CoordinatorError, event_loop, run_coordinator
+    from cluster.coordinator.members import host_and_port
 
     def ready(ports: CoordinatorPorts) -> None:
         lines = ["the coordinator is ready"]
         if ports.clients >= 0:
-            lines.append(f"  clients  {configuration.host}:{ports.clients}")
+            lines.append(f"  clients  {host_and_port(configuration.host, ports.clients)}")
         if configuration.secure is not None:
-            lines.append(f"  secure   {configuration.secure.host}:{ports.secure_clients}")
+            lines.append(f"  secure   {host_and_port(configuration.secure.host, ports.secure_clients)}")
         if configuration.admin is not None:
             scheme = "http" if configuration.admin.tls is None else "https"
-            lines.append(
-                f"  admin    {scheme}://{configuration.admin.host}:{ports.admin}{configuration.admin.url}"
-            )
+            place = host_and_port(configuration.admin.host, ports.admin)
+            lines.append(f"  admin    {scheme}://{place}{configuration.admin.url}")
         if configuration.metrics is not None:
-            lines.append(f"  metrics  http://{configuration.metrics.host}:{ports.metrics}/metrics")
+            place = host_and_port(configuration.metrics.host, ports.metrics)
+            lines.append(f"  metrics  http://{place}/metrics")
         print("\n".join([*lines, "Ctrl-C stops it."]), flush=True)
 
     try:

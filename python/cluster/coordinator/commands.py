@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from .members import Member
+from .members import Member, host_and_port
 from .metrics import Sizes
 from .values import HIDDEN, is_secret
 from .words import VERSION, Client, Seen, environment, monitored
@@ -194,8 +194,8 @@ def _voting_view(seen: Seen, _parameters: Parameters) -> Data:
     return {
         "current_config": {
             str(member.server_id): {
-                "server_addresses": [_address(member.host, member.quorum_port)],
-                "election_addresses": [_address(member.host, member.election_port)],
+                "server_addresses": [host_and_port(member.host, member.quorum_port)],
+                "election_addresses": [host_and_port(member.host, member.election_port)],
                 "client_address": member.client,
                 "learner_type": "participant",
             }
@@ -219,7 +219,7 @@ def _zabstate(seen: Seen, _parameters: Parameters) -> Data:
         "is_leader": ensemble.proposals is not None,
         "quorum_address": _addresses(own, own.quorum_port) if own is not None else None,
         "election_address": _addresses(own, own.election_port) if own is not None else None,
-        "client_address": _address(*seen.client_address) if seen.client_address is not None else None,
+        "client_address": host_and_port(*seen.client_address) if seen.client_address is not None else None,
         "voting": is_voter,
         "last_zxid": f"{zxid:#x}",
         "zab_epoch": zxid >> 32,
@@ -228,17 +228,13 @@ def _zabstate(seen: Seen, _parameters: Parameters) -> Data:
     }
 
 
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def _addresses(member: Member, port: int) -> Data:
     """A ``MultipleAddresses`` of one."""
-    one = _address(member.host, port)
+    one = host_and_port(member.host, port)
     return {
         "empty": False,
         "all_addresses": [one],
-        "wildcard_addresses": [_address("0.0.0.0", port)],
+        "wildcard_addresses": [host_and_port("0.0.0.0", port)],
         "all_ports": [port],
         "all_host_strings": [member.host],
         "reachable_address": one,
@@ -257,9 +253,8 @@ def _reset(seen: Seen, whole: bool) -> Data:
 def _client(client: Client, in_full: bool) -> Data:
     traffic = client.traffic
     latency = traffic.latency
-    address = f"[{client.address}]" if ":" in client.address else client.address
     data: Data = {
-        "remote_socket_address": f"{address}:{client.port}",
+        "remote_socket_address": host_and_port(client.address, client.port),
         "interest_ops": client.interest,
         "outstanding_requests": client.queued,
         "packets_received": traffic.received,

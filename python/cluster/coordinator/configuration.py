@@ -19,7 +19,8 @@ from .admin import AdminSettings, admin_settings
 from .authentication import JAAS_FILE, read_authentication
 from .ensemble_settings import REQUEST_BYTES_MAX, EnsembleSettings, ensemble_settings, line_of_one
 from .errors import CoordinatorError
-from .members import Member, split_client
+from .listener import is_everywhere
+from .members import Member, host_and_port, split_client
 from .ports import NO_PORT
 from .prometheus import PrometheusSettings, prometheus_settings
 from .settings import Settings
@@ -190,9 +191,9 @@ class _Parser:
         if own is None or not line:
             return (host, port) if port != NO_PORT else None
         told = split_client(line)
-        if port not in (NO_PORT, told[1]) or host not in (_EVERYWHERE, told[0]):
+        if port not in (NO_PORT, told[1]) or (host != told[0] and not is_everywhere(host)):
             raise CoordinatorError(
-                f"clients are at {host}:{port} by clientPort and clientPortAddress, and at {line} by the line of this server, "
+                f"clients are at {host_and_port(host, port)} by clientPort and clientPortAddress, and at {line} by the line of this server, "
                 f"server.{own.server_id}: leave one of them out"
             )
         return told

@@ -30,6 +30,7 @@ from . import replies
 from .acl import Subject, address_identity
 from .errors import Code, JuteError, MissingValueError
 from .jute import IDENTITIES_BYTES_MAX, Id, Reader, Writer
+from .listener import peer_address
 from .requests import (
     READS,
     WRITES,
@@ -241,7 +242,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(SLOW_BYTES, SLOW_BYTES - FLUSH_BYTES)
         peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if peer else ""
+        self.address = peer_address(peer) if peer else ""
         self.port = int(peer[1]) if peer else 0
         self._become((address_identity(self.address),))
         if not self._server.admit(self) or not self._read_certificate(transport):

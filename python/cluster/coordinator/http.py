@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from .listener import Listener
+from .listener import Listener, peer_address
 
 HEAD_BYTES_MAX = 16 << 10
 CONNECTIONS_MAX = 32
@@ -205,7 +205,7 @@ class HttpServer:
             unquote(target.path),
             {name: values[0] for name, values in query.items()},
             headers,
-            str(address[0]) if address else "",
+            peer_address(address) if address else "",
             tls.getpeercert(True) if tls is not None else None,
             body.read,
         )

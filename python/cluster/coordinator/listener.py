@@ -3,12 +3,17 @@
 Owns a connection from its accept to its protocol: its first byte, TLS's handshake, how long that may take and how many
 may be at it. A peer that says nothing costs a socket until the time is over (asyncio's buffers for TLS, of 256 KiB, are
 made after the first byte), and nobody else anything. Runs on the event loop.
+
+As Java's sockets do, one that listens on all addresses takes both families, if it is told 0.0.0.0, too, and a peer's address
+is written as Java writes it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import ipaddress
 import logging
 import math
 import os
@@ -18,7 +23,9 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from .acl import address_identity
 from .errors import CoordinatorError
+from .members import host_and_port
 
 BACKLOG = 100
 ACCEPT_PAUSE_SECONDS = 1.0
@@ -60,10 +67,14 @@ class Listener:
 
     async def start(self, host: str, port: int) -> int:
         """Listens, and returns the port. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _type, _protocol, _name, address = found[0]
-        listening = self._socket = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        if is_everywhere(host):
+            listening = listen_everywhere(port)
+        else:
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, _type, _protocol, _name, address = found[0]
+            listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        self._socket = listening
         listening.setblocking(False)
         self._begin(self._accept(listening))
         return int(listening.getsockname()[1])
@@ -117,7 +128,7 @@ class Listener:
                     _logger.warning("a connection could not be accepted: %s; trying again", error)
                     await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
                     continue
-                host = str(address[0])
+                host = peer_address(address)
                 if self._may_enter(host, self._by_address[host], self.entering):
                     self._by_address[host] += 1
                     self._entering[accepted] = host, loop.time()
@@ -176,8 +187,34 @@ async def _begins_tls(accepted: socket.socket) -> bool:
     return accepted.recv(1, socket.MSG_PEEK) == _HANDSHAKE
 
 
+def is_everywhere(host: str) -> bool:
+    """Whether a host means all addresses of the machine."""
+    try:
+        return not host or ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def listen_everywhere(port: int) -> socket.socket:
+    """A socket for both families, or for IPv4 where the machine has no IPv6. Raises OSError."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(
+                ("::", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise
+    return socket.create_server(("0.0.0.0", port), backlog=BACKLOG)
+
+
+def peer_address(name: tuple[Any, ...]) -> str:
+    """The address in a socket's name, as Java writes it: IPv4's also where IPv6's socket has it as ::ffff:a.b.c.d."""
+    return address_identity(str(name[0])).id
+
+
 def cannot_listen(what: str, host: str, port: int, error: OSError, mend: str = "") -> CoordinatorError:
     """The sentence for a port that cannot be had."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     advice = mend or "stop what uses the port or choose another"
-    return CoordinatorError(f"{what} cannot listen on {host}:{port}: {reason}; {advice}")
+    return CoordinatorError(f"{what} cannot listen on {host_and_port(host, port)}: {reason}; {advice}")

@@ -118,7 +118,7 @@ def _member(name: str, number: str, text: str, warnings: list[str]) -> Member:
     address = ""
     if of_clients is not None:
         host = of_clients[1] or of_clients[2] or "0.0.0.0"
-        address = f"{_bracketed(host)}:{_port(name, text, of_clients[3])}"
+        address = host_and_port(host, _port(name, text, of_clients[3]))
     observer = roles == {"observer"}
     return Member(int(number), first[1] or first[2], quorum_port, election_port, address, observer)
 
@@ -147,6 +147,11 @@ def configured_members(data: bytes) -> tuple[Member, ...]:
     return parse_members({name: text for name, _equals, text in lines}).members
 
 
+def host_and_port(host: str, port: int) -> str:
+    """The two in one text, in which an address of IPv6 has brackets."""
+    return f"{_bracketed(host)}:{port}"
+
+
 def split_client(address: str) -> tuple[str, int]:
     """Host and port of a :attr:`Member.client`."""
     host, _colon, port = address.rpartition(":")
@@ -156,8 +161,7 @@ def split_client(address: str) -> tuple[str, int]:
 def _client_text(address: str) -> str:
     if not address:
         return ""
-    host, port = split_client(address)
-    return f";{_bracketed(host)}:{port}"
+    return f";{host_and_port(*split_client(address))}"
 
 
 def _bracketed(host: str) -> str:

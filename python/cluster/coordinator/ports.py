@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from .errors import CoordinatorError
-from .listener import Listener, cannot_listen
+from .listener import Listener, cannot_listen, is_everywhere, listen_everywhere
 from .tls import SecurePort, TlsSettings, server_context
 
 NO_PORT = -1
@@ -105,7 +105,11 @@ class ClientPorts:
     async def _plain(self, host: str, port: int) -> int:
         try:
             loop = asyncio.get_running_loop()
-            server = await loop.create_server(lambda: self._made(False), host, port)
+            if is_everywhere(host):
+                listening = listen_everywhere(port)
+                server = await loop.create_server(lambda: self._made(False), sock=listening)
+            else:
+                server = await loop.create_server(lambda: self._made(False), host, port)
         except OSError as error:
             raise cannot_listen("the coordinator", host, port, error) from error
         self._listening.append(server)

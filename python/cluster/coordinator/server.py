@@ -333,7 +333,7 @@ class CoordinatorServer:
         if not has_room:
             return False
         if not connection.is_secure:
-            if connection.address.startswith("127.") or connection.address == "::1":
+            if connection.address.startswith("127.") or connection.address == "0:0:0:0:0:0:0:1":
                 self.plain_local += 1
             else:
                 self.plain_remote += 1

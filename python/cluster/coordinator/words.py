@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from .exposition import java_double, samples
-from .members import Member
+from .members import Member, host_and_port
 from .metrics import ServerMetrics, Sizes
 from .statistics import ClientTraffic, Traffic
 
@@ -173,9 +173,8 @@ def _stat(seen: Seen) -> str:
 
 def _client(client: Client) -> str:
     traffic = client.traffic
-    address = f"[{client.address}]" if ":" in client.address else client.address
     return (
-        f" /{address}:{client.port}[{client.interest:x}]"
+        f" /{host_and_port(client.address, client.port)}[{client.interest:x}]"
         f"(queued={client.queued},recved={traffic.received},sent={traffic.sent}"
     )
 

@@ -1,0 +1,165 @@
+"""Where the ports are, and whose connections they have. If these fail, clients that look a name up and try IPv6 first do not get in, or
+whoever comes over IPv4 is somebody else to ACLs, limits and those who look for it in `cons`."""
+
+from __future__ import annotations
+
+import errno
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.coordinator import Settings, parse_configuration
+from cluster.coordinator.jute import Id, Reader
+from cluster.coordinator.listener import is_everywhere, listen_everywhere, peer_address
+from cluster.coordinator.members import host_and_port
+from cluster.coordinator.requests import Op
+from cluster.coordinator.tls import SecurePort, TlsSettings
+from cluster.keystores import Store
+from tests.ports import free_port
+
+from .certificates import Authority
+from .conftest import StartCoordinator
+from .support import WAIT_SECONDS, RawClient
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+WORDS = frozenset({"*"})
+
+
+def identities(client: RawClient) -> list[Id]:
+    reader = Reader(client.request(1, Op.WHO_AM_I)[3])
+    return [Id(reader.string() or "", reader.string() or "") for _ in range(reader.i32())]
+
+
+@needs_ipv6
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "0:0:0:0:0:0:0:0"])
+def test_everywhere_is_both_families(start_coordinator: StartCoordinator, host: str) -> None:
+    settings = Settings(max_client_connections=2, words_whitelist=WORDS)
+    server = start_coordinator(host=host, settings=settings)
+    four, six = (RawClient(server.port, address) for address in ("127.0.0.1", "::1"))
+    for client, shown in ((four, "127.0.0.1"), (six, "0:0:0:0:0:0:0:1")):
+        client.connect()
+        assert identities(client) == [Id("ip", shown)]
+    asking = RawClient(server.port)
+    for refused in (RawClient(server.port), RawClient(server.port)):
+        assert refused.receive() == b"", "this address has two connections, however it is written"
+        refused.close()
+    asking.socket.sendall(b"cons")
+    told = re.findall(r"(?m)^ /(\S+):\d+\[", asking.read_all().decode())
+    assert sorted(told) == ["127.0.0.1", "127.0.0.1", "[0:0:0:0:0:0:0:1]"]
+    # They are connections of this machine, all of them.
+    assert server.thread.call(lambda: (server.server.plain_local, server.server.plain_remote)) == (3, 0)
+    for client in (four, six, asking):
+        client.close()
+
+
+@needs_ipv6
+def test_the_other_ports_are_both_families_too(start_coordinator: StartCoordinator, tmp_path: Path) -> None:
+    """What takes TLS, or HTTP: another listener."""
+    authority = Authority(tmp_path)
+    tls = TlsSettings(Store(authority.issue("server", "/CN=localhost")), client_auth="none")
+    server = start_coordinator(host="0.0.0.0", unified=tls, secure=SecurePort("0.0.0.0", 0, tls))
+    context = authority.client_context()
+    for port in (server.port, server.server.secure_port):
+        for address in ("127.0.0.1", "::1"):
+            client = RawClient(port, address)
+            client.socket = context.wrap_socket(client.socket, server_hostname="localhost")
+            client.connect()
+            client.close()
+
+
+def test_one_family_is_one_family(start_coordinator: StartCoordinator) -> None:
+    server = start_coordinator(host="127.0.0.1")
+    with pytest.raises(ConnectionRefusedError):
+        RawClient(server.port, "::1" if has_ipv6() else "127.0.0.2")
+    RawClient(server.port).close()
+
+
+# If this failed, nobody would be served where IPv6 is switched off.
+@pytest.mark.parametrize("kernel_has_it", [False, True])
+def test_without_ipv6_it_is_ipv4(monkeypatch: pytest.MonkeyPatch, kernel_has_it: bool) -> None:
+    create_server = socket.create_server
+
+    def create(address: tuple[str, int], **options: Any) -> socket.socket:
+        if options.get("family") == socket.AF_INET6:
+            raise OSError(errno.EADDRNOTAVAIL, "no such address")
+        return create_server(address, **options)
+
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: kernel_has_it)
+    monkeypatch.setattr(socket, "create_server", create)
+    with listen_everywhere(0) as listening:
+        assert listening.getsockname()[0] == "0.0.0.0"
+        socket.create_connection(("127.0.0.1", listening.getsockname()[1]), WAIT_SECONDS).close()
+
+
+# If this failed, a port that somebody has in one family would be served in the other, and each client had its own server.
+@needs_ipv6
+@pytest.mark.parametrize("taken", ["127.0.0.1", "::1"])
+def test_a_port_that_is_taken_in_one_family_is_taken(taken: str) -> None:
+    family = socket.AF_INET6 if ":" in taken else socket.AF_INET
+    with (
+        socket.create_server((taken, free_port()), family=family) as other,
+        pytest.raises(OSError, match="Address already in use"),
+    ):
+        listen_everywhere(other.getsockname()[1])
+
+
+def test_how_addresses_are_written() -> None:
+    assert [host for host in ("", "0.0.0.0", "::", "0:0:0:0:0:0:0:0", "::1", "zoo1", "10.0.0.0") if is_everywhere(host)] == [
+        "", "0.0.0.0", "::", "0:0:0:0:0:0:0:0",
+    ]  # fmt: skip
+    assert peer_address(("::ffff:10.0.0.1", 1, 0, 0)) == peer_address(("10.0.0.1", 1)) == "10.0.0.1"
+    assert peer_address(("fe80::1%eth0", 1, 0, 2)) == "fe80:0:0:0:0:0:0:1%eth0"
+    assert [host_and_port(host, 1) for host in ("zoo1", "0.0.0.0", "::")] == ["zoo1:1", "0.0.0.0:1", "[::]:1"]
+
+
+def test_everywhere_does_not_contradict_a_servers_own_line() -> None:
+    """As in ZooKeeper."""
+    properties = {"dataDir": "/data", "clientPort": "1", "server.1": "localhost:2:3;127.0.0.1:1"}
+    for host in ("0.0.0.0", "::"):
+        configuration = parse_configuration(properties | {"clientPortAddress": host})
+        assert (configuration.host, configuration.port) == ("127.0.0.1", 1)
+
+
+# If this failed, a server that is everywhere would have an admin server and metrics for IPv4 alone, or tell URLs that are none.
+@needs_ipv6
+@pytest.mark.parametrize(("host", "told"), [("", "0.0.0.0"), ("::", "[::]")])
+def test_the_command_serves_both_families(tmp_path: Path, host: str, told: str) -> None:
+    config = tmp_path / "zoo.cfg"
+    config.write_text(
+        f"dataDir={tmp_path}/data\nclientPort=0\nadmin.serverPort=0\nmetricsProvider.httpPort=0\n"
+        "metricsProvider.className=org.apache.zookeeper.metrics.prometheus.PrometheusMetricsProvider\n"
+        + (f"clientPortAddress={host}\nadmin.serverAddress={host}\nmetricsProvider.httpHost={host}\n" if host else "")
+    )  # fmt: skip
+    command = [sys.executable, "-m", "cluster.cli", "coordinator", str(config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        clients, admin, metrics = [process.stdout.readline().split() for _ in range(4)][1:]
+        assert (clients[0], admin[0], metrics[0]) == ("clients", "admin", "metrics")
+        assert clients[1].startswith(f"{told}:")
+        for address in ("127.0.0.1", "[::1]"):
+            client = RawClient(int(clients[1].rpartition(":")[2]), address.strip("[]"))
+            client.connect()
+            client.close()
+            for url in (admin[1], metrics[1]):
+                assert url.startswith(f"http://{told}:")
+                with urllib.request.urlopen(url.replace(told, address), timeout=WAIT_SECONDS) as response:
+                    assert response.status == 200
+        process.send_signal(signal.SIGTERM)
+        _said, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert (process.returncode, errors) == (0, "")
