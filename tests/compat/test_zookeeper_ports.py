@@ -24,6 +24,7 @@ from kazoo.security import make_acl
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.coordinator import CoordinatorError
+from cluster.coordinator.acl import digest_identity
 from cluster.coordinator.jute import Acl, Id, Reader, Writer
 from cluster.coordinator.requests import Op
 from cluster.coordinator.tls import TlsSettings, server_context
@@ -555,3 +556,57 @@ def test_kazoo_logs_in(full: Pair) -> None:
     finally:
         client.stop()
         client.close()
+
+
+# ---- digests ----
+
+DIGEST = "DigestAuthenticationProvider"
+
+
+@pytest.mark.parametrize(
+    ("settings", "anns"),
+    [
+        ({f"{DIGEST}.enabled": "false"}, []),
+        (
+            {f"{DIGEST}.enabled": "false", "authProvider.1": f"{PROVIDERS}.{DIGEST}"},
+            [digest_identity(b"ann:secret")],
+        ),
+        (
+            {
+                f"{DIGEST}.digestAlg": "sha3-256",
+                f"{DIGEST}.superDigest": digest_identity(b"super:secret", "sha3_256").id,
+            },
+            [digest_identity(b"ann:secret", "sha3_256")],
+        ),
+    ],
+    ids=["off", "by-name", "sha3"],
+)
+def test_digests_are_as_they_are_set(tmp_path: Path, settings: dict[str, str], anns: list[Id]) -> None:
+    """What auth, create, getACL and whoAmI answer to three clients, and the admin server to one."""
+    found = []
+    with _both(tmp_path, settings, {}, False) as pair:
+        for ports in pair:
+            answers: list[object] = []
+            for number, credentials in enumerate((b"", b"ann:secret", b"super:secret")):
+                client = RawClient(ports.clients)
+                client.connect()
+                body = Writer().i32(0).string("digest").buffer(credentials).finish()
+                if credentials and client.request(-4, Op.AUTH, body)[2] != 0:
+                    answers.append(client.receive())
+                    client.close()
+                    continue
+                for scheme, name in (("digest", "a:b"), ("auth", ""), ("digest", "a")):
+                    path = f"/{scheme}{len(name)}{number}"
+                    acl = [Acl(31, Id(scheme, name))]
+                    code = client.request(
+                        1, Op.CREATE, Writer().string(path).buffer(b"").acls(acl).i32(0).finish()
+                    )[2]
+                    got = client.request(2, Op.GET_ACL, Writer().string(path).finish())
+                    answers += [code, got[2], Reader(got[3]).acls() if got[2] == 0 else None]
+                answers.append(who(client))
+                client.close()
+            headers = {"Authorization": "digest super:secret"}
+            answers.append(ask(ports.admin, "/commands/snapshot?streaming=false", headers)[0])
+            found.append(answers)
+    assert found[1] == found[0]
+    assert ([Acl(31, each) for each in anns] in found[0]) == bool(anns)

@@ -68,7 +68,9 @@ class Rules(IntFlag):
     """ACLs may name the scheme ``x509``."""
     ONE_VOTER = 32
     """An ensemble may have a single participant (``standaloneEnabled`` is false)."""
-    ALL = 63
+    NO_DIGEST = 64
+    """ACLs may not name the scheme ``digest``, and nobody is let in by it (``DigestAuthenticationProvider.enabled`` is false)."""
+    ALL = 127
 
 
 _RULES = tuple(Rules(bits) for bits in range(Rules.ALL + 1))
@@ -111,7 +113,9 @@ class _Names(NamedTuple):
             return False
         if scheme == "ip":
             return any(_is_in(address, name) for address in self.addresses)
-        return wanted in self.own or (scheme == "sasl" and self.is_sasl_super)
+        if wanted in self.own:
+            return scheme != "digest" or not rules & Rules.NO_DIGEST
+        return scheme == "sasl" and self.is_sasl_super
 
 
 class Subject:
@@ -157,11 +161,11 @@ class Subject:
             raise ZooKeeperError(Code.NO_AUTH, path)
 
 
-def digest_identity(credentials: bytes) -> Id:
+def digest_identity(credentials: bytes, algorithm: str = "sha1") -> Id:
     """The identity of ``user:password``, as DigestAuthenticationProvider makes it: without a colon all of it
-    is the name."""
+    is the name. ``algorithm`` is hashlib's name."""
     text = credentials.decode("utf-8", "replace")
-    hashed = hashlib.sha1(text.encode("utf-8"), usedforsecurity=False).digest()
+    hashed = hashlib.new(algorithm, text.encode("utf-8"), usedforsecurity=False).digest()
     return Id("digest", f"{text.partition(':')[0]}:{base64.b64encode(hashed).decode('ascii')}")
 
 
@@ -190,7 +194,7 @@ def resolve(acl: Sequence[Acl], subject: Subject, path: str | None) -> tuple[Acl
     if len(acl) == 1 and acl[0] is OPEN_ACL:
         return OPEN
     resolved: list[Acl] = []
-    own = [identity for identity in subject.identities if _authenticated(identity)]
+    own = [identity for identity in subject.identities if _authenticated(identity, subject.rules)]
     own_bytes = sum(_ACL_BYTES + len(identity.id) for identity in own)
     left = AUTH_BYTES_MAX
     for entry in dict.fromkeys(acl):
@@ -268,15 +272,17 @@ def shown(identity: Id) -> Id:
     return identity
 
 
-def _authenticated(identity: Id) -> bool:
+def _authenticated(identity: Id, rules: Rules) -> bool:
     """Whether an identity is somebody, and not only somewhere."""
-    return identity.scheme in ("digest", "sasl", "x509")
+    if identity.scheme == "digest":
+        return not rules & Rules.NO_DIGEST
+    return identity.scheme in ("sasl", "x509")
 
 
 def _valid(wanted: Id, rules: Rules) -> bool:
     if wanted.scheme == "digest":
         # Java's split drops what is empty at the end.
-        return len(wanted.id.rstrip(":").split(":")) == 2
+        return not rules & Rules.NO_DIGEST and len(wanted.id.rstrip(":").split(":")) == 2
     if wanted.scheme == "ip":
         return _network(wanted.id) is not None
     if wanted.scheme == "sasl":

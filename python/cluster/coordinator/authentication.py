@@ -7,11 +7,13 @@ with ``-Djava.security.auth.login.config=FILE``, here the same name stands in `z
 DIGEST-MD5 is there: a section for Kerberos is refused.
 
 As in ZooKeeper an ACL can name ``sasl`` only where ``authProvider.N`` is its SASLAuthenticationProvider, and ``x509`` where
-there is a secure port or its X509AuthenticationProvider.
+there is a secure port or its X509AuthenticationProvider. The scheme ``digest`` is there unless
+``DigestAuthenticationProvider.enabled`` is false and no ``authProvider.N`` names it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ from .values import Values
 
 JAAS_FILE = "java.security.auth.login.config"
 _PROVIDERS = "org.apache.zookeeper.server.auth."
+_DIGEST_PROVIDER = _PROVIDERS + "DigestAuthenticationProvider"
 _DIGEST_MODULE = _PROVIDERS + "DigestLoginModule"
 _KERBEROS_MODULE = "Krb5LoginModule"
 _SUPER_USER = re.compile(r"superUser(\..*)?", re.DOTALL)
@@ -36,16 +39,28 @@ _PRINCIPAL = re.compile(r"([^/@]*)(/[^/@]*)?(@[^/@]*)")
 _RULES = {
     _PROVIDERS + "SASLAuthenticationProvider": Rules.SASL,
     _PROVIDERS + "X509AuthenticationProvider": Rules.X509,
-    _PROVIDERS + "DigestAuthenticationProvider": Rules.NONE,
+    _DIGEST_PROVIDER: Rules.NONE,
     _PROVIDERS + "IPAuthenticationProvider": Rules.NONE,
 }
+
+_ALGORITHMS = {
+    "MD5": "md5",
+    "SHA-1": "sha1",
+    **{f"SHA-{bits}": f"sha{bits}" for bits in (224, 256, 384, 512)},
+    **{f"SHA-512/{bits}": f"sha512_{bits}" for bits in (224, 256)},
+    **{f"SHA3-{bits}": f"sha3_{bits}" for bits in (224, 256, 384, 512)},
+}
+"""Java's names of what hashes (``MessageDigest``), and hashlib's."""
+_ALIASES = {"SHA": "sha1"} | {java.replace("SHA-", "SHA"): name for java, name in _ALGORITHMS.items()}
 
 
 @dataclass(frozen=True)
 class Authentication:
-    """What is set about who clients are. ``x509_super_user``: the subject, and ``sasl_super_users``: the
-    names, of those who may do everything. ``schemes``: every client has to have an identity of one of them, if there are any."""
+    """What is set about who clients are. ``digest_algorithm``: hashlib's name of what hashes passwords, None where there is no scheme
+    ``digest``. ``x509_super_user``: the subject, and ``sasl_super_users``: the names, of those who may do everything. ``schemes``:
+    every client has to have an identity of one of them, if there are any."""
 
+    digest_algorithm: str | None = "sha1"
     x509_super_user: str = ""
     sasl_super_users: frozenset[str] = frozenset()
     login: Login | None = None
@@ -64,8 +79,8 @@ class Authentication:
     ) -> tuple[Id, ...]:
         """Who an auth request makes its client, nobody if it fails; ``super_digest`` is the digest identity, ``user:hash``, of
         who may do everything."""
-        if scheme == "digest" and credentials is not None:
-            identity = digest_identity(credentials)
+        if scheme == "digest" and credentials is not None and self.digest_algorithm is not None:
+            identity = digest_identity(credentials, self.digest_algorithm)
             return (SUPER, identity) if identity.id == super_digest else (identity,)
         if scheme == "ip":
             return (address_identity(address),)
@@ -112,8 +127,10 @@ def read_authentication(values: Values, has_tls: bool) -> tuple[Authentication, 
                 f"ssl.authProvider is {scheme!r}, a class of Java's that is not here: leave the line out for x509"
             )
         rules |= Rules.X509
+    algorithm = values.read("DigestAuthenticationProvider.digestAlg", "sha1", _algorithm)
     login = _login(values)
     authentication = Authentication(
+        digest_algorithm=None if rules & Rules.NO_DIGEST else algorithm,
         x509_super_user=values.text("X509AuthenticationProvider.superUser"),
         sasl_super_users=frozenset(
             user
@@ -134,8 +151,10 @@ def read_authentication(values: Values, has_tls: bool) -> tuple[Authentication, 
 
 
 def _provider_rules(values: Values) -> Rules:
-    rules = Rules.NONE
-    for name, provider in values.beginning("authProvider.").items():
+    providers = values.beginning("authProvider.")
+    has_digest = values.boolean("DigestAuthenticationProvider.enabled", True)
+    rules = Rules.NONE if has_digest or _DIGEST_PROVIDER in providers.values() else Rules.NO_DIGEST
+    for name, provider in providers.items():
         if provider not in _RULES:
             raise CoordinatorError(
                 f"{name} is {provider!r}, a class of Java's that is not here: there are "
@@ -143,6 +162,14 @@ def _provider_rules(values: Values) -> Rules:
             )
         rules |= _RULES[provider]
     return rules
+
+
+def _algorithm(java: str) -> str:
+    """hashlib's name of what Java calls so, in any case. Raises ValueError for what is not there."""
+    name = (_ALGORITHMS | _ALIASES).get(java.upper())
+    if name is None or name not in hashlib.algorithms_available:
+        raise ValueError(f"one of {', '.join(_ALGORITHMS)}")
+    return name
 
 
 def _schemes(values: Values, rules: Rules) -> frozenset[str]:
@@ -155,7 +182,7 @@ def _schemes(values: Values, rules: Rules) -> frozenset[str]:
         raise CoordinatorError(
             "enforce.auth.enabled is true and enforce.auth.schemes is empty: name one of digest, ip, sasl, x509"
         )
-    served = {"digest", "ip"}
+    served = {"ip"} if rules & Rules.NO_DIGEST else {"digest", "ip"}
     served |= {name for name, rule in (("sasl", Rules.SASL), ("x509", Rules.X509)) if rules & rule}
     for scheme in schemes:
         if scheme not in served:

@@ -218,6 +218,7 @@ class _Parser:
                 f"autopurge.snapRetainCount={retained}: {defaults.snapshots_retained} snapshots are kept at least"
             )
         authentication, rules = read_authentication(self._all, has_tls)
+        has_digest = authentication.digest_algorithm is not None
         for name, rule in (
             ("extendedTypesEnabled", Rules.EXTENDED_TYPES),
             ("enforceQuota", Rules.ENFORCE_QUOTA),
@@ -239,7 +240,7 @@ class _Parser:
             snapshots_retained=max(retained, defaults.snapshots_retained),
             rules=rules,
             reconfig_enabled=self._boolean("reconfigEnabled", False),
-            super_digest=self._text("DigestAuthenticationProvider.superDigest"),
+            super_digest=self._text("DigestAuthenticationProvider.superDigest") if has_digest else "",
             container_check_interval_ms=self._number(
                 "znode.container.checkIntervalMs", defaults.container_check_interval_ms, 1
             ),
