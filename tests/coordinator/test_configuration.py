@@ -90,12 +90,33 @@ def test_every_setting_arrives() -> None:
         ({"minSessionTimeout": "9", "maxSessionTimeout": "8"}, "larger than maxSessionTimeout"),
         ({"extendedTypesEnabled": "yes"}, "extendedTypesEnabled is 'yes', and has to be true or false"),
         ({"server.1": "a:1:2", "server.2": "b:1:2"}, "the file names 2 servers"),
+        # Without effect, but ZooKeeper does not start on them.
+        ({"autopurge.purgeInterval": "x"}, "autopurge.purgeInterval is 'x', and has to be a whole number from -2147483648 to"),
+        ({"autopurge.purgeInterval": ""}, "autopurge.purgeInterval is ''"),
+        ({"autopurge.purgeInterval": "1h"}, "autopurge.purgeInterval is '1h'"),
+        ({"clientPortListenBacklog": "x"}, "clientPortListenBacklog is 'x'"),
+        ({"connectToLearnerMasterLimit": "x"}, "connectToLearnerMasterLimit is 'x'"),
+        ({"multiAddress.reachabilityCheckTimeoutMs": "x"}, "multiAddress.reachabilityCheckTimeoutMs is 'x'"),
+        ({"observerMasterPort": "x"}, "observerMasterPort is 'x'"),
+        ({"quorum.cnxn.threads.size": "x"}, "quorum.cnxn.threads.size is 'x'"),
+        ({"jvm.pause.info-threshold.ms": "x"}, "jvm.pause.info-threshold.ms is 'x'"),
+        ({"jvm.pause.sleep.time.ms": "x"}, "jvm.pause.sleep.time.ms is 'x'"),
+        ({"jvm.pause.warn-threshold.ms": "9" * 20}, "jvm.pause.warn-threshold.ms is '9999"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_value_is_named(changed: dict[str, str], told: str) -> None:
     with pytest.raises(CoordinatorError) as caught:
         parse_configuration(LEAST | changed)
     assert told in str(caught.value)
+
+
+def test_numbers_without_effect_are_what_zookeeper_starts_on() -> None:
+    silent = {"autopurge.purgeInterval": "-1", "preAllocSize": "x", "commitLogCount": "x"}
+    told = {"jvm.pause.warn-threshold.ms": "99999999999", "observerMasterPort": "2191"}
+    assert parse_configuration(LEAST | silent | told).warnings == (
+        "jvm.pause.warn-threshold.ms=99999999999: this setting has no effect here",
+        "observerMasterPort=2191: this setting has no effect here",
+    )
 
 
 @pytest.mark.parametrize("myid", ["1\n", None])

@@ -226,6 +226,16 @@ def test_settings_arrive() -> None:
         parse_configuration(least | {CLASS_NAME: "com.example.Metrics"})
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("numWorkerThreads", "x"), ("maxQueueSize", "0"), ("workerShutdownTimeoutMs", "1s")]
+)
+def test_numbers_that_the_provider_does_not_start_on_are_refused(name: str, text: str) -> None:
+    least = {"dataDir": "/data", "clientPort": "1", f"metricsProvider.{name}": text}
+    assert parse_configuration(least).warnings == ()
+    with pytest.raises(CoordinatorError, match=f"metricsProvider.{name} is '{text}', and has to be"):
+        parse_configuration(least | {CLASS_NAME: PROMETHEUS})
+
+
 def test_the_command_serves_metrics_and_commands(tmp_path: Path) -> None:
     config = tmp_path / "zoo.cfg"
     config.write_text(

@@ -25,7 +25,7 @@ from .ports import NO_PORT
 from .prometheus import PrometheusSettings, prometheus_settings
 from .settings import Settings
 from .tls import SecurePort, TlsSettings, tls_settings
-from .values import HIDDEN, PREFIX, Values, is_secret
+from .values import HIDDEN, INT_MAX, LONG_MAX, PREFIX, Values, is_secret
 
 TICK_TIME_MS = 3000
 """What ZooKeeper takes when ``tickTime`` is not set; its sample file has 2000."""
@@ -56,6 +56,18 @@ _WITHOUT_EFFECT = frozenset(
         "nio.numWorkerThreads",
     }
 )
+
+# Of what has no effect, the numbers that ZooKeeper does not start on if they are none (``QuorumPeerConfig.parseProperties``).
+_INTS = (
+    "autopurge.purgeInterval",
+    "clientPortListenBacklog",
+    "connectToLearnerMasterLimit",
+    "multiAddress.reachabilityCheckTimeoutMs",
+    "observerMasterPort",
+    "quorum.cnxn.threads.size",
+)
+_LONGS = ("jvm.pause.info-threshold.ms", "jvm.pause.sleep.time.ms", "jvm.pause.warn-threshold.ms")
+_NUMBERS = dict.fromkeys(_INTS, INT_MAX) | dict.fromkeys(_LONGS, LONG_MAX)
 
 
 @dataclass(frozen=True)
@@ -257,7 +269,10 @@ class _Parser:
         )
 
     def _tell_unused(self) -> None:
-        for name in sorted(self._values.keys() - self._used - _WITHOUT_EFFECT):
+        unused = self._values.keys() - self._used
+        for name in sorted(unused & _NUMBERS.keys()):
+            self._number(name, 0, -_NUMBERS[name] - 1, _NUMBERS[name])
+        for name in sorted(unused - _WITHOUT_EFFECT):
             if self._values[name].lower() == _AS_IT_IS.get(name):
                 continue
             shown = HIDDEN if is_secret(name) else self._values[name]

@@ -15,7 +15,7 @@ from .exposition import GaugeSets, exposition
 from .http import HttpServer, Request, Response
 from .listener import cannot_listen
 from .metrics import ServerMetrics
-from .values import Values
+from .values import INT_MAX, LONG_MAX, Values
 
 CLASS_NAME = "metricsProvider.className"
 PROMETHEUS = "org.apache.zookeeper.metrics.prometheus.PrometheusMetricsProvider"
@@ -23,6 +23,12 @@ _OTHERS = (
     "org.apache.zookeeper.metrics.impl.DefaultMetricsProvider",
     "org.apache.zookeeper.metrics.impl.NullMetricsProvider",
 )
+_WORKERS = {
+    "metricsProvider.numWorkerThreads": (-INT_MAX - 1, INT_MAX),
+    "metricsProvider.maxQueueSize": (1, INT_MAX),
+    "metricsProvider.workerShutdownTimeoutMs": (-LONG_MAX - 1, LONG_MAX),
+}
+"""Without effect here, as there are no such threads; what ZooKeeper does not start on is refused."""
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _IDLE_SECONDS = 30.0
 
@@ -37,15 +43,18 @@ class PrometheusSettings:
 
 
 def prometheus_settings(values: Values) -> PrometheusSettings | None:
-    """None for ZooKeeper's other providers. Raises CoordinatorError for one that is not there."""
+    """None for ZooKeeper's other providers. Raises CoordinatorError for one that is not there, or names the setting."""
     name = values.text(CLASS_NAME)
     settings = PrometheusSettings(
         values.text("metricsProvider.httpHost") or PrometheusSettings.host,
         values.number("metricsProvider.httpPort", PrometheusSettings.port, 0, 65535),
         values.boolean("metricsProvider.exportJvmInfo", True),
     )
-    for worker in ("numWorkerThreads", "maxQueueSize", "workerShutdownTimeoutMs"):
-        values.text(f"metricsProvider.{worker}")
+    for worker, (least, most) in _WORKERS.items():
+        if name == PROMETHEUS:
+            values.number(worker, 1, least, most)
+        else:
+            values.text(worker)
     if name and name not in (PROMETHEUS, *_OTHERS):
         raise CoordinatorError(f"{CLASS_NAME} is {name!r}, a class that is not here: use {PROMETHEUS}")
     return settings if name == PROMETHEUS else None

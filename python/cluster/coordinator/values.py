@@ -15,6 +15,7 @@ from .errors import CoordinatorError
 T = TypeVar("T")
 
 INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
 PREFIX = "zookeeper."
 HIDDEN = "*****"
 """In place of what is secret."""
