@@ -253,8 +253,6 @@ UNMEASURED = {
     "server_write_committed_time_ms",
     "session_queues_drained",
     "socket_closing_time",
-    "startup_snap_load_time",
-    "startup_txns_load_time",
     "sync_process_time",
     "sync_processor_queue_and_flush_time_ms",
     "sync_processor_queue_flush_time_ms",

@@ -80,7 +80,8 @@ def test_what_clients_do_is_measured(measured: Coordinator, port: int, connect: 
         'election_time{quantile="0.5",} NaN',
         "node_changed_watch_count_sum 1.0",
         "looking_count 0.0",
-        "startup_txns_loaded_count 1.0",
+        "startup_snap_load_time_count 1.0",
+        "startup_txns_loaded_count 0.0",
     ):
         assert f"\n{line}\n" in "\n" + text, line
     families = {family.name: family.type for family in text_string_to_metric_families(text)}

@@ -12,7 +12,7 @@ import shutil
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,7 +41,7 @@ from cluster.coordinator.snapshot import (
 from cluster.coordinator.tree import NodeState
 
 from .conftest import Connect, StartCoordinator
-from .support import WAIT_SECONDS, Coordinator, RawClient
+from .support import WAIT_SECONDS, Coordinator, FakeClock, RawClient
 
 
 def command(zxid: int, op: Op, body: bytes, session: int = 1) -> Command:
@@ -677,6 +677,39 @@ def test_a_server_that_stops_saves_what_the_next_start_would_have_to_apply(
     set_often(again, 1)
     again.stop()
     assert recover(directory).last_zxid == times + 2 + 3
+
+
+# If this failed, nobody could tell whether a start is slow for its snapshot or for its log.
+@pytest.mark.parametrize(("transactions", "applied"), [(8, (1, 2, 70)), (6, (0, 0, 0)), (0, (0, 0, 0))])
+def test_a_start_tells_how_long_its_snapshot_and_its_log_took(
+    start_coordinator: StartCoordinator,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    transactions: int,
+    applied: tuple[int, int, int],
+) -> None:
+    clock = FakeClock()
+
+    class SlowLog(EngineLog):
+        def records(self) -> Iterator[bytes]:
+            clock.now_ms += 70
+            return super().records()
+
+    def slow(path: Path) -> State:
+        clock.now_ms += 5
+        return read_snapshot(path)
+
+    monkeypatch.setattr("cluster.coordinator.log.read_snapshot", slow)
+    directory = tmp_path / "slow"
+    write_history(directory, history(8)[:transactions], snapshot_every=6)
+    server = start_coordinator(directory, clock=clock, open_log=SlowLog)
+    told = server.server.metrics.values()
+    snapshot_ms = 5 if transactions else 0
+    assert (told["cnt_startup_snap_load_time"], told["sum_startup_snap_load_time"]) == (1, snapshot_ms)
+    # As in ZooKeeper there is nothing where nothing was applied.
+    for count in ("cnt_startup_txns_loaded", "cnt_startup_txns_load_time"):
+        assert told[count] == applied[0]
+    assert (told["sum_startup_txns_loaded"], told["sum_startup_txns_load_time"]) == applied[1:]
 
 
 # If this failed, a server with many nodes would stand still each time Python looks for cycles among them.

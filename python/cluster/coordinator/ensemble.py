@@ -497,7 +497,10 @@ class EnsembleReplication:
                 self._service.fail(CoordinatorError(text))
             return
         self._installing = None
-        self._service.metrics.add("dbinittime", self._service.clock.monotonic_ms() - began_ms)
+        took_ms = self._service.clock.monotonic_ms() - began_ms
+        self._service.metrics.add("dbinittime", took_ms)
+        if self.agreed.index < 0:
+            self._service.metrics.add("startup_snap_load_time", took_ms)
         self._guarded(lambda: self._installed(agreed, my_next))
 
     def _installed(self, agreed: Agreed, my_next: int) -> None:

@@ -105,16 +105,20 @@ class LocalReplication:
 
     async def start(self) -> None:
         service = self._service
+        settings, clock = service.settings, service.clock
         self.log = TransactionLog(
-            self._directory, self._open_log, service.settings.snapshots_retained, service.settings.log_dir
+            self._directory, self._open_log, settings.snapshots_retained, settings.log_dir, clock
         )
         require_alone(self._directory)
-        began_ms = service.clock.monotonic_ms()
+        began_ms = clock.monotonic_ms()
         self.machine, self._since_snapshot = await self._recover(self.log)
-        service.metrics.add("dbinittime", service.clock.monotonic_ms() - began_ms)
-        service.metrics.add("startup_txns_loaded", self._since_snapshot)
+        service.metrics.add("dbinittime", clock.monotonic_ms() - began_ms)
+        service.metrics.add("startup_snap_load_time", self.log.snapshot_ms)
+        if self._since_snapshot:
+            service.metrics.add("startup_txns_loaded", self._since_snapshot)
+            service.metrics.add("startup_txns_load_time", self.log.replay_ms)
         self._next_zxid = self.machine.last_zxid + 1
-        first_id = first_session_id(service.clock.wall_ms(), service.settings.server_id)
+        first_id = first_session_id(clock.wall_ms(), settings.server_id)
         self._next_session_id = max(first_id, self.machine.sessions.last_id) + 1
         if self._expire_at_start:
             for session in self.machine.sessions.all():

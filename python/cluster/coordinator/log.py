@@ -31,6 +31,7 @@ from typing import Protocol
 
 from . import collector, log_place
 from ._engine import open_engine_log
+from .clock import Clock, SystemClock
 from .errors import CoordinatorError, JuteError
 from .machine import Machine, State, decode_command
 from .snapshot import (
@@ -46,6 +47,7 @@ LOG_PREFIX = "log."
 SNAPSHOTS_RETAINED = 3
 """ZooKeeper's smallest ``autopurge.snapRetainCount``, and its default."""
 
+_CLOCK = SystemClock()
 _logger = logging.getLogger(__name__)
 
 
@@ -72,6 +74,7 @@ class TransactionLog:
         open_log: Callable[[Path], RecordLog] = open_engine_log,
         snapshots_retained: int = SNAPSHOTS_RETAINED,
         log_dir: Path | None = None,
+        clock: Clock = _CLOCK,
     ) -> None:
         """Takes the directory, made if missing; new logs are made in ``log_dir``, if there is one. Raises CoordinatorError when
         another server has the directory."""
@@ -79,7 +82,10 @@ class TransactionLog:
         self._open_log = open_log
         self._retained = snapshots_retained
         self._log_dir = log_dir
+        self._clock = clock
         self._log: RecordLog | None = None
+        self.snapshot_ms = self.replay_ms = 0
+        """How long the recovery took to read the snapshot, and what the logs hold beyond it."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -107,8 +113,9 @@ class TransactionLog:
     def _recover(self) -> tuple[Machine, int]:
         for leftover in self._directory.glob(f"{NAME_PREFIX}*.tmp"):
             leftover.unlink()
+        began_ms = self._clock.monotonic_ms()
         machine = self._newest_snapshot()
-        snapshot_zxid = machine.last_zxid
+        snapshot_zxid, loaded_ms = machine.last_zxid, self._clock.monotonic_ms()
         logs = self._logs()
         for position, (first_zxid, path) in enumerate(logs):
             is_last = position + 1 == len(logs)
@@ -125,6 +132,7 @@ class TransactionLog:
                 self._log = log
             else:
                 log.close()
+        self.snapshot_ms, self.replay_ms = loaded_ms - began_ms, self._clock.monotonic_ms() - loaded_ms
         newest = max(self._snapshots(), default=0)
         if machine.last_zxid < newest:
             self.close_log()

@@ -1,8 +1,9 @@
 """What a server measures, under ZooKeeper's names (``ServerMetrics``).
 
 Owns counters and summaries; gauges are read from the server when they are asked for (:mod:`.view`). Changed on the event
-loop only. What has no counterpart in this server (ZooKeeper's queues between its threads, Netty's buffers) has no
-metric either; what is not done here (caching answers, slowing clients down) is there and stays at nothing.
+loop only. What has no counterpart in this server (ZooKeeper's queues between its threads, what each of its processors takes,
+Netty's buffers) has no metric either, nor has what the quorum does not tell of its messages and sockets; what is not done
+here (caching answers, slowing clients down) is there and stays at nothing.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ BASIC = (
     "node_deleted_watch_count",
     "restore_time",
     "snapshottime",
+    "startup_snap_load_time",
+    "startup_txns_load_time",
     "startup_txns_loaded",
     "sync_processor_batch_size",
     # Of ensembles, and of what is not done here.

@@ -75,6 +75,8 @@ def test_a_snapshot_takes_the_place_of_everything_and_closes_who_saw_it(ensemble
     ensemble.call(install)
     assert client.receive() == b""
     ensemble.wait(lambda: ensemble.replication(1).agreed is not agreed)
+    told = ensemble.servers[1].metrics.values()
+    assert (told["cnt_dbinittime"], told["cnt_startup_snap_load_time"]) == (1, 0)
     again = RawClient(ensemble.ports[1])
     again.connect()
     assert again.request(1, Op.EXISTS, Writer().string("/kept").boolean(False).finish())[2] == 0
@@ -327,6 +329,14 @@ def test_a_member_that_stops_saves_what_its_next_start_would_have_to_apply(full:
     full.start(1)
     full.stop(1)
     assert full.log.saved[1][0] == index, "it has applied nothing since"
+
+
+def test_a_member_tells_how_long_the_snapshot_took_that_it_starts_with(full: Ensemble) -> None:
+    full.stop(1)
+    full.start(1)
+    metrics = full.servers[1].metrics
+    full.wait(lambda: metrics.values()["cnt_dbinittime"])
+    assert metrics.values()["cnt_startup_snap_load_time"] == 1
 
 
 def test_a_member_that_stops_is_one_until_its_snapshot_is_on_disk(
