@@ -1,8 +1,9 @@
 """What a member is in its ensemble, and whether it serves clients: by what the quorum tells.
 
 Owns the role, the contact to a majority, and when read-only service begins. A server that has been without a majority for
-``syncLimit`` ticks closes its clients; with ``readonlymode.enabled`` it serves reads some time after that. The deadlines of sessions
-are kept while it leads and has contact, from anew each time. Runs on the event loop; a crash begins without contact.
+``syncLimit`` ticks closes its clients; with ``readonlymode.enabled`` it serves reads some time after that, if it has a state: what a
+start finds in the log may not have been agreed on, and is applied once a majority is there. The deadlines of sessions are kept
+while it leads and has contact, from anew each time. Runs on the event loop; a crash begins without contact.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _logger = logging.getLogger(__name__)
 
 
 class Contact:
-    """``patience_ms``: how long clients are kept without a majority. ``sessions`` are those of the applied state."""
+    """``patience_ms``: how long clients are kept without a majority. ``sessions`` are those of the applied state, if ``has_state``
+    says that there is one."""
 
     def __init__(
         self,
@@ -30,12 +32,14 @@ class Contact:
         timers: Timers,
         keeper: SessionKeeper,
         sessions: Callable[[], Iterable[Session]],
+        has_state: Callable[[], bool],
         patience_ms: int,
     ) -> None:
         self._service = service
         self._timers = timers
         self._keeper = keeper
         self._sessions = sessions
+        self._has_state = has_state
         self._patience_ms = patience_ms
         self.role = "looking"
         self.term = self.leader = 0
@@ -48,7 +52,7 @@ class Contact:
         self._looking_since_ms = self._lost_at_ms = service.clock.monotonic_ms()
         """Since when there was no leader, and no majority; at first since it began."""
         self._following_since_ms = 0
-        self._is_in_step = False
+        self._is_in_step = self._is_empty_told = False
         self._since_wall_ms = 0
         """Since when there is this leader, by the wall clock."""
 
@@ -153,6 +157,16 @@ class Contact:
         self.begin()
 
     def _read_only(self) -> None:
-        if not self.is_serving:
+        if self.is_serving:
+            return
+        if self._has_state():
             _logger.warning("serving reads only, to clients that said they may be: there is no majority")
             self.is_reading_only = True
+            return
+        if not self._is_empty_told:
+            self._is_empty_told = True
+            _logger.warning(
+                "no reads are served, either: there was no majority since this server was started, and what of its log was "
+                "agreed on is not known without; look whether the other servers run and are reached"
+            )
+        self.begin()

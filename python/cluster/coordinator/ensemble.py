@@ -158,6 +158,7 @@ class EnsembleReplication:
             self._timers,
             self._keeper,
             lambda: self.machine.sessions.all(),
+            lambda: self.agreed.index >= 0,
             sync_limit * settings.tick_time_ms,
         )
         self._proposals = Sizes()

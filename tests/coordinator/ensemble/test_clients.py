@@ -172,6 +172,24 @@ def test_read_only_clients_are_served_without_a_majority(ensemble: Ensemble, con
     client.set("/r", b"after")
 
 
+def test_a_server_that_has_applied_nothing_serves_no_reads(
+    start_ensemble: StartEnsemble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If this failed, a member that is started alone would tell read-only clients that there are no nodes, whatever is in its log."""
+    monkeypatch.setattr("cluster.coordinator.contact.READ_ONLY_MS_MIN", 10)
+    ensemble = start_ensemble(replace(SETTINGS, tick_time_ms=50), numbers=(1,))
+    ensemble.wait(lambda: "no reads are served, either" in caplog.text)
+    assert ensemble.ask(1, "isro") == "null"
+    raw = RawClient(ensemble.ports[1])
+    raw.send(struct.pack(">iqiqi", 0, 0, 10_000, 0, 16) + bytes(16) + b"\1")
+    assert raw.receive() == b"", "it may be read-only, and is closed all the same"
+    raw.close()
+    ensemble.start(2)
+    ensemble.wait_until_serving(1, 2)
+    ensemble.cut(1, 2)
+    ensemble.wait(lambda: ensemble.servers[1].replication.is_reading_only)
+
+
 def test_a_server_without_contact_serves_nobody(start_ensemble: StartEnsemble) -> None:
     ensemble = start_ensemble(numbers=(1,))
     raw = RawClient(ensemble.ports[1])

@@ -422,7 +422,7 @@ def test_sessions_have_a_full_timeout_anew_whenever_somebody_begins_to_lead() ->
         served: Any = Served()
         timers = Timers(lambda call: call())
         keeper = SessionKeeper(1000, served.clock, lambda: None)
-        contact = Contact(served, timers, keeper, lambda: [Session(1, 4000, b"")], 2000)
+        contact = Contact(served, timers, keeper, lambda: [Session(1, 4000, b"")], lambda: True, 2000)
 
         def kept_for() -> int | None:
             deadlines = keeper.deadlines()

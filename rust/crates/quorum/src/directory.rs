@@ -78,8 +78,17 @@ pub struct DirectoryReader<C> {
 ///
 /// Errors: [`OpenError::Corrupt`] when the files do not fit together; those of [`StandaloneLog::open`].
 pub fn open<C: Types>(path: &Path) -> Result<(Directory, DirectoryReader<C>, Found), OpenError> {
-    let log = StandaloneLog::open(&path.join(LOG_DIR), true, config()).map_err(opening)?;
-    // What this member has on disk may have been agreed on with it: it must not vote as one that never had it.
+    let log_dir = path.join(LOG_DIR);
+    if path.join(VOTE_FILE).exists() && !has_segments(&log_dir) {
+        return Err(OpenError::Corrupt {
+            path: log_dir,
+            reason: "it is gone or empty, and this member has voted, which it does with a log"
+                .to_owned(),
+        });
+    }
+    let log = StandaloneLog::open(&log_dir, true, config()).map_err(opening)?;
+    // What this member has on disk may have been agreed on with it: it must not vote as one that never had it. This brings the
+    // directory to disk, too, so that there is a segment before there is a vote.
     log.note_flushes()?;
     log.set_replicated(log.log_start_offset());
     let directory = Directory {
@@ -96,6 +105,12 @@ pub fn open<C: Types>(path: &Path) -> Result<(Directory, DirectoryReader<C>, Fou
         _runtime: PhantomData,
     };
     Ok((directory, reader, found))
+}
+
+/// Whether a log was opened there before.
+fn has_segments(dir: &Path) -> bool {
+    let is_segment = |path: &Path| path.extension().is_some_and(|end| end == "log");
+    std::fs::read_dir(dir).is_ok_and(|files| files.flatten().any(|file| is_segment(&file.path())))
 }
 
 fn opening(error: StorageError) -> OpenError {

@@ -68,6 +68,9 @@ pub fn config(ensemble: &str, timing: &Timing, entries_kept: u64) -> Result<Conf
         enable_pre_vote: Some(true),
         enable_leader_restore: Some(false),
         quorum_loss_probe_interval: Some(timing.probe),
+        // A disk that was put back to an older state, from a backup or by a power loss that it lied about: what it had told to have
+        // is sent to it again. Without this the leader sends it nothing, and counts it as there.
+        allow_log_reversion: Some(true),
         ..Config::default()
     }
     .validate()

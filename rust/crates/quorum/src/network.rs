@@ -23,6 +23,7 @@ use openraft::raft::{
 use openraft::type_config::TypeConfigExt;
 use openraft::type_config::alias::SleepOf;
 use openraft::{Instant, OptionalSend, RPCTypes, RaftNetworkV2};
+use thiserror::Error;
 
 use bytes::Bytes;
 
@@ -95,13 +96,16 @@ pub struct Here {
 }
 
 /// Why there is no answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NoAnswer {
     /// There is no way to it, and will be none soon.
+    #[error("{0}")]
     Unreachable(String),
     /// The way broke, or its owner refuses; what was asked may have been done.
+    #[error("{0}")]
     Broken(String),
     /// It took too long; what was asked may have been done.
+    #[error("it does not answer")]
     TimedOut,
 }
 

@@ -635,7 +635,7 @@ async fn take_requests<C: Types>(
             let frame = match answers.answer(request).await {
                 Ok(answer) => wire::answer_frame(number, &answer),
                 Err(why) => wire::frame(Kind::Failed, number, |out| {
-                    out.put_slice(format!("{why:?}").as_bytes());
+                    out.put_slice(why.to_string().as_bytes());
                 }),
             };
             // The connection may have ended.

@@ -615,6 +615,82 @@ fn a_wiped_server_takes_its_own_place() {
     }
 }
 
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().flatten() {
+        let place = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_dir(&entry.path(), &place);
+        } else {
+            std::fs::copy(entry.path(), &place).unwrap();
+        }
+    }
+}
+
+/// From a backup, say. It must not hang for ever, counted as there by its leader, which waits for it where it is needed.
+#[test]
+fn a_member_whose_disk_was_put_back_is_sent_what_it_lost() {
+    for observers in [0, 1] {
+        let place = Place::new(3 - observers, observers);
+        let mut members = place.start_all();
+        let mut all: BTreeSet<u64> = BTreeSet::new();
+        all_apply(&members, &mut all, 1);
+        let id = match observers {
+            0 => members[(leader(&members) + 1) % 3].id,
+            _ => 3,
+        };
+        let copy = place.dir.path().join("copy");
+        let restart = |members: &mut Vec<Running>, change: &dyn Fn()| {
+            let at = members.iter().position(|member| member.id == id).unwrap();
+            crash(members.remove(at));
+            change();
+            members.push(place.start(id));
+        };
+        restart(&mut members, &|| copy_dir(&place.path(id), &copy));
+        for number in 2..50 {
+            all_apply(&members, &mut all, number);
+        }
+        restart(&mut members, &|| {
+            std::fs::remove_dir_all(place.path(id)).unwrap();
+            copy_dir(&copy, &place.path(id));
+        });
+        members.last().unwrap().has_applied(&all);
+        // It counts: without another there are as many as are needed.
+        if observers == 0 {
+            let other = members
+                .iter()
+                .position(|member| member.id != id && follows_now(member));
+            crash(members.remove(other.unwrap()));
+        }
+        all_apply(&members, &mut all, 50);
+        stop_all(members);
+    }
+}
+
+#[test]
+fn a_member_that_lost_its_log_and_kept_its_vote_does_not_start() {
+    let place = Place::new(3, 0);
+    let members = place.start_all();
+    let mut all = BTreeSet::new();
+    all_apply(&members, &mut all, 1);
+    let id = members[0].id;
+    for member in members {
+        crash(member);
+    }
+    let log = place.path(id).join("log");
+    let refused = || match Host::open(place.options(id)) {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("it was opened"),
+    };
+    for file in std::fs::read_dir(&log).unwrap().flatten() {
+        std::fs::remove_file(file.path()).unwrap();
+    }
+    assert!(refused().contains("it is gone or empty"), "{}", refused());
+    std::fs::remove_dir_all(&log).unwrap();
+    assert!(refused().contains("it is gone or empty"), "{}", refused());
+    assert!(!log.exists(), "another start would find one");
+}
+
 /// Waits until those who vote are these.
 fn wait_for_members(member: &Running, count: usize, is_so: impl Fn(&BTreeSet<u64>) -> bool) {
     // A membership is told of with the entries; this is what the member itself has then.
@@ -1179,6 +1255,10 @@ fn all_apply(members: &[Running], all: &mut BTreeSet<u64>, number: u64) {
 fn follows(member: &Running) -> Role {
     let is_following = |role: &Role| role.kind == RoleKind::Follower && role.in_contact;
     member.wait("that it follows", |seen| seen.role.filter(is_following))
+}
+
+fn follows_now(member: &Running) -> bool {
+    member.host.status().unwrap().role.kind == RoleKind::Follower
 }
 
 /// Ends it without an orderly stop.

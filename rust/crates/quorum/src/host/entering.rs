@@ -43,6 +43,11 @@ const REPLACED: &str = "another directory of this server is a member of the ense
 const LEFT_OUT: &str = "this server was to found an ensemble that never began, and the others are another: stop the server, move \
      this directory away and start it again, and it joins";
 
+const LOST_DISKS: &str = "Its directory is new, and one that is new counts for nothing until a majority of those who had the \
+     ensemble's data is there, for others may have agreed to what it lost: start them. If their disks are lost, too, stop all \
+     servers, keep copies of their directories, take the data from one that is left (`logcore coordinator export`) and begin \
+     anew with it (`import` on empty directories)";
+
 /// What the other servers say of themselves.
 pub(super) struct Round {
     /// Those who know of something that was agreed on.
@@ -112,13 +117,7 @@ pub(super) async fn ask_all(
             Ok(_) => round
                 .absent
                 .push(format!("server {}: it is no member", server.id)),
-            Err(why) => {
-                let why = match why {
-                    NoAnswer::Unreachable(why) | NoAnswer::Broken(why) => why,
-                    NoAnswer::TimedOut => "it does not answer".to_owned(),
-                };
-                round.absent.push(format!("server {}: {why}", server.id));
-            }
+            Err(why) => round.absent.push(format!("server {}: {why}", server.id)),
         }
     }
     round
@@ -185,6 +184,9 @@ pub(super) async fn decide(shared: &Arc<Shared>) -> Result<MemberId, String> {
                     shared.become_member(grown.ensemble, new).map_err(failed)?;
                     continue;
                 }
+                Err(why) if begun.elapsed() > LONG => shared.events.warn(format!(
+                    "this server cannot join the ensemble: {why}. {LOST_DISKS}"
+                )),
                 Err(why) => shared
                     .events
                     .warn(format!("this server cannot join the ensemble: {why}")),
