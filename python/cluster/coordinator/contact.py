@@ -2,7 +2,7 @@
 
 Owns the role, the contact to a majority, and when read-only service begins. A server that has been without a majority for
 ``syncLimit`` ticks closes its clients; with ``readonlymode.enabled`` it serves reads some time after that, if it has a state: what a
-start finds in the log may not have been agreed on, and is applied once a majority is there. The deadlines of sessions are kept
+start finds in the log and does not know to be agreed on is applied once a majority is there. The deadlines of sessions are kept
 while it leads and has contact, from anew each time. Runs on the event loop; a crash begins without contact.
 """
 

@@ -1,9 +1,10 @@
 //! A member's files.
 //!
 //! ```text
-//! vote      whom it voted for: replaced whole, on disk before it is told to anybody
-//! purged    the last entry that was removed from the log's front
-//! log/      a log of Kafka's format; an entry's index is its offset, its term the leader epoch
+//! vote       whom it voted for: replaced whole, on disk before it is told to anybody
+//! purged     the last entry that was removed from the log's front
+//! committed  an entry that was known to be agreed on: a note of the last seconds, not flushed, that counts if it fits the log
+//! log/       a log of Kafka's format; an entry's index is its offset, its term the leader epoch
 //! ```
 //!
 //! A crash leaves: a log cut at its last whole batch, which is behind all that was flushed, or else the start is refused; an old vote or a new one; `purged` ahead of the log, for it is written
@@ -22,6 +23,7 @@ use openraft::AsyncRuntime;
 use openraft::vote::RaftLeaderId;
 use thiserror::Error;
 
+use crate::committed::{self, CommittedNote};
 use crate::entry;
 use crate::store::{Disk, DiskReader, Found};
 use crate::types::{Entry, LeaderId, LogId, Term, Types, Vote};
@@ -71,6 +73,7 @@ pub struct Directory {
 /// The log, for whoever reads beside it.
 pub struct DirectoryReader<C> {
     log: Arc<StandaloneLog>,
+    committed: CommittedNote,
     _runtime: PhantomData<fn() -> C>,
 }
 
@@ -99,9 +102,13 @@ pub fn open<C: Types>(path: &Path) -> Result<(Directory, DirectoryReader<C>, Fou
     let vote = directory.read_vote()?;
     let purged = directory.read_purged()?;
     directory.finish_purge(purged)?;
-    let found = directory.check(vote, purged)?;
+    let found = Found {
+        committed: directory.committed(),
+        ..directory.check(vote, purged)?
+    };
     let reader = DirectoryReader {
         log: directory.log.clone(),
+        committed: CommittedNote::begin(path),
         _runtime: PhantomData,
     };
     Ok((directory, reader, found))
@@ -266,7 +273,21 @@ impl Directory {
                 ),
             ));
         }
-        Ok(Found { vote, purged, last })
+        Ok(Found {
+            vote,
+            purged,
+            last,
+            committed: None,
+        })
+    }
+
+    /// The entry that is noted to be agreed on, if the log has it: then it has all before it as they were agreed on, too.
+    fn committed(&self) -> Option<LogId> {
+        let last = committed::read(&self.path)?;
+        let offset = i64::try_from(last.index).ok()?;
+        let is_there = (self.log.log_start_offset()..self.log.log_end_offset()).contains(&offset);
+        let term = self.log.epoch_of(offset).filter(|_| is_there)?;
+        (term as u64 == last.leader_id.term).then_some(last)
     }
 }
 
@@ -362,6 +383,14 @@ impl<C: Types> DiskReader for DirectoryReader<C> {
         let log = self.log.clone();
         let read = move || read_entries(&log, from, before, max_bytes);
         <C::AsyncRuntime as AsyncRuntime>::spawn_blocking(read).await?
+    }
+
+    fn note_committed(&self, last: LogId) {
+        self.committed.note(last);
+    }
+
+    fn settle(&self) {
+        self.committed.settle();
     }
 }
 

@@ -988,6 +988,7 @@ async fn live(
     }
     *shared.node.lock() = Some(node.clone());
     tasks.spawn(duties::deliver(shared.clone(), node.clone()));
+    tasks.spawn(duties::note_agreed(shared.clone(), node.clone()));
     tasks.spawn(duties::watch_role(shared.clone(), node.clone()));
     tasks.spawn(duties::answer_barriers(shared.clone(), node.clone()));
     tasks.spawn(keeping::keep_members(shared.clone(), node.clone(), joins));

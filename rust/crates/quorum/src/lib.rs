@@ -29,6 +29,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod committed;
 pub mod delivery;
 pub mod directory;
 pub mod entry;

@@ -62,6 +62,13 @@ pub trait DiskReader: Send + Sync + 'static {
         before: u64,
         max_bytes: usize,
     ) -> impl Future<Output = io::Result<Vec<Entry>>> + Send;
+
+    /// Entries up to this one are agreed on. It may be kept for [`Found::committed`], or not: a start that does not know waits for a
+    /// leader that does. Returns at once.
+    fn note_committed(&self, _last: LogId) {}
+
+    /// Writes what was noted of that. Blocks.
+    fn settle(&self) {}
 }
 
 /// What was found on a disk.
@@ -72,6 +79,8 @@ pub struct Found {
     pub purged: Option<LogId>,
     /// The last entry, or what was removed last if there is none.
     pub last: Option<LogId>,
+    /// An entry that is there and known to be agreed on, with all those before it: they are applied before there is a leader.
+    pub committed: Option<LogId>,
 }
 
 /// A change for the disk, in its place among the others.
@@ -114,6 +123,8 @@ impl<C: Types, R> Clone for LogStore<C, R> {
 struct Shared<R> {
     state: Mutex<State>,
     reader: R,
+    /// What was found to be agreed on.
+    committed: Option<LogId>,
     flushes: Arc<Flushes>,
 }
 
@@ -253,6 +264,7 @@ pub fn open<C: Types, D: Disk, R: DiskReader>(
             queued: 0,
         }),
         reader,
+        committed: found.committed,
         flushes: Arc::default(),
     });
     let place = Arc::new(Mutex::new(Place {
@@ -281,6 +293,11 @@ impl<C: Types, R> LogStore<C, R> {
 }
 
 impl<C: Types, R: DiskReader> LogStore<C, R> {
+    /// Has the disk keep what is agreed on; called now and then. Blocks.
+    pub fn settle(&self) {
+        self.shared.reader.settle();
+    }
+
     /// Entries from index `from` on, before index `before`, as many as there are: all, or with `max_bytes` the first and
     /// more up to so many bytes. What was removed from the log's front is left out.
     pub async fn read(
@@ -420,6 +437,17 @@ impl<C: Types, R: DiskReader> RaftLogStorage<C> for LogStore<C, R> {
 
     async fn get_log_reader(&mut self) -> Self {
         self.clone()
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
+        if let Some(last) = committed {
+            self.shared.reader.note_committed(last);
+        }
+        Ok(())
+    }
+
+    async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
+        Ok(self.shared.committed)
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {

@@ -11,7 +11,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use logcore_quorum::host::{Event, FIRST_STATE, Host, HostError, Options, Role, RoleKind};
+use logcore_quorum::directory;
+use logcore_quorum::host::{Event, FIRST_STATE, Host, HostError, Options, Role, RoleKind, Served};
 use logcore_quorum::member::Timing;
 use logcore_quorum::members::listed;
 use logcore_quorum::stored::Stored;
@@ -667,6 +668,52 @@ fn a_member_whose_disk_was_put_back_is_sent_what_it_lost() {
     }
 }
 
+/// Without it a start waits for a leader before it applies anything, and whoever is alone has nothing to read from.
+#[test]
+fn what_was_agreed_on_is_applied_before_there_is_a_leader() {
+    let place = Place::new(3, 0);
+    let members = place.start_all();
+    let mut all = BTreeSet::new();
+    for number in 0..300 {
+        all_apply(&members, &mut all, number);
+    }
+    let mut members = members;
+    crash(members.pop().unwrap());
+    stop_all(members);
+    let alone = place.start(1);
+    alone.has_applied(&all);
+    assert!(!alone.host.status().unwrap().role.in_contact);
+    alone.stop();
+    // Of one that was killed the note may be some entries old.
+    let killed = place.start(3);
+    killed.wait("most entries", |seen| {
+        (seen.bodies.len() > 150).then_some(())
+    });
+    crash(killed);
+    // A note of what the log has not, or that is none, counts for nothing.
+    let note = place.path(1).join("committed");
+    let written = std::fs::read(&note).unwrap();
+    let mut torn = written.clone();
+    torn[20] ^= 1;
+    let (term, index) = (&written[8..16], &written[16..24]);
+    let mut of_another = b"LCQCOMM1".to_vec();
+    of_another.extend((u64::from_be_bytes(term.try_into().unwrap()) + 1).to_be_bytes());
+    of_another.extend(index);
+    of_another.extend(crc32fast::hash(&of_another).to_be_bytes());
+    let mut beyond = b"LCQCOMM1".to_vec();
+    beyond.extend(term);
+    beyond.extend((u64::from_be_bytes(index.try_into().unwrap()) + 1).to_be_bytes());
+    beyond.extend(crc32fast::hash(&beyond).to_be_bytes());
+    for wrong in [&torn, &of_another, &beyond, &Vec::new()] {
+        std::fs::write(&note, wrong).unwrap();
+        let (_, _, found) = directory::open::<Served>(&place.path(1)).unwrap();
+        assert_eq!(found.committed, None);
+    }
+    std::fs::write(&note, &written).unwrap();
+    let (_, _, found) = directory::open::<Served>(&place.path(1)).unwrap();
+    assert!(found.committed.is_some());
+}
+
 #[test]
 fn a_member_that_lost_its_log_and_kept_its_vote_does_not_start() {
     let place = Place::new(3, 0);
@@ -909,7 +956,8 @@ fn a_directory_that_was_replaced_stays_out() {
         let told = |text: &String| text.contains("move this directory away");
         seen.warnings.iter().any(told).then_some(())
     });
-    assert_eq!(old.seen.0.lock().bodies.len(), 0);
+    // What was agreed on while it was a member it knows.
+    old.has_applied(&BTreeSet::from([1]));
     old.stop();
     for member in members {
         member.stop();

@@ -131,6 +131,22 @@ pub(super) async fn watch_role(shared: Arc<Shared>, node: Node) -> Result<(), St
     }
 }
 
+/// Has the disk keep what is agreed on, for the next start. A disk that hangs keeps nobody else waiting.
+pub(super) async fn note_agreed(shared: Arc<Shared>, node: Node) -> Result<(), String> {
+    let mut noted = 0;
+    loop {
+        sleep(TICK).await;
+        let before = shared.feed.committed_before();
+        if before == noted {
+            continue;
+        }
+        noted = before;
+        let store = node.member.store().clone();
+        let settled = tokio::task::spawn_blocking(move || store.settle()).await;
+        settled.map_err(|error| format!("noting what is agreed on: {error}"))?;
+    }
+}
+
 /// Refuses barriers that waited too long, whether or not there is a member yet.
 pub(super) async fn expire(shared: Arc<Shared>) -> Result<(), String> {
     loop {

@@ -21,6 +21,8 @@ pub(crate) struct Platter {
     purged: Option<LogId>,
     vote: Option<Vote>,
     snapshot: Option<Snapshot<Arc<Model>>>,
+    /// Not flushed.
+    committed: Option<LogId>,
 }
 
 /// One machine's disk; it outlives its members' lives.
@@ -39,12 +41,19 @@ impl MemoryDisk {
             vote: platter.vote,
             purged: platter.purged,
             last: last.or(platter.purged),
+            committed: platter.committed.filter(|id| {
+                let there = platter.entries.get(&id.index);
+                there.is_some_and(|entry| entry.log_id == *id)
+            }),
         }
     }
 
     /// The power is lost: of what was not flushed, the first few entries are there, or none.
     pub(crate) fn lose_power(&self, random: &mut Random) {
         let mut platter = self.0.lock();
+        if random.between(0, 1) == 0 {
+            platter.committed = None;
+        }
         let Some(from) = platter.unflushed.take() else {
             return;
         };
@@ -111,6 +120,10 @@ impl DiskReader for MemoryDisk {
         let platter = self.0.lock();
         let range = platter.entries.range(from..before).take(count);
         Ok(range.map(|(_, entry)| entry.clone()).collect())
+    }
+
+    fn note_committed(&self, last: LogId) {
+        self.0.lock().committed = Some(last);
     }
 }
 
