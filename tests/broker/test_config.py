@@ -230,6 +230,13 @@ def test_files_and_overrides(tmp_path: Path) -> None:
     assert config.zookeeper_connect == "zk:2181/kafka"
 
 
+@pytest.mark.parametrize("port", ["9" * 5000, "65536", "²", ""])
+@pytest.mark.parametrize(("name", "address"), [("listeners", "PLAINTEXT://h:"), ("metrics.listener", "h:")])
+def test_what_is_no_port_is_refused(name: str, address: str, port: str) -> None:
+    with pytest.raises(ConfigError, match="HOST:PORT is needed"):
+        BrokerConfig.parse({"zookeeper.connect": "zk:2181", name: address + port})
+
+
 def test_the_data_plane_gets_what_was_given() -> None:
     config = parse(
         log_segment_bytes="1048576",

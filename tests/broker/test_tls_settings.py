@@ -313,6 +313,7 @@ def test_cipher_suites_have_javas_names(broker_pem: Path, caplog: pytest.LogCapt
         ("RULE:CN=(?<who>.*)/${who}!/", "CN=ann", "ann!"),
         ("RULE:CN=(.)(.*)/$2$10$3/", "CN=ann", "nna0$3"),
         ("RULE:CN=(a)?.*/[$1]/", "CN=bob", "[]"),
+        (f"RULE:CN=(.).*/$1{'0' * 5000}/", "CN=bob", f"b{'0' * 5000}"),
         ("RULE:CN=\\w+/ascii/,DEFAULT", "CN=ärger", "CN=ärger"),
     ],
 )

@@ -134,7 +134,7 @@ def test_numbers_of_history_are_decoded_as_java_does(text: str, number: int) -> 
     assert decode(text) == number
 
 
-@pytest.mark.parametrize("text", ["", "x", "1_0", "2147483648", "08", "0x"])
+@pytest.mark.parametrize("text", ["", "x", "1_0", "2147483648", "08", "0x", "9" * 5000, "0x" + "f" * 5000])
 def test_what_is_no_number_is_told(text: str) -> None:
     with pytest.raises(ShellError, match="redo takes the number of a line"):
         decode(text)
@@ -148,6 +148,15 @@ def test_a_version_that_is_no_number_is_told() -> None:
 def test_longs_and_hexadecimal_numbers_are_read() -> None:
     assert integer("-9223372036854775808", bits=64) == -(1 << 63)
     assert integer("1F", bits=64, radix=16) == 31
+
+
+@pytest.mark.parametrize(("bits", "radix"), [(32, 10), (64, 10), (64, 16), (32, 8)])
+def test_a_number_is_read_or_refused_however_long_it_is(bits: int, radix: int) -> None:
+    """If this failed, a line of a script would end the shell: Python reads no number of 4301 digits."""
+    for digits in ("7" * 23, "7" * 5000):
+        with pytest.raises(ShellError, match=f'^For input string: "-{digits}"$'):
+            integer(f"-{digits}", bits, radix)
+    assert integer("0" * 5000 + "7", bits, radix) == 7
 
 
 # ---- paths ----
@@ -264,6 +273,9 @@ def test_a_dynamic_configuration_is_read_from_its_file(tmp_path: Path) -> None:
     )
     file.write_text("clientPort=2181\n")
     with pytest.raises(ShellError, match="clientPort=2181 is none of a dynamic configuration"):
+        members_of(str(file))
+    file.write_text(f"server.{'1' * 5000}=a:1:2\n")
+    with pytest.raises(ShellError, match="=a:1:2 is none of a dynamic configuration"):
         members_of(str(file))
 
 
@@ -528,6 +540,25 @@ def test_an_ephemeral_of_one_command_stays_until_its_session_ends(coordinator: C
     assert fresh.exists("/held") is None
     fresh.close()
     session.close()
+
+
+def test_a_number_of_any_length_is_an_error_of_its_command(coordinator: Coordinator) -> None:
+    digits = "9" * 5000
+    lines = [
+        f"redo {digits}",
+        f"set -v {digits} / x",
+        f"setquota -n {digits} /",
+        f"reconfig -v {digits} -remove 1",
+        "ls /",
+    ]
+    done = run(coordinator.port, stdin="\n".join(lines))
+    assert done.stderr.splitlines()[-4:] == [
+        f"redo takes the number of a line of history, not '{digits}'",
+        f"-v takes a version, a whole number or -1 for any, not '{digits}'",
+        "NumberFormatException happens when parsing the option value",
+        "-v must be followed by a long (configuration version)",
+    ]
+    assert "[zookeeper]" in done.stdout
 
 
 def test_quit_ends_the_session_and_keeps_the_exit_code(coordinator: Coordinator) -> None:

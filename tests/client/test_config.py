@@ -38,6 +38,8 @@ def test_an_unknown_property_is_named() -> None:
         ({"acks": 7}, "acks"),
         ({"enable.idempotence": "maybe"}, "true or false"),
         ({"bootstrap.servers": "localhost:port"}, "host:port"),
+        ({"bootstrap.servers": "localhost:²"}, "host:port"),
+        ({"bootstrap.servers": "localhost:" + "9" * 5000}, "host:port"),
         ({"bootstrap.servers": " , "}, "host:port"),
         ({"security.protocol": "kerberos"}, "security.protocol"),
     ],

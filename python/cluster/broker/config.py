@@ -30,6 +30,7 @@ _REQUEST_BYTES = 256 * _MEBIBYTE
 _RETENTION_TIMES = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
 _HOST = re.compile(r"[0-9a-zA-Z%._:-]*")
 """What a host may be written as (`Utils.validHostPattern`)."""
+_PORT = re.compile("[0-9]{1,5}")
 _WILDCARDS = ("", "0.0.0.0", "::")
 _SERVED = ("PLAINTEXT", "SSL")
 _LISTENER_PREFIX = "listener.name."
@@ -246,7 +247,7 @@ def _listeners(name: str, text: str, values: Mapping[str, Value]) -> tuple[Endpo
         listener, separator, address = part.partition("://")
         host, colon, port = address.rpartition(":")
         host = host.strip("[]")
-        if not separator or not colon or not port.isdecimal() or int(port) > 65535:
+        if not separator or not colon or not _PORT.fullmatch(port) or int(port) > 65535:
             raise ConfigError(name, text, "NAME://HOST:PORT is needed, several separated by commas")
         protocol = protocols.get(listener.upper())
         if protocol is None:
@@ -285,7 +286,7 @@ def _one_of_each_version(hosts: Sequence[str]) -> bool:
 def _http_address(name: str, text: str) -> tuple[str, int]:
     scheme, separator, address = text.rpartition("://")
     host, colon, port = address.removesuffix("/").removesuffix("/metrics").rpartition(":")
-    if scheme != ("http" if separator else "") or not colon or not port.isdecimal() or int(port) > 65535:
+    if scheme != ("http" if separator else "") or not colon or not _PORT.fullmatch(port) or int(port) > 65535:
         raise ConfigError(name, text, "http://HOST:PORT or HOST:PORT is needed")
     return host.strip("[]"), int(port)
 

@@ -113,7 +113,7 @@ def _replacement(text: str, pattern: re.Pattern[str]) -> Callable[[re.Match[str]
 
 def _group(digits: str, groups: int) -> int | None:
     """The longest number in front of which there is a group; None if there is none."""
-    for length in range(len(digits), 0, -1):
+    for length in range(min(len(digits), len(str(groups))), 0, -1):
         number = int(digits[:length])
         if number <= groups and str(number) == digits[:length]:
             return number

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import random
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -287,7 +288,7 @@ def start(consumer: Consumer, options: argparse.Namespace) -> None:
     text = (options.offset or "").lower() or ("earliest" if options.from_beginning else "latest")
     if text in ("earliest", "latest"):
         offset = OFFSET_BEGINNING if text == "earliest" else OFFSET_END
-    elif text.isdigit():
+    elif re.fullmatch("[0-9]{1,19}", text):
         offset = int(text)
     else:
         raise CommandError(f"--offset takes earliest, latest or a number from 0, not {text!r}", status=2)

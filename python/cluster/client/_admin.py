@@ -6,6 +6,7 @@ not done when the client is closed fails.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -353,7 +354,7 @@ class AdminClient:
         by_broker: dict[int, list[ConfigResource]] = {}
         for resource in resources:
             # A broker's own settings are known to that broker only.
-            own = resource.restype is ResourceType.BROKER and resource.name.isdigit()
+            own = resource.restype is ResourceType.BROKER and re.fullmatch("[0-9]{1,10}", resource.name)
             by_broker.setdefault(int(resource.name) if own else -1, []).append(resource)
         for broker, asked in by_broker.items():
             message = {

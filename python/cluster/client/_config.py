@@ -7,6 +7,7 @@ here is a logged warning; one that would change what is safe (TLS, transactions)
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -335,7 +336,7 @@ def _read_server(name: str, address: str) -> tuple[str, int]:
         host, port = address, "9092"
     elif ":" in host and not host.startswith("["):
         raise _invalid(name, address, "[host]:port for an IPv6 address")
-    if not port.isdigit() or not 0 < int(port) < 65536 or not host:
+    if not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536 or not host:
         raise _invalid(name, address, "host:port")
     return host.strip("[]"), int(port)
 

@@ -6,6 +6,7 @@ Owns these settings and the two files beside `zoo.cfg`: ``<dataDir>/myid``, the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ REQUEST_BYTES_MAX = 15 << 20
 """The quorum takes commands of 16 MiB: a request, and who sent it."""
 _HIERARCHY = ("group.", "weight.")
 _ANYWHERE = ("0.0.0.0", "::")
+_NUMBER = re.compile("0*([0-9]{1,9})")
 _SECRETS = ("sslQuorum", "quorum.auth.enableSasl")
 
 
@@ -164,8 +166,9 @@ def _own_id(data_dir: Path) -> int:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise CoordinatorError(f"{path} cannot be read: {error}") from None
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= SERVER_ID_MAX):
+    found = _NUMBER.fullmatch(text)
+    if found is None or not 1 <= int(found[1]) <= SERVER_ID_MAX:
         raise CoordinatorError(
             f"{path} has {text!r} in it, and has to have this server's number, from 1 to {SERVER_ID_MAX}"
         )
-    return int(text)
+    return int(found[1])

@@ -126,6 +126,8 @@ def test_an_even_number_is_told(data_dir: Path) -> None:
     [
         ({}, None, "myid is missing: write this server's number into it"),
         ({}, "x", "myid has 'x' in it"),
+        ({}, "1" + "0" * 5000, "and has to have this server's number"),
+        ({}, "0000000010000", "and has to have this server's number"),
         ({}, "", "myid has '' in it"),
         ({}, "7", "says that this is server 7, and there are lines for server.1, server.2, server.3 only"),
         ({"initLimit": "0"}, "1", "the file names 3 servers, and initLimit is not set"),

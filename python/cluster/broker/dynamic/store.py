@@ -7,6 +7,7 @@ event loop. Source: kafka.zk.AdminZkClient, kafka.common.ZkNodeChangeNotificatio
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 
 from cluster.controller import ZooKeeper, znodes
@@ -24,6 +25,7 @@ _NAMED_TIMES = 3
 room, for the protocol's strings are short.
 """
 
+_NUMBER = re.compile("[0-9]{1,19}")
 _QUOTAS = ("users/", "clients/", "ips/")
 """Entities whose znode goes when nothing is left in it."""
 
@@ -136,7 +138,7 @@ def notice_number(name: str) -> int | None:
     """The number of a notice by its znode's name; None when it is something else."""
     prefix = znodes.CONFIG_CHANGE_PREFIX.rpartition("/")[2]
     number = name.removeprefix(prefix)
-    return int(number) if name.startswith(prefix) and number.isdecimal() else None
+    return int(number) if name.startswith(prefix) and _NUMBER.fullmatch(number) else None
 
 
 def _notice(entity: str) -> Create:

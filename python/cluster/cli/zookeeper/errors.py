@@ -140,8 +140,10 @@ _FORBIDDEN = re.compile("[\x01-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 def integer(text: str, bits: int = 32, radix: int = 10) -> int:
     """A number as Java's Integer.parseInt or Long.parseLong reads it; ShellError with Java's message."""
     digits = {8: "0-7", 10: "0-9", 16: "0-9a-fA-F"}[radix]
-    if re.fullmatch(f"[+-]?[{digits}]+", text):
-        number = int(text, radix)
+    # So many digits have 64 bits in each radix; Python reads no decimal number of thousands.
+    found = re.fullmatch(f"([+-]?)0*([{digits}]{{1,22}})", text)
+    if found is not None:
+        number = int(found[1] + found[2], radix)
         if -(1 << bits - 1) <= number < 1 << bits - 1:
             return number
     raise ShellError(f'For input string: "{text}"')

@@ -17,6 +17,7 @@ CONFLICTING = "Can't use -file and -members together (conflicting non-incrementa
 _SERVER = re.compile(
     r"(?P<addresses>.+?:\d+:\d+)(:(?P<role>participant|observer))?(;((?P<host>.+):)?(?P<port>\d+))?"
 )
+_SERVER_ID = re.compile("[0-9]{1,19}")
 
 
 def config(context: Context, given: Arguments) -> None:
@@ -87,7 +88,7 @@ def members_of(name: str) -> str:
             version = value.strip()
         elif kind in ("group", "weight"):
             rest.append(f"{key}={value.strip()}")
-        elif kind == "server" and number.isdecimal() and found is not None:
+        elif kind == "server" and _SERVER_ID.fullmatch(number) and found is not None:
             servers[int(number)] = _server(found)
         else:
             raise ShellError(
