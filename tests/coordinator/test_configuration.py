@@ -83,6 +83,16 @@ def test_every_setting_arrives() -> None:
         ({"dataDir": ""}, "dataDir is not set"),
         ({"clientPort": "x"}, "clientPort is 'x', and has to be a whole number from 0 to 65535"),
         ({"clientPort": "65536"}, "clientPort is '65536'"),
+        ({"clientPort": "0x86C4"}, "clientPort is '0x86C4'"),
+        ({"secureClientPort": "0x86C4"}, "secureClientPort is '0x86C4'"),
+        ({"tickTime": "0x7d0"}, "tickTime is '0x7d0'"),
+        ({"tickTime": "9" * 5000}, "and has to be a whole number from 1 to"),
+        ({"maxClientCnxns": "0x3c"}, "maxClientCnxns is '0x3c'"),
+        ({"maxSessionTimeout": "-2"}, "maxSessionTimeout is '-2', and has to be a whole number from -1 to"),
+        ({"admin.rateLimiterIntervalInMS": "0x10"}, "admin.rateLimiterIntervalInMS is '0x10'"),
+        ({"jute.maxbuffer": "0x" + "f" * 5000}, "and has to be a whole number from 1024 to"),
+        ({"jute.maxbuffer": "08888888"}, "jute.maxbuffer is '08888888'"),
+        ({"jute.maxbuffer": "0x+fffff"}, "jute.maxbuffer is '0x+fffff'"),
         ({"tickTime": "0"}, "tickTime is '0'"),
         ({"tickTime": "2000 # ms"}, "tickTime is '2000 # ms'"),
         ({"jute.maxbuffer": "0x"}, "jute.maxbuffer is '0x'"),
@@ -108,6 +118,46 @@ def test_a_bad_value_is_named(changed: dict[str, str], told: str) -> None:
     with pytest.raises(CoordinatorError) as caught:
         parse_configuration(LEAST | changed)
     assert told in str(caught.value)
+
+
+def test_limits_of_nothing_are_none_as_with_zookeeper() -> None:
+    """Apache ZooKeeper 3.9.4 starts on each of these."""
+    values = {
+        "maxClientCnxns": "-1",
+        "maxCnxns": "-1",
+        "minSessionTimeout": "-2",
+        "netty.server.outstandingHandshake.limit": "-2",
+        "autopurge.snapRetainCount": "-1",
+        "snapCount": "-5",
+    }
+    configuration = parse_configuration(LEAST | values)
+    assert configuration.settings == Settings(
+        tick_time_ms=3000,
+        max_client_connections=-1,
+        max_connections=-1,
+        min_session_timeout_ms=-2,
+        max_handshakes=-2,
+        snapshot_transactions=2,
+    )
+    assert configuration.warnings == (
+        "autopurge.snapRetainCount=-1: 3 snapshots are kept at least",
+        "snapCount=-5: it is taken as 2",
+    )
+    assert [configuration.settings.session_timeout_ms(wanted) for wanted in (-9, 1, 99_999)] == [0, 1, 60_000]
+    assert parse_configuration(LEAST | {"snapCount": "2"}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0xff", 255), ("#fF", 255), ("010", 8), ("+0", 0), ("0" * 5000 + "17", 15), ("-0x1", -1)],
+)
+def test_what_zookeeper_reads_as_a_system_property_is_decoded(text: str, number: int) -> None:
+    """As Integer.getInteger does; the same text of another number is none, or decimal."""
+    assert parse_configuration(LEAST | {"maxCnxns": text}).settings.max_connections == number
+
+
+def test_zeros_in_front_are_none() -> None:
+    assert parse_configuration(LEAST | {"tickTime": "+" + "0" * 5000 + "10"}).settings.tick_time_ms == 10
 
 
 def test_numbers_without_effect_are_what_zookeeper_starts_on() -> None:

@@ -80,9 +80,9 @@ def admin_settings(values: Values) -> AdminSettings | None:
     values.text("admin.httpVersion")
     settings = AdminSettings(
         host=values.text("admin.serverAddress") or defaults.host,
-        port=values.number("admin.serverPort", defaults.port, 0, 65535),
+        port=values.system_number("admin.serverPort", defaults.port, 0, 65535),
         url=url,
-        idle_ms=values.number("admin.idleTimeout", defaults.idle_ms, 1),
+        idle_ms=values.system_number("admin.idleTimeout", defaults.idle_ms, 1),
         rate_interval_ms=values.number("admin.rateLimiterIntervalInMS", defaults.rate_interval_ms),
         takes_snapshots=values.boolean("admin.snapshot.enabled", True),
         restores=values.boolean("admin.restore.enabled", True),

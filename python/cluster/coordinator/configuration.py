@@ -25,11 +25,12 @@ from .ports import NO_PORT
 from .prometheus import PrometheusSettings, prometheus_settings
 from .settings import Settings
 from .tls import SecurePort, TlsSettings, tls_settings
-from .values import HIDDEN, INT_MAX, LONG_MAX, PREFIX, Values, is_secret
+from .values import HIDDEN, INT_MAX, INT_MIN, LONG_MAX, PREFIX, Values, is_secret
 
 TICK_TIME_MS = 3000
 """What ZooKeeper takes when ``tickTime`` is not set; its sample file has 2000."""
 _EVERYWHERE = "0.0.0.0"
+_SNAP_COUNT_LEAST = 2
 _AS_IT_IS = {"leaderServes": "yes", "syncEnabled": "true"}
 """What is always so here."""
 
@@ -129,7 +130,8 @@ class _Parser:
     def __init__(self, properties: Mapping[str, str]) -> None:
         values = self._all = Values(properties)
         self._values, self._used = values.texts, values.used
-        self._text, self._number, self._boolean = values.text, values.number, values.boolean
+        self._text, self._boolean = values.text, values.boolean
+        self._number, self._system_number = values.number, values.system_number
         self._warnings: list[str] = []
 
     def configuration(self) -> Configuration:
@@ -224,7 +226,7 @@ class _Parser:
     def _settings(self, has_tls: bool) -> Settings:
         defaults = Settings()
         tick_time_ms = self._number("tickTime", TICK_TIME_MS, 1)
-        retained = self._number("autopurge.snapRetainCount", defaults.snapshots_retained)
+        retained = self._number("autopurge.snapRetainCount", defaults.snapshots_retained, INT_MIN)
         if retained < defaults.snapshots_retained:
             self._warnings.append(
                 f"autopurge.snapRetainCount={retained}: {defaults.snapshots_retained} snapshots are kept at least"
@@ -243,30 +245,40 @@ class _Parser:
         return replace(
             defaults,
             tick_time_ms=tick_time_ms,
-            min_session_timeout_ms=self._number("minSessionTimeout", -1, -1),
+            min_session_timeout_ms=self._number("minSessionTimeout", -1, INT_MIN),
             max_session_timeout_ms=self._number("maxSessionTimeout", -1, -1),
-            max_client_connections=self._number("maxClientCnxns", defaults.max_client_connections),
-            max_connections=self._number("maxCnxns", defaults.max_connections),
-            max_buffer=self._number("jute.maxbuffer", defaults.max_buffer, 1024),
-            snapshot_transactions=self._number("snapCount", 0, 2) if "snapCount" in self._values else None,
+            max_client_connections=self._number("maxClientCnxns", defaults.max_client_connections, INT_MIN),
+            max_connections=self._system_number("maxCnxns", defaults.max_connections, INT_MIN),
+            max_buffer=self._system_number("jute.maxbuffer", defaults.max_buffer, 1024),
+            snapshot_transactions=self._snap_count(),
             snapshots_retained=max(retained, defaults.snapshots_retained),
             rules=rules,
             reconfig_enabled=self._boolean("reconfigEnabled", False),
             super_digest=self._text("DigestAuthenticationProvider.superDigest") if has_digest else "",
-            container_check_interval_ms=self._number(
+            container_check_interval_ms=self._system_number(
                 "znode.container.checkIntervalMs", defaults.container_check_interval_ms, 1
             ),
-            container_max_per_minute=self._number(
+            container_max_per_minute=self._system_number(
                 "znode.container.maxPerMinute", defaults.container_max_per_minute, 1
             ),
-            container_max_never_used_ms=self._number("znode.container.maxNeverUsedIntervalMs", 0),
-            handshake_timeout_ms=self._number("nio.sessionlessCnxnTimeout", defaults.handshake_timeout_ms, 1),
-            max_handshakes=self._number(
-                "netty.server.outstandingHandshake.limit", defaults.max_handshakes, -1
+            container_max_never_used_ms=self._system_number("znode.container.maxNeverUsedIntervalMs", 0),
+            handshake_timeout_ms=self._system_number(
+                "nio.sessionlessCnxnTimeout", defaults.handshake_timeout_ms, 1
+            ),
+            max_handshakes=self._system_number(
+                "netty.server.outstandingHandshake.limit", defaults.max_handshakes, INT_MIN
             ),
             authentication=authentication,
             words_whitelist=frozenset(word for word in words if word),
         )
+
+    def _snap_count(self) -> int | None:
+        if "snapCount" not in self._values:
+            return None
+        wanted = self._system_number("snapCount", 0, INT_MIN)
+        if wanted < _SNAP_COUNT_LEAST:
+            self._warnings.append(f"snapCount={wanted}: it is taken as {_SNAP_COUNT_LEAST}")
+        return max(wanted, _SNAP_COUNT_LEAST)
 
     def _tell_unused(self) -> None:
         unused = self._values.keys() - self._used

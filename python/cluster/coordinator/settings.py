@@ -23,15 +23,15 @@ write takes where many come at once. Of a larger tree it is more, for there :dat
 
 @dataclass(frozen=True)
 class Settings:
-    """Times in milliseconds, sizes in bytes. A session timeout of -1 is 2 (min) or 20 (max) ticks."""
+    """Times in milliseconds, sizes in bytes. A session timeout of -1 is 2 (min) or 20 (max) ticks; less than that is no minimum."""
 
     tick_time_ms: int = 2000
     min_session_timeout_ms: int = -1
     max_session_timeout_ms: int = -1
     max_client_connections: int = 60
-    """Connections from one address; 0 is any number (``maxClientCnxns``)."""
+    """Connections from one address; 0 or less is any number (``maxClientCnxns``)."""
     max_connections: int = 0
-    """All connections; 0 is any number (``maxCnxns``)."""
+    """All connections; 0 or less is any number (``maxCnxns``)."""
     max_buffer: int = MAX_BUFFER
     """The largest request (``jute.maxbuffer``)."""
     snapshot_transactions: int | None = None
@@ -56,7 +56,7 @@ class Settings:
     """How long a connection may stay without a session (``zookeeper.nio.sessionlessCnxnTimeout``)."""
 
     max_handshakes: int = 250
-    """Connections in TLS's handshake at once; -1 is any number (``netty.server.outstandingHandshake.limit``)."""
+    """Connections in TLS's handshake at once; 0 or less is any number (``netty.server.outstandingHandshake.limit``)."""
     authentication: Authentication = NOBODY
     prometheus: bool = False
     """Whether ``mntr`` tells what the Prometheus provider does, under its names."""
@@ -74,7 +74,7 @@ class Settings:
 
     def session_timeout_ms(self, requested_ms: int) -> int:
         """The timeout a client gets: what it asks for, within bounds; the upper one wins."""
-        return min(max(requested_ms, self.least_session_timeout_ms), self.most_session_timeout_ms)
+        return min(max(requested_ms, self.least_session_timeout_ms, 0), self.most_session_timeout_ms)
 
     @property
     def fewest_until_snapshot(self) -> int:

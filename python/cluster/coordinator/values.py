@@ -6,6 +6,7 @@ Owns what numbers and booleans look like, and which names were asked for. A name
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -14,12 +15,16 @@ from .errors import CoordinatorError
 
 T = TypeVar("T")
 
+INT_MIN = -(2**31)
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 PREFIX = "zookeeper."
 HIDDEN = "*****"
 """In place of what is secret."""
-_NUMBER = re.compile(r"[+-]?(?:(0[xX])[0-9a-fA-F]+|[0-9]+)")
+_DECIMAL = re.compile(r"([+-]?)0*([0-9]{1,19})")
+_NUMBER = re.compile(r"([+-]?)(0[xX]|#|0(?=.)|)0*([0-9a-fA-F]{1,22})")
+"""A sign, what tells the radix, and digits: of 64 bits there are at most 22, octal ones."""
+_RADIX = {"": 10, "0": 8}
 _SECRET = re.compile(r"(password|superDigest)$", re.IGNORECASE)
 
 
@@ -45,12 +50,20 @@ class Values:
         return found
 
     def number(self, name: str, default: int, least: int = 0, most: int = INT_MAX) -> int:
-        """A whole number within bounds, ``0x...`` is hexadecimal. Raises CoordinatorError for anything else."""
+        """A whole number within bounds, of decimal digits (Java's ``parseInt``). Raises CoordinatorError for anything else."""
+        return self._within(name, default, least, most, _decimal)
 
+    def system_number(self, name: str, default: int, least: int = 0, most: int = INT_MAX) -> int:
+        """As :meth:`number`, of what ZooKeeper reads as a system property (``Integer.getInteger``): after ``0x`` or ``#`` it is
+        hexadecimal, after ``0`` octal."""
+        return self._within(name, default, least, most, _decoded)
+
+    def _within(
+        self, name: str, default: int, least: int, most: int, parse: Callable[[str], int | None]
+    ) -> int:
         def within(text: str) -> int:
-            found = _NUMBER.fullmatch(text)
-            value = int(text, 16 if found[1] else 10) if found is not None else least - 1
-            if not least <= value <= most:
+            value = parse(text)
+            if value is None or not least <= value <= most:
                 raise ValueError(f"a whole number from {least} to {most}")
             return value
 
@@ -86,6 +99,21 @@ class Values:
             return read(text)
         except ValueError as error:
             raise CoordinatorError(f"{name} is {text!r}, and has to be {error}") from None
+
+
+def _decimal(text: str) -> int | None:
+    found = _DECIMAL.fullmatch(text)
+    return int(found[1] + found[2]) if found is not None else None
+
+
+def _decoded(text: str) -> int | None:
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return None
+    sign, prefix, digits = found.groups()
+    with contextlib.suppress(ValueError):  # digits that are none of this radix
+        return int(sign + digits, _RADIX.get(prefix, 16))
+    return None
 
 
 def is_secret(name: str) -> bool:
