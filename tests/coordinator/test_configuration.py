@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -9,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster.coordinator import CoordinatorError, Settings, parse_configuration, system_properties
+from cluster.coordinator import (
+    CoordinatorError,
+    Settings,
+    parse_configuration,
+    run_coordinator,
+    system_properties,
+)
 from cluster.coordinator.acl import Rules
 from cluster.properties import parse_properties
 from tests.coordinator.support import WAIT_SECONDS, RawClient
@@ -306,3 +313,38 @@ def test_a_start_that_cannot_be_is_one_line(tmp_path: Path, text: str | None, st
     assert done.returncode == status
     assert done.stderr.startswith("logcore coordinator: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("unknown", ["no-such-host.invalid", "a" * 64, "a..b"])
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("clientPortAddress", "clientPortAddress or this server's line server.N"),
+        ("admin.serverAddress", "admin.serverAddress"),
+        ("metricsProvider.httpHost", "metricsProvider.httpHost"),
+    ],
+)
+def test_a_host_that_cannot_be_resolved_is_told(
+    tmp_path: Path, unused_port: int, unknown: str, setting: str, told: str
+) -> None:
+    settings = {
+        "dataDir": str(tmp_path / "data"),
+        "clientPort": "0",
+        "clientPortAddress": "127.0.0.1",
+        "admin.serverAddress": "127.0.0.1",
+        "admin.serverPort": str(unused_port),
+        "metricsProvider.className": "org.apache.zookeeper.metrics.prometheus.PrometheusMetricsProvider",
+        "metricsProvider.httpHost": "127.0.0.1",
+        "metricsProvider.httpPort": "0",
+        setting: unknown,
+    }
+    with pytest.raises(CoordinatorError) as caught:
+        asyncio.run(run_coordinator(parse_configuration(settings), lambda _ports: None))
+    assert f"{unknown} cannot be resolved (" in str(caught.value)
+    assert f"give {told} an address of this machine, or a name" in str(caught.value)
+
+
+def test_an_address_of_another_machine_is_told(tmp_path: Path) -> None:
+    settings = {"dataDir": str(tmp_path), "clientPort": "0", "clientPortAddress": "192.0.2.1"}
+    with pytest.raises(CoordinatorError, match=r"give clientPortAddress or .* an address of this machine$"):
+        asyncio.run(run_coordinator(parse_configuration(settings), lambda _ports: None))

@@ -124,9 +124,11 @@ class AdminServer:
         host, port = self._settings.host, self._settings.port
         try:
             return await self._http.start(host, port)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             mend = "stop what uses the port, choose another with admin.serverPort, or do without with admin.enableServer=false"
-            raise AdminServerError(str(cannot_listen("the admin server", host, port, error, mend))) from error
+            raise AdminServerError(
+                str(cannot_listen("the admin server", host, port, error, "admin.serverAddress", mend))
+            ) from error
 
     async def stop(self) -> None:
         """Safe to repeat."""

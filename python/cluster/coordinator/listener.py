@@ -213,8 +213,16 @@ def peer_address(name: tuple[Any, ...]) -> str:
     return address_identity(str(name[0])).id
 
 
-def cannot_listen(what: str, host: str, port: int, error: OSError, mend: str = "") -> CoordinatorError:
-    """The sentence for a port that cannot be had."""
-    reason = os.strerror(error.errno) if error.errno else str(error)
+def cannot_listen(
+    what: str, host: str, port: int, error: OSError | UnicodeError, setting: str, mend: str = ""
+) -> CoordinatorError:
+    """The sentence for a port that cannot be had: ``setting`` is where the host is from, ``mend`` what helps if that is right."""
     advice = mend or "stop what uses the port or choose another"
+    if isinstance(error, (socket.gaierror, UnicodeError)):  # the former's numbers are not the system's
+        reason = f"{host} cannot be resolved ({error.strerror if isinstance(error, OSError) else error})"
+        advice = f"give {setting} an address of this machine, or a name that DNS or its file of hosts knows"
+    else:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        if error.errno == errno.EADDRNOTAVAIL:
+            advice = f"give {setting} an address of this machine"
     return CoordinatorError(f"{what} cannot listen on {host_and_port(host, port)}: {reason}; {advice}")

@@ -15,6 +15,7 @@ from .tls import SecurePort, TlsSettings, server_context
 
 NO_PORT = -1
 MOVE_PAUSE_SECONDS = 1.0
+_CLIENTS = "clientPortAddress or this server's line server.N"
 
 _logger = logging.getLogger(__name__)
 
@@ -110,8 +111,8 @@ class ClientPorts:
                 server = await loop.create_server(lambda: self._made(False), sock=listening)
             else:
                 server = await loop.create_server(lambda: self._made(False), host, port)
-        except OSError as error:
-            raise cannot_listen("the coordinator", host, port, error) from error
+        except (OSError, UnicodeError) as error:
+            raise cannot_listen("the coordinator", host, port, error, _CLIENTS) from error
         self._listening.append(server)
         return int(server.sockets[0].getsockname()[1])
 
@@ -127,5 +128,6 @@ class ClientPorts:
         self._listening.append(listener)
         try:
             return await listener.start(port.host, port.port)
-        except OSError as error:
-            raise cannot_listen("the coordinator", port.host, port.port, error) from error
+        except (OSError, UnicodeError) as error:
+            setting = _CLIENTS if accepts_plain else "secureClientPortAddress"
+            raise cannot_listen("the coordinator", port.host, port.port, error, setting) from error

@@ -86,9 +86,11 @@ class PrometheusProvider:
         host, port = self._settings.host, self._settings.port
         try:
             return await self._http.start(host, port)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             mend = "stop what uses the port or choose another with metricsProvider.httpPort"
-            raise cannot_listen("the metrics provider", host, port, error, mend) from error
+            raise cannot_listen(
+                "the metrics provider", host, port, error, "metricsProvider.httpHost", mend
+            ) from error
 
     async def stop(self) -> None:
         await self._http.stop()
