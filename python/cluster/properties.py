@@ -1,49 +1,106 @@
-"""Java's `.properties` text, as `server.properties`, `zoo.cfg` and client files are written (java.util.Properties.load)."""
+"""Java's `.properties` text, as `server.properties`, `zoo.cfg` and client files are written (java.util.Properties.load).
+
+Java reads a file's bytes as ISO-8859-1. A file that is UTF-8 is read as that here, for editors write it, and Java's reading of it is
+what nobody meant; any other file is read as Java does. The two differ in characters beyond ASCII only.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
+_LINE_BREAK = re.compile(r"(\r\n|\r|\n)")
 _SEPARATOR = re.compile(r"(?<!\\)(?:\\\\)*(?:\s*[=:]\s*|\s+)")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_SHOWN = 6
+"""Letters of an escape: what is shown of a malformed one."""
 
 
-def parse_properties(text: str) -> dict[str, str]:
-    """Parses properties text into a mapping; the last of a repeated key wins.
+class PropertiesError(ValueError):
+    """Text that Java refuses; says where and why."""
+
+
+class PropertiesLine(NamedTuple):
+    """A line with those that it goes on in, as they are, breaks and all; a blank one and a comment have no key."""
+
+    text: str
+    key: str | None = None
+    value: str = ""
+
+
+def parse_properties(text: str, lenient: bool = False) -> dict[str, str]:
+    """Parses properties text into a mapping; the last of a repeated key wins. What is no `\\uXXXX` is a PropertiesError;
+    with `lenient` it is a `u`.
 
     Comments begin with `#` or `!`; a backslash at the end of a line joins the next one; `\\uXXXX`, `\\t`, `\\n`,
     `\\r`, `\\f` and a backslash before any other character are escapes.
     """
-    found: dict[str, str] = {}
-    for line in _logical_lines(text):
-        separator = _SEPARATOR.search(line)
-        if separator is None:
-            key, value = line, ""
-        else:
-            # Backslashes matched before the separator belong to the key.
-            kept = separator.group().rstrip("=: \t\f")
-            slashes = len(kept) - len(kept.lstrip("\\")) if kept else 0
-            key, value = line[: separator.start() + slashes], line[separator.end() :]
-        found[_unescape(key)] = _unescape(value)
-    return found
+    return {line.key: line.value for line in properties_lines(text, lenient) if line.key is not None}
 
 
-def _logical_lines(text: str) -> list[str]:
-    lines: list[str] = []
+def read_properties(path: Path) -> dict[str, str]:
+    """A file's properties. OSError when it cannot be read, PropertiesError for what Java refuses."""
+    return parse_properties(decode_properties(path.read_bytes()))
+
+
+def decode_properties(data: bytes) -> str:
+    """A file's text: UTF-8, or else ISO-8859-1, which every byte is."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("iso-8859-1")
+
+
+def properties_lines(text: str, lenient: bool = False) -> Iterator[PropertiesLine]:
+    """All lines, of which the texts together are `text`. PropertiesError as for :func:`parse_properties`."""
+    parts = _LINE_BREAK.split(text)
+    raw: list[str] = []
     pending: list[str] = []
-    for raw in re.split(r"\r\n|\r|\n", text):
-        line = raw.lstrip(" \t\f")
-        if not pending and (not line or line[0] in "#!"):
+    first = 1
+    for number, (line, line_break) in enumerate(zip(parts[::2], [*parts[1::2], ""], strict=True), 1):
+        raw.append(line + line_break)
+        line = line.lstrip(" \t\f")
+        if not pending:
+            first = number
+            if not line or line[0] in "#!":
+                yield PropertiesLine(raw.pop())
+                continue
+        goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        pending.append(line[:-1] if goes_on else line)
+        if goes_on and line_break:
             continue
-        if (len(line) - len(line.rstrip("\\"))) % 2 == 1:
-            pending.append(line[:-1])
-            continue
-        lines.append("".join((*pending, line)))
+        whole = "".join(pending)
+        if not whole and (goes_on or not lenient):
+            yield PropertiesLine("".join(raw))  # backslashes and no more
+        else:
+            yield _line("".join(raw), whole, first, lenient)
+        raw.clear()
         pending.clear()
-    if any(pending):
-        lines.append("".join(pending))
-    return lines
+
+
+def _line(text: str, line: str, number: int, lenient: bool) -> PropertiesLine:
+    separator = _SEPARATOR.search(line)
+    if separator is None:
+        key, value = line, ""
+    else:
+        # Backslashes matched before the separator belong to the key.
+        kept = separator.group().rstrip("=: \t\f")
+        slashes = len(kept) - len(kept.lstrip("\\")) if kept else 0
+        key, value = line[: separator.start() + slashes], line[separator.end() :]
+    if lenient:
+        return PropertiesLine(text, _unescape(key), _unescape(value))
+    for part in (key, value):
+        for found in _ESCAPE.finditer(part):
+            if found[2] == "u":
+                shown = part[found.start() :][:_SHOWN]
+                raise PropertiesError(
+                    f"line {number}: {shown} of {key} is no character: \\u takes four hexadecimal digits, as in \\u00e9, and a "
+                    "backslash is written \\\\"
+                )
+    return PropertiesLine(text, _joined(_unescape(key)), _joined(_unescape(value)))
 
 
 def _unescape(text: str) -> str:
@@ -52,3 +109,8 @@ def _unescape(text: str) -> str:
         return chr(int(code, 16)) if code else _CONTROLS.get(character, character)
 
     return _ESCAPE.sub(replace, text)
+
+
+def _joined(text: str) -> str:
+    """With each two halves of a character, as Java has those beyond 16 bits, as one."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

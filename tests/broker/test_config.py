@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from cluster.broker import BrokerStartError, run_properties
 from cluster.broker.config import BrokerConfig, ConfigError
 from cluster.broker.dynamic.description import (
     SOURCE_BROKER_FILE,
@@ -228,6 +230,15 @@ def test_files_and_overrides(tmp_path: Path) -> None:
     config = BrokerConfig.load(path, {"num.partitions": "4"})
     assert config.number("num.partitions") == 4
     assert config.zookeeper_connect == "zk:2181/kafka"
+
+
+def test_a_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_bytes("# café\nzookeeper.connect=zk:2181/café\n".encode("iso-8859-1"))
+    assert BrokerConfig.load(path).zookeeper_connect == "zk:2181/café"
+    path.write_text("zookeeper.connect=zk:2181\nx=\\u12\n")
+    with pytest.raises(BrokerStartError, match=r"server\.properties: line 2: \\u12 of x is no character"):
+        asyncio.run(run_properties(path, overrides={}, ready=lambda _broker: None))
 
 
 @pytest.mark.parametrize("port", ["9" * 5000, "65536", "²", ""])

@@ -24,6 +24,7 @@ from kazoo.security import make_digest_acl
 
 from cluster.coordinator import AdminServer, CoordinatorError, parse_configuration
 from cluster.coordinator.admin import AdminSettings
+from cluster.coordinator.commands import without_secrets
 from cluster.coordinator.http import CONNECTIONS_MAX, HEAD_BYTES_MAX, HttpServer, Request, Response
 from cluster.coordinator.java_json import indented
 from cluster.coordinator.local import LocalReplication
@@ -196,6 +197,13 @@ def test_settings_are_told_without_secrets(admin: Admin, coordinator: Coordinato
     assert properties["zookeeper.snapCount"] == "500"
     assert properties["zookeeper.ssl.keyStore.password"] == "*****"
     assert "zookeeper.dataDir" not in properties
+
+
+@pytest.mark.parametrize("letter", ["\x85", "\x0b", "\u2028"])
+def test_a_password_ends_with_its_line(letter: str) -> None:
+    """Python has more ends of lines than Java, and what is behind one would have been told."""
+    text = f"a=1\r\nssl.keyStore.password=x{letter}secret\\\n more\rb=2"
+    assert without_secrets(text) == "a=1\r\nssl.keyStore.password=*****\n\rb=2"
 
 
 def test_the_trace_mask(admin: Admin) -> None:

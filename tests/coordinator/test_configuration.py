@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.cli.coordinator import read_configuration
 from cluster.coordinator import (
     CoordinatorError,
     Settings,
@@ -303,7 +304,10 @@ def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
     assert "typo=1: this setting has no effect here" in errors
 
 
-@pytest.mark.parametrize(("text", "status"), [("clientPort=1\n", 2), (None, 1)])
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [("clientPort=1\n", 2), (None, 1), ("dataDir=/nowhere\nclientPort=0\nx=\\u12\n", 2)],
+)
 def test_a_start_that_cannot_be_is_one_line(tmp_path: Path, text: str | None, status: int) -> None:
     config = tmp_path / "zoo.cfg"
     if text is not None:
@@ -313,6 +317,13 @@ def test_a_start_that_cannot_be_is_one_line(tmp_path: Path, text: str | None, st
     assert done.returncode == status
     assert done.stderr.startswith("logcore coordinator: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_file_that_is_no_utf_8_is_read(tmp_path: Path) -> None:
+    """If this failed, a comment of an editor from before UTF-8 would end the start."""
+    config = tmp_path / "zoo.cfg"
+    config.write_bytes("# café\ndataDir=/data\nclientPort=2181\n".encode("iso-8859-1"))
+    assert read_configuration(config).port == 2181
 
 
 @pytest.mark.parametrize("unknown", ["no-such-host.invalid", "a" * 64, "a..b"])

@@ -22,6 +22,7 @@ from cluster.broker.settings import ConfigError
 from cluster.broker.start_error import BrokerStartError
 from cluster.broker.stop_error import BrokerStopError
 from cluster.process import log_to_stderr, raise_descriptor_limit, stop_signal, unless_stopped, until_stopped
+from cluster.properties import PropertiesError
 
 if TYPE_CHECKING:
     from cluster.coordinator import CoordinatorServer
@@ -61,7 +62,7 @@ async def run_properties(path: Path, overrides: Mapping[str, str], ready: Ready)
         config = BrokerConfig.load(path, overrides)
     except OSError as error:
         raise BrokerStartError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ConfigError, UnicodeDecodeError) as error:
+    except (ConfigError, PropertiesError) as error:
         raise BrokerStartError(f"{path}: {error}") from None
     await run(config, ready)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from cluster.broker.settings import ConfigError, Setting, Value, as_text, broker_settings, rate_settings
 from cluster.broker.tls_settings import ListenerSettings, TlsSettings, tls_settings
 from cluster.model import Endpoint
-from cluster.properties import parse_properties
+from cluster.properties import read_properties
 
 __all__ = ["BrokerConfig", "ConfigError"]
 
@@ -52,10 +52,10 @@ class BrokerConfig:
 
     @classmethod
     def load(cls, path: Path, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
-        """Reads a properties file; `overrides` win over it. OSError when it cannot be read, ConfigError for a
-        value.
+        """Reads a properties file; `overrides` win over it. OSError when it cannot be read, PropertiesError for what
+        is no such file, ConfigError for a value.
         """
-        return cls.parse(parse_properties(path.read_text("utf-8")) | dict(overrides or {}))
+        return cls.parse(read_properties(path) | dict(overrides or {}))
 
     @classmethod
     def parse(cls, properties: Mapping[str, str]) -> BrokerConfig:

@@ -15,7 +15,7 @@ from pathlib import Path
 from cluster.broker.start_error import BrokerStartError
 from cluster.controller import ZooKeeper, znodes
 from cluster.model import BrokerId, BrokerInfo, new_topic_id, topic_id_text
-from cluster.properties import parse_properties
+from cluster.properties import PropertiesError, read_properties
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +29,10 @@ def stored_identity(log_dirs: list[str]) -> tuple[int | None, str | None]:
     for directory in log_dirs:
         path = Path(directory) / "meta.properties"
         try:
-            properties = parse_properties(path.read_text("utf-8"))
+            properties = read_properties(path)
         except OSError:
             continue
-        except UnicodeDecodeError as error:
+        except PropertiesError as error:
             raise BrokerStartError(f"{path} cannot be read: {error}") from None
         broker = properties.get("broker.id", properties.get("node.id"))
         try:

@@ -96,11 +96,11 @@ def properties_file(path: str | None, flag: str) -> dict[str, str]:
     """Reads a Java properties file of client settings; an unreadable one is a one-line error."""
     if path is None:
         return {}
-    from cluster.properties import parse_properties
+    from cluster.properties import PropertiesError, read_properties
 
     try:
-        return parse_properties(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        return read_properties(Path(path))
+    except (OSError, PropertiesError) as error:
         raise CommandError(f"{flag}: cannot read {path}: {error}") from None
 
 

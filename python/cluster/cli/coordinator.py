@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.cli._common import CommandError, Parser
-from cluster.properties import parse_properties
+from cluster.properties import PropertiesError, decode_properties, parse_properties
 
 if TYPE_CHECKING:
     from cluster.coordinator import Configuration, CoordinatorPorts
@@ -73,10 +73,10 @@ def _read(path: Path) -> tuple[Configuration, str]:
     from cluster.coordinator import CoordinatorError, parse_configuration, system_properties
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = decode_properties(path.read_bytes())
         properties = system_properties(os.environ) | parse_properties(text)
         return parse_configuration(properties, path), text
-    except CoordinatorError as error:
+    except (CoordinatorError, PropertiesError) as error:
         raise CommandError(f"{path}: {error}", status=INVALID) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise CommandError(f"{path} cannot be read: {error}") from None

@@ -21,6 +21,7 @@ Parameters = Mapping[str, str]
 _TRACE_MASK = 306
 """ZooKeeper's default: client requests, server's packets, sessions, warnings. Nothing is traced here."""
 _SETTING = re.compile(r"\s*([^#!\s=:][^\s=:]*)\s*[=:\s]\s*")
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _LONG = range(-(1 << 63), 1 << 63)
 
 _OF_THE_FILE = frozenset(
@@ -149,7 +150,7 @@ def without_secrets(text: str) -> str:
     """The text of a `zoo.cfg` with its passwords left out."""
     lines = []
     hides = False
-    for line in text.splitlines(keepends=True):
+    for line in _LINE.findall(text):
         end = line[len(line.rstrip("\r\n")) :]
         goes_on = line.removesuffix(end).endswith("\\")
         found = _SETTING.match(line)

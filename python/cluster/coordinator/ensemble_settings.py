@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.properties import parse_properties
+from cluster.properties import PropertiesError, read_properties
 
 from .errors import CoordinatorError
 from .members import SERVER_ID_MAX, Member, judge_voters, parse_members
@@ -143,8 +143,8 @@ def _lines(values: Values) -> Mapping[str, str]:
 
 def _dynamic(path: Path) -> dict[str, str]:
     try:
-        found = parse_properties(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        found = read_properties(path)
+    except (OSError, PropertiesError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise CoordinatorError(f"the dynamicConfigFile {path} cannot be read: {reason}") from None
     for name in found:

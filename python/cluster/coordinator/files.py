@@ -2,7 +2,8 @@
 
 Owns ``<zoo.cfg>.dynamic.<version>``, with the lines ``server.N`` of one version of the configuration, and what of `zoo.cfg` itself
 gives way to it: the lines ``server.N``, ``group.N``, ``weight.N``, ``peerType``, ``dynamicConfigFile``, and the clients' address if the
-configuration has it; its last line names the dynamic file. A file that had the servers in it is kept as ``<zoo.cfg>.bak``. Called
+configuration has it; its last line names the dynamic file. All other bytes of it stay, whatever they are, comments too (ZooKeeper
+leaves these out). A file that had the servers in it is kept as ``<zoo.cfg>.bak``. Called
 on the event loop; the files are written in a thread, one version after the other, and nothing older than what is there.
 
 Each file is replaced whole, the dynamic one first: a crash leaves the configuration before or this one. Files that cannot be
@@ -15,17 +16,19 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from cluster.properties import parse_properties
+from cluster.properties import decode_properties, parse_properties, properties_lines
 
 from .members import Member, members_text
 
 DYNAMIC = ".dynamic"
 _GIVE_WAY = ("server.", "group", "weight")
 _GIVE_WAY_NAMES = frozenset({"dynamicConfigFile", "peerType"})
+_GOES_ON = re.compile(r"\\(?:\r\n|\r|\n)\Z")
 _CLIENTS = frozenset({"clientPort", "clientPortAddress"})
 
 _logger = logging.getLogger(__name__)
@@ -89,46 +92,53 @@ def dynamic_version(path: str) -> int:
 
 def write_configuration(config: Path, server_id: int, members: Sequence[Member], version: int) -> None:
     """Has a server's files say who the members are, unless they say something newer. Raises OSError, ValueError."""
-    settings = parse_properties(config.read_text(encoding="utf-8"))
+    before = config.read_bytes()
+    settings = parse_properties(decode_properties(before))
     current = settings.get("dynamicConfigFile", "")
     if current and dynamic_version(current) > version:
         return
     dynamic = Path(f"{config}{DYNAMIC}.{version:x}").absolute()
-    text = "\n".join(sorted(members_text(members).splitlines())) + "\n"
-    if current == str(dynamic) and dynamic.exists() and dynamic.read_text(encoding="utf-8") == text:
+    lines = ("\n".join(sorted(members_text(members).splitlines())) + "\n").encode()
+    if current == str(dynamic) and dynamic.exists() and dynamic.read_bytes() == lines:
         return
     if not current:
         shutil.copyfile(config, f"{config}.bak")
-    _replace(dynamic, text)
-    _replace(config, _static_text(settings, server_id, members, dynamic))
+    _replace(dynamic, lines)
+    _replace(config, _static(before, server_id, members, dynamic))
 
 
-def _static_text(
-    settings: Mapping[str, str], server_id: int, members: Sequence[Member], dynamic: Path
-) -> str:
+def _static(before: bytes, server_id: int, members: Sequence[Member], dynamic: Path) -> bytes:
     own = next((member for member in members if member.server_id == server_id), None)
     dropped = _GIVE_WAY_NAMES | (_CLIENTS if own is not None and own.client else frozenset())
-    kept = {
-        name: value
-        for name, value in settings.items()
-        if name not in dropped and not name.startswith(_GIVE_WAY)
-    }
-    kept["dynamicConfigFile"] = str(dynamic)
-    return "".join(f"{name}={_escaped(value)}\n" for name, value in kept.items())
+    # A character a byte: the names that matter are ASCII, and the rest goes back as it came.
+    lines = properties_lines(before.decode("iso-8859-1"))
+    kept = "".join(
+        line.text
+        for line in lines
+        if line.key is None or (line.key not in dropped and not line.key.startswith(_GIVE_WAY))
+    )
+    if kept and not kept.endswith(("\n", "\r")):
+        kept += "\n"
+    if _GOES_ON.search(kept):
+        kept += "\n"  # what was last goes on no further
+    return f"{kept}dynamicConfigFile={_escaped(str(dynamic))}\n".encode("iso-8859-1")
 
 
 def _escaped(value: str) -> str:
-    """As a properties file has it: a value may have backslashes, line breaks and blanks in front."""
-    for plain, escape in (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
+    """As a properties file has it, for Java and whatever else is in the file: a value may have backslashes, line breaks, blanks in
+    front, and characters beyond ASCII."""
+    for plain, escape in (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"), ("\f", "\\f")):
         value = value.replace(plain, escape)
+    units = value.encode("utf-16-be", "surrogatepass").hex(" ", 2).split()
+    value = "".join(chr(int(unit, 16)) if unit < "0080" else f"\\u{unit}" for unit in units)
     return f"\\{value}" if value.startswith(" ") else value
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, data: bytes) -> None:
     """All of it or nothing, and on disk."""
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with temporary.open("wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     if path.exists():

@@ -43,7 +43,8 @@ def reconfigured(members: Sequence[Member], request: Reconfig, rules: Rules) -> 
 
 
 def _whole(text: str, rules: Rules) -> tuple[Member, ...]:
-    lines = parse_properties(text.replace(",", "\n"))
+    # Lenient as it was: what is in logs already means what it meant.
+    lines = parse_properties(text.replace(",", "\n"), lenient=True)
     lines.pop("version", None)
     found = tuple(sorted(_member(name, value) for name, value in lines.items()))
     voters = sum(not member.observer for member in found)

@@ -33,7 +33,7 @@ from cluster.coordinator.reconfiguration import reconfigured
 from cluster.coordinator.requests import EndReconfig, Op, Reconfig, encode_end_reconfig, encode_reconfig
 from cluster.coordinator.tree import CONFIG
 from cluster.coordinator.walk import read, walk
-from cluster.properties import parse_properties
+from cluster.properties import parse_properties, read_properties
 from tests.coordinator.support import WAIT_SECONDS, LoopThread, RawClient
 from tests.coordinator.test_server import Events
 from tests.ports import free_port
@@ -265,6 +265,37 @@ def test_the_files_follow_the_configuration(config: Path) -> None:
     assert Path(f"{config}.dynamic.0").exists()
     assert not list(config.parent.glob("*.tmp"))
     assert Path(f"{config}.bak").read_text() == before
+
+
+def test_what_is_no_utf_8_stays_in_the_file(config: Path) -> None:
+    """If this failed, a file that a server started with would be lost to it by a reconfig, or say something else to ZooKeeper."""
+    before = "# café\r\ndataDir=/caf\xe9\nserver.1=host:\\\n 1001:2001\nx=\\\n y\nserver.2=host:1002:2002\nz=a\\".encode(
+        "iso-8859-1"
+    )
+    config.write_bytes(before)
+    write_configuration(config, 1, MEMBERS, 0)
+    kept = b"# caf\xe9\r\ndataDir=/caf\xe9\nx=\\\n y\nz=a\\\n\n"
+    assert config.read_bytes() == kept + f"dynamicConfigFile={config}.dynamic.0\n".encode()
+    assert Path(f"{config}.bak").read_bytes() == before
+    write_configuration(config, 1, (*MEMBERS, FOUR), 1)
+    assert config.read_bytes() == kept + f"dynamicConfigFile={config}.dynamic.1\n".encode()
+
+
+@pytest.mark.parametrize(
+    "comment", [b"", "# ü\n".encode(), b"# \xfc\n"], ids=["ASCII", "UTF-8", "ISO-8859-1"]
+)
+@pytest.mark.parametrize("name", ["café", "a\\b", "a\fb", "😀", "\udce9"])
+def test_a_dynamic_file_anywhere_is_found_again(tmp_path: Path, name: str, comment: bytes) -> None:
+    directory = tmp_path / name
+    directory.mkdir()
+    config = directory / "zoo.cfg"
+    config.write_bytes(comment + b"dataDir=/data")
+    write_configuration(config, 1, MEMBERS, 0)
+    written = config.read_bytes()
+    assert written.startswith(comment + b"dataDir=/data\n")
+    assert Path(read_properties(config)["dynamicConfigFile"]).exists()
+    write_configuration(config, 1, MEMBERS, 0)
+    assert config.read_bytes() == written
 
 
 def test_files_of_a_server_that_was_not_listed_stay(config: Path) -> None:

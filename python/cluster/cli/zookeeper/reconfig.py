@@ -9,7 +9,7 @@ from cluster.cli.zookeeper.arguments import Arguments, Options
 from cluster.cli.zookeeper.commands import Command, Context, flags
 from cluster.cli.zookeeper.errors import ShellError, integer
 from cluster.cli.zookeeper.printing import stat_text
-from cluster.properties import parse_properties
+from cluster.properties import PropertiesError, parse_properties, read_properties
 
 MIXED = "Can't use -file or -members together with -add or -remove (mixing incremental and non-incremental modes is not allowed)"
 CONFLICTING = "Can't use -file and -members together (conflicting non-incremental modes)"
@@ -29,9 +29,14 @@ def config(context: Context, given: Arguments) -> None:
 
 
 def client_addresses(text: str) -> str:
-    """The version of a configuration and where its servers listen for clients, in the order of its lines."""
+    """The version of a configuration and where its servers listen for clients, in the order of its lines. ShellError for what
+    is none."""
+    try:
+        properties = parse_properties(text)
+    except PropertiesError as error:
+        raise ShellError(f"The configuration cannot be read: {error}") from None
     version, addresses = "", []
-    for key, value in parse_properties(text).items():
+    for key, value in properties.items():
         if key == "version":
             version = value.strip()
         elif key.startswith("server."):
@@ -73,10 +78,10 @@ def _lower(given: Arguments, option: str) -> str | None:
 def members_of(name: str) -> str:
     """A dynamic configuration file as ZooKeeper writes its members. ShellError for one that cannot be read."""
     try:
-        properties = parse_properties(Path(name).read_text(encoding="utf-8"))
+        properties = read_properties(Path(name))
     except OSError as error:
         raise ShellError(f"Error processing {name}{name} ({error.strerror})") from None
-    except ValueError as error:
+    except PropertiesError as error:
         raise ShellError(f"Error processing {name}: {error}") from None
     servers: dict[int, str] = {}
     rest: list[str] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.cli._common import CommandError
-from cluster.properties import parse_properties
+from cluster.properties import PropertiesError, read_properties
 
 INVALID_CONFIGURATION = 2
 """zkCli's exit code."""
@@ -33,8 +33,8 @@ def client_arguments(name: str) -> tuple[dict[str, Any], list[str]]:
     Raises CommandError for a file that cannot be read, or stores that are not PEM.
     """
     try:
-        properties = parse_properties(Path(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        properties = read_properties(Path(name))
+    except (OSError, PropertiesError) as error:
         raise CommandError(
             f"cannot read the client's configuration {name}: {error}", INVALID_CONFIGURATION
         ) from None
