@@ -3,13 +3,16 @@ whoever comes over IPv4 is somebody else to ACLs, limits and those who look for 
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import gc
 import re
 import signal
 import socket
 import subprocess
 import sys
 import urllib.request
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ import pytest
 
 from cluster.coordinator import Settings, parse_configuration
 from cluster.coordinator.jute import Id, Reader
-from cluster.coordinator.listener import is_everywhere, listen_everywhere, peer_address
+from cluster.coordinator.listener import Listener, is_everywhere, listen_everywhere, peer_address
 from cluster.coordinator.members import host_and_port
 from cluster.coordinator.requests import Op
 from cluster.coordinator.tls import SecurePort, TlsSettings
@@ -163,3 +166,27 @@ def test_the_command_serves_both_families(tmp_path: Path, host: str, told: str) 
         process.send_signal(signal.SIGTERM)
         _said, errors = process.communicate(timeout=WAIT_SECONDS)
     assert (process.returncode, errors) == (0, "")
+
+
+def test_a_connection_that_comes_as_the_port_is_closed_is_closed() -> None:
+    """If this failed, its socket would stay open until somebody collects garbage."""
+
+    async def stop_at_once() -> None:
+        loop = asyncio.get_running_loop()
+
+        def may_enter(_address: str, _of_it: int, _of_all: int) -> bool:
+            loop.call_soon(listener.close)  # before its task begins
+            return True
+
+        listener = Listener(asyncio.Protocol, may_enter, lambda _address, _error: None)
+        port = await listener.start("127.0.0.1", 0)
+        with socket.create_connection(("127.0.0.1", port), WAIT_SECONDS) as peer:
+            await listener.wait_closed()
+            assert peer.recv(1) == b""
+            assert listener.entering == 0
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        asyncio.run(stop_at_once())
+        gc.collect()
+    assert [str(each.message) for each in told if each.category is ResourceWarning] == []

@@ -21,6 +21,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from .acl import address_identity
@@ -108,10 +109,11 @@ class Listener:
         if self._socket is not None:
             self._socket.close()
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -119,20 +121,27 @@ class Listener:
             _logger.error("accepting connections failed", exc_info=error)
 
     async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
         with listening:
             while True:
                 try:
-                    accepted, address = await loop.sock_accept(listening)
+                    accepted, address = listening.accept()
+                except BlockingIOError:
+                    await _readable(
+                        listening
+                    )  # a future of the socket itself would lose it when it is cancelled
+                    continue
                 except OSError as error:
                     _logger.warning("a connection could not be accepted: %s; trying again", error)
                     await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
                     continue
+                accepted.setblocking(False)
                 host = peer_address(address)
                 if self._may_enter(host, self._by_address[host], self.entering):
                     self._by_address[host] += 1
-                    self._entering[accepted] = host, loop.time()
-                    self._begin(self._enter(accepted, host))
+                    self._entering[accepted] = host, asyncio.get_running_loop().time()
+                    self._begin(self._enter(accepted, host)).add_done_callback(
+                        partial(self._entered, accepted)
+                    )
                 else:
                     accepted.close()
                 await asyncio.sleep(0)  # others' turn, however many there are to accept
@@ -156,11 +165,14 @@ class Listener:
         except Exception as error:  # of the socket, of TLS, of a certificate, or of the clock
             accepted.close()
             self._failed(host, error)
-        except asyncio.CancelledError:
-            accepted.close()
-            raise
         finally:
             self._leave(accepted)
+
+    def _entered(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        """Whatever became of it: a task that is cancelled at once has not begun."""
+        if task.cancelled():
+            accepted.close()
+        self._leave(accepted)
 
     def _leave(self, accepted: socket.socket) -> None:
         if accepted in self._entering:
@@ -172,6 +184,11 @@ class Listener:
 
 async def _begins_tls(accepted: socket.socket) -> bool:
     """Waits for the first byte, and leaves it where it is."""
+    await _readable(accepted)
+    return accepted.recv(1, socket.MSG_PEEK) == _HANDSHAKE
+
+
+async def _readable(waited_for: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 
@@ -179,12 +196,11 @@ async def _begins_tls(accepted: socket.socket) -> bool:
         if not readable.done():
             readable.set_result(None)
 
-    loop.add_reader(accepted, has_come)
+    loop.add_reader(waited_for, has_come)
     try:
         await readable
     finally:
-        loop.remove_reader(accepted)
-    return accepted.recv(1, socket.MSG_PEEK) == _HANDSHAKE
+        loop.remove_reader(waited_for)
 
 
 def is_everywhere(host: str) -> bool:
