@@ -126,9 +126,8 @@ class Listener:
                 try:
                     accepted, address = listening.accept()
                 except BlockingIOError:
-                    await _readable(
-                        listening
-                    )  # a future of the socket itself would lose it when it is cancelled
+                    # `sock_accept` would lose what it accepted if it were cancelled then.
+                    await _readable(listening)
                     continue
                 except OSError as error:
                     _logger.warning("a connection could not be accepted: %s; trying again", error)
