@@ -32,11 +32,11 @@ class PropertiesLine(NamedTuple):
 
 
 def parse_properties(text: str, lenient: bool = False) -> dict[str, str]:
-    """Parses properties text into a mapping; the last of a repeated key wins. What is no `\\uXXXX` is a PropertiesError;
-    with `lenient` it is a `u`.
+    """Parses properties text into a mapping; the last of a repeated key wins. A `\\u` without four hexadecimal digits is a
+    PropertiesError; with `lenient` it is a `u`.
 
-    Comments begin with `#` or `!`; a backslash at the end of a line joins the next one; `\\uXXXX`, `\\t`, `\\n`,
-    `\\r`, `\\f` and a backslash before any other character are escapes.
+    Comments begin with `#` or `!`; a backslash at the end of a line joins the next one; `\\u` and four hexadecimal digits,
+    `\\t`, `\\n`, `\\r`, `\\f` and a backslash before any other character are escapes.
     """
     return {line.key: line.value for line in properties_lines(text, lenient) if line.key is not None}
 

@@ -235,15 +235,19 @@ def send_without_reading(stranger: Stranger, request: bytes, count: int) -> int:
     return sent * count // len(data)
 
 
+def create_large(member: Member, path: str) -> None:
+    client = KazooClient(member.hosts, timeout=20.0)
+    client.start(WAIT_SECONDS)
+    client.create(path, bytes(500_000))
+    client.stop()
+    client.close()
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_who_asks_and_asks_and_reads_nothing(four: Ensemble, others: list[Bystander], role: str) -> None:
     member = four.member_as(role)
     large = f"/large-{role}"
-    client = KazooClient(member.hosts, timeout=20.0)
-    client.start(WAIT_SECONDS)
-    client.create(large, bytes(500_000))
-    client.stop()
-    client.close()
+    create_large(member, large)
     get = Writer().i32(1).i32(Op.GET_DATA).string(large).boolean(False).finish()
     put = Writer().i32(1).i32(Op.SET_DATA).string(large).buffer(b"x" * 100).i32(-1).finish()
     with unharmed(four, others, ANYTHING), strangers([member] * 4) as deaf:
@@ -269,11 +273,7 @@ def test_who_is_slow_to_read_is_served_and_who_is_silent_is_not(
 ) -> None:
     member = four.member_as(role)
     large = f"/slow-{role}"
-    client = KazooClient(member.hosts, timeout=20.0)
-    client.start(WAIT_SECONDS)
-    client.create(large, bytes(500_000))
-    client.stop()
-    client.close()
+    create_large(member, large)
     put = Writer().i32(1).i32(Op.CREATE).string(f"{large}/own").buffer(b"").acls(OPEN).i32(EPHEMERAL).finish()
     get = Writer().i32(2).i32(Op.GET_DATA).string(large).boolean(False).finish()
     ping = struct.pack(">ii", PING_XID, Op.PING)

@@ -3,7 +3,7 @@
 //! ```text
 //! vote       whom it voted for: replaced whole, on disk before it is told to anybody
 //! purged     the last entry that was removed from the log's front
-//! committed  an entry that was known to be agreed on: a note of the last seconds, not flushed, that counts if it fits the log
+//! committed  an entry that was known to be agreed on: a note, not flushed, that counts if it fits the log
 //! log/       a log of Kafka's format; an entry's index is its offset, its term the leader epoch
 //! ```
 //!
@@ -100,7 +100,7 @@ pub fn open<C: Types>(path: &Path) -> Result<(Directory, DirectoryReader<C>, Fou
         batches: Vec::new(),
     };
     let vote = directory.read_vote()?;
-    let purged = directory.read_purged()?;
+    let purged = directory.read_small_log_id(PURGED_FILE, PURGED_MAGIC)?;
     directory.finish_purge(purged)?;
     let found = Found {
         committed: directory.committed(),
@@ -160,6 +160,22 @@ pub(crate) fn log_id(term: u64, index: u64) -> LogId {
     }
 }
 
+/// What a small file has: its magic, this, and a checksum.
+fn small(magic: &[u8; 8], content: &[u8]) -> Vec<u8> {
+    let mut bytes = magic.to_vec();
+    bytes.put_slice(content);
+    bytes.put_u32(crc32fast::hash(&bytes));
+    bytes
+}
+
+/// A small file that names an entry.
+pub(crate) fn small_log_id(magic: &[u8; 8], id: LogId) -> Vec<u8> {
+    let mut content = Vec::new();
+    content.put_u64(id.leader_id.term);
+    content.put_u64(id.index);
+    small(magic, &content)
+}
+
 fn next_offset(id: Option<LogId>) -> i64 {
     id.map_or(0, |id| id.index as i64 + 1)
 }
@@ -190,11 +206,19 @@ impl Directory {
         }
     }
 
-    fn write_small(&self, file: &str, magic: &[u8; 8], content: &[u8]) -> io::Result<()> {
-        let mut bytes = magic.to_vec();
-        bytes.put_slice(content);
-        bytes.put_u32(crc32fast::hash(&bytes));
-        small_file::replace(&self.path.join(file), &bytes).map_err(io::Error::other)
+    /// An entry that such a file names.
+    fn read_small_log_id(&self, file: &str, magic: &[u8; 8]) -> Result<Option<LogId>, OpenError> {
+        let Some(mut content) = self.read_small(file, magic)? else {
+            return Ok(None);
+        };
+        match (content.try_get_u64(), content.try_get_u64()) {
+            (Ok(term), Ok(index)) => Ok(Some(log_id(term, index))),
+            _ => Err(self.corrupt(file, "the file is cut off")),
+        }
+    }
+
+    fn write_small(&self, file: &str, bytes: &[u8]) -> io::Result<()> {
+        small_file::replace(&self.path.join(file), bytes).map_err(io::Error::other)
     }
 
     fn read_vote(&self) -> Result<Option<Vote>, OpenError> {
@@ -208,16 +232,6 @@ impl Directory {
                 committed: committed != 0,
             })),
             _ => Err(self.corrupt(VOTE_FILE, "the file is cut off")),
-        }
-    }
-
-    fn read_purged(&self) -> Result<Option<LogId>, OpenError> {
-        let Some(mut content) = self.read_small(PURGED_FILE, PURGED_MAGIC)? else {
-            return Ok(None);
-        };
-        match (content.try_get_u64(), content.try_get_u64()) {
-            (Ok(term), Ok(index)) => Ok(Some(log_id(term, index))),
-            _ => Err(self.corrupt(PURGED_FILE, "the file is cut off")),
         }
     }
 
@@ -281,9 +295,12 @@ impl Directory {
         })
     }
 
-    /// The entry that is noted to be agreed on, if the log has it: then it has all before it as they were agreed on, too.
+    /// The entry that is noted to be agreed on, if the log has it: then it has all before it as they were agreed on, too. What is no
+    /// such note says nothing.
     fn committed(&self) -> Option<LogId> {
-        let last = committed::read(&self.path)?;
+        let last = self
+            .read_small_log_id(committed::FILE, committed::MAGIC)
+            .ok()??;
         let offset = i64::try_from(last.index).ok()?;
         let is_there = (self.log.log_start_offset()..self.log.log_end_offset()).contains(&offset);
         let term = self.log.epoch_of(offset).filter(|_| is_there)?;
@@ -330,10 +347,7 @@ impl Disk for Directory {
     }
 
     fn purge(&mut self, up_to: LogId) -> io::Result<()> {
-        let mut content = Vec::new();
-        content.put_u64(up_to.leader_id.term);
-        content.put_u64(up_to.index);
-        self.write_small(PURGED_FILE, PURGED_MAGIC, &content)?;
+        self.write_small(PURGED_FILE, &small_log_id(PURGED_MAGIC, up_to))?;
         self.finish_purge(Some(up_to)).map_err(io::Error::other)
     }
 
@@ -342,7 +356,7 @@ impl Disk for Directory {
         content.put_u64(vote.leader_id.term);
         content.put_u64(vote.leader_id.voted_for);
         content.put_u8(u8::from(vote.committed));
-        self.write_small(VOTE_FILE, VOTE_MAGIC, &content)
+        self.write_small(VOTE_FILE, &small(VOTE_MAGIC, &content))
     }
 }
 
