@@ -72,14 +72,18 @@ def _shown(operation: Operation) -> Iterator[tuple[str, int, int]]:
 
 
 def _created(history: History) -> Iterator[tuple[int, str, Stat, Operation]]:
-    """Session, path and Stat of each ephemeral whose making was answered."""
+    """Session, path and Stat of each ephemeral whose making was answered, but for those that went in the same transaction: what is
+    then at their path, and may be of nobody, has the same czxid."""
     for operation in history.operations:
         if not operation.is_known or operation.error != OK:
             continue
         results = operation.result if isinstance(operation.request, Multi) else (operation.result,)
-        for request, result in zip(parts(operation.request), results or (), strict=False):
+        requests = [*parts(operation.request)]
+        for number, (request, result) in enumerate(zip(requests, results or (), strict=False), 1):
             if isinstance(request, Create) and request.ephemeral and isinstance(result, tuple):
-                yield operation.session, result[0], result[1], operation
+                path, stat = result
+                if not any(isinstance(later, Delete) and later.path == path for later in requests[number:]):
+                    yield operation.session, path, stat, operation
 
 
 def _after_the_end(history: History) -> Iterator[str]:

@@ -952,6 +952,20 @@ def read_after_the_closing() -> Book:
     return made
 
 
+def there_and_nobodys() -> Book:
+    made = ephemeral("closed")
+    made.read(3, Exists(B), error=0, result=OWNED._replace(owner=0))
+    return made
+
+
+def made_anew_at_once_and_nobodys() -> Book:
+    made = book()
+    made.write(2, Multi((Create(B, b""), Delete(B), Create(B, b"", ephemeral=True))))
+    made.write(2, CloseSession())
+    made.read(3, Exists(B), error=0, result=OWNED._replace(owner=0))
+    return made
+
+
 def there_after_the_expiry() -> Book:
     made = ephemeral("expired")
     made.other(3, Sync(ROOT))
@@ -1038,7 +1052,7 @@ def gone_though_the_multi_was_refused() -> Book:
 BAD_EPHEMERALS: list[Case] = [
     gone_though_the_multi_was_refused, there_after_the_closing, read_after_the_closing, there_after_the_expiry, made_after_the_closing, answered_after_the_closing,
     answered_after_the_expiry, gone_from(Exists(B)), gone_from(GetData(B)), gone_from(GetChildren(ROOT)), gone_and_made_by_another,
-    gone_though_the_delete_was_refused, gone_before_it_was_deleted, one_of_a_multi_gone,
+    gone_though_the_delete_was_refused, gone_before_it_was_deleted, one_of_a_multi_gone, there_and_nobodys, made_anew_at_once_and_nobodys,
 ]  # fmt: skip
 
 
@@ -1087,8 +1101,18 @@ def made_and_deleted_at_once() -> Book:
     return made
 
 
+def made_deleted_and_made_for_good_at_once() -> Book:
+    made = book()
+    made.write(2, Multi((Create(B, b"", ephemeral=True), Delete(B), Create(B, b""))))
+    made.write(2, CloseSession())
+    made.read(3, Exists(B))
+    made.read(3, GetData(B))
+    return made
+
+
 GOOD_EPHEMERALS: list[Case] = [
     made_and_deleted_at_once,
+    made_deleted_and_made_for_good_at_once,
     there_on_a_server_that_is_behind,
     behind_after_the_expiry,
     deleted_by_another,
