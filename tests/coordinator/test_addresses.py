@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 import warnings
 from pathlib import Path
@@ -42,6 +43,7 @@ def has_ipv6() -> bool:
 
 needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 WORDS = frozenset({"*"})
+CROWD = 500
 
 
 def identities(client: RawClient) -> list[Id]:
@@ -166,6 +168,23 @@ def test_the_command_serves_both_families(tmp_path: Path, host: str, told: str) 
         process.send_signal(signal.SIGTERM)
         _said, errors = process.communicate(timeout=WAIT_SECONDS)
     assert (process.returncode, errors) == (0, "")
+
+
+@pytest.mark.skipif(
+    int(Path("/proc/sys/net/core/somaxconn").read_text()) < CROWD, reason="the kernel has no room for a crowd"
+)
+def test_a_crowd_comes_at_once(start_coordinator: StartCoordinator) -> None:
+    """If this failed, those whom the loop had no time for yet would come again a second later, and after a restart for a minute."""
+    server = start_coordinator(settings=Settings(max_client_connections=0))
+    may_go_on = threading.Event()
+    server.thread.loop.call_soon_threadsafe(may_go_on.wait, WAIT_SECONDS)
+    try:
+        crowd = [RawClient(server.port) for _ in range(CROWD)]
+    finally:
+        may_go_on.set()
+    for client in crowd:
+        client.connect()
+        client.close()
 
 
 def test_a_connection_that_comes_as_the_port_is_closed_is_closed() -> None:

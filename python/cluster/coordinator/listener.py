@@ -5,7 +5,8 @@ may be at it. A peer that says nothing costs a socket until the time is over (as
 made after the first byte), and nobody else anything. Runs on the event loop.
 
 As Java's sockets do, one that listens on all addresses takes both families, if it is told 0.0.0.0, too, and a peer's address
-is written as Java writes it.
+is written as Java writes it. Plain connections come this way, too, because an asyncio.Server of Python 3.11 leaves the socket of one
+that it accepts as it is closed to the collector of garbage.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
+import itertools
 import logging
 import math
 import os
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
@@ -28,7 +30,11 @@ from .acl import address_identity
 from .errors import CoordinatorError
 from .members import host_and_port
 
-BACKLOG = 100
+BACKLOG = 4096
+"""Connections that wait to be accepted, as far as the kernel allows them (``net.core.somaxconn``). One more is tried again by its
+client's kernel, a second later: all of a crowd that comes at once, as behind a restart."""
+ACCEPTS_A_TURN = 16
+"""Plain connections; of those with TLS, whose handshakes cost more, it is one."""
 ACCEPT_PAUSE_SECONDS = 1.0
 """After an accept that failed: descriptors ran out, most likely."""
 SHUTDOWN_SECONDS = 2.0
@@ -64,21 +70,24 @@ class Listener:
         self._entering: dict[socket.socket, tuple[str, float]] = {}
         """Connections that have no protocol yet: whose, and since when."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._socket: socket.socket | None = None
+        self._sockets: list[socket.socket] = []
 
     async def start(self, host: str, port: int) -> int:
-        """Listens, and returns the port. Raises OSError."""
+        """Listens on all addresses of a host, at the same port, and returns that. Raises OSError."""
         if is_everywhere(host):
-            listening = listen_everywhere(port)
+            self._sockets = [listen_everywhere(port)]
         else:
             loop = asyncio.get_running_loop()
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family, _type, _protocol, _name, address = found[0]
-            listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
-        self._socket = listening
-        listening.setblocking(False)
-        self._begin(self._accept(listening))
-        return int(listening.getsockname()[1])
+            self._sockets = listen_at(dict.fromkeys((family, address) for family, *_others, address in found))
+        for listening in self._sockets:
+            listening.setblocking(False)
+            self._begin(self._accept(listening))
+        return int(self._sockets[0].getsockname()[1])
+
+    @property
+    def takes_tls(self) -> bool:
+        return self._context is not None
 
     @property
     def entering(self) -> int:
@@ -106,8 +115,8 @@ class Listener:
         """Returns when the port is free."""
         if self._tasks:
             await asyncio.wait(set(self._tasks))
-        if self._socket is not None:
-            self._socket.close()
+        for listening in self._sockets:
+            listening.close()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -121,8 +130,9 @@ class Listener:
             _logger.error("accepting connections failed", exc_info=error)
 
     async def _accept(self, listening: socket.socket) -> None:
+        at_once = 1 if self.takes_tls else ACCEPTS_A_TURN
         with listening:
-            while True:
+            for accepts in itertools.count(1):
                 try:
                     accepted, address = listening.accept()
                 except BlockingIOError:
@@ -143,7 +153,8 @@ class Listener:
                     )
                 else:
                     accepted.close()
-                await asyncio.sleep(0)  # others' turn, however many there are to accept
+                if accepts % at_once == 0:
+                    await asyncio.sleep(0)  # others' turn, however many there are to accept
 
     async def _enter(self, accepted: socket.socket, host: str) -> None:
         context = self._context
@@ -208,6 +219,30 @@ def is_everywhere(host: str) -> bool:
         return not host or ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
+
+
+def listen_at(addresses: Iterable[tuple[socket.AddressFamily, tuple[Any, ...]]]) -> list[socket.socket]:
+    """One for each of them, all at the first one's port. What this machine does not have is left out if there is another. Raises
+    OSError."""
+    listening: list[socket.socket] = []
+    missing: OSError | None = None
+    try:
+        for family, (host, port, *scope) in addresses:
+            if listening:
+                port = listening[0].getsockname()[1]
+            try:
+                listening.append(socket.create_server((host, port, *scope), family=family, backlog=BACKLOG))
+            except OSError as error:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                missing = error
+        if missing is not None and not listening:
+            raise missing
+    except OSError:
+        for each in listening:
+            each.close()
+        raise
+    return listening
 
 
 def listen_everywhere(port: int) -> socket.socket:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from .errors import CoordinatorError
-from .listener import Listener, cannot_listen, is_everywhere, listen_everywhere
+from .listener import Listener, cannot_listen
 from .tls import SecurePort, TlsSettings, server_context
 
 NO_PORT = -1
@@ -35,8 +35,8 @@ class ClientPorts:
         self._may_enter = may_enter
         self._failed = failed
         self._patience = handshake_timeout_ms / 1000
-        self._listening: list[asyncio.Server | Listener] = []
-        self._first: asyncio.Server | Listener | None = None
+        self._listening: list[Listener] = []
+        self._first: Listener | None = None
         """Of these, the one that is not for TLS alone."""
         self._moving: asyncio.Task[None] | None = None
 
@@ -72,8 +72,7 @@ class ClientPorts:
             first, self._first = self._first, None
             self._listening.remove(first)
             first.close()
-            if isinstance(first, Listener):
-                await first.wait_closed()
+            await first.wait_closed()
         while True:
             try:
                 await self._listen_first(host, port, unified)
@@ -101,20 +100,11 @@ class ClientPorts:
     @property
     def handshakes(self) -> int:
         """Connections that are in TLS's handshake."""
-        return sum(each.entering for each in self._listening if isinstance(each, Listener))
+        return sum(each.entering for each in self._listening if each.takes_tls)
 
     async def _plain(self, host: str, port: int) -> int:
-        try:
-            loop = asyncio.get_running_loop()
-            if is_everywhere(host):
-                listening = listen_everywhere(port)
-                server = await loop.create_server(lambda: self._made(False), sock=listening)
-            else:
-                server = await loop.create_server(lambda: self._made(False), host, port)
-        except (OSError, UnicodeError) as error:
-            raise cannot_listen("the coordinator", host, port, error, _CLIENTS) from error
-        self._listening.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        listener = Listener(self._made, lambda *_entering: True, self._failed)
+        return await self._begin(listener, host, port, _CLIENTS)
 
     async def _with_tls(self, port: SecurePort, accepts_plain: bool = False) -> int:
         listener = Listener(
@@ -125,9 +115,13 @@ class ClientPorts:
             accepts_plain=accepts_plain,
             patience_seconds=self._patience,
         )
+        setting = _CLIENTS if accepts_plain else "secureClientPortAddress"
+        return await self._begin(listener, port.host, port.port, setting)
+
+    async def _begin(self, listener: Listener, host: str, port: int, setting: str) -> int:
         self._listening.append(listener)
         try:
-            return await listener.start(port.host, port.port)
+            return await listener.start(host, port)
         except (OSError, UnicodeError) as error:
-            setting = _CLIENTS if accepts_plain else "secureClientPortAddress"
-            raise cannot_listen("the coordinator", port.host, port.port, error, setting) from error
+            self._listening.remove(listener)
+            raise cannot_listen("the coordinator", host, port, error, setting) from error
