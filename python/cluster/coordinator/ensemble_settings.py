@@ -14,7 +14,7 @@ from pathlib import Path
 from cluster.properties import PropertiesError, read_properties
 
 from .errors import CoordinatorError
-from .members import SERVER_ID_MAX, Member, judge_voters, parse_members
+from .members import SERVER_ID_MAX, Ensemble, Member, judge_voters, parse_members, shared_addresses
 from .values import Values
 
 REQUEST_BYTES_MAX = 15 << 20
@@ -46,8 +46,7 @@ class EnsembleSettings:
 def ensemble_settings(values: Values, data_dir: Path, warnings: list[str]) -> EnsembleSettings | None:
     """None for a server by itself: no line ``server.N``, or a single one unless ``standaloneEnabled`` is false. Adds to
     ``warnings``. Raises CoordinatorError, which names the setting or the file."""
-    lines = _lines(values)
-    ensemble = parse_members(lines)
+    ensemble = _named(values)
     standalone = values.boolean("standaloneEnabled", True)
     listen_on_all = values.boolean("quorumListenOnAllIPs", False)
     init_limit, sync_limit = values.number("initLimit", 0), values.number("syncLimit", 0)
@@ -116,10 +115,18 @@ def ensemble_settings(values: Values, data_dir: Path, warnings: list[str]) -> En
 def line_of_one(values: Values, data_dir: Path) -> Member | None:
     """The line of a server by itself, if there is one: that of the number in ``myid``, or of the only one that votes where there
     is no such file. Raises CoordinatorError, which names the setting or the file."""
-    ensemble = parse_members(_lines(values))
+    ensemble = _named(values)
     if (data_dir / "myid").exists() and ensemble.members:
         return ensemble.find(_own_id(data_dir))
     return next((member for member in ensemble.members if not member.observer), None)
+
+
+def _named(values: Values) -> Ensemble:
+    ensemble = parse_members(_lines(values))
+    if not values.text("dynamicConfigFile"):  # a `reconfig` writes there what is a fault here
+        for _host, told in shared_addresses(ensemble.members):
+            raise CoordinatorError(f"{told}: give each its own")
+    return ensemble
 
 
 def _lines(values: Values) -> Mapping[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from .errors import CoordinatorError
@@ -24,6 +24,7 @@ _HOST_BYTES_MAX = 255
 """Of the quorum."""
 _ADDRESS = re.compile(rf"{_HOST}:([0-9]+):([0-9]+)(?::([A-Za-z]+))?")
 _CLIENT = re.compile(rf"(?:{_HOST}:)?([0-9]+)")
+_EVERYBODYS = re.compile(r"0\.0\.0\.0|::1?|localhost|127\..*")
 _FORM = "host:quorumPort:electionPort[:participant|:observer][;[clientHost:]clientPort]"
 
 
@@ -65,7 +66,10 @@ def parse_members(properties: Mapping[str, str]) -> Ensemble:
             raise CoordinatorError(
                 f"server.{one.server_id} is there twice: give each server an id of its own"
             )
-    _require_distinct(members)
+    for host, told in shared_addresses(members):
+        if not is_everybodys(host):
+            raise CoordinatorError(f"{told}: give each its own")
+        warnings.append(f"{told}: at most one of them is found there; give each its own")
     return Ensemble(tuple(members), tuple(warnings))
 
 
@@ -129,15 +133,22 @@ def _port(name: str, text: str, digits: str) -> int:
     return int(digits)
 
 
-def _require_distinct(members: Sequence[Member]) -> None:
+def is_everybodys(host: str) -> bool:
+    """Whether it is every machine's own. Of these several servers may have one, as a ``reconfig`` joins them
+    (``QuorumServer.checkAddressDuplicate``)."""
+    return _EVERYBODYS.fullmatch(host.lower()) is not None
+
+
+def shared_addresses(members: Iterable[Member]) -> Iterator[tuple[str, str]]:
+    """Host, and what is to be said, of each address of the quorum that a second server has."""
     owners: dict[tuple[str, int], Member] = {}
     for member in members:
         for port in (member.quorum_port, member.election_port):
             other = owners.setdefault((member.host.lower(), port), member)
             if other is not member:
-                raise CoordinatorError(
-                    f"server.{other.server_id} and server.{member.server_id} are both at {member.host}:{port}: "
-                    "give each its own"
+                yield (
+                    member.host,
+                    f"server.{other.server_id} and server.{member.server_id} are both at {member.host}:{port}",
                 )
 
 

@@ -12,11 +12,9 @@ from cluster.properties import parse_properties
 
 from .acl import Rules
 from .errors import Code, CoordinatorError, ZooKeeperError
-from .members import Member, parse_members, split_client
+from .members import Member, is_everybodys, parse_members, shared_addresses, split_client
 from .requests import Reconfig
 
-_ANYBODYS = re.compile(r"0\.0\.0\.0|::1?|localhost|127\..*")
-"""Hosts that several servers may have: every machine's own."""
 _PORT = re.compile(r":([0-9]+)(?![^\[]*\])")
 _PORT_MAX, _INT_MAX = 0xFFFF, 0x7FFF_FFFF
 _LONG_MAX = 1 << 63
@@ -55,6 +53,8 @@ def _whole(text: str, rules: Rules) -> tuple[Member, ...]:
         parse_members(lines)
     except CoordinatorError:
         raise ZooKeeperError(Code.BAD_ARGUMENTS) from None
+    if any(shared_addresses(found)):
+        raise ZooKeeperError(Code.BAD_ARGUMENTS)
     return found
 
 
@@ -116,4 +116,4 @@ def _addresses(member: Member) -> set[tuple[str, int]]:
     addresses = {(host, member.quorum_port), (host, member.election_port)}
     if member.client:
         addresses.add(split_client(member.client.lower()))
-    return {address for address in addresses if not _ANYBODYS.fullmatch(address[0])}
+    return {address for address in addresses if not is_everybodys(address[0])}

@@ -11,7 +11,10 @@ import pytest
 
 from cluster.coordinator import CoordinatorError, CoordinatorServer, parse_configuration, replication_of
 from cluster.coordinator.acl import Rules
-from cluster.coordinator.members import Member, members_text, parse_members
+from cluster.coordinator.errors import ZooKeeperError
+from cluster.coordinator.members import Member, configured_members, members_text, parse_members
+from cluster.coordinator.reconfiguration import reconfigured
+from cluster.coordinator.requests import Reconfig
 from cluster.properties import parse_properties
 from tests.coordinator.support import WAIT_SECONDS
 
@@ -75,6 +78,32 @@ def test_a_line_that_makes_no_sense_is_named(lines: dict[str, str], told: str) -
     with pytest.raises(CoordinatorError) as caught:
         parse_members(lines)
     assert told in str(caught.value)
+
+
+# If this failed, an ensemble that Apache ZooKeeper's rules let have such a line would not come back from its next restart.
+def test_what_a_reconfig_may_join_starts_again(data_dir: Path, tmp_path: Path) -> None:
+    local = {number: f"127.0.0.1:{2880 + number}:{3880 + number};218{number}" for number in (1, 2, 3)}
+    members = parse_members({f"server.{number}": line for number, line in local.items()}).members
+    for joining in (
+        f"server.4={local[1]}",
+        "server.4=LOCALHOST:1:2;3,server.5=localhost:2:1;4",
+        f"server.2={local[3]}",
+    ):
+        reconfig = Reconfig(joining, None, None, -1)
+        found = reconfigured(members, reconfig, Rules.NONE)
+        dynamic = tmp_path / "zoo.cfg.dynamic"
+        dynamic.write_text(members_text(found))
+        least = {"dataDir": str(data_dir), "initLimit": "10", "syncLimit": "5"}
+        configuration = parse_configuration(least | {"dynamicConfigFile": str(dynamic)})
+        assert configuration.ensemble is not None
+        assert configuration.ensemble.members == found
+        assert " are both at " in configuration.warnings[0]
+        assert configured_members(members_text(found).encode()) == found
+        # Whoever writes it by hand has made a mistake.
+        with pytest.raises(CoordinatorError, match=r"are both at .*: give each its own$"):
+            parse_configuration(least | dict(line.split("=") for line in members_text(found).split()))
+        with pytest.raises(ZooKeeperError, match="BAD_ARGUMENTS"):
+            reconfigured(members, Reconfig(None, None, members_text(found), -1), Rules.NONE)
 
 
 def test_an_ensembles_file(data_dir: Path) -> None:
