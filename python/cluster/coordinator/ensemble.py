@@ -590,6 +590,17 @@ class EnsembleReplication:
     def connect(self, connection: Connection, request: ConnectRequest, timeout_ms: int) -> None:
         if self.is_reading_only:
             self._connect_read_only(connection, request, timeout_ms)
+        elif request.last_zxid_seen > self.machine.last_zxid:
+            # What was agreed on may not be here yet. Whether it is from the future is known before anybody loses a session.
+            self._barriers.wait(lambda: self._let_in(connection, request, timeout_ms))
+        else:
+            self._let_in(connection, request, timeout_ms)
+
+    def _let_in(self, connection: Connection, request: ConnectRequest, timeout_ms: int) -> None:
+        if not connection.is_connecting:
+            return  # the client is gone
+        if request.last_zxid_seen > self.machine.last_zxid:
+            self._service.from_the_future(connection, request.last_zxid_seen)
             return
         sessions = self.machine.sessions
         password = request.password if request.session_id else secrets.token_bytes(PASSWORD_BYTES)
@@ -611,9 +622,6 @@ class EnsembleReplication:
         """This connection is the session's last, by all that is applied."""
         if not connection.is_connecting or waiting.request is None:
             return  # the client is gone; the session ends like any other
-        if waiting.request.last_zxid_seen > self.machine.last_zxid:
-            self._service.from_the_future(connection, waiting.request.last_zxid_seen)
-            return
         connection.attachment = attachment
         self._touches.established(session.id, waiting.asked_ms)
         self._service.established(connection, session)

@@ -108,6 +108,45 @@ def test_who_has_a_session_elsewhere_has_it_here_no_more(ensemble: Ensemble) -> 
         each.close()
 
 
+@pytest.mark.parametrize("has_session", [True, False])
+def test_a_client_from_the_future_takes_nothing(ensemble: Ensemble, has_session: bool) -> None:
+    """If this failed, whoever is refused would end a session that lives elsewhere, or leave one that nobody has."""
+    holder, refused = RawClient(ensemble.ports[2]), RawClient(ensemble.ports[1])
+    _timeout, session, password = holder.connect(timeout_ms=4000)
+    zxid = ensemble.call(lambda: ensemble.servers[1].machine.last_zxid)
+    last = (session, password) if has_session else (0, bytes(16))
+    with pytest.raises(ConnectionError):
+        refused.connect(2000, *last, last_zxid=0x7F_0000_0000)
+    assert holder.request(1, Op.CREATE, create("/mine", 1))[1:3] == (zxid + 1, 0), (
+        "nothing was written before"
+    )
+    machine = ensemble.servers[2].machine
+    assert ensemble.call(lambda: [each.timeout_ms for each in machine.sessions.all()]) == [4000]
+    for each in (holder, refused):
+        each.close()
+
+
+def test_a_client_that_was_at_a_server_ahead_is_let_in(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = RawClient(ensemble.ports[1]), RawClient(ensemble.ports[2])
+    _timeout, session, password = first.connect()
+    quorum = ensemble.quorums[2]
+    deliver, barred = quorum.deliver, quorum.barred
+
+    def catches_up(number: int) -> None:
+        monkeypatch.setattr(quorum, "deliver", deliver)
+        barred(number)
+
+    ensemble.call(lambda: monkeypatch.setattr(quorum, "deliver", lambda _until: None))
+    ensemble.call(lambda: monkeypatch.setattr(quorum, "barred", catches_up))
+    zxid = first.request(1, Op.CREATE, create("/seen"))[1]
+    first.close()
+    assert ensemble.call(lambda: ensemble.servers[2].machine.last_zxid) < zxid
+    assert second.connect(session_id=session, password=password, last_zxid=zxid)[1] == session
+    second.close()
+
+
 def test_the_end_of_a_session_is_answered(ensemble: Ensemble) -> None:
     client = RawClient(ensemble.ports[2])
     client.connect()
