@@ -213,6 +213,33 @@ def test_a_reconnect_keeps_the_session_and_its_ephemerals(coordinator: Coordinat
     assert owner.exists("/e").ephemeralOwner == session[0]
 
 
+def test_connections_that_are_dropped_and_sessions_that_come_again_are_counted(
+    coordinator: Coordinator, open_raw: OpenRaw
+) -> None:
+    """``connection_drop_count`` is of those that the client, or the network, has ended."""
+    counters = coordinator.server.metrics.counters
+
+    def counted() -> tuple[int, int]:
+        return counters["connection_drop_count"], counters["connection_revalidate_count"]
+
+    client = open_raw()
+    _timeout, session, password = client.connect()
+    assert client.request(1, Op.CLOSE_SESSION)[2] == 0
+    assert client.receive() == b""
+    for _ in range(2):
+        client = open_raw()
+        _timeout, session, password = client.connect()
+        client.close()
+    coordinator.thread.wait(lambda: not coordinator.server.connections)
+    assert coordinator.thread.call(counted) == (2, 0)
+    client, other = open_raw(), open_raw()
+    assert client.connect(session_id=session, password=password)[1] == session
+    assert other.connect(session_id=session)[1] == 0, "a password that is wrong"
+    assert client.receive() == b""
+    coordinator.thread.wait(lambda: not coordinator.server.connections)
+    assert coordinator.thread.call(counted) == (2, 2), "these the server ended"
+
+
 def test_a_change_missed_while_away_is_told_on_return(
     coordinator: Coordinator, client: KazooClient, open_raw: OpenRaw
 ) -> None:

@@ -265,6 +265,8 @@ class Connection(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.phase is not _CLOSED:  # the client has closed it, or the network
+            self._server.metrics.count("connection_drop_count")
         self.phase = Phase.CLOSED
         self._stop_timers()
         self._forget_pending()

@@ -200,6 +200,7 @@ class LocalReplication:
             return
         # Whoever had the session loses it, before its password is looked at: as in ZooKeeper.
         self._service.release(request.session_id)
+        self._service.metrics.count("connection_revalidate_count")
         known = self.machine.sessions.proves(request.session_id, request.password)
         session = self.machine.sessions.find(request.session_id) if known else None
         if session is None:

@@ -19,8 +19,10 @@ NAMESPACES_MAX = 100
 
 COUNTERS = (
     "bytes_received_count",
+    "connection_drop_count",
     "connection_rejected",
     "connection_request_count",
+    "connection_revalidate_count",
     "prep_processor_request_queued",
     "response_bytes",
     "restore_error_count",
@@ -38,8 +40,6 @@ COUNTERS = (
     "add_dead_watcher_stall_time",
     "cnxn_closed_without_zk_server_running",
     "commit_count",
-    "connection_drop_count",
-    "connection_revalidate_count",
     "dead_watchers_cleared",
     "dead_watchers_queued",
     "diff_count",
