@@ -222,7 +222,18 @@ def test_what_is_no_command(admin: Admin) -> None:
     assert admin.ask("/").status == 404
     assert admin.ask("/commandsandmore").status == 404
     assert admin.ask("/commands/ruok", body=b"x").status == 405
-    assert admin.ask("/commands/restore").status == 405
+
+
+def test_what_is_asked_in_another_way(admin: Admin) -> None:
+    """As in ZooKeeper, which looks for the command, then who asks, and then how."""
+    assert admin.ask("/commands", body=b"x").body == admin.ask("/commands").body
+    assert admin.ask("/commands/what", body=b"x").data["error"] == "Unknown command: what"
+    assert admin.ask("/commands/what", method="PUT").status == 405
+    for command, body, allowed in (("restore", None, "POST"), ("snapshot", b"x", "GET, HEAD")):
+        unknown = admin.ask(f"/commands/{command}", body=body)
+        assert (unknown.status, unknown.data["error"]) == (401, "Auth info is missing for the command")
+        known = admin.ask(f"/commands/{command}", "ip", body)
+        assert (known.status, known.headers["Allow"]) == (405, allowed)
 
 
 def test_a_server_that_does_not_serve_says_so(admin: Admin, coordinator: Coordinator) -> None:

@@ -136,16 +136,18 @@ class AdminServer:
 
     async def _answer(self, request: Request) -> Response:
         url = self._settings.url
+        if request.method not in ("GET", "HEAD", "POST"):
+            return _refused("GET, HEAD, POST")
         if request.path in (url, url + "/"):
-            return self._links() if request.method in ("GET", "HEAD") else _refused("GET, HEAD")
+            return self._links()
         if not request.path.startswith(url + "/"):
             return Response(f"the commands are at {url}\n".encode(), status=404)
         asked = request.path[len(url) + 1 :]
         name = _ALIASES.get(asked, asked)
-        if request.method not in (("POST",) if name == RESTORE else ("GET", "HEAD")):
-            return _refused("POST" if name == RESTORE else "GET, HEAD")
         if name in (SNAPSHOT, RESTORE):
             return await self._privileged(name, asked, request)
+        if request.method == "POST" and self._commands.find(name) is not None:
+            return _refused("GET, HEAD")
         async with self._turn:
             return await self._told(asked, request.query)
 
@@ -181,6 +183,8 @@ class AdminServer:
         subject = Subject(identities, self._coordinator.settings.rules)
         if not all(subject.may(1 << bit, root) for bit in range(ALL.bit_length())):
             return await _written(name, {"error": "Not authorized"}, 403)
+        if (request.method == "POST") != (name == RESTORE):
+            return _refused("POST" if name == RESTORE else "GET, HEAD")
         enabled = self._settings.takes_snapshots if name == SNAPSHOT else self._settings.restores
         if not enabled:
             return await _written(name, {}, 503)
