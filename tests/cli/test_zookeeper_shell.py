@@ -465,7 +465,14 @@ def test_a_tree_that_cannot_be_deleted_is_told(coordinator: Coordinator) -> None
     session.close()
 
 
-@pytest.mark.parametrize("connect", ["", "host:port", "localhost:2181/a//b", ":1"])
+def test_a_connect_string_is_split_as_javas_client_does(
+    coordinator: Coordinator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["zookeeper-shell", "-server", f" {coordinator.hosts} ,,", "ls", "/"]) == 0
+    assert "[zookeeper]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("connect", ["", ",", "host:port", "localhost:2181/a//b", ":1"])
 def test_a_connect_string_that_cannot_be_read_is_told(
     connect: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

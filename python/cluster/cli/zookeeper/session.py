@@ -132,7 +132,8 @@ class Session:
         read_only: bool = False,
         tls: dict[str, Any] | None = None,
     ) -> None:
-        hosts, slash, chroot = connect.partition("/")
+        listed, slash, chroot = connect.partition("/")
+        hosts = ",".join(host for each in listed.split(",") if (host := each.strip()))  # `StringUtils.split`
         self._chroot = slash + chroot if chroot else ""
         if self._chroot:
             check_path(self._chroot)
