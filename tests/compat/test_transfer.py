@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from cluster.cli import main
-from cluster.coordinator import Settings
+from cluster.coordinator import DataDirectoryError, Settings, parse_configuration
 from cluster.coordinator.acl import Rules, digest_identity
 from cluster.coordinator.jute import Acl, Id, Reader, Stat, Writer
 from cluster.coordinator.machine import State
 from cluster.coordinator.requests import CONTAINER, EPHEMERAL, SEQUENTIAL, TTL, Op
+from cluster.coordinator.starting import require_directories
 from cluster.coordinator.transfer import load_directory, read_directory
 from cluster.coordinator.tree import CONFIG, Kind, kind_of
 from tests.compat.apache import JavaServer
@@ -325,6 +326,11 @@ def is_whole(snapshot: Path) -> bool:
 
 
 def test_ours_goes_on_where_apache_stopped(filled: Filled, tmp_path: Path) -> None:
+    with pytest.raises(
+        DataDirectoryError,
+        match=r"version-2 has the data of Apache ZooKeeper, .*`logcore coordinator import ",
+    ):
+        require_directories(parse_configuration({"dataDir": str(filled.directory), "clientPort": "0"}))
     logcore("import", filled.directory, tmp_path / "coordinator")
     state = load_directory(tmp_path / "coordinator")
     assert state.last_zxid == filled.zxid

@@ -13,12 +13,15 @@ import pytest
 from cluster.cli.coordinator import read_configuration
 from cluster.coordinator import (
     CoordinatorError,
+    DataDirectoryError,
     Settings,
     parse_configuration,
     run_coordinator,
     system_properties,
 )
 from cluster.coordinator.acl import Rules
+from cluster.coordinator.log import TransactionLog
+from cluster.coordinator.starting import require_directories
 from cluster.properties import parse_properties
 from tests.coordinator.support import WAIT_SECONDS, RawClient
 
@@ -306,7 +309,12 @@ def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "status"),
-    [("clientPort=1\n", 2), (None, 1), ("dataDir=/nowhere\nclientPort=0\nx=\\u12\n", 2)],
+    [
+        ("clientPort=1\n", 2),
+        (None, 2),
+        ("dataDir=/proc/no\nclientPort=0\n", 3),
+        ("dataDir=/nowhere\nclientPort=0\nx=\\u12\n", 2),
+    ],
 )
 def test_a_start_that_cannot_be_is_one_line(tmp_path: Path, text: str | None, status: int) -> None:
     config = tmp_path / "zoo.cfg"
@@ -317,6 +325,53 @@ def test_a_start_that_cannot_be_is_one_line(tmp_path: Path, text: str | None, st
     assert done.returncode == status
     assert done.stderr.startswith("logcore coordinator: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_server_does_not_begin_beside_the_data_that_it_is_to_have(tmp_path: Path) -> None:
+    """If this failed, who names Apache's dataDir, or whose disk is not mounted, would have an empty coordinator that serves."""
+    data_dir, logs = tmp_path / "data", tmp_path / "logs"
+    properties = {"dataDir": str(data_dir), "dataLogDir": str(logs), "clientPort": "0"}
+
+    def refusal(**more: str) -> str:
+        try:
+            require_directories(
+                parse_configuration(
+                    properties | {name.replace("_", "."): text for name, text in more.items()}
+                )
+            )
+        except DataDirectoryError as error:
+            return str(error)
+        return ""
+
+    assert refusal() == ""
+    assert refusal(datadir_autocreate="false").startswith(
+        f"{data_dir} has no data of a coordinator, and datadir.autocreate is false: "
+    )
+    # As zkServer-initialize.sh leaves it.
+    (data_dir / "version-2").mkdir(parents=True)
+    assert refusal(datadir_autocreate="false").startswith(f"the dataLogDir {logs} is not there, ")
+    (logs / "version-2").mkdir(parents=True)
+    assert refusal(datadir_autocreate="false") == ""
+    for directory, name in ((data_dir, "snapshot.0"), (data_dir, "snapshot.1a.gz"), (logs, "log.100000001")):
+        file = directory / "version-2" / name
+        file.write_bytes(b"")
+        told = refusal()
+        assert told.startswith(f"{directory}/version-2 has the data of Apache ZooKeeper, ")
+        assert f"`logcore coordinator import {data_dir} DIR --log-dir {logs}`" in told
+        (data_dir / "quorum").mkdir()
+        assert refusal() == "", "a member's data is there"
+        (data_dir / "quorum").rmdir()
+        (data_dir / f"snapshot.{1:016x}").write_bytes(b"")
+        assert refusal() == "", "what came of it is there"
+        (data_dir / f"snapshot.{1:016x}").unlink()
+        file.unlink()
+    assert refusal() == ""
+
+
+def test_a_data_directory_that_is_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    with pytest.raises(DataDirectoryError, match="data: it is a file; "):
+        TransactionLog(tmp_path / "data")
 
 
 def test_a_file_that_is_no_utf_8_is_read(tmp_path: Path) -> None:

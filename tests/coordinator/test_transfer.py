@@ -935,7 +935,7 @@ def test_the_command_moves_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixt
         ),
         (["export", "{}", "{}/new"], 1, "is no data directory of a coordinator"),
         (["export", "{}/new", "{}"], 1, "not empty"),
-        (["{}/import"], 1, "cannot be read"),
+        (["{}/import"], 2, "cannot be read: No such file"),
     ],
 )
 def test_a_command_that_cannot_be_is_one_line(

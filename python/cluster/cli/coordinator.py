@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cluster.coordinator import Configuration, CoordinatorPorts
 
 INVALID = 2
+NO_DATA_DIRECTORY = 3
 NO_ADMIN_SERVER = 4
 
 
@@ -35,7 +36,13 @@ def run(arguments: list[str]) -> int:
         return (data.run_import if arguments[0] == "import" else data.run_export)(arguments[1:])
     configuration, text = _read(parser().parse_args(arguments).configuration)
 
-    from cluster.coordinator import AdminServerError, CoordinatorError, event_loop, run_coordinator
+    from cluster.coordinator import (
+        AdminServerError,
+        CoordinatorError,
+        DataDirectoryError,
+        event_loop,
+        run_coordinator,
+    )
     from cluster.coordinator.members import host_and_port
 
     def ready(ports: CoordinatorPorts) -> None:
@@ -58,6 +65,8 @@ def run(arguments: list[str]) -> int:
             runner.run(run_coordinator(configuration, ready, text))
     except AdminServerError as error:
         raise CommandError(str(error), status=NO_ADMIN_SERVER) from None
+    except DataDirectoryError as error:
+        raise CommandError(str(error), status=NO_DATA_DIRECTORY) from None
     except CoordinatorError as error:
         raise CommandError(str(error)) from None
     print("the coordinator has stopped; what it answered is on disk", flush=True)
@@ -79,4 +88,4 @@ def _read(path: Path) -> tuple[Configuration, str]:
     except (CoordinatorError, PropertiesError) as error:
         raise CommandError(f"{path}: {error}", status=INVALID) from None
     except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error}") from None
+        raise CommandError(f"{path} cannot be read: {error.strerror}", status=INVALID) from None

@@ -2,7 +2,7 @@
 
 from .admin import AdminServer, AdminServerError
 from .configuration import Configuration, parse_configuration, system_properties
-from .errors import CoordinatorError
+from .errors import CoordinatorError, DataDirectoryError
 from .prometheus import PrometheusProvider
 from .running import CoordinatorPorts, run_coordinator
 from .server import CoordinatorServer
@@ -19,6 +19,7 @@ __all__ = [
     "CoordinatorError",
     "CoordinatorPorts",
     "CoordinatorServer",
+    "DataDirectoryError",
     "PrometheusProvider",
     "Settings",
     "all_gauges",

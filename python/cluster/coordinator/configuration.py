@@ -47,7 +47,6 @@ _WITHOUT_EFFECT = frozenset(
         "preAllocSize",
         "commitLogCount",
         "autopurge.purgeInterval",
-        "datadir.autocreate",
         "snapshot.trust.empty",
         "serverCnxnFactory",
         "ssl.hostnameVerification",
@@ -75,7 +74,8 @@ _NUMBERS = dict.fromkeys(_INTS, INT_MAX) | dict.fromkeys(_LONGS, LONG_MAX)
 class Configuration:
     """Where a coordinator keeps its data and listens, its settings, and what of the file had no effect. A port of
     :data:`NO_PORT` is none. ``unified``: the plain port takes TLS, too. Without ``ensemble`` the server is by itself.
-    ``properties`` are all names and values, and ``path`` is the file that had them."""
+    ``properties`` are all names and values, and ``path`` is the file that had them. ``makes_directories``: those of its data, if
+    they are not there."""
 
     data_dir: Path
     host: str
@@ -89,6 +89,7 @@ class Configuration:
     ensemble: EnsembleSettings | None = None
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     path: Path | None = None
+    makes_directories: bool = True
 
 
 def parse_configuration(properties: Mapping[str, str], path: Path | None = None) -> Configuration:
@@ -181,6 +182,7 @@ class _Parser:
         if log_dir and os.path.abspath(log_dir) != os.path.abspath(data_dir):
             settings = replace(settings, log_dir=Path(log_dir))
         admin = admin_settings(self._all)
+        makes_directories = self._boolean("datadir.autocreate", True)
         self._all.choice("electionAlg", "3", ("3",))  # the only one that ZooKeeper has still
         self._tell_unused()
         return Configuration(
@@ -195,6 +197,7 @@ class _Parser:
             metrics,
             ensemble,
             dict(self._values),
+            makes_directories=makes_directories,
         )
 
     def _client_address(self, own: Member | None) -> tuple[str, int] | None:

@@ -77,5 +77,9 @@ class CoordinatorError(OSError):
     """
 
 
+class DataDirectoryError(CoordinatorError):
+    """The coordinator cannot have its data where it is to be: ZooKeeper's exit status 3."""
+
+
 class DiskFullError(CoordinatorError):
     """There was no room for what was to be written. The log is whole, may hold some of it, and takes the same again."""

@@ -32,7 +32,7 @@ from typing import Protocol
 from . import collector, log_place
 from ._engine import open_engine_log
 from .clock import Clock, SystemClock
-from .errors import CoordinatorError, JuteError
+from .errors import CoordinatorError, DataDirectoryError, JuteError
 from .machine import Machine, State, decode_command
 from .snapshot import (
     NAME_PREFIX,
@@ -90,8 +90,9 @@ class TransactionLog:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise CoordinatorError(
-                f"cannot use the coordinator's data directory {directory}: {error}"
+            told = "it is a file" if directory.is_file() else error.strerror
+            raise DataDirectoryError(
+                f"cannot use the coordinator's data directory {directory}: {told}; mend that, or name another one"
             ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

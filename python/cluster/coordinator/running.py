@@ -16,7 +16,7 @@ from .admin import AdminServer
 from .configuration import Configuration
 from .prometheus import PrometheusProvider
 from .server import CoordinatorServer
-from .starting import replication_of
+from .starting import replication_of, require_directories
 from .view import view
 from .words import all_gauges
 
@@ -42,6 +42,7 @@ async def run_coordinator(
     raise_descriptor_limit()
     for warning in configuration.warnings:
         _logger.warning("%s", warning)
+    require_directories(configuration)
     async with AsyncExitStack() as stack:
         stopped = stop_signal(stack)
         server = CoordinatorServer(
