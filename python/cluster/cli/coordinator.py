@@ -83,9 +83,13 @@ def _read(path: Path) -> tuple[Configuration, str]:
 
     try:
         text = decode_properties(path.read_bytes())
-        properties = system_properties(os.environ) | parse_properties(text)
-        return parse_configuration(properties, path), text
-    except (CoordinatorError, PropertiesError) as error:
-        raise CommandError(f"{path}: {error}", status=INVALID) from None
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error.strerror}", status=INVALID) from None
+    try:
+        return parse_configuration(system_properties(os.environ) | parse_properties(text), path), text
+    except (CoordinatorError, PropertiesError) as error:
+        raise CommandError(f"{path}: {error}", status=INVALID) from None
+    except OSError as error:  # of what it names
+        raise CommandError(
+            f"{path}: {error.filename} cannot be read: {error.strerror}", status=INVALID
+        ) from None
