@@ -88,6 +88,29 @@ def test_the_other_ports_are_both_families_too(start_coordinator: StartCoordinat
             client.close()
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_answers_wait_for_no_acknowledgement(
+    start_coordinator: StartCoordinator, tmp_path: Path, host: str
+) -> None:
+    """If this failed, the kernel would hold a small answer back until the client has acknowledged the one before (Nagle)."""
+    authority = Authority(tmp_path)
+    tls = TlsSettings(Store(authority.issue("server", "/CN=localhost")), client_auth="none")
+    server = start_coordinator(host=host, secure=SecurePort(host, 0, tls))
+    plain, secure = RawClient(server.port), RawClient(server.server.secure_port)
+    secure.socket = authority.client_context().wrap_socket(secure.socket, server_hostname="localhost")
+
+    def at_once() -> list[int]:
+        transports = [connection._transport for connection in server.server.connections]
+        sockets = [transport.get_extra_info("socket") for transport in transports if transport is not None]
+        return [each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in sockets]
+
+    for client in (plain, secure):
+        client.connect()
+    assert server.thread.call(at_once) == [1, 1]
+    for client in (plain, secure):
+        client.close()
+
+
 def test_one_family_is_one_family(start_coordinator: StartCoordinator) -> None:
     server = start_coordinator(host="127.0.0.1")
     with pytest.raises(ConnectionRefusedError):

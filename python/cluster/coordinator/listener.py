@@ -144,6 +144,9 @@ class Listener:
                     await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
                     continue
                 accepted.setblocking(False)
+                # asyncio does so where the socket's protocol is named, which that of `create_server` is not.
+                with contextlib.suppress(OSError):  # it has left
+                    accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 host = peer_address(address)
                 if self._may_enter(host, self._by_address[host], self.entering):
                     self._by_address[host] += 1
