@@ -5,49 +5,40 @@ Called by whoever runs a coordinator by its configuration. Owns nothing.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 
 from ._quorum import open_quorum
+from .apache_names import VERSIONED, has_data
 from .configuration import Configuration
 from .ensemble import EnsembleReplication
 from .errors import DataDirectoryError
 from .own_data import DIRECTORY, OwnData, has_member, is_there
 from .replication import Replication, Service
 
-_APACHES = "version-2"
-"""Below ``dataDir`` and ``dataLogDir``: where Apache ZooKeeper has its data."""
-_APACHES_FILE = re.compile(r"(?:snapshot|log)\.[0-9a-fA-F]{1,16}(?:\.gz|\.snappy)?")
-
 
 def require_directories(configuration: Configuration) -> None:
     """Raises DataDirectoryError where a server would begin without the data that it is to have: there is Apache ZooKeeper's and
     none of ours, or, with ``datadir.autocreate=false``, no data or no directory."""
     data_dir, log_dir = configuration.data_dir, configuration.settings.log_dir
-    has_data = is_there(data_dir) or has_member(data_dir)
+    is_begun = is_there(data_dir) or has_member(data_dir)
     for directory in (data_dir, log_dir):
-        if directory is not None and not has_data and _has_apaches(directory / _APACHES):
+        if directory is not None and not is_begun and has_data(directory / VERSIONED):
             logs = f" --log-dir {log_dir}" if log_dir is not None else ""
             raise DataDirectoryError(
-                f"{directory / _APACHES} has the data of Apache ZooKeeper, and this server would begin without it: name in dataDir what "
-                f"`logcore coordinator import {data_dir} DIR{logs}` makes of it; to begin without it, move {directory / _APACHES} away"
+                f"{directory / VERSIONED} has the data of Apache ZooKeeper, and this server would begin without it: name in dataDir what "
+                f"`logcore coordinator import {data_dir} DIR{logs}` makes of it; to begin without it, move {directory / VERSIONED} away"
             )
     if configuration.makes_directories:
         return
-    if not has_data and not (data_dir / _APACHES).is_dir():
+    if not is_begun and not (data_dir / VERSIONED).is_dir():
         raise DataDirectoryError(
             f"{data_dir} has no data of a coordinator, and datadir.autocreate is false: mount the disk that has it; for a server that is "
-            f"to begin with nothing make {data_dir / _APACHES}, as zkServer-initialize.sh does, or leave the setting out"
+            f"to begin with nothing make {data_dir / VERSIONED}, as zkServer-initialize.sh does, or leave the setting out"
         )
     if log_dir is not None and not log_dir.is_dir():
         raise DataDirectoryError(
             f"the dataLogDir {log_dir} is not there, and datadir.autocreate is false: mount its disk, make it, or leave the setting out"
         )
-
-
-def _has_apaches(directory: Path) -> bool:
-    return any(_APACHES_FILE.fullmatch(path.name) for path in directory.glob("*.*"))
 
 
 def replication_of(configuration: Configuration) -> Callable[[Service], Replication] | None:

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ..apache_names import LOG, SNAPSHOT, VERSIONED
 from ..errors import CoordinatorError
 from ..machine import State
 from ..quota import LIMITS, ROOT_OF_QUOTAS
@@ -28,9 +29,6 @@ from .logs import Logged, read_log
 from .own import require_empty
 from .snapshots import Snapshot, read_snapshot, write_snapshot
 
-VERSIONED = "version-2"
-_SNAPSHOT = re.compile(r"snapshot\.([0-9a-fA-F]{1,16})(?:\.gz|\.snappy)?")
-_LOG = re.compile(r"log\.([0-9a-fA-F]{1,16})")
 _CURRENT_EPOCH = "currentEpoch"
 _EPOCH_FILES = (_CURRENT_EPOCH, "acceptedEpoch")
 _ZXID_MAX = (1 << 63) - 1
@@ -70,8 +68,8 @@ class _Reading:
         self._difference: str | None = None
 
     def read(self) -> Moved:
-        snapshots = self._numbered(self._snapshot_dir, "snapshot.", _SNAPSHOT)
-        logs = self._numbered(self._log_dir, "log.", _LOG)
+        snapshots = self._numbered(self._snapshot_dir, "snapshot.", SNAPSHOT)
+        logs = self._numbered(self._log_dir, "log.", LOG)
         snapshot = self._newest(snapshots, logs)
         draft = snapshot.draft
         if snapshot.through == draft.last_zxid:
