@@ -29,7 +29,7 @@ from . import apache_log, our_log
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
-_ASK_AGAIN_SECONDS = 0.02
+ASK_AGAIN_SECONDS = 0.02
 """No server says that it is ready, or leads: it is asked again, unless its process ends meanwhile."""
 TICK_MS = 500
 NEVER_MS = 10**9
@@ -344,7 +344,7 @@ class Ensemble:
                         f"{member.maker.name}'s member {member.number} does not serve after {START_SECONDS:.0f} s; it said:\n"
                         + member.output()
                     )
-                member.ends_within(_ASK_AGAIN_SECONDS)
+                member.ends_within(ASK_AGAIN_SECONDS)
 
     def leader(self) -> Member:
         """Whoever leads (or stands alone), once somebody does."""
@@ -356,7 +356,7 @@ class Ensemble:
             running = [member for member in self.members if member.runs]
             if not running:
                 break
-            running[0].ends_within(_ASK_AGAIN_SECONDS)
+            running[0].ends_within(ASK_AGAIN_SECONDS)
         raise AssertionError(
             "no member leads; they said:\n" + "\n".join(member.output() for member in self.members)
         )

@@ -6,7 +6,8 @@ from __future__ import annotations
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from kazoo.retry import KazooRetry
 
 from tests.coordinator.support import WAIT_SECONDS
 
-from .members import OURS, Ensemble, Member, ensemble
+from .members import ASK_AGAIN_SECONDS, OURS, Ensemble, Member, ensemble
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
 Connect = Callable[..., KazooClient]
@@ -102,6 +103,47 @@ def test_a_frozen_leader_is_replaced_and_follows(three: Ensemble, connect: Conne
     assert thawed.get("/e")[0] == b"while it is frozen"
     assert three.leader() is not leader
     assert leader.mode() == "follower"
+
+
+# If this failed, load balancers and clients would stay with a server that can serve nobody.
+@pytest.mark.parametrize(("count", "observers"), [(5, 0), (4, 1)])
+def test_who_is_left_with_a_leader_that_lost_its_majority_serves_reads_only(
+    tmp_path: Path, connect: Connect, count: int, observers: int
+) -> None:
+    settings = {"syncLimit": "4", "readonlymode.enabled": "true"}
+    with ensemble(OURS, tmp_path, count, settings, observers=observers) as running:
+        leader = running.leader()
+        left = [leader, running.member_as("observer" if observers else "follower")]
+        lost = [member for member in running.members if member not in left]
+        client = connect(left[1])
+        session = client.client_id[0]
+        client.create("/n", b"before")
+        for member in lost:
+            member.kill()
+        _wait_until(left, lambda: all(member.word("isro") == "ro" for member in left))
+        assert {member.mode() for member in left} == {"read-only"}
+        reader = KazooClient(left[1].hosts, timeout=20.0, read_only=True)
+        reader.start(timeout=WAIT_SECONDS)
+        assert reader.get("/n")[0] == b"before"
+        assert reader.client_state == "CONNECTED_RO"
+        reader.stop()
+        reader.close()
+        assert "no contact to a majority of the ensemble" in left[1].output()
+
+        lost[0].start()
+        running.wait_until_serving([*left, lost[0]])
+        assert [member.word("isro") for member in left] == ["rw", "rw"]
+        assert client.retry(client.set, "/n", b"after").version == 1
+        assert client.client_id[0] == session
+
+
+def _wait_until(running: Sequence[Member], holds: Callable[[], bool]) -> None:
+    """Members say nothing of it: they are asked again."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not holds():
+        said = "\n".join(member.output() for member in running)
+        assert time.monotonic() < end, f"not within {WAIT_SECONDS:.0f} s; they said:\n{said}"
+        running[0].ends_within(ASK_AGAIN_SECONDS)
 
 
 # If this failed, a stop would lose what the next start needs, or leave it to be applied again.
