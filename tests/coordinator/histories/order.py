@@ -169,7 +169,10 @@ def witnessed(history: History) -> dict[int, Counter[tuple[int, str]]] | None:
     ]
     last = max(each.completed or each.invoked for each in writes)
     for watch in history.operations:
-        if watch.completed is None or watch.request != AddWatch(history.root, True) or watch.error != OK:
+        # A read of the root with a watch is as a tuple the same.
+        if not isinstance(watch.request, AddWatch) or watch.request != AddWatch(history.root, True):
+            continue
+        if watch.completed is None or watch.error != OK:
             continue
         if unknown and min(unknown) < watch.completed:
             continue

@@ -354,6 +354,17 @@ def unknown_and_numbered() -> Book:
     return made
 
 
+def unknown_and_numbered_and_read_with_a_watch() -> Book:
+    """Session 9 would be told if the root's data changed."""
+    made = book()
+    made.read(9, GetData(ROOT, True))
+    made.write(1, Create(f"{ROOT}/s-", b"", sequential=True), is_answered=False)
+    made.read(2, GetData(f"{ROOT}/s-0000000001"))
+    made.write(2, Create(f"{ROOT}/s-", b"", sequential=True))
+    made.other(9, Sync(ROOT))
+    return made
+
+
 def unknown_and_witnessed() -> Book:
     made = watched_by_all()
     made.write(2, Create(f"{ROOT}/s-", b"", True, True), is_answered=False)
@@ -396,6 +407,7 @@ GOOD_ZXIDS: list[Case] = [
     unknown_and_not_done,
     unknown_and_in_the_log,
     unknown_and_numbered,
+    unknown_and_numbered_and_read_with_a_watch,
     unknown_and_witnessed,
     one_of_two_unknown_and_witnessed,
     at_the_same_time,
