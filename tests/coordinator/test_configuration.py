@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.cli import main
 from cluster.cli.coordinator import read_configuration
 from cluster.coordinator import (
     CoordinatorError,
@@ -325,6 +326,45 @@ def test_a_start_that_cannot_be_is_one_line(tmp_path: Path, text: str | None, st
     assert done.returncode == status
     assert done.stderr.startswith("logcore coordinator: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+_MEMBER = "initLimit=5\nsyncLimit=2\nstandaloneEnabled=false\nserver.1=127.0.0.1:1:2\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "file", "told"),
+    [
+        ("", "data", "cannot use the coordinator's data directory {}/data: it is a file; "),
+        ("", "logs", "a log cannot be made in {}/logs/log.0000000000000001: Not a directory"),
+        ("", "data/log.0000000000000001/.lock", "data/log.0000000000000001 cannot be opened: "),
+        (
+            _MEMBER,
+            "data/quorum",
+            "cannot use the coordinator's data directory {}/data/quorum: it is a file; ",
+        ),
+        (_MEMBER, "logs", "a log cannot be made in {}/logs/quorum/log: Not a directory"),
+    ],
+)
+def test_a_directory_that_cannot_be_used_is_told_by_the_exit_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, file: str, told: str
+) -> None:
+    """If this failed, scripts that know ZooKeeper's statuses would take it for something else, and its path would be there twice."""
+    data = tmp_path / "data"
+    if file != "data":
+        data.mkdir()
+        (data / "myid").write_text("1\n")
+    if file.endswith(".lock"):
+        # Through a file there is no way, for root neither.
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).symlink_to(data / "myid" / "lock")
+    else:
+        (tmp_path / file).write_bytes(b"")
+    config = tmp_path / "zoo.cfg"
+    config.write_text(f"dataDir={data}\ndataLogDir={tmp_path / 'logs'}\nclientPort=0\n{more}")
+    assert main(["coordinator", str(config)]) == 3
+    errors = capsys.readouterr().err
+    assert told.format(tmp_path) in errors
+    assert errors.count(f"{tmp_path}/{file}") == 1
 
 
 def test_a_server_does_not_begin_beside_the_data_that_it_is_to_have(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import logcore
 
-from .errors import CoordinatorError, DiskFullError
+from .errors import CoordinatorError, DataDirectoryError, DiskFullError
 from .jute import IDENTITIES_BYTES_MAX, MAX_BUFFER
-from .log_place import FULL
+from .log_place import FULL, UNUSABLE
 
 _OVERHEAD = 64 << 10
 """More than a command's own fields and the engine's batch around it take."""
@@ -85,11 +85,15 @@ def _failure(error: Exception) -> Exception:
 
 def open_engine_log(path: Path, request_bytes_max: int = MAX_BUFFER) -> EngineLog:
     """Opens a log, made if missing, for commands of requests of at most so many bytes; a torn tail is cut. Raises
-    CoordinatorError, of damage to what was on disk, too; DiskFullError for want of room."""
+    CoordinatorError, of damage to what was on disk, too: DataDirectoryError where it may not be written to, DiskFullError for want
+    of room."""
     try:
         return EngineLog(path, request_bytes_max)
     except logcore.LogError as error:
-        kind = DiskFullError if _is_full(error) else CoordinatorError
+        kind = CoordinatorError
+        if isinstance(error, logcore.LogIOError):
+            kind = DiskFullError if error.errno in FULL else kind
+            kind = DataDirectoryError if error.errno in UNUSABLE else kind
         advice = (
             ": what was answered is not all there any more. Restore a backup, or let the server join its ensemble anew; "
             f"`logcore repair {path}` tells what could be kept, and without the file `flushed` a log that is only shorter is opened"

@@ -9,7 +9,7 @@ from logcore import quorum as engine
 
 from . import log_place
 from .ensemble_settings import EnsembleSettings
-from .errors import CoordinatorError
+from .errors import CoordinatorError, DataDirectoryError
 from .own_data import DIRECTORY, OwnData
 from .quorum import Quorum
 
@@ -28,7 +28,10 @@ def open_quorum(
     has_state = own.take()
     directory = data_dir / DIRECTORY
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataDirectoryError.of(directory, error) from error
         log_place.prepare(directory / _LOG, log_dir and log_dir / DIRECTORY)
         quorum = engine.Quorum(
             data_dir=str(directory),
@@ -47,7 +50,9 @@ def open_quorum(
         raise
     except (logcore.LogError, engine.QuorumError, ValueError, OSError) as error:
         own.release()
-        raise CoordinatorError(f"this member of the ensemble cannot start: {error}") from error
+        is_unusable = isinstance(error, logcore.LogIOError) and error.errno in log_place.UNUSABLE
+        kind = DataDirectoryError if is_unusable else CoordinatorError
+        raise kind(f"this member of the ensemble cannot start: {error}") from error
     if not quorum.awaits_state:
         own.put_away()
     return quorum

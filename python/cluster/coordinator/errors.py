@@ -8,6 +8,7 @@ that are no request, a :class:`CoordinatorError` stops the server. Pure; importe
 from __future__ import annotations
 
 from enum import IntEnum
+from pathlib import Path
 
 
 class Code(IntEnum):
@@ -79,6 +80,14 @@ class CoordinatorError(OSError):
 
 class DataDirectoryError(CoordinatorError):
     """The coordinator cannot have its data where it is to be: ZooKeeper's exit status 3."""
+
+    @classmethod
+    def of(cls, directory: Path, error: OSError) -> DataDirectoryError:
+        """For a data directory that cannot be made or written to."""
+        told = "it is a file" if isinstance(error, FileExistsError) else error.strerror
+        return cls(
+            f"cannot use the coordinator's data directory {directory}: {told}; mend that, or name another one"
+        )
 
 
 class DiskFullError(CoordinatorError):

@@ -90,10 +90,7 @@ class TransactionLog:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            told = "it is a file" if directory.is_file() else error.strerror
-            raise DataDirectoryError(
-                f"cannot use the coordinator's data directory {directory}: {told}; mend that, or name another one"
-            ) from error
+            raise DataDirectoryError.of(directory, error) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -13,11 +13,13 @@ import os
 import shutil
 from pathlib import Path
 
-from .errors import CoordinatorError, DiskFullError
+from .errors import CoordinatorError, DataDirectoryError, DiskFullError
 from .snapshot import sync_directory
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """A full disk, and a quota that is used up."""
+UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+"""What is no directory, or none that this process may write to."""
 
 _logger = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ def require(path: Path) -> None:
 
 def prepare(path: Path, elsewhere: Path | None) -> None:
     """Makes a directory in ``elsewhere`` for a log that is about to be made at ``path``, unless it is there already. Raises
-    CoordinatorError; DiskFullError for want of room."""
+    CoordinatorError: DataDirectoryError where it cannot be made, DiskFullError for want of room."""
     require(path)
     if elsewhere is None or path.is_symlink():
         return
@@ -53,9 +55,11 @@ def prepare(path: Path, elsewhere: Path | None) -> None:
         sync_directory(place.parent)
         path.symlink_to(place, target_is_directory=True)
         sync_directory(path.parent)
+    except CoordinatorError:
+        raise
     except OSError as error:
-        kind = DiskFullError if error.errno in FULL else CoordinatorError
-        raise kind(f"a log cannot be made in {place}: {error}") from error
+        kind = DiskFullError if error.errno in FULL else DataDirectoryError
+        raise kind(f"a log cannot be made in {place}: {error.strerror}") from error
 
 
 def remove(path: Path) -> None:
