@@ -58,6 +58,12 @@ def export_parser() -> Parser:
     options.add_argument(
         "target", type=directory, metavar="DIR", help="the dataDir to make: missing, or empty but for myid"
     )
+    options.add_argument(
+        "--log-dir",
+        type=directory,
+        metavar="DIR",
+        help="the coordinator's dataLogDir (default: what zoo.cfg says, or where the logs were)",
+    )
     return options
 
 
@@ -65,7 +71,7 @@ def run_import(arguments: list[str]) -> int:
     options = import_parser().parse_args(arguments)
     from cluster.coordinator.transfer import begin_directory, require_empty
 
-    target = _data_dir(options.target)
+    target, _log_dir = _data_dirs(options.target)
     read = _reader(options.source, options.log_dir, options.lenient, options.credentials)
 
     def move(progress: Progress) -> Moved:
@@ -90,11 +96,13 @@ def run_export(arguments: list[str]) -> int:
     options = export_parser().parse_args(arguments)
     from cluster.coordinator.transfer import Moved, read_own, require_empty, write_directory
 
-    source, target = _data_dir(options.source), options.target
+    target = options.target
+    source, log_dir = _data_dirs(options.source)
+    log_dir = options.log_dir or log_dir
 
     def move(progress: Progress) -> Moved:
         require_empty(target)
-        state, notes = read_own(source)
+        state, notes = read_own(source, log_dir)
         return Moved(state, notes + write_directory(target, state, progress))
 
     state, notes = _done(move)
@@ -151,15 +159,16 @@ def _credentials(path: Path | None) -> list[Credentials]:
     return found
 
 
-def _data_dir(path: Path) -> Path:
-    """The directory that is named, or that a zoo.cfg names."""
+def _data_dirs(path: Path) -> tuple[Path, Path | None]:
+    """The directory that is named; or the ``dataDir`` that a zoo.cfg names, and its ``dataLogDir`` if that is another one."""
     if not path.is_file():
         if path.suffix == ".cfg" and not path.exists():
             raise CommandError(f"{path} cannot be read: there is no such file")
-        return path
+        return path, None
     from cluster.cli.coordinator import read_configuration
 
-    return read_configuration(path).data_dir
+    configuration = read_configuration(path)
+    return configuration.data_dir, configuration.settings.log_dir
 
 
 def _done(move: Callable[[Progress], T]) -> T:

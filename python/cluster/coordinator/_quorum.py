@@ -10,19 +10,17 @@ from logcore import quorum as engine
 from . import log_place
 from .ensemble_settings import EnsembleSettings
 from .errors import CoordinatorError, DataDirectoryError
-from .own_data import DIRECTORY, OwnData
+from .own_data import DIRECTORY, LOG, OwnData
 from .quorum import Quorum
 
 ENTRIES_KEPT = 10_000
 """Entries, of a transaction at least, that stay in a member's log behind a snapshot; who lacks more is given the snapshot."""
-_LOG = "log"
-"""The log's name, which the engine gives it."""
 
 
 def open_quorum(
     data_dir: Path, log_dir: Path | None, settings: EnsembleSettings, tick_ms: int, own: OwnData
 ) -> Quorum:
-    """Opens a member's files below its ``dataDir``, made if missing, with a new log below its ``dataLogDir`` if it has one; blocks.
+    """Opens a member's files below its ``dataDir``, made if missing, with its log below its ``dataLogDir`` if it has one; blocks.
     If they know of no ensemble and there is data of a server by itself, an ensemble can only begin with that; otherwise that is
     put away. Raises CoordinatorError."""
     has_state = own.take()
@@ -32,7 +30,7 @@ def open_quorum(
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataDirectoryError.of(directory, error) from error
-        log_place.prepare(directory / _LOG, log_dir and log_dir / DIRECTORY)
+        log_place.prepare(directory / LOG, log_dir and log_dir / DIRECTORY)
         quorum = engine.Quorum(
             data_dir=str(directory),
             server_id=settings.server_id,

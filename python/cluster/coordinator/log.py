@@ -15,8 +15,9 @@ answered), an unfinished ``snapshot.*.tmp`` (removed), a snapshot whose new log 
 open), or old files half purged (purged again). Recovery reads the newest whole snapshot and applies what
 the logs hold beyond it; zxids must follow one another, a gap stops the start.
 
-:meth:`TransactionLog.recover` runs before service; then ``roll`` and ``close`` are called from one writer
-thread, ``save``, ``begin_snapshot`` and ``keep`` from any one thread and ``append_soon`` on the event loop, each append after the one before.
+:meth:`TransactionLog.recover` runs before service, or :meth:`TransactionLog.read` without one; then ``roll`` and ``close`` are called
+from one writer thread, ``save``, ``begin_snapshot`` and ``keep`` from any one thread and ``append_soon`` on the event loop, each append
+after the one before.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ class TransactionLog:
         log_dir: Path | None = None,
         clock: Clock = _CLOCK,
     ) -> None:
-        """Takes the directory, made if missing; new logs are made in ``log_dir``, if there is one. Raises CoordinatorError when
-        another server has the directory."""
+        """Takes the directory, made if missing; logs are in ``log_dir``, if there is one. Raises CoordinatorError when another server
+        has the directory."""
         self._directory = directory
         self._open_log = open_log
         self._retained = snapshots_retained
@@ -103,21 +104,37 @@ class TransactionLog:
     def recover(self) -> tuple[Machine, int]:
         """The machine as of the last durable transaction, and how many transactions its snapshot is behind.
         Opens the log for appending. Raises CoordinatorError when transactions are missing."""
+        for leftover in self._directory.glob(f"{NAME_PREFIX}*.tmp"):
+            leftover.unlink()
+        logs = self._logs()
+        log_place.settle([path for _first_zxid, path in logs], self._log_dir)
+        machine, behind = self._load(logs)
+        if self._log is None:
+            self.roll(machine.last_zxid + 1)
+        return machine, behind
+
+    def read(self) -> Machine:
+        """What :meth:`recover` would give. Changes nothing but what opening a log does, which cuts a torn tail. Raises CoordinatorError
+        as that does."""
+        logs = [(first_zxid, log_place.find(path, self._log_dir)) for first_zxid, path in self._logs()]
+        try:
+            return self._load(logs)[0]
+        finally:
+            self.close_log()
+
+    def _load(self, logs: Sequence[tuple[int, Path]]) -> tuple[Machine, int]:
+        """The newest snapshot with what these logs hold beyond it. Leaves the log open that goes on behind it, if there is one."""
         with collector.spared():
-            machine, behind = self._recover()
+            machine, behind = self._load_all(logs)
             collector.keep(len(machine.tree))
             return machine, behind
 
-    def _recover(self) -> tuple[Machine, int]:
-        for leftover in self._directory.glob(f"{NAME_PREFIX}*.tmp"):
-            leftover.unlink()
+    def _load_all(self, logs: Sequence[tuple[int, Path]]) -> tuple[Machine, int]:
         began_ms = self._clock.monotonic_ms()
         machine = self._newest_snapshot()
         snapshot_zxid, loaded_ms = machine.last_zxid, self._clock.monotonic_ms()
-        logs = self._logs()
         for position, (first_zxid, path) in enumerate(logs):
             is_last = position + 1 == len(logs)
-            log_place.require(path)
             if not is_last and logs[position + 1][0] <= snapshot_zxid + 1:
                 continue  # the snapshot holds all of it
             log = self._open_log(path)
@@ -138,8 +155,6 @@ class TransactionLog:
                 f"{snapshot_path(self._directory, newest)} cannot be read, and the logs end at {machine.last_zxid:#x}: restore the "
                 f"logs and snapshots of {self._directory} from one backup"
             )
-        if self._log is None:
-            self.roll(machine.last_zxid + 1)
         return machine, machine.last_zxid - snapshot_zxid
 
     def append_soon(self, commands: Sequence[bytes], done: Callable[[Exception | None], None]) -> bool:

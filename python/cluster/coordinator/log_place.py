@@ -1,16 +1,32 @@
 """Where logs are that are not in ``dataDir``: in ``dataLogDir``, and linked to from where they would be.
 
-A start goes by the links: with another ``dataLogDir``, or none, the logs that there are stay in use where they are, and only new
-ones are made elsewhere. A crash leaves at most an empty directory that nobody links to, which is taken, or, of what was to be
-removed, a log that nobody links to. All calls block; whoever calls has the lock of ``dataDir``.
+Owns the links, and beside each such log a note of whose it is::
+
+    <dataDir>/<name> -> <dataLogDir>/<name>    a log, by an absolute path
+    <dataLogDir>/<name>.of                     the note: a line with the absolute path of that link
+
+A copy of a ``dataDir`` leads to the original's logs, and nobody may write to those but the original. So a log is another's as long
+as the link in its note is there, and leads to it; a log without such a note is of the first that starts with it. :func:`find` says
+where a log is: where its link leads, unless ``dataLogDir`` has a log of this name and the link leads to nothing, to another's log or
+to one that is the same, byte for byte. Then directories were moved, or both were copied, and a start leads the link there. What is
+neither one nor the other is an error. With another ``dataLogDir`` that does not have them, or none, the logs that there are stay in
+use where they are, and only new ones are made elsewhere.
+
+A note is written before the link leads to its log, and a link is replaced whole. A crash leaves the old link or the new one, and at
+most an empty directory that nobody links to, which is taken, or, of what was to be removed, a log that nobody links to. All calls
+block. Whoever calls has the lock of ``dataDir``, except for :func:`find`, which changes nothing, and a member, which has none yet: so
+a log is asked first whether somebody writes to it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import logging
 import os
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .errors import CoordinatorError, DataDirectoryError, DiskFullError
@@ -20,25 +36,95 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 """A full disk, and a quota that is used up."""
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 """What is no directory, or none that this process may write to."""
+_LOCK = ".lock"
+"""In a log: of whoever writes to it."""
+_NOTE_SUFFIX = ".of"
+_TEMPORARY_SUFFIX = ".tmp"
+_COMPARED_BYTES = 1 << 20
 
 _logger = logging.getLogger(__name__)
 
 
-def require(path: Path) -> None:
-    """Raises CoordinatorError when a log is elsewhere, and not there."""
-    if path.is_symlink() and not path.exists():
-        raise CoordinatorError(
-            f"the log {path} is in {os.readlink(path)}, which is not there: mount that disk, or restore the directory"
+def find(path: Path, elsewhere: Path | None) -> Path:
+    """Where the log of this path is for a server whose logs are made in ``elsewhere``. Raises CoordinatorError:
+    DataDirectoryError where it is not there or is another's."""
+    if not path.is_symlink():
+        return path
+    with _told(f"the log {path} cannot be used"):
+        return _find(path, path.parent / os.readlink(path), _place_in(elsewhere, path))
+
+
+def _find(path: Path, there: Path, here: Path | None) -> Path:
+    """``there`` is where the link leads, ``here`` where ``dataLogDir`` would have the log."""
+    owner = _other_owner(there, path)
+    if here is not None and not _is_same(here, there) and _has_log(here, there):
+        heres_owner = _other_owner(here, path)
+        if heres_owner is not None:
+            raise DataDirectoryError(
+                f"the log {path} is in {there}, and the one in {here} is that of {heres_owner}: name another dataLogDir"
+            )
+        if owner is None and there.exists():
+            _require_unused(there)
+            if not _are_equal(there, here):
+                raise DataDirectoryError(
+                    f"the log {path} is in {there}, and dataLogDir has another one, {here}: move the one away that is not to count"
+                )
+        return here
+    if not there.exists():
+        nor_here = f", and {here} has none" if here is not None and here != there else ""
+        raise DataDirectoryError(
+            f"the log {path} is in {there}, which is not there{nor_here}: mount that disk, restore the directory, or name in dataLogDir "
+            "where it is now"
         )
+    if owner is not None:
+        raise DataDirectoryError(
+            f"the log {path} is in {there}, and that is the log of {owner}, of which this is a copy: name in dataLogDir (for an export "
+            f"with --log-dir) where the copy of the logs is, or, if {owner.parent} is not used any more, remove its link"
+        )
+    return there
+
+
+def settle(paths: Iterable[Path], elsewhere: Path | None) -> None:
+    """Has the logs of these paths for a server that starts: each link leads to where :func:`find` has the log, which is noted to be
+    its. Raises CoordinatorError, of what :func:`find` does before anything is changed."""
+    for path, place in [(path, find(path, elsewhere)) for path in paths if path.is_symlink()]:
+        with _told(f"the log {path} cannot be used"):
+            _take(path, place)
+
+
+def _take(path: Path, place: Path) -> None:
+    leads_there = _is_same(path, place)
+    if leads_there and _noted(place) == _name(path):
+        return
+    _require_unused(place)
+    try:
+        _note(place, path)
+    except OSError as error:
+        # Logs that were linked to by hand may be where nothing else can be written.
+        _logger.warning(
+            "beside the log %s it cannot be noted whose it is, so a copy of %s could write to it: %s",
+            place,
+            path.parent,
+            error.strerror,
+        )
+    if not leads_there:
+        _logger.warning("the log %s was in %s; it is in %s now", path, os.readlink(path), place)
+        temporary = path.with_name(path.name + _TEMPORARY_SUFFIX)
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(place, target_is_directory=True)
+        temporary.replace(path)
+        sync_directory(path.parent)
 
 
 def prepare(path: Path, elsewhere: Path | None) -> None:
-    """Makes a directory in ``elsewhere`` for a log that is about to be made at ``path``, unless it is there already. Raises
-    CoordinatorError: DataDirectoryError where it cannot be made, DiskFullError for want of room."""
-    require(path)
-    if elsewhere is None or path.is_symlink():
+    """Makes a directory in ``elsewhere`` for a log that is about to be made at ``path``; of one that is linked to already,
+    :func:`settle`. Raises CoordinatorError: DataDirectoryError where it cannot be made, DiskFullError for want of room."""
+    if path.is_symlink():
+        settle([path], elsewhere)
         return
-    place = elsewhere.absolute() / path.name
+    place = _place_in(elsewhere, path)
+    if place is None:
+        return
     if path.exists():
         _logger.warning(
             "the log %s stays where it is; to have it in %s, move it there while the server is stopped and leave a link to it",
@@ -46,25 +132,152 @@ def prepare(path: Path, elsewhere: Path | None) -> None:
             place,
         )
         return
-    try:
+    with _told(f"a log cannot be made in {place}"):
         place.mkdir(parents=True, exist_ok=True)
+        owner = _other_owner(place, path)
+        if owner is not None:
+            raise DataDirectoryError(
+                f"{place} has a log that {path.parent} does not know, that of {owner}: name another dataLogDir"
+            )
         if any(place.iterdir()):
-            raise CoordinatorError(
+            raise DataDirectoryError(
                 f"{place} has a log that {path.parent} does not know: move it away, or name another dataLogDir"
             )
-        sync_directory(place.parent)
+        _note(place, path)
         path.symlink_to(place, target_is_directory=True)
         sync_directory(path.parent)
+
+
+def moved(path: Path) -> None:
+    """Notes that the link to a log is here now, unless the log is another's."""
+    if path.is_symlink() and path.exists():
+        with contextlib.suppress(OSError):  # without it the first that starts with the log has it
+            if _other_owner(path, path) is None:
+                _note(path, path)
+
+
+def remove(path: Path) -> None:
+    """Removes a log, wherever it is, and its note; what cannot be removed stays."""
+    place = path.resolve()
+    if not path.is_symlink():
+        shutil.rmtree(place, ignore_errors=True)
+        return
+    path.unlink(missing_ok=True)
+    shutil.rmtree(place, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        _note_of(place).unlink(missing_ok=True)
+
+
+# ---- whose it is ----
+
+
+def _name(path: Path) -> bytes:
+    """What a note says of a link."""
+    return os.fsencode(path.parent.resolve() / path.name)
+
+
+def _note_of(place: Path) -> Path:
+    place = place.resolve()
+    return place.with_name(place.name + _NOTE_SUFFIX)
+
+
+def _noted(place: Path) -> bytes:
+    """What the note says; nothing if there is none."""
+    try:
+        return _note_of(place).read_bytes().removesuffix(b"\n")
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+
+
+def _note(place: Path, path: Path) -> None:
+    """Notes, on disk, that a log is that of a link. Raises OSError."""
+    note = _note_of(place)
+    temporary = note.with_name(note.name + _TEMPORARY_SUFFIX)
+    with temporary.open("wb") as file:
+        file.write(_name(path) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(note)
+    sync_directory(note.parent)
+
+
+def _other_owner(place: Path, path: Path) -> Path | None:
+    """The link to a log that is another's. Raises OSError."""
+    noted = _noted(place)
+    if not noted.startswith(b"/") or b"\0" in noted:
+        return None
+    link = Path(os.fsdecode(noted))
+    try:
+        if link.name == path.name and link.parent.samefile(path.parent):
+            return None
+        return link if link.samefile(place) else None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return link  # which may be there: this process may not look
+
+
+def _require_unused(place: Path) -> None:
+    """Raises CoordinatorError when somebody writes to a log."""
+    try:
+        lock = os.open(place / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return  # nobody has opened it, or nobody can
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise CoordinatorError(
+            f"the log {place} is in use by another process; stop that one or name another directory"
+        ) from error
+    finally:
+        os.close(lock)
+
+
+# ---- what is where ----
+
+
+def _place_in(elsewhere: Path | None, path: Path) -> Path | None:
+    """Where a log is that is not where its path is; None if it is there."""
+    if elsewhere is None or _is_same(elsewhere, path.parent):
+        return None
+    return elsewhere.absolute() / path.name
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Whether both are there, and one directory."""
+    return one.exists() and other.exists() and one.samefile(other)
+
+
+def _has_log(here: Path, there: Path) -> bool:
+    """Whether there is a log ``here``. An empty one is one that nobody opened, if that ``there`` is, too."""
+    return here.is_dir() and (any(here.iterdir()) or (there.is_dir() and not any(there.iterdir())))
+
+
+def _are_equal(one: Path, other: Path) -> bool:
+    """Whether two logs have the same files with the same bytes."""
+    names = {path.name for path in one.iterdir()} - {_LOCK}
+    if names != {path.name for path in other.iterdir()} - {_LOCK}:
+        return False
+    return all(_have_same_bytes(one / name, other / name) for name in names)
+
+
+def _have_same_bytes(one: Path, other: Path) -> bool:
+    if not (one.is_file() and other.is_file() and one.stat().st_size == other.stat().st_size):
+        return False
+    with one.open("rb") as first, other.open("rb") as second:
+        while (read := first.read(_COMPARED_BYTES)) == second.read(_COMPARED_BYTES):
+            if not read:
+                return True
+    return False
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """What the operating system refuses is a CoordinatorError."""
+    try:
+        yield
     except CoordinatorError:
         raise
     except OSError as error:
         kind = DiskFullError if error.errno in FULL else DataDirectoryError
-        raise kind(f"a log cannot be made in {place}: {error.strerror}") from error
-
-
-def remove(path: Path) -> None:
-    """Removes a log, wherever it is; what cannot be removed stays."""
-    place = path.resolve()
-    if path.is_symlink():
-        path.unlink(missing_ok=True)
-    shutil.rmtree(place, ignore_errors=True)
+        raise kind(f"{what}: {error.strerror}") from error

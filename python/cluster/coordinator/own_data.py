@@ -19,9 +19,10 @@ import re
 import time
 from pathlib import Path
 
+from . import log_place
 from .agreed import Agreed
 from .errors import CoordinatorError
-from .log import TransactionLog
+from .log import LOG_PREFIX, TransactionLog
 from .machine import Machine
 from .members import Member
 from .quorum import FIRST_STATE, SnapshotSink
@@ -30,6 +31,8 @@ from .walk import walk
 
 DIRECTORY = "quorum"
 """A member's own, below ``dataDir``."""
+LOG = "log"
+"""Its log's name there, which the engine gives it."""
 _KEPT_PREFIX = "standalone."
 _MOVING = _KEPT_PREFIX + "tmp"
 _FILE = re.compile(r"(?:snapshot|log)\.([0-9a-fA-F]{16})")
@@ -41,10 +44,12 @@ _logger = logging.getLogger(__name__)
 
 
 class OwnData:
-    """What is in a ``dataDir`` besides a member's files. ``members`` are those of the ensemble that may begin with it."""
+    """What is in a ``dataDir`` besides a member's files, with its logs in ``dataLogDir`` if there is one. ``members`` are those of the
+    ensemble that may begin with it."""
 
-    def __init__(self, data_dir: Path, members: tuple[Member, ...]) -> None:
+    def __init__(self, data_dir: Path, members: tuple[Member, ...], log_dir: Path | None = None) -> None:
         self._data_dir = data_dir
+        self._log_dir = log_dir
         self._members = members
         self._log: TransactionLog | None = None
 
@@ -52,7 +57,7 @@ class OwnData:
         """Whether there is any. Then no server by itself can use it until :meth:`release`. Raises CoordinatorError when one does."""
         if not is_there(self._data_dir):
             return False
-        self._log = TransactionLog(self._data_dir)
+        self._log = TransactionLog(self._data_dir, log_dir=self._log_dir)
         return True
 
     def release(self) -> None:
@@ -66,8 +71,9 @@ class OwnData:
         read, QuorumError when the quorum stops."""
         assert self._log is not None, "take comes before give"
         require_whole(self._data_dir)
-        machine, _behind = self._log.recover()
-        self._log.close_log()
+        logs = [path for path in _files(self._data_dir) if path.name.startswith(LOG_PREFIX)]
+        log_place.settle(logs, self._log_dir)
+        machine = self._log.read()
         for piece in walk(first_agreed(machine, self._members, time_ms)):
             keeps_up = sink.write(piece)
             while not keeps_up:
@@ -89,6 +95,8 @@ class OwnData:
                 kept = self._kept(moving)
                 moving.rename(kept)
                 sync_directory(self._data_dir)
+                for path in _files(kept):
+                    log_place.moved(path)
                 _logger.warning(
                     "the data that this server had by itself is the ensemble's; its files are in %s and can be removed",
                     kept,
@@ -145,7 +153,7 @@ def has_member(data_dir: Path) -> bool:
     quorum = data_dir / DIRECTORY
     if not is_there(data_dir):
         return quorum.exists()
-    logs = (path for path in (quorum / "log").glob("*.log") if path.stat().st_size)
+    logs = (path for path in (quorum / LOG).glob("*.log") if path.stat().st_size)
     known = (quorum / "vote", quorum / "purged", *(quorum / "snapshots").glob("*.snapshot"), *logs)
     return any(path.exists() for path in known)
 

@@ -49,10 +49,11 @@ def replication_of(configuration: Configuration) -> Callable[[Service], Replicat
     tick_ms = configuration.settings.tick_time_ms
 
     def replicate(service: Service) -> Replication:
-        own = OwnData(data_dir, settings.members)
+        log_dir = configuration.settings.log_dir
+        own = OwnData(data_dir, settings.members, log_dir)
         return EnsembleReplication(
             service,
-            lambda: open_quorum(data_dir, configuration.settings.log_dir, settings, tick_ms, own),
+            lambda: open_quorum(data_dir, log_dir, settings, tick_ms, own),
             own_data=own,
             server_id=settings.server_id,
             init_limit=settings.init_limit,

@@ -6,17 +6,21 @@ continues at its zxid, and so does an ensemble of which it is a member. What is 
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import logcore
 from logcore import quorum as engine
 
+from .. import log_place
 from ..agreed import Agreed
 from ..errors import CoordinatorError, JuteError
 from ..log import TransactionLog
 from ..machine import State
 from ..members import Member
-from ..own_data import DIRECTORY, has_member, is_there, require_whole
+from ..own_data import DIRECTORY, LOG, has_member, is_there, require_whole
 from ..snapshot import sync_directory, write_snapshot
 from ..walk import read
 from .common import Moved
@@ -53,38 +57,41 @@ def begin_directory(directory: Path, state: State) -> Path:
     return path
 
 
-def load_directory(directory: Path) -> State:
+def load_directory(directory: Path, log_dir: Path | None = None) -> State:
     """The state of :func:`read_own`."""
-    return read_own(directory).state
+    return read_own(directory, log_dir).state
 
 
-def read_own(directory: Path) -> Moved:
-    """The state a coordinator would start with, a member of an ensemble as if all that it has were agreed on. Leaves the
-    directory as a start would: a torn tail is cut. Raises CoordinatorError when it is none, is damaged, or is in use."""
+def read_own(directory: Path, log_dir: Path | None = None) -> Moved:
+    """The state a coordinator would start with whose ``dataDir`` is ``directory``, and ``dataLogDir`` is ``log_dir`` if it has one, a
+    member of an ensemble as if all that it has were agreed on. Changes nothing but what opening a log does, which cuts a torn
+    tail. Raises CoordinatorError when it is none, is damaged, or is in use."""
     if has_member(directory):
-        return _read_member(directory / DIRECTORY)
+        return _read_member(directory / DIRECTORY, log_dir and log_dir / DIRECTORY)
     if not is_there(directory):
         raise CoordinatorError(
             f"{directory} is no data directory of a coordinator: it has neither snapshots nor logs"
         )
     require_whole(directory)
-    log = TransactionLog(directory)
+    log = TransactionLog(directory, log_dir=log_dir)
     try:
-        machine, _behind = log.recover()
-        return Moved(machine.export(), [])
+        return Moved(log.read().export(), [])
     finally:
         log.close()
 
 
-def _read_member(directory: Path) -> Moved:
-    try:
-        files = engine.MemberFiles(directory)
+def _read_member(directory: Path, log_dir: Path | None) -> Moved:
+    log = log_place.find(directory / LOG, log_dir)
+    with _with_log(directory, log) as whole:
         try:
-            agreed = _agreed(files)
-        finally:
-            files.close()
-    except (logcore.LogError, engine.QuorumError, OSError, JuteError, ValueError) as error:
-        raise CoordinatorError(f"the data of a member of an ensemble cannot be read: {error}") from error
+            files = engine.MemberFiles(whole)
+            try:
+                agreed = _agreed(files)
+            finally:
+                files.close()
+        except (logcore.LogError, engine.QuorumError, OSError, JuteError, ValueError) as error:
+            told = str(error).replace(str(whole / LOG), str(log)).replace(str(whole), str(directory))
+            raise CoordinatorError(f"the data of a member of an ensemble cannot be read: {told}") from error
     machine = agreed.machine
     state = State(
         machine.last_zxid,
@@ -97,6 +104,20 @@ def _read_member(directory: Path) -> Moved:
         "transactions may be some that no majority had"
     )
     return Moved(state, [note])
+
+
+@contextmanager
+def _with_log(directory: Path, log: Path) -> Iterator[Path]:
+    """A directory with a member's files, and its log where that is: the member's own, or one of links to what is in it."""
+    own = directory / LOG
+    if not own.is_symlink() or (own.exists() and own.samefile(log)):
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix="logcore-") as made:
+        links = Path(made)
+        for path in directory.iterdir():
+            (links / path.name).symlink_to((log if path.name == LOG else path).absolute())
+        yield links
 
 
 def _content(source: engine.SnapshotSource) -> bytes:

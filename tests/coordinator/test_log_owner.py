@@ -1,0 +1,537 @@
+"""Whose the logs in `dataLogDir` are. If these fail, a copy of a server writes to the original's logs, which loses what the original
+had answered; or a server whose directories were moved or copied as a whole does not start on them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cluster.cli import main
+from cluster.coordinator import CoordinatorError, DataDirectoryError, log_place
+from cluster.coordinator.log import TransactionLog
+from cluster.coordinator.machine import Machine
+from cluster.coordinator.own_data import OwnData
+from cluster.coordinator.snapshot import sync_directory
+from cluster.coordinator.transfer import load_directory
+
+from .ensemble.test_own_data import MEMBERS, Servers, has, put_aside
+from .support import LoopThread
+from .test_log_place import live
+from .test_recovery import fingerprint, history, recover, states_after
+
+FIRST = f"log.{1:016x}"
+STATES = states_after(history(40))
+
+
+def copy(one: Path, other: Path) -> None:
+    """As `cp -a` does."""
+    shutil.copytree(one, other, symlinks=True)
+
+
+def contents(*directories: Path) -> dict[Path, bytes]:
+    """What every file has, and where every link leads."""
+    return {
+        path: os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
+        for directory in directories
+        for path in directory.rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def refusal(data: Path, log_dir: Path | None) -> str:
+    """Why a server does not start, which is ZooKeeper's status 3."""
+    log = TransactionLog(data, log_dir=log_dir)
+    try:
+        with pytest.raises(DataDirectoryError) as raised:
+            log.recover()
+    finally:
+        log.close()
+    return str(raised.value)
+
+
+class Pair:
+    """A server's directories, and what it is called with. Its logs are several, each with ten transactions."""
+
+    def __init__(self, directory: Path) -> None:
+        self.data, self.logs = directory / "data", directory / "logs"
+
+    def live(self, first: int, last: int) -> None:
+        live(self.data, self.logs, first, last)
+
+    def copied(self, directory: Path) -> Pair:
+        directory.mkdir()
+        other = Pair(directory)
+        copy(self.data, other.data)
+        copy(self.logs, other.logs)
+        return other
+
+    def forget(self) -> None:
+        """As it was before there were notes."""
+        for note in self.logs.glob("*.of"):
+            note.unlink()
+
+    @property
+    def links(self) -> list[Path]:
+        return sorted(path for path in self.data.glob(f"log.{'?' * 16}") if path.is_symlink())
+
+    def require_own(self) -> None:
+        """Every log is in its own directory, and is noted to be its."""
+        assert len(self.links) > 1
+        for link in self.links:
+            assert Path(os.readlink(link)) == self.logs / link.name
+            note = self.logs / f"{link.name}.of"
+            assert note.read_text() == f"{self.data.resolve() / link.name}\n"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    made = Pair(tmp_path / "server")
+    made.live(0, 25)
+    made.require_own()
+    return made
+
+
+# ---- directories that are copied, or moved ----
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_copy_of_both_is_a_server_of_its_own(pair: Pair, tmp_path: Path, noted: bool) -> None:
+    if not noted:
+        pair.forget()
+    staging = pair.copied(tmp_path / "staging")
+    before = contents(pair.data, pair.logs)
+    staging.live(25, 28)
+    staging.require_own()
+    assert contents(pair.data, pair.logs) == before
+    pair.live(25, 27)
+    pair.require_own()
+    assert fingerprint(recover(pair.data)) == STATES[27]
+    assert fingerprint(recover(staging.data)) == STATES[28]
+    staging.live(28, 40)
+    assert fingerprint(recover(staging.data)) == STATES[40]
+
+
+def test_a_copy_starts_where_the_original_has_gone_on(pair: Pair, tmp_path: Path) -> None:
+    staging = pair.copied(tmp_path / "staging")
+    pair.live(25, 29)
+    staging.live(25, 26)
+    assert fingerprint(recover(pair.data)) == STATES[29]
+    assert fingerprint(recover(staging.data)) == STATES[26]
+
+
+def test_logs_that_were_moved_are_where_the_setting_says(pair: Pair, tmp_path: Path) -> None:
+    moved = tmp_path / "other-disk"
+    pair.logs.rename(moved)
+    told = refusal(pair.data, pair.logs)
+    assert told.startswith(f"the log {pair.data / pair.links[0].name} is in {pair.logs}/")
+    assert "which is not there: mount that disk, restore the directory, or name in dataLogDir" in told
+    told = refusal(pair.data, tmp_path / "a-third")
+    assert f"which is not there, and {tmp_path}/a-third/log." in told
+    pair.logs = moved
+    pair.live(25, 27)
+    pair.require_own()
+    assert fingerprint(recover(pair.data)) == STATES[27]
+
+
+@pytest.mark.parametrize("which", ["data", "logs", "both"])
+def test_directories_that_were_moved_are_the_servers(pair: Pair, tmp_path: Path, which: str) -> None:
+    moved = Pair(tmp_path / "moved")
+    moved.data.parent.mkdir()
+    if which == "logs":
+        moved.data = pair.data
+    else:
+        pair.data.rename(moved.data)
+    if which == "data":
+        moved.logs = pair.logs
+    else:
+        pair.logs.rename(moved.logs)
+    moved.live(25, 27)
+    moved.require_own()
+    assert fingerprint(recover(moved.data)) == STATES[27]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_copy_without_its_logs_is_refused(pair: Pair, tmp_path: Path, named: bool) -> None:
+    copy(pair.data, tmp_path / "copy")
+    before = contents(pair.data, pair.logs, tmp_path / "copy")
+    told = refusal(tmp_path / "copy", pair.logs if named else None)
+    (link, *_others) = pair.links
+    assert f"is in {pair.logs / link.name}, and that is the log of {link}, of which this is a copy: " in told
+    assert "name in dataLogDir" in told
+    assert f"if {pair.data} is not used any more, remove its link" in told
+    with pytest.raises(DataDirectoryError, match="of which this is a copy"):
+        load_directory(tmp_path / "copy", pair.logs if named else None)
+    after = contents(pair.data, pair.logs, tmp_path / "copy")
+    assert after == before | {tmp_path / "copy" / ".lock": b""}
+    # It is the server's now.
+    for each in pair.links:
+        each.unlink()
+    pair.data = tmp_path / "copy"
+    pair.live(25, 27)
+    pair.require_own()
+    assert fingerprint(recover(pair.data)) == STATES[27]
+
+
+def test_logs_that_were_copied_are_used_where_the_setting_says(pair: Pair, tmp_path: Path) -> None:
+    copy(pair.logs, tmp_path / "copied")
+    before = contents(pair.logs)
+    pair.logs = tmp_path / "copied"
+    pair.live(25, 27)
+    pair.require_own()
+    assert contents(tmp_path / "server" / "logs") == before
+    assert fingerprint(recover(pair.data)) == STATES[27]
+
+
+def test_two_logs_of_which_either_may_count_are_refused(pair: Pair, tmp_path: Path) -> None:
+    copied = tmp_path / "copied"
+    copy(pair.logs, copied)
+    pair.live(25, 26)
+    name = f"log.{21:016x}"
+    before = contents(pair.data, pair.logs, copied)
+    told = refusal(pair.data, copied)
+    assert f"is in {pair.logs / name}, and dataLogDir has another one, {copied / name}: " in told
+    assert "move the one away that is not to count" in told
+    with pytest.raises(DataDirectoryError, match="has another one"):
+        load_directory(pair.data, copied)
+    assert contents(pair.data, pair.logs, copied) == before, "of none of its logs"
+    (copied / name).rename(tmp_path / "away")
+    live(pair.data, copied, 26, 27)
+    assert Path(os.readlink(pair.data / name)) == pair.logs / name
+    assert fingerprint(recover(pair.data)) == STATES[27]
+
+
+@pytest.mark.parametrize("which", [".log", ".index"])
+def test_a_log_of_the_same_size_is_another_one(pair: Pair, tmp_path: Path, which: str) -> None:
+    copied = tmp_path / "copied"
+    copy(pair.logs, copied)
+    (segment,) = (copied / pair.links[-1].name).glob("*.log")
+    if which == ".log":
+        segment.write_bytes(segment.read_bytes()[:-1] + b"\xff")
+    else:
+        segment.with_suffix(".index").unlink()
+    assert "dataLogDir has another one" in refusal(pair.data, copied)
+
+
+def test_another_servers_logs_are_no_copy(pair: Pair, tmp_path: Path) -> None:
+    """Neither where this server's are there, nor where they are gone."""
+    other = Pair(tmp_path / "other")
+    other.live(0, 25)
+    before = contents(other.data, other.logs)
+    told = refusal(pair.data, other.logs)
+    assert f"and the one in {other.links[0].resolve()} is that of {other.links[0]}: name another" in told
+    shutil.rmtree(pair.logs)
+    assert f"is that of {other.links[0]}: name another" in refusal(pair.data, other.logs)
+    assert contents(other.data, other.logs) == before
+
+
+def test_a_log_that_somebody_writes_to_is_left_alone(pair: Pair, tmp_path: Path) -> None:
+    """A server from before there were notes, of whose `dataDir` there is a copy."""
+    log = TransactionLog(pair.data, log_dir=pair.logs)
+    log.recover()
+    copy(pair.data, tmp_path / "copy")
+    pair.forget()
+    other = TransactionLog(tmp_path / "copy", log_dir=pair.logs)
+    try:
+        with pytest.raises(CoordinatorError, match=r"the log .* is in use by another process"):
+            log_place.settle([tmp_path / "copy" / pair.links[-1].name], pair.logs)
+    finally:
+        other.close()
+        log.close()
+    assert not list(pair.logs.glob("*.of"))
+
+
+# ---- what reads without a server ----
+
+
+def test_an_export_of_a_copy_reads_the_copy(
+    pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    staging = pair.copied(tmp_path / "staging")
+    pair.live(25, 29)
+    before = contents(pair.data, pair.logs, staging.data, staging.logs)
+    export = ["coordinator", "export"]
+    assert main([*export, str(staging.data), str(tmp_path / "none")]) == 1
+    assert (
+        "of which this is a copy: name in dataLogDir (for an export with --log-dir)"
+        in capsys.readouterr().err
+    )
+    assert main([*export, str(staging.data), str(tmp_path / "one"), "--log-dir", str(staging.logs)]) == 0
+    assert f"up to zxid {25:#x}, into" in capsys.readouterr().out
+    config = tmp_path / "zoo.cfg"
+    config.write_text(f"dataDir={staging.data}\ndataLogDir={staging.logs}\nclientPort=0\n")
+    assert main([*export, str(config), str(tmp_path / "two")]) == 0
+    assert f"up to zxid {25:#x}, into" in capsys.readouterr().out
+    assert contents(pair.data, pair.logs, staging.data, staging.logs) == before | {
+        staging.data / ".lock": b""
+    }
+
+
+# ---- paths, and crashes ----
+
+
+def test_paths_need_not_be_whole_or_the_same(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative `dataLogDir` is one of the working directory, and a `dataDir` may be reached by a link."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "by-link").symlink_to(pair.data)
+    (tmp_path / "logs-by-link").symlink_to(pair.logs)
+    live(tmp_path / "by-link", Path("server/logs"), 25, 27)
+    pair.require_own()
+    live(tmp_path / "by-link", Path("logs-by-link"), 27, 29)
+    pair.require_own()
+    Path("server/logs").rename("moved")
+    live(Path("server/data"), Path("moved"), 29, 30)
+    pair.logs = tmp_path / "moved"
+    pair.require_own()
+    # The logs are to be where they are.
+    (tmp_path / "same").symlink_to(tmp_path / "alone")
+    live(tmp_path / "alone", tmp_path / "same", 0, 15)
+    assert fingerprint(recover(tmp_path / "alone")) == STATES[15]
+    assert not list((tmp_path / "alone").glob("*.of"))
+
+
+class Crash(BaseException):
+    pass
+
+
+def crash_before(step: int, monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> bool:
+    """Whether it ended at one of the steps that change something, and not by itself."""
+    left = step
+
+    def counted(change: Callable[..., object]) -> Callable[..., object]:
+        def or_crash(*arguments: object, **named: object) -> object:
+            nonlocal left
+            if left == 0:
+                raise Crash
+            left -= 1
+            return change(*arguments, **named)
+
+        return or_crash
+
+    with monkeypatch.context() as patch:
+        for name in ("replace", "symlink_to", "mkdir"):
+            patch.setattr(Path, name, counted(getattr(Path, name)))
+        patch.setattr("cluster.coordinator.log_place.sync_directory", counted(sync_directory))
+        try:
+            call()
+        except Crash:
+            return True
+    return False
+
+
+def test_a_crash_leaves_the_old_link_or_the_new_one(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = 0
+    while True:
+        staging = pair.copied(tmp_path / f"staging-{step}")
+        before = contents(pair.data, pair.logs)
+        crashed = crash_before(step, monkeypatch, partial(log_place.settle, staging.links, staging.logs))
+        for link in staging.links:
+            assert link.resolve() in (pair.logs / link.name, staging.logs / link.name)
+            note = staging.logs / f"{link.name}.of"
+            assert link.resolve() == pair.logs / link.name or note.read_text() == f"{link}\n"
+        staging.live(25, 27)
+        staging.require_own()
+        assert fingerprint(recover(staging.data)) == STATES[27]
+        assert contents(pair.data, pair.logs) == before
+        if not crashed:
+            break
+        step += 1
+    assert step == 5 * len(pair.links)
+
+
+def test_a_crash_leaves_a_log_that_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = 0
+    while True:
+        new = Pair(tmp_path / f"new-{step}")
+        new.data.mkdir(parents=True)
+        crashed = crash_before(step, monkeypatch, partial(log_place.prepare, new.data / FIRST, new.logs))
+        new.live(0, 15)
+        new.require_own()
+        assert fingerprint(recover(new.data)) == STATES[15]
+        if not crashed:
+            break
+        step += 1
+    assert step > 3
+
+
+def test_an_empty_directory_of_another_server_is_not_taken(tmp_path: Path) -> None:
+    """It made it, and crashed before it opened its log there."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    log_place.prepare(tmp_path / "one" / FIRST, tmp_path / "logs")
+    told = refusal(tmp_path / "two", tmp_path / "logs")
+    assert f"has a log that {tmp_path / 'two'} does not know, that of {tmp_path / 'one' / FIRST}: " in told
+    assert not (tmp_path / "two" / FIRST).exists()
+    # A copy of both has an empty one of its own.
+    copy(tmp_path / "one", tmp_path / "copy")
+    copy(tmp_path / "logs", tmp_path / "copied")
+    live(tmp_path / "copy", tmp_path / "copied", 0, 5)
+    assert not list((tmp_path / "logs" / FIRST).iterdir())
+    live(tmp_path / "one", tmp_path / "logs", 0, 6)
+    assert fingerprint(recover(tmp_path / "one")) == STATES[6]
+
+
+def test_a_log_goes_with_its_note(pair: Pair) -> None:
+    assert len(list(pair.logs.glob("*.of"))) == len(pair.links) > 1
+    pair.live(25, 40)
+    pair.require_own()
+    assert sorted(path.name for path in pair.logs.iterdir()) == sorted(
+        name for link in pair.links for name in (link.name, f"{link.name}.of")
+    )
+
+
+def test_a_note_that_cannot_be_written_stops_nothing(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """A log that was linked to by hand may be where the server may write nothing else."""
+    pair.forget()
+    for link in pair.links:
+        (pair.logs / f"{link.name}.of.tmp").mkdir()
+    log = TransactionLog(pair.data, log_dir=pair.logs)
+    try:
+        assert fingerprint(log.recover()[0]) == STATES[25]
+    finally:
+        log.close()
+    assert caplog.text.count("could write to it: ") == len(pair.links)
+
+
+def test_a_note_that_is_none_says_nothing(pair: Pair) -> None:
+    for number, text in enumerate((b"", b"data/log.1\n", b"/\0\n", b"/proc/no/log.1\n")):
+        for link in pair.links:
+            (pair.logs / f"{link.name}.of").write_bytes(text)
+        pair.live(25 + number, 26 + number)
+        pair.require_own()
+
+
+# ---- members ----
+
+
+def start_member(servers: Servers, log_dir: Path, path: str) -> None:
+    """A member's life: a node more than it had."""
+    servers.start(1, dataLogDir=str(log_dir))
+    servers.create(1, path)
+    servers.stop()
+
+
+def copied(servers: Servers, directory: Path) -> Servers:
+    """The same member, with a copy of its `dataDir`."""
+    other = Servers(servers.thread, directory, 1)
+    other.lines = servers.lines
+    directory.mkdir()
+    copy(servers.data(1), other.data(1))
+    return other
+
+
+@pytest.fixture
+def member(tmp_path: Path, loop_thread: LoopThread) -> Servers:
+    servers = Servers(loop_thread, tmp_path, 1)
+    start_member(servers, tmp_path / "logs", "/first")
+    return servers
+
+
+def has_nodes(servers: Servers, log_dir: Path, *paths: str) -> bool:
+    tree = dict(load_directory(servers.data(1), log_dir).nodes)
+    return all(path in tree for path in paths)
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_copy_of_a_member_has_a_log_of_its_own(member: Servers, tmp_path: Path, noted: bool) -> None:
+    logs, other_logs = tmp_path / "logs", tmp_path / "other-logs"
+    if not noted:
+        (logs / "quorum" / "log.of").unlink()
+    other = copied(member, tmp_path / "other")
+    copy(logs, other_logs)
+    before = contents(member.data(1), logs)
+    start_member(other, other_logs, "/staging")
+    assert contents(member.data(1), logs) == before
+    start_member(member, logs, "/production")
+    assert has_nodes(member, logs, "/first", "/production")
+    assert not has_nodes(member, logs, "/staging")
+    assert has_nodes(other, other_logs, "/first", "/staging")
+    assert not has_nodes(other, other_logs, "/production")
+
+
+def test_an_export_of_a_members_copy_reads_the_copy(member: Servers, tmp_path: Path) -> None:
+    logs, other_logs = tmp_path / "logs", tmp_path / "other-logs"
+    other = copied(member, tmp_path / "other")
+    copy(logs, other_logs)
+    start_member(member, logs, "/later")
+    before = contents(member.data(1), logs, other.data(1), other_logs)
+    with pytest.raises(DataDirectoryError, match="of which this is a copy"):
+        load_directory(other.data(1))
+    assert has_nodes(other, other_logs, "/first")
+    assert not has_nodes(other, other_logs, "/later")
+    assert contents(member.data(1), logs, other.data(1), other_logs) == before
+    assert has_nodes(member, logs, "/first", "/later")
+    # What is wrong with it is told of where it is.
+    (segment,) = (other_logs / "quorum" / "log").glob("*.log")
+    segment.unlink()
+    with pytest.raises(CoordinatorError, match=f"{other_logs}/quorum/log: it is gone or empty"):
+        load_directory(other.data(1), other_logs)
+    (other.data(1) / "quorum" / "identity").write_bytes(b"x")
+    with pytest.raises(CoordinatorError, match=f"{other.data(1)}/quorum/identity: "):
+        load_directory(other.data(1), other_logs)
+
+
+def test_a_members_directories_can_be_moved_and_not_shared(member: Servers, tmp_path: Path) -> None:
+    logs, moved = tmp_path / "logs", tmp_path / "moved"
+    logs.rename(moved)
+    start_member(member, moved, "/logs-moved")
+    other = copied(member, tmp_path / "other")
+    before = contents(member.data(1), moved)
+    with pytest.raises(DataDirectoryError, match="of which this is a copy"):
+        other.start(1, dataLogDir=str(moved))
+    with pytest.raises(DataDirectoryError, match="of which this is a copy"):
+        other.start(1)
+    assert contents(member.data(1), moved) == before
+    shutil.rmtree(other.data(1))
+    member.data(1).rename(other.data(1))
+    moved.rename(logs)
+    start_member(other, logs, "/both-moved")
+    assert has_nodes(other, logs, "/first", "/logs-moved", "/both-moved")
+
+
+def test_a_members_logs_that_are_both_there(member: Servers, tmp_path: Path) -> None:
+    logs, other_logs = tmp_path / "logs", tmp_path / "other-logs"
+    copy(logs, other_logs)
+    start_member(member, other_logs, "/there")
+    assert (member.data(1) / "quorum" / "log").resolve() == other_logs / "quorum" / "log"
+    with pytest.raises(DataDirectoryError, match="move the one away that is not to count"):
+        member.start(1, dataLogDir=str(logs))
+    assert has_nodes(member, other_logs, "/first", "/there")
+
+
+def test_an_ensemble_begins_with_a_copy(pair: Pair, tmp_path: Path, loop_thread: LoopThread) -> None:
+    """Of what a server by itself had; and what is put away keeps its owner."""
+    staging = pair.copied(tmp_path / "staging")
+    pair.live(25, 29)
+    before = contents(pair.data, pair.logs)
+    servers = Servers(loop_thread, tmp_path / "ensemble", 1)
+    servers.directory.mkdir()
+    staging.data.rename(servers.data(1))
+    try:
+        servers.start(1, dataLogDir=str(staging.logs))
+        servers.create(1, "/of-the-ensemble")
+        assert has(servers.agreed(1), "/of-the-ensemble")
+        assert servers.agreed(1).machine.last_zxid >> 32 == 1
+    finally:
+        servers.stop()
+    assert contents(pair.data, pair.logs) == before
+    (kept,) = put_aside(servers.data(1))
+    assert fingerprint(Machine(load_directory(kept))) == STATES[25], "it is whole without the setting"
+
+
+def test_what_is_put_away_keeps_its_owner(pair: Pair, tmp_path: Path) -> None:
+    copy(pair.data, tmp_path / "copy")
+    own = OwnData(pair.data, MEMBERS, pair.logs)
+    assert own.take()
+    own.put_away()
+    (pair.data,) = put_aside(pair.data)
+    pair.require_own()
+    assert "of which this is a copy" in refusal(tmp_path / "copy", pair.logs)
