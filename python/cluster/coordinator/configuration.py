@@ -171,7 +171,8 @@ class _Parser:
         least = Settings().snapshots_retained
         if ensemble is not None and settings.snapshots_retained > least:
             self._warnings.append(
-                f"autopurge.snapRetainCount={settings.snapshots_retained}: a server of an ensemble keeps {least} snapshots"
+                f"autopurge.snapRetainCount={settings.snapshots_retained}: a server of an ensemble keeps {least} snapshots besides "
+                "those that were asked for"
             )
         if ensemble is not None and settings.max_buffer > REQUEST_BYTES_MAX:
             raise CoordinatorError(

@@ -11,6 +11,7 @@ the quorum are in a thread. Its parts:
 :mod:`.contact`        what this member is, and whether it serves
 :mod:`.touches`        which clients may be told anything
 :mod:`.saving`         snapshots
+:mod:`.exports`        snapshots that somebody asks for
 :mod:`.ensemble_view`  what is told of it
 :mod:`.files`          the configuration in the server's files
 =====================  ======================================================
@@ -41,6 +42,7 @@ import random
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,6 +53,7 @@ from .barriers import Barriers
 from .contact import Contact
 from .ensemble_view import EnsembleView
 from .errors import Code, CoordinatorError, JuteError
+from .exports import Exports
 from .files import ConfigurationFiles
 from .jute import Id
 from .keeper import SessionKeeper
@@ -75,7 +78,7 @@ from .requests import (
 )
 from .saving import Saving
 from .sessions import PASSWORD_BYTES, Session, first_session_id
-from .snapshot import SnapshotFile, walk, write_in_turns
+from .snapshot import walk, write_in_turns
 from .timers import Timers
 from .touches import Touches, unpack
 from .walk import read
@@ -141,7 +144,7 @@ class EnsembleReplication:
         self._quorum: Quorum | None = None
         self._server_id = server_id
         self._directory = directory
-        self._exports = exports
+        self._exports = Exports(exports, settings.snapshots_retained)
         self._failed = False
 
         self.agreed = Agreed()
@@ -258,6 +261,7 @@ class EnsembleReplication:
             raise
         # Before its own data is read, so that the others see at once that there is some.
         await self._in_thread(self._quorum.start)
+        await self._in_thread(self._exports.clean)
         self._outbox.open(self._quorum)
         self._barriers.open(self._quorum)
         loop.add_reader(self._quorum.wake_fd, self._wake)
@@ -716,13 +720,10 @@ class EnsembleReplication:
         if not self.is_open:
             raise CoordinatorError(f"the coordinator on {self._directory} does not run")
         zxid, began_ms = self.machine.last_zxid, self._service.clock.monotonic_ms()
-
-        def begin() -> SnapshotFile:
-            self._exports.mkdir(parents=True, exist_ok=True)
-            return SnapshotFile(self._exports, zxid)
-
-        pieces = walk(self.machine)
-        path = await write_in_turns(begin, pieces, SnapshotFile.finish, None, lambda: self._failed)
+        exports, pieces = self._exports, walk(self.machine)
+        path = await write_in_turns(
+            partial(exports.begin, zxid), pieces, exports.keep, None, lambda: self._failed
+        )
         self._service.metrics.add("snapshottime", self._service.clock.monotonic_ms() - began_ms)
         return zxid, path
 

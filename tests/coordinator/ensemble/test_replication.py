@@ -7,6 +7,7 @@ import asyncio
 import os
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -338,6 +339,26 @@ def test_a_snapshot_that_somebody_asks_for_is_a_servers_by_itself(ensemble: Ense
     with pytest.raises(CoordinatorError, match="cannot be replaced by a snapshot"):
         ensemble.thread.run(server.restore(path.read_bytes()))
     client.close()
+
+
+def test_of_the_snapshots_that_were_asked_for_the_newest_stay(start_ensemble: StartEnsemble) -> None:
+    """If this failed, whoever asks for one each night would fill the member's disk, or lose what was just made."""
+    ensemble = start_ensemble(Settings(tick_time_ms=1000, snapshots_retained=3))
+    ensemble.wait_until_serving()
+    exports = ensemble.directory / "exports1"
+    client = RawClient(ensemble.ports[1])
+    client.connect()
+    made: list[Path] = []
+    for number in range(5):
+        assert client.request(number, Op.CREATE, create(f"/{number}", 0))[2] == 0
+        made.append(ensemble.thread.run(ensemble.servers[1].take_snapshot())[1])
+        assert sorted(exports.iterdir()) == made[-3:]
+    client.close()
+    left = exports / "snapshot.0000000000000007.tmp"
+    left.write_bytes(b"")
+    ensemble.stop(1)
+    ensemble.start(1)
+    assert sorted(exports.iterdir()) == made[-3:], "what a crash left is gone"
 
 
 @pytest.fixture
