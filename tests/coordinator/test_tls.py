@@ -3,16 +3,22 @@ read is not, or a peer that says nothing keeps others waiting."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import queue
+import re
+import shutil
 import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from kazoo.client import KazooClient
 
-from cluster.coordinator import CoordinatorError, Settings, parse_configuration
+from cluster.coordinator import CoordinatorError, Settings, parse_configuration, renewal
 from cluster.coordinator.acl import Rules
 from cluster.coordinator.authentication import Authentication
 from cluster.coordinator.errors import Code
@@ -22,6 +28,7 @@ from cluster.coordinator.tls import SecurePort, TlsSettings, server_context, tls
 from cluster.coordinator.values import Values
 from cluster.keystores import Store
 from cluster.x509 import is_name, subject
+from tests.ports import free_port
 
 from .certificates import PASSWORD, Authority, encrypted, openssl, pkcs12
 from .conftest import StartCoordinator
@@ -301,6 +308,166 @@ def test_kazoo_over_tls_with_large_answers(secured: Secured, certificates: Certi
         client.close()
 
 
+# ---- stores that change ----
+
+
+class Stores:
+    """Those of a server that follows them, and what it warns of."""
+
+    def __init__(self, directory: Path, certificates: Certificates) -> None:
+        self.key_store = directory / "key.pem"
+        self.trust_store = directory / "trust.pem"
+        self.context = certificates.authority.client_context(certificates.ann)
+        self.warnings: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+        self.put(certificates.server.read_text())
+        shutil.copy(certificates.authority.certificate, self.trust_store)
+
+    def tls(self, reloads: bool = True) -> TlsSettings:
+        return TlsSettings(Store(self.key_store), Store(self.trust_store), reloads=reloads)
+
+    def put(self, text: str) -> None:
+        """Puts another key store in the old one's place at once."""
+        new = self.key_store.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.key_store)
+
+    def shown(self, port: int) -> bytes | None:
+        """The server's certificate."""
+        with (
+            socket.create_connection(("127.0.0.1", port), WAIT_SECONDS) as peer,
+            self.context.wrap_socket(peer, server_hostname="localhost") as secure,
+        ):
+            return secure.getpeercert(binary_form=True)
+
+    def wait_until_shown(self, pem: Path, *ports: int) -> None:
+        wanted = ssl.PEM_cert_to_DER_cert(pem.with_suffix(".crt").read_text())
+        until(lambda: all(self.shown(port) == wanted for port in ports))
+
+    def warning(self) -> str:
+        return self.warnings.get(timeout=WAIT_SECONDS).getMessage()
+
+
+def until(what: Callable[[], bool]) -> None:
+    """Nobody tells of it: it is looked at until it holds."""
+    end = monotonic() + WAIT_SECONDS
+    while not what():
+        assert monotonic() < end
+
+
+@pytest.fixture
+def stores(tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stores]:
+    monkeypatch.setattr(renewal, "LOOK_SECONDS", 0.01)
+    found = Stores(tmp_path, certificates)
+    told = logging.Handler(logging.WARNING)
+    told.emit = found.warnings.put  # type: ignore[method-assign]
+    logger = logging.getLogger("cluster.coordinator.renewal")
+    logger.addHandler(told)
+    yield found
+    logger.removeHandler(told)
+
+
+def test_a_renewed_certificate_is_shown_to_who_comes_later(
+    start_coordinator: StartCoordinator,
+    certificates: Certificates,
+    stores: Stores,
+    tmp_path: Path,
+    opened: list[RawClient],
+) -> None:
+    """On both kinds of port; who is there stays, and a server that is not told to follow its stores does not."""
+    secure = SecurePort("127.0.0.1", 0, stores.tls())
+    server = start_coordinator(
+        tmp_path / "follows", settings=SETTINGS, secure=secure, unified=stores.tls()
+    ).server
+    other = start_coordinator(
+        tmp_path / "stays", secure=secure._replace(tls=stores.tls(reloads=False)), settings=SETTINGS
+    ).server
+    ann = over_tls(opened, server.secure_port, stores.context)
+    assert ann.connect()[1] != 0
+    renewed = certificates.authority.issue("renewed", "/CN=renewed")
+    stores.put(renewed.read_text())
+    stores.wait_until_shown(renewed, server.secure_port, server.port)
+    stores.wait_until_shown(certificates.server, other.secure_port)
+    assert ann.request(1, Op.WHO_AM_I)[2] == 0
+    assert not is_refused(server.secure_port, stores.context, opened)
+
+
+def test_stores_that_cannot_be_used_leave_the_old_ones_until_they_change_again(
+    start_coordinator: StartCoordinator, certificates: Certificates, stores: Stores, tmp_path: Path
+) -> None:
+    secure = SecurePort("127.0.0.1", 0, stores.tls())
+    server = start_coordinator(tmp_path / "data", settings=SETTINGS, secure=secure, unified=stores.tls())
+    port = server.server.secure_port
+    renewed = certificates.authority.issue("renewed", "/CN=renewed")
+    key = renewed.with_suffix(".key").read_text()
+    told = r"ssl\.keyStore\.location=\S+key\.pem"
+    for broken in (key, "", key + certificates.server.with_suffix(".crt").read_text()):
+        stores.put(broken)
+        assert re.match(told + r" has .*; new connections have what was read before, until", stores.warning())
+        stores.wait_until_shown(certificates.server, port)
+    stores.key_store.unlink()
+    assert re.match(told + " cannot be read: No such file", stores.warning())
+    # A port that moves meanwhile has the old ones, too.
+    moved = free_port()
+    server.thread.call(lambda: server.server.listen_at("127.0.0.1", moved))
+    server.thread.wait(lambda: is_listened_at(moved))
+    stores.wait_until_shown(certificates.server, port, moved)
+    stores.put(renewed.read_text())
+    stores.wait_until_shown(renewed, port, moved)
+    assert stores.warnings.empty(), "each state is told once"
+
+
+def is_listened_at(port: int) -> bool:
+    with socket.socket() as peer:
+        return peer.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_an_authority_that_is_added_is_trusted(
+    start_coordinator: StartCoordinator, certificates: Certificates, stores: Stores, tmp_path: Path
+) -> None:
+    secure = SecurePort("127.0.0.1", 0, stores.tls())
+    port = start_coordinator(tmp_path / "data", settings=SETTINGS, secure=secure).server.secure_port
+    opened: list[RawClient] = []
+    stranger = certificates.authority.client_context(certificates.stranger)
+    assert is_refused(port, stranger, opened)
+    with stores.trust_store.open("a") as trusted:
+        trusted.write((certificates.stranger.parent / "authority.crt").read_text())
+    until(lambda: not is_refused(port, stranger, opened))
+    assert not is_refused(port, stores.context, opened)
+    for client in opened:
+        client.close()
+
+
+def test_a_defect_does_not_end_the_look_at_the_stores_and_a_stop_does(
+    start_coordinator: StartCoordinator,
+    certificates: Certificates,
+    stores: Stores,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secure = SecurePort("127.0.0.1", 0, stores.tls())
+    coordinator = start_coordinator(tmp_path / "data", settings=SETTINGS, secure=secure)
+    renewed = certificates.authority.issue("renewed", "/CN=renewed")
+    with monkeypatch.context() as patched:
+
+        def fails(_settings: TlsSettings) -> ssl.SSLContext:
+            raise RuntimeError("a defect")
+
+        patched.setattr(renewal, "server_context", fails)
+        stores.key_store.touch()
+        record = stores.warnings.get(timeout=WAIT_SECONDS)
+        assert record.exc_info is not None
+        assert record.getMessage().startswith("a defect; new connections")
+    stores.put(renewed.read_text())
+    stores.wait_until_shown(renewed, coordinator.server.secure_port)
+
+    def follows() -> bool:
+        return any("_follow" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+    assert coordinator.thread.call(follows)
+    coordinator.stop()
+    assert not coordinator.thread.call(follows)
+
+
 # ---- stores and settings ----
 
 
@@ -410,6 +577,25 @@ def test_the_settings_of_a_secure_port(tmp_path: Path) -> None:
     assert parse_configuration(LEAST | both).unified == TlsSettings(Store(Path("/k")), Store(Path("/t")))
 
 
+def test_who_follows_its_stores() -> None:
+    """The ports that clients connect to; the quorum's setting has no effect, and is told."""
+    both = {"clientPort": "1", "client.portUnification": "true", "zookeeper.client.certReload": "True"}
+    configuration = parse_configuration(LEAST | both)
+    assert configuration.secure is not None
+    assert configuration.unified == configuration.secure.tls
+    assert configuration.secure.tls.reloads
+    assert configuration.warnings == ()
+    quorum = parse_configuration(LEAST | {"client.certReload": "false", "sslQuorumReloadCertFiles": "true"})
+    assert quorum.secure is not None
+    assert not quorum.secure.tls.reloads
+    assert quorum.warnings == ("sslQuorumReloadCertFiles=true: this setting has no effect here",)
+    https = {"admin.forceHttps": "true", "ssl.quorum.keyStore.location": "/k"}
+    admin = parse_configuration(LEAST | https | {"client.certReload": "true"}).admin
+    assert admin is not None
+    assert admin.tls is not None
+    assert not admin.tls.reloads
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -426,6 +612,7 @@ def test_the_settings_of_a_secure_port(tmp_path: Path) -> None:
         ({"ssl.authProvider": "mine"}, r"ssl\.authProvider is 'mine'"),
         ({"authProvider.1": "com.example.Mine"}, r"authProvider\.1 is 'com\.example\.Mine'"),
         ({"secureClientPort": "x"}, "secureClientPort is 'x'"),
+        ({"client.certReload": "yes"}, r"client\.certReload is 'yes', and has to be true or false"),
     ],
 )
 def test_what_cannot_be_is_refused(changed: dict[str, str], told: str) -> None:

@@ -146,7 +146,7 @@ class _Parser:
         )
         has_port = client is not None
         unifies = self._boolean("client.portUnification", False)
-        unified = tls_settings(self._all) if unifies and has_port else None
+        unified = self._tls() if unifies and has_port else None
         if client is None and secure is None:
             raise CoordinatorError(
                 "clientPort is not set: name the port clients connect to, as in clientPort=2181"
@@ -225,7 +225,11 @@ class _Parser:
                 )
             return None
         port = self._number("secureClientPort", 0, 0, 65535)
-        return SecurePort(host or _EVERYWHERE, port, tls_settings(self._all))
+        return SecurePort(host or _EVERYWHERE, port, self._tls())
+
+    def _tls(self) -> TlsSettings:
+        """Of the ports that clients connect to."""
+        return replace(tls_settings(self._all), reloads=self._boolean("client.certReload", False))
 
     def _settings(self, has_tls: bool) -> Settings:
         defaults = Settings()

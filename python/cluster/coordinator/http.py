@@ -87,7 +87,7 @@ class HttpServer:
             self._protocol,
             self._may_enter,
             lambda address, error: _logger.debug("%s: %s", address, error),
-            context=context,
+            context=None if context is None else lambda: context,
             accepts_plain=accepts_plain,
             patience_seconds=idle_seconds,
         )

@@ -48,7 +48,8 @@ _logger = logging.getLogger(__name__)
 class Listener:
     """``made`` makes the protocol of a connection, told whether it is TLS. ``may_enter`` is asked, with an address and
     how many of it and of all are not through yet, whether one more may begin; ``failed`` hears of those that did not get
-    through. Without ``context`` all are plain; with it all are TLS, or with ``accepts_plain`` as each begins."""
+    through. Without ``context`` all are plain; with it, which gives each handshake its own, all are TLS, or with
+    ``accepts_plain`` as each begins."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Listener:
         may_enter: Callable[[str, int, int], bool],
         failed: Callable[[str, Exception], None],
         *,
-        context: ssl.SSLContext | None = None,
+        context: Callable[[], ssl.SSLContext] | None = None,
         accepts_plain: bool = False,
         patience_seconds: float = 10.0,
     ) -> None:
@@ -160,13 +161,14 @@ class Listener:
                     await asyncio.sleep(0)  # others' turn, however many there are to accept
 
     async def _enter(self, accepted: socket.socket, host: str) -> None:
-        context = self._context
+        context: ssl.SSLContext | None = None
         try:
             async with asyncio.timeout(self._patience):
-                if context is not None and not await _begins_tls(accepted):
-                    if not self._accepts_plain:
+                if self._context is not None:
+                    if await _begins_tls(accepted):
+                        context = self._context()
+                    elif not self._accepts_plain:
                         raise ssl.SSLError("what it sends does not begin as TLS")
-                    context = None
                 secure = context is not None
                 await asyncio.get_running_loop().connect_accepted_socket(
                     lambda: self._made(secure),

@@ -1,6 +1,6 @@
 """The ports that clients connect to: a plain one, one with TLS, one that takes both.
 
-Owns their sockets; who may come in is the server's to say. Runs on the event loop.
+Owns their sockets and contexts; who may come in is the server's to say. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from .errors import CoordinatorError
 from .listener import Listener, cannot_listen
-from .tls import SecurePort, TlsSettings, server_context
+from .renewal import Renewal
+from .tls import SecurePort, TlsSettings
 
 NO_PORT = -1
 MOVE_PAUSE_SECONDS = 1.0
@@ -36,6 +37,7 @@ class ClientPorts:
         self._failed = failed
         self._patience = handshake_timeout_ms / 1000
         self._listening: list[Listener] = []
+        self._renewals: dict[TlsSettings, Renewal] = {}
         self._first: Listener | None = None
         """Of these, the one that is not for TLS alone."""
         self._moving: asyncio.Task[None] | None = None
@@ -87,6 +89,8 @@ class ClientPorts:
             self._moving.cancel()
         for each in self._listening:
             each.close()
+        for renewal in self._renewals.values():
+            renewal.close()
 
     async def wait_closed(self) -> None:
         """Returns when the ports are free."""
@@ -96,6 +100,8 @@ class ClientPorts:
         for each in self._listening:
             await each.wait_closed()
         self._listening.clear()
+        for renewal in self._renewals.values():
+            await renewal.wait_closed()
 
     @property
     def handshakes(self) -> int:
@@ -107,16 +113,24 @@ class ClientPorts:
         return await self._begin(listener, host, port, _CLIENTS)
 
     async def _with_tls(self, port: SecurePort, accepts_plain: bool = False) -> int:
+        renewal = self._renewal(port.tls)
         listener = Listener(
             self._made,
             self._may_enter,
             self._failed,
-            context=server_context(port.tls),
+            context=lambda: renewal.context,
             accepts_plain=accepts_plain,
             patience_seconds=self._patience,
         )
         setting = _CLIENTS if accepts_plain else "secureClientPortAddress"
         return await self._begin(listener, port.host, port.port, setting)
+
+    def _renewal(self, tls: TlsSettings) -> Renewal:
+        """One for all ports that have the same settings. Raises CoordinatorError."""
+        if tls not in self._renewals:
+            self._renewals[tls] = Renewal(tls)
+            self._renewals[tls].start()
+        return self._renewals[tls]
 
     async def _begin(self, listener: Listener, host: str, port: int, setting: str) -> int:
         self._listening.append(listener)

@@ -42,7 +42,8 @@ _SUITES_OF_1_3 = {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACH
 class TlsSettings:
     """``prefix`` is what the settings' names begin with, for errors. Of ``protocols`` all between the oldest and the newest
     are served. ``cipher_suites`` are Java's names, empty for the
-    defaults; which of TLS 1.3's are used is OpenSSL's to say."""
+    defaults; which of TLS 1.3's are used is OpenSSL's to say. ``reloads``: stores that change count for new connections
+    (:mod:`.renewal`)."""
 
     key_store: Store
     trust_store: Store | None = None
@@ -50,6 +51,7 @@ class TlsSettings:
     protocols: tuple[str, ...] = DEFAULT_PROTOCOLS
     cipher_suites: tuple[str, ...] = ()
     prefix: str = "ssl."
+    reloads: bool = False
 
 
 class SecurePort(NamedTuple):
