@@ -206,7 +206,8 @@ def test_everywhere_is_the_same_and_so_are_clients_addresses(tmp_path: Path, hos
                 client.connect()
             answers = [client.request(1, Op.WHO_AM_I)[3] for client in clients]
             addresses = re.findall(r"(?m)^ /(\S+):\d+\[", ask(port, "stat"))
-            told.append((answers, sorted(addresses)))
+            ends = re.findall(r"(?m)^\tip: /(\S+):\d+ sessionId: 0x[1-9a-f]", ask(port, "dump"))
+            told.append((answers, sorted(addresses), sorted(ends)))
             for client in clients:
                 client.close()
     assert told[0] == told[1]

@@ -100,9 +100,9 @@ def our_coordinator(directory: Path, settings: Settings, host: str = "127.0.0.1"
 
 
 def comparable(said: str) -> str:
-    """A four-letter word's text without what cannot be the same. Which connections end when is told by ZooKeeper's NIO server, not by
-    its Netty one; and ZooKeeper tells of a set of sessions until its time though requests have emptied it, ours does not."""
-    said, _connections, _of_nio = said.partition("Connections dump:\n")
+    """A four-letter word's text without what cannot be the same. ZooKeeper tells of a set of sessions until its time though requests
+    have emptied it, ours does not."""
+    said, title, connections = said.partition("Connections dump:\n")
     for pattern, instead in (
         (r"(?m)^0 expire at .*:\n", ""),
         (r"version: .*", "version"),
@@ -112,7 +112,23 @@ def comparable(said: str) -> str:
         (r"0x[0-9a-f]+|-?\d+\.\d+|-?\d+|(?<=version=).*", "N"),
     ):
         said = re.sub(pattern, instead, said)
-    return said
+    return f"{said}{title}{_one_set(connections)}" if title else said
+
+
+def _one_set(said: str) -> str:
+    """Which connections end when, together: how many end at once is by the clock, and ZooKeeper's sets are of 10 s, ours of a tick."""
+    found = re.fullmatch(
+        r"Connections Sets \((\d+)\)/\((\d+)\):\n((?:\d+ expire at .*\n(?:\tip: .*\n)*)*)", said
+    )
+    assert found is not None, said
+    sets = [each.splitlines() for each in re.findall(r"\d+ expire at .*\n(?:\tip: .*\n)*", found[3])]
+    for when, *lines in sets:
+        assert re.fullmatch(rf"{len(lines)} expire at \w{{3}} \w{{3}} \d\d [\d:]{{8}} \w+ \d{{4}}:", when), (
+            said
+        )
+    told = sorted(line for _when, *lines in sets for line in lines)
+    assert (len(sets), len(told)) == (int(found[1]), int(found[2])), said
+    return re.sub(r"(ip: /.*):\d+ ", r"\1:PORT ", re.sub(r"0x[1-9a-f][0-9a-f]*", "ID", "\n".join(told)))
 
 
 class Request(NamedTuple):

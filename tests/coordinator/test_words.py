@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 
 from cluster.coordinator import Settings
+from cluster.coordinator.requests import Op
 
 from .conftest import Connect, StartCoordinator
 from .support import Coordinator, RawClient
@@ -90,6 +92,37 @@ def test_dump(open_server: Coordinator, busy: KazooClient) -> None:
     said = ask(open_server, "dump")
     assert "SessionTracker dump:\nSession Sets (1)/(1):\n1 expire at " in said
     assert f"ephemeral nodes dump:\nSessions with Ephemerals (1):\n{session:#x}:\n\t/e\n" in said
+
+
+def test_dump_tells_when_each_connection_ends(open_server: Coordinator) -> None:
+    """One with a session when that is over, one without when its time to get one is; to a tick, and the first first."""
+    clock, tick_ms = open_server.clock, open_server.server.settings.tick_time_ms
+    began = clock.now_ms // tick_ms * tick_ms
+    open_server.thread.call(lambda: setattr(clock, "now_ms", began))
+    first, patient, late, silent, asks = (RawClient(open_server.port) for _ in range(5))
+    ids = {
+        first: first.connect(2 * tick_ms)[1],
+        patient: patient.connect(10 * tick_ms)[1],
+        silent: 0,
+        asks: 0,
+    }
+    open_server.thread.wait(lambda: len(open_server.server.connections) == 5)
+    open_server.thread.call(lambda: setattr(clock, "now_ms", began + tick_ms))
+    ids[late] = late.connect(2 * tick_ms)[1]
+    assert patient.request(-2, Op.PING)[2] == 0
+    asks.socket.sendall(b"dump")
+    _before, _title, said = asks.read_all().decode().partition("Connections dump:\n")
+    expected = "Connections Sets (4)/(5):\n"
+    without = open_server.server.settings.handshake_timeout_ms // tick_ms + 1
+    for ticks, ended in ((3, [first]), (4, [late]), (without, [silent, asks]), (12, [patient])):
+        when = datetime.fromtimestamp((began + ticks * tick_ms) / 1000).astimezone()
+        expected += f"{len(ended)} expire at {when:%a %b %d %H:%M:%S %Z %Y}:\n"
+        for each in ended:
+            port = each.socket.getsockname()[1]
+            expected += f"\tip: /127.0.0.1:{port} sessionId: {ids[each]:#x}\n"
+    assert said == expected
+    for each in (first, patient, late, silent, asks):
+        each.close()
 
 
 def test_conf_dirs_and_envi(open_server: Coordinator, busy: KazooClient) -> None:

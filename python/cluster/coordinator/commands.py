@@ -292,9 +292,7 @@ def _dirs(seen: Seen, _parameters: Parameters) -> Data:
 
 def _dump(seen: Seen, _parameters: Parameters) -> Data:
     return {
-        "expiry_time_to_session_ids": {
-            str(expiry.at_ms): list(expiry.members) for expiry in sorted(seen.expiries())
-        },
+        "expiry_time_to_session_ids": {str(expiry.at_ms): list(expiry.members) for expiry in seen.expiries()},
         "session_id_to_ephemeral_paths": {
             str(session): list(paths) for session, paths in seen.ephemerals().items()
         },

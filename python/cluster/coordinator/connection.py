@@ -47,6 +47,7 @@ from .requests import (
     decode_write,
 )
 from .sasl import DigestMd5, SaslError
+from .sessions import deadline_of
 from .statistics import ClientTraffic
 
 if TYPE_CHECKING:
@@ -201,6 +202,7 @@ class Connection(asyncio.Protocol):
         self.port = 0
         self.timeout_ms = 0
         self.established_ms = server.clock.wall_ms()
+        self._made_ms = server.clock.monotonic_ms()
         self.traffic = ClientTraffic()
         self.is_secure = secure
         self.subject = Subject((), server.settings.rules)
@@ -234,6 +236,15 @@ class Connection(asyncio.Protocol):
         """1 while the client is read, 4 while it has to be written to: a selector's bits."""
         unsent = self._transport is not None and self._transport.get_write_buffer_size() > 0
         return (1 if self._reading and self.phase is not Phase.CLOSED else 0) | (4 if unsent else 0)
+
+    @property
+    def deadline_ms(self) -> int:
+        """When the client is given up if it is not heard of any more, by the monotonic clock: its session is over then, or its
+        time to get one."""
+        settings = self._server.settings
+        if self.timeout_ms == 0:
+            return deadline_of(self._made_ms, settings.handshake_timeout_ms, settings.tick_time_ms)
+        return deadline_of(self._now_ms, self.timeout_ms, settings.tick_time_ms)
 
     # ---- called by asyncio ----
 

@@ -62,6 +62,11 @@ def first_session_id(time_ms: int, server_id: int) -> int:
     return ((server_id & 0x7F) << 56) | ((time_ms << 16) & 0x00FF_FFFF_FFFF_0000)
 
 
+def deadline_of(heard_ms: int, timeout_ms: int, tick_ms: int) -> int:
+    """When who was last heard then is given up: rounded up to ticks, so that many are at once (``ExpiryQueue``)."""
+    return ((heard_ms + timeout_ms) // tick_ms + 1) * tick_ms
+
+
 class SessionExpiry:
     """Deadlines, rounded up to ticks so that sessions expire in batches and a touch is cheap."""
 
@@ -80,7 +85,7 @@ class SessionExpiry:
         """The session was heard from. Unknown ids are ignored: their end is on its way."""
         timeout = self._timeouts.get(session_id)
         if timeout is not None:
-            self._move(session_id, ((now_ms + timeout) // self._tick_ms + 1) * self._tick_ms)
+            self._move(session_id, deadline_of(now_ms, timeout, self._tick_ms))
 
     def forget(self, session_id: int) -> None:
         if self._timeouts.pop(session_id, None) is not None:

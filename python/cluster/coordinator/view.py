@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from .connection import Phase
 from .metrics import namespace_of
 from .quota import UNSET
 from .watches import Registry
 from .words import Client, Expiry, Seen
+
+T = TypeVar("T")
 
 _QUOTA_GAUGES = (
     "quota_count_limit_per_namespace",
@@ -42,6 +45,7 @@ def view(server: CoordinatorServer, on_secure: bool = False) -> Seen:
         traffic=server.traffic,
         plain=[_client(connection) for connection in server.connections if not connection.is_secure],
         secure=[_client(connection) for connection in server.connections if connection.is_secure],
+        deadlines=lambda: _deadlines(server, on_secure),
         on_secure=on_secure,
         auth_failed=server.auth_failed,
         plain_remote=server.plain_remote,
@@ -115,9 +119,22 @@ def _data_watches(server: CoordinatorServer) -> Iterator[tuple[str | None, Seque
         yield path, [connection.session_id for connection in watchers]
 
 
-def _expiries(server: CoordinatorServer) -> list[Expiry]:
+def _expiries(server: CoordinatorServer) -> list[Expiry[int]]:
+    return _at(server, {at: sorted(members) for at, members in server.replication.deadlines()})
+
+
+def _deadlines(server: CoordinatorServer, on_secure: bool) -> list[Expiry[Client]]:
+    found: dict[int, list[Client]] = {}
+    for connection in server.connections:
+        if connection.is_secure is on_secure and connection.phase is not Phase.CLOSED:
+            found.setdefault(connection.deadline_ms, []).append(_client(connection))
+    return _at(server, found)
+
+
+def _at(server: CoordinatorServer, found: Mapping[int, Sequence[T]]) -> list[Expiry[T]]:
+    """By the time, of which there is the monotonic clock's."""
     to_wall = server.clock.wall_ms() - server.clock.monotonic_ms()
-    return [Expiry(at + to_wall, sorted(members)) for at, members in server.replication.deadlines()]
+    return [Expiry(at + to_wall, found[at]) for at in sorted(found)]
 
 
 def _ephemerals(server: CoordinatorServer) -> Mapping[int, Sequence[str]]:

@@ -14,12 +14,14 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from .exposition import java_double, samples
 from .members import Member, host_and_port
 from .metrics import ServerMetrics, Sizes
 from .statistics import ClientTraffic, Traffic
+
+T = TypeVar("T")
 
 VERSION = "3.9.4-logcore"
 """The ZooKeeper whose protocol is spoken, and by whom."""
@@ -43,11 +45,11 @@ class Client(NamedTuple):
     traffic: ClientTraffic
 
 
-class Expiry(NamedTuple):
+class Expiry(NamedTuple, Generic[T]):
     """Sessions, or connections, that end at the same time if nothing is heard of them."""
 
     at_ms: int
-    members: Sequence[int]
+    members: Sequence[T]
 
 
 class Ensemble(NamedTuple):
@@ -108,7 +110,10 @@ class Seen:
     """Bytes of snapshots and of logs."""
     data_watches: Callable[[], Iterable[tuple[str | None, Sequence[int]]]]
     """Watched paths and the sessions that watch them."""
-    expiries: Callable[[], Sequence[Expiry]]
+    expiries: Callable[[], Sequence[Expiry[int]]]
+    """Of the sessions, the first to end first."""
+    deadlines: Callable[[], Sequence[Expiry[Client]]]
+    """Of the connections of the port it is asked on."""
     timeouts: Callable[[], Mapping[int, int]]
     """Of all sessions."""
     ephemerals: Callable[[], Mapping[int, Sequence[str]]]
@@ -284,7 +289,7 @@ def _dump(seen: Seen) -> str:
     lines += ["ephemeral nodes dump:", f"Sessions with Ephemerals ({len(ephemerals)}):"]
     for session, paths in ephemerals.items():
         lines += [f"{_long(session)}:", *(f"\t{path}" for path in paths)]
-    lines += ["Connections dump:"]
+    lines += ["Connections dump:", *_sets("Connections", seen.deadlines(), _connection)]
     return _lines(lines)
 
 
@@ -294,13 +299,22 @@ def _sessions(seen: Seen) -> list[str]:
         timeouts = seen.timeouts()
         lines = [f"{_long(session)}\t{timeouts[session]}ms" for session in sorted(timeouts)]
         return [f"Global Sessions({len(timeouts)}):", *lines]
-    expiries = sorted(seen.expiries())
+    return _sets("Session", seen.expiries(), _long)
+
+
+def _connection(client: Client) -> str:
+    address = host_and_port(client.address, client.port)
+    return f"ip: /{address} sessionId: {_long(client.session_id)}"
+
+
+def _sets(what: str, expiries: Sequence[Expiry[T]], told: Callable[[T], str]) -> list[str]:
+    """Who ends when (``ExpiryQueue.dump``)."""
     count = sum(len(expiry.members) for expiry in expiries)
-    lines = [f"Session Sets ({len(expiries)})/({count}):"]
+    lines = [f"{what} Sets ({len(expiries)})/({count}):"]
     for expiry in expiries:
         when = datetime.fromtimestamp(expiry.at_ms / 1000).astimezone()
         lines.append(f"{len(expiry.members)} expire at {when:%a %b %d %H:%M:%S %Z %Y}:")
-        lines += [f"\t{_long(session)}" for session in expiry.members]
+        lines += [f"\t{told(member)}" for member in expiry.members]
     return lines
 
 
