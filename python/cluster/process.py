@@ -1,4 +1,5 @@
-"""What a server asks of the process it runs in: signals that stop it, files it may open, and a log on standard error.
+"""What a server asks of the process it runs in: signals that stop it or ask what it does, files it may open, and a log on standard
+error.
 
 Called on the event loop of the program's own commands; whoever embeds a server decides about these himself.
 """
@@ -6,6 +7,7 @@ Called on the event loop of the program's own commands; whoever embeds a server 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import resource
 import signal
@@ -32,6 +34,17 @@ def stop_signal(stack: AsyncExitStack) -> asyncio.Event:
         loop.add_signal_handler(number, stopped.set)
         stack.callback(loop.remove_signal_handler, number)
     return stopped
+
+
+def tell_stacks_on_quit() -> None:
+    """SIGQUIT has every thread's Python stack told on standard error, as a Java machine's, and nothing ends; from here on, for a stop
+    that takes long is asked, too. Without a standard error it does nothing."""
+    try:
+        told = sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):  # closed at the start, or later, or no file
+        signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    else:
+        faulthandler.register(signal.SIGQUIT, told)
 
 
 def raise_descriptor_limit() -> None:

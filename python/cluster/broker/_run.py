@@ -21,7 +21,14 @@ from cluster.broker.config import BrokerConfig
 from cluster.broker.settings import ConfigError
 from cluster.broker.start_error import BrokerStartError
 from cluster.broker.stop_error import BrokerStopError
-from cluster.process import log_to_stderr, raise_descriptor_limit, stop_signal, unless_stopped, until_stopped
+from cluster.process import (
+    log_to_stderr,
+    raise_descriptor_limit,
+    stop_signal,
+    tell_stacks_on_quit,
+    unless_stopped,
+    until_stopped,
+)
 from cluster.properties import PropertiesError
 
 if TYPE_CHECKING:
@@ -47,6 +54,7 @@ async def run(config: BrokerConfig, ready: Ready) -> None:
     not end cleanly, or ended because it has no log directory left.
     """
     log_to_stderr(config.text("log.format"))
+    tell_stacks_on_quit()
     raise_descriptor_limit()
     async with AsyncExitStack() as stack:
         stopped = stop_signal(stack)
@@ -79,6 +87,7 @@ async def run_embedded(
     BrokerStopError when they did not end cleanly, or ended because the coordinator or every log directory failed.
     """
     log_to_stderr((overrides or {}).get("log.format"))
+    tell_stacks_on_quit()
     raise_descriptor_limit()
     async with AsyncExitStack() as stack:
         stopped = stop_signal(stack)

@@ -10,7 +10,14 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
-from cluster.process import log_to_stderr, raise_descriptor_limit, stop_signal, unless_stopped, until_stopped
+from cluster.process import (
+    log_to_stderr,
+    raise_descriptor_limit,
+    stop_signal,
+    tell_stacks_on_quit,
+    unless_stopped,
+    until_stopped,
+)
 
 from .admin import AdminServer
 from .configuration import Configuration
@@ -39,6 +46,7 @@ async def run_coordinator(
     clients are served. `text` is that of the `zoo.cfg`. CoordinatorError when it cannot start or its disk fails.
     """
     log_to_stderr(None)
+    tell_stacks_on_quit()
     raise_descriptor_limit()
     for warning in configuration.warnings:
         _logger.warning("%s", warning)
