@@ -158,7 +158,8 @@ def _provider_rules(values: Values) -> Rules:
         if provider not in _RULES:
             raise CoordinatorError(
                 f"{name} is {provider!r}, a class of Java's that is not here: there are "
-                f"{', '.join(each.removeprefix(_PROVIDERS) for each in _RULES)} of {_PROVIDERS[:-1]}"
+                f"{', '.join(each.removeprefix(_PROVIDERS) for each in _RULES)} of {_PROVIDERS[:-1]}; leave the line out if no ACL names "
+                "its scheme, which nobody would have"
             )
         rules |= _RULES[provider]
     return rules

@@ -98,7 +98,10 @@ def configuration_text(lines: str, version: int) -> bytes:
 
 def _member(name: str, number: str, text: str, warnings: list[str]) -> Member:
     if not re.fullmatch("[0-9]{1,3}", number) or not 1 <= int(number) <= SERVER_ID_MAX:
-        raise CoordinatorError(f"{name}: a server's id is a whole number from 1 to {SERVER_ID_MAX}")
+        raise CoordinatorError(
+            f"{name}: a server's id is a whole number from 1 to {SERVER_ID_MAX}, ZooKeeper's own range; renumber it, in its line on every "
+            "server and in its myid, and where the ensemble runs one server after the other"
+        )
     servers, semicolon, client = text.partition(";")
     parts = [_ADDRESS.fullmatch(part.strip()) for part in servers.split("|")]
     of_clients = _CLIENT.fullmatch(client.strip()) if semicolon else None

@@ -58,6 +58,10 @@ def test_lines_of_servers() -> None:
         ({"server.0": "a:1:2"}, "server.0: a server's id"),
         ({"server.256": "a:1:2"}, "server.256: a server's id"),
         ({"server.x": "a:1:2"}, "server.x: a server's id"),
+        (
+            {"server.1001": "a:1:2"},
+            "from 1 to 255, ZooKeeper's own range; renumber it, in its line on every server and in its myid",
+        ),
         ({"server.1": "a:1:2", "server.01": "b:1:2"}, "server.1 is there twice"),
         ({"server.1": "a"}, "has to be host:quorumPort"),
         ({"server.1": "a:1"}, "has to be host:quorumPort"),
