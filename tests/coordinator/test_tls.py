@@ -567,24 +567,32 @@ def test_the_settings_of_a_secure_port(tmp_path: Path) -> None:
         }
     )
     assert configuration.port == -1
-    tls = TlsSettings(Store(Path("/k"), "from a file"), Store(Path("/t"), "p"), "want")
+    tls = TlsSettings(Store(Path("/k"), "from a file"), Store(Path("/t"), "p"), "want", reloads=True)
     assert configuration.secure == SecurePort("127.0.0.1", 0, tls)
     assert configuration.unified is None
     assert configuration.settings.rules == Rules.X509
     assert configuration.settings.authentication == Authentication(x509_super_user="CN=ann")
     assert configuration.warnings == ()
     both = {"clientPort": "1", "client.portUnification": "true"}
-    assert parse_configuration(LEAST | both).unified == TlsSettings(Store(Path("/k")), Store(Path("/t")))
+    unified = parse_configuration(LEAST | both).unified
+    assert unified == TlsSettings(Store(Path("/k")), Store(Path("/t")), reloads=True)
 
 
 def test_who_follows_its_stores() -> None:
     """The ports that clients connect to; the quorum's setting has no effect, and is told."""
-    both = {"clientPort": "1", "client.portUnification": "true", "zookeeper.client.certReload": "True"}
-    configuration = parse_configuration(LEAST | both)
-    assert configuration.secure is not None
-    assert configuration.unified == configuration.secure.tls
-    assert configuration.secure.tls.reloads
-    assert configuration.warnings == ()
+    both = {"clientPort": "1", "client.portUnification": "true"}
+    provider = {"ssl.authProvider": "x509"}
+    for said, reloads in (
+        ({}, True),
+        (provider, False),
+        (provider | {"zookeeper.client.certReload": "True"}, True),
+        ({"client.certReload": "false"}, False),
+    ):
+        configuration = parse_configuration(LEAST | both | said)
+        assert configuration.secure is not None
+        assert configuration.unified == configuration.secure.tls
+        assert configuration.secure.tls.reloads == reloads
+        assert configuration.warnings == ()
     quorum = parse_configuration(LEAST | {"client.certReload": "false", "sslQuorumReloadCertFiles": "true"})
     assert quorum.secure is not None
     assert not quorum.secure.tls.reloads

@@ -228,8 +228,10 @@ class _Parser:
         return SecurePort(host or _EVERYWHERE, port, self._tls())
 
     def _tls(self) -> TlsSettings:
-        """Of the ports that clients connect to."""
-        return replace(tls_settings(self._all), reloads=self._boolean("client.certReload", False))
+        """Of the ports that clients connect to. Without ``ssl.authProvider`` ZooKeeper reads the stores for each connection
+        (``NettyServerCnxnFactory.initSSL``)."""
+        reloads = self._boolean("client.certReload", "ssl.authProvider" not in self._values)
+        return replace(tls_settings(self._all), reloads=reloads)
 
     def _settings(self, has_tls: bool) -> Settings:
         defaults = Settings()

@@ -1,4 +1,4 @@
-"""The context that a client port with TLS begins its handshakes with; with ``client.certReload`` it follows its stores.
+"""The context that a client port with TLS begins its handshakes with; unless ``client.certReload`` says no, it follows its stores.
 
 Owns the look at the key store and the trust store each second (``X509Util``, ``FileChangeWatcher``). Who is connected
 stays as he came; who comes later is shown the new certificate, and held against the new authorities. Stores that make no context,
