@@ -1,9 +1,7 @@
 """What a member is in its ensemble, and whether it serves clients: by what the quorum tells.
 
-Owns the role, the contact to a majority, and when read-only service begins. A leader knows what majority it has. Who hears a leader
-does not: that leader may have lost it, or not hear this member. So a member that does not lead has contact while it hears a leader
-and the leader has, with a majority behind it, acknowledged what this member tells it of its sessions (:mod:`.touches`). An election
-is an acknowledgement, too. A server that has been without a majority for ``syncLimit`` ticks closes its clients; with ``readonlymode.enabled`` it serves reads some time after that, if it has a state: what a
+Owns the role, the contact to a majority, and when read-only service begins. A server that has been without a majority for
+``syncLimit`` ticks closes its clients; with ``readonlymode.enabled`` it serves reads some time after that, if it has a state: what a
 start finds in the log and does not know to be agreed on is applied once a majority is there. The deadlines of sessions are kept
 while it leads and has contact, from anew each time. Runs on the event loop; a crash begins without contact.
 """
@@ -20,10 +18,6 @@ from .timers import Timers
 
 READ_ONLY_MS_MIN = 2000
 """Read-only service begins no earlier than this, and a tick, after the other ended (``QuorumPeer``)."""
-
-UNANSWERED_ROUNDS, UNANSWERED_MS = 4, 1000
-"""After more rounds than this, and longer, without an acknowledgement there is no contact. Rounds that a busy process did not send
-do not count."""
 
 _logger = logging.getLogger(__name__)
 
@@ -57,11 +51,6 @@ class Contact:
         self._heard_of: dict[int, int] = {}
         self._looking_since_ms = self._lost_at_ms = service.clock.monotonic_ms()
         """Since when there was no leader, and no majority; at first since it began."""
-        self._is_heard = False
-        """The quorum says that there is contact."""
-        self._confirmed_in = self._unanswered = 0
-        """The last term in which a majority was behind the leader, and the rounds since then."""
-        self._confirmed_ms = self._lost_at_ms
         self._following_since_ms = 0
         self._is_in_step = self._is_empty_told = False
         self._since_wall_ms = 0
@@ -96,44 +85,19 @@ class Contact:
             if role in ("follower", "observer"):
                 taken_ms = self._service.clock.monotonic_ms() - self._following_since_ms
                 self._service.metrics.add(f"{role}_sync_time", taken_ms)
-        self._is_heard = has_majority
-        if has_majority and term > self._confirmed_in:
-            self._confirm()
-        self._weigh()
-
-    def asked(self) -> None:
-        """A round is on its way to the leader."""
-        self._unanswered += 1
-        self._weigh()
-
-    def confirmed(self) -> None:
-        """The quorum's event: a majority acknowledged the leader after a round came to it."""
-        self._confirm()
-        self._weigh()
-
-    def _confirm(self) -> None:
-        self._confirmed_in = self.term
-        self._unanswered = 0
-        self._confirmed_ms = self._service.clock.monotonic_ms()
-
-    def _weigh(self) -> None:
-        now = self._service.clock.monotonic_ms()
-        silent_ms = now - self._confirmed_ms
-        is_confirmed = self._unanswered <= UNANSWERED_ROUNDS or silent_ms <= UNANSWERED_MS
-        has_majority = self._is_heard and (self.role == "leader" or is_confirmed)
         if has_majority == self.has_majority:
             return
         self.has_majority = has_majority
+        now = self._service.clock.monotonic_ms()
         if has_majority:
             self._service.metrics.add("unavailable_time", now - self._lost_at_ms)
-            if self.role == "leader":
+            if role == "leader":
                 self._service.metrics.add("leader_unavailable_time", now - self._lost_at_ms)
             self._serve()
         else:
-            self._lost_at_ms = now if is_confirmed else self._confirmed_ms
+            self._lost_at_ms = now
             self._keeper.stop()
-            left_ms = self._patience_ms - (now - self._lost_at_ms)
-            self._timers.later("contact", max(left_ms, 0) / 1000, self._close)
+            self._timers.later("contact", self._patience_ms / 1000, self._close)
 
     def latency_ms(self, time_ms: int, at_ms: int) -> int | None:
         """From the time of what was proposed under this leader until then, by the clocks of two machines; None of what is older,

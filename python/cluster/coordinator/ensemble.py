@@ -682,12 +682,10 @@ class EnsembleReplication:
         if self._quorum is not None:
             now = self._service.clock.monotonic_ms()
             self._touches.sent(self._quorum.touch(packed), now, sessions)
-            self._contact.asked()
         self._timers.later("touch", self._touch_seconds, self._touch_round)
 
     def _touch_acknowledged(self, number: int) -> None:
         self._touches.acknowledged(number)
-        self._contact.confirmed()
         held, self._held = self._held, {}
         for connection in held:
             connection.go_on()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cluster.coordinator import CoordinatorError, Settings
-from cluster.coordinator.contact import UNANSWERED_MS, UNANSWERED_ROUNDS, Contact
+from cluster.coordinator.contact import Contact
 from cluster.coordinator.ensemble import UNWATCHED_MS, WATCHED_MS
 from cluster.coordinator.errors import Code
 from cluster.coordinator.jute import Writer
@@ -513,61 +513,6 @@ def test_sessions_have_a_full_timeout_anew_whenever_somebody_begins_to_lead() ->
         assert not contact.is_serving
 
     asyncio.run(asyncio.wait_for(lead(), WAIT_SECONDS))
-
-
-def test_who_hears_a_leader_that_nobody_else_follows_has_no_contact() -> None:
-    async def follow() -> None:
-        served: Any = Served()
-        are_closed = asyncio.Event()
-        served.abort_all = are_closed.set
-        timers = Timers(lambda call: call())
-        keeper = SessionKeeper(1000, served.clock, lambda: None)
-        contact = Contact(served, timers, keeper, list, lambda: True, 3000)
-        contact.took_role("follower", 1, 2, True)
-        assert contact.has_majority, "a majority has just voted"
-
-        # A process that did not run, and one that was answered late.
-        served.clock.now_ms += 60_000
-        for _round in range(UNANSWERED_ROUNDS):
-            contact.asked()
-        assert contact.has_majority
-        contact.confirmed()
-        for _round in range(10 * UNANSWERED_ROUNDS):
-            contact.asked()
-        served.clock.now_ms += UNANSWERED_MS
-        contact.asked()
-        assert contact.has_majority
-
-        served.clock.now_ms += 1
-        contact.asked()
-        assert not contact.has_majority
-        assert contact.is_serving, "for a while"
-        contact.took_role("follower", 1, 2, False)
-        contact.took_role("looking", 1, 0, False)
-        contact.took_role("follower", 1, 2, True)
-        assert not contact.has_majority, "a leader that was silent is no majority"
-        contact.confirmed()
-        assert contact.has_majority
-
-        for _round in range(UNANSWERED_ROUNDS + 1):
-            contact.asked()
-        served.clock.now_ms += 3000  # what it is patient for is over as soon as that is looked at
-        contact.asked()
-        await are_closed.wait()
-        assert not contact.is_serving
-        contact.took_role("follower", 2, 3, True)
-        assert contact.has_majority, "a majority voted for another"
-        assert contact.is_serving
-        contact.took_role("leader", 3, 1, True)
-        for _round in range(UNANSWERED_ROUNDS + 1):
-            contact.asked()
-        served.clock.now_ms += 60_000
-        contact.asked()
-        assert contact.has_majority, "a leader knows"
-        timers.end()
-        contact.end()
-
-    asyncio.run(asyncio.wait_for(follow(), WAIT_SECONDS))
 
 
 def test_commands_are_proposed_in_order_and_claimed_so() -> None:

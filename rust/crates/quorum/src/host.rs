@@ -199,6 +199,9 @@ struct Shared {
     node: Mutex<Option<Node>>,
     /// When a leader was last heard from, and its term.
     contact: Mutex<Option<(Instant, u64)>>,
+    /// When the leader of a term was asked last and then had a majority.
+    followed: Mutex<Option<(Instant, u64)>>,
+    followed_more: Notify,
     barriers: Mutex<Vec<(u64, Instant)>>,
     barriers_more: Notify,
     numbers: AtomicU64,
@@ -224,6 +227,24 @@ impl Shared {
             member: identity.member.unwrap_or(0),
             server: identity.server,
         }
+    }
+
+    /// A leader that was asked at this time had a majority then.
+    fn is_followed(&self, asked: Instant, term: u64) {
+        let mut followed = self.followed.lock();
+        let newer = (term, asked);
+        if followed.is_none_or(|(when, known)| (known, when) < newer) {
+            *followed = Some((asked, term));
+            self.followed_more.notify_one();
+        }
+    }
+
+    /// How long ago the leader of this term was asked and had a majority.
+    fn followed_before(&self, term: u64) -> Option<Duration> {
+        let followed = *self.followed.lock();
+        followed
+            .filter(|(_, known)| *known == term)
+            .map(|(when, _)| when.elapsed())
     }
 
     /// Nothing that was agreed on is known here.
@@ -473,6 +494,8 @@ impl Host {
             flushes: OnceLock::new(),
             node: Mutex::new(None),
             contact: Mutex::new(None),
+            followed: Mutex::new(None),
+            followed_more: Notify::new(),
             barriers: Mutex::default(),
             barriers_more: Notify::new(),
             numbers: AtomicU64::new(1),
@@ -990,6 +1013,7 @@ async fn live(
     tasks.spawn(duties::deliver(shared.clone(), node.clone()));
     tasks.spawn(duties::note_agreed(shared.clone(), node.clone()));
     tasks.spawn(duties::watch_role(shared.clone(), node.clone()));
+    tasks.spawn(duties::ask_for_majority(shared.clone(), node.clone()));
     tasks.spawn(duties::answer_barriers(shared.clone(), node.clone()));
     tasks.spawn(keeping::keep_members(shared.clone(), node.clone(), joins));
     tasks.spawn(entering::keep_place(shared.clone(), node.clone()));

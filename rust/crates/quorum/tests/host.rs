@@ -782,6 +782,37 @@ fn observers_follow_and_do_not_count() {
 }
 
 #[test]
+fn who_hears_a_leader_without_a_majority_has_no_contact() {
+    let place = Place::new(3, 1);
+    let mut members = place.start_all();
+    for member in &members {
+        member.wait("contact", |seen| seen.role.filter(|role| role.in_contact));
+    }
+    let observer = members.pop().unwrap();
+    let led_by = leader(&members);
+    let leading = members.remove(led_by);
+    let term = leading.role().unwrap().term;
+    for member in members {
+        crash(member);
+    }
+    leading.wait("the loss", |seen| seen.role.filter(|role| !role.in_contact));
+    observer.wait("the loss", |seen| seen.role.filter(|role| !role.in_contact));
+    // Nor has one that is told of this leader anew, long after it was elected.
+    crash(observer);
+    let observer = place.start(4);
+    let role = observer.wait("its leader", |seen| {
+        seen.role.filter(|role| role.kind == RoleKind::Observer)
+    });
+    assert_eq!((role.leader, role.term), (leading.id, term));
+    assert!(!role.in_contact);
+    let voter = (1..=3).find(|id| *id != leading.id).unwrap();
+    let voter = place.start(voter);
+    for member in [&leading, &observer, &voter] {
+        member.wait("contact", |seen| seen.role.filter(|role| role.in_contact));
+    }
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     let place = Place::new(3, 0);
     let refused = |options: Options| match Host::open(options) {

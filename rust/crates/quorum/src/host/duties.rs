@@ -25,6 +25,9 @@ const READ_BYTES: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Before a leader is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
+/// A leader that is heard is asked again whether it has a majority, and after so long without its word has none.
+const FOLLOWED_AGAIN: Duration = Duration::from_millis(700);
+const FOLLOWED: Duration = Duration::from_millis(2000);
 
 /// Reads what was agreed on as it comes to be, and tells of it.
 pub(super) async fn deliver(shared: Arc<Shared>, node: Node) -> Result<(), String> {
@@ -79,10 +82,12 @@ fn role_of(shared: &Shared, node: &Node, metrics: &RaftMetrics<Served>) -> Role 
         let alone = metrics.membership_config.membership().voter_ids().count() == 1;
         alone || quorum_ack(metrics).is_some_and(|ago| ago < lately)
     } else {
+        let now_term = metrics.vote.leader_id.term;
         let heard = *shared.contact.lock();
-        heard.is_some_and(|(when, term)| {
-            when.elapsed() < lately && term == metrics.vote.leader_id.term
-        })
+        heard.is_some_and(|(when, term)| when.elapsed() < lately && term == now_term)
+            && shared
+                .followed_before(now_term)
+                .is_some_and(|ago| ago < FOLLOWED)
     };
     let membership = metrics.membership_config.membership();
     let observes = match membership.get_node(&node.id) {
@@ -127,7 +132,47 @@ pub(super) async fn watch_role(shared: Arc<Shared>, node: Node) -> Result<(), St
         // Everything below was agreed on when this was so.
         shared.events.role(role, shared.feed.committed_before());
         // Why it ended it said before.
-        has_ended = matches!(timeout(TICK, changes.changed()).await, Ok(Err(_)));
+        let changed = async {
+            let told = pin!(shared.followed_more.notified());
+            match select(pin!(changes.changed()), told).await {
+                Either::Left((changed, _)) => changed,
+                Either::Right(_) => Ok(()),
+            }
+        };
+        has_ended = matches!(timeout(TICK, changed).await, Ok(Err(_)));
+    }
+}
+
+/// Asks the leader whether a majority follows it: this member may be all that it has, and hears it all the same.
+pub(super) async fn ask_for_majority(shared: Arc<Shared>, node: Node) -> Result<(), String> {
+    let mut changes = node.member.raft().server_metrics();
+    let mut pause = PAUSE;
+    loop {
+        let leader = leader_of::<Served>(&changes.borrow_watched());
+        let is_due = |term| {
+            let before = shared.followed_before(term);
+            before.is_none_or(|ago| ago >= FOLLOWED_AGAIN)
+        };
+        let leader = leader.filter(|leader| leader.member != node.id && is_due(leader.term));
+        let Some(leader) = leader else {
+            pause = PAUSE;
+            if let Ok(Err(_)) = timeout(TICK, changes.changed()).await {
+                // That openraft ended is told by who watches the role.
+                sleep(TICK).await;
+            }
+            continue;
+        };
+        let asked = Instant::now();
+        let answer = node
+            .links
+            .ask(leader.member, &leader.server, Request::ReadIndex, PATIENCE);
+        match answer.await {
+            Ok(Answer::ReadIndex(_)) => shared.is_followed(asked, leader.term),
+            _ => {
+                sleep(pause).await;
+                pause = (2 * pause).min(FOLLOWED_AGAIN);
+            }
+        }
     }
 }
 
@@ -224,6 +269,7 @@ pub(super) async fn touch(shared: Arc<Shared>, round: u64, sessions: Bytes) {
     let Some(node) = shared.node() else { return };
     let leader = leader_of::<Served>(&node.member.raft().server_metrics().borrow_watched());
     let Some(leader) = leader else { return };
+    let asked_at = Instant::now();
     let told = if leader.member == node.id {
         confirm(node.member.raft()).await.map(|_| ())
     } else {
@@ -232,7 +278,10 @@ pub(super) async fn touch(shared: Arc<Shared>, round: u64, sessions: Bytes) {
             .links
             .ask(leader.member, &leader.server, request, PATIENCE);
         match asked.await {
-            Ok(Answer::Touched) => Ok(()),
+            Ok(Answer::Touched) => {
+                shared.is_followed(asked_at, leader.term);
+                Ok(())
+            }
             Ok(_) => Err(NoAnswer::TimedOut),
             Err(why) => Err(why),
         }

@@ -85,7 +85,7 @@ pub struct Role {
     pub term: u64,
     /// The leader's server, or 0.
     pub leader: u16,
-    /// The leader, or a majority if this is the leader, was heard from lately.
+    /// A majority was heard from lately if this is the leader; otherwise the leader was, and had one.
     pub in_contact: bool,
 }
 
