@@ -229,6 +229,25 @@ def test_another_servers_logs_are_no_copy(pair: Pair, tmp_path: Path) -> None:
     assert contents(other.data, other.logs) == before
 
 
+def test_where_another_server_has_its_logs_is_no_data_directory(pair: Pair) -> None:
+    """No link leads there from this one: the log is in its own directory."""
+    before = contents(pair.data, pair.logs)
+    (link, *_others) = pair.links
+    told = refusal(pair.logs, None)
+    assert (
+        f"the log {pair.logs / link.name} is that of {link}, which has it in its dataLogDir: name another dataDir"
+        in told
+    )
+    with pytest.raises(DataDirectoryError, match="name another dataDir"):
+        load_directory(pair.logs)
+    assert contents(pair.data, pair.logs) == before | {pair.logs / ".lock": b""}
+    pair.live(25, 27)
+    assert fingerprint(recover(pair.data)) == STATES[27]
+    # What nobody links to any more is whose directory it is in.
+    shutil.rmtree(pair.data)
+    assert log_place.find(pair.logs / link.name, None) == pair.logs / link.name
+
+
 def test_a_log_that_somebody_writes_to_is_left_alone(pair: Pair, tmp_path: Path) -> None:
     """A server from before there were notes, of whose `dataDir` there is a copy."""
     log = TransactionLog(pair.data, log_dir=pair.logs)
@@ -495,6 +514,15 @@ def test_a_members_directories_can_be_moved_and_not_shared(member: Servers, tmp_
     moved.rename(logs)
     start_member(other, logs, "/both-moved")
     assert has_nodes(other, logs, "/first", "/logs-moved", "/both-moved")
+
+
+def test_where_a_member_has_its_log_is_no_data_directory(member: Servers, tmp_path: Path) -> None:
+    other = Servers(member.thread, tmp_path / "other", 1)
+    other.directory.mkdir()
+    other.data(1).symlink_to(tmp_path / "logs")
+    with pytest.raises(DataDirectoryError, match="which has it in its dataLogDir: name another dataDir"):
+        other.start(1)
+    start_member(member, tmp_path / "logs", "/later")
 
 
 def test_a_members_logs_that_are_both_there(member: Servers, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ Owns the links, and beside each such log a note of whose it is::
     <dataLogDir>/<name>.of                     the note: a line with the absolute path of that link
 
 A copy of a ``dataDir`` leads to the original's logs, and nobody may write to those but the original. So a log is another's as long
-as the link in its note is there, and leads to it; a log without such a note is of the first that starts with it. :func:`find` says
+as the link in its note is there, and leads to it, for a server, too, whose ``dataDir`` is the other's ``dataLogDir``; a log without
+such a note is of the first that starts with it. :func:`find` says
 where a log is: where its link leads, unless ``dataLogDir`` has a log of this name and the link leads to nothing, to another's log or
 to one that is the same, byte for byte. Then directories were moved, or both were copied, and a start leads the link there. What is
 neither one nor the other is an error. With another ``dataLogDir`` that does not have them, or none, the logs that there are stay in
@@ -48,9 +49,15 @@ _logger = logging.getLogger(__name__)
 def find(path: Path, elsewhere: Path | None) -> Path:
     """Where the log of this path is for a server whose logs are made in ``elsewhere``. Raises CoordinatorError:
     DataDirectoryError where it is not there or is another's."""
-    if not path.is_symlink():
-        return path
     with _told(f"the log {path} cannot be used"):
+        if not path.is_symlink():
+            owner = _other_owner(path, path)
+            if owner is not None:
+                raise DataDirectoryError(
+                    f"the log {path} is that of {owner}, which has it in its dataLogDir: name another dataDir, or, if {owner.parent} is "
+                    "not used any more, remove its link"
+                )
+            return path
         return _find(path, path.parent / os.readlink(path), _place_in(elsewhere, path))
 
 
@@ -87,9 +94,10 @@ def _find(path: Path, there: Path, here: Path | None) -> Path:
 def settle(paths: Iterable[Path], elsewhere: Path | None) -> None:
     """Has the logs of these paths for a server that starts: each link leads to where :func:`find` has the log, which is noted to be
     its. Raises CoordinatorError, of what :func:`find` does before anything is changed."""
-    for path, place in [(path, find(path, elsewhere)) for path in paths if path.is_symlink()]:
-        with _told(f"the log {path} cannot be used"):
-            _take(path, place)
+    for path, place in [(path, find(path, elsewhere)) for path in paths]:
+        if path.is_symlink():
+            with _told(f"the log {path} cannot be used"):
+                _take(path, place)
 
 
 def _take(path: Path, place: Path) -> None:
@@ -119,8 +127,8 @@ def _take(path: Path, place: Path) -> None:
 def prepare(path: Path, elsewhere: Path | None) -> None:
     """Makes a directory in ``elsewhere`` for a log that is about to be made at ``path``; of one that is linked to already,
     :func:`settle`. Raises CoordinatorError: DataDirectoryError where it cannot be made, DiskFullError for want of room."""
+    settle([path], elsewhere)
     if path.is_symlink():
-        settle([path], elsewhere)
         return
     place = _place_in(elsewhere, path)
     if place is None:
