@@ -205,16 +205,63 @@ def test_two_logs_of_which_either_may_count_are_refused(pair: Pair, tmp_path: Pa
     assert fingerprint(recover(pair.data)) == STATES[27]
 
 
-@pytest.mark.parametrize("which", [".log", ".index"])
-def test_a_log_of_the_same_size_is_another_one(pair: Pair, tmp_path: Path, which: str) -> None:
+def test_a_log_of_the_same_size_is_another_one(pair: Pair, tmp_path: Path) -> None:
     copied = tmp_path / "copied"
     copy(pair.logs, copied)
     (segment,) = (copied / pair.links[-1].name).glob("*.log")
-    if which == ".log":
-        segment.write_bytes(segment.read_bytes()[:-1] + b"\xff")
-    else:
-        segment.with_suffix(".index").unlink()
+    segment.write_bytes(segment.read_bytes()[:-1] + b"\xff")
     assert "dataLogDir has another one" in refusal(pair.data, copied)
+
+
+@pytest.mark.parametrize("left", ["shorter", "none", "two"])
+def test_a_log_that_lacks_something_is_another_one(pair: Pair, tmp_path: Path, left: str) -> None:
+    copied = tmp_path / "copied"
+    copy(pair.logs, copied)
+    (segment,) = (copied / pair.links[-1].name).glob("*.log")
+    if left == "shorter":
+        os.truncate(segment, segment.stat().st_size - 1)
+    elif left == "none":
+        segment.unlink()
+    else:
+        (segment.parent / f"{1:020}.log").write_bytes(b"")
+    before = contents(pair.data, pair.logs, copied)
+    assert "dataLogDir has another one" in refusal(pair.data, copied)
+    assert contents(pair.data, pair.logs, copied) == before
+
+
+def test_a_copy_that_was_read_is_the_same(pair: Pair, tmp_path: Path) -> None:
+    """Opening a log that was not closed makes all but its segments anew."""
+    killed = tmp_path / "killed"
+    log = TransactionLog(pair.data, log_dir=pair.logs)
+    log.recover()
+    copy(pair.logs, killed)
+    log.close()
+    shutil.rmtree(pair.logs)
+    copy(killed, pair.logs)
+    copied = tmp_path / "copied"
+    copy(killed, copied)
+    assert load_directory(pair.data, copied).last_zxid == 25
+    assert contents(copied).keys() != {copied / path.relative_to(killed) for path in contents(killed)}
+    pair.logs = copied
+    pair.live(25, 27)
+    pair.require_own()
+    assert fingerprint(recover(pair.data)) == STATES[27]
+
+
+def test_a_torn_tail_that_a_read_cut_is_not_missed(pair: Pair, tmp_path: Path) -> None:
+    """What is read is what `dataLogDir` has, so it may lack nothing; the other way round only what nobody was answered is gone."""
+    copied = tmp_path / "copied"
+    log = TransactionLog(pair.data, log_dir=pair.logs)
+    log.recover()
+    copy(pair.logs, copied)
+    log.close()
+    (segment,) = (copied / pair.links[-1].name).glob("*.log")
+    with segment.open("ab") as file:
+        file.write(b"\0" * 7)
+    pair.logs = copied
+    pair.live(25, 27)
+    pair.require_own()
+    assert fingerprint(recover(pair.data)) == STATES[27]
 
 
 def test_another_servers_logs_are_no_copy(pair: Pair, tmp_path: Path) -> None:

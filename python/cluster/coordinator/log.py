@@ -114,8 +114,8 @@ class TransactionLog:
         return machine, behind
 
     def read(self) -> Machine:
-        """What :meth:`recover` would give. Changes nothing but what opening a log does, which cuts a torn tail. Raises CoordinatorError
-        as that does."""
+        """What :meth:`recover` would give. Changes nothing that was answered: opening a log that was not closed cuts a torn tail, and
+        makes its indexes and marks anew. Raises CoordinatorError as that does."""
         logs = [(first_zxid, log_place.find(path, self._log_dir)) for first_zxid, path in self._logs()]
         try:
             return self._load(logs)[0]

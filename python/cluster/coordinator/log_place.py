@@ -9,8 +9,8 @@ A copy of a ``dataDir`` leads to the original's logs, and nobody may write to th
 as the link in its note is there, and leads to it, for a server, too, whose ``dataDir`` is the other's ``dataLogDir``; a log without
 such a note is of the first that starts with it. :func:`find` says
 where a log is: where its link leads, unless ``dataLogDir`` has a log of this name and the link leads to nothing, to another's log or
-to one that is the same, byte for byte. Then directories were moved, or both were copied, and a start leads the link there. What is
-neither one nor the other is an error. With another ``dataLogDir`` that does not have them, or none, the logs that there are stay in
+to one of which that has every byte, in the segments. Then directories were moved, or both were copied, and a start leads the link
+there. What is neither one nor the other is an error. With another ``dataLogDir`` that does not have them, or none, the logs that there are stay in
 use where they are, and only new ones are made elsewhere.
 
 A note is written before the link leads to its log, and a link is replaced whole. A crash leaves the old link or the new one, and at
@@ -72,7 +72,7 @@ def _find(path: Path, there: Path, here: Path | None) -> Path:
             )
         if owner is None and there.exists():
             _require_unused(there)
-            if not _are_equal(there, here):
+            if not _has_all_of(here, there):
                 raise DataDirectoryError(
                     f"the log {path} is in {there}, and dataLogDir has another one, {here}: move the one away that is not to count"
                 )
@@ -261,22 +261,31 @@ def _has_log(here: Path, there: Path) -> bool:
     return here.is_dir() and (any(here.iterdir()) or (there.is_dir() and not any(there.iterdir())))
 
 
-def _are_equal(one: Path, other: Path) -> bool:
-    """Whether two logs have the same files with the same bytes."""
-    names = {path.name for path in one.iterdir()} - {_LOCK}
-    if names != {path.name for path in other.iterdir()} - {_LOCK}:
+def _has_all_of(one: Path, other: Path) -> bool:
+    """Whether a log has the same records as another one, or goes on behind its last. What opening a log makes anew, which is all but
+    its segments, is not compared."""
+    names = _segments(one)
+    if names != _segments(other):
         return False
-    return all(_have_same_bytes(one / name, other / name) for name in names)
+    return all(_begins_with(one / name, other / name, is_longer=name == names[-1]) for name in names)
 
 
-def _have_same_bytes(one: Path, other: Path) -> bool:
-    if not (one.is_file() and other.is_file() and one.stat().st_size == other.stat().st_size):
+def _segments(place: Path) -> list[str]:
+    return sorted(path.name for path in place.iterdir() if path.suffix == ".log")
+
+
+def _begins_with(one: Path, other: Path, *, is_longer: bool) -> bool:
+    """Whether a file has the same bytes as another one, or, if it may be longer, more of them behind those."""
+    if not (one.is_file() and other.is_file()):
+        return False
+    size, least = one.stat().st_size, other.stat().st_size
+    if size < least or (size > least and not is_longer):
         return False
     with one.open("rb") as first, other.open("rb") as second:
-        while (read := first.read(_COMPARED_BYTES)) == second.read(_COMPARED_BYTES):
-            if not read:
-                return True
-    return False
+        while part := second.read(_COMPARED_BYTES):
+            if first.read(len(part)) != part:
+                return False
+    return True
 
 
 @contextlib.contextmanager

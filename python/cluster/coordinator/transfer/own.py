@@ -64,8 +64,8 @@ def load_directory(directory: Path, log_dir: Path | None = None) -> State:
 
 def read_own(directory: Path, log_dir: Path | None = None) -> Moved:
     """The state a coordinator would start with whose ``dataDir`` is ``directory``, and ``dataLogDir`` is ``log_dir`` if it has one, a
-    member of an ensemble as if all that it has were agreed on. Changes nothing but what opening a log does, which cuts a torn
-    tail. Raises CoordinatorError when it is none, is damaged, or is in use."""
+    member of an ensemble as if all that it has were agreed on. Changes nothing that was answered: opening a log that was not closed
+    cuts a torn tail, and makes its indexes and marks anew. Raises CoordinatorError when it is none, is damaged, or is in use."""
     if has_member(directory):
         return _read_member(directory / DIRECTORY, log_dir and log_dir / DIRECTORY)
     if not is_there(directory):
