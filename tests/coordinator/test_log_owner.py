@@ -177,6 +177,25 @@ def test_a_copy_without_its_logs_is_refused(pair: Pair, tmp_path: Path, named: b
     assert fingerprint(recover(pair.data)) == STATES[27]
 
 
+def test_an_owner_that_cannot_be_looked_for_is_told_how_to_be_forgotten(pair: Pair, tmp_path: Path) -> None:
+    """Its directory is one that this user may not search, and the advice must not be to change something there. A loop of links is what
+    root cannot search either."""
+    moved = tmp_path / "private"
+    pair.data.rename(tmp_path / "data")
+    pair.data = tmp_path / "data"
+    moved.symlink_to(moved)
+    for link in pair.links:
+        note = pair.logs / f"{link.name}.of"
+        note.write_text(f"{moved}/{link.name}\n")
+        told = refusal(pair.data, pair.logs)
+        assert f"that is the log of {moved}/{link.name}, of which this is a copy: " in told
+        assert "where this process cannot look (Too many levels of symbolic links)" in told
+        assert told.endswith(f", remove {note}")
+        note.unlink()
+    pair.live(25, 27)
+    pair.require_own()
+
+
 def test_logs_that_were_copied_are_used_where_the_setting_says(pair: Pair, tmp_path: Path) -> None:
     copy(pair.logs, tmp_path / "copied")
     before = contents(pair.logs)

@@ -54,8 +54,8 @@ def find(path: Path, elsewhere: Path | None) -> Path:
             owner = _other_owner(path, path)
             if owner is not None:
                 raise DataDirectoryError(
-                    f"the log {path} is that of {owner}, which has it in its dataLogDir: name another dataDir, or, if {owner.parent} is "
-                    "not used any more, remove its link"
+                    f"the log {path} is that of {owner}, which has it in its dataLogDir: name another dataDir, or, "
+                    f"{_if_unused(path, owner)}"
                 )
             return path
         return _find(path, path.parent / os.readlink(path), _place_in(elsewhere, path))
@@ -68,7 +68,8 @@ def _find(path: Path, there: Path, here: Path | None) -> Path:
         heres_owner = _other_owner(here, path)
         if heres_owner is not None:
             raise DataDirectoryError(
-                f"the log {path} is in {there}, and the one in {here} is that of {heres_owner}: name another dataLogDir"
+                f"the log {path} is in {there}, and the one in {here} is that of {heres_owner}: name another dataLogDir, or, "
+                f"{_if_unused(here, heres_owner)}"
             )
         if owner is None and there.exists():
             _require_unused(there)
@@ -86,7 +87,7 @@ def _find(path: Path, there: Path, here: Path | None) -> Path:
     if owner is not None:
         raise DataDirectoryError(
             f"the log {path} is in {there}, and that is the log of {owner}, of which this is a copy: name in dataLogDir (for an export "
-            f"with --log-dir) where the copy of the logs is, or, if {owner.parent} is not used any more, remove its link"
+            f"with --log-dir) where the copy of the logs is, or, {_if_unused(there, owner)}"
         )
     return there
 
@@ -145,7 +146,8 @@ def prepare(path: Path, elsewhere: Path | None) -> None:
         owner = _other_owner(place, path)
         if owner is not None:
             raise DataDirectoryError(
-                f"{place} has a log that {path.parent} does not know, that of {owner}: name another dataLogDir"
+                f"{place} has a log that {path.parent} does not know, that of {owner}: name another dataLogDir, or, "
+                f"{_if_unused(place, owner)}"
             )
         if any(place.iterdir()):
             raise DataDirectoryError(
@@ -223,6 +225,15 @@ def _other_owner(place: Path, path: Path) -> Path | None:
         return None
     except OSError:
         return link  # which may be there: this process may not look
+
+
+def _if_unused(place: Path, owner: Path) -> str:
+    """What to do if the owner of a log is no more."""
+    try:
+        owner.stat()
+    except OSError as error:
+        return f"if that server is no more, where this process cannot look ({error.strerror}), remove {_note_of(place)}"
+    return f"if {owner.parent} is not used any more, remove its link"
 
 
 def _require_unused(place: Path) -> None:
