@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import subprocess
 import sys
@@ -365,6 +366,40 @@ def test_a_directory_that_cannot_be_used_is_told_by_the_exit_status(
     errors = capsys.readouterr().err
     assert told.format(tmp_path) in errors
     assert errors.count(f"{tmp_path}/{file}") == 1
+
+
+@pytest.mark.parametrize("more", ["", _MEMBER])
+@pytest.mark.parametrize("case", ["unseen", "nowhere", "gone"])
+def test_a_directory_that_cannot_be_looked_at_is_told_by_the_exit_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, case: str
+) -> None:
+    """A name that is too long is what root cannot look at either. `gone`: what a server by itself had in `dataLogDir`."""
+    data, logs = tmp_path / "data", tmp_path / "logs"
+    data.mkdir()
+    (data / "myid").write_text("1\n")
+    if case == "unseen":
+        logs = tmp_path / ("x" * 300)
+    elif case == "nowhere":
+        logs.symlink_to(tmp_path / "disk")
+    elif case == "gone":
+        log = TransactionLog(data, log_dir=logs)
+        log.recover()
+        log.close()
+        shutil.rmtree(logs)
+    config = tmp_path / "zoo.cfg"
+    config.write_text(f"dataDir={data}\ndataLogDir={logs}\nclientPort=0\n{more}")
+    status = main(["coordinator", str(config)])
+    errors = capsys.readouterr().err
+    assert status == 3, errors
+    if case == "nowhere":
+        assert f"a log cannot be made in {logs}/" in errors
+        assert f"{logs} is a link to {tmp_path / 'disk'}, which is not there" in errors
+    elif case == "gone":
+        assert "which is not there: mount that disk" in errors
+        assert "ready" not in errors
+    else:
+        assert f"cannot look at {logs}/" in errors
+        assert "File name too long; mend that, or name other directories in dataDir and dataLogDir" in errors
 
 
 def test_a_server_does_not_begin_beside_the_data_that_it_is_to_have(tmp_path: Path) -> None:

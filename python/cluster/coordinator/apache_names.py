@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -14,5 +15,9 @@ LOG = re.compile(r"log\.([0-9a-fA-F]{1,16})")
 
 
 def has_data(versioned: Path) -> bool:
-    """Whether there is a snapshot or a transaction log in a directory, or none."""
-    return any(SNAPSHOT.fullmatch(path.name) or LOG.fullmatch(path.name) for path in versioned.glob("*.*"))
+    """Whether there is a snapshot or a transaction log in a directory, or none. Raises OSError where that cannot be told."""
+    try:
+        names = os.listdir(versioned)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return any(SNAPSHOT.fullmatch(name) or LOG.fullmatch(name) for name in names)

@@ -308,4 +308,10 @@ def _told(what: str) -> Iterator[None]:
         raise
     except OSError as error:
         kind = DiskFullError if error.errno in FULL else DataDirectoryError
-        raise kind(f"{what}: {error.strerror}") from error
+        raise kind(f"{what}: {_reason(error)}") from error
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, FileExistsError) and error.filename is not None and os.path.islink(error.filename):
+        return f"{error.filename} is a link to {os.readlink(error.filename)}, which is not there"
+    return error.strerror or str(error)

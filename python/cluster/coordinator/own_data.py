@@ -54,10 +54,18 @@ class OwnData:
         self._log: TransactionLog | None = None
 
     def take(self) -> bool:
-        """Whether there is any. Then no server by itself can use it until :meth:`release`. Raises CoordinatorError when one does."""
+        """Whether there is any. Then no server by itself can use it until :meth:`release`. Raises CoordinatorError when one does, or
+        when an ensemble may have to begin with it, and its logs are not there."""
         if not is_there(self._data_dir):
             return False
         self._log = TransactionLog(self._data_dir, log_dir=self._log_dir)
+        try:
+            if not has_member(self._data_dir):
+                for path in self._logs():
+                    log_place.find(path, self._log_dir)
+        except BaseException:
+            self.release()
+            raise
         return True
 
     def release(self) -> None:
@@ -71,8 +79,7 @@ class OwnData:
         read, QuorumError when the quorum stops."""
         assert self._log is not None, "take comes before give"
         require_whole(self._data_dir)
-        logs = [path for path in _files(self._data_dir) if path.name.startswith(LOG_PREFIX)]
-        log_place.settle(logs, self._log_dir)
+        log_place.settle(self._logs(), self._log_dir)
         machine = self._log.read()
         for piece in walk(first_agreed(machine, self._members, time_ms)):
             keeps_up = sink.write(piece)
@@ -80,6 +87,9 @@ class OwnData:
                 time.sleep(_DISK_PAUSE_SECONDS)
                 keeps_up = sink.write(b"")
         sink.finish()
+
+    def _logs(self) -> list[Path]:
+        return [path for path in _files(self._data_dir) if path.name.startswith(LOG_PREFIX)]
 
     def put_away(self) -> None:
         """Moves the files to where nobody takes them for the member's, and tells the operator: also when that fails, for the next

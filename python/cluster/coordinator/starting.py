@@ -11,14 +11,25 @@ from ._quorum import open_quorum
 from .apache_names import VERSIONED, has_data
 from .configuration import Configuration
 from .ensemble import EnsembleReplication
-from .errors import DataDirectoryError
+from .errors import CoordinatorError, DataDirectoryError
 from .own_data import DIRECTORY, OwnData, has_member, is_there
 from .replication import Replication, Service
 
 
 def require_directories(configuration: Configuration) -> None:
     """Raises DataDirectoryError where a server would begin without the data that it is to have: there is Apache ZooKeeper's and
-    none of ours, or, with ``datadir.autocreate=false``, no data or no directory."""
+    none of ours, or, with ``datadir.autocreate=false``, no data or no directory; and where it may not look."""
+    try:
+        _require_directories(configuration)
+    except CoordinatorError:
+        raise
+    except OSError as error:
+        raise DataDirectoryError(
+            f"cannot look at {error.filename}: {error.strerror}; mend that, or name other directories in dataDir and dataLogDir"
+        ) from error
+
+
+def _require_directories(configuration: Configuration) -> None:
     data_dir, log_dir = configuration.data_dir, configuration.settings.log_dir
     is_begun = is_there(data_dir) or has_member(data_dir)
     for directory in (data_dir, log_dir):
