@@ -13,6 +13,7 @@ import pytest
 
 from cluster.cli import main
 from cluster.coordinator import CoordinatorError, DataDirectoryError, log_place
+from cluster.coordinator._engine import open_engine_log
 from cluster.coordinator.log import TransactionLog
 from cluster.coordinator.machine import Machine
 from cluster.coordinator.own_data import OwnData
@@ -214,7 +215,12 @@ def test_two_logs_of_which_either_may_count_are_refused(pair: Pair, tmp_path: Pa
     before = contents(pair.data, pair.logs, copied)
     told = refusal(pair.data, copied)
     assert f"is in {pair.logs / name}, and dataLogDir has another one, {copied / name}: " in told
-    assert "move the one away that is not to count" in told
+    assert "which of the two is this server's cannot be told; " in told
+    assert (
+        f"if {pair.data} is a copy of another server's, have the link {pair.data / name} lead to {copied / name}"
+        in told
+    )
+    assert "otherwise move the one away that is not to count, and is no other server's" in told
     with pytest.raises(DataDirectoryError, match="has another one"):
         load_directory(pair.data, copied)
     assert contents(pair.data, pair.logs, copied) == before, "of none of its logs"
@@ -328,6 +334,46 @@ def test_a_log_that_somebody_writes_to_is_left_alone(pair: Pair, tmp_path: Path)
         other.close()
         log.close()
     assert not list(pair.logs.glob("*.of"))
+
+
+@pytest.mark.parametrize("differ", [True, False])
+def test_a_copy_starts_while_the_original_runs(pair: Pair, tmp_path: Path, differ: bool) -> None:
+    """The original is a server from before there were notes."""
+    pair.forget()
+    staging = pair.copied(tmp_path / "staging")
+    if differ:
+        pair.live(25, 26)
+        pair.forget()
+    log = TransactionLog(pair.data, log_dir=pair.logs)
+    log.recover()
+    pair.forget()
+    before = contents(pair.data, pair.logs)
+    try:
+        staging.live(25, 28)
+        staging.require_own()
+        assert contents(pair.data, pair.logs) == before
+    finally:
+        log.close()
+    assert fingerprint(recover(staging.data)) == STATES[28]
+
+
+def test_a_log_of_ones_own_that_somebody_writes_to_is_told(pair: Pair, tmp_path: Path) -> None:
+    """It is noted to be this server's."""
+    copied = tmp_path / "copied"
+    copy(pair.logs, copied)
+    (link, *_others) = pair.links
+    log = open_engine_log(pair.logs / link.name)
+    other = TransactionLog(pair.data, log_dir=copied)
+    try:
+        with pytest.raises(
+            CoordinatorError, match="which is in use by another process, and dataLogDir has one"
+        ) as raised:
+            other.recover()
+        told = f"a copy of another server's, have the link {link} lead to {copied / link.name}; otherwise stop that process"
+        assert told in str(raised.value)
+    finally:
+        other.close()
+        log.close()
 
 
 # ---- what reads without a server ----
@@ -580,6 +626,23 @@ def test_a_members_directories_can_be_moved_and_not_shared(member: Servers, tmp_
     moved.rename(logs)
     start_member(other, logs, "/both-moved")
     assert has_nodes(other, logs, "/first", "/logs-moved", "/both-moved")
+
+
+def test_a_members_log_that_somebody_writes_to_is_left_alone(member: Servers, tmp_path: Path) -> None:
+    """It may be the member itself, which has no other lock."""
+    logs, other_logs = tmp_path / "logs", tmp_path / "other-logs"
+    copy(logs, other_logs)
+    (logs / "quorum" / "log.of").unlink()
+    log = open_engine_log(logs / "quorum" / "log")
+    before = contents(member.data(1), other_logs)
+    try:
+        with pytest.raises(CoordinatorError, match="which is in use by another process"):
+            member.start(1, dataLogDir=str(other_logs))
+        with pytest.raises(CoordinatorError, match="which is in use by another process"):
+            load_directory(member.data(1), other_logs)
+    finally:
+        log.close()
+    assert contents(member.data(1), other_logs) == before
 
 
 def test_where_a_member_has_its_log_is_no_data_directory(member: Servers, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ A copy of a ``dataDir`` leads to the original's logs, and nobody may write to th
 as the link in its note is there, and leads to it, for a server, too, whose ``dataDir`` is the other's ``dataLogDir``; a log without
 such a note is of the first that starts with it. :func:`find` says
 where a log is: where its link leads, unless ``dataLogDir`` has a log of this name and the link leads to nothing, to another's log or
-to one of which that has every byte, in the segments. Then directories were moved, or both were copied, and a start leads the link
+to one of which that has every byte, in the segments, or that a server from before there were notes writes to. Then directories were moved, or both were copied, and a start leads the link
 there. What is neither one nor the other is an error. With another ``dataLogDir`` that does not have them, or none, the logs that there are stay in
 use where they are, and only new ones are made elsewhere.
 
@@ -38,7 +38,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 """What is no directory, or none that this process may write to."""
 _LOCK = ".lock"
-"""In a log: of whoever writes to it."""
+"""In a log: of whoever writes to it. In the ``dataDir`` of a server by itself: of whoever has that."""
 _NOTE_SUFFIX = ".of"
 _TEMPORARY_SUFFIX = ".tmp"
 _COMPARED_BYTES = 1 << 20
@@ -72,10 +72,18 @@ def _find(path: Path, there: Path, here: Path | None) -> Path:
                 f"{_if_unused(here, heres_owner)}"
             )
         if owner is None and there.exists():
-            _require_unused(there)
+            advice = f"if {path.parent} is a copy of another server's, have the link {path} lead to {here}; otherwise"
+            if _is_used(there):
+                if not _noted(there) and (path.parent / _LOCK).exists():
+                    return here  # who writes to the other one has another dataDir: this one's lock is ours
+                raise CoordinatorError(
+                    f"the log {path} is in {there}, which is in use by another process, and dataLogDir has one, too, {here}: {advice} "
+                    "stop that process"
+                )
             if not _has_all_of(here, there):
                 raise DataDirectoryError(
-                    f"the log {path} is in {there}, and dataLogDir has another one, {here}: move the one away that is not to count"
+                    f"the log {path} is in {there}, and dataLogDir has another one, {here}: which of the two is this server's cannot be "
+                    f"told; {advice} move the one away that is not to count, and is no other server's"
                 )
         return here
     if not there.exists():
@@ -238,18 +246,25 @@ def _if_unused(place: Path, owner: Path) -> str:
 
 def _require_unused(place: Path) -> None:
     """Raises CoordinatorError when somebody writes to a log."""
+    if _is_used(place):
+        raise CoordinatorError(
+            f"the log {place} is in use by another process; stop that one or name another directory"
+        )
+
+
+def _is_used(place: Path) -> bool:
+    """Whether somebody writes to a log."""
     try:
         lock = os.open(place / _LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return  # nobody has opened it, or nobody can
+        return False  # nobody has opened it, or nobody can
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise CoordinatorError(
-            f"the log {place} is in use by another process; stop that one or name another directory"
-        ) from error
+    except OSError:
+        return True
     finally:
         os.close(lock)
+    return False
 
 
 # ---- what is where ----
