@@ -3,6 +3,7 @@ had answered; or a server whose directories were moved or copied as a whole does
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -446,7 +447,7 @@ def crash_before(step: int, monkeypatch: pytest.MonkeyPatch, call: Callable[[], 
         return or_crash
 
     with monkeypatch.context() as patch:
-        for name in ("replace", "symlink_to", "mkdir"):
+        for name in ("replace", "rename", "hardlink_to", "symlink_to", "mkdir"):
             patch.setattr(Path, name, counted(getattr(Path, name)))
         patch.setattr("cluster.coordinator.log_place.sync_directory", counted(sync_directory))
         try:
@@ -475,7 +476,7 @@ def test_a_crash_leaves_the_old_link_or_the_new_one(
         if not crashed:
             break
         step += 1
-    assert step == 5 * len(pair.links)
+    assert step == 6 * len(pair.links)
 
 
 def test_a_crash_leaves_a_log_that_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -519,11 +520,16 @@ def test_a_log_goes_with_its_note(pair: Pair) -> None:
     )
 
 
-def test_a_note_that_cannot_be_written_stops_nothing(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_note_that_cannot_be_written_stops_nothing(
+    pair: Pair, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A log that was linked to by hand may be where the server may write nothing else."""
     pair.forget()
-    for link in pair.links:
-        (pair.logs / f"{link.name}.of.tmp").mkdir()
+
+    def refused(*_arguments: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("cluster.coordinator.log_place._write", refused)
     log = TransactionLog(pair.data, log_dir=pair.logs)
     try:
         assert fingerprint(log.recover()[0]) == STATES[25]
@@ -538,6 +544,111 @@ def test_a_note_that_is_none_says_nothing(pair: Pair) -> None:
             (pair.logs / f"{link.name}.of").write_bytes(text)
         pair.live(25 + number, 26 + number)
         pair.require_own()
+
+
+# ---- two that start at the same time ----
+
+
+class Meanwhile:
+    """Does something once, before a step of the other server's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], None]) -> None:
+        self.left, self.act, self.is_done = step, act, False
+        for name in ("replace", "rename", "hardlink_to", "symlink_to", "mkdir", "iterdir"):
+            monkeypatch.setattr(Path, name, self.counted(getattr(Path, name)))
+        monkeypatch.setattr("cluster.coordinator.log_place._write", self.counted(log_place._write))
+
+    def counted(self, change: Callable[..., object]) -> Callable[..., object]:
+        def or_after(*arguments: object, **named: object) -> object:
+            if not self.is_done:
+                self.left -= 1
+                if self.left < 0:
+                    self.is_done = True
+                    self.act()
+            return change(*arguments, **named)
+
+        return or_after
+
+
+def taken(call: Callable[[], None]) -> bool:
+    try:
+        call()
+    except DataDirectoryError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("case", ["new", "stale", "copies", "stale copies"])
+def test_of_two_that_start_at_the_same_time_one_has_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """The other one starts before each step of the one."""
+    step, is_done = 0, True
+    while is_done:
+        logs, (one, other) = (
+            tmp_path / f"logs-{step}",
+            (tmp_path / f"{name}-{step}" for name in ("one", "other")),
+        )
+        for data in (one, other):
+            data.mkdir()
+        log = logs / FIRST
+        log.mkdir(parents=True)
+        if case.startswith("stale"):
+            (logs / f"{FIRST}.of").write_text(f"{tmp_path / 'gone' / FIRST}\n")
+        if case.endswith("copies"):
+            (log / "0.log").write_bytes(b"something")
+            for data in (one, other):
+                (data / FIRST).symlink_to(log)
+        results: list[bool] = []
+        take = partial(log_place.prepare, other / FIRST, logs)
+        with monkeypatch.context() as patch:
+            meanwhile = Meanwhile(patch, step, lambda take=take, to=results: to.append(taken(take)))
+            results.append(taken(partial(log_place.prepare, one / FIRST, logs)))
+            is_done = meanwhile.is_done
+        if not is_done:
+            assert results == [True]
+            assert not taken(take)
+            results.insert(0, False)
+        assert results.count(True) == 1
+        owner = other if results[0] else one
+        assert (logs / f"{FIRST}.of").read_text() == f"{owner / FIRST}\n"
+        assert (owner / FIRST).resolve() == log
+        assert not list(logs.glob("*.tmp"))
+        assert not taken(partial(log_place.prepare, (one if results[0] else other) / FIRST, logs))
+        step += 1
+    assert step > 3
+
+
+def test_one_that_is_between_its_note_and_its_link_is_not_overlooked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second finds a note whose link is not there, and the first has made it when the second has noted that it is its."""
+    one, other, logs = tmp_path / "one", tmp_path / "other", tmp_path / "logs"
+    for directory in (one, other, logs / FIRST):
+        directory.mkdir(parents=True)
+    (logs / f"{FIRST}.of").write_text(f"{one / FIRST}\n")
+    with monkeypatch.context() as patch:
+        Meanwhile(patch, 4, lambda: os.symlink(logs / FIRST, one / FIRST))
+        with pytest.raises(
+            DataDirectoryError, match=r"was taken by another server at the same time, for .*one/log"
+        ):
+            log_place.prepare(other / FIRST, logs)
+    assert (logs / f"{FIRST}.of").read_text() == f"{one / FIRST}\n"
+    assert not (other / FIRST).is_symlink()
+    log_place.prepare(one / FIRST, logs)
+
+
+def test_a_note_is_made_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_arguments: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    made = Pair(tmp_path)
+    made.live(0, 25)
+    made.require_own()
+    assert fingerprint(recover(made.data)) == STATES[25]
 
 
 # ---- members ----

@@ -14,7 +14,8 @@ there. What is neither one nor the other is an error. With another ``dataLogDir`
 use where they are, and only new ones are made elsewhere.
 
 A note is written before the link leads to its log, and a link is replaced whole. A crash leaves the old link or the new one, and at
-most an empty directory that nobody links to, which is taken, or, of what was to be removed, a log that nobody links to. All calls
+most an empty directory that nobody links to, which is taken, a file that ends in ``.tmp``, or, of what was to be removed, a log that
+nobody links to. Of servers that take one log at the same time at most one gets it. All calls
 block. Whoever calls has the lock of ``dataDir``, except for :func:`find`, which changes nothing, and a member, which has none yet: so
 a log is asked first whether somebody writes to it.
 """
@@ -27,6 +28,7 @@ import fcntl
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -41,6 +43,7 @@ _LOCK = ".lock"
 """In a log: of whoever writes to it. In the ``dataDir`` of a server by itself: of whoever has that."""
 _NOTE_SUFFIX = ".of"
 _TEMPORARY_SUFFIX = ".tmp"
+_NOTE_MODE = 0o644
 _COMPARED_BYTES = 1 << 20
 
 _logger = logging.getLogger(__name__)
@@ -110,13 +113,17 @@ def settle(paths: Iterable[Path], elsewhere: Path | None) -> None:
 
 
 def _take(path: Path, place: Path) -> None:
-    leads_there = _is_same(path, place)
-    if leads_there and _noted(place) == _name(path):
+    leads_there, before = _is_same(path, place), _noted(place)
+    if leads_there and before == _name(path):
         return
     _require_unused(place)
+    is_noted = True
     try:
-        _note(place, path)
+        _note(place, path, before)
+    except CoordinatorError:
+        raise
     except OSError as error:
+        is_noted = False
         # Logs that were linked to by hand may be where nothing else can be written.
         _logger.warning(
             "beside the log %s it cannot be noted whose it is, so a copy of %s could write to it: %s",
@@ -131,6 +138,8 @@ def _take(path: Path, place: Path) -> None:
         temporary.symlink_to(place, target_is_directory=True)
         temporary.replace(path)
         sync_directory(path.parent)
+    if is_noted:
+        _require_first(place, path, before)
 
 
 def prepare(path: Path, elsewhere: Path | None) -> None:
@@ -151,6 +160,7 @@ def prepare(path: Path, elsewhere: Path | None) -> None:
         return
     with _told(f"a log cannot be made in {place}"):
         place.mkdir(parents=True, exist_ok=True)
+        before = _noted(place)
         owner = _other_owner(place, path)
         if owner is not None:
             raise DataDirectoryError(
@@ -161,17 +171,23 @@ def prepare(path: Path, elsewhere: Path | None) -> None:
             raise DataDirectoryError(
                 f"{place} has a log that {path.parent} does not know: move it away, or name another dataLogDir"
             )
-        _note(place, path)
+        _note(place, path, before)
         path.symlink_to(place, target_is_directory=True)
         sync_directory(path.parent)
+        try:
+            _require_first(place, path, before)
+        except CoordinatorError:
+            path.unlink()
+            raise
 
 
 def moved(path: Path) -> None:
     """Notes that the link to a log is here now, unless the log is another's."""
     if path.is_symlink() and path.exists():
         with contextlib.suppress(OSError):  # without it the first that starts with the log has it
+            before = _noted(path)
             if _other_owner(path, path) is None:
-                _note(path, path)
+                _note(path, path, before)
 
 
 def remove(path: Path) -> None:
@@ -183,7 +199,9 @@ def remove(path: Path) -> None:
     path.unlink(missing_ok=True)
     shutil.rmtree(place, ignore_errors=True)
     with contextlib.suppress(OSError):
-        _note_of(place).unlink(missing_ok=True)
+        note = _note_of(place)
+        for each in (note, *note.parent.glob(f"{note.name}.*{_TEMPORARY_SUFFIX}")):
+            each.unlink(missing_ok=True)
 
 
 # ---- whose it is ----
@@ -202,26 +220,88 @@ def _note_of(place: Path) -> Path:
 def _noted(place: Path) -> bytes:
     """What the note says; nothing if there is none."""
     try:
-        return _note_of(place).read_bytes().removesuffix(b"\n")
+        return _text(_note_of(place))
     except (FileNotFoundError, NotADirectoryError):
         return b""
 
 
-def _note(place: Path, path: Path) -> None:
-    """Notes, on disk, that a log is that of a link. Raises OSError."""
+def _text(note: Path) -> bytes:
+    return note.read_bytes().removesuffix(b"\n")
+
+
+def _note(place: Path, path: Path, before: bytes) -> None:
+    """Notes, on disk, that a log is that of a link. ``before`` is what the note said when the log was nobody's: DataDirectoryError if
+    another server has noted it since. Raises OSError."""
     note = _note_of(place)
-    temporary = note.with_name(note.name + _TEMPORARY_SUFFIX)
-    with temporary.open("wb") as file:
-        file.write(_name(path) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(note)
+    made = _write(note, _name(path) + b"\n")
+    old = made.with_name(f"{made.stem}-old{_TEMPORARY_SUFFIX}")
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            note.rename(old)
+            if _text(old) not in (before, _name(path)):
+                with contextlib.suppress(OSError):
+                    _name_once(old, note)
+                raise _taken(place, _text(old))
+        if not _name_once(made, note) and _noted(place) != _name(path):
+            raise _taken(place, _noted(place))
+    finally:
+        made.unlink(missing_ok=True)
+        old.unlink(missing_ok=True)
     sync_directory(note.parent)
+
+
+def _require_first(place: Path, path: Path, before: bytes) -> None:
+    """Of two servers that took a log at the same time at most one has it. Each has noted that it is its and made its link, in this order,
+    and the second may have found the first's note and no link yet. Raises DataDirectoryError."""
+    if _noted(place) != _name(path):
+        raise _taken(place, _noted(place))
+    owner = _owner(before, place, path)
+    if owner is not None:
+        _write(_note_of(place), before + b"\n").replace(_note_of(place))
+        raise _taken(place, before)
+
+
+def _taken(place: Path, noted: bytes) -> DataDirectoryError:
+    return DataDirectoryError(
+        f"the log {place} was taken by another server at the same time, for {os.fsdecode(noted)}: name another dataLogDir"
+    )
+
+
+def _write(note: Path, text: bytes) -> Path:
+    """A file beside the note, by a name that no other one has, with what it is to say. Raises OSError."""
+    descriptor, name = tempfile.mkstemp(_TEMPORARY_SUFFIX, f"{note.name}.", note.parent)
+    with open(descriptor, "wb") as file:
+        os.fchmod(descriptor, _NOTE_MODE)
+        file.write(text)
+        file.flush()
+        os.fsync(descriptor)
+    return Path(name)
+
+
+def _name_once(made: Path, note: Path) -> bool:
+    """Whether a file could be given a name that nothing had. Raises OSError."""
+    try:
+        note.hardlink_to(made)
+    except FileExistsError:
+        return False
+    except OSError:  # not every file system has them
+        try:
+            with note.open("xb") as file:
+                file.write(made.read_bytes())
+                file.flush()
+                os.fsync(file.fileno())
+        except FileExistsError:
+            return False
+    return True
 
 
 def _other_owner(place: Path, path: Path) -> Path | None:
     """The link to a log that is another's. Raises OSError."""
-    noted = _noted(place)
+    return _owner(_noted(place), place, path)
+
+
+def _owner(noted: bytes, place: Path, path: Path) -> Path | None:
+    """The link of :func:`_other_owner` by what a note says."""
     if not noted.startswith(b"/") or b"\0" in noted:
         return None
     link = Path(os.fsdecode(noted))
