@@ -6,18 +6,19 @@ Owns the links, and beside each such log a note of whose it is::
     <dataLogDir>/<name>.of                     the note: a line with the absolute path of that link
 
 A copy of a ``dataDir`` leads to the original's logs, and nobody may write to those but the original. So a log is another's as long
-as the link in its note is there, and leads to it, for a server, too, whose ``dataDir`` is the other's ``dataLogDir``; a log without
-such a note is of the first that starts with it. :func:`find` says
-where a log is: where its link leads, unless ``dataLogDir`` has a log of this name and the link leads to nothing, to another's log or
-to one of which that has every byte, in the segments, or that a server from before there were notes writes to. Then directories were moved, or both were copied, and a start leads the link
-there. What is neither one nor the other is an error. With another ``dataLogDir`` that does not have them, or none, the logs that there are stay in
+as the link in its note is there, and leads to it, also for a server whose ``dataDir`` is the other's ``dataLogDir``; a log without
+such a note is of the first that starts with it. :func:`find` says where a log is: where its link leads, unless ``dataLogDir`` has a
+log of this name and the link leads to nothing, to another's log, to one whose segments are the beginning of its, or to one that a
+server writes to that made no note. Then directories were moved, or both were copied, and a start leads the link there. What is
+neither one nor the other is an error. With another ``dataLogDir`` that does not have them, or none, the logs that there are stay in
 use where they are, and only new ones are made elsewhere.
 
 A note is written before the link leads to its log, and a link is replaced whole. A crash leaves the old link or the new one, and at
 most an empty directory that nobody links to, which is taken, a file that ends in ``.tmp``, or, of what was to be removed, a log that
-nobody links to. Of servers that take one log at the same time at most one gets it. All calls
-block. Whoever calls has the lock of ``dataDir``, except for :func:`find`, which changes nothing, and a member, which has none yet: so
-a log is asked first whether somebody writes to it.
+nobody links to. Of servers that take one log at the same time at most one gets it.
+
+All calls block. Who calls for a server by itself has the lock of its ``dataDir``. A member's directory has none, so its log is asked
+first whether somebody writes to it. :func:`find` changes nothing.
 """
 
 from __future__ import annotations
