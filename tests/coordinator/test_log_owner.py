@@ -98,6 +98,34 @@ def pair(tmp_path: Path) -> Pair:
     return made
 
 
+# ---- a dataDir from a backup beside its logs ----
+
+
+def test_what_was_answered_after_a_backup_of_data_dir_is_there(pair: Pair, tmp_path: Path) -> None:
+    """Its logs were on another disk, and are whole, as ZooKeeper would read them."""
+    backup = tmp_path / "backup"
+    copy(pair.data, backup)
+    live(pair.data, pair.logs, 25, 40, retained=9)
+    shutil.rmtree(pair.data)
+    copy(backup, pair.data)
+    links = pair.links
+    assert load_directory(pair.data, pair.logs).last_zxid == 40
+    assert pair.links == links
+    log = TransactionLog(pair.data, log_dir=pair.logs)
+    machine, _behind = log.recover()
+    log.close()
+    assert fingerprint(machine) == STATES[40]
+    assert len(pair.links) > len(links)
+    pair.require_own()
+
+
+def test_a_data_dir_that_is_empty_does_not_begin_with_its_logs(pair: Pair) -> None:
+    shutil.rmtree(pair.data)
+    first = min(pair.logs.glob("log.*[0-9a-f]"))
+    told = refusal(pair.data, pair.logs)
+    assert told.startswith(f"{pair.data} has no data, and {first} is a log of it: restore")
+
+
 # ---- directories that are copied, or moved ----
 
 

@@ -23,9 +23,9 @@ from .test_words import ask
 COUNT = 40
 
 
-def live(data: Path, log_dir: Path | None, first: int = 0, last: int = COUNT) -> None:
+def live(data: Path, log_dir: Path | None, first: int = 0, last: int = COUNT, retained: int = 2) -> None:
     """A server's life from one transaction to another, with a snapshot every ten and the newest two kept."""
-    log = TransactionLog(data, snapshots_retained=2, log_dir=log_dir)
+    log = TransactionLog(data, snapshots_retained=retained, log_dir=log_dir)
     machine, _behind = log.recover()
     for each in history(COUNT)[first:last]:
         append(log, [each.encode()])

@@ -106,9 +106,10 @@ class TransactionLog:
         Opens the log for appending. Raises CoordinatorError when transactions are missing."""
         for leftover in self._directory.glob(f"{NAME_PREFIX}*.tmp"):
             leftover.unlink()
-        logs = self._logs()
-        log_place.settle([path for _first_zxid, path in logs], self._log_dir)
-        machine, behind = self._load(logs)
+        log_place.settle([path for _first_zxid, path in self._logs()], self._log_dir)
+        for _first_zxid, place in self._unlinked():
+            log_place.link(self._directory / place.name, place)
+        machine, behind = self._load(self._logs())
         if self._log is None:
             self.roll(machine.last_zxid + 1)
         return machine, behind
@@ -118,7 +119,7 @@ class TransactionLog:
         makes its indexes and marks anew. Raises CoordinatorError as that does."""
         logs = [(first_zxid, log_place.find(path, self._log_dir)) for first_zxid, path in self._logs()]
         try:
-            return self._load(logs)[0]
+            return self._load(logs + self._unlinked())[0]
         finally:
             self.close_log()
 
@@ -246,6 +247,25 @@ class TransactionLog:
 
     def _logs(self) -> list[tuple[int, Path]]:
         return _numbered(self._directory, LOG_PREFIX)
+
+    def _unlinked(self) -> list[tuple[int, Path]]:
+        """The logs in ``dataLogDir`` that this server made after all that it knows of: ``dataDir`` is from a backup, and they are not.
+        Raises DataDirectoryError where it knows of nothing before them."""
+        if self._log_dir is None or not self._log_dir.is_dir():
+            return []
+        logs = self._logs()
+        newest = logs[-1][0] if logs else 0
+        later = [
+            (first_zxid, place)
+            for first_zxid, place in _numbered(self._log_dir, LOG_PREFIX)
+            if first_zxid > newest and log_place.is_unlinked(self._directory / place.name, place)
+        ]
+        if later and not logs and not self._snapshots():
+            raise DataDirectoryError(
+                f"{self._directory} has no data, and {later[0][1]} is a log of it: restore {self._directory} from a backup, or, to begin "
+                f"with nothing, move away what is in {self._log_dir}"
+            )
+        return later
 
 
 def _numbered(directory: Path, prefix: str) -> list[tuple[int, Path]]:

@@ -10,7 +10,8 @@ as the link in its note is there, and leads to it, also for a server whose ``dat
 such a note is of the first that starts with it. :func:`find` says where a log is: where its link leads, unless ``dataLogDir`` has a
 log of this name and the link leads to nothing, to another's log, to one whose segments are the beginning of its, or to one that a
 server writes to that made no note. Then directories were moved, or both were copied, and a start leads the link there. What is
-neither one nor the other is an error. With another ``dataLogDir`` that does not have them, or none, the logs that there are stay in
+neither one nor the other is an error. A log that nothing leads to, but whose note says that it is this server's and newer than all that
+it knows, is linked to again: ``dataDir`` was restored from a backup. With another ``dataLogDir`` that does not have them, or none, the logs that there are stay in
 use where they are, and only new ones are made elsewhere.
 
 A note is written before the link leads to its log, and a link is replaced whole. A crash leaves the old link or the new one, and at
@@ -149,7 +150,8 @@ def prepare(path: Path, elsewhere: Path | None) -> None:
     settle([path], elsewhere)
     if path.is_symlink():
         return
-    place = _place_in(elsewhere, path)
+    with _told(f"a log cannot be made for {path}"):
+        place = _place_in(elsewhere, path)
     if place is None:
         return
     if path.exists():
@@ -180,6 +182,28 @@ def prepare(path: Path, elsewhere: Path | None) -> None:
         except CoordinatorError:
             path.unlink()
             raise
+
+
+def is_unlinked(path: Path, place: Path) -> bool:
+    """Whether a log that has something is noted to be that of a link that is not there."""
+    with _told(f"the log {place} cannot be used"):
+        return (
+            not path.is_symlink()
+            and not path.exists()
+            and _noted(place) == _name(path)
+            and bool(_segments(place))
+        )
+
+
+def link(path: Path, place: Path) -> None:
+    """Links to a log that is :func:`is_unlinked`. Raises CoordinatorError."""
+    with _told(f"the log {place} cannot be used"):
+        _require_unused(place)
+        _logger.warning(
+            "the log %s is this server's, and nothing led to it: it is used from %s again", place, path.parent
+        )
+        path.symlink_to(place.absolute(), target_is_directory=True)
+        sync_directory(path.parent)
 
 
 def moved(path: Path) -> None:
@@ -271,12 +295,17 @@ def _taken(place: Path, noted: bytes) -> DataDirectoryError:
 def _write(note: Path, text: bytes) -> Path:
     """A file beside the note, by a name that no other one has, with what it is to say. Raises OSError."""
     descriptor, name = tempfile.mkstemp(_TEMPORARY_SUFFIX, f"{note.name}.", note.parent)
-    with open(descriptor, "wb") as file:
-        os.fchmod(descriptor, _NOTE_MODE)
-        file.write(text)
-        file.flush()
-        os.fsync(descriptor)
-    return Path(name)
+    made = Path(name)
+    try:
+        with open(descriptor, "wb") as file:
+            os.fchmod(descriptor, _NOTE_MODE)
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+    return made
 
 
 def _name_once(made: Path, note: Path) -> bool:
