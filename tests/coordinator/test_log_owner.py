@@ -119,11 +119,31 @@ def test_what_was_answered_after_a_backup_of_data_dir_is_there(pair: Pair, tmp_p
     pair.require_own()
 
 
-def test_a_data_dir_that_is_empty_does_not_begin_with_its_logs(pair: Pair) -> None:
-    shutil.rmtree(pair.data)
+@pytest.mark.parametrize("has_snapshots", [False, True])
+def test_a_data_dir_without_logs_does_not_begin_with_those_of_before(pair: Pair, has_snapshots: bool) -> None:
+    """It may have begun anew, by an import for example: what logs of before have is not its."""
+    for path in list(pair.data.iterdir()):
+        if path.name.startswith("log.") or (path.name.startswith("snapshot.") and not has_snapshots):
+            path.unlink()
     first = min(pair.logs.glob("log.*[0-9a-f]"))
+    before = contents(pair.data, pair.logs)
     told = refusal(pair.data, pair.logs)
-    assert told.startswith(f"{pair.data} has no data, and {first} is a log of it: restore")
+    assert told.startswith(f"{pair.data} has no logs, and {first} is noted to be one of it: restore")
+    assert contents(pair.data, pair.logs) == before | {pair.data / ".lock": b""}
+
+
+def test_a_log_of_another_life_is_not_gone_on_with(pair: Pair) -> None:
+    """Which has transactions with the next ids among its own."""
+    last = pair.links[-1]
+    stale = pair.logs / f"log.{24:016x}"
+    copy(pair.logs / last.name, stale)
+    stale.with_name(f"{stale.name}.of").write_bytes(os.fsencode(pair.data.resolve() / stale.name) + b"\n")
+    links = pair.links
+    told = refusal(pair.data, pair.logs)
+    assert told.startswith(
+        f"{stale} is noted to be a log of {pair.data}, and does not go on where that ends, at 0x19: "
+    )
+    assert pair.links == links
 
 
 # ---- directories that are copied, or moved ----

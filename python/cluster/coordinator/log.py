@@ -107,9 +107,10 @@ class TransactionLog:
         for leftover in self._directory.glob(f"{NAME_PREFIX}*.tmp"):
             leftover.unlink()
         log_place.settle([path for _first_zxid, path in self._logs()], self._log_dir)
-        for _first_zxid, place in self._unlinked():
+        unlinked = self._unlinked()
+        machine, behind = self._load(self._logs(), unlinked)
+        for _first_zxid, place in unlinked:
             log_place.link(self._directory / place.name, place)
-        machine, behind = self._load(self._logs())
         if self._log is None:
             self.roll(machine.last_zxid + 1)
         return machine, behind
@@ -119,18 +120,20 @@ class TransactionLog:
         makes its indexes and marks anew. Raises CoordinatorError as that does."""
         logs = [(first_zxid, log_place.find(path, self._log_dir)) for first_zxid, path in self._logs()]
         try:
-            return self._load(logs + self._unlinked())[0]
+            return self._load(logs, self._unlinked())[0]
         finally:
             self.close_log()
 
-    def _load(self, logs: Sequence[tuple[int, Path]]) -> tuple[Machine, int]:
+    def _load(
+        self, known: Sequence[tuple[int, Path]], unlinked: Sequence[tuple[int, Path]]
+    ) -> tuple[Machine, int]:
         """The newest snapshot with what these logs hold beyond it. Leaves the log open that goes on behind it, if there is one."""
         with collector.spared():
-            machine, behind = self._load_all(logs)
+            machine, behind = self._load_all([*known, *unlinked], len(known))
             collector.keep(len(machine.tree))
             return machine, behind
 
-    def _load_all(self, logs: Sequence[tuple[int, Path]]) -> tuple[Machine, int]:
+    def _load_all(self, logs: Sequence[tuple[int, Path]], known: int) -> tuple[Machine, int]:
         began_ms = self._clock.monotonic_ms()
         machine = self._newest_snapshot()
         snapshot_zxid, loaded_ms = machine.last_zxid, self._clock.monotonic_ms()
@@ -138,6 +141,11 @@ class TransactionLog:
             is_last = position + 1 == len(logs)
             if not is_last and logs[position + 1][0] <= snapshot_zxid + 1:
                 continue  # the snapshot holds all of it
+            if position >= known and first_zxid != machine.last_zxid + 1:
+                raise DataDirectoryError(
+                    f"{path} is noted to be a log of {self._directory}, and does not go on where that ends, at {machine.last_zxid:#x}: "
+                    "restore both from one backup, or move it away if it is of another life of this server"
+                )
             log = self._open_log(path)
             try:
                 last_zxid = self._replay(machine, log, path)
@@ -250,7 +258,7 @@ class TransactionLog:
 
     def _unlinked(self) -> list[tuple[int, Path]]:
         """The logs in ``dataLogDir`` that this server made after all that it knows of: ``dataDir`` is from a backup, and they are not.
-        Raises DataDirectoryError where it knows of nothing before them."""
+        Raises DataDirectoryError where it knows of none before them: it may have begun anew."""
         if self._log_dir is None or not self._log_dir.is_dir():
             return []
         logs = self._logs()
@@ -260,10 +268,10 @@ class TransactionLog:
             for first_zxid, place in _numbered(self._log_dir, LOG_PREFIX)
             if first_zxid > newest and log_place.is_unlinked(self._directory / place.name, place)
         ]
-        if later and not logs and not self._snapshots():
+        if later and not logs:
             raise DataDirectoryError(
-                f"{self._directory} has no data, and {later[0][1]} is a log of it: restore {self._directory} from a backup, or, to begin "
-                f"with nothing, move away what is in {self._log_dir}"
+                f"{self._directory} has no logs, and {later[0][1]} is noted to be one of it: restore {self._directory} from a backup, or, "
+                f"to begin with what it has, move away what is in {self._log_dir}"
             )
         return later
 

@@ -10,8 +10,8 @@ as the link in its note is there, and leads to it, also for a server whose ``dat
 such a note is of the first that starts with it. :func:`find` says where a log is: where its link leads, unless ``dataLogDir`` has a
 log of this name and the link leads to nothing, to another's log, to one whose segments are the beginning of its, or to one that a
 server writes to that made no note. Then directories were moved, or both were copied, and a start leads the link there. What is
-neither one nor the other is an error. A log that nothing leads to, but whose note says that it is this server's and newer than all that
-it knows, is linked to again: ``dataDir`` was restored from a backup. With another ``dataLogDir`` that does not have them, or none, the logs that there are stay in
+neither one nor the other is an error. A log that nothing leads to, whose note says that it is this server's, and that goes on
+where what it knows ends, is linked to again (:mod:`.log`): ``dataDir`` was restored from a backup. With another ``dataLogDir`` that does not have them, or none, the logs that there are stay in
 use where they are, and only new ones are made elsewhere.
 
 A note is written before the link leads to its log, and a link is replaced whole. A crash leaves the old link or the new one, and at
@@ -198,7 +198,6 @@ def is_unlinked(path: Path, place: Path) -> bool:
 def link(path: Path, place: Path) -> None:
     """Links to a log that is :func:`is_unlinked`. Raises CoordinatorError."""
     with _told(f"the log {place} cannot be used"):
-        _require_unused(place)
         _logger.warning(
             "the log %s is this server's, and nothing led to it: it is used from %s again", place, path.parent
         )
