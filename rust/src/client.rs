@@ -62,10 +62,7 @@ pub(crate) fn kafka_error(py: Python<'_>, error: &ClientError) -> PyResult<Py<Py
         return Err(PyRuntimeError::new_err(error.to_string()));
     };
     // (code, reason, fatal, retriable)
-    class.call1(
-        py,
-        (error.code(), error.to_string(), false, error.is_retriable()),
-    )
+    class.call1(py, (error.code(), error.to_string(), false, error.is_retriable()))
 }
 
 /// The exception for a failure of the client crate: `BufferError` for a full queue, as confluent-kafka has it.

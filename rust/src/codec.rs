@@ -7,8 +7,8 @@
 
 use bytes::Bytes;
 use logcore_protocol::{
-    Direction, FieldType, RequestHeader, Schema, Str, Struct, StructSchema, Value, data_schema,
-    decode_with, encode_with, field_names, request_schemas, schema, to_json,
+    Direction, FieldType, RequestHeader, Schema, Str, Struct, StructSchema, Value, data_schema, decode_with,
+    encode_with, field_names, request_schemas, schema, to_json,
 };
 use pyo3::buffer::PyBuffer;
 use pyo3::create_exception;
@@ -146,15 +146,11 @@ fn encode_request_header<'py>(
 
 /// The correlation id, and how many bytes the header takes.
 #[pyfunction]
-fn decode_response_header(
-    api_key: i16,
-    version: i16,
-    response: PyBackedBytes,
-) -> PyResult<(i32, usize)> {
+fn decode_response_header(api_key: i16, version: i16, response: PyBackedBytes) -> PyResult<(i32, usize)> {
     let length = response.len();
     let mut rest = Bytes::from_owner(response);
-    let correlation_id = logcore_protocol::decode_response_header(api_key, version, &mut rest)
-        .map_err(protocol_error)?;
+    let correlation_id =
+        logcore_protocol::decode_response_header(api_key, version, &mut rest).map_err(protocol_error)?;
     Ok((correlation_id, length - rest.len()))
 }
 
@@ -190,11 +186,7 @@ fn encode_response<'py>(
 }
 
 #[pyfunction]
-fn encode_data<'py>(
-    name: &str,
-    version: i16,
-    message: &Bound<'py, PyDict>,
-) -> PyResult<Bound<'py, PyBytes>> {
+fn encode_data<'py>(name: &str, version: i16, message: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyBytes>> {
     encode(named_schema(name)?, version, message)
 }
 
@@ -224,11 +216,8 @@ fn string_hash(utf_16_be: &[u8]) -> i32 {
 }
 
 fn named_schema(name: &str) -> PyResult<&'static Schema> {
-    data_schema(name).ok_or_else(|| {
-        protocol_error(logcore_protocol::ProtocolError::UnknownSchema(
-            name.to_owned(),
-        ))
-    })
+    data_schema(name)
+        .ok_or_else(|| protocol_error(logcore_protocol::ProtocolError::UnknownSchema(name.to_owned())))
 }
 
 fn decode<'py>(
@@ -304,11 +293,7 @@ fn keys(py: Python<'_>) -> &[Py<PyString>] {
     })
 }
 
-fn to_object<'py>(
-    py: Python<'py>,
-    keys: &[Py<PyString>],
-    value: &Value,
-) -> PyResult<Bound<'py, PyAny>> {
+fn to_object<'py>(py: Python<'py>, keys: &[Py<PyString>], value: &Value) -> PyResult<Bound<'py, PyAny>> {
     Ok(match value {
         Value::Null => py.None().into_bound(py),
         Value::Bool(value) => value.into_pyobject(py)?.to_owned().into_any(),
@@ -406,8 +391,8 @@ fn from_dict(
             continue;
         };
         used += 1;
-        let value = from_object(keys, &field.kind, &item)
-            .map_err(|fault| fault.below(format!(".{}", field.name)))?;
+        let value =
+            from_object(keys, &field.kind, &item).map_err(|fault| fault.below(format!(".{}", field.name)))?;
         fields.push(value);
     }
     if used != dict.len() {
@@ -427,16 +412,10 @@ fn unknown_key(schema: &StructSchema, dict: &Bound<'_, PyDict>) -> PyResult<Faul
             return Ok(Fault::wrong(format!("there is no field {}", key.repr()?)));
         }
     }
-    Ok(Fault::wrong(
-        "the dict changed while it was read".to_owned(),
-    ))
+    Ok(Fault::wrong("the dict changed while it was read".to_owned()))
 }
 
-fn from_object(
-    keys: &[Py<PyString>],
-    kind: &FieldType,
-    object: &Bound<'_, PyAny>,
-) -> Result<Value, Fault> {
+fn from_object(keys: &[Py<PyString>], kind: &FieldType, object: &Bound<'_, PyAny>) -> Result<Value, Fault> {
     if object.is_none() {
         return Ok(Value::Null);
     }
@@ -452,9 +431,9 @@ fn from_object(
         FieldType::Uuid => {
             let bytes = bytes(object)?;
             let uuid = bytes.as_ref().try_into();
-            Value::Uuid(uuid.map_err(|_| {
-                Fault::wrong(format!("a uuid is 16 bytes, found {} bytes", bytes.len()))
-            })?)
+            Value::Uuid(
+                uuid.map_err(|_| Fault::wrong(format!("a uuid is 16 bytes, found {} bytes", bytes.len())))?,
+            )
         }
         FieldType::String => match object.cast::<PyString>() {
             Ok(text) => Value::Str(Str::from(&*text.to_cow()?)),
@@ -493,11 +472,7 @@ fn bytes(object: &Bound<'_, PyAny>) -> Result<Bytes, Fault> {
     }
 }
 
-fn array(
-    keys: &[Py<PyString>],
-    element: &FieldType,
-    object: &Bound<'_, PyAny>,
-) -> Result<Vec<Value>, Fault> {
+fn array(keys: &[Py<PyString>], element: &FieldType, object: &Bound<'_, PyAny>) -> Result<Vec<Value>, Fault> {
     let convert = |(index, item): (usize, Bound<'_, PyAny>)| {
         take_turns(item.py(), index);
         from_object(keys, element, &item).map_err(|fault| fault.below(format!("[{index}]")))
@@ -512,9 +487,7 @@ fn array(
     if textual || object.is_instance_of::<PyDict>() {
         return Err(Fault::expected("list", object));
     }
-    let items = object
-        .try_iter()
-        .map_err(|_| Fault::expected("list", object))?;
+    let items = object.try_iter().map_err(|_| Fault::expected("list", object))?;
     items
         .enumerate()
         .map(|(index, item)| convert((index, item?)))

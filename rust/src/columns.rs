@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use logcore_columns::{
-    self as columns, AbortedTransaction, ColumnsError, DecodeOptions, LogSource, Projection,
-    ScanReader,
+    self as columns, AbortedTransaction, ColumnsError, DecodeOptions, LogSource, Projection, ScanReader,
 };
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -28,13 +27,11 @@ pub(crate) type AbortedList = Vec<(i64, i64, Option<i64>)>;
 
 pub(crate) fn aborted_transactions(list: AbortedList) -> Vec<AbortedTransaction> {
     list.into_iter()
-        .map(
-            |(producer_id, first_offset, last_offset)| AbortedTransaction {
-                producer_id,
-                first_offset,
-                last_offset: last_offset.unwrap_or(i64::MAX),
-            },
-        )
+        .map(|(producer_id, first_offset, last_offset)| AbortedTransaction {
+            producer_id,
+            first_offset,
+            last_offset: last_offset.unwrap_or(i64::MAX),
+        })
         .collect()
 }
 
@@ -89,9 +86,7 @@ impl PartitionScan {
                     columns::PartitionScan::over(log, &options)
                 })
             }
-            Source::Directory(directory) => {
-                py.detach(|| columns::PartitionScan::open(&directory, &options))
-            }
+            Source::Directory(directory) => py.detach(|| columns::PartitionScan::open(&directory, &options)),
         };
         let scan = scan.map_err(|error| to_python(py, &error))?;
         Ok(Self {
@@ -176,11 +171,7 @@ fn decode_batches(
     let decoded = py
         .detach(|| columns::decode_batches(bytes, &options))
         .map_err(|error| to_python(py, &error))?;
-    let batches = decoded
-        .batches
-        .into_iter()
-        .map(PyRecordBatch::new)
-        .collect();
+    let batches = decoded.batches.into_iter().map(PyRecordBatch::new).collect();
     Ok((batches, decoded.next_offset))
 }
 
@@ -252,15 +243,12 @@ pub(crate) fn to_python(py: Python<'_>, error: &ColumnsError) -> PyErr {
         ColumnsError::RecordTooLarge { .. }
         | ColumnsError::TimestampTooLarge { .. }
         | ColumnsError::Arrow(_) => return errors::LogError::new_err(text),
-        ColumnsError::OutOfRange { .. } => (
-            errors::OffsetOutOfRangeError::new_err(text),
-            OFFSET_OUT_OF_RANGE,
-        ),
+        ColumnsError::OutOfRange { .. } => {
+            (errors::OffsetOutOfRangeError::new_err(text), OFFSET_OUT_OF_RANGE)
+        }
         ColumnsError::CorruptSegment { .. }
         | ColumnsError::CutOff { .. }
-        | ColumnsError::CorruptFetch { .. } => {
-            (errors::CorruptLogError::new_err(text), CORRUPT_MESSAGE)
-        }
+        | ColumnsError::CorruptFetch { .. } => (errors::CorruptLogError::new_err(text), CORRUPT_MESSAGE),
     };
     match exception.value(py).setattr("code", code) {
         Ok(()) => exception,

@@ -98,10 +98,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     module.add("LogError", py.get_type::<LogError>())?;
     module.add("CorruptLogError", py.get_type::<CorruptLogError>())?;
-    module.add(
-        "OffsetOutOfRangeError",
-        py.get_type::<OffsetOutOfRangeError>(),
-    )?;
+    module.add("OffsetOutOfRangeError", py.get_type::<OffsetOutOfRangeError>())?;
     module.add("LockedError", py.get_type::<LockedError>())?;
     module.add("LogNotFoundError", py.get_type::<LogNotFoundError>())?;
     module.add("LogExistsError", py.get_type::<LogExistsError>())?;
@@ -115,8 +112,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LogConfigError", py.get_type::<LogConfigError>())?;
     // What instances carry; those raised by hand have it too.
     py.get_type::<LogIOError>().setattr("errno", py.None())?;
-    py.get_type::<LogError>()
-        .setattr("code", UNKNOWN_SERVER_ERROR)
+    py.get_type::<LogError>().setattr("code", UNKNOWN_SERVER_ERROR)
 }
 
 /// Kafka's code when there is no better one.
@@ -140,17 +136,13 @@ pub(crate) fn storage_error(py: Python<'_>, error: &StorageError) -> PyErr {
         | E::InvalidTxnState { .. }
         | E::TransactionCoordinatorFenced { .. }
         | E::FencedLeaderEpoch { .. } => ProducerStateError::new_err(text),
-        E::OffsetOutOfRange { .. } | E::UnexpectedAppendOffset { .. } => {
-            OffsetOutOfRangeError::new_err(text)
-        }
+        E::OffsetOutOfRange { .. } | E::UnexpectedAppendOffset { .. } => OffsetOutOfRangeError::new_err(text),
         E::InvalidConfig { .. } => LogConfigError::new_err(text),
         E::Io { source, .. } => {
             let refused = LogIOError::new_err(text);
             with(py, refused, "errno", source.raw_os_error())
         }
-        E::Corrupt { .. } | E::Mismatch { .. } | E::Duplicate { .. } => {
-            CorruptLogError::new_err(text)
-        }
+        E::Corrupt { .. } | E::Mismatch { .. } | E::Duplicate { .. } => CorruptLogError::new_err(text),
         E::Offline { .. } => OfflineError::new_err(text),
         E::Closed { .. } | E::Truncated { .. } => LogClosedError::new_err(text),
         E::ReadOnly { .. } => ReadOnlyError::new_err(text),
@@ -183,12 +175,7 @@ fn with_code(py: Python<'_>, exception: PyErr, code: i16) -> PyErr {
     with(py, exception, "code", code)
 }
 
-fn with<'py>(
-    py: Python<'py>,
-    exception: PyErr,
-    name: &str,
-    value: impl IntoPyObject<'py>,
-) -> PyErr {
+fn with<'py>(py: Python<'py>, exception: PyErr, name: &str, value: impl IntoPyObject<'py>) -> PyErr {
     match exception.value(py).setattr(name, value) {
         Ok(()) => exception,
         Err(other) => other,

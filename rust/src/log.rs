@@ -49,10 +49,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// Runs what may block without the GIL, and gives its error the class it has in Python.
-fn off_gil<T: Send>(
-    py: Python<'_>,
-    work: impl FnOnce() -> Result<T, StorageError> + Send,
-) -> PyResult<T> {
+fn off_gil<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, StorageError> + Send) -> PyResult<T> {
     py.detach(work).map_err(|error| storage_error(py, &error))
 }
 
@@ -122,12 +119,7 @@ impl PyLog {
     }
 
     fn append_records(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<(i64, i64)> {
-        let mut encoder = Encoder::new(
-            self.compression,
-            None,
-            self.handle.batch_bytes(),
-            system_now_ms(),
-        );
+        let mut encoder = Encoder::new(self.compression, None, self.handle.batch_bytes(), system_now_ms());
         for record in records.try_iter()? {
             encoder.push(&record?)?;
         }
@@ -226,25 +218,14 @@ impl PyLog {
 
     /// Producer id, first offset and offset of the abort marker of the transactions that were aborted, of those that a reader
     /// of `[offset, end)` may meet.
-    fn aborted_transactions(
-        &self,
-        py: Python<'_>,
-        offset: i64,
-        end: i64,
-    ) -> PyResult<Vec<(i64, i64, i64)>> {
+    fn aborted_transactions(&self, py: Python<'_>, offset: i64, end: i64) -> PyResult<Vec<(i64, i64, i64)>> {
         let aborted = off_gil(py, || {
             self.log().refresh()?;
             self.log().aborted_transactions(offset, end)
         })?;
         let aborted = aborted.into_iter();
         Ok(aborted
-            .map(|aborted| {
-                (
-                    aborted.producer_id,
-                    aborted.first_offset,
-                    aborted.last_offset,
-                )
-            })
+            .map(|aborted| (aborted.producer_id, aborted.first_offset, aborted.last_offset))
             .collect())
     }
 

@@ -8,8 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use logcore_quorum::directory::OpenError;
 use logcore_quorum::host::{
-    Event, FIRST_STATE, Host, HostError, Options, Role, RoleKind, SnapshotSink, SnapshotSource,
-    server_id,
+    Event, FIRST_STATE, Host, HostError, Options, Role, RoleKind, SnapshotSink, SnapshotSource, server_id,
 };
 use logcore_quorum::member::Timing;
 use logcore_quorum::members::listed;
@@ -185,8 +184,8 @@ fn event_to_py(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyAny>> {
             let list = PyList::empty(py);
             for flush in &flushes {
                 let written = flush.entries.iter();
-                let entries = written
-                    .map(|each| (each.commands, each.time_ms, each.came_ms, each.on_disk_ms));
+                let entries =
+                    written.map(|each| (each.commands, each.time_ms, each.came_ms, each.on_disk_ms));
                 list.append((flush.took.as_millis() as u64, entries.collect::<Vec<_>>()))?;
             }
             ("flushed", list).into_pyobject(py)?
@@ -224,9 +223,7 @@ impl PyQuorum {
             ("sync_limit", sync_limit),
         ] {
             if value == 0 {
-                return Err(PyValueError::new_err(format!(
-                    "{name} is 0; it is 1 or more"
-                )));
+                return Err(PyValueError::new_err(format!("{name} is 0; it is 1 or more")));
             }
         }
         let ticks = |limit: u32| Duration::from_millis(u64::from(limit) * u64::from(tick_ms));
@@ -256,31 +253,23 @@ impl PyQuorum {
     }
 
     fn start(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.0.start())
-            .map_err(|error| raise(py, error))
+        py.detach(|| self.0.start()).map_err(|error| raise(py, error))
     }
 
     fn propose(&self, py: Python<'_>, commands: Vec<PyBackedBytes>) -> PyResult<u64> {
-        let commands = commands
-            .iter()
-            .map(|command| Bytes::copy_from_slice(command));
+        let commands = commands.iter().map(|command| Bytes::copy_from_slice(command));
         let proposed = self.0.propose(commands.collect());
         proposed.map_err(|error| raise(py, error))
     }
 
     fn take<'py>(&self, py: Python<'py>, max_bytes: usize) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let taken = self.0.take(max_bytes).map_err(|error| raise(py, error))?;
-        taken
-            .into_iter()
-            .map(|event| event_to_py(py, event))
-            .collect()
+        taken.into_iter().map(|event| event_to_py(py, event)).collect()
     }
 
     fn be_patient(&self, py: Python<'_>, milliseconds: u64) -> PyResult<()> {
         let patience = Duration::from_millis(milliseconds);
-        self.0
-            .be_patient(patience)
-            .map_err(|error| raise(py, error))
+        self.0.be_patient(patience).map_err(|error| raise(py, error))
     }
 
     fn applied(&self, py: Python<'_>, index: u64) -> PyResult<()> {
@@ -298,9 +287,7 @@ impl PyQuorum {
 
     fn has_quorum(&self, py: Python<'_>, servers: Vec<PyServer>) -> PyResult<bool> {
         let servers: Vec<_> = servers.into_iter().map(server).collect::<PyResult<_>>()?;
-        self.0
-            .has_quorum(&servers)
-            .map_err(|error| raise(py, error))
+        self.0.has_quorum(&servers).map_err(|error| raise(py, error))
     }
 
     fn change_members(&self, py: Python<'_>, term: u64, servers: Vec<PyServer>) -> PyResult<()> {
@@ -320,10 +307,7 @@ impl PyQuorum {
         dict.set_item("member_id", status.member)?;
         dict.set_item("ensemble", PyBytes::new(py, &status.ensemble))?;
         let known = status.membership.as_ref();
-        dict.set_item(
-            "members",
-            known.and_then(|known| members(known.membership())),
-        )?;
+        dict.set_item("members", known.and_then(|known| members(known.membership())))?;
         dict.set_item("last_index", status.last_index)?;
         dict.set_item("committed", status.committed)?;
         dict.set_item("applied", status.applied)?;
@@ -355,8 +339,7 @@ impl PyQuorum {
     }
 
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.0.stop())
-            .map_err(|error| raise(py, error))
+        py.detach(|| self.0.stop()).map_err(|error| raise(py, error))
     }
 
     fn __repr__(&self) -> String {

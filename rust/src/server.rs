@@ -94,10 +94,7 @@ pub(crate) fn raise(py: Python<'_>, error: CoreError) -> PyErr {
 }
 
 /// Runs without the GIL and turns the crate's error into an exception.
-fn detached<T: Send>(
-    py: Python<'_>,
-    work: impl FnOnce() -> Result<T, CoreError> + Send,
-) -> PyResult<T> {
+fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, CoreError> + Send) -> PyResult<T> {
     py.detach(work).map_err(|error| raise(py, error))
 }
 
@@ -122,12 +119,9 @@ fn properties(config: &Bound<'_, PyDict>) -> PyResult<Properties> {
 }
 
 fn topic_id(bytes: &[u8]) -> PyResult<[u8; 16]> {
-    bytes.try_into().map_err(|_| {
-        PyValueError::new_err(format!(
-            "a topic id is 16 bytes, found {} bytes",
-            bytes.len()
-        ))
-    })
+    bytes
+        .try_into()
+        .map_err(|_| PyValueError::new_err(format!("a topic id is 16 bytes, found {} bytes", bytes.len())))
 }
 
 /// Id, rack and listeners of a broker that has a partition.
@@ -246,10 +240,7 @@ impl PyServer {
         (failed.partitions, failed.every_dir)
     }
 
-    fn take_log_lines<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<Vec<(i32, String, Bound<'py, PyDict>)>> {
+    fn take_log_lines<'py>(&self, py: Python<'py>) -> PyResult<Vec<(i32, String, Bound<'py, PyDict>)>> {
         let lines = self.0.take_log_lines().into_iter();
         lines
             .map(|line| {
@@ -262,10 +253,7 @@ impl PyServer {
             .collect()
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one for each field of a partition"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "one for each field of a partition")]
     #[pyo3(signature = (topic, topic_id, partition, leader_epoch, leader_id, config, new = true, replicas = Vec::new(), isr = Vec::new()))]
     fn create_partition(
         &self,
@@ -297,12 +285,7 @@ impl PyServer {
         detached(py, || self.0.delete_topic(topic))
     }
 
-    fn update_topic_config(
-        &self,
-        py: Python<'_>,
-        topic: &str,
-        config: &Bound<'_, PyDict>,
-    ) -> PyResult<()> {
+    fn update_topic_config(&self, py: Python<'_>, topic: &str, config: &Bound<'_, PyDict>) -> PyResult<()> {
         let properties = properties(config)?;
         detached(py, || self.0.update_topic_config(topic, &properties))
     }
@@ -341,13 +324,7 @@ impl PyServer {
             .collect()
     }
 
-    fn know_topic(
-        &self,
-        topic: &str,
-        id: &[u8],
-        partitions: i32,
-        offline: Vec<i32>,
-    ) -> PyResult<()> {
+    fn know_topic(&self, topic: &str, id: &[u8], partitions: i32, offline: Vec<i32>) -> PyResult<()> {
         let id = topic_id(id)?;
         self.0.know_topic(topic, id, partitions, &offline);
         Ok(())
@@ -366,13 +343,7 @@ impl PyServer {
         Ok((offsets.log_start, offsets.high_watermark, offsets.log_end))
     }
 
-    fn append(
-        &self,
-        py: Python<'_>,
-        topic: &str,
-        partition: i32,
-        batches: PyBackedBytes,
-    ) -> PyResult<i64> {
+    fn append(&self, py: Python<'_>, topic: &str, partition: i32, batches: PyBackedBytes) -> PyResult<i64> {
         detached(py, || self.0.append(topic, partition, &batches))
     }
 
@@ -388,11 +359,7 @@ impl PyServer {
         Ok(PyBytes::new(py, &batches))
     }
 
-    fn delete_records(
-        &self,
-        py: Python<'_>,
-        offsets: Vec<(String, i32, i64)>,
-    ) -> PyResult<Vec<(i16, i64)>> {
+    fn delete_records(&self, py: Python<'_>, offsets: Vec<(String, i32, i64)>) -> PyResult<Vec<(i16, i64)>> {
         let deleted = detached(py, || self.0.delete_records(&offsets))?;
         Ok(server_admin::deleted(deleted))
     }
@@ -547,8 +514,7 @@ impl PyRequest {
     fn __repr__(&self) -> String {
         let request = self.request.lock();
         let header = &request.header;
-        let name =
-            schema(header.api_key, Direction::Request).map_or("unknown", |schema| schema.name);
+        let name = schema(header.api_key, Direction::Request).map_or("unknown", |schema| schema.name);
         format!(
             "<Request {name} v{} #{} from {}>",
             header.api_version, header.correlation_id, request.connection.id

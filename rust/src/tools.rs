@@ -199,12 +199,7 @@ impl Teller {
             if let Some(callback) = &self.callback {
                 callback.call1(
                     py,
-                    (
-                        now.bytes,
-                        now.bytes_total,
-                        now.partitions,
-                        now.partitions_total,
-                    ),
+                    (now.bytes, now.bytes_total, now.partitions, now.partitions_total),
                 )?;
             }
             Ok(())
@@ -243,8 +238,7 @@ fn verify_directory(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Verified> {
     let mut teller = Teller::new(progress);
-    let result =
-        py.detach(|| verify::verify(&path, &verify_options(threads), &mut |now| teller.tell(now)));
+    let result = py.detach(|| verify::verify(&path, &verify_options(threads), &mut |now| teller.tell(now)));
     let report = teller.finish(py, result)?;
     Ok(Verified {
         damaged: report.is_damaged(),
@@ -386,9 +380,7 @@ impl SegmentBatch {
             // The shell the cleaner leaves of a batch; nothing is compressed in it.
             return Ok(list);
         }
-        let records = py
-            .detach(|| batch.records(DECOMPRESSED_MAX))
-            .map_err(failed)?;
+        let records = py.detach(|| batch.records(DECOMPRESSED_MAX)).map_err(failed)?;
         for record in &records {
             let record = record.map_err(failed)?;
             let headers = record

@@ -61,13 +61,7 @@ fn lookups(log: &StandaloneLog, rounds: usize, table: &mut Table) {
         limit.push(nanoseconds(end, in_vector));
         times.push(nanoseconds(end, in_log));
     }
-    table.time(
-        "lookup of an offset in the index",
-        "ns",
-        &times,
-        &limit,
-        "≤ 200",
-    );
+    table.time("lookup of an offset in the index", "ns", &times, &limit, "≤ 200");
 }
 
 /// How long a search for one of the offsets before `end` takes.
@@ -119,17 +113,9 @@ fn fetches(log: &StandaloneLog, rounds: usize, table: &mut Table) -> Outcome {
             limit.push(size as f64 / bare / 1e6);
         }
     }
-    table.speed(
-        "fetch of 1 MiB by sendfile",
-        "MB/s",
-        &ours,
-        &limit,
-        "≥ 0.95",
-    );
+    table.speed("fetch of 1 MiB by sendfile", "MB/s", &ours, &limit, "≥ 0.95");
     drop(sender);
-    reader
-        .join()
-        .map_err(|_| "the thread that reads panicked".into())
+    reader.join().map_err(|_| "the thread that reads panicked".into())
 }
 
 fn send(socket: &TcpStream, file: &File, mut position: u64, mut left: u64) -> Outcome {

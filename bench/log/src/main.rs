@@ -68,9 +68,7 @@ fn options() -> Outcome<Options> {
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(flag) = arguments.next() {
-        let value = arguments
-            .next()
-            .ok_or_else(|| format!("{flag} needs a value"))?;
+        let value = arguments.next().ok_or_else(|| format!("{flag} needs a value"))?;
         match flag.as_str() {
             "--rounds" => options.rounds = value.parse::<usize>()?.max(1),
             "--directory" => options.directory = value.into(),

@@ -20,9 +20,7 @@ pub(crate) fn run(directory: &Path, rounds: usize, table: &mut Table) -> Outcome
     let bytes = batch(10, 100)?;
     for partition in 0..PARTITIONS {
         let created = dir.create("many", partition, [1; 16], LogConfig::default())?;
-        created
-            .log
-            .append_as_leader(&mut bytes.clone(), 0, now_ms())?;
+        created.log.append_as_leader(&mut bytes.clone(), 0, now_ms())?;
     }
     dir.close()?;
     drop(dir);
@@ -39,13 +37,7 @@ pub(crate) fn run(directory: &Path, rounds: usize, table: &mut Table) -> Outcome
             dir.close()?;
         }
     }
-    table.time(
-        "opening 2,000 closed partitions",
-        "s",
-        &times,
-        &limit,
-        "≤ 0.5",
-    );
+    table.time("opening 2,000 closed partitions", "s", &times, &limit, "≤ 0.5");
     let (mut opened, mut written) = (Vec::new(), Vec::new());
     for _ in 0..3 {
         let child = Command::new(std::env::current_exe()?)
@@ -53,12 +45,10 @@ pub(crate) fn run(directory: &Path, rounds: usize, table: &mut Table) -> Outcome
             .arg(&path)
             .output()?;
         let text = String::from_utf8_lossy(&child.stdout).into_owned();
-        let (first, second) = text.trim().split_once(' ').ok_or_else(|| {
-            format!(
-                "no figures of memory: {}",
-                String::from_utf8_lossy(&child.stderr)
-            )
-        })?;
+        let (first, second) = text
+            .trim()
+            .split_once(' ')
+            .ok_or_else(|| format!("no figures of memory: {}", String::from_utf8_lossy(&child.stderr)))?;
         opened.push(first.parse()?);
         written.push(second.parse()?);
     }

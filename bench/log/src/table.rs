@@ -42,14 +42,7 @@ impl Table {
     }
 
     /// A speed, with that of its limit in the same round; the ratio is taken round by round.
-    pub(crate) fn speed(
-        &mut self,
-        what: &str,
-        unit: &str,
-        ours: &[f64],
-        limit: &[f64],
-        goal: &str,
-    ) {
+    pub(crate) fn speed(&mut self, what: &str, unit: &str, ours: &[f64], limit: &[f64], goal: &str) {
         let ratios: Vec<f64> = ours.iter().zip(limit).map(|(o, l)| o / l).collect();
         self.add([what, unit], ours, limit, &ratios, goal);
     }
@@ -60,14 +53,7 @@ impl Table {
         self.add([what, unit], ours, limit, &ratios, goal);
     }
 
-    fn add(
-        &mut self,
-        [what, unit]: [&str; 2],
-        ours: &[f64],
-        limit: &[f64],
-        ratios: &[f64],
-        goal: &str,
-    ) {
+    fn add(&mut self, [what, unit]: [&str; 2], ours: &[f64], limit: &[f64], ratios: &[f64], goal: &str) {
         self.rows.push([
             what.to_owned(),
             unit.to_owned(),

@@ -58,10 +58,7 @@ fn measure(directory: &Path, rounds: usize, table: &mut Table, load: &Load<'_>) 
 }
 
 fn bare(path: &Path, load: &Load<'_>) -> Outcome<f64> {
-    let mut file: File = OpenOptions::new()
-        .create_new(true)
-        .append(true)
-        .open(path)?;
+    let mut file: File = OpenOptions::new().create_new(true).append(true).open(path)?;
     let time = seconds(|| {
         for _ in 0..load.count {
             file.write_all(&load.batch)?;

@@ -98,9 +98,7 @@ pub(crate) fn serve(mut file: File, path: &Path, stream: TcpStream) -> Result<()
             request.partition,
             base_offset,
         );
-        writer
-            .write_all(&response)
-            .map_err(BenchError::io("answering"))?;
+        writer.write_all(&response).map_err(BenchError::io("answering"))?;
     }
     Ok(())
 }
@@ -115,10 +113,8 @@ pub(crate) fn run(options: &Options) -> Result<(), BenchError> {
     let listener = listen("bare-broker", options.port)?;
     accept(&listener, |number, stream| {
         let path = options.dir.join(format!("bare-{number}.log"));
-        let file =
-            File::create(&path).map_err(BenchError::io(format!("creating {}", path.display())))?;
-        std::fs::remove_file(&path)
-            .map_err(BenchError::io(format!("removing {}", path.display())))?;
+        let file = File::create(&path).map_err(BenchError::io(format!("creating {}", path.display())))?;
+        std::fs::remove_file(&path).map_err(BenchError::io(format!("removing {}", path.display())))?;
         serve(file, &path, stream)
     })
 }

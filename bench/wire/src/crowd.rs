@@ -259,9 +259,7 @@ pub(crate) fn run(
         let threads: Vec<_> = crowds
             .iter_mut()
             .enumerate()
-            .map(|(index, crowd)| {
-                scope.spawn(move || work(index, crowd).map(|()| crowd.answered()))
-            })
+            .map(|(index, crowd)| scope.spawn(move || work(index, crowd).map(|()| crowd.answered())))
             .collect();
         let mut answered = 0;
         for thread in threads {

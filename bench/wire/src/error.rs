@@ -11,10 +11,7 @@ pub(crate) enum BenchError {
 
     /// A socket or file operation failed.
     #[error("{what}: {source}")]
-    Io {
-        what: String,
-        source: std::io::Error,
-    },
+    Io { what: String, source: std::io::Error },
 
     /// The peer sent something that is not what was asked for.
     #[error("unexpected bytes from the peer: {0}")]

@@ -62,8 +62,7 @@ fn next_offset(records: &[u8]) -> Result<Option<i64>, BenchError> {
 
 fn drive(stream: TcpStream, options: &Options, end: Instant) -> Result<Read, BenchError> {
     let max_bytes = i32::try_from(options.max_bytes.0).unwrap_or(i32::MAX);
-    let (mut request, offset_at) =
-        messages::fetch_request(&options.topic, options.partition, max_bytes);
+    let (mut request, offset_at) = messages::fetch_request(&options.topic, options.partition, max_bytes);
     let mut writer = &stream;
     let mut frames = Frames::new(&stream);
     let mut offset = 0i64;

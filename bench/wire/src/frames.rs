@@ -47,9 +47,7 @@ impl<R: Read> Frames<R> {
             match read.map_err(BenchError::io("reading from the peer"))? {
                 0 if self.start == self.end => return Ok(None),
                 0 => {
-                    return Err(BenchError::Protocol(
-                        "closed in the middle of a frame".to_owned(),
-                    ));
+                    return Err(BenchError::Protocol("closed in the middle of a frame".to_owned()));
                 }
                 count => self.end += count,
             }

@@ -72,8 +72,7 @@ pub(crate) fn with_percentiles(report: Report, mut nanoseconds: Vec<u64>) -> Rep
 pub(crate) fn run(options: &Options) -> Result<Report, BenchError> {
     let time = duration(options.seconds)?;
     let (batch, _) = make_batch(options.record_size.0, 1)?;
-    let (mut request, _) =
-        messages::produce_request(&options.topic, options.partition, options.acks, &batch);
+    let (mut request, _) = messages::produce_request(&options.topic, options.partition, options.acks, &batch);
     let stream = connect(&options.host, options.port)?;
     let mut writer = &stream;
     let mut frames = Frames::new(&stream);

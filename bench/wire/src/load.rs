@@ -122,8 +122,8 @@ pub(crate) fn duration(seconds: f64) -> Result<Duration, BenchError> {
 
 /// Connects without Nagle's algorithm, which would hold small requests back.
 pub(crate) fn connect(host: &str, port: u16) -> Result<TcpStream, BenchError> {
-    let stream = TcpStream::connect((host, port))
-        .map_err(BenchError::io(format!("connecting to {host}:{port}")))?;
+    let stream =
+        TcpStream::connect((host, port)).map_err(BenchError::io(format!("connecting to {host}:{port}")))?;
     stream
         .set_nodelay(true)
         .map_err(BenchError::io("setting TCP_NODELAY"))?;
@@ -132,10 +132,7 @@ pub(crate) fn connect(host: &str, port: u16) -> Result<TcpStream, BenchError> {
 
 /// One uncompressed batch of as many records of `record_size` bytes as `batch_size` takes (one at least), and their
 /// number. The values are noise, so that nothing on the way can gain from their content.
-pub(crate) fn make_batch(
-    record_size: usize,
-    batch_size: usize,
-) -> Result<(Vec<u8>, u64), BenchError> {
+pub(crate) fn make_batch(record_size: usize, batch_size: usize) -> Result<(Vec<u8>, u64), BenchError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_ms = now.map_or(0, |time| time.as_millis() as i64);
     let mut state = 0x9e37_79b9_7f4a_7c15u64;

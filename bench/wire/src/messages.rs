@@ -111,9 +111,7 @@ fn exactly_one(count: i64, what: &str) -> Result<(), BenchError> {
     if count == 1 {
         Ok(())
     } else {
-        Err(BenchError::Protocol(format!(
-            "{count} {what} instead of one"
-        )))
+        Err(BenchError::Protocol(format!("{count} {what} instead of one")))
     }
 }
 
@@ -196,11 +194,7 @@ pub(crate) fn check_produce_response(frame: &[u8], correlation_id: i32) -> Resul
 }
 
 /// A Fetch request without a session, with its length prefix, and where in it the fetch offset stands.
-pub(crate) fn fetch_request(
-    topic: &str,
-    partition: i32,
-    max_bytes: i32,
-) -> (Vec<u8>, Range<usize>) {
+pub(crate) fn fetch_request(topic: &str, partition: i32, max_bytes: i32) -> (Vec<u8>, Range<usize>) {
     let mut out = begin(FETCH, FETCH_VERSION);
     out.extend_from_slice(&(-1i32).to_be_bytes()); // replica id: a consumer
     out.extend_from_slice(&FETCH_WAIT_MS.to_be_bytes());
@@ -290,10 +284,7 @@ pub(crate) struct Fetched<'a> {
 }
 
 /// Checks that a response is to the request `correlation_id` and reports no error.
-pub(crate) fn read_fetch_response(
-    frame: &[u8],
-    correlation_id: i32,
-) -> Result<Fetched<'_>, BenchError> {
+pub(crate) fn read_fetch_response(frame: &[u8], correlation_id: i32) -> Result<Fetched<'_>, BenchError> {
     let mut cursor = Cursor::new(frame);
     check_correlation(cursor.i32()?, correlation_id)?;
     cursor.i32()?;

@@ -83,11 +83,7 @@ struct Answers {
 }
 
 /// Sends each request when it is due, to one connection after another, and hears all answers.
-fn drive(
-    crowd: &mut Crowd,
-    schedule: &Schedule,
-    counted_from: Instant,
-) -> Result<Answers, BenchError> {
+fn drive(crowd: &mut Crowd, schedule: &Schedule, counted_from: Instant) -> Result<Answers, BenchError> {
     rustix::thread::set_current_timer_slack(Some(TIMER_SLACK_NS))
         .map_err(|error| BenchError::io("setting the timer's slack")(error.into()))?;
     let mut answers = Answers::default();
@@ -125,15 +121,10 @@ pub(crate) fn run(options: &Options) -> Result<Report, BenchError> {
         Ok(())
     })?;
     let seconds = begun.elapsed().as_secs_f64();
-    let nanoseconds = all
-        .into_inner()
-        .map_err(|_| BenchError::Panicked)?
-        .nanoseconds;
+    let nanoseconds = all.into_inner().map_err(|_| BenchError::Panicked)?.nanoseconds;
     let report = with_percentiles(Report::new("paced"), nanoseconds);
     let report = requests.report(report, &options.load, records, answered, seconds);
-    Ok(report
-        .with_figure("rate", options.rate)
-        .with("threads", threads))
+    Ok(report.with_figure("rate", options.rate).with("threads", threads))
 }
 
 #[cfg(test)]

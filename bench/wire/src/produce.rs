@@ -115,13 +115,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, BenchError> {
         crowd::run(crowds, |_, crowd| crowd.keep_busy(in_flight, end))?
     };
     let seconds = begun.elapsed().as_secs_f64();
-    let report = requests.report(
-        Report::new("produce"),
-        &options.load,
-        records,
-        answered,
-        seconds,
-    );
+    let report = requests.report(Report::new("produce"), &options.load, records, answered, seconds);
     Ok(report
         .with("in_flight", options.in_flight)
         .with("threads", options.threads))

@@ -36,15 +36,13 @@ pub(crate) fn run(options: &Options) -> Result<Report, BenchError> {
         "creating the directory {}",
         options.dir.display()
     )))?;
-    let block: Vec<u8> = (0..options.block.0)
-        .map(|index| (index % 251) as u8)
-        .collect();
+    let block: Vec<u8> = (0..options.block.0).map(|index| (index % 251) as u8).collect();
     let (mut written, mut files, mut time) = (0usize, 0u32, Duration::ZERO);
     while written < options.total.0 {
         let path = options.dir.join(format!("write-loop-{files}.data"));
         let begun = Instant::now();
-        let mut file = File::create_new(&path)
-            .map_err(BenchError::io(format!("creating {}", path.display())))?;
+        let mut file =
+            File::create_new(&path).map_err(BenchError::io(format!("creating {}", path.display())))?;
         let mut in_file = 0;
         let mut result = Ok(());
         while result.is_ok() && in_file < options.file_size.0 && written < options.total.0 {

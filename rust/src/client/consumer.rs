@@ -50,14 +50,10 @@ fn start(offset: i64) -> Start {
 #[pymethods]
 impl ConsumerCore {
     #[new]
-    fn new(
-        py: Python<'_>,
-        config: &Bound<'_, PyDict>,
-        error_cb: Option<Py<PyAny>>,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, config: &Bound<'_, PyDict>, error_cb: Option<Py<PyAny>>) -> PyResult<Self> {
         let settings = Settings(config);
-        let consumer = Consumer::new(settings.client()?, settings.consumer()?)
-            .map_err(|error| exception(py, &error))?;
+        let consumer =
+            Consumer::new(settings.client()?, settings.consumer()?).map_err(|error| exception(py, &error))?;
         Ok(Self {
             consumer,
             error_cb,
@@ -162,17 +158,14 @@ impl ConsumerCore {
 
     /// Sets the offset to commit; false when the partition is not assigned.
     fn store(&self, topic: &str, partition: i32, offset: i64, leader_epoch: i32) -> bool {
-        self.consumer
-            .store(&key(topic, partition), offset, leader_epoch)
+        self.consumer.store(&key(topic, partition), offset, leader_epoch)
     }
 
     /// (topic, partition, offset, leader epoch) of every partition with an offset to commit.
     fn stored(&self) -> Vec<(String, i32, i64, i32)> {
         let stored = self.consumer.stored().into_iter();
         stored
-            .map(|((topic, partition), offset, epoch)| {
-                (topic.to_string(), partition, offset, epoch)
-            })
+            .map(|((topic, partition), offset, epoch)| (topic.to_string(), partition, offset, epoch))
             .collect()
     }
 
@@ -243,13 +236,7 @@ impl ConsumerCore {
             }
             Item::Event(Event::Failed((topic, partition), error)) => {
                 let error = kafka_error(py, &error)?;
-                Ok(Some(Message::event(
-                    py,
-                    &topic,
-                    partition,
-                    OFFSET_INVALID,
-                    error,
-                )))
+                Ok(Some(Message::event(py, &topic, partition, OFFSET_INVALID, error)))
             }
             Item::Error(error) => {
                 self.report(py, &error)?;
@@ -266,12 +253,7 @@ impl ConsumerCore {
     }
 }
 
-fn end_of_partition(
-    py: Python<'_>,
-    topic: &str,
-    partition: i32,
-    offset: i64,
-) -> PyResult<Py<PyAny>> {
+fn end_of_partition(py: Python<'_>, topic: &str, partition: i32, offset: i64) -> PyResult<Py<PyAny>> {
     let text = format!("{topic}-{partition}: the end is reached at offset {offset}");
     match ERROR_TYPES.get(py) {
         Some((class, _)) => class.call1(py, (local::PARTITION_EOF, text)),

@@ -91,13 +91,7 @@ impl Message {
     }
 
     /// A message that carries an event of a partition.
-    pub(crate) fn event(
-        py: Python<'_>,
-        topic: &str,
-        partition: i32,
-        offset: i64,
-        error: Py<PyAny>,
-    ) -> Self {
+    pub(crate) fn event(py: Python<'_>, topic: &str, partition: i32, offset: i64, error: Py<PyAny>) -> Self {
         Self {
             topic: Some(PyString::new(py, topic).unbind()),
             partition,

@@ -26,11 +26,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub(crate) fn new(
-        background: &Arc<Background>,
-        cluster: &Arc<Cluster>,
-        read_committed: bool,
-    ) -> Self {
+    pub(crate) fn new(background: &Arc<Background>, cluster: &Arc<Cluster>, read_committed: bool) -> Self {
         Self {
             background: Arc::clone(background),
             cluster: Arc::clone(cluster),
@@ -52,9 +48,7 @@ fn purpose(name: &str) -> PyResult<Purpose> {
     match name {
         "general" => Ok(Purpose::General),
         "group" => Ok(Purpose::Group),
-        _ => Err(PyValueError::new_err(format!(
-            "no connection is for {name:?}"
-        ))),
+        _ => Err(PyValueError::new_err(format!("no connection is for {name:?}"))),
     }
 }
 
@@ -68,8 +62,7 @@ impl Network {
     #[new]
     fn create(py: Python<'_>, config: &Bound<'_, PyDict>) -> PyResult<Self> {
         let config = Settings(config).client()?;
-        let background =
-            Background::start("logcore-admin").map_err(|error| exception(py, &error))?;
+        let background = Background::start("logcore-admin").map_err(|error| exception(py, &error))?;
         let background = Arc::new(background);
         let cluster = Arc::new(Cluster::new(config, |_| {}));
         background.spawn(Arc::clone(&cluster).keep_fresh());
@@ -95,11 +88,7 @@ impl Network {
         timeout: f64,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let (cluster, body) = (Arc::clone(&self.cluster), Bytes::copy_from_slice(body));
-        let (target, purpose, timeout) = (
-            target(broker),
-            self::purpose(purpose)?,
-            self::timeout(timeout),
-        );
+        let (target, purpose, timeout) = (target(broker), self::purpose(purpose)?, self::timeout(timeout));
         let answer = self.run(py, async move {
             cluster
                 .raw_request(target, purpose, api_key, version, &body, timeout)
@@ -120,11 +109,7 @@ impl Network {
         timeout: f64,
     ) -> PyResult<Option<(i16, i16)>> {
         let cluster = Arc::clone(&self.cluster);
-        let (target, purpose, timeout) = (
-            target(broker),
-            self::purpose(purpose)?,
-            self::timeout(timeout),
-        );
+        let (target, purpose, timeout) = (target(broker), self::purpose(purpose)?, self::timeout(timeout));
         self.run(py, async move {
             cluster.served(target, purpose, api_key, timeout).await
         })
@@ -141,12 +126,9 @@ impl Network {
     ) -> PyResult<Bound<'py, PyDict>> {
         let cluster = Arc::clone(&self.cluster);
         let timeout = self::timeout(timeout);
-        let topics: Option<Vec<Arc<str>>> =
-            topics.map(|topics| topics.into_iter().map(Arc::from).collect());
+        let topics: Option<Vec<Arc<str>>> = topics.map(|topics| topics.into_iter().map(Arc::from).collect());
         let fresh = self.run(py, async move {
-            cluster
-                .refresh_within(topics.as_deref(), create, timeout)
-                .await
+            cluster.refresh_within(topics.as_deref(), create, timeout).await
         })?;
         metadata_dict(py, &fresh)
     }
@@ -208,10 +190,7 @@ impl Network {
         T: Send + 'static,
         F: Future<Output = logcore_client::Result<T>> + Send + 'static,
     {
-        let waiter = self
-            .background
-            .run(task)
-            .map_err(|error| exception(py, &error))?;
+        let waiter = self.background.run(task).map_err(|error| exception(py, &error))?;
         wait(py, waiter)?.map_err(|error| exception(py, &error))
     }
 }

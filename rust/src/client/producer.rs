@@ -76,8 +76,8 @@ impl ProducerCore {
         tells_errors: bool,
     ) -> PyResult<()> {
         let settings = Settings(config);
-        let producer = Producer::new(settings.client()?, settings.producer()?)
-            .map_err(|error| exception(py, &error))?;
+        let producer =
+            Producer::new(settings.client()?, settings.producer()?).map_err(|error| exception(py, &error))?;
         self.running
             .set(Running {
                 producer,
@@ -185,13 +185,7 @@ impl ProducerCore {
 
     /// Drops the records that are not in flight; their reports carry _PURGE_QUEUE.
     #[pyo3(signature = (in_queue=true, in_flight=true, blocking=true))]
-    fn purge(
-        &self,
-        py: Python<'_>,
-        in_queue: bool,
-        in_flight: bool,
-        blocking: bool,
-    ) -> PyResult<()> {
+    fn purge(&self, py: Python<'_>, in_queue: bool, in_flight: bool, blocking: bool) -> PyResult<()> {
         // Records in flight cannot be called back; they are settled by the broker's answer.
         let _ = (in_flight, blocking);
         let running = self.running(py)?;
@@ -218,11 +212,7 @@ impl ProducerCore {
     /// Requests beside producing, over this producer's connections.
     fn _network(&self, py: Python<'_>) -> PyResult<Network> {
         let producer = &self.running(py)?.producer;
-        Ok(Network::new(
-            producer.background(),
-            producer.cluster(),
-            false,
-        ))
+        Ok(Network::new(producer.background(), producer.cluster(), false))
     }
 
     /// Stops the background thread. Records still open are dropped; returns how many.

@@ -57,25 +57,13 @@ impl Settings<'_, '_> {
             config.client_id = item.extract()?;
         }
         self.millis("socket.timeout.ms", &mut config.request_timeout)?;
-        self.millis(
-            "socket.connection.setup.timeout.ms",
-            &mut config.connect_timeout,
-        )?;
+        self.millis("socket.connection.setup.timeout.ms", &mut config.connect_timeout)?;
         self.millis("reconnect.backoff.ms", &mut config.reconnect_backoff)?;
-        self.millis(
-            "reconnect.backoff.max.ms",
-            &mut config.reconnect_backoff_max,
-        )?;
+        self.millis("reconnect.backoff.max.ms", &mut config.reconnect_backoff_max)?;
         self.millis("retry.backoff.ms", &mut config.retry_backoff)?;
         self.number("receive.message.max.bytes", &mut config.receive_bytes_max)?;
-        self.millis(
-            "topic.metadata.refresh.interval.ms",
-            &mut config.metadata_refresh,
-        )?;
-        self.millis(
-            "topic.metadata.propagation.max.ms",
-            &mut config.topic_propagation,
-        )?;
+        self.millis("topic.metadata.refresh.interval.ms", &mut config.metadata_refresh)?;
+        self.millis("topic.metadata.propagation.max.ms", &mut config.topic_propagation)?;
         self.flag("allow.auto.create.topics", &mut config.allow_auto_create)?;
         Ok(config)
     }
@@ -88,10 +76,7 @@ impl Settings<'_, '_> {
         self.millis("linger.ms", &mut config.linger)?;
         self.number("batch.size", &mut config.batch_bytes)?;
         self.number("batch.num.messages", &mut config.batch_messages)?;
-        self.number(
-            "queue.buffering.max.messages",
-            &mut config.queue_messages_max,
-        )?;
+        self.number("queue.buffering.max.messages", &mut config.queue_messages_max)?;
         self.kilobytes("queue.buffering.max.kbytes", &mut config.queue_bytes_max)?;
         self.number("message.max.bytes", &mut config.message_bytes_max)?;
         self.number("retries", &mut config.retries)?;
@@ -109,9 +94,8 @@ impl Settings<'_, '_> {
         }
         if let Some(item) = self.0.get_item("partitioner")? {
             let name: String = item.extract()?;
-            config.partitioner = Partitioner::from_name(&name).ok_or_else(|| {
-                PyValueError::new_err(format!("no partitioner is named {name:?}"))
-            })?;
+            config.partitioner = Partitioner::from_name(&name)
+                .ok_or_else(|| PyValueError::new_err(format!("no partitioner is named {name:?}")))?;
         }
         Ok(config)
     }

@@ -124,12 +124,7 @@ impl Appender {
 
     /// Hands records over. With `may_finish` those that a quick disk has taken by then need no finishing: it returns True.
     #[pyo3(signature = (records, may_finish = false))]
-    fn begin(
-        &self,
-        py: Python<'_>,
-        records: &Bound<'_, PyAny>,
-        may_finish: bool,
-    ) -> PyResult<bool> {
+    fn begin(&self, py: Python<'_>, records: &Bound<'_, PyAny>, may_finish: bool) -> PyResult<bool> {
         let log = self.log.get();
         off_gil(py, || self.shared.handle.check_process())?;
         self.check_open(py)?;
@@ -146,8 +141,7 @@ impl Appender {
         if bytes.is_empty() {
             return Err(PyValueError::new_err("there are no records to append"));
         }
-        let at_once =
-            may_finish && bytes.len() <= AT_ONCE_BYTES && self.shared.pace.lock().is_quick();
+        let at_once = may_finish && bytes.len() <= AT_ONCE_BYTES && self.shared.pace.lock().is_quick();
         let mut work = self.shared.work.lock();
         match *work {
             Work::Idle => {}
@@ -199,9 +193,7 @@ impl Appender {
     fn taken(&self, py: Python<'_>) -> PyResult<bool> {
         let mut work = self.shared.work.lock();
         match mem::replace(&mut *work, Work::Idle) {
-            Work::Done(outcome) => outcome
-                .map(|()| true)
-                .map_err(|error| storage_error(py, &error)),
+            Work::Done(outcome) => outcome.map(|()| true).map_err(|error| storage_error(py, &error)),
             other => {
                 let is_broken = matches!(other, Work::Broken);
                 *work = other;

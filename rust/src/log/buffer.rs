@@ -14,11 +14,7 @@ struct FetchedBatches {
 
 #[pymethods]
 impl FetchedBatches {
-    unsafe fn __getbuffer__(
-        slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
-        flags: c_int,
-    ) -> PyResult<()> {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let bytes = &slf.get().bytes;
         // SAFETY: Python gives a valid `view`. The bytes never change or move, because the class is frozen and has no
         // method that touches them, and PyBuffer_FillInfo makes the view hold a reference to their owner. The last

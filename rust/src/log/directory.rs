@@ -189,9 +189,7 @@ impl PyLogDir {
 /// The broker that a directory says it is of; it may not be there yet.
 fn owner(path: &std::path::Path) -> Result<i32, StorageError> {
     let known = MetaProperties::read(path)?;
-    let id = known
-        .as_ref()
-        .and_then(|meta| meta.broker_id()?.parse().ok());
+    let id = known.as_ref().and_then(|meta| meta.broker_id()?.parse().ok());
     Ok(id.unwrap_or(DEFAULT_BROKER))
 }
 

@@ -23,12 +23,7 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    pub(super) fn new(
-        compression: Compression,
-        level: Option<i32>,
-        batch_bytes: usize,
-        now_ms: i64,
-    ) -> Self {
+    pub(super) fn new(compression: Compression, level: Option<i32>, batch_bytes: usize, now_ms: i64) -> Self {
         Self {
             builder: BatchBuilder::new(compression, level),
             batch_bytes,
@@ -144,8 +139,8 @@ impl Encoder {
             batch_bytes,
             ..
         } = self;
-        let quick = builder.compression() == Compression::None
-            && builder.estimated_size() <= QUICK_BATCH_BYTES;
+        let quick =
+            builder.compression() == Compression::None && builder.estimated_size() <= QUICK_BATCH_BYTES;
         let built = if quick {
             builder.build_within(*batch_bytes, out)
         } else {
@@ -167,10 +162,7 @@ impl Encoder {
         }
         if self.out.is_empty() && self.builder.compression() == Compression::None {
             // The only batch is the builder's own buffer.
-            return self
-                .builder
-                .build()
-                .map_err(|error| record_error(py, &error));
+            return self.builder.build().map_err(|error| record_error(py, &error));
         }
         self.end_batch(py)?;
         Ok(self.out)
@@ -210,9 +202,7 @@ pub(super) fn codec_level(codec: Compression, level: Option<i32>) -> PyResult<Op
 pub(super) fn system_now_ms() -> i64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| {
-            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-        })
+        .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
 /// One batch of all records given.

@@ -91,9 +91,7 @@ impl Watch {
 fn deadline(seconds: f64) -> PyResult<Instant> {
     const LONG: Duration = Duration::from_secs(100 * 365 * 86_400);
     if seconds.is_nan() {
-        return Err(PyValueError::new_err(
-            "a timeout is a number of seconds, not nan",
-        ));
+        return Err(PyValueError::new_err("a timeout is a number of seconds, not nan"));
     }
     let timeout = Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(LONG);
     Ok(Instant::now() + timeout.min(LONG))

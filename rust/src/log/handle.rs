@@ -8,9 +8,7 @@ use logcore_columns::LogSource;
 use logcore_records::batches;
 use logcore_storage::log_dir::{LogDir, Partition};
 use logcore_storage::watch::{Signal, Watch};
-use logcore_storage::{
-    Appended, CleanerConfig, CleanerStats, Log, StandaloneLog, StorageError, process,
-};
+use logcore_storage::{Appended, CleanerConfig, CleanerStats, Log, StandaloneLog, StorageError, process};
 
 use super::encode::system_now_ms;
 
@@ -69,9 +67,7 @@ impl Handle {
             Kind::Member { partition, .. } => {
                 self.check_process()?;
                 let epoch = partition.log.latest_epoch().unwrap_or(0);
-                partition
-                    .log
-                    .append_as_leader(batches, epoch, system_now_ms())?
+                partition.log.append_as_leader(batches, epoch, system_now_ms())?
             }
         };
         self.notify();
@@ -205,9 +201,7 @@ impl Handle {
             Kind::Alone(log) | Kind::ReadOnly(log) => log.compact_until(stop),
             Kind::Member { dir, partition } => {
                 let config = CleanerConfig::default();
-                let stats = partition
-                    .log
-                    .compact_until(stop, &config, system_now_ms())?;
+                let stats = partition.log.compact_until(stop, &config, system_now_ms())?;
                 dir.checkpoint()?;
                 Ok(stats)
             }

@@ -76,13 +76,7 @@ impl PyRecord {
         py: Python<'py>,
     ) -> (
         Bound<'py, PyType>,
-        (
-            Option<Py<PyBytes>>,
-            Option<Py<PyBytes>>,
-            Py<PyTuple>,
-            i64,
-            i64,
-        ),
+        (Option<Py<PyBytes>>, Option<Py<PyBytes>>, Py<PyTuple>, i64, i64),
     ) {
         let parts = (
             self.value.as_ref().map(|value| value.clone_ref(py)),
@@ -163,9 +157,7 @@ impl<'py> Given<'py> {
 pub(super) type GivenHeader<'py> = (Bound<'py, PyString>, Option<Given<'py>>);
 
 /// Headers from a mapping or a sequence of pairs of a name and bytes or None.
-pub(super) fn to_headers<'py>(
-    given: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Vec<GivenHeader<'py>>> {
+pub(super) fn to_headers<'py>(given: Option<&Bound<'py, PyAny>>) -> PyResult<Vec<GivenHeader<'py>>> {
     let Some(given) = given else {
         return Ok(Vec::new());
     };

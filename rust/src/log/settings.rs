@@ -40,9 +40,7 @@ pub(super) fn apply(mut config: LogConfig, given: &Bound<'_, PyDict>) -> PyResul
         match config.set(&name.replace('_', "."), &value) {
             Ok(true) => {}
             Ok(false) => {
-                return Err(LogConfigError::new_err(format!(
-                    "there is no setting {name}"
-                )));
+                return Err(LogConfigError::new_err(format!("there is no setting {name}")));
             }
             Err(error) => return Err(storage_error(py, &error)),
         }

@@ -120,8 +120,7 @@ impl AsciiChart {
     /// This and one more.
     #[must_use]
     pub fn add(mut self, name: &str, histogram: Histogram) -> Self {
-        self.lines
-            .push((name.to_owned(), histogram.percentile_stats()));
+        self.lines.push((name.to_owned(), histogram.percentile_stats()));
         self
     }
 }

@@ -141,8 +141,7 @@ impl Cluster {
     pub async fn keep_fresh(self: Arc<Self>) {
         let mut unsettled_rounds = 0;
         loop {
-            let asked =
-                tokio::time::timeout(self.config.metadata_refresh, self.refresh_wanted.notified());
+            let asked = tokio::time::timeout(self.config.metadata_refresh, self.refresh_wanted.notified());
             let periodic = asked.await.is_err();
             let topics: Vec<Arc<str>> = self.tracked.lock().iter().cloned().collect();
             if topics.is_empty() && periodic {
@@ -150,9 +149,7 @@ impl Cluster {
                 continue;
             }
             let again = match self.refresh(Some(&topics)).await {
-                Ok(fresh) => topics
-                    .iter()
-                    .any(|name| is_unsettled(fresh.topics.get(name))),
+                Ok(fresh) => topics.iter().any(|name| is_unsettled(fresh.topics.get(name))),
                 Err(_) => true,
             };
             unsettled_rounds = if again {
@@ -174,19 +171,14 @@ impl Cluster {
     /// # Errors
     /// No broker answers, or the answer does not decode.
     pub async fn refresh(&self, topics: Option<&[Arc<str>]>) -> Result<Arc<Metadata>> {
-        self.refresh_with(topics, self.config.allow_auto_create)
-            .await
+        self.refresh_with(topics, self.config.allow_auto_create).await
     }
 
     /// [`Cluster::refresh`], saying whether a missing topic may be created by being asked about.
     ///
     /// # Errors
     /// As [`Cluster::refresh`].
-    pub async fn refresh_with(
-        &self,
-        topics: Option<&[Arc<str>]>,
-        create: bool,
-    ) -> Result<Arc<Metadata>> {
+    pub async fn refresh_with(&self, topics: Option<&[Arc<str>]>, create: bool) -> Result<Arc<Metadata>> {
         let connection = self.connection(Target::Any, Purpose::General).await?;
         let version = connection.version(api::METADATA)?;
         let mut message = api::request(api::METADATA);
@@ -231,8 +223,7 @@ impl Cluster {
         let deadline = Instant::now() + timeout;
         let mut last = None;
         loop {
-            match tokio::time::timeout_at(deadline.into(), self.refresh_with(topics, create)).await
-            {
+            match tokio::time::timeout_at(deadline.into(), self.refresh_with(topics, create)).await {
                 Ok(Ok(metadata)) => return Ok(metadata),
                 Ok(Err(error)) if !error.is_retriable() => return Err(error),
                 Ok(Err(error)) => last = Some(error),
@@ -403,27 +394,16 @@ impl Cluster {
         )
     }
 
-    async fn open_connection(
-        &self,
-        host: &str,
-        port: u16,
-        purpose: Purpose,
-    ) -> Option<Arc<Connection>> {
+    async fn open_connection(&self, host: &str, port: u16, purpose: Purpose) -> Option<Arc<Connection>> {
         let slot = self.slot(host, port, purpose);
         let slot = slot.try_lock().ok()?;
-        slot.connection
-            .clone()
-            .filter(|connection| connection.is_open())
+        slot.connection.clone().filter(|connection| connection.is_open())
     }
 
     async fn connect(&self, host: &str, port: u16, purpose: Purpose) -> Result<Arc<Connection>> {
         let slot = self.slot(host, port, purpose);
         let mut slot = slot.lock().await;
-        if let Some(connection) = slot
-            .connection
-            .as_ref()
-            .filter(|connection| connection.is_open())
-        {
+        if let Some(connection) = slot.connection.as_ref().filter(|connection| connection.is_open()) {
             return Ok(Arc::clone(connection));
         }
         slot.connection = None;
@@ -487,10 +467,6 @@ impl Cluster {
 /// Whether a topic should be asked about again soon: missing, in creation, or without a leader somewhere.
 fn is_unsettled(topic: Option<&Arc<Topic>>) -> bool {
     topic.is_none_or(|topic| {
-        broker::is_retriable(topic.error)
-            || topic
-                .partitions
-                .iter()
-                .any(|partition| partition.leader < 0)
+        broker::is_retriable(topic.error) || topic.partitions.iter().any(|partition| partition.leader < 0)
     })
 }

@@ -153,11 +153,7 @@ impl Connection {
         let (outgoing, queue) = mpsc::unbounded_channel();
         let (reading, writing) = stream.into_split();
         tokio::spawn(write_loop(Arc::clone(&shared), writing, queue));
-        tokio::spawn(read_loop(
-            Arc::clone(&shared),
-            reading,
-            config.receive_bytes_max,
-        ));
+        tokio::spawn(read_loop(Arc::clone(&shared), reading, config.receive_bytes_max));
         let mut connection = Self {
             shared,
             outgoing,
@@ -296,13 +292,7 @@ impl Connection {
             .map_err(|_| self.shared.broken("connection closed"))
     }
 
-    fn frame(
-        &self,
-        api_key: i16,
-        version: i16,
-        correlation_id: i32,
-        body: &Body<'_>,
-    ) -> Result<Vec<u8>> {
+    fn frame(&self, api_key: i16, version: i16, correlation_id: i32, body: &Body<'_>) -> Result<Vec<u8>> {
         let header = RequestHeader {
             api_key,
             api_version: version,
@@ -398,10 +388,7 @@ async fn read_frames(shared: &Shared, mut stream: OwnedReadHalf, frame_max: usiz
     loop {
         while let Some(prefix) = buffer.first_chunk::<4>() {
             let length = i32::from_be_bytes(*prefix);
-            let Some(length) = usize::try_from(length)
-                .ok()
-                .filter(|length| *length <= frame_max)
-            else {
+            let Some(length) = usize::try_from(length).ok().filter(|length| *length <= frame_max) else {
                 return shared.broken(format_args!(
                     "a response claims {length} bytes, beyond receive.message.max.bytes ({frame_max})"
                 ));
@@ -444,6 +431,5 @@ fn deliver(shared: &Shared, mut frame: Bytes) -> Result<()> {
 }
 
 fn decode_header(waiting: &Waiting, frame: &mut Bytes) -> std::result::Result<i32, String> {
-    decode_response_header(waiting.api_key, waiting.version, frame)
-        .map_err(|error| error.to_string())
+    decode_response_header(waiting.api_key, waiting.version, frame).map_err(|error| error.to_string())
 }

@@ -64,11 +64,7 @@ pub struct Metadata {
 impl Metadata {
     /// Reads a Metadata response.
     pub(crate) fn from_response(response: &Value) -> Self {
-        let brokers = response
-            .field("brokers")
-            .structs()
-            .map(read_broker)
-            .collect();
+        let brokers = response.field("brokers").structs().map(read_broker).collect();
         let topics = response.field("topics").structs().map(read_topic);
         Self {
             cluster_id: response.field("cluster_id").as_str().map(str::to_owned),

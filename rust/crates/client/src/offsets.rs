@@ -69,11 +69,7 @@ pub async fn list_offsets(
     }
 }
 
-async fn ask_all(
-    cluster: &Arc<Cluster>,
-    questions: &[(PartitionKey, i64)],
-    read_committed: bool,
-) -> Answers {
+async fn ask_all(cluster: &Arc<Cluster>, questions: &[(PartitionKey, i64)], read_committed: bool) -> Answers {
     let mut answers = Answers::new();
     let mut by_leader: HashMap<i32, Vec<(PartitionKey, i64, i32)>> = HashMap::new();
     let mut metadata = cluster.metadata();
@@ -90,9 +86,7 @@ async fn ask_all(
         match cluster.refresh(Some(&topics)).await {
             Ok(_) => metadata = cluster.metadata(),
             Err(error) => {
-                let failed = questions
-                    .iter()
-                    .map(|(key, _)| (key.clone(), Err(error.clone())));
+                let failed = questions.iter().map(|(key, _)| (key.clone(), Err(error.clone())));
                 return failed.collect();
             }
         }
@@ -107,8 +101,7 @@ async fn ask_all(
                     .push((key.clone(), *timestamp, epoch));
             }
             None => {
-                let gone =
-                    topic.is_some_and(|topic| topic.error == 0 && topic.partition(key.1).is_none());
+                let gone = topic.is_some_and(|topic| topic.error == 0 && topic.partition(key.1).is_none());
                 let error = if gone {
                     ClientError::UnknownPartition {
                         topic: key.0.to_string(),
@@ -130,11 +123,7 @@ async fn ask_all(
         match ask_leader(cluster, leader, &questions, read_committed).await {
             Ok(fresh) => answers.extend(fresh),
             Err(error) => {
-                answers.extend(
-                    questions
-                        .into_iter()
-                        .map(|(key, _, _)| (key, Err(error.clone()))),
-                );
+                answers.extend(questions.into_iter().map(|(key, _, _)| (key, Err(error.clone()))));
             }
         }
     }
@@ -177,13 +166,7 @@ async fn ask_leader(
         message.push("topics", topic);
     }
     let response = cluster
-        .call(
-            &connection,
-            api::LIST_OFFSETS,
-            version,
-            message,
-            Duration::ZERO,
-        )
+        .call(&connection, api::LIST_OFFSETS, version, message, Duration::ZERO)
         .await?;
     let mut answers = Answers::new();
     for topic in response.field("topics").structs() {

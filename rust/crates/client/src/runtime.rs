@@ -77,9 +77,8 @@ impl Background {
     /// # Errors
     /// [`ClientError::Config`] when the operating system has no thread or event queue left.
     pub fn start(name: &str) -> Result<Self> {
-        let failed = |what: std::io::Error| {
-            ClientError::Config(format!("cannot start the client's thread: {what}"))
-        };
+        let failed =
+            |what: std::io::Error| ClientError::Config(format!("cannot start the client's thread: {what}"));
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build()
@@ -182,8 +181,6 @@ impl<T> Waiter<T> {
 #[must_use]
 pub fn slice_until(deadline: Option<Instant>, slice: Duration) -> Duration {
     deadline.map_or(slice, |deadline| {
-        deadline
-            .saturating_duration_since(Instant::now())
-            .min(slice)
+        deadline.saturating_duration_since(Instant::now()).min(slice)
     })
 }

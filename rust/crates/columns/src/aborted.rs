@@ -56,7 +56,5 @@ impl Aborted {
 
 fn contains(ranges: &[(i64, i64)], offset: i64) -> bool {
     let begun = ranges.partition_point(|(first, _)| *first <= offset);
-    begun
-        .checked_sub(1)
-        .is_some_and(|at| offset <= ranges[at].1)
+    begun.checked_sub(1).is_some_and(|at| offset <= ranges[at].1)
 }

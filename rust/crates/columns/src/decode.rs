@@ -8,9 +8,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use arrow_array::RecordBatch;
-use logcore_records::{
-    Batch, BatchHeader, Headers, LOG_OVERHEAD, RecordError, TimestampType, legacy,
-};
+use logcore_records::{Batch, BatchHeader, Headers, LOG_OVERHEAD, RecordError, TimestampType, legacy};
 
 use logcore_storage::{AbortedTxn, IsolationLevel};
 
@@ -405,10 +403,7 @@ fn timestamp_type_id(timestamp_type: TimestampType) -> i32 {
 
 /// The size of the old message at the front: offset (8 bytes), size (4), then that many bytes. `None` when it is cut off.
 fn legacy_size(bytes: &[u8]) -> Result<Option<usize>, RecordError> {
-    let Some(field) = bytes
-        .get(8..LOG_OVERHEAD)
-        .and_then(|b| b.first_chunk::<4>())
-    else {
+    let Some(field) = bytes.get(8..LOG_OVERHEAD).and_then(|b| b.first_chunk::<4>()) else {
         return Ok(None);
     };
     let length = i32::from_be_bytes(*field);

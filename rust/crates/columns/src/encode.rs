@@ -71,9 +71,7 @@ pub fn check_schema(schema: &Schema) -> Result<(), ColumnsError> {
     for field in schema.fields() {
         let column = Column::from_name(field.name())?;
         if found.contains(&column) {
-            return Err(ColumnsError::DuplicateColumn {
-                name: column.name(),
-            });
+            return Err(ColumnsError::DuplicateColumn { name: column.name() });
         }
         found.push(column);
     }
@@ -327,11 +325,7 @@ impl<'a> HeadersIn<'a> {
     }
 
     /// Adds the headers of a row to `found`; what is wrong with them, in words.
-    fn read(
-        &self,
-        row: usize,
-        found: &mut Vec<(&'a [u8], Option<&'a [u8]>)>,
-    ) -> Result<(), &'static str> {
+    fn read(&self, row: usize, found: &mut Vec<(&'a [u8], Option<&'a [u8]>)>) -> Result<(), &'static str> {
         match self {
             Self::None => Ok(()),
             Self::Small(offsets, entries) => {

@@ -55,9 +55,7 @@ pub enum ColumnsError {
     #[error("{}: the batch with offset {offset} is cut off", path.display())]
     CutOff { path: PathBuf, offset: i64 },
     /// A batch of fetched bytes is not what the broker's log holds.
-    #[error(
-        "corrupt batch at byte {position} of the fetched records of {topic}-{partition}: {reason}"
-    )]
+    #[error("corrupt batch at byte {position} of the fetched records of {topic}-{partition}: {reason}")]
     CorruptFetch {
         topic: String,
         partition: i32,

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use arrow_array::types::Utf8Type;
 use arrow_array::{
-    ArrayRef, BinaryArray, GenericByteArray, Int32Array, Int64Array, ListArray, RecordBatch,
-    StringArray, StructArray, TimestampMicrosecondArray,
+    ArrayRef, BinaryArray, GenericByteArray, Int32Array, Int64Array, ListArray, RecordBatch, StringArray,
+    StructArray, TimestampMicrosecondArray,
 };
 use arrow_buffer::{Buffer, NullBufferBuilder, OffsetBuffer, ScalarBuffer};
 
@@ -111,8 +111,7 @@ impl Headers {
 
     fn end_row(&mut self) -> Result<(), ColumnsError> {
         let total = self.keys.offsets.len() - 1;
-        let end =
-            i32::try_from(total).map_err(|_| ColumnsError::RecordTooLarge { bytes: total })?;
+        let end = i32::try_from(total).map_err(|_| ColumnsError::RecordTooLarge { bytes: total })?;
         self.nulls.append(self.ends.last() != Some(&end));
         self.ends.push(end);
         Ok(())
@@ -171,9 +170,7 @@ impl Rows {
             offset: projection.has(Column::Offset).then(Vec::new),
             timestamp: projection.has(Column::Timestamp).then(Vec::new),
             timestamp_type: projection.has(Column::TimestampType).then(Vec::new),
-            headers: projection
-                .has(Column::Headers)
-                .then(|| Headers::with_capacity(0)),
+            headers: projection.has(Column::Headers).then(|| Headers::with_capacity(0)),
             projection,
         }
     }
@@ -224,15 +221,9 @@ impl Rows {
     }
 
     /// Adds a header to the row that the next [`Rows::push`] ends. Bytes of a key that are no UTF-8 become U+FFFD, as in Java.
-    pub(crate) fn push_header(
-        &mut self,
-        key: &[u8],
-        value: Option<&[u8]>,
-    ) -> Result<(), ColumnsError> {
+    pub(crate) fn push_header(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), ColumnsError> {
         if let Some(headers) = &mut self.headers {
-            headers
-                .keys
-                .push(Some(String::from_utf8_lossy(key).as_bytes()))?;
+            headers.keys.push(Some(String::from_utf8_lossy(key).as_bytes()))?;
             headers.values.push(value)?;
             self.bytes += header_bytes(key, value);
         }
@@ -258,10 +249,7 @@ impl Rows {
         Ok(match column {
             Column::Key => Arc::new(taken(&mut self.key, column)?.take_binary()?),
             Column::Value => Arc::new(taken(&mut self.value, column)?.take_binary()?),
-            Column::Topic => Arc::new(GenericByteArray::<Utf8Type>::new_repeated(
-                &self.topic,
-                rows,
-            )),
+            Column::Topic => Arc::new(GenericByteArray::<Utf8Type>::new_repeated(&self.topic, rows)),
             Column::Partition => Arc::new(Int32Array::from(vec![self.partition; rows])),
             Column::Offset => Arc::new(Int64Array::from(renewed(taken(&mut self.offset, column)?))),
             Column::Timestamp => {

@@ -187,12 +187,7 @@ impl RecordBatchReader for ScanReader {
 ///
 /// # Errors
 /// No parts; a range that is none or lies outside the log.
-pub fn split(
-    log: &Log,
-    parts: usize,
-    start: i64,
-    end: i64,
-) -> Result<Vec<(i64, i64)>, ColumnsError> {
+pub fn split(log: &Log, parts: usize, start: i64, end: i64) -> Result<Vec<(i64, i64)>, ColumnsError> {
     if parts == 0 {
         return Err(ColumnsError::NoParts);
     }
@@ -243,10 +238,7 @@ pub fn partition_offsets(directory: &Path) -> Result<(i64, i64), ColumnsError> {
 ///
 /// # Errors
 /// As [`partition_offsets`].
-pub fn partition_offset_for_timestamp(
-    directory: &Path,
-    timestamp: i64,
-) -> Result<Option<i64>, ColumnsError> {
+pub fn partition_offset_for_timestamp(directory: &Path, timestamp: i64) -> Result<Option<i64>, ColumnsError> {
     let found = Log::open_read_only(directory)?.offset_for_timestamp(timestamp)?;
     Ok(found.map(|found| found.offset))
 }

@@ -88,11 +88,7 @@ pub(crate) fn header_fields() -> Fields {
 
 /// The list item of the headers column.
 pub(crate) fn header_field() -> Arc<Field> {
-    Arc::new(Field::new(
-        "element",
-        DataType::Struct(header_fields()),
-        true,
-    ))
+    Arc::new(Field::new("element", DataType::Struct(header_fields()), true))
 }
 
 /// The columns a caller wants, in the order wanted; nothing else is built.
@@ -113,9 +109,7 @@ impl Projection {
         }
         for (index, column) in columns.iter().enumerate() {
             if columns[..index].contains(column) {
-                return Err(ColumnsError::DuplicateColumn {
-                    name: column.name(),
-                });
+                return Err(ColumnsError::DuplicateColumn { name: column.name() });
             }
         }
         let fields: Vec<Field> = columns
@@ -163,15 +157,9 @@ mod tests {
     #[test]
     fn every_name_leads_back_to_its_column() {
         for column in Column::ALL {
-            assert_eq!(
-                Column::from_name(column.name()).expect("a known name"),
-                column
-            );
+            assert_eq!(Column::from_name(column.name()).expect("a known name"), column);
         }
-        assert!(
-            Column::from_name("Key").is_err(),
-            "names are case-sensitive"
-        );
+        assert!(Column::from_name("Key").is_err(), "names are case-sensitive");
     }
 
     #[test]
@@ -195,10 +183,7 @@ mod tests {
 
     #[test]
     fn nothing_and_twice_the_same_are_refused() {
-        assert!(matches!(
-            Projection::new(vec![]),
-            Err(ColumnsError::NoColumns)
-        ));
+        assert!(matches!(Projection::new(vec![]), Err(ColumnsError::NoColumns)));
         assert!(matches!(
             Projection::from_names(&["key", "key"]),
             Err(ColumnsError::DuplicateColumn { name: "key" })

@@ -5,9 +5,7 @@
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, RecordBatch};
-use logcore_columns::{
-    AbortedTransaction, Column, ColumnsError, DecodeOptions, Projection, decode_batches,
-};
+use logcore_columns::{AbortedTransaction, Column, ColumnsError, DecodeOptions, Projection, decode_batches};
 use logcore_records::{BatchBuilder, Compression, TimestampType, set_offsets_in_place};
 use proptest::collection::vec;
 use proptest::option;
@@ -60,11 +58,7 @@ fn compression() -> impl Strategy<Value = Compression> {
 
 /// Batches with dense offsets from a first offset on.
 fn log() -> impl Strategy<Value = Vec<ModelBatch>> {
-    let batch = (
-        compression(),
-        prop::bool::weighted(0.1),
-        vec(record(), 1..12),
-    );
+    let batch = (compression(), prop::bool::weighted(0.1), vec(record(), 1..12));
     (0..1_000_000i64, vec(batch, 1..8)).prop_map(|(first, batches)| {
         let mut offset = first;
         let number = |(compression, control, mut records): (_, _, Vec<Model>)| {
@@ -366,9 +360,7 @@ fn a_batch_has_no_more_bytes_than_asked_for() {
         .collect();
     assert_eq!(sizes.iter().map(|(rows, _)| rows).sum::<usize>(), 100);
     assert!(
-        sizes
-            .iter()
-            .all(|(rows, bytes)| *bytes <= 1_000 || *rows == 1),
+        sizes.iter().all(|(rows, bytes)| *bytes <= 1_000 || *rows == 1),
         "{sizes:?}"
     );
 }
@@ -449,8 +441,8 @@ fn a_wrong_checksum_is_named_with_its_place() {
     }));
     let last = bytes.len() - 3;
     bytes[last] ^= 0x40;
-    let error = decode_batches(&bytes, &options(&[Column::Value], 0, i64::MAX, 10))
-        .expect_err("a damaged batch");
+    let error =
+        decode_batches(&bytes, &options(&[Column::Value], 0, i64::MAX, 10)).expect_err("a damaged batch");
     assert!(
         matches!(&error, ColumnsError::CorruptFetch { position, partition: 3, .. } if *position == first as u64),
         "{error}"
@@ -464,8 +456,7 @@ fn header_keys_that_are_no_text_are_replaced_and_not_fatal() {
         .append(1, None, None, &[(&[0xff, b'k'], None)])
         .expect("fits");
     let bytes = builder.build().expect("one record");
-    let decoded =
-        decode_batches(&bytes, &options(&[Column::Headers], 0, 1, 10)).expect("undamaged");
+    let decoded = decode_batches(&bytes, &options(&[Column::Headers], 0, 1, 10)).expect("undamaged");
     let list = decoded.batches[0].column(0).as_list::<i32>().value(0);
     assert_eq!(
         list.as_struct().column(0).as_string::<i32>().value(0),
@@ -476,8 +467,7 @@ fn header_keys_that_are_no_text_are_replaced_and_not_fatal() {
 #[test]
 fn a_range_that_is_none_is_refused() {
     for (start, end) in [(-1, 5), (5, 4)] {
-        let error =
-            decode_batches(&[], &options(&[Column::Value], start, end, 10)).expect_err("no range");
+        let error = decode_batches(&[], &options(&[Column::Value], start, end, 10)).expect_err("no range");
         assert!(matches!(error, ColumnsError::BadRange { .. }), "{error}");
     }
 }

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use arrow_array::builder::{BinaryBuilder, LargeStringBuilder, MapBuilder, StringBuilder};
 use arrow_array::{
-    ArrayRef, BinaryViewArray, FixedSizeBinaryArray, Float64Array, Int64Array, LargeBinaryArray,
-    NullArray, RecordBatch, StringArray, StringViewArray, TimestampNanosecondArray,
-    TimestampSecondArray,
+    ArrayRef, BinaryViewArray, FixedSizeBinaryArray, Float64Array, Int64Array, LargeBinaryArray, NullArray,
+    RecordBatch, StringArray, StringViewArray, TimestampNanosecondArray, TimestampSecondArray,
 };
 use arrow_schema::Schema;
 use logcore_columns::{ColumnsError, EncodeOptions, encode_rows};
@@ -29,10 +28,8 @@ fn options(compression: Compression, batch_bytes: usize) -> EncodeOptions {
 }
 
 fn table(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
-    RecordBatch::try_from_iter_with_nullable(
-        columns.into_iter().map(|(name, array)| (name, array, true)),
-    )
-    .expect("columns of one length")
+    RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true)))
+        .expect("columns of one length")
 }
 
 fn encode(table: &RecordBatch, options: &EncodeOptions) -> Result<Vec<u8>, ColumnsError> {
@@ -71,33 +68,20 @@ fn some(bytes: &[u8]) -> Option<Vec<u8>> {
 #[test]
 fn every_layout_of_bytes_is_taken() {
     let layouts: Vec<ArrayRef> = vec![
-        Arc::new(BinaryViewArray::from(vec![
-            Some(&b"ab"[..]),
-            None,
-            Some(b""),
-        ])),
-        Arc::new(LargeBinaryArray::from(vec![
-            Some(&b"ab"[..]),
-            None,
-            Some(b""),
-        ])),
+        Arc::new(BinaryViewArray::from(vec![Some(&b"ab"[..]), None, Some(b"")])),
+        Arc::new(LargeBinaryArray::from(vec![Some(&b"ab"[..]), None, Some(b"")])),
         Arc::new(StringArray::from(vec![Some("ab"), None, Some("")])),
         Arc::new(StringViewArray::from(vec![Some("ab"), None, Some("")])),
     ];
     for layout in layouts {
-        let bytes = encode(
-            &table(vec![("value", layout)]),
-            &options(Compression::None, 1000),
-        )
-        .expect("bytes of some layout");
+        let bytes = encode(&table(vec![("value", layout)]), &options(Compression::None, 1000))
+            .expect("bytes of some layout");
         let expected = [some(b"ab"), None, some(b"")].map(|value| (NOW, None, value, vec![]));
         assert_eq!(read(&bytes), expected);
     }
     let fixed = FixedSizeBinaryArray::try_from(vec![&b"ab"[..], b"cd"]).expect("two of two");
-    let columns: Vec<(&str, ArrayRef)> = vec![
-        ("key", Arc::new(fixed)),
-        ("value", Arc::new(NullArray::new(2))),
-    ];
+    let columns: Vec<(&str, ArrayRef)> =
+        vec![("key", Arc::new(fixed)), ("value", Arc::new(NullArray::new(2)))];
     let bytes = encode(&table(columns), &options(Compression::Zstd, 1000)).expect("keys only");
     assert_eq!(
         read(&bytes),
@@ -160,9 +144,7 @@ fn no_batch_is_larger_than_asked_for_whatever_the_codec_makes_of_it() {
     // Bytes that no codec makes smaller.
     let mut state = 1u64;
     let mut noise = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 56) as u8
     };
     let values: Vec<Vec<u8>> = (0..4_000)
@@ -174,26 +156,16 @@ fn no_batch_is_larger_than_asked_for_whatever_the_codec_makes_of_it() {
     }
     let table = table(vec![
         ("key", Arc::new(column.finish())),
-        (
-            "value",
-            Arc::new(LargeBinaryArray::from_iter_values(&values)),
-        ),
+        ("value", Arc::new(LargeBinaryArray::from_iter_values(&values))),
     ]);
     for codec in Compression::ALL {
         let bytes = encode(&table, &options(codec, 10_000)).expect("rows");
         let sizes: Vec<usize> = batches(&bytes)
             .map(|batch| batch.expect("a batch").bytes.len())
             .collect();
-        assert!(
-            sizes.iter().all(|size| *size <= 10_000),
-            "{codec}: {sizes:?}"
-        );
+        assert!(sizes.iter().all(|size| *size <= 10_000), "{codec}: {sizes:?}");
         // And none is needlessly small.
-        assert!(
-            sizes.len() <= bytes.len() / 9_000 + 1,
-            "{codec}: {}",
-            sizes.len()
-        );
+        assert!(sizes.len() <= bytes.len() / 9_000 + 1, "{codec}: {}", sizes.len());
         let expected: Vec<Row> = values
             .iter()
             .enumerate()
@@ -214,10 +186,7 @@ fn what_cannot_be_a_record_is_refused_by_name() {
     unnamed.append(true).expect("a row");
     let refused: Vec<(Vec<(&str, ArrayRef)>, &str)> = vec![
         (vec![("timestamp", numbers.clone())], "has neither"),
-        (
-            vec![("value", text()), ("valeu", text())],
-            "no column \"valeu\"",
-        ),
+        (vec![("value", text()), ("valeu", text())], "no column \"valeu\""),
         (
             vec![("value", numbers.clone())],
             "column value has the type Float64; binary or string is needed",
@@ -244,10 +213,7 @@ fn what_cannot_be_a_record_is_refused_by_name() {
         (
             vec![
                 ("value", text()),
-                (
-                    "timestamp",
-                    Arc::new(TimestampNanosecondArray::from(vec![-1])),
-                ),
+                ("timestamp", Arc::new(TimestampNanosecondArray::from(vec![-1]))),
             ],
             "row 0 cannot be appended: its timestamp is before 1970",
         ),

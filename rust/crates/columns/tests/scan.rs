@@ -85,15 +85,9 @@ fn every_offset_comes_once_across_segments_and_codecs() {
     }
     assert!(log.segment_count() > 1, "the test wants several segments");
     assert_eq!(partition_offsets(&directory).expect("readable"), (0, 5_000));
-    assert_eq!(
-        offsets(&directory, 0, i64::MAX),
-        (0..5_000).collect::<Vec<_>>()
-    );
+    assert_eq!(offsets(&directory, 0, i64::MAX), (0..5_000).collect::<Vec<_>>());
     for (start, end) in [(0, 1), (4_999, 5_000), (995, 1_013), (777, 4_321), (12, 12)] {
-        assert_eq!(
-            offsets(&directory, start, end),
-            (start..end).collect::<Vec<_>>()
-        );
+        assert_eq!(offsets(&directory, start, end), (start..end).collect::<Vec<_>>());
     }
     // The writer is not disturbed, and a new reader sees what it adds.
     append(&log, 5_000, 1, 10, Compression::None);
@@ -111,10 +105,7 @@ fn batches_larger_than_a_read_are_whole() {
     };
     let log = Log::open(&directory, config, true, 0).expect("a new log");
     append(&log, 0, 3, 300_000, Compression::None);
-    assert_eq!(
-        offsets(&directory, 0, i64::MAX),
-        (0..30).collect::<Vec<_>>()
-    );
+    assert_eq!(offsets(&directory, 0, i64::MAX), (0..30).collect::<Vec<_>>());
 }
 
 #[test]
@@ -223,11 +214,7 @@ fn times_begin_at_the_time_index() {
         let found: Vec<i64> = scan
             .flat_map(|batch| {
                 let batch = batch.expect("undamaged batches");
-                batch
-                    .column(0)
-                    .as_primitive::<Int64Type>()
-                    .values()
-                    .to_vec()
+                batch.column(0).as_primitive::<Int64Type>().values().to_vec()
             })
             .collect();
         let expected: Vec<i64> = (0..3_000)

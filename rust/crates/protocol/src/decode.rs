@@ -23,11 +23,7 @@ pub(crate) const MAX_STRING: usize = i16::MAX as usize;
 ///
 /// Bytes after it are left alone, as Apache Kafka's broker leaves them: librdkafka 2.16 asks for all topics (Metadata
 /// version 9 and later) with three bytes too many.
-pub fn decode_request(
-    api_key: i16,
-    version: i16,
-    body: &Bytes,
-) -> std::result::Result<Value, ProtocolError> {
+pub fn decode_request(api_key: i16, version: i16, body: &Bytes) -> std::result::Result<Value, ProtocolError> {
     let schema = table::find(api_key, Direction::Request)?;
     schema.check_version(version)?;
     let mut decoder = Decoder::new(schema, version, body, usize::MAX, usize::MAX);
@@ -74,11 +70,7 @@ pub fn decode_response(
 }
 
 /// Decodes data by its schema's name, without the int16 version that often stands before it.
-pub fn decode_data(
-    name: &str,
-    version: i16,
-    data: &Bytes,
-) -> std::result::Result<Value, ProtocolError> {
+pub fn decode_data(name: &str, version: i16, data: &Bytes) -> std::result::Result<Value, ProtocolError> {
     decode_with(table::find_data(name)?, version, data)
 }
 
@@ -117,11 +109,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    fn message(
-        &mut self,
-        schema: &Schema,
-        to_the_end: bool,
-    ) -> std::result::Result<Struct, ProtocolError> {
+    fn message(&mut self, schema: &Schema, to_the_end: bool) -> std::result::Result<Struct, ProtocolError> {
         self.whole(schema.root, to_the_end)
             .map_err(|fault| ProtocolError::Decode {
                 message: schema.to_string(),
@@ -146,8 +134,7 @@ impl<'a> Decoder<'a> {
         let mut fields = Vec::with_capacity(schema.fields.len());
         for field in &schema.fields {
             fields.push(if field.is_plain(self.version) {
-                self.field(field)
-                    .map_err(|fault| fault.in_field(field.name))?
+                self.field(field).map_err(|fault| fault.in_field(field.name))?
             } else {
                 field.default.clone()
             });
@@ -210,12 +197,10 @@ impl<'a> Decoder<'a> {
             FieldType::Float64 => Value::F64(self.reader.f64()?),
             FieldType::Uuid => Value::Uuid(self.reader.array()?),
             FieldType::String => self.string()?,
-            FieldType::Bytes | FieldType::Records => {
-                match self.reader.long_length(self.flexible)? {
-                    Some(length) => self.bytes(kind, length)?,
-                    None => Value::Null,
-                }
-            }
+            FieldType::Bytes | FieldType::Records => match self.reader.long_length(self.flexible)? {
+                Some(length) => self.bytes(kind, length)?,
+                None => Value::Null,
+            },
             FieldType::Array(element) => self.array(element)?,
             FieldType::Struct(schema) => Value::Struct(self.structure(schema)?),
         })
@@ -263,9 +248,7 @@ impl<'a> Decoder<'a> {
         self.spend(count, weight::ARRAY + count * weight::element(element))?;
         let mut values = Vec::with_capacity(if self.keeps() { count } else { 0 });
         for index in 0..count {
-            let value = self
-                .value(element)
-                .map_err(|fault| fault.in_element(index))?;
+            let value = self.value(element).map_err(|fault| fault.in_element(index))?;
             if value.is_null() {
                 return Err(self.reader.fault(Problem::UnexpectedNull).in_element(index));
             }

@@ -24,12 +24,7 @@ pub fn encode_request(
     message: &Value,
     out: &mut Vec<u8>,
 ) -> std::result::Result<(), ProtocolError> {
-    encode_with(
-        table::find(api_key, Direction::Request)?,
-        version,
-        message,
-        out,
-    )
+    encode_with(table::find(api_key, Direction::Request)?, version, message, out)
 }
 
 /// Appends a response's body, header not included. On an error `out` is as it was.
@@ -39,12 +34,7 @@ pub fn encode_response(
     message: &Value,
     out: &mut Vec<u8>,
 ) -> std::result::Result<(), ProtocolError> {
-    encode_with(
-        table::find(api_key, Direction::Response)?,
-        version,
-        message,
-        out,
-    )
+    encode_with(table::find(api_key, Direction::Response)?, version, message, out)
 }
 
 /// Appends a response whose `records` may be [`Value::Gap`]s: lengths are written, the bytes are the caller's to send
@@ -275,10 +265,7 @@ fn check_absent(field: &Field, value: &Value, version: i16) -> Result<()> {
     if field.ignorable || field.versions.contains(version) || *value == field.default {
         return Ok(());
     }
-    Err(problem(Problem::NotInVersion(format!(
-        "{:?}",
-        field.default
-    ))))
+    Err(problem(Problem::NotInVersion(format!("{:?}", field.default))))
 }
 
 /// Lengths are int32 on the wire, or a varint of one more.

@@ -33,19 +33,14 @@ impl RequestHeader {
     pub fn decode(request: &mut Bytes) -> Result<Self, ProtocolError> {
         let mut reader = Reader::new(request);
         let api_key = reader.i16().map_err(header_error)?;
-        let header_version =
-            request_header_version(api_key, reader.peek_i16().map_err(header_error)?)?;
+        let header_version = request_header_version(api_key, reader.peek_i16().map_err(header_error)?)?;
         let header = Self::read(&mut reader, api_key, header_version).map_err(header_error)?;
         let length = reader.position();
         request.advance(length);
         Ok(header)
     }
 
-    fn read(
-        reader: &mut Reader<'_>,
-        api_key: i16,
-        header_version: i16,
-    ) -> Result<Self, Box<Fault>> {
+    fn read(reader: &mut Reader<'_>, api_key: i16, header_version: i16) -> Result<Self, Box<Fault>> {
         let api_version = reader.i16()?;
         let correlation_id = reader.i32()?;
         let client_id = if header_version >= 1 {

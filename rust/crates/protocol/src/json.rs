@@ -23,11 +23,7 @@ const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 ///
 /// # Errors
 /// The version is not in the table, or the bytes are not of it.
-pub fn to_json(
-    schema: &'static Schema,
-    version: i16,
-    body: &bytes::Bytes,
-) -> Result<String, ProtocolError> {
+pub fn to_json(schema: &'static Schema, version: i16, body: &bytes::Bytes) -> Result<String, ProtocolError> {
     let message = crate::decode_with(schema, version, body)?;
     let mut json = Json {
         version,
@@ -189,11 +185,7 @@ impl Json {
                         self.out.push('=');
                     }
                 } else {
-                    let letter = if six < 62 {
-                        BASE64[six]
-                    } else {
-                        last[six - 62]
-                    };
+                    let letter = if six < 62 { BASE64[six] } else { last[six - 62] };
                     self.out.push(char::from(letter));
                 }
             }

@@ -34,16 +34,13 @@ mod weight;
 mod wire;
 
 pub use decode::{
-    Decoded, MAX_VALUES, decode_data, decode_request, decode_request_within, decode_response,
-    decode_with,
+    Decoded, MAX_VALUES, decode_data, decode_request, decode_request_within, decode_response, decode_with,
 };
-pub use encode::{
-    Gap, encode_data, encode_request, encode_response, encode_response_with_gaps, encode_with,
-};
+pub use encode::{Gap, encode_data, encode_request, encode_response, encode_response_with_gaps, encode_with};
 pub use error::{Problem, ProtocolError};
 pub use header::{
-    API_VERSIONS, CONTROLLED_SHUTDOWN, RequestHeader, decode_response_header,
-    encode_response_header, request_header_version, response_header_version,
+    API_VERSIONS, CONTROLLED_SHUTDOWN, RequestHeader, decode_response_header, encode_response_header,
+    request_header_version, response_header_version,
 };
 pub use json::to_json;
 pub use schema::{Direction, Field, FieldType, Schema, StructSchema, Versions};

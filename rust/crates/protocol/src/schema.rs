@@ -165,9 +165,7 @@ impl StructSchema {
     /// The struct that the field with this name holds, or holds an array of.
     pub fn nested(&self, name: &str) -> Option<&'static StructSchema> {
         match self.fields[self.field_index(name)?].kind {
-            FieldType::Struct(schema) | FieldType::Array(&FieldType::Struct(schema)) => {
-                Some(schema)
-            }
+            FieldType::Struct(schema) | FieldType::Array(&FieldType::Struct(schema)) => Some(schema),
             _ => None,
         }
     }

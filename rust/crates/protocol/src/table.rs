@@ -39,11 +39,7 @@ pub fn schema(api_key: i16, direction: Direction) -> Option<&'static Schema> {
 
 /// The schema of data that is neither request nor response, by Kafka's name ("ConsumerProtocolAssignment").
 pub fn data_schema(name: &str) -> Option<&'static Schema> {
-    registry()
-        .data
-        .iter()
-        .copied()
-        .find(|schema| schema.name == name)
+    registry().data.iter().copied().find(|schema| schema.name == name)
 }
 
 /// The requests of every API in the table, by rising key.
@@ -100,12 +96,8 @@ impl Parser {
                 rest = below;
                 let schema: &'static Schema = Box::leak(Box::new(self.message(head, &mut rest)));
                 match (schema.direction, schema.api_key) {
-                    (Some(Direction::Request), Some(key)) => {
-                        put(&mut registry.requests, key, schema)
-                    }
-                    (Some(Direction::Response), Some(key)) => {
-                        put(&mut registry.responses, key, schema)
-                    }
+                    (Some(Direction::Request), Some(key)) => put(&mut registry.requests, key, schema),
+                    (Some(Direction::Response), Some(key)) => put(&mut registry.responses, key, schema),
                     _ => registry.data.push(schema),
                 }
             }
@@ -167,13 +159,10 @@ impl Parser {
 
     fn field(&mut self, line: &'static str, depth: usize, rest: &mut &[&'static str]) -> Field {
         let mut words = line.split_ascii_whitespace();
-        let (Some(name), Some(kind), Some(present)) = (words.next(), words.next(), words.next())
-        else {
+        let (Some(name), Some(kind), Some(present)) = (words.next(), words.next(), words.next()) else {
             defect(line)
         };
-        let kind = self
-            .kind(name, kind, depth, rest)
-            .unwrap_or_else(|| defect(line));
+        let kind = self.kind(name, kind, depth, rest).unwrap_or_else(|| defect(line));
         let mut field = Field {
             name,
             name_id: self.name_id(name),

@@ -256,11 +256,7 @@ impl PartialEq for StructSchema {
 impl Struct {
     /// Every field at its default.
     pub fn new(schema: &'static StructSchema) -> Self {
-        let fields = schema
-            .fields
-            .iter()
-            .map(|field| field.default.clone())
-            .collect();
+        let fields = schema.fields.iter().map(|field| field.default.clone()).collect();
         Self { schema, fields }
     }
 
@@ -269,12 +265,7 @@ impl Struct {
     /// # Panics
     /// When the number of fields is another.
     pub fn from_fields(schema: &'static StructSchema, fields: Vec<Value>) -> Self {
-        assert_eq!(
-            fields.len(),
-            schema.fields.len(),
-            "fields of {}",
-            schema.name
-        );
+        assert_eq!(fields.len(), schema.fields.len(), "fields of {}", schema.name);
         Self {
             schema,
             fields: fields.into_boxed_slice(),
@@ -291,9 +282,7 @@ impl Struct {
 
     /// A field by name; linear in the number of fields.
     pub fn get(&self, name: &str) -> Option<&Value> {
-        self.schema
-            .field_index(name)
-            .map(|index| &self.fields[index])
+        self.schema.field_index(name).map(|index| &self.fields[index])
     }
 
     /// Sets a field by name.

@@ -38,10 +38,6 @@ fn every_version_of_every_request_and_response_is_there() {
         let found = versions.get_mut(&schema.to_string()).unwrap();
         found.sort_unstable();
         let valid = schema.valid_versions();
-        assert_eq!(
-            *found,
-            (valid.first..=valid.last).collect::<Vec<_>>(),
-            "{schema}"
-        );
+        assert_eq!(*found, (valid.first..=valid.last).collect::<Vec<_>>(), "{schema}");
     }
 }

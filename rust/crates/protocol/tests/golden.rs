@@ -4,16 +4,14 @@
 
 use bytes::Bytes;
 use logcore_protocol::{
-    Direction, Gap, Problem, ProtocolError, RequestHeader, Str, Struct, Value, decode_data,
-    decode_request, decode_response, decode_response_header, encode_data, encode_request,
-    encode_response, encode_response_header, encode_response_with_gaps, request_header_version,
-    response_header_version, schema,
+    Direction, Gap, Problem, ProtocolError, RequestHeader, Str, Struct, Value, decode_data, decode_request,
+    decode_response, decode_response_header, encode_data, encode_request, encode_response,
+    encode_response_header, encode_response_with_gaps, request_header_version, response_header_version,
+    schema,
 };
 
 fn message(key: i16, direction: Direction) -> Struct {
-    schema(key, direction)
-        .expect("the API is in the table")
-        .message()
+    schema(key, direction).expect("the API is in the table").message()
 }
 
 #[track_caller]
@@ -151,16 +149,12 @@ fn errors_name_the_place_and_leave_the_output_alone() {
     encode_request(0, 3, &produce(None), &mut bytes).unwrap();
     bytes.truncate(bytes.len() - 1);
     assert_eq!(
-        decode_request(0, 3, &Bytes::from(bytes))
-            .unwrap_err()
-            .to_string(),
+        decode_request(0, 3, &Bytes::from(bytes)).unwrap_err().to_string(),
         "ProduceRequest version 3: cannot decode topic_data[0].partition_data[0].records at byte 28: \
          3 more bytes are needed, 2 remain"
     );
     assert_eq!(
-        decode_request(0, 14, &Bytes::new())
-            .unwrap_err()
-            .to_string(),
+        decode_request(0, 14, &Bytes::new()).unwrap_err().to_string(),
         "ProduceRequest has no version 14: versions 0-13 exist"
     );
 }
@@ -174,22 +168,8 @@ fn strings_and_bytes_share_the_buffer() {
     let decoded = decode_request(0, 9, &body).unwrap();
     let topic = decoded.get("topic_data").unwrap().structs().next().unwrap();
     assert!(range.contains(&topic.get("name").unwrap().as_str().unwrap().as_ptr()));
-    let partition = topic
-        .get("partition_data")
-        .unwrap()
-        .structs()
-        .next()
-        .unwrap();
-    assert!(
-        range.contains(
-            &partition
-                .get("records")
-                .unwrap()
-                .as_bytes()
-                .unwrap()
-                .as_ptr()
-        )
-    );
+    let partition = topic.get("partition_data").unwrap().structs().next().unwrap();
+    assert!(range.contains(&partition.get("records").unwrap().as_bytes().unwrap().as_ptr()));
 }
 
 #[test]
@@ -233,14 +213,7 @@ fn gaps_are_where_the_records_belong() {
     else {
         panic!("{gaps:?}")
     };
-    let filled = [
-        &holed[..one],
-        &first,
-        &holed[one..two],
-        &second,
-        &holed[two..],
-    ]
-    .concat();
+    let filled = [&holed[..one], &first, &holed[one..two], &second, &holed[two..]].concat();
     assert_eq!(filled, whole);
     assert!(encode_response(1, 13, &with_gaps, &mut Vec::new()).is_err());
 }
@@ -290,14 +263,8 @@ fn request_headers() {
 
 #[test]
 fn response_headers() {
-    for (key, version, header_version) in [
-        (18, 4, 0),
-        (18, 0, 0),
-        (3, 8, 0),
-        (3, 9, 1),
-        (7, 3, 1),
-        (7, 0, 0),
-    ] {
+    for (key, version, header_version) in [(18, 4, 0), (18, 0, 0), (3, 8, 0), (3, 9, 1), (7, 3, 1), (7, 0, 0)]
+    {
         assert_eq!(response_header_version(key, version), Ok(header_version));
         let mut out = Vec::new();
         encode_response_header(key, version, 258, &mut out).unwrap();
@@ -316,12 +283,7 @@ fn group_records() {
         .with("group", "g")
         .with("topic", "t")
         .with("partition", 1);
-    assert_data(
-        "OffsetCommitKey",
-        1,
-        &key.into(),
-        b"\0\x01g\0\x01t\0\0\0\x01",
-    );
+    assert_data("OffsetCommitKey", 1, &key.into(), b"\0\x01g\0\x01t\0\0\0\x01");
     let value = schema_message("OffsetCommitValue")
         .with("offset", 9i64)
         .with("leader_epoch", 2)
@@ -345,9 +307,7 @@ fn group_records() {
         b"\0\0\0\x01\0\x01t\0\0\0\x02\0\0\0\0\0\0\0\x03\xff\xff\xff\xff",
     );
     assert_eq!(
-        decode_data("Nonsense", 0, &Bytes::new())
-            .unwrap_err()
-            .to_string(),
+        decode_data("Nonsense", 0, &Bytes::new()).unwrap_err().to_string(),
         "there is no data schema named \"Nonsense\""
     );
 }
@@ -363,8 +323,5 @@ fn assert_data(name: &str, version: i16, message: &Value, expected: &[u8]) {
     let mut bytes = Vec::new();
     encode_data(name, version, message, &mut bytes).unwrap();
     assert_eq!(bytes, expected);
-    assert_eq!(
-        &decode_data(name, version, &Bytes::from(bytes)).unwrap(),
-        message
-    );
+    assert_eq!(&decode_data(name, version, &Bytes::from(bytes)).unwrap(), message);
 }

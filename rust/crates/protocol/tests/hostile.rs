@@ -113,10 +113,7 @@ fn damage_anywhere_allocates_little() {
         for place in 0..body.len() {
             let cut = checked(body.slice(..place), place, "cut");
             assert!(cut.is_err(), "{schema} version {version} cut at {place}");
-            for claim in [
-                &[0x7f, 0xff, 0xff, 0xff][..],
-                &[0xff, 0xff, 0xff, 0xff, 0x0f],
-            ] {
+            for claim in [&[0x7f, 0xff, 0xff, 0xff][..], &[0xff, 0xff, 0xff, 0xff, 0x0f]] {
                 let mut damaged = body.to_vec();
                 let end = body.len().min(place + claim.len());
                 damaged[place..end].copy_from_slice(&claim[..end - place]);
@@ -136,8 +133,7 @@ fn problem(error: ProtocolError) -> Problem {
 #[test]
 fn lengths_that_lie_are_named() {
     // Metadata v1: an int32 count of topics.
-    let metadata =
-        |bytes: &[u8]| problem(decode_request(3, 1, &Bytes::copy_from_slice(bytes)).unwrap_err());
+    let metadata = |bytes: &[u8]| problem(decode_request(3, 1, &Bytes::copy_from_slice(bytes)).unwrap_err());
     assert_eq!(
         metadata(&[0x7f, 0xff, 0xff, 0xff, 0, 0]),
         Problem::CountTooLarge {
@@ -161,16 +157,12 @@ fn lengths_that_lie_are_named() {
         Problem::UnexpectedNull
     );
     // v9: compact. Five bytes are the most a varint may take, and 32 bits the most it may hold.
-    let compact =
-        |bytes: &[u8]| problem(decode_request(3, 9, &Bytes::copy_from_slice(bytes)).unwrap_err());
+    let compact = |bytes: &[u8]| problem(decode_request(3, 9, &Bytes::copy_from_slice(bytes)).unwrap_err());
     assert_eq!(
         compact(&[0x80, 0x80, 0x80, 0x80, 0x80, 0]),
         Problem::InvalidVarint
     );
-    assert_eq!(
-        compact(&[0xff, 0xff, 0xff, 0xff, 0x1f]),
-        Problem::InvalidVarint
-    );
+    assert_eq!(compact(&[0xff, 0xff, 0xff, 0xff, 0x1f]), Problem::InvalidVarint);
     assert!(matches!(
         compact(&[0xff, 0xff, 0xff, 0xff, 0x07]),
         Problem::CountTooLarge {
@@ -194,10 +186,7 @@ fn what_apaches_readers_take_is_taken() {
     let Value::Array(named) = topics(1, &[0, 0, 0, 1, 0, 5, b'a', 0xff, b'b', 0xe2, 0x82]) else {
         panic!("topics are an array");
     };
-    assert_eq!(
-        named[0].get("name").unwrap().as_str(),
-        Some("a\u{fffd}b\u{fffd}")
-    );
+    assert_eq!(named[0].get("name").unwrap().as_str(), Some("a\u{fffd}b\u{fffd}"));
     // No longer a string that an answer could hold.
     let mut body = vec![0, 0, 0, 1, 0x2a, 0xab];
     body.resize(body.len() + 0x2aab, 0xff);
@@ -250,10 +239,7 @@ fn the_number_of_values_is_bounded() {
     body.resize(body.len() + MAX_VALUES, 0);
     let body = Bytes::from(body);
     let (result, allocated) = allocated_by(|| decode_response(71, 0, &body));
-    assert_eq!(
-        problem(result.unwrap_err()),
-        Problem::TooManyValues(MAX_VALUES)
-    );
+    assert_eq!(problem(result.unwrap_err()), Problem::TooManyValues(MAX_VALUES));
     assert!(allocated < 4096, "{allocated} bytes");
 }
 
@@ -292,16 +278,12 @@ fn headers_are_checked_too() {
 fn the_table_bounds_depth_and_element_size() {
     fn depth(schema: &StructSchema) -> usize {
         let nested = schema.fields.iter().filter_map(|field| match field.kind {
-            FieldType::Struct(inner) | FieldType::Array(&FieldType::Struct(inner)) => {
-                Some(depth(inner))
-            }
+            FieldType::Struct(inner) | FieldType::Array(&FieldType::Struct(inner)) => Some(depth(inner)),
             _ => None,
         });
         1 + nested.max().unwrap_or(0)
     }
-    let deepest = logcore_protocol::schemas()
-        .map(|schema| depth(schema.root))
-        .max();
+    let deepest = logcore_protocol::schemas().map(|schema| depth(schema.root)).max();
     assert!(deepest <= Some(6), "{deepest:?}");
     assert_eq!(
         schema(0, Direction::Request).map(|schema| depth(schema.root)),

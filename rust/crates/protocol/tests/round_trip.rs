@@ -74,10 +74,9 @@ fn defaults_round_trip_everywhere() {
         // Kafka gives these fields no default that every version can carry.
         let message = Value::from(carriable(schema.message(), version));
         let mut bytes = Vec::new();
-        encode_with(schema, version, &message, &mut bytes)
-            .unwrap_or_else(|error| panic!("{error}"));
-        let decoded = decode_with(schema, version, &Bytes::from(bytes))
-            .unwrap_or_else(|error| panic!("{error}"));
+        encode_with(schema, version, &message, &mut bytes).unwrap_or_else(|error| panic!("{error}"));
+        let decoded =
+            decode_with(schema, version, &Bytes::from(bytes)).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(decoded, message, "{schema} version {version}");
     }
 }
@@ -86,10 +85,7 @@ fn defaults_round_trip_everywhere() {
 fn carriable(mut message: logcore_protocol::Struct, version: i16) -> logcore_protocol::Struct {
     use logcore_protocol::FieldType;
     for (index, field) in message.schema().fields.iter().enumerate() {
-        if field.versions.contains(version)
-            && field.default.is_null()
-            && !field.nullable.contains(version)
-        {
+        if field.versions.contains(version) && field.default.is_null() && !field.nullable.contains(version) {
             message[index] = match field.kind {
                 FieldType::String => Value::from(""),
                 FieldType::Array(_) => Value::Array(Vec::new()),

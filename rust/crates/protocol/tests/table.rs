@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use logcore_protocol::{
-    Direction, FieldType, StructSchema, Value, data_schema, field_names, request_schemas, schema,
-    schemas,
+    Direction, FieldType, StructSchema, Value, data_schema, field_names, request_schemas, schema, schemas,
 };
 
 fn walk(schema: &'static StructSchema, visit: &mut dyn FnMut(&'static StructSchema)) {
@@ -137,9 +136,7 @@ fn expected() -> BTreeMap<i16, (&'static str, i16, i16)> {
 #[test]
 fn every_request_is_there_with_its_response() {
     let expected = expected();
-    let keys: Vec<_> = request_schemas()
-        .filter_map(|schema| schema.api_key)
-        .collect();
+    let keys: Vec<_> = request_schemas().filter_map(|schema| schema.api_key).collect();
     assert_eq!(keys, expected.keys().copied().collect::<Vec<_>>());
     for (key, (name, first, last)) in expected {
         for direction in [Direction::Request, Direction::Response] {
@@ -160,11 +157,7 @@ fn requests_and_responses_agree() {
         let key = request.api_key.expect("a request has a key");
         let response = schema(key, Direction::Response).expect("every request has a response");
         assert_eq!(request.name, response.name);
-        assert_eq!(
-            request.valid_versions(),
-            response.valid_versions(),
-            "{request}"
-        );
+        assert_eq!(request.valid_versions(), response.valid_versions(), "{request}");
         assert_eq!(
             request.flexible_versions(),
             response.flexible_versions(),
@@ -271,13 +264,9 @@ fn no_element_of_an_array_is_free() {
                     let plain = |inner: &logcore_protocol::Field| {
                         inner.versions.contains(version) && !inner.tagged.contains(version)
                     };
-                    let costs = schema.flexible_versions().contains(version)
-                        || element.fields.iter().any(plain);
-                    assert!(
-                        costs || !present,
-                        "{schema} version {version}: {}",
-                        field.name
-                    );
+                    let costs =
+                        schema.flexible_versions().contains(version) || element.fields.iter().any(plain);
+                    assert!(costs || !present, "{schema} version {version}: {}", field.name);
                 }
             }
         });
@@ -292,11 +281,7 @@ fn records_are_null_only_where_kafka_says_so() {
             .and_then(|schema| schema.nested(&["responses", "partitions"]))
             .and_then(|fields| fields.fields.iter().find(|field| field.name == "records"))
             .expect("both have records");
-        assert_eq!(
-            records.nullable.contains(version),
-            nullable,
-            "{key} {version}"
-        );
+        assert_eq!(records.nullable.contains(version), nullable, "{key} {version}");
     }
 }
 
@@ -308,11 +293,7 @@ fn names_resolve() {
         .nested(&["topics", "partitions"])
         .expect("partitions are structs");
     assert_eq!(partition.field_index("partition"), Some(0));
-    assert!(
-        fetch
-            .nested(&["topics", "partitions", "partition"])
-            .is_none()
-    );
+    assert!(fetch.nested(&["topics", "partitions", "partition"]).is_none());
     assert!(fetch.nested(&["nonsense"]).is_none());
     let update = schema(6, Direction::Request).expect("UpdateMetadata");
     assert!(

@@ -146,10 +146,7 @@ fn crowds_of_small_elements_weigh_what_they_have() {
                 "{schema} {version} {name}: {peak} > {}",
                 whole.weight
             );
-            assert!(
-                peak >= MANY * size_of::<Value>(),
-                "{schema} {version} {name}"
-            );
+            assert!(peak >= MANY * size_of::<Value>(), "{schema} {version} {name}");
             let (weighed, peak) = peak_of(|| decoded(schema, version, &body, KEEP));
             assert!(weighed.message.is_none() && weighed.weight == whole.weight);
             assert!(peak <= KEEP + 4096, "{schema} {version} {name}: {peak}");
@@ -163,8 +160,7 @@ fn crowds_of_small_elements_weigh_what_they_have() {
 fn a_bomb_is_refused_while_it_has_little() {
     let body = nameless(5_000_000);
     let most = 1 << 20;
-    let (refused, peak) =
-        peak_of(|| decode_request_within(METADATA, 1, &body, KEEP, most).map(|_| ()));
+    let (refused, peak) = peak_of(|| decode_request_within(METADATA, 1, &body, KEEP, most).map(|_| ()));
     let error = refused.unwrap_err();
     assert!(peak <= KEEP + BESIDE, "{peak}");
     let text = error.to_string();
@@ -189,11 +185,8 @@ fn what_is_refused_late_is_not_kept_either() {
         body.resize(4 + 6 * topics as usize + 4, 0);
         Bytes::from(body)
     };
-    let weight = decode_request_within(21, 0, &body, 0, usize::MAX)
-        .unwrap()
-        .weight;
-    let (refused, peak) =
-        peak_of(|| decode_request_within(21, 0, &body, KEEP, weight - 1).map(|_| ()));
+    let weight = decode_request_within(21, 0, &body, 0, usize::MAX).unwrap().weight;
+    let (refused, peak) = peak_of(|| decode_request_within(21, 0, &body, KEEP, weight - 1).map(|_| ()));
     assert!(refused.is_err());
     assert!(peak <= KEEP + 4096, "{peak}");
 }
@@ -219,9 +212,7 @@ fn the_weight_grows_with_the_message() {
 fn no_struct_has_more_fields_than_were_measured() {
     fn widest(schema: &StructSchema) -> usize {
         let nested = schema.fields.iter().filter_map(|field| match field.kind {
-            FieldType::Struct(inner) | FieldType::Array(&FieldType::Struct(inner)) => {
-                Some(widest(inner))
-            }
+            FieldType::Struct(inner) | FieldType::Array(&FieldType::Struct(inner)) => Some(widest(inner)),
             _ => None,
         });
         nested.max().unwrap_or(0).max(schema.fields.len())

@@ -61,8 +61,7 @@ impl Delivery {
         let nodes = membership.nodes().map(|(id, _)| (*id, server_of(*id)));
         let seen = nodes.filter(|(id, server)| *id != nobody_yet(*server));
         let servers: BTreeSet<u16> = seen.map(|(_, server)| server).collect();
-        let stays =
-            |id: &MemberId| membership.get_node(id).is_some() || !servers.contains(&server_of(*id));
+        let stays = |id: &MemberId| membership.get_node(id).is_some() || !servers.contains(&server_of(*id));
         self.last.retain(|id, _| stays(id));
     }
 

@@ -56,11 +56,7 @@ pub enum OpenError {
     #[error(
         "{path}: this is the directory of server {found}, and this is server {server}: give the server its own directory, or correct its id"
     )]
-    WrongServer {
-        path: PathBuf,
-        found: u16,
-        server: u16,
-    },
+    WrongServer { path: PathBuf, found: u16, server: u16 },
 }
 
 /// A member's vote and log, for whoever writes.
@@ -85,8 +81,7 @@ pub fn open<C: Types>(path: &Path) -> Result<(Directory, DirectoryReader<C>, Fou
     if path.join(VOTE_FILE).exists() && !has_segments(&log_dir) {
         return Err(OpenError::Corrupt {
             path: log_dir,
-            reason: "it is gone or empty, and this member has voted, which it does with a log"
-                .to_owned(),
+            reason: "it is gone or empty, and this member has voted, which it does with a log".to_owned(),
         });
     }
     let log = StandaloneLog::open(&log_dir, true, config()).map_err(opening)?;
@@ -193,8 +188,7 @@ impl Directory {
         let Some(bytes) = small_file::read(&self.path.join(file), SMALL_FILE_BYTES)? else {
             return Ok(None);
         };
-        let Some((front, mut checksum)) = bytes.split_last_chunk::<4>().map(|(a, b)| (a, &b[..]))
-        else {
+        let Some((front, mut checksum)) = bytes.split_last_chunk::<4>().map(|(a, b)| (a, &b[..])) else {
             return Err(self.corrupt(file, "the file is cut off"));
         };
         if checksum.get_u32() != crc32fast::hash(front) {
@@ -298,9 +292,7 @@ impl Directory {
     /// The entry that is noted to be agreed on, if the log has it: then it has all before it as they were agreed on, too. What is no
     /// such note says nothing.
     fn committed(&self) -> Option<LogId> {
-        let last = self
-            .read_small_log_id(committed::FILE, committed::MAGIC)
-            .ok()??;
+        let last = self.read_small_log_id(committed::FILE, committed::MAGIC).ok()??;
         let offset = i64::try_from(last.index).ok()?;
         let is_there = (self.log.log_start_offset()..self.log.log_end_offset()).contains(&offset);
         let term = self.log.epoch_of(offset).filter(|_| is_there)?;
@@ -369,8 +361,7 @@ impl Directory {
 
 fn write_batch(entry: &Entry, out: &mut Vec<u8>) -> io::Result<()> {
     let id = entry.log_id;
-    let (Ok(offset), Ok(epoch)) = (i64::try_from(id.index), i32::try_from(id.leader_id.term))
-    else {
+    let (Ok(offset), Ok(epoch)) = (i64::try_from(id.index), i32::try_from(id.leader_id.term)) else {
         return Err(io::Error::other(format!(
             "entry {id} is beyond what a log can hold"
         )));
@@ -408,12 +399,7 @@ impl<C: Types> DiskReader for DirectoryReader<C> {
     }
 }
 
-fn read_entries(
-    log: &StandaloneLog,
-    from: u64,
-    before: u64,
-    max_bytes: usize,
-) -> io::Result<Vec<Entry>> {
+fn read_entries(log: &StandaloneLog, from: u64, before: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
     let bytes = log
         .read(from as i64, max_bytes as u64, before as i64, true)
         .and_then(|slice| slice.read_whole_batches())
@@ -423,8 +409,7 @@ fn read_entries(
         let batch = batch.map_err(io::Error::other)?;
         batch.verify_crc().map_err(io::Error::other)?;
         let offset = batch.header.base_offset;
-        let wrong =
-            |reason: String| io::Error::other(format!("entry {offset} of the log {reason}"));
+        let wrong = |reason: String| io::Error::other(format!("entry {offset} of the log {reason}"));
         let records = batch.records(0).map_err(io::Error::other)?;
         let mut records = records.iter();
         let (Some(record), None) = (records.next(), records.next()) else {

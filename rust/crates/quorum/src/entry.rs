@@ -118,11 +118,7 @@ impl Commands {
             let (member, ticket) = (rest.get_u64(), rest.get_u64());
             let length = rest.get_u32() as usize;
             let body = rest.split_to(length);
-            Command {
-                member,
-                ticket,
-                body,
-            }
+            Command { member, ticket, body }
         })
     }
 }
@@ -177,9 +173,7 @@ pub(crate) fn size_bound(entry: &Entry) -> usize {
 pub fn decode(mut bytes: Bytes) -> Result<Entry, Malformed> {
     let version = bytes.try_get_u8()?;
     if version != VERSION {
-        return impossible(format!(
-            "version {version}; this program knows version {VERSION}"
-        ));
+        return impossible(format!("version {version}; this program knows version {VERSION}"));
     }
     let kind = bytes.try_get_u8()?;
     let term = bytes.try_get_u64()?;
@@ -252,9 +246,7 @@ pub(crate) fn decode_server(bytes: &mut Bytes) -> Result<Server, Malformed> {
         0 => false,
         1 => true,
         other => {
-            return impossible(format!(
-                "{other} where a server is an observer, 1, or not, 0"
-            ));
+            return impossible(format!("{other} where a server is an observer, 1, or not, 0"));
         }
     };
     let (quorum, election) = (decode_addresses(bytes)?, decode_addresses(bytes)?);

@@ -54,9 +54,7 @@ use crate::proposals::{Full, Proposals};
 use crate::snapshots::{SnapshotDir, SnapshotFile};
 use crate::store::{self, Found};
 use crate::tcp::{Identity, TcpLinks};
-use crate::types::{
-    Address, LeaderId, LogId, MemberId, Server, SnapshotMeta, StoredMembership, server_of,
-};
+use crate::types::{Address, LeaderId, LogId, MemberId, Server, SnapshotMeta, StoredMembership, server_of};
 
 openraft::declare_raft_types!(
     /// The types of the crate on tokio's runtime.
@@ -290,10 +288,7 @@ impl Shared {
     }
 
     fn voters(&self) -> impl Iterator<Item = &Server> {
-        self.options
-            .servers
-            .iter()
-            .filter(|server| !server.observer)
+        self.options.servers.iter().filter(|server| !server.observer)
     }
 
     /// All servers but this one: those of the ensemble, where they are by what is known last, and those of the file.
@@ -302,12 +297,7 @@ impl Shared {
         if let Some(node) = self.node() {
             let metrics = node.member.raft().server_metrics();
             let stored = metrics.borrow_watched().membership_config.clone();
-            servers.extend(
-                stored
-                    .membership()
-                    .nodes()
-                    .map(|(_, server)| server.clone()),
-            );
+            servers.extend(stored.membership().nodes().map(|(_, server)| server.clone()));
         }
         servers.extend(self.options.servers.iter().cloned());
         let mut seen = BTreeSet::from([self.me.id]);
@@ -447,9 +437,7 @@ impl Host {
         {
             return Err(HostError::Open(OpenError::Corrupt {
                 path: dir.join("snapshots"),
-                reason: format!(
-                    "the log begins after {purged}, and no whole snapshot reaches so far"
-                ),
+                reason: format!("the log begins after {purged}, and no whole snapshot reaches so far"),
             }));
         }
         let awaits_state = options.has_state && is_empty && snapshots.newest().is_none();
@@ -459,11 +447,7 @@ impl Host {
                 me.id
             )));
         }
-        let voters = options
-            .servers
-            .iter()
-            .filter(|server| !server.observer)
-            .count();
+        let voters = options.servers.iter().filter(|server| !server.observer).count();
         if voters % 2 == 0 {
             events.warn(format!(
                 "{voters} servers vote: that survives no more failures than {} would; make their number odd",
@@ -477,17 +461,13 @@ impl Host {
         let shared = Arc::new(Shared {
             me,
             founded: founded_by(&options.servers),
-            was_fresh: found.last.is_none_or(|last| last.index == 0)
-                && snapshots.newest().is_none(),
+            was_fresh: found.last.is_none_or(|last| last.index == 0) && snapshots.newest().is_none(),
             awaits_state: AtomicBool::new(awaits_state),
             first_state: Mutex::default(),
             snapshots,
             feed: Arc::new(Feed::new(move || wake.notify_one())),
             more,
-            proposals: Arc::new(Proposals::new(
-                identity.member.unwrap_or(0),
-                identity.starts,
-            )),
+            proposals: Arc::new(Proposals::new(identity.member.unwrap_or(0), identity.starts)),
             identity: Mutex::new(identity),
             decided: Notify::new(),
             events,
@@ -705,9 +685,7 @@ impl Host {
         self.check_running()?;
         check_servers(servers)?;
         let node = self.shared.node();
-        Ok(node.is_some_and(|node| {
-            node.member.raft().is_leader() && keeping::may_vote(&node, servers)
-        }))
+        Ok(node.is_some_and(|node| node.member.raft().is_leader() && keeping::may_vote(&node, servers)))
     }
 
     /// Has the leader of this term, if this member is that, make these servers the ensemble. The membership of an entry says
@@ -784,7 +762,8 @@ impl Host {
     pub fn first_state(&self) -> Result<SnapshotSink, HostError> {
         self.check_running()?;
         if !self.awaits_state() {
-            let why = "no state is awaited: the member was opened without one, or its files know of an ensemble";
+            let why =
+                "no state is awaited: the member was opened without one, or its files know of an ensemble";
             return Err(OutOfOrder(why.to_owned()).into());
         }
         let meta = founding::first_meta(&self.shared).map_err(HostError::Servers)?;
@@ -835,9 +814,7 @@ impl Host {
             Life::Running(running) => {
                 // It may have ended by itself.
                 let _ = running.stop.send(ending);
-                if let Err(std_mpsc::RecvTimeoutError::Timeout) =
-                    running.done.recv_timeout(patience)
-                {
+                if let Err(std_mpsc::RecvTimeoutError::Timeout) = running.done.recv_timeout(patience) {
                     return Err(stopped(
                         "the member's log could not be written in time: its disk hangs; what is on it is whole",
                     ));
@@ -881,9 +858,7 @@ fn live_on(
     match lived {
         Ok(Ok(())) => {}
         Ok(Err(why)) => shared.events.fail(why),
-        Err(_) => shared
-            .events
-            .fail("the ensemble's member panicked".to_owned()),
+        Err(_) => shared.events.fail("the ensemble's member panicked".to_owned()),
     }
     let end = async {
         refuse_waiting(shared);
@@ -1017,12 +992,7 @@ async fn live(
     tasks.spawn(duties::answer_barriers(shared.clone(), node.clone()));
     tasks.spawn(keeping::keep_members(shared.clone(), node.clone(), joins));
     tasks.spawn(entering::keep_place(shared.clone(), node.clone()));
-    let lived = unless_over(
-        std::future::pending::<Result<(), String>>(),
-        stopping,
-        tasks,
-    )
-    .await?;
+    let lived = unless_over(std::future::pending::<Result<(), String>>(), stopping, tasks).await?;
     if lived == Err(Ending::Orderly) {
         duties::hand_over(&node).await;
     }

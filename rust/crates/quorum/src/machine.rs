@@ -75,10 +75,7 @@ impl<D: Data> Feed<D> {
     pub fn look(&self, next: u64) -> Option<Told<D>> {
         let mut progress = self.progress.lock();
         if let Some(snapshot) = progress.installed.take()
-            && snapshot
-                .meta
-                .last_log_id
-                .is_some_and(|last| last.index >= next)
+            && snapshot.meta.last_log_id.is_some_and(|last| last.index >= next)
         {
             return Some(Told::Install(snapshot));
         }
@@ -93,10 +90,7 @@ impl<D: Data> Feed<D> {
 
     /// The entries with indexes below this one are agreed on.
     pub fn committed_before(&self) -> u64 {
-        self.progress
-            .lock()
-            .committed
-            .map_or(0, |last| last.index + 1)
+        self.progress.lock().committed.map_or(0, |last| last.index + 1)
     }
 
     fn committed(&self, last: LogId) {

@@ -9,9 +9,7 @@ use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::Fatal;
 use openraft::impls::ProgressResponder;
 use openraft::type_config::TypeConfigExt;
-use openraft::{
-    AsyncRuntime, Config, ConfigError, Raft, RaftTypeConfig, ReadPolicy, SnapshotPolicy,
-};
+use openraft::{AsyncRuntime, Config, ConfigError, Raft, RaftTypeConfig, ReadPolicy, SnapshotPolicy};
 use parking_lot::Mutex;
 
 use crate::entry::Commands;

@@ -51,11 +51,7 @@ pub fn is_listed(membership: &Membership, member: MemberId) -> bool {
 }
 
 /// Which member is to be a server's: one that is there, the one that has its place before others, or whoever was seen last.
-fn chosen(
-    membership: &Membership,
-    server: u16,
-    is_there: &impl Fn(MemberId) -> bool,
-) -> Option<MemberId> {
+fn chosen(membership: &Membership, server: u16, is_there: &impl Fn(MemberId) -> bool) -> Option<MemberId> {
     let of_it = || {
         membership
             .nodes()
@@ -70,11 +66,7 @@ fn chosen(
 }
 
 /// Whether most of those who are to vote are there.
-pub fn has_quorum(
-    membership: &Membership,
-    servers: &[Server],
-    is_there: impl Fn(MemberId) -> bool,
-) -> bool {
+pub fn has_quorum(membership: &Membership, servers: &[Server], is_there: impl Fn(MemberId) -> bool) -> bool {
     let voters = || servers.iter().filter(|server| !server.observer);
     let there = voters()
         .filter(|server| chosen(membership, server.id, &is_there).is_some_and(&is_there))
@@ -136,10 +128,7 @@ pub fn change_of_place(
         others.into_iter().partition(|id| voters.contains(id));
     let mut changes = Vec::new();
     if let Some(old) = old_voters.first().and_then(|id| membership.get_node(id)) {
-        changes.push(ChangeMembers::SetNodes(BTreeMap::from([(
-            member,
-            old.clone(),
-        )])));
+        changes.push(ChangeMembers::SetNodes(BTreeMap::from([(member, old.clone())])));
         changes.push(ChangeMembers::AddVoterIds(BTreeSet::from([member])));
         changes.push(ChangeMembers::RemoveVoters(old_voters));
     } else if let Some(old) = old_listeners
@@ -147,10 +136,7 @@ pub fn change_of_place(
         .filter_map(|id| membership.get_node(id))
         .find(|server| server.observer)
     {
-        changes.push(ChangeMembers::SetNodes(BTreeMap::from([(
-            member,
-            old.clone(),
-        )])));
+        changes.push(ChangeMembers::SetNodes(BTreeMap::from([(member, old.clone())])));
     }
     if !old_listeners.is_empty() {
         changes.push(ChangeMembers::RemoveNodes(old_listeners));

@@ -12,13 +12,11 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use futures_util::{Stream, StreamExt, stream};
 use openraft::base::{BoxFuture, BoxStream};
-use openraft::errors::{
-    NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable,
-};
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkFactory, stream_append_sequential};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult,
-    TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::type_config::TypeConfigExt;
 use openraft::type_config::alias::SleepOf;
@@ -448,15 +446,8 @@ mod tests {
             request(7, vec![by(1)], 6),
         ];
         assert_eq!(sent(requests), [vec![(2, 4), (0, 5), (1, 6)], vec![]]);
-        let told_with_entries = vec![
-            request(5, vec![by(2)], 4),
-            request(6, vec![by(1)], 5),
-            nothing(6),
-        ];
-        assert_eq!(
-            sent(told_with_entries),
-            [vec![(1, 4), (1, 5)], vec![(0, 6)]]
-        );
+        let told_with_entries = vec![request(5, vec![by(2)], 4), request(6, vec![by(1)], 5), nothing(6)];
+        assert_eq!(sent(told_with_entries), [vec![(1, 4), (1, 5)], vec![(0, 6)]]);
     }
 
     #[test]

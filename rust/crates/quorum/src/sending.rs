@@ -40,11 +40,7 @@ pub(crate) struct Leader {
 /// The leader of this member, for its own proposals.
 pub(crate) trait Local: Send + Sync + 'static {
     /// Puts commands before openraft, which takes them if this member leads in this term.
-    fn propose(
-        &self,
-        term: Term,
-        commands: Commands,
-    ) -> impl Future<Output = Result<(), NoAnswer>> + Send;
+    fn propose(&self, term: Term, commands: Commands) -> impl Future<Output = Result<(), NoAnswer>> + Send;
 }
 
 pub(crate) struct Sending<C: Types, L, M> {
@@ -134,9 +130,7 @@ impl<C: Types, L, M: Local> Sending<C, L, M> {
                     self.proposals.more().await;
                 }
             });
-            if let Either::Right((ended, _)) =
-                select(wait, pin!(another::<C>(leader, metrics))).await
-            {
+            if let Either::Right((ended, _)) = select(wait, pin!(another::<C>(leader, metrics))).await {
                 return ended;
             }
         }
@@ -150,9 +144,7 @@ impl<C: Types, L, M: Local> Sending<C, L, M> {
             return self.local.propose(Term::new(leader.term), commands).await;
         }
         let request = Request::Propose(leader.term, commands);
-        let asked = self
-            .links
-            .ask(leader.member, &leader.server, request, PATIENCE);
+        let asked = self.links.ask(leader.member, &leader.server, request, PATIENCE);
         match asked.await? {
             Answer::Proposed => Ok(()),
             _ => Err(NoAnswer::Broken("it answered something else".to_owned())),

@@ -375,9 +375,7 @@ fn parse(mut bytes: Bytes) -> Result<(SnapshotMeta, Delivery, u64), String> {
     let of = wire::get_log_id(&mut bytes).map_err(|error| error.to_string())?;
     let length = bytes.try_get_u32().map_err(cut_off)?;
     if length as usize > bytes.len() {
-        return Err(format!(
-            "its membership has {length} bytes, and it does not"
-        ));
+        return Err(format!("its membership has {length} bytes, and it does not"));
     }
     let mut membership = bytes.split_to(length as usize);
     let membership = entry::decode_membership(&mut membership).map_err(|e| e.to_string())?;

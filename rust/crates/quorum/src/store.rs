@@ -300,12 +300,7 @@ impl<C: Types, R: DiskReader> LogStore<C, R> {
 
     /// Entries from index `from` on, before index `before`, as many as there are: all, or with `max_bytes` the first and
     /// more up to so many bytes. What was removed from the log's front is left out.
-    pub async fn read(
-        &self,
-        from: u64,
-        before: u64,
-        max_bytes: Option<usize>,
-    ) -> io::Result<Vec<Entry>> {
+    pub async fn read(&self, from: u64, before: u64, max_bytes: Option<usize>) -> io::Result<Vec<Entry>> {
         let limit = max_bytes.unwrap_or(usize::MAX);
         let (mut entries, mut bytes) = (Vec::new(), 0);
         let mut next = from;
@@ -330,11 +325,7 @@ impl<C: Types, R: DiskReader> LogStore<C, R> {
                 end.min(start)
             };
             let wanted = READ_BYTES.min(limit - bytes.min(limit));
-            let read = self
-                .shared
-                .reader
-                .read(next, on_disk_before, wanted)
-                .await?;
+            let read = self.shared.reader.read(next, on_disk_before, wanted).await?;
             let Some(last) = read.last() else {
                 return Err(io::Error::other(format!(
                     "the log has no entry {next}, which was written: its files were changed by somebody else"
@@ -392,10 +383,7 @@ impl<C: Types, R: DiskReader> RaftLogReader<C> for LogStore<C, R> {
         self.read(from, before, None).await
     }
 
-    async fn entries_stream<B>(
-        &mut self,
-        range: B,
-    ) -> impl Stream<Item = io::Result<Entry>> + OptionalSend
+    async fn entries_stream<B>(&mut self, range: B) -> impl Stream<Item = io::Result<Entry>> + OptionalSend
     where
         B: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
@@ -517,9 +505,7 @@ impl<C: Types, D: Disk, R: DiskReader> Writer<C, D, R> {
         while let Some(first) = self.changes.blocking_recv() {
             let group = self.group(first);
             // What else is done says nothing of the next append.
-            let appends = group
-                .iter()
-                .all(|change| matches!(change, Change::Append(_)));
+            let appends = group.iter().all(|change| matches!(change, Change::Append(_)));
             let begun = Begun::now();
             self.perform(group);
             if appends {

@@ -93,10 +93,7 @@ impl Stored {
             entries.push(deliver(entry, &mut self.delivery, |_| false));
         }
         match entries.is_empty() {
-            true => Err(io::Error::other(format!(
-                "the log has no entry {}",
-                self.next
-            ))),
+            true => Err(io::Error::other(format!("the log has no entry {}", self.next))),
             false => Ok(entries),
         }
     }

@@ -241,10 +241,7 @@ impl<C: Types> TcpLinks<C> {
         let _forget = Forget(&live.expected, request);
         let asked = async {
             let ended = || NoAnswer::Broken("the connection ended".to_owned());
-            live.frames
-                .send(frame(request))
-                .await
-                .map_err(|_| ended())?;
+            live.frames.send(frame(request)).await.map_err(|_| ended())?;
             answered.await.map_err(|_| ended())?
         };
         match tokio::time::timeout_at(deadline, asked).await {
@@ -314,10 +311,7 @@ impl<C: Types> Way<C> {
 
     fn give_up(&self, given_up: &Arc<Live<C>>) {
         let mut live = self.live.lock();
-        if live
-            .as_ref()
-            .is_some_and(|live| Arc::ptr_eq(live, given_up))
-        {
+        if live.as_ref().is_some_and(|live| Arc::ptr_eq(live, given_up)) {
             *live = None;
         }
         given_up.expected.end();
@@ -358,10 +352,7 @@ impl<C: Types> Live<C> {
     }
 }
 
-async fn write_frames(
-    mut writes: OwnedWriteHalf,
-    mut frames: mpsc::Receiver<Vec<u8>>,
-) -> io::Result<()> {
+async fn write_frames(mut writes: OwnedWriteHalf, mut frames: mpsc::Receiver<Vec<u8>>) -> io::Result<()> {
     while let Some(frame) = frames.recv().await {
         let mut left = &frame[..];
         while !left.is_empty() {
@@ -409,13 +400,11 @@ async fn dial(
     for address in addresses {
         let place = (address.host.as_str(), address.port);
         match timeout(CONNECT, TcpStream::connect(place)).await {
-            Ok(Ok(connection)) => {
-                match timeout(HANDSHAKE, greet(connection, me, member, stream)).await {
-                    Ok(Ok(connection)) => return Ok(connection),
-                    Ok(Err(error)) => reasons.push(format!("{}:{}: {error}", place.0, place.1)),
-                    Err(_) => reasons.push(format!("{}:{} does not answer", place.0, place.1)),
-                }
-            }
+            Ok(Ok(connection)) => match timeout(HANDSHAKE, greet(connection, me, member, stream)).await {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(error)) => reasons.push(format!("{}:{}: {error}", place.0, place.1)),
+                Err(_) => reasons.push(format!("{}:{} does not answer", place.0, place.1)),
+            },
             Ok(Err(error)) => reasons.push(format!("{}:{}: {error}", place.0, place.1)),
             Err(_) => reasons.push(format!("{}:{} cannot be reached", place.0, place.1)),
         }
@@ -540,9 +529,7 @@ async fn attend<C: Types>(
         match select(hello, displaced).await {
             Either::Left((hello, _)) => hello,
             Either::Right(_) => {
-                return Err(io::Error::other(
-                    "it did not say who it is, and others came",
-                ));
+                return Err(io::Error::other("it did not say who it is, and others came"));
             }
         }
     };
@@ -566,9 +553,7 @@ async fn attend<C: Types>(
             return Err(io::Error::other(why));
         }
     };
-    writes
-        .write_all(&wire::frame(Kind::Welcome, 0, |_| {}))
-        .await?;
+    writes.write_all(&wire::frame(Kind::Welcome, 0, |_| {})).await?;
     let (frames, to_write) = mpsc::channel(REQUESTS_AT_ONCE);
     // Whichever ends first ends the connection, and what it still does.
     let written = pin!(write_frames(writes, to_write));
@@ -610,9 +595,7 @@ async fn take_requests<C: Types>(
         while tasks.len() > REQUESTS_AT_ONCE && tasks.try_join_next().is_some() {}
         let for_all = matches!(kind, Kind::Whois | Kind::Found | Kind::Join);
         if meant == Meant::Server && !for_all {
-            return Err(io::Error::other(
-                "it asks a server what only a member answers",
-            ));
+            return Err(io::Error::other("it asks a server what only a member answers"));
         }
         let request = if kind == Kind::Snapshot {
             let vote = wire::get_vote(&mut body).map_err(invalid)?;
@@ -678,10 +661,7 @@ fn check_hello(me: Identity, (kind, _, mut body): (Kind, u32, Bytes)) -> Result<
         return Ok(Meant::Server);
     }
     if to != me.member && to <= u64::from(u16::MAX) {
-        return Err(format!(
-            "server {to} is meant, and this is server {}",
-            me.server
-        ));
+        return Err(format!("server {to} is meant, and this is server {}", me.server));
     }
     if me.member == 0 {
         return Err(format!("server {} has no directory yet", me.server));
@@ -690,10 +670,7 @@ fn check_hello(me: Identity, (kind, _, mut body): (Kind, u32, Bytes)) -> Result<
         return Err(format!("member {from} belongs to another ensemble"));
     }
     if to != me.member {
-        return Err(format!(
-            "member {to} is meant, and this is member {}",
-            me.member
-        ));
+        return Err(format!("member {to} is meant, and this is member {}", me.member));
     }
     Ok(Meant::Member)
 }
@@ -704,13 +681,9 @@ fn request_of<C: Types>(kind: Kind, body: Bytes) -> Result<Request<C, SnapshotFi
         Kind::Vote => wire::get_vote_request(body).map(Request::Vote),
         Kind::PreVote => wire::get_vote_request(body).map(Request::PreVote),
         Kind::Transfer => wire::get_transfer(body).map(Request::Transfer),
-        Kind::Propose => {
-            wire::get_propose(body).map(|(term, commands)| Request::Propose(term, commands))
-        }
+        Kind::Propose => wire::get_propose(body).map(|(term, commands)| Request::Propose(term, commands)),
         Kind::ReadIndex => wire::end(&body).map(|()| Request::ReadIndex),
-        Kind::Touch => {
-            wire::get_touch(body).map(|(server, sessions)| Request::Touch(server, sessions))
-        }
+        Kind::Touch => wire::get_touch(body).map(|(server, sessions)| Request::Touch(server, sessions)),
         Kind::Whois => wire::end(&body).map(|()| Request::Whois),
         Kind::Found => wire::get_ensemble(body).map(Request::Found),
         Kind::Join => wire::get_join(body).map(|(member, server)| Request::Join(member, server)),

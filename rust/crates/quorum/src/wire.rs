@@ -234,8 +234,7 @@ fn follows(last: Option<LogId>, next: LogId) -> bool {
     match last {
         None => next.index == 0,
         Some(last) => {
-            last.index.checked_add(1) == Some(next.index)
-                && last.leader_id.term <= next.leader_id.term
+            last.index.checked_add(1) == Some(next.index) && last.leader_id.term <= next.leader_id.term
         }
     }
 }
@@ -338,23 +337,15 @@ fn get_here(bytes: &mut Bytes) -> Result<Here> {
 }
 
 /// The frame of a request; `length` is that of the file that follows a snapshot's.
-pub(crate) fn request_frame<C: Types, D: Data>(
-    number: u32,
-    request: &Request<C, D>,
-    length: u64,
-) -> Vec<u8> {
+pub(crate) fn request_frame<C: Types, D: Data>(number: u32, request: &Request<C, D>, length: u64) -> Vec<u8> {
     match request {
         Request::Append(request) => frame(Kind::Append, number, |out| put_append(request, out)),
         Request::Vote(request) => frame(Kind::Vote, number, |out| put_vote_request(request, out)),
-        Request::PreVote(request) => {
-            frame(Kind::PreVote, number, |out| put_vote_request(request, out))
+        Request::PreVote(request) => frame(Kind::PreVote, number, |out| put_vote_request(request, out)),
+        Request::Transfer(request) => frame(Kind::Transfer, number, |out| put_transfer(request, out)),
+        Request::Propose(term, commands) => {
+            frame(Kind::Propose, number, |out| put_propose(*term, commands, out))
         }
-        Request::Transfer(request) => {
-            frame(Kind::Transfer, number, |out| put_transfer(request, out))
-        }
-        Request::Propose(term, commands) => frame(Kind::Propose, number, |out| {
-            put_propose(*term, commands, out)
-        }),
         Request::ReadIndex => frame(Kind::ReadIndex, number, |_| {}),
         Request::Touch(server, sessions) => frame(Kind::Touch, number, |out| {
             out.put_u16(*server);

@@ -17,20 +17,15 @@ fn address() -> impl Strategy<Value = Address> {
 fn server() -> impl Strategy<Value = Server> {
     let addresses = || vec(address(), 0..3);
     let client = option::of(address());
-    (
-        any::<u16>(),
-        addresses(),
-        addresses(),
-        client,
-        any::<bool>(),
-    )
-        .prop_map(|(id, quorum, election, client, observer)| Server {
+    (any::<u16>(), addresses(), addresses(), client, any::<bool>()).prop_map(
+        |(id, quorum, election, client, observer)| Server {
             id,
             quorum,
             election,
             client,
             observer,
-        })
+        },
+    )
 }
 
 fn membership() -> impl Strategy<Value = Membership> {
@@ -51,13 +46,12 @@ fn membership() -> impl Strategy<Value = Membership> {
 }
 
 fn commands() -> impl Strategy<Value = Commands> {
-    let command = (any::<u64>(), any::<u64>(), vec(any::<u8>(), 0..300)).prop_map(
-        |(member, ticket, body)| Command {
+    let command =
+        (any::<u64>(), any::<u64>(), vec(any::<u8>(), 0..300)).prop_map(|(member, ticket, body)| Command {
             member,
             ticket,
             body: body.into(),
-        },
-    );
+        });
     (any::<i64>(), vec(command, 0..20)).prop_map(|(time, commands)| Commands::new(time, &commands))
 }
 

@@ -52,8 +52,7 @@ impl Seen {
                     self.last = Some(next);
                     for counted in entry.commands {
                         let body = &counted.command.body[..8];
-                        self.bodies
-                            .push(u64::from_be_bytes(body.try_into().unwrap()));
+                        self.bodies.push(u64::from_be_bytes(body.try_into().unwrap()));
                         if counted.mine {
                             self.mine.push(counted.command.ticket);
                         }
@@ -223,8 +222,7 @@ impl Running {
         };
         let mut sink = self.host.snapshot_begin(index).unwrap();
         for body in bodies {
-            sink.write(Bytes::copy_from_slice(&body.to_be_bytes()))
-                .unwrap();
+            sink.write(Bytes::copy_from_slice(&body.to_be_bytes())).unwrap();
         }
         sink.finish().unwrap();
         let error = self.wait("its snapshot", |seen| {
@@ -240,13 +238,11 @@ impl Running {
         assert!(self.host.awaits_state());
         let mut sink = self.host.first_state().unwrap();
         for number in numbers {
-            sink.write(Bytes::copy_from_slice(&number.to_be_bytes()))
-                .unwrap();
+            sink.write(Bytes::copy_from_slice(&number.to_be_bytes())).unwrap();
         }
         sink.finish().unwrap();
         let error = self.wait("its state on disk", |seen| {
-            let of =
-                |(at, error): &(u64, Option<String>)| (*at == FIRST_STATE).then(|| error.clone());
+            let of = |(at, error): &(u64, Option<String>)| (*at == FIRST_STATE).then(|| error.clone());
             seen.snapshots.iter().find_map(of)
         });
         assert_eq!(error, None);
@@ -254,10 +250,7 @@ impl Running {
 
     fn warned(&self, what: &str) {
         self.wait(what, |seen| {
-            seen.warnings
-                .iter()
-                .any(|text| text.contains(what))
-                .then_some(())
+            seen.warnings.iter().any(|text| text.contains(what)).then_some(())
         });
     }
 
@@ -295,8 +288,7 @@ struct Place {
 /// down.
 fn free_ports(count: usize) -> Vec<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let candidates =
-        std::iter::repeat_with(|| 10_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 20_000);
+    let candidates = std::iter::repeat_with(|| 10_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 20_000);
     candidates
         .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
         .take(count)
@@ -361,10 +353,7 @@ impl Place {
     }
 
     fn start_all(&self) -> Vec<Running> {
-        self.servers
-            .iter()
-            .map(|server| self.start(server.id))
-            .collect()
+        self.servers.iter().map(|server| self.start(server.id)).collect()
     }
 }
 
@@ -408,15 +397,8 @@ fn three_found_an_ensemble_and_survive_a_leader() {
     }
     for member in &members {
         member.has_applied(&all);
-        assert_eq!(
-            member.host.status().unwrap().member >> 48,
-            u64::from(member.id)
-        );
-        assert_eq!(
-            member.host.status().unwrap().member << 16,
-            0,
-            "it founded it"
-        );
+        assert_eq!(member.host.status().unwrap().member >> 48, u64::from(member.id));
+        assert_eq!(member.host.status().unwrap().member << 16, 0, "it founded it");
     }
 
     // What one is told was agreed on, all read after it.
@@ -426,10 +408,7 @@ fn three_found_an_ensemble_and_survive_a_leader() {
         all.insert(number);
         writer.wait("its own", |seen| seen.mine.contains(&ticket).then_some(()));
         for member in &members {
-            assert!(
-                member.read() >= all.len(),
-                "a write that was agreed on is missed"
-            );
+            assert!(member.read() >= all.len(), "a write that was agreed on is missed");
         }
     }
 
@@ -464,10 +443,7 @@ fn three_found_an_ensemble_and_survive_a_leader() {
     }
     for member in &members {
         member.has_applied(&all);
-        let leads = |seen: &mut Seen| {
-            seen.role
-                .filter(|role| role.leader != 0 && role.leader != id)
-        };
+        let leads = |seen: &mut Seen| seen.role.filter(|role| role.leader != 0 && role.leader != id);
         let role = member.wait("another leader", leads);
         assert!(role.term >= before);
     }
@@ -547,10 +523,7 @@ fn without_a_majority_nothing_is_agreed_on_and_reads_are_refused() {
     let waiting = alone.host.read_barrier().unwrap();
     let (ok, _) = alone.wait("its refusal", |seen| seen.barriers.get(&waiting).copied());
     assert!(!ok);
-    assert!(
-        !alone.seen.0.lock().acks.contains(&round),
-        "nobody followed it"
-    );
+    assert!(!alone.seen.0.lock().acks.contains(&round), "nobody followed it");
     alone.stop();
 }
 
@@ -566,13 +539,9 @@ fn a_server_alone_is_an_ensemble() {
         alone.wait("the touch's answer", |seen| {
             seen.acks.contains(&round).then_some(())
         });
-        alone.wait("that it leads", |seen| {
-            (seen.leading.len() == 1).then_some(())
-        });
+        alone.wait("that it leads", |seen| (seen.leading.len() == 1).then_some(()));
         // What was there before is not written again.
-        alone.wait("what the disk took", |seen| {
-            (seen.written == 1).then_some(())
-        });
+        alone.wait("what the disk took", |seen| (seen.written == 1).then_some(()));
         alone.stop();
     }
 }
@@ -600,9 +569,7 @@ fn a_wiped_server_takes_its_own_place() {
     members.push(back);
     // It votes, and what it was is gone: the other two may not be enough without it.
     for member in &members {
-        wait_for_members(member, 3, |ids| {
-            ids.contains(&after) && !ids.contains(&before)
-        });
+        wait_for_members(member, 3, |ids| ids.contains(&after) && !ids.contains(&before));
     }
     let stopped = members.remove(0);
     stopped.stop();
@@ -686,9 +653,7 @@ fn what_was_agreed_on_is_applied_before_there_is_a_leader() {
     alone.stop();
     // Of one that was killed the note may be some entries old.
     let killed = place.start(3);
-    killed.wait("most entries", |seen| {
-        (seen.bodies.len() > 150).then_some(())
-    });
+    killed.wait("most entries", |seen| (seen.bodies.len() > 150).then_some(()));
     crash(killed);
     // A note of what the log has not, or that is none, counts for nothing.
     let note = place.path(1).join("committed");
@@ -835,10 +800,7 @@ fn what_cannot_be_is_refused() {
 
     let first = Running::open(place.options(1));
     // Not started.
-    assert!(matches!(
-        first.host.propose(vec![]),
-        Err(HostError::Stopped(_))
-    ));
+    assert!(matches!(first.host.propose(vec![]), Err(HostError::Stopped(_))));
     // In use.
     let refusal = refused(place.options(1));
     assert!(refusal.contains("in use"), "{refusal}");
@@ -900,8 +862,7 @@ fn a_disk_that_fails_is_the_end_and_is_told_once() {
     alone.host.start().unwrap();
     let why = alone.wait("the failure", |seen| seen.failed.clone());
     assert!(why.contains("vote"), "{why}");
-    let refused =
-        |error: HostError| matches!(error, HostError::Stopped(stopped) if stopped.0 == why);
+    let refused = |error: HostError| matches!(error, HostError::Stopped(stopped) if stopped.0 == why);
     assert!(refused(alone.host.propose(vec![]).unwrap_err()));
     assert!(refused(alone.host.read_barrier().unwrap_err()));
     assert!(refused(alone.host.take(1).unwrap_err()));
@@ -918,10 +879,7 @@ fn lines_that_differ_from_the_ensemble_s_are_told() {
     }
     let warned = |member: &Running, what: &str| {
         member.wait(what, |seen| {
-            seen.warnings
-                .iter()
-                .find(|text| text.contains(what))
-                .cloned()
+            seen.warnings.iter().find(|text| text.contains(what)).cloned()
         });
     };
     // One that comes back with another address says so; it is where the ensemble knows it no more.
@@ -1135,10 +1093,7 @@ fn an_observer_cannot_begin_an_ensemble() {
     let alone = place.start(1);
     alone.propose([1]);
     alone.has_applied(&BTreeSet::from([1]));
-    assert!(matches!(
-        alone.host.first_state(),
-        Err(HostError::OutOfOrder(_))
-    ));
+    assert!(matches!(alone.host.first_state(), Err(HostError::OutOfOrder(_))));
     alone.stop();
 }
 
@@ -1313,9 +1268,7 @@ fn change(members: &[Running], servers: &[Server]) {
                 // Who leads may be another meanwhile.
                 let role = each.host.status().unwrap().role;
                 if role.kind == RoleKind::Leader {
-                    each.host
-                        .change_members(role.term, servers.to_vec())
-                        .unwrap();
+                    each.host.change_members(role.term, servers.to_vec()).unwrap();
                 }
             }
             (listed_by(member) == Some(ids.clone())).then_some(())
@@ -1475,9 +1428,7 @@ fn a_joiner_may_be_lost_before_and_after_it_is_added() {
         let membership = member.host.status().unwrap().membership.unwrap();
         membership.membership().get_node(&id).is_some()
     };
-    members[0].wait("that it is forgotten", |_| {
-        (!is_known(&members[0])).then_some(())
-    });
+    members[0].wait("that it is forgotten", |_| (!is_known(&members[0])).then_some(()));
     members.push(joiner(&place, 5));
     members[4].propose([4]);
     all.insert(4);

@@ -87,9 +87,7 @@ impl Snapshots for NewestInMemory {
 struct Builder;
 
 impl StoreBuilder<Served, Store, Machine<NewestInMemory>, TempDir> for Builder {
-    async fn build(
-        &self,
-    ) -> Result<(TempDir, Store, Machine<NewestInMemory>), StorageError<Served>> {
+    async fn build(&self) -> Result<(TempDir, Store, Machine<NewestInMemory>), StorageError<Served>> {
         let dir = tempfile::tempdir().unwrap();
         let opened = open(dir.path()).unwrap();
         let machine = Machine::new(Arc::default(), Arc::new(Feed::new(|| {})));
@@ -186,10 +184,7 @@ impl Expected {
     }
 
     fn last(&self) -> Option<LogId> {
-        self.entries
-            .last()
-            .map(|entry| entry.log_id)
-            .or(self.purged)
+        self.entries.last().map(|entry| entry.log_id).or(self.purged)
     }
 
     fn next(&self) -> u64 {
@@ -209,10 +204,7 @@ impl Expected {
             .filter(|entry| (from..before).contains(&entry.log_id.index))
             .cloned()
             .collect();
-        assert_eq!(
-            store.try_get_log_entries(from..before).await.unwrap(),
-            expected
-        );
+        assert_eq!(store.try_get_log_entries(from..before).await.unwrap(), expected);
         let most = random.between(1, 2_000);
         let some = store.read(from, before, Some(most)).await.unwrap();
         assert!(expected.starts_with(&some));
@@ -222,10 +214,7 @@ impl Expected {
 
 async fn append(store: &mut Store, entries: Vec<Entry>) {
     let (told, flushed) = <Served as openraft::type_config::TypeConfigExt>::oneshot();
-    store
-        .append(entries, IOFlushed::signal(told))
-        .await
-        .unwrap();
+    store.append(entries, IOFlushed::signal(told)).await.unwrap();
     flushed.await.unwrap().unwrap();
 }
 
@@ -248,10 +237,7 @@ async fn step(store: &mut Store, expected: &mut Expected, random: &mut Random) {
         2 if expected.next() > 0 => {
             // Sometimes beyond the end, where a snapshot reaches.
             let index = expected.first() + random.between(0, expected.entries.len() + 3) as u64;
-            let found = expected
-                .entries
-                .iter()
-                .find(|entry| entry.log_id.index == index);
+            let found = expected.entries.iter().find(|entry| entry.log_id.index == index);
             let up_to = found.map_or(id(expected.term, index), |entry| entry.log_id);
             if Some(up_to) <= expected.purged || up_to.leader_id.term == 0 {
                 return;

@@ -20,8 +20,7 @@ use logcore_quorum::snapshots::{Received, SnapshotDir, SnapshotFile};
 use logcore_quorum::store;
 use logcore_quorum::tcp::{Answers, Identity, TcpLinks, serve};
 use logcore_quorum::types::{
-    Address, LeaderId, LogId, MemberId, Server, SnapshotMeta, StoredMembership, member_id,
-    server_of,
+    Address, LeaderId, LogId, MemberId, Server, SnapshotMeta, StoredMembership, member_id, server_of,
 };
 use openraft::AsyncRuntime;
 use openraft_rt_tokio::TokioRuntime;
@@ -57,10 +56,7 @@ impl Answers<Served> for Answering {
         self.0
     }
 
-    async fn answer(
-        &self,
-        request: Request<Served, SnapshotFile>,
-    ) -> Result<Answer<Served>, NoAnswer> {
+    async fn answer(&self, request: Request<Served, SnapshotFile>) -> Result<Answer<Served>, NoAnswer> {
         self.1.answer(request).await
     }
 
@@ -175,12 +171,7 @@ impl Running {
         drop((self.node, self.snapshots));
         // The tasks' own handles are dropped when they are next looked at.
         let disk = tokio::task::spawn_blocking(|| self.disk.join().unwrap());
-        timeout(PATIENCE, disk)
-            .await
-            .unwrap()
-            .unwrap()
-            .close()
-            .unwrap();
+        timeout(PATIENCE, disk).await.unwrap().unwrap().close().unwrap();
     }
 
     /// Makes a snapshot of what was applied, and has the log's front removed.
@@ -261,12 +252,7 @@ fn members_agree_and_catch_up() {
         for (id, listener) in listeners {
             nodes.push(begin(id, 1, &path(id), listener).await);
         }
-        nodes[0]
-            .node
-            .raft()
-            .initialize(servers.clone())
-            .await
-            .unwrap();
+        nodes[0].node.raft().initialize(servers.clone()).await.unwrap();
         propose(&nodes, 0..100);
         let all: BTreeSet<u64> = (0..100).collect();
         for node in &nodes {
@@ -439,10 +425,7 @@ async fn strangers(server: &Server) {
         "{refused}"
     );
     let refused = say(server, &hello(&ENSEMBLE, member + 1)).await;
-    assert!(
-        refused.contains("is meant, and this is member"),
-        "{refused}"
-    );
+    assert!(refused.contains("is meant, and this is member"), "{refused}");
     let refused = say(server, &hello(&ENSEMBLE, 77)).await;
     assert!(
         refused.contains("server 77 is meant, and this is server"),
@@ -457,8 +440,5 @@ async fn strangers(server: &Server) {
     let mut frames = hello(&ENSEMBLE, member);
     frames.extend([0, 0, 0, 9, 10, 0, 0, 0, 0, 1, 2, 3, 4]);
     let welcomed = say(server, &frames).await;
-    assert!(
-        welcomed.as_bytes().starts_with(&[0, 0, 0, 5, 2]),
-        "{welcomed:?}"
-    );
+    assert!(welcomed.as_bytes().starts_with(&[0, 0, 0, 5, 2]), "{welcomed:?}");
 }

@@ -7,9 +7,8 @@ use std::borrow::Cow;
 use crate::compression::{self, Compression};
 use crate::error::RecordError;
 use crate::header::{
-    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BatchHeader, CRC_AT, HEADER_SIZE, LEADER_EPOCH_AT,
-    LOG_APPEND_TIME_FLAG, LOG_OVERHEAD, MAX_TIMESTAMP_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT,
-    array_at,
+    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BatchHeader, CRC_AT, HEADER_SIZE, LEADER_EPOCH_AT, LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD, MAX_TIMESTAMP_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, array_at,
 };
 use crate::record::{RECORD_SIZE_MIN, RecordBase, RecordIter, Records};
 
@@ -171,15 +170,10 @@ impl<'a> Batch<'a> {
         let inconsistent = |text: String| Err(RecordError::InconsistentBatch(text));
         let (count, delta) = (header.record_count, header.last_offset_delta);
         if count <= 0 || count - 1 != delta {
-            return inconsistent(format!(
-                "{count} records with the last offset delta {delta}"
-            ));
+            return inconsistent(format!("{count} records with the last offset delta {delta}"));
         }
         if header.base_offset.checked_add(i64::from(count)).is_none() {
-            return inconsistent(format!(
-                "base offset {} with {count} records",
-                header.base_offset
-            ));
+            return inconsistent(format!("base offset {} with {count} records", header.base_offset));
         }
         // Offsets are given by this number, and nobody counts the records of a compressed batch before they are read.
         let size = self.payload().len();
@@ -340,10 +334,7 @@ pub(crate) fn set_crc(batch: &mut [u8]) {
 
 /// The batch length field of a batch of `size` bytes.
 pub(crate) fn length_field(size: usize) -> Result<i32, RecordError> {
-    i32::try_from(size - LOG_OVERHEAD).map_err(|_| RecordError::TooLarge {
-        what: "batch",
-        size,
-    })
+    i32::try_from(size - LOG_OVERHEAD).map_err(|_| RecordError::TooLarge { what: "batch", size })
 }
 
 #[cfg(test)]

@@ -8,8 +8,7 @@ use crate::batch::{length_field, set_crc};
 use crate::compression::{self, Compression};
 use crate::error::RecordError;
 use crate::header::{
-    BatchHeader, CONTROL_FLAG, HEADER_SIZE, LOG_APPEND_TIME_FLAG, MAGIC_V2, TRANSACTIONAL_FLAG,
-    TimestampType,
+    BatchHeader, CONTROL_FLAG, HEADER_SIZE, LOG_APPEND_TIME_FLAG, MAGIC_V2, TRANSACTIONAL_FLAG, TimestampType,
 };
 use crate::varint::{self, Scratch};
 
@@ -140,12 +139,7 @@ impl BatchBuilder {
     }
 
     /// The state of an idempotent producer for the batches built from here on; -1, -1, -1 for none.
-    pub fn set_producer_state(
-        &mut self,
-        producer_id: i64,
-        producer_epoch: i16,
-        base_sequence: i32,
-    ) {
+    pub fn set_producer_state(&mut self, producer_id: i64, producer_epoch: i16, base_sequence: i32) {
         self.producer_id = producer_id;
         self.producer_epoch = producer_epoch;
         self.base_sequence = base_sequence;
@@ -297,9 +291,7 @@ fn empty_buffer(capacity: usize) -> Vec<u8> {
 fn bytes_size(bytes: Option<&[u8]>) -> usize {
     match bytes {
         // A length beyond i32 takes five bytes here too; `append` refuses it by the sum.
-        Some(bytes) => {
-            varint::size_i32(i32::try_from(bytes.len()).unwrap_or(i32::MAX)) + bytes.len()
-        }
+        Some(bytes) => varint::size_i32(i32::try_from(bytes.len()).unwrap_or(i32::MAX)) + bytes.len(),
         None => 1,
     }
 }

@@ -154,9 +154,7 @@ pub fn compress(
                 .block_size(lz4_flex::frame::BlockSize::Max64KB)
                 .block_mode(lz4_flex::frame::BlockMode::Independent);
             let mut encoder = lz4_flex::frame::FrameEncoder::with_frame_info(info, out);
-            encoder
-                .write_all(input)
-                .map_err(|error| failed(codec, error))?;
+            encoder.write_all(input).map_err(|error| failed(codec, error))?;
             encoder.finish().map_err(|error| failed(codec, error))?;
             Ok(())
         }
@@ -183,16 +181,9 @@ pub fn decompress(
             out.extend_from_slice(input);
             Ok(())
         }
-        Compression::Gzip => read_bounded(
-            codec,
-            flate2::bufread::MultiGzDecoder::new(input),
-            limit,
-            out,
-        ),
+        Compression::Gzip => read_bounded(codec, flate2::bufread::MultiGzDecoder::new(input), limit, out),
         Compression::Snappy => snappy::decompress(input, limit, out),
-        Compression::Lz4 => {
-            read_bounded(codec, lz4_flex::frame::FrameDecoder::new(input), limit, out)
-        }
+        Compression::Lz4 => read_bounded(codec, lz4_flex::frame::FrameDecoder::new(input), limit, out),
         Compression::Zstd => decompress_zstd(input, limit, out),
     }
 }
@@ -206,11 +197,7 @@ pub(crate) fn compress_lz4_legacy(input: &[u8], out: &mut Vec<u8>) -> Result<(),
 }
 
 /// Decompresses an lz4 frame of a message set v0, whose header checksum may be the wrong one of old clients.
-pub fn decompress_lz4_legacy(
-    input: &[u8],
-    limit: usize,
-    out: &mut Vec<u8>,
-) -> Result<(), RecordError> {
+pub fn decompress_lz4_legacy(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), RecordError> {
     out.clear();
     let (header, rest) = lz4_legacy::mend_header(input)?;
     let decoder = lz4_flex::frame::FrameDecoder::new(header.as_slice().chain(rest));
@@ -238,10 +225,7 @@ fn read_bounded(
                     Err(error) => Err(failed(codec, error)),
                 };
             }
-            let target = (filled * 2)
-                .max(out.capacity())
-                .max(FIRST_OUTPUT)
-                .min(limit);
+            let target = (filled * 2).max(out.capacity()).max(FIRST_OUTPUT).min(limit);
             out.reserve_exact(target - filled);
             out.resize(target, 0);
         }

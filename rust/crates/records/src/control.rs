@@ -47,8 +47,7 @@ impl EndTxnMarker {
             Some(COMMIT) => true,
             _ => return Ok(None),
         };
-        let Some([v0, v1, e0, e1, e2, e3]) = record.value.and_then(|value| value.first_chunk())
-        else {
+        let Some([v0, v1, e0, e1, e2, e3]) = record.value.and_then(|value| value.first_chunk()) else {
             return Err(invalid("a transaction's marker has no coordinator epoch"));
         };
         if i16::from_be_bytes([*v0, *v1]) < 0 {
@@ -113,11 +112,7 @@ mod tests {
             assert!(batch.header.is_control() && batch.header.is_transactional());
             let header = &batch.header;
             assert_eq!(
-                (
-                    header.producer_id,
-                    header.producer_epoch,
-                    header.base_sequence
-                ),
+                (header.producer_id, header.producer_epoch, header.base_sequence),
                 (7, 3, -1)
             );
             let records = batch.records(100).unwrap();
@@ -140,13 +135,7 @@ mod tests {
     fn others_are_no_markers() {
         let of = |bytes: &[u8]| EndTxnMarker::of(&Batch::parse(bytes).unwrap());
         let value = [0, 0, 0, 0, 0, 1];
-        for key in [
-            &[][..],
-            &[0],
-            &[0, 0, 0],
-            &[0, 0, 0, 2],
-            &[0xff, 0xff, 0, 1],
-        ] {
+        for key in [&[][..], &[0], &[0, 0, 0], &[0, 0, 0, 2], &[0xff, 0xff, 0, 1]] {
             assert_eq!(of(&control(key, &value)).unwrap(), None, "{key:?}");
         }
         for value in [&[][..], &[0, 0, 0, 0, 0], &[0xff, 0, 0, 0, 0, 1]] {
@@ -156,8 +145,7 @@ mod tests {
         let later = control(&[0, 1, 0, 1, 9], &[0, 1, 0, 0, 0, 5, 9]);
         assert_eq!(of(&later).unwrap().unwrap().coordinator_epoch, 5);
         let mut data = BatchBuilder::new(Compression::None, None);
-        data.append(0, Some(&[0, 0, 0, 1]), Some(&value), &[])
-            .unwrap();
+        data.append(0, Some(&[0, 0, 0, 1]), Some(&value), &[]).unwrap();
         assert_eq!(of(&data.build().unwrap()).unwrap(), None);
     }
 }

@@ -28,9 +28,7 @@ pub enum RecordError {
     UnsupportedMagic(i8),
 
     /// The checksum in the bytes is not the checksum of the bytes (CORRUPT_MESSAGE).
-    #[error(
-        "checksum mismatch: {stored:#010x} is stored, {computed:#010x} was computed over the bytes"
-    )]
+    #[error("checksum mismatch: {stored:#010x} is stored, {computed:#010x} was computed over the bytes")]
     CrcMismatch { stored: u32, computed: u32 },
 
     /// A codec number that is not defined (UNSUPPORTED_COMPRESSION_TYPE).

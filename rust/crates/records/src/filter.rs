@@ -87,11 +87,7 @@ impl BatchFilter {
     ///
     /// Errors: as [`Batch::records`]. The checksum is the caller's to verify: a batch written anew gets a new one, which
     /// must not cover up damage.
-    pub fn open<'a>(
-        &'a mut self,
-        batch: &'a Batch<'_>,
-        limit: usize,
-    ) -> Result<OpenBatch<'a>, RecordError> {
+    pub fn open<'a>(&'a mut self, batch: &'a Batch<'_>, limit: usize) -> Result<OpenBatch<'a>, RecordError> {
         Ok(OpenBatch {
             header: &batch.header,
             bytes: payload(batch, limit, &mut self.decompressed)?,
@@ -202,11 +198,7 @@ pub fn write_empty(header: &BatchHeader, out: &mut Vec<u8>) -> Result<(), Record
 }
 
 /// The records of a batch as bytes, decompressed into `scratch` when needed.
-fn payload<'a>(
-    batch: &Batch<'a>,
-    limit: usize,
-    scratch: &'a mut Vec<u8>,
-) -> Result<&'a [u8], RecordError> {
+fn payload<'a>(batch: &Batch<'a>, limit: usize, scratch: &'a mut Vec<u8>) -> Result<&'a [u8], RecordError> {
     let codec = batch.header.compression()?;
     if codec == Compression::None {
         return Ok(batch.payload());
@@ -275,10 +267,7 @@ fn shift_run(run: &[u8], shift: i64, out: &mut Vec<u8>) -> Result<(), RecordErro
         let delta = varint::read_i64(&mut after).map_err(|_| invalid(BAD_NUMBER))?;
         let delta = delta.wrapping_add(shift);
         let size = 1 + varint::size_i64(delta) + after.len();
-        let length = i32::try_from(size).map_err(|_| RecordError::TooLarge {
-            what: "record",
-            size,
-        })?;
+        let length = i32::try_from(size).map_err(|_| RecordError::TooLarge { what: "record", size })?;
         varint::write_i32(out, length);
         out.push(*attributes);
         varint::write_i64(out, delta);

@@ -159,8 +159,7 @@ impl BatchHeader {
     /// The offset of the batch's last record.
     #[inline]
     pub fn last_offset(&self) -> i64 {
-        self.base_offset
-            .wrapping_add(i64::from(self.last_offset_delta))
+        self.base_offset.wrapping_add(i64::from(self.last_offset_delta))
     }
 
     /// The offset that follows this batch.

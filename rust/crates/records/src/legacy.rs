@@ -63,11 +63,7 @@ pub fn is_legacy(bytes: &[u8]) -> bool {
 /// cut short, a wrong checksum, a wrapper that breaks the rules above, messages of both formats, no messages at all; a
 /// message that claims append time and has no time of its own that counts, a negative time (`LogValidator.validateTimestamp`,
 /// `MemoryRecordsBuilder`).
-pub fn to_v2(
-    bytes: &[u8],
-    timestamp_type: TimestampType,
-    limit: usize,
-) -> Result<Vec<u8>, RecordError> {
+pub fn to_v2(bytes: &[u8], timestamp_type: TimestampType, limit: usize) -> Result<Vec<u8>, RecordError> {
     let codec = codec(bytes)?;
     let mut builder = BatchBuilder::with_capacity(codec, None, bytes.len());
     for_each(bytes, limit, |message| {
@@ -246,9 +242,7 @@ impl<'a> Outer<'a> {
         let key = take_nullable(&mut body)?;
         let value = take_nullable(&mut body)?;
         if !body.is_empty() {
-            return Err(RecordError::InvalidLegacy(
-                "bytes remain after a message's value",
-            ));
+            return Err(RecordError::InvalidLegacy("bytes remain after a message's value"));
         }
         Ok(Self {
             magic,
@@ -295,11 +289,11 @@ fn take_nullable<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>, RecordErro
     if length < 0 {
         return Ok(None);
     }
-    let (bytes, after) =
-        rest.split_at_checked(length as usize)
-            .ok_or(RecordError::InvalidLegacy(
-                "a key or value is longer than its message",
-            ))?;
+    let (bytes, after) = rest
+        .split_at_checked(length as usize)
+        .ok_or(RecordError::InvalidLegacy(
+            "a key or value is longer than its message",
+        ))?;
     *rest = after;
     Ok(Some(bytes))
 }

@@ -206,10 +206,7 @@ mod tests {
         assert_eq!(size_i32(i32::MIN), MAX_I32_SIZE);
         assert_eq!(size_i64(i64::MIN), MAX_I64_SIZE);
         assert_eq!(size_i64(0), 1);
-        assert_eq!(
-            read_i32(&mut &[0xff; 5][..]),
-            Err(RecordError::VarintTooLong(5))
-        );
+        assert_eq!(read_i32(&mut &[0xff; 5][..]), Err(RecordError::VarintTooLong(5)));
         assert_eq!(
             read_i64(&mut &[0xff; 10][..]),
             Err(RecordError::VarintTooLong(10))

@@ -4,9 +4,7 @@
 mod support;
 
 use logcore_records::compression::{compress, decompress, decompress_lz4_legacy};
-use logcore_records::{
-    Batch, BatchBuilder, Compression, RecordError, TimestampType, batches, legacy,
-};
+use logcore_records::{Batch, BatchBuilder, Compression, RecordError, TimestampType, batches, legacy};
 use support::allocation::most_during;
 use support::for_each_seed;
 use support::mutate::mutated;
@@ -125,10 +123,7 @@ fn read_batch(batch: &Batch<'_>) {
 
 fn within(limit: usize, what: &str, call: impl FnOnce()) {
     let (most, ()) = most_during(call);
-    assert!(
-        most <= limit,
-        "{what} took {most} bytes, {limit} is the limit"
-    );
+    assert!(most <= limit, "{what} took {most} bytes, {limit} is the limit");
 }
 
 /// Good inputs to begin with, one of each codec and the bombs among them.
@@ -176,9 +171,7 @@ fn no_input_costs_more_than_its_limit() {
             mend_checksums(&mut bytes);
         }
         within(2 * LIMIT + CODEC_STATE, "reading batches", || {
-            batches(&bytes)
-                .flatten()
-                .for_each(|batch| read_batch(&batch));
+            batches(&bytes).flatten().for_each(|batch| read_batch(&batch));
         });
         let mut bytes = mutated(random, &corpus.sets);
         if random.one_in(2) {

@@ -76,8 +76,7 @@ impl Server {
             .map(|(topic, partition, offset)| self.delete_until(topic, *partition, *offset))
             .collect();
         for dir in self.shared.logs.dirs() {
-            let is_there =
-                |(topic, partition, _): &&(String, i32, i64)| dir.get(topic, *partition).is_some();
+            let is_there = |(topic, partition, _): &&(String, i32, i64)| dir.get(topic, *partition).is_some();
             if !wanted.iter().any(|one| is_there(&one)) {
                 continue;
             }
@@ -228,9 +227,7 @@ impl Server {
         match self.shared.registry.find(topic, partition) {
             Some(place) if place.log.failure().is_none() => Ok(place),
             Some(_) => Err(ErrorCode::KAFKA_STORAGE_ERROR),
-            None if self.shared.logs.is_offline(topic, partition) => {
-                Err(ErrorCode::KAFKA_STORAGE_ERROR)
-            }
+            None if self.shared.logs.is_offline(topic, partition) => Err(ErrorCode::KAFKA_STORAGE_ERROR),
             None => Err(self.shared.registry.absence(topic, partition)),
         }
     }

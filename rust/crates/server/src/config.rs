@@ -163,16 +163,8 @@ const TOPIC_DEFAULTS: &[(&str, &str, i64)] = &[
     ("log.retention.ms", "retention.ms", 1),
     ("log.retention.bytes", "retention.bytes", 1),
     ("log.cleaner.delete.retention.ms", "delete.retention.ms", 1),
-    (
-        "log.cleaner.min.compaction.lag.ms",
-        "min.compaction.lag.ms",
-        1,
-    ),
-    (
-        "log.cleaner.max.compaction.lag.ms",
-        "max.compaction.lag.ms",
-        1,
-    ),
+    ("log.cleaner.min.compaction.lag.ms", "min.compaction.lag.ms", 1),
+    ("log.cleaner.max.compaction.lag.ms", "max.compaction.lag.ms", 1),
     ("min.insync.replicas", "min.insync.replicas", 1),
     ("compression.gzip.level", "compression.gzip.level", 1),
     ("compression.lz4.level", "compression.lz4.level", 1),
@@ -198,10 +190,7 @@ const TOPIC_DEFAULT_WORDS: &[(&str, &str)] = &[
         "log.message.downconversion.enable",
         "message.downconversion.enable",
     ),
-    (
-        "log.cleaner.min.cleanable.ratio",
-        "min.cleanable.dirty.ratio",
-    ),
+    ("log.cleaner.min.cleanable.ratio", "min.cleanable.dirty.ratio"),
 ];
 
 impl ServerConfig {
@@ -295,23 +284,13 @@ impl Source<'_> {
         self.number(name, 0, 1, most).map(NonZeroUsize::new)
     }
 
-    fn number<T: FromStr + PartialOrd + Copy>(
-        &self,
-        name: &str,
-        default: T,
-        least: T,
-        most: T,
-    ) -> Result<T> {
+    fn number<T: FromStr + PartialOrd + Copy>(&self, name: &str, default: T, least: T, most: T) -> Result<T> {
         let Some(text) = self.0.get(name) else {
             return Ok(default);
         };
         match text.trim().parse() {
             Ok(number) if number >= least && number <= most => Ok(number),
-            Ok(_) => Err(invalid(
-                name,
-                text,
-                "the number is outside the setting's bounds",
-            )),
+            Ok(_) => Err(invalid(name, text, "the number is outside the setting's bounds")),
             Err(_) => Err(invalid(
                 name,
                 text,
@@ -326,12 +305,7 @@ impl Source<'_> {
     }
 
     /// Negative and the largest number mean never.
-    fn duration(
-        &self,
-        name: &str,
-        default_ms: Option<u64>,
-        least: i64,
-    ) -> Result<Option<Duration>> {
+    fn duration(&self, name: &str, default_ms: Option<u64>, least: i64) -> Result<Option<Duration>> {
         let default = default_ms.map_or(i64::MAX, |ms| ms as i64);
         let ms = self.number(name, default, least, i64::MAX)?;
         let never = ms < 0 || ms == i64::MAX;
@@ -348,12 +322,7 @@ impl Source<'_> {
     }
 
     fn request_bytes_max(&self) -> Result<usize> {
-        self.number(
-            "socket.request.max.bytes",
-            104_857_600,
-            1,
-            i32::MAX as usize,
-        )
+        self.number("socket.request.max.bytes", 104_857_600, 1, i32::MAX as usize)
     }
 
     /// None is allowed to be too little for the longest request (`KafkaConfig`).
@@ -375,12 +344,7 @@ impl Source<'_> {
     fn quota_window(&self) -> Result<Window> {
         Ok(Window {
             samples: self.number("quota.window.num", 11, 1, i32::MAX as usize)?,
-            length: Duration::from_secs(self.number(
-                "quota.window.size.seconds",
-                1,
-                1,
-                i32::MAX as u64,
-            )?),
+            length: Duration::from_secs(self.number("quota.window.size.seconds", 1, 1, i32::MAX as u64)?),
         })
     }
 
@@ -441,11 +405,7 @@ impl Source<'_> {
         let name = "max.connections.per.ip.overrides";
         let text = self.0.get(name).map_or("", |text| text.trim());
         let mut overrides = HashMap::new();
-        for pair in text
-            .split(',')
-            .map(str::trim)
-            .filter(|pair| !pair.is_empty())
-        {
+        for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
             let bad = |reason| invalid(name, text, reason);
             let (host, count) = pair
                 .rsplit_once(':')
@@ -494,12 +454,7 @@ impl Source<'_> {
                 0,
                 i64::MAX as u64,
             )?,
-            load_factor: self.number(
-                "log.cleaner.io.buffer.load.factor",
-                default.load_factor,
-                0.0,
-                1.0,
-            )?,
+            load_factor: self.number("log.cleaner.io.buffer.load.factor", default.load_factor, 0.0, 1.0)?,
             io_buffer_bytes: self.number(
                 "log.cleaner.io.buffer.size",
                 default.io_buffer_bytes,
@@ -512,12 +467,7 @@ impl Source<'_> {
                 0.0,
                 f64::MAX,
             )?,
-            backoff_ms: self.number(
-                "log.cleaner.backoff.ms",
-                default.backoff_ms,
-                0,
-                i64::MAX as u64,
-            )?,
+            backoff_ms: self.number("log.cleaner.backoff.ms", default.backoff_ms, 0, i64::MAX as u64)?,
         };
         config.check()?;
         Ok(config)
@@ -586,10 +536,7 @@ mod tests {
             ("log.cleaner.min.cleanable.ratio", "0.2"),
             ("log.cleaner.max.compaction.lag.ms", "77"),
             ("log.cleaner.threads", "3"),
-            (
-                "log.cleaner.io.max.bytes.per.second",
-                "1.7976931348623157E308",
-            ),
+            ("log.cleaner.io.max.bytes.per.second", "1.7976931348623157E308"),
         ]);
         let fixed = ServerConfig::new(&properties_of).unwrap();
         assert_eq!(fixed.connection_idle_max, None);
@@ -603,9 +550,7 @@ mod tests {
         assert_eq!(config.log_defaults.segment_ms, 3_600_000);
         assert_eq!(config.log_defaults.segment_jitter_ms, 7);
         assert_eq!(config.log_defaults.max_message_bytes, 2000);
-        let topic = config
-            .topic(&properties(&[("max.message.bytes", "9")]))
-            .unwrap();
+        let topic = config.topic(&properties(&[("max.message.bytes", "9")])).unwrap();
         assert_eq!((topic.max_message_bytes, topic.retention_ms), (9, 5));
     }
 
@@ -618,10 +563,7 @@ mod tests {
             ("listener.name.external.max.connection.creation.rate", "7"),
             ("listener.name.other.ssl.keystore.location", "x"),
             ("max.connections.per.ip", "5"),
-            (
-                "max.connections.per.ip.overrides",
-                "127.0.0.2:9, [::1]:8,::2:7",
-            ),
+            ("max.connections.per.ip.overrides", "127.0.0.2:9, [::1]:8,::2:7"),
         ]));
         let limits = config.unwrap().connections;
         assert_eq!(limits.broker.connections_max, 100);
@@ -677,9 +619,7 @@ mod tests {
         ] {
             let properties = properties(&[(name, value)]);
             let fixed = ServerConfig::new(&properties).err();
-            let error = fixed
-                .or_else(|| DynamicConfig::new(&properties).err())
-                .unwrap();
+            let error = fixed.or_else(|| DynamicConfig::new(&properties).err()).unwrap();
             assert!(
                 error.to_string().starts_with(&format!("{name}={value} ")),
                 "{error}"

@@ -381,8 +381,7 @@ async fn read(
     }
     if reader.has_bytes() {
         return Err(End::Refused(
-            "a frame was begun, and nothing more of it came within connections.max.idle.ms"
-                .to_owned(),
+            "a frame was begun, and nothing more of it came within connections.max.idle.ms".to_owned(),
         ));
     }
     Err(End::Idle)
@@ -410,9 +409,7 @@ fn ended(error: FrameError) -> End {
 
 /// Whether an error only says that the peer went away.
 fn is_gone(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{
-        BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut,
-    };
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut};
     matches!(
         error.kind(),
         BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | TimedOut

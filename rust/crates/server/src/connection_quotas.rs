@@ -204,8 +204,7 @@ impl ConnectionQuotas {
         let open = state.listeners.get(listener).map_or(0, |one| one.open);
         let own = state.limits.listener(listener);
         open < own.connections_max
-            && (self.is_protected(state, listener)
-                || state.seats.len() < state.limits.broker.connections_max)
+            && (self.is_protected(state, listener) || state.seats.len() < state.limits.broker.connections_max)
     }
 
     fn is_protected(&self, state: &State, listener: &str) -> bool {
@@ -401,14 +400,8 @@ mod tests {
             ("max.connections.per.ip.overrides", "10.0.0.2:1"),
         ]);
         let seats = [ONE, ONE, OTHER].map(|ip| enter(&quotas, "EXTERNAL", ip).ok().unwrap());
-        assert_eq!(
-            enter(&quotas, "EXTERNAL", ONE).err(),
-            Some(Refusal::TooMany(2))
-        );
-        assert_eq!(
-            enter(&quotas, "EXTERNAL", OTHER).err(),
-            Some(Refusal::TooMany(1))
-        );
+        assert_eq!(enter(&quotas, "EXTERNAL", ONE).err(), Some(Refusal::TooMany(2)));
+        assert_eq!(enter(&quotas, "EXTERNAL", OTHER).err(), Some(Refusal::TooMany(1)));
         quotas.leave(&seats[0]);
         quotas.leave(&enter(&quotas, "EXTERNAL", ONE).ok().unwrap());
         seats[1..].iter().for_each(|seat| quotas.leave(seat));

@@ -127,8 +127,7 @@ impl ControlRequest {
     /// Whether it would wait for others, and its connection has ended.
     fn is_abandoned(&self) -> bool {
         let answer = self.answer.as_ref();
-        WAITING_APIS.contains(&self.header.api_key)
-            && answer.is_some_and(oneshot::Sender::is_closed)
+        WAITING_APIS.contains(&self.header.api_key) && answer.is_some_and(oneshot::Sender::is_closed)
     }
 
     /// The time its handler took, if that was not a wait for other members of a group.

@@ -62,11 +62,7 @@ impl DecodedMemory {
     ///
     /// # Errors
     /// Why its connection is to be closed.
-    pub(crate) async fn decode(
-        &self,
-        header: &RequestHeader,
-        body: &Bytes,
-    ) -> Result<(Value, Held), String> {
+    pub(crate) async fn decode(&self, header: &RequestHeader, body: &Bytes) -> Result<(Value, Held), String> {
         // Where Python's strings are, the frame is too, and is not counted any more if it came in the lane.
         let (share, frame) = match native_versions(header.api_key) {
             Some(_) => (&self.native, 0),
@@ -189,10 +185,7 @@ mod tests {
             let (_, few) = memory.decode(&header(METADATA), &few).await.unwrap();
             assert!(few.is_none());
             let offsets = body(LIST_OFFSETS, 5000);
-            let (_, other) = memory
-                .decode(&header(LIST_OFFSETS), &offsets)
-                .await
-                .unwrap();
+            let (_, other) = memory.decode(&header(LIST_OFFSETS), &offsets).await.unwrap();
             assert!(other.is_some() && native.available_permits() < all_native);
             drop(held);
             let (_, held) = waits.await.unwrap();
@@ -212,10 +205,7 @@ mod tests {
             let Err(reason) = block_on(memory.decode(&head, &bomb)) else {
                 panic!("API {key} is decoded");
             };
-            assert!(
-                reason.contains("raise queued.max.request.bytes"),
-                "{reason}"
-            );
+            assert!(reason.contains("raise queued.max.request.bytes"), "{reason}");
         }
         let unlimited = DecodedMemory::new(None);
         let bomb = body(METADATA, 1_000_000);

@@ -142,8 +142,7 @@ impl Dispatch<'_> {
     ) -> Answered {
         let key = header.api_key;
         if key == produce::KEY {
-            let (outcome, kept) =
-                produce::handle(self.shared, header, message, body, charge, stages).await;
+            let (outcome, kept) = produce::handle(self.shared, header, message, body, charge, stages).await;
             let (memory, charge) = kept.unzip();
             return Answered {
                 outcome,
@@ -232,9 +231,9 @@ impl Dispatch<'_> {
                 meter.spent(crossing.spent);
                 Outcome::Respond(Response::from_frame(frame, errors).counted([held, None]))
             }
-            Answer::Close => Outcome::Close(format!(
-                "the handler of API {key} version {version} asked for it"
-            )),
+            Answer::Close => {
+                Outcome::Close(format!("the handler of API {key} version {version} asked for it"))
+            }
         };
         Answered {
             charge: crossing.charge,

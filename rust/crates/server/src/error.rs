@@ -39,10 +39,7 @@ pub enum ServerError {
     NoRoom { files: u64, mappings: u64 },
 
     /// A listener's address cannot be bound.
-    #[error(
-        "listener {name} cannot listen on {address}: {source}{}",
-        advice(source)
-    )]
+    #[error("listener {name} cannot listen on {address}: {source}{}", advice(source))]
     Bind {
         name: String,
         address: String,
@@ -55,10 +52,7 @@ pub enum ServerError {
 
     /// The operating system refused something the server cannot do without.
     #[error("cannot {action}: {source}{}", advice(source))]
-    Os {
-        action: &'static str,
-        source: io::Error,
-    },
+    Os { action: &'static str, source: io::Error },
 
     /// An API or a range of its versions that nobody here can read or answer.
     #[error("API {key} versions {first}-{last} cannot be served: {reason}")]
@@ -118,9 +112,7 @@ impl ServerError {
             Self::NotClosed(_) => ErrorCode::KAFKA_STORAGE_ERROR,
             Self::NoRoom { .. } => ErrorCode(44),
             Self::InvalidConfig { .. } | Self::Tls(_) => ErrorCode(40),
-            Self::UnknownPartition { .. } | Self::UnknownTopic(_) => {
-                ErrorCode::UNKNOWN_TOPIC_OR_PARTITION
-            }
+            Self::UnknownPartition { .. } | Self::UnknownTopic(_) => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
             Self::TopicId { .. } => ErrorCode::INCONSISTENT_TOPIC_ID,
             Self::NotLeader { .. } => ErrorCode::NOT_LEADER_OR_FOLLOWER,
             Self::NotEnoughReplicas { .. } => ErrorCode::NOT_ENOUGH_REPLICAS,

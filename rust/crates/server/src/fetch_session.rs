@@ -100,9 +100,7 @@ pub(crate) enum Context {
 impl Context {
     pub(crate) fn wanted(&self) -> &[Wanted] {
         match self {
-            Self::Sessionless(wanted) | Self::Full(wanted) | Self::Incremental { wanted, .. } => {
-                wanted
-            }
+            Self::Sessionless(wanted) | Self::Full(wanted) | Self::Incremental { wanted, .. } => wanted,
         }
     }
 
@@ -229,9 +227,7 @@ impl FetchSessions {
             }
             Context::Incremental { id, epoch, .. } => {
                 let mut sessions = self.sessions.lock();
-                let session = sessions
-                    .get_mut(id)
-                    .filter(|session| session.epoch == *epoch);
+                let session = sessions.get_mut(id).filter(|session| session.epoch == *epoch);
                 let session = session.ok_or(ErrorCode::INVALID_FETCH_SESSION_EPOCH)?;
                 let wanted = session.partitions.iter().map(|cached| &cached.wanted);
                 let weight = weight_of_unknown(wanted, told);
@@ -251,10 +247,7 @@ impl FetchSessions {
             let sessions = self.sessions.lock();
             let session = sessions.get(id).filter(|session| session.epoch == *epoch);
             // Of one that is not there any more nothing is told but that.
-            return session.map_or_else(
-                || vec![false; told.len()],
-                |session| session.must_tell(told),
-            );
+            return session.map_or_else(|| vec![false; told.len()], |session| session.must_tell(told));
         }
         vec![true; told.len()]
     }
@@ -269,9 +262,7 @@ impl FetchSessions {
         };
         let sessions = self.sessions.lock();
         let session = sessions.get(id).filter(|session| session.epoch == *epoch);
-        session
-            .map(|_| *id)
-            .ok_or(ErrorCode::INVALID_FETCH_SESSION_EPOCH)
+        session.map(|_| *id).ok_or(ErrorCode::INVALID_FETCH_SESSION_EPOCH)
     }
 
     /// How many sessions there are.
@@ -279,13 +270,7 @@ impl FetchSessions {
         self.sessions.lock().len()
     }
 
-    fn create(
-        &self,
-        wanted: &[Wanted],
-        uses_topic_ids: bool,
-        is_follower: bool,
-        told: &[Told<'_>],
-    ) -> i32 {
+    fn create(&self, wanted: &[Wanted], uses_topic_ids: bool, is_follower: bool, told: &[Told<'_>]) -> i32 {
         let now = Instant::now();
         let unknown = count_unknown(told);
         let known = wanted.len() - unknown;
@@ -307,11 +292,7 @@ impl FetchSessions {
                 name: told.topic.cloned(),
                 ..wanted.clone()
             },
-            high_watermark: if told.is_error {
-                -1
-            } else {
-                told.high_watermark
-            },
+            high_watermark: if told.is_error { -1 } else { told.high_watermark },
             log_start_offset: told.log_start_offset,
         });
         let session = Session {
@@ -333,22 +314,14 @@ impl FetchSessions {
     }
 
     /// Makes room for so many partitions more of a session that is worth so much; false when nobody gives way.
-    fn make_room(
-        &self,
-        sessions: &mut HashMap<i32, Session>,
-        to: Worth,
-        more: usize,
-        now: Instant,
-    ) -> bool {
+    fn make_room(&self, sessions: &mut HashMap<i32, Session>, to: Worth, more: usize, now: Instant) -> bool {
         let all = sessions.values().map(Session::known);
         let mut all = all.sum::<usize>() + more;
         while all > self.partitions_max() {
             let Some(victim) = stalest(sessions, now).or_else(|| largest(sessions, to)) else {
                 return false;
             };
-            all -= sessions
-                .remove(&victim)
-                .map_or(0, |session| session.known());
+            all -= sessions.remove(&victim).map_or(0, |session| session.known());
         }
         true
     }
@@ -389,9 +362,7 @@ fn stalest(sessions: &HashMap<i32, Session>, now: Instant) -> Option<i32> {
     let stale = sessions
         .iter()
         .filter(|(_, session)| now - session.used > STALE_AFTER);
-    stale
-        .min_by_key(|(_, session)| session.used)
-        .map(|(id, _)| *id)
+    stale.min_by_key(|(_, session)| session.used).map(|(id, _)| *id)
 }
 
 /// The largest session that gives way to one worth so much because all have too much: one of its kind that is larger than it,
@@ -446,10 +417,8 @@ impl Session {
     fn update(&mut self, wanted: Vec<Wanted>, forgotten: Vec<(TopicRef, i32)>) {
         if !wanted.is_empty() {
             let order: Vec<_> = wanted.iter().map(Wanted::key).collect();
-            let mut updates: HashMap<_, _> = wanted
-                .into_iter()
-                .map(|wanted| (wanted.key(), wanted))
-                .collect();
+            let mut updates: HashMap<_, _> =
+                wanted.into_iter().map(|wanted| (wanted.key(), wanted)).collect();
             for cached in &mut self.partitions {
                 if let Some(update) = updates.remove(&cached.wanted.key()) {
                     // A topic that was created anew is told from the one that was asked for.
@@ -487,11 +456,7 @@ impl Session {
         self.unknown = count_unknown(told);
         let must = self.must_tell(told);
         for (cached, told) in self.partitions.iter_mut().zip(told) {
-            cached.high_watermark = if told.is_error {
-                -1
-            } else {
-                told.high_watermark
-            };
+            cached.high_watermark = if told.is_error { -1 } else { told.high_watermark };
             cached.log_start_offset = told.log_start_offset;
             if cached.wanted.name.is_none() {
                 cached.wanted.name = told.topic.cloned();
@@ -499,13 +464,8 @@ impl Session {
         }
         let had_records = |position: usize| told.get(position).is_some_and(|told| told.has_records);
         let partitions = std::mem::take(&mut self.partitions).into_iter().enumerate();
-        let (last, first): (Vec<_>, Vec<_>) =
-            partitions.partition(|(position, _)| had_records(*position));
-        self.partitions = first
-            .into_iter()
-            .chain(last)
-            .map(|(_, cached)| cached)
-            .collect();
+        let (last, first): (Vec<_>, Vec<_>) = partitions.partition(|(position, _)| had_records(*position));
+        self.partitions = first.into_iter().chain(last).map(|(_, cached)| cached).collect();
         must
     }
 }

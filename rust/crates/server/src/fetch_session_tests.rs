@@ -65,9 +65,7 @@ fn an_incremental_fetch_tells_what_changed_and_no_more() {
     let id = opened(&sessions, &["a", "b", "c"]);
     assert!(id > 0);
 
-    let context = sessions
-        .begin(request(id, 1, vec![wanted("b", 9)]))
-        .unwrap();
+    let context = sessions.begin(request(id, 1, vec![wanted("b", 9)])).unwrap();
     assert_eq!(topics(&context), ["a", "b", "c"]);
     assert_eq!(context.wanted()[1].offset, 9);
     let (same, must) = sessions
@@ -159,26 +157,15 @@ fn a_followers_session_is_worth_more_than_a_consumers() {
         let partitions: Vec<_> = names.iter().map(|name| wanted(name, 0)).collect();
         let told = vec![quiet(5); partitions.len()];
         let context = sessions.begin(request(0, 0, partitions)).unwrap();
-        sessions
-            .finish(&context, false, is_follower, &told)
-            .unwrap()
-            .0
+        sessions.finish(&context, false, is_follower, &told).unwrap().0
     };
     let consumer = ask(false, &["a", "b"]);
     assert_ne!(consumer, NO_SESSION);
-    assert_eq!(
-        ask(false, &["a", "b", "c"]),
-        NO_SESSION,
-        "the first is young"
-    );
+    assert_eq!(ask(false, &["a", "b", "c"]), NO_SESSION, "the first is young");
     let follower = ask(true, &["a"]);
     assert_ne!(follower, NO_SESSION);
     assert!(sessions.begin(request(consumer, 1, vec![])).is_err());
-    assert_eq!(
-        ask(true, &["a", "b"]),
-        NO_SESSION,
-        "a young follower's stays"
-    );
+    assert_eq!(ask(true, &["a", "b"]), NO_SESSION, "a young follower's stays");
     assert_eq!(ask(false, &["a", "b"]), NO_SESSION);
     assert!(sessions.begin(request(follower, 1, vec![])).is_ok());
 }
@@ -227,10 +214,7 @@ fn the_largest_session_gives_way_to_smaller_ones() {
     assert!(grow(small, 1).is_ok());
     assert!(has(small) && has(third) && !has(large));
     let large = open(EACH * 3 / 2 - 1);
-    assert_eq!(
-        grow(large, 1).unwrap_err(),
-        ErrorCode::FETCH_SESSION_ID_NOT_FOUND
-    );
+    assert_eq!(grow(large, 1).unwrap_err(), ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
     assert!(has(small) && has(third) && !has(large));
 }
 
@@ -238,10 +222,7 @@ fn the_largest_session_gives_way_to_smaller_ones() {
 #[test]
 fn who_is_gone_gives_way_first() {
     let sessions = FetchSessions::new(3);
-    let (gone, large) = (
-        opened_with(&sessions, 100, 0),
-        opened_with(&sessions, 450, 0),
-    );
+    let (gone, large) = (opened_with(&sessions, 100, 0), opened_with(&sessions, 450, 0));
     if let Some(session) = sessions.sessions.lock().get_mut(&gone) {
         session.used -= 2 * STALE_AFTER;
     }
@@ -281,16 +262,12 @@ fn partitions_that_there_are_not_take_no_place() {
 fn names_that_no_topic_can_have_are_not_kept() {
     let sessions = FetchSessions::new(3);
     let name = "n".repeat(TOPIC_NAME_MAX * PARTITIONS_PER_SLOT);
-    let context = sessions
-        .begin(request(0, 0, vec![wanted(&name, 0)]))
-        .unwrap();
+    let context = sessions.begin(request(0, 0, vec![wanted(&name, 0)])).unwrap();
     let answered = sessions.finish(&context, false, false, &[unknown()]);
     assert_eq!(answered, Ok((NO_SESSION, vec![true])));
 
     let id = opened(&sessions, &["a"]);
-    let context = sessions
-        .begin(request(id, 1, vec![wanted(&name, 0)]))
-        .unwrap();
+    let context = sessions.begin(request(id, 1, vec![wanted(&name, 0)])).unwrap();
     let told = [quiet(5), unknown()];
     sessions.finish(&context, false, false, &told).unwrap();
     assert_eq!(sessions.len(), 0);

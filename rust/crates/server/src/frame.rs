@@ -50,9 +50,7 @@ pub(crate) enum FrameError {
     Closed,
     #[error("closed by the peer in the middle of a frame: {missing} bytes are missing")]
     Truncated { missing: usize },
-    #[error(
-        "the frame's length {length} is negative: the peer speaks another protocol or is broken"
-    )]
+    #[error("the frame's length {length} is negative: the peer speaks another protocol or is broken")]
     Negative { length: i32 },
     #[error(
         "the frame's length {length} is above socket.request.max.bytes = {limit}: the peer speaks another protocol \
@@ -104,10 +102,7 @@ impl FrameReader {
     }
 
     /// The next frame. May be cancelled at any await and called again: no byte is lost.
-    pub(crate) async fn next(
-        &mut self,
-        stream: &mut (impl AsyncRead + Unpin),
-    ) -> Result<Frame, FrameError> {
+    pub(crate) async fn next(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> Result<Frame, FrameError> {
         if !self.memory.may_keep(&self.charge) {
             self.shrink();
         }
@@ -143,10 +138,7 @@ impl FrameReader {
     }
 
     /// Reads what may be the beginning of a frame, or several frames. Waits without a buffer while there is none.
-    async fn read_ahead(
-        &mut self,
-        stream: &mut (impl AsyncRead + Unpin),
-    ) -> Result<usize, FrameError> {
+    async fn read_ahead(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> Result<usize, FrameError> {
         if self.buffer.capacity() == 0 {
             let mut first = [0; FIRST_READ];
             let read = stream.read(&mut first).await?;
@@ -190,9 +182,7 @@ impl FrameReader {
         if self.buffer.try_reclaim(room) {
             return true;
         }
-        let may = self
-            .memory
-            .try_grow(&mut self.charge, self.ahead + COPIED_FRAME);
+        let may = self.memory.try_grow(&mut self.charge, self.ahead + COPIED_FRAME);
         if may {
             self.grow(self.ahead);
         } else {
@@ -408,10 +398,7 @@ mod tests {
                     reader.recycle(memory, read.charge);
                 }
             }
-            assert!(matches!(
-                reader.next(&mut stream).await,
-                Err(FrameError::Closed)
-            ));
+            assert!(matches!(reader.next(&mut stream).await, Err(FrameError::Closed)));
         });
     }
 
@@ -575,11 +562,7 @@ mod tests {
                 let read = reader.next(&mut stream).await;
                 let counted = memory.used();
                 assert!(counted <= 2 * part + BEGUN, "{counted}");
-                assert!(
-                    stream.buffers.len() <= 5,
-                    "{} buffers",
-                    stream.buffers.len()
-                );
+                assert!(stream.buffers.len() <= 5, "{} buffers", stream.buffers.len());
                 match read {
                     Ok(frame) => assert!(frame.bytes == wire[SIZE_PREFIX..]),
                     Err(_) => {

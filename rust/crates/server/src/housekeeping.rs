@@ -48,13 +48,9 @@ impl Housekeeping {
         let cleaner = start_cleaner(&shared, &cleaner_config)?;
         let mover = {
             let (shared, moves) = (Arc::clone(&shared), Arc::clone(&moves));
-            spawn(
-                "logcore-moves",
-                "start the thread that moves logs",
-                move || {
-                    move_logs(&shared, &moves);
-                },
-            )?
+            spawn("logcore-moves", "start the thread that moves logs", move || {
+                move_logs(&shared, &moves);
+            })?
         };
         let stop = Arc::new(Stop::default());
         let seen = Arc::clone(&stop);
@@ -117,11 +113,7 @@ fn start_cleaner(shared: &Shared, config: &CleanerConfig) -> Result<Cleaner> {
     })?)
 }
 
-fn spawn(
-    name: &str,
-    action: &'static str,
-    work: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>> {
+fn spawn(name: &str, action: &'static str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(work)
@@ -130,7 +122,9 @@ fn spawn(
 
 fn move_logs(shared: &Shared, moves: &Moves) {
     if catch_unwind(AssertUnwindSafe(|| moves.run(shared))).is_err() {
-        shared.lines.error("moving logs panicked, which is a defect of the server; none is moved until it is started anew");
+        shared.lines.error(
+            "moving logs panicked, which is a defect of the server; none is moved until it is started anew",
+        );
     }
 }
 
@@ -210,7 +204,9 @@ fn run(shared: &Shared, stop: &Stop) {
             }
         });
         if catch_unwind(round).is_err() {
-            shared.lines.error("housekeeping panicked, which is a defect of the server; the next round will be tried");
+            shared.lines.error(
+                "housekeeping panicked, which is a defect of the server; the next round will be tried",
+            );
         }
         stopped = stop.stopped.lock();
     }

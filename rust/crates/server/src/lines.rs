@@ -84,9 +84,7 @@ impl LogLines {
 
     pub(crate) fn push_with(&self, level: Level, message: impl Into<String>, fields: Fields) {
         let message = one_line(message.into());
-        let fields = fields
-            .into_iter()
-            .map(|(name, value)| (name, one_line(value)));
+        let fields = fields.into_iter().map(|(name, value)| (name, one_line(value)));
         let fields = fields.collect();
         let mut queue = self.queue.lock();
         if queue.lines.len() >= CAPACITY {
@@ -236,9 +234,8 @@ mod tests {
     fn what_is_repeated_is_said_seldom_and_counted() {
         let lines = LogLines::new(Arc::new(WakeFd::new().unwrap()));
         let start = Instant::now();
-        let said = |key: &str, seconds| {
-            lines.said_now(key, "no".to_owned(), start + Duration::from_secs(seconds))
-        };
+        let said =
+            |key: &str, seconds| lines.said_now(key, "no".to_owned(), start + Duration::from_secs(seconds));
         assert_eq!(said("a", 0).unwrap(), "no");
         assert_eq!(said("b", 0).unwrap(), "no");
         for _ in 0..1045 {

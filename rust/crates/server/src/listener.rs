@@ -51,10 +51,7 @@ pub struct ListenerSpec {
 /// # Errors
 /// [`ServerError::Bind`] with the address and what the system says: in use, not allowed, not an address of this machine.
 pub(crate) fn bind(spec: &ListenerSpec, backlog: i32) -> Result<TcpListener> {
-    let mut result = Err(io::Error::new(
-        io::ErrorKind::NotFound,
-        "the host has no address",
-    ));
+    let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
     for address in addresses(spec).map_err(|source| bind_error(spec, source))? {
         result = bind_to(address, backlog);
         if result.is_ok() {
@@ -126,11 +123,7 @@ pub(crate) async fn accept(
 }
 
 /// The next connection. While there are too many, or they come too fast, newcomers wait in the kernel's backlog.
-async fn next(
-    shared: &Shared,
-    listener: &TcpListener,
-    name: &str,
-) -> io::Result<(TcpStream, SocketAddr)> {
+async fn next(shared: &Shared, listener: &TcpListener, name: &str) -> io::Result<(TcpStream, SocketAddr)> {
     shared.connections.room(name).await;
     let accepted = listener.accept().await?;
     let wait = shared.connections.accepted(name);
@@ -180,13 +173,7 @@ async fn open(
     // Two tasks, for one would always have the memory of the larger.
     match &spec.tls {
         None => tokio::spawn(serve(guard, spec.name.clone(), Plain::new(stream), local)),
-        Some(tls) => tokio::spawn(serve_tls(
-            guard,
-            spec.name.clone(),
-            tls.clone(),
-            stream,
-            local,
-        )),
+        Some(tls) => tokio::spawn(serve_tls(guard, spec.name.clone(), tls.clone(), stream, local)),
     };
 }
 
@@ -203,13 +190,7 @@ async fn serve(guard: Guard, listener: String, transport: impl Transport, local:
 }
 
 /// The same after TLS's handshake, which has its time, and as long as nobody else needs the place.
-async fn serve_tls(
-    guard: Guard,
-    listener: String,
-    tls: ListenerTls,
-    stream: TcpStream,
-    local: String,
-) {
+async fn serve_tls(guard: Guard, listener: String, tls: ListenerTls, stream: TcpStream, local: String) {
     let shared = &guard.shared;
     let idle = shared.config.connection_idle_max;
     let patience = HANDSHAKE_PATIENCE.min(idle.unwrap_or(Duration::MAX));
@@ -235,10 +216,9 @@ async fn serve_tls(
             // What stands before a colon is the kind, of which one is told a minute.
             (Level::Warning, format!("TLS's handshake failed, {reason}"))
         }
-        Ok(Err(Failure::Nobody(reason))) => (
-            Level::Warning,
-            format!("its certificate names nobody: {reason}"),
-        ),
+        Ok(Err(Failure::Nobody(reason))) => {
+            (Level::Warning, format!("its certificate names nobody: {reason}"))
+        }
         Err(_) => {
             let seconds = patience.as_secs_f64();
             let text = format!("TLS's handshake was not over: it had {seconds} s");
@@ -262,9 +242,7 @@ fn refuse(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, refusal: &R
             Duration::ZERO,
         ),
         Refusal::TooFast(wait) => (
-            format!(
-                "connection from {peer} closed: {ip} connects faster than its connection_creation_rate"
-            ),
+            format!("connection from {peer} closed: {ip} connects faster than its connection_creation_rate"),
             *wait,
         ),
     };

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use logcore_storage::{
-    LogConfig, LogDir, Opening, Partition, Progress, Retention, StorageError, check_duplicates,
-    finish_moves,
+    LogConfig, LogDir, Opening, Partition, Progress, Retention, StorageError, check_duplicates, finish_moves,
 };
 use parking_lot::Mutex;
 
@@ -133,9 +132,7 @@ impl Logs {
                 }
                 Err(error) if error.is_directory_failure() || error.is_disk_full() => {
                     let advice = advice_for(&error);
-                    lines.error(format!(
-                        "the log directory {path} is offline: {error}{advice}"
-                    ));
+                    lines.error(format!("the log directory {path} is offline: {error}{advice}"));
                     logs.unusable.push((path.into(), error.to_string()));
                     logs.configured.push((told(path), None));
                     first.get_or_insert(error);
@@ -245,13 +242,7 @@ impl Logs {
         let failed: Vec<String> = failed.collect::<Option<_>>()?;
         let unusable = self.unusable.iter();
         let unusable = unusable.map(|(path, reason)| format!("{}: {reason}", path.display()));
-        Some(
-            failed
-                .into_iter()
-                .chain(unusable)
-                .collect::<Vec<_>>()
-                .join("; "),
-        )
+        Some(failed.into_iter().chain(unusable).collect::<Vec<_>>().join("; "))
     }
 
     /// Bytes that were read and checked because the directories had not been closed.
@@ -275,15 +266,8 @@ impl Logs {
         if let Some((path, reason)) = self.offline_log(topic, partition) {
             return Err(offline(path, reason));
         }
-        if let Some(copy) = self
-            .dirs
-            .iter()
-            .find_map(|dir| dir.future(topic, partition))
-        {
-            return Err(offline(
-                &copy.log.dir(),
-                "it is a copy of a log that is not here",
-            ));
+        if let Some(copy) = self.dirs.iter().find_map(|dir| dir.future(topic, partition)) {
+            return Err(offline(&copy.log.dir(), "it is a copy of a log that is not here"));
         }
         let failed = || {
             let failed = |dir: &Arc<LogDir>| Some(offline(dir.path(), dir.failure()?));

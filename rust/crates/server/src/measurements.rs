@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::metrics::{
-    ApiMeasurements, SIZE_BOUNDS, STAGE_NAMES, TIME_BOUNDS_MS, TOPIC_COUNTER_NAMES, TOPIC_COUNTERS,
-    add,
+    ApiMeasurements, SIZE_BOUNDS, STAGE_NAMES, TIME_BOUNDS_MS, TOPIC_COUNTER_NAMES, TOPIC_COUNTERS, add,
 };
 use crate::registry::Partition;
 use crate::shared::Shared;

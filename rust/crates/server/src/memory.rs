@@ -400,8 +400,7 @@ mod tests {
         let memory = RequestMemory::new(Some(28 * MIB), 4 * MIB);
         let grow = |frame| {
             let mut charge = Charge::default();
-            let is_let_in =
-                poll(std::pin::pin!(memory.grow(&mut charge, FREE + MIB, frame))).is_some();
+            let is_let_in = poll(std::pin::pin!(memory.grow(&mut charge, FREE + MIB, frame))).is_some();
             (is_let_in, charge)
         };
         let mut held: Vec<_> = (0..13).map(|_| grow(3 * MIB)).collect();

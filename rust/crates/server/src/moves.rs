@@ -126,12 +126,7 @@ impl Moves {
         if state.stopped {
             return None;
         }
-        let after = last.and_then(|last| {
-            state
-                .moves
-                .range(last.clone()..)
-                .find(|(key, _)| *key > last)
-        });
+        let after = last.and_then(|last| state.moves.range(last.clone()..).find(|(key, _)| *key > last));
         let (key, one) = after.or_else(|| state.moves.iter().next())?;
         Some((key.clone(), Arc::clone(one)))
     }
@@ -174,10 +169,9 @@ impl Moves {
         };
         self.state.lock().moves.remove(key);
         let place = moved.partition.log.dir();
-        shared.lines.info(format!(
-            "{topic}-{partition} was moved to {}",
-            place.display()
-        ));
+        shared
+            .lines
+            .info(format!("{topic}-{partition} was moved to {}", place.display()));
         if let Some(error) = moved.left_behind {
             shared.lines.error(format!(
                 "{topic}-{partition} was moved to {}, and could not be removed where it was: {error}",
@@ -196,10 +190,7 @@ impl Moves {
                 return;
             };
             let needed = Duration::try_from_secs_f64(bytes as f64 / rate.get() as f64);
-            let until = began
-                + needed
-                    .unwrap_or(Duration::MAX)
-                    .min(Duration::from_secs(3600));
+            let until = began + needed.unwrap_or(Duration::MAX).min(Duration::from_secs(3600));
             if self.changed.wait_until(&mut state, until).timed_out() {
                 return;
             }
@@ -214,11 +205,7 @@ impl Moves {
 
     fn give_up(&self, shared: &Shared, key: &Key, one: &Arc<Move>, error: &StorageError) {
         let mut state = self.state.lock();
-        if state
-            .moves
-            .get(key)
-            .is_some_and(|found| Arc::ptr_eq(found, one))
-        {
+        if state.moves.get(key).is_some_and(|found| Arc::ptr_eq(found, one)) {
             state.moves.remove(key);
             drop(state);
             tell_failure(&shared.lines, &key.0, key.1, error);

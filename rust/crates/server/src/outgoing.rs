@@ -65,10 +65,7 @@ impl Outgoing {
     ) -> Result<(), Unsent> {
         self.requests.push((stages, response.errors().clone()));
         match response.whole() {
-            Some(bytes)
-                if self.bytes.len() + bytes.len() <= MOST
-                    && self.requests.len() < MOST_RESPONSES =>
-            {
+            Some(bytes) if self.bytes.len() + bytes.len() <= MOST && self.requests.len() < MOST_RESPONSES => {
                 self.bytes.extend_from_slice(bytes);
                 Ok(())
             }
@@ -138,14 +135,7 @@ impl Outgoing {
                 }
             };
             // Subscribed to by who has to wait only.
-            let stopping = async {
-                shared
-                    .stopping
-                    .subscribe()
-                    .wait_for(|stops| *stops)
-                    .await
-                    .is_ok()
-            };
+            let stopping = async { shared.stopping.subscribe().wait_for(|stops| *stops).await.is_ok() };
             let sent = tokio::select! {
                 biased;
                 sent = served => Some(sent),
@@ -262,10 +252,7 @@ mod tests {
             let given_up = timeout(Duration::from_millis(200), sending).await;
             assert!(given_up.is_err());
             let flushed = outgoing.flush(&server.shared, &mut transport);
-            timeout(Duration::from_secs(10), flushed)
-                .await
-                .unwrap()
-                .unwrap();
+            timeout(Duration::from_secs(10), flushed).await.unwrap().unwrap();
             assert!(outgoing.requests.is_empty());
         });
     }

@@ -70,8 +70,7 @@ pub(crate) struct Rate(VecDeque<Sample>);
 impl Rate {
     /// Adds to what was used. A negative amount takes back what was added just before.
     pub(crate) fn record(&mut self, window: Window, amount: f64, now_ms: u64) {
-        let is_current =
-            |sample: &&mut Sample| now_ms.saturating_sub(sample.start_ms) < window.length_ms();
+        let is_current = |sample: &&mut Sample| now_ms.saturating_sub(sample.start_ms) < window.length_ms();
         if let Some(sample) = self.0.back_mut().filter(is_current) {
             sample.sum += amount;
             sample.last_event_ms = now_ms;
@@ -108,8 +107,7 @@ impl Rate {
     }
 
     fn forget(&mut self, window: Window, now_ms: u64) {
-        let is_over =
-            |sample: &Sample| now_ms.saturating_sub(sample.last_event_ms) >= window.whole_ms();
+        let is_over = |sample: &Sample| now_ms.saturating_sub(sample.last_event_ms) >= window.whole_ms();
         while self.0.front().is_some_and(is_over) {
             self.0.pop_front();
         }
@@ -263,11 +261,7 @@ impl Quota {
         let mut is_set = false;
         for quota in quotas {
             if let Some(per_second) = quota.values.get(name) {
-                bounds.set(
-                    quota.user.as_deref(),
-                    quota.client_id.as_deref(),
-                    *per_second,
-                );
+                bounds.set(quota.user.as_deref(), quota.client_id.as_deref(), *per_second);
                 is_set = true;
             }
         }
@@ -357,9 +351,7 @@ impl ClientQuotas {
     /// Records a share of a thread's time. The wait is at most one sample long, for one request can take long.
     pub(crate) fn record_time(&self, client: Client<'_>, spent: Duration) -> u64 {
         let percent = spent.as_nanos() as f64 * PERCENT_PER_NANO;
-        let wait = self
-            .request
-            .record(self.window, client, percent, self.now_ms());
+        let wait = self.request.record(self.window, client, percent, self.now_ms());
         wait.min(self.window.length_ms())
     }
 
@@ -495,9 +487,7 @@ impl<'a> Meter<'a> {
             let bytes = bytes();
             let record = |amount: f64| {
                 let now_ms = quotas.now_ms();
-                quotas
-                    .fetch
-                    .record(quotas.window, self.client, amount, now_ms)
+                quotas.fetch.record(quotas.window, self.client, amount, now_ms)
             };
             self.wait(record(bytes as f64));
             if self.throttle_ms() > 0 {
@@ -677,10 +667,7 @@ mod tests {
             (&long[1..], 1.0, false),
             (&long, 1.0, true),
         ] {
-            let client = Client {
-                user: ANONYMOUS,
-                id,
-            };
+            let client = Client { user: ANONYMOUS, id };
             assert_eq!(quotas.record(WINDOW, client, amount, 0) > 0, waits);
         }
     }

@@ -90,10 +90,7 @@ impl Partition {
 
     /// The same partition with another log: the one it had was moved to another directory. Who waits for it goes on waiting.
     pub(crate) fn with_log(&self, log: Arc<Log>) -> Self {
-        Self {
-            log,
-            ..self.again()
-        }
+        Self { log, ..self.again() }
     }
 
     /// The same partition, which had no id yet.
@@ -137,12 +134,7 @@ impl Partition {
     }
 
     /// Takes what Python says: who leads, and who the replicas are, of which `node_id` is this server. Whoever waits looks again.
-    pub(crate) fn set_leadership(
-        &self,
-        leadership: Leadership,
-        replicas: &[Replica],
-        node_id: i32,
-    ) {
+    pub(crate) fn set_leadership(&self, leadership: Leadership, replicas: &[Replica], node_id: i32) {
         let leads = leadership.leader_id == node_id;
         if leads && leadership.epoch > self.leadership().epoch {
             self.log.begin_epoch(leadership.epoch);
@@ -306,11 +298,7 @@ impl Registry {
     ///
     /// # Errors
     /// Those of [`Registry::absence`], or UNKNOWN_TOPIC_ID for an id without a topic.
-    pub(crate) fn resolve(
-        &self,
-        topic: &TopicRef,
-        index: i32,
-    ) -> Result<Arc<Partition>, ErrorCode> {
+    pub(crate) fn resolve(&self, topic: &TopicRef, index: i32) -> Result<Arc<Partition>, ErrorCode> {
         let tables = self.0.read();
         let name = match topic {
             TopicRef::Name(name) => name,
@@ -397,9 +385,7 @@ impl Registry {
         if topic.id == TopicId::default() {
             topic.id = partition.topic_id;
         }
-        let before = topic
-            .partitions
-            .insert(partition.index, Arc::clone(&partition));
+        let before = topic.partitions.insert(partition.index, Arc::clone(&partition));
         // One whose log was moved goes on counting where it was.
         if let Some(before) = before.filter(|it| !Arc::ptr_eq(&it.counts, &partition.counts)) {
             partition.counts.absorb(&before.counts);
@@ -425,15 +411,7 @@ impl Registry {
     /// The partitions of one topic, by rising index.
     pub(crate) fn topic(&self, topic: &str) -> Option<Vec<Arc<Partition>>> {
         let tables = self.0.read();
-        Some(
-            tables
-                .topics
-                .get(topic)?
-                .partitions
-                .values()
-                .cloned()
-                .collect(),
-        )
+        Some(tables.topics.get(topic)?.partitions.values().cloned().collect())
     }
 
     /// Every partition, in no particular order of topics.
@@ -467,10 +445,6 @@ impl Registry {
     /// How many partitions there are.
     pub(crate) fn len(&self) -> usize {
         let tables = self.0.read();
-        tables
-            .topics
-            .values()
-            .map(|topic| topic.partitions.len())
-            .sum()
+        tables.topics.values().map(|topic| topic.partitions.len()).sum()
     }
 }

@@ -68,14 +68,7 @@ fn pack(all: usize, in_sync: usize) -> u64 {
 
 impl Replicas {
     /// Takes what Python says of a partition that `node_id` leads in `epoch`, or that it follows.
-    pub(crate) fn set(
-        &self,
-        replicas: &[Replica],
-        node_id: i32,
-        leads: bool,
-        epoch: i32,
-        log: &Log,
-    ) {
+    pub(crate) fn set(&self, replicas: &[Replica], node_id: i32, leads: bool, epoch: i32, log: &Log) {
         let others = |replica: &&Replica| leads && replica.id != node_id;
         let in_sync = replicas.iter().filter(others).filter(|other| other.in_sync);
         let others_in_sync = in_sync.count();
@@ -156,15 +149,11 @@ impl Replicas {
 
 impl Known {
     fn in_sync(&self) -> impl Iterator<Item = &Follower> {
-        self.followers
-            .iter()
-            .filter(|follower| follower.replica.in_sync)
+        self.followers.iter().filter(|follower| follower.replica.in_sync)
     }
 
     fn position(&self, id: i32) -> Option<&Follower> {
-        self.followers
-            .iter()
-            .find(|follower| follower.replica.id == id)
+        self.followers.iter().find(|follower| follower.replica.id == id)
     }
 
     /// A follower with the position it had, if that was told to the leader of the same epoch.
@@ -234,8 +223,7 @@ mod tests {
     }
 
     fn batch() -> Vec<u8> {
-        let mut builder =
-            logcore_records::BatchBuilder::new(logcore_records::Compression::None, None);
+        let mut builder = logcore_records::BatchBuilder::new(logcore_records::Compression::None, None);
         builder.append(1, None, Some(b"v"), &[]).unwrap();
         builder.build().unwrap()
     }
@@ -259,10 +247,7 @@ mod tests {
             [from("a"), from("b"), from("c"), from("d")],
             [None, Some(3), Some(4), None]
         );
-        let homeless = Candidate {
-            rack: None,
-            ..all[0]
-        };
+        let homeless = Candidate { rack: None, ..all[0] };
         assert_eq!(nearest("b", None, [homeless].into_iter()), None);
         assert_eq!(nearest("b", Some("b"), all.into_iter()), None);
     }

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use tokio::time::sleep;
 
 use logcore_protocol::{
-    Gap, ProtocolError, RequestHeader, Value, decode_response, decode_response_header,
-    encode_response, encode_response_header, encode_response_with_gaps,
+    Gap, ProtocolError, RequestHeader, Value, decode_response, decode_response_header, encode_response,
+    encode_response_header, encode_response_with_gaps,
 };
 use logcore_storage::LogSlice;
 
@@ -129,11 +129,7 @@ impl Response {
 
     /// Bytes on the wire, size prefix included.
     pub(crate) fn wire_size(&self) -> u64 {
-        let outside: u64 = self
-            .parts
-            .iter()
-            .map(|(gap, _)| u64::from(gap.length))
-            .sum();
+        let outside: u64 = self.parts.iter().map(|(gap, _)| u64::from(gap.length)).sum();
         self.bytes.len() as u64 + outside
     }
 
@@ -156,9 +152,7 @@ impl Response {
     pub(crate) async fn send(&self, transport: &mut impl Transport) -> io::Result<()> {
         let mut sent = 0;
         for (gap, slice) in &self.parts {
-            transport
-                .write(&self.bytes[sent..gap.position], true)
-                .await?;
+            transport.write(&self.bytes[sent..gap.position], true).await?;
             transport.write_slice(slice).await?;
             sent = gap.position;
         }
@@ -166,11 +160,7 @@ impl Response {
     }
 }
 
-fn with_throttle_time(
-    header: &RequestHeader,
-    mut frame: Bytes,
-    throttle_ms: u32,
-) -> Option<Vec<u8>> {
+fn with_throttle_time(header: &RequestHeader, mut frame: Bytes, throttle_ms: u32) -> Option<Vec<u8>> {
     let (key, version) = (header.api_key, header.api_version);
     let _size = frame.split_to(SIZE_PREFIX);
     decode_response_header(key, version, &mut frame).ok()?;

@@ -248,9 +248,9 @@ impl Server {
             State::Running(Running { runtime, mut alive }) => {
                 let ended = async { tokio::time::timeout(grace, alive.recv()).await };
                 if runtime.block_on(ended).is_err() {
-                    self.shared.lines.warning(
-                        "stopping with requests unanswered: their handlers did not finish in time",
-                    );
+                    self.shared
+                        .lines
+                        .warning("stopping with requests unanswered: their handlers did not finish in time");
                 }
                 self.shared.control.close();
                 runtime.shutdown_timeout(RUNTIME_END);
@@ -320,13 +320,10 @@ impl Server {
                         mappings: mapping_limit(),
                     });
                 }
-                let created = self.shared.logs.create(
-                    &spec.topic,
-                    spec.partition,
-                    spec.topic_id,
-                    config,
-                    spec.new,
-                )?;
+                let created =
+                    self.shared
+                        .logs
+                        .create(&spec.topic, spec.partition, spec.topic_id, config, spec.new)?;
                 let log = Arc::clone(&created.log);
                 let name = self.shared.registry.name(&spec.topic);
                 Arc::new(Partition::new(name, spec.topic_id, spec.partition, log))
@@ -504,13 +501,12 @@ impl Server {
         if let Some(reason) = place.log.failure() {
             return Err(offline(&place.log.dir(), reason));
         }
-        let leadership =
-            place
-                .lead(self.shared.node_id, -1)
-                .map_err(|_| ServerError::NotLeader {
-                    topic: topic.to_owned(),
-                    partition,
-                })?;
+        let leadership = place
+            .lead(self.shared.node_id, -1)
+            .map_err(|_| ServerError::NotLeader {
+                topic: topic.to_owned(),
+                partition,
+            })?;
         if !place.replicas.has_min_in_sync(&place.log) {
             return Err(ServerError::NotEnoughReplicas {
                 topic: topic.to_owned(),
@@ -530,13 +526,7 @@ impl Server {
     ///
     /// # Errors
     /// When there is no such partition or offset, or the disk fails.
-    pub fn read(
-        &self,
-        topic: &str,
-        partition: i32,
-        offset: i64,
-        bytes_max: u64,
-    ) -> Result<Vec<u8>> {
+    pub fn read(&self, topic: &str, partition: i32, offset: i64, bytes_max: u64) -> Result<Vec<u8>> {
         let place = self.find(topic, partition)?;
         let slice = self.shared.registry.read(&place, |log| {
             log.read(offset, bytes_max, log.high_watermark(), true)
@@ -594,13 +584,11 @@ impl Server {
     /// Zeros are no id: a directory of an older Kafka has none, and takes the one it is given.
     fn check_topic_id(&self, topic: &str, id: TopicId) -> Result<()> {
         match self.shared.registry.topic_id(topic) {
-            Some(known) if known != id && known != TopicId::default() => {
-                Err(ServerError::TopicId {
-                    topic: topic.to_owned(),
-                    found: hex(known),
-                    expected: hex(id),
-                })
-            }
+            Some(known) if known != id && known != TopicId::default() => Err(ServerError::TopicId {
+                topic: topic.to_owned(),
+                found: hex(known),
+                expected: hex(id),
+            }),
             _ => Ok(()),
         }
     }

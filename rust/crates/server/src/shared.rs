@@ -89,9 +89,7 @@ impl Shared {
     /// Has Python told which logs went offline since the last call. Whoever waits for their records looks again.
     pub(crate) fn tell_failures(&self) {
         let offline = self.registry.newly_offline();
-        let names = offline
-            .iter()
-            .map(|place| (place.topic.to_string(), place.index));
+        let names = offline.iter().map(|place| (place.topic.to_string(), place.index));
         self.failures.add(names.collect(), self.logs.none_left());
         for place in offline {
             place.waiting_room().wake_all();

@@ -13,12 +13,7 @@ use crate::metrics::Stages;
 use crate::shared::Shared;
 
 /// Writes a line about a request whose answer is ready, if it was slow.
-pub(crate) fn tell(
-    shared: &Shared,
-    info: &ConnectionInfo,
-    header: &RequestHeader,
-    stages: &Stages,
-) {
+pub(crate) fn tell(shared: &Shared, info: &ConnectionInfo, header: &RequestHeader, stages: &Stages) {
     let is_slow = |limit| stages.own() >= limit;
     if shared.config.slow_request.is_some_and(is_slow) && stages.is_named() {
         let line = line(info, header, stages);

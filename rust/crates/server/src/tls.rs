@@ -24,8 +24,8 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{
     AlertDescription, CertificateError, DigitallySignedStruct, DistinguishedName, InconsistentKeys,
-    OtherError, RootCertStore, ServerConfig, ServerConnection, SignatureScheme,
-    SupportedCipherSuite, SupportedProtocolVersion, Tls12CipherSuite,
+    OtherError, RootCertStore, ServerConfig, ServerConnection, SignatureScheme, SupportedCipherSuite,
+    SupportedProtocolVersion, Tls12CipherSuite,
 };
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
@@ -136,10 +136,7 @@ impl fmt::Debug for ListenerTls {
 
 /// The cipher suites there are, by the names Java has for them.
 pub fn cipher_suites() -> Vec<String> {
-    SUITES
-        .iter()
-        .map(|suite| java_name(suite.suite()))
-        .collect()
+    SUITES.iter().map(|suite| java_name(suite.suite())).collect()
 }
 
 /// rustls tells those of TLS 1.3 apart by their names.
@@ -230,8 +227,7 @@ fn provider(names: &[String]) -> CryptoProvider {
         ..ring::default_provider()
     };
     if !names.is_empty() {
-        let is_named =
-            |suite: &rustls::SupportedCipherSuite| names.contains(&java_name(suite.suite()));
+        let is_named = |suite: &rustls::SupportedCipherSuite| names.contains(&java_name(suite.suite()));
         provider.cipher_suites.retain(is_named);
     }
     provider
@@ -241,9 +237,7 @@ fn version(name: &str) -> Result<&'static SupportedProtocolVersion> {
     match name {
         "TLSv1.2" => Ok(&rustls::version::TLS12),
         "TLSv1.3" => Ok(&rustls::version::TLS13),
-        _ => Err(bad(format!(
-            "{name} is not served: TLSv1.2 and TLSv1.3 are"
-        ))),
+        _ => Err(bad(format!("{name} is not served: TLSv1.2 and TLSv1.3 are"))),
     }
 }
 
@@ -305,10 +299,7 @@ fn verifier(
 
 /// Whom the certificates are for, each name once: `X509TrustManager.getAcceptedIssuers`. None at all where they are more than
 /// [`NAMES_SIZE`].
-fn subjects(
-    authorities: &RootCertStore,
-    trusted: &[CertificateDer<'static>],
-) -> Vec<DistinguishedName> {
+fn subjects(authorities: &RootCertStore, trusted: &[CertificateDer<'static>]) -> Vec<DistinguishedName> {
     let mut all = authorities.clone();
     // Who cannot be read cannot come in, and needs no name.
     all.add_parsable_certificates(trusted.iter().cloned());
@@ -319,12 +310,7 @@ fn subjects(
             subjects.push(subject);
         }
     }
-    if subjects
-        .iter()
-        .map(|each| 2 + each.as_ref().len())
-        .sum::<usize>()
-        > NAMES_SIZE
-    {
+    if subjects.iter().map(|each| 2 + each.as_ref().len()).sum::<usize>() > NAMES_SIZE {
         subjects.clear();
     }
     subjects
@@ -471,17 +457,13 @@ fn advice(refusal: &rustls::Error) -> &'static str {
         }
         rustls::Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
-        ) => {
-            "; no certificate in the trust store (ssl.truststore.location) vouches for the client's"
-        }
+        ) => "; no certificate in the trust store (ssl.truststore.location) vouches for the client's",
         rustls::Error::AlertReceived(
             AlertDescription::UnknownCA
             | AlertDescription::BadCertificate
             | AlertDescription::CertificateUnknown
             | AlertDescription::DecryptError,
-        ) => {
-            "; the client does not trust this listener's certificate, or it is for another host name"
-        }
+        ) => "; the client does not trust this listener's certificate, or it is for another host name",
         rustls::Error::PeerIncompatible(_) => {
             "; the two have no protocol or cipher suite in common (ssl.enabled.protocols, ssl.cipher.suites)"
         }
@@ -505,9 +487,7 @@ impl AsyncRead for Tls {
     ) -> Poll<io::Result<()>> {
         match Pin::new(&mut self.stream).poll_read(context, buffer) {
             // Frames tell their lengths: who closes without saying so in TLS cuts nothing off unnoticed.
-            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Poll::Ready(Ok(()))
-            }
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
             polled => polled,
         }
     }
@@ -702,12 +682,7 @@ pub(crate) mod tests {
             own.authorities = vec![];
             own.trusted = vec![bob.certificate.to_vec()];
             let tls = ListenerTls::new(own.clone()).unwrap();
-            assert!(
-                connect(&tls, authority.client(Some(ann())))
-                    .await
-                    .0
-                    .is_err()
-            );
+            assert!(connect(&tls, authority.client(Some(ann()))).await.0.is_err());
             assert!(connect(&tls, authority.client(Some(bob))).await.0.is_ok());
             own.authorities = vec![authority.certificate().to_vec()];
             own.principal = Arc::new(|_| Err("no rule applies".to_owned()));
@@ -756,8 +731,7 @@ pub(crate) mod tests {
         let counted = counted.map(|algorithm| {
             let checks = Arc::clone(&checks);
             let algorithm = *algorithm;
-            &*Box::leak(Box::new(Counted { algorithm, checks }))
-                as &dyn SignatureVerificationAlgorithm
+            &*Box::leak(Box::new(Counted { algorithm, checks })) as &dyn SignatureVerificationAlgorithm
         });
         provider.signature_verification_algorithms = WebPkiSupportedAlgorithms {
             all: counted.collect::<Vec<_>>().leak(),
@@ -794,10 +768,7 @@ pub(crate) mod tests {
             let refused = verified.unwrap_err();
             if refusal.is_empty() {
                 assert_eq!(refused, CertificateError::BadSignature.into());
-                assert!(
-                    (1..=2).contains(&checks),
-                    "{checks} signatures were checked"
-                );
+                assert!((1..=2).contains(&checks), "{checks} signatures were checked");
                 assert_eq!(chain(&mallory.certificate, &others).len(), 1);
             } else {
                 let refused = Failure::of(io::Error::other(refused));
@@ -892,9 +863,7 @@ pub(crate) mod tests {
             for _ in 0..CLIENTS {
                 let (server, socket) = sockets().await;
                 let tls = tls.clone();
-                served.push(tokio::spawn(
-                    async move { tls.accept(server).await.unwrap() },
-                ));
+                served.push(tokio::spawn(async move { tls.accept(server).await.unwrap() }));
                 let name = ServerName::try_from("localhost").unwrap();
                 let connecting = TlsConnector::from(Arc::clone(&client)).connect(name, socket);
                 clients.push(timeout(PATIENCE, connecting).await.unwrap().unwrap());
@@ -1035,8 +1004,7 @@ pub(crate) mod tests {
                 let tls = ListenerTls::new(options.clone()).unwrap();
                 let server = connect(&tls, authority.client(None)).await.0.unwrap();
                 let session = server.stream.get_ref().1;
-                let Some(SupportedCipherSuite::Tls12(suite)) = session.negotiated_cipher_suite()
-                else {
+                let Some(SupportedCipherSuite::Tls12(suite)) = session.negotiated_cipher_suite() else {
                     panic!("no suite of TLS 1.2");
                 };
                 assert_eq!(suite.common.confidentiality_limit, u64::MAX);

@@ -124,10 +124,7 @@ impl Plain {
     }
 
     /// Sends as much as there is room for; waits until there is some.
-    async fn send(
-        &mut self,
-        mut send: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
-    ) -> io::Result<usize> {
+    async fn send(&mut self, mut send: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>) -> io::Result<usize> {
         if let Socket::Unwatched(stream) = &self.0 {
             match send(stream.as_fd()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -171,19 +168,10 @@ impl AsyncRead for Plain {
 
 impl Transport for Plain {
     async fn write(&mut self, mut bytes: &[u8], more: bool) -> io::Result<()> {
-        let more = if more {
-            SendFlags::MORE
-        } else {
-            SendFlags::empty()
-        };
+        let more = if more { SendFlags::MORE } else { SendFlags::empty() };
         while !bytes.is_empty() {
-            let send = |socket: BorrowedFd<'_>| {
-                Ok(rustix::net::send(
-                    socket,
-                    bytes,
-                    SendFlags::NOSIGNAL | more,
-                )?)
-            };
+            let send =
+                |socket: BorrowedFd<'_>| Ok(rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | more)?);
             let sent = self.send(send).await?;
             bytes = &bytes[sent..];
         }
@@ -329,10 +317,7 @@ mod tests {
 
     /// A Fetch response with two ranges of a log in it, the second far larger than any buffer.
     fn response(log: &Log) -> Response {
-        let slices = [
-            log.read(0, 1, 1 << 40, true),
-            log.read(1, 1 << 30, 1 << 40, true),
-        ];
+        let slices = [log.read(0, 1, 1 << 40, true), log.read(1, 1 << 30, 1 << 40, true)];
         let slices = slices.map(Result::unwrap);
         let mut message = response_message(1);
         let partitions = slices.iter().map(|slice| {
@@ -359,8 +344,7 @@ mod tests {
         let partition = dir.create("t", 0, [7; 16], LogConfig::default()).unwrap();
         let value = vec![b'v'; 900_000];
         for value in [&value[..10], &value, &value] {
-            let mut builder =
-                logcore_records::BatchBuilder::new(logcore_records::Compression::None, None);
+            let mut builder = logcore_records::BatchBuilder::new(logcore_records::Compression::None, None);
             builder.append(0, None, Some(value), &[]).unwrap();
             let mut batch = builder.build().unwrap();
             partition.log.append_as_leader(&mut batch, 0, 0).unwrap();
@@ -393,8 +377,7 @@ mod tests {
             assert_eq!(piped.largest_write as u64, COPY_CHUNK);
             let (mut tls, mut client) = crate::tls::tests::pair().await;
             let mut deciphered = vec![0; size];
-            let (done, _) =
-                tokio::join!(response.send(&mut tls), client.read_exact(&mut deciphered));
+            let (done, _) = tokio::join!(response.send(&mut tls), client.read_exact(&mut deciphered));
             done.unwrap();
             assert!(sent == deciphered);
         });
@@ -435,8 +418,7 @@ mod tests {
             }
             plain.look_directly(true).unwrap();
             let (long, mut received) = (vec![7; LONG], vec![0; LONG]);
-            let sent =
-                async { tokio::join!(plain.write(&long, false), client.read_exact(&mut received)) };
+            let sent = async { tokio::join!(plain.write(&long, false), client.read_exact(&mut received)) };
             let (sent, read) = timeout(PATIENCE, sent).await.unwrap();
             sent.unwrap();
             read.unwrap();

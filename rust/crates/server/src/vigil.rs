@@ -63,8 +63,7 @@ impl Pace {
 
     /// Whether the last answer was sent within this time.
     pub(crate) fn answered_within(&self, time: Duration) -> bool {
-        self.answered
-            .is_some_and(|answered| answered.elapsed() <= time)
+        self.answered.is_some_and(|answered| answered.elapsed() <= time)
     }
 
     /// A request has come.
@@ -251,10 +250,7 @@ mod tests {
                 assert_eq!(at_once(first.as_mut()).await, None);
                 assert_eq!(await_soon(&vigil, &pace, LONG, after(1)).await, None);
             }
-            assert_eq!(
-                await_soon(&vigil, &pace, Duration::ZERO, never()).await,
-                None
-            );
+            assert_eq!(await_soon(&vigil, &pace, Duration::ZERO, never()).await, None);
             assert_eq!(await_soon(&vigil, &pace, LONG, after(1)).await, Some(2));
         });
     }
@@ -326,10 +322,7 @@ mod tests {
             interrupted: LONG,
             ..vigil
         };
-        assert_eq!(
-            block_on(await_soon(&vigil, &quick(), LONG, after(5))),
-            Some(6)
-        );
+        assert_eq!(block_on(await_soon(&vigil, &quick(), LONG, after(5))), Some(6));
         assert_eq!(vigil.interruptions.load(Ordering::Relaxed), 0);
     }
 }

@@ -4,8 +4,7 @@
 mod common;
 
 use common::{
-    Client, Fetch, TestServer, batch, fetched, int, only_part, partition, produce, produced,
-    records, request,
+    Client, Fetch, TestServer, batch, fetched, int, only_part, partition, produce, produced, records, request,
 };
 use logcore_protocol::{Struct, Value};
 use logcore_records::{BatchBuilder, Compression, EndTxnMarker, batches, end_txn_marker};
@@ -169,10 +168,7 @@ fn a_long_poll_ends_with_its_time_and_with_the_server() {
     };
     client.send(1, poll.version, poll.message());
     server.wait_for_requests(1, 2);
-    server
-        .server
-        .stop(std::time::Duration::from_secs(20))
-        .unwrap();
+    server.server.stop(std::time::Duration::from_secs(20)).unwrap();
     let (_, response) = client.receive(1, poll.version);
     assert_eq!(int(&fetched(&response)[0], "error_code"), 0);
     assert!(client.is_closed());
@@ -234,10 +230,7 @@ fn errors_are_kafkas_and_end_the_wait() {
     unknown.set("topics", Vec::<Value>::new());
     let stranger = unknown.element("topics").with("topic_id", [9u8; 16]);
     let part = stranger.element("partitions");
-    unknown.push(
-        "topics",
-        stranger.with("partitions", vec![Value::Struct(part)]),
-    );
+    unknown.push("topics", stranger.with("partitions", vec![Value::Struct(part)]));
     let response = client.call(1, 13, unknown);
     assert_eq!(int(&fetched(&response)[0], "error_code"), 100);
     client.send(
@@ -273,11 +266,7 @@ fn sessions_send_what_changed() {
             .iter()
             .map(|part| int(part, "partition_index"))
             .collect();
-        (
-            int(&root, "session_id") as i32,
-            int(&root, "error_code"),
-            indexes,
-        )
+        (int(&root, "session_id") as i32, int(&root, "error_code"), indexes)
     };
     let (id, _, indexes) = fetch((0, 0), vec![0, 1], &mut client);
     assert!(id > 0);
@@ -296,19 +285,10 @@ fn list(client: &mut Client, version: i16, timestamp: i64) -> Struct {
     message.set("replica_id", -1);
     let topic = message.element("topics").with("name", "t");
     let part = topic.element("partitions").with("timestamp", timestamp);
-    message.push(
-        "topics",
-        topic.with("partitions", vec![Value::Struct(part)]),
-    );
+    message.push("topics", topic.with("partitions", vec![Value::Struct(part)]));
     let body = client.call(2, version, message);
     let topic = body.get("topics").unwrap().structs().next().unwrap();
-    topic
-        .get("partitions")
-        .unwrap()
-        .structs()
-        .next()
-        .unwrap()
-        .clone()
+    topic.get("partitions").unwrap().structs().next().unwrap().clone()
 }
 
 // If this failed, a consumer could not find the beginning, the end or a time.
@@ -318,8 +298,7 @@ fn list_offsets_finds_ends_and_times() {
     let mut client = server.client();
     assert_eq!(int(&list(&mut client, 9, -1), "offset"), 0);
     for time in [1000, 3000, 2000] {
-        let mut builder =
-            logcore_records::BatchBuilder::new(logcore_records::Compression::None, None);
+        let mut builder = logcore_records::BatchBuilder::new(logcore_records::Compression::None, None);
         builder.append(time, None, Some(b"v"), &[]).unwrap();
         let sent = builder.build().unwrap();
         client.call(0, 9, produce("t", 1, &[(0, &sent)]));
@@ -344,11 +323,7 @@ fn list_offsets_finds_ends_and_times() {
             "{timestamp} at v{version}"
         );
         let epoch = if version >= 4 && offset >= 0 { 3 } else { -1 };
-        assert_eq!(
-            int(&found, "leader_epoch"),
-            epoch,
-            "{timestamp} at v{version}"
-        );
+        assert_eq!(int(&found, "leader_epoch"), epoch, "{timestamp} at v{version}");
     }
     assert_eq!(int(&list(&mut client, 6, -3), "error_code"), 35);
     assert_eq!(int(&list(&mut client, 9, -6), "error_code"), 35);
@@ -369,10 +344,7 @@ fn offset_for_leader_epoch_tells_where_epochs_end() {
                 .element("partitions")
                 .with("leader_epoch", epoch)
                 .with("current_leader_epoch", known);
-            message.push(
-                "topics",
-                topic.with("partitions", vec![Value::Struct(part)]),
-            );
+            message.push("topics", topic.with("partitions", vec![Value::Struct(part)]));
             let part = only_part(&client.call(23, 4, message));
             (
                 int(&part, "error_code"),
@@ -392,9 +364,7 @@ fn offset_for_leader_epoch_tells_where_epochs_end() {
 fn a_slow_reader_gets_everything_even_of_a_deleted_topic() {
     let server = TestServer::start(&[("message.max.bytes", "40000000")]);
     let mut client = server.client();
-    let value: Vec<u8> = (0..30_000_000u32)
-        .map(|number| (number / 7) as u8)
-        .collect();
+    let value: Vec<u8> = (0..30_000_000u32).map(|number| (number / 7) as u8).collect();
     let sent = write(&mut client, 0, &value);
     write(&mut client, 1, b"after it");
     let fetch = Fetch {
@@ -423,20 +393,14 @@ fn committed_readers_are_told_what_was_aborted() {
         &|_| logcore_storage::LogConfig::default(),
     )
     .unwrap();
-    let created = logs.create(
-        "t",
-        0,
-        common::TOPIC_ID,
-        logcore_storage::LogConfig::default(),
-    );
+    let created = logs.create("t", 0, common::TOPIC_ID, logcore_storage::LogConfig::default());
     let log = &created.unwrap().log;
     let begin = |producer_id| {
         let mut builder = BatchBuilder::new(Compression::None, None);
         builder.set_producer_state(producer_id, 0, 0);
         builder.set_transactional(true);
         builder.append(1, None, Some(b"v"), &[]).unwrap();
-        log.append_as_leader(&mut builder.build().unwrap(), 0, 1)
-            .unwrap();
+        log.append_as_leader(&mut builder.build().unwrap(), 0, 1).unwrap();
     };
     begin(7);
     begin(8);
@@ -460,17 +424,10 @@ fn committed_readers_are_told_what_was_aborted() {
         };
         let answer = fetched(&fetch(0, true).call(&mut client)).remove(0);
         assert_eq!(
-            (
-                int(&answer, "last_stable_offset"),
-                int(&answer, "high_watermark")
-            ),
+            (int(&answer, "last_stable_offset"), int(&answer, "high_watermark")),
             (1, 3)
         );
-        let told: Vec<_> = answer
-            .get("aborted_transactions")
-            .unwrap()
-            .structs()
-            .collect();
+        let told: Vec<_> = answer.get("aborted_transactions").unwrap().structs().collect();
         assert_eq!(told.len(), 1, "version {version}");
         assert_eq!(
             (int(told[0], "producer_id"), int(told[0], "first_offset")),

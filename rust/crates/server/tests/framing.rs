@@ -138,10 +138,7 @@ fn api_versions_answers_every_version() {
         .set("client_software_name", "-")
         .set("client_software_version", "1");
     assert_eq!(
-        int(
-            client.call(18, 3, nonsense).as_struct().unwrap(),
-            "error_code"
-        ),
+        int(client.call(18, 3, nonsense).as_struct().unwrap(), "error_code"),
         42
     );
 }
@@ -228,11 +225,7 @@ fn what_was_answered_is_sent_before_a_wait() {
         } else {
             client.frame(1, 12, poll.message())
         };
-        let half = if round == 0 {
-            last.len() / 2
-        } else {
-            last.len()
-        };
+        let half = if round == 0 { last.len() / 2 } else { last.len() };
         together.extend(&last[..half]);
         client.send_raw(&together);
         for number in 0..3 {

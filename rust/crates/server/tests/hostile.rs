@@ -30,9 +30,7 @@ fn check_alive(server: &TestServer) {
     let _ = records(part);
     let defects = server.server.take_log_lines();
     assert!(
-        defects
-            .iter()
-            .all(|line| !line.message.contains("panicked")),
+        defects.iter().all(|line| !line.message.contains("panicked")),
         "{defects:?}"
     );
 }
@@ -49,21 +47,12 @@ fn damaged_requests_do_no_harm() {
         failure_persistence: None,
         ..Config::default()
     });
-    let damage = (
-        0i16..2,
-        any::<prop::sample::Index>(),
-        1u8..=255,
-        any::<bool>(),
-    );
+    let damage = (0i16..2, any::<prop::sample::Index>(), 1u8..=255, any::<bool>());
     runner
         .run(&damage, |(key, place, mask, cut)| {
             let mut client = server.client();
             let mut frame = match key {
-                0 => client.frame(
-                    0,
-                    9,
-                    produce("t", 1, &[(0, &batch(&[b"some", b"records"]))]),
-                ),
+                0 => client.frame(0, 9, produce("t", 1, &[(0, &batch(&[b"some", b"records"]))])),
                 _ => client.frame(1, 12, Fetch::default().message()),
             };
             let place = place.index(frame.len());

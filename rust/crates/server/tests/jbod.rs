@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{
-    Client, Fetch, TestServer, batch, fetched, int, is_readable, only_part, partition, produce,
-    produced, properties, request,
+    Client, Fetch, TestServer, batch, fetched, int, is_readable, only_part, partition, produce, produced,
+    properties, request,
 };
 use logcore_protocol::{Struct, Value};
 use logcore_server::{Failed, PartitionSpec, Server, ServerError, ServerOptions};
@@ -68,11 +68,7 @@ fn logs_in(path: &Path) -> usize {
 
 fn figure(server: &Server, name: &str) -> u64 {
     let figures = server.metrics();
-    figures
-        .into_iter()
-        .find(|(found, _)| *found == name)
-        .unwrap()
-        .1
+    figures.into_iter().find(|(found, _)| *found == name).unwrap().1
 }
 
 fn lines(server: &Server) -> String {
@@ -291,10 +287,7 @@ fn two_copies_stop_the_start() {
         disks.paths = both;
     }
     let error = disks.open().err().unwrap().to_string();
-    assert!(
-        error.contains("duplicate log directories for t-0"),
-        "{error}"
-    );
+    assert!(error.contains("duplicate log directories for t-0"), "{error}");
     for path in &disks.paths {
         assert!(path.join("t-0").exists() && path.join(".kafka_cleanshutdown").exists());
     }
@@ -352,9 +345,7 @@ fn what_the_cluster_has_and_this_server_has_not_is_told_apart() {
 
     // It is opened after all, or assigned to this server.
     for index in 2..4 {
-        test.server
-            .create_partition(&partition("t", index))
-            .unwrap();
+        test.server.create_partition(&partition("t", index)).unwrap();
     }
     test.server.know_topic("t", id, 4, &[]);
     for (index, code) in [(2, 0), (3, 0), (4, 3)] {

@@ -17,8 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use certificates::Authority;
 use common::{
-    Client, Fetch, TestServer, batch, fetched, int, partition, produce, produced, records, replica,
-    request,
+    Client, Fetch, TestServer, batch, fetched, int, partition, produce, produced, records, replica, request,
 };
 use logcore_protocol::{Direction, Value, decode_response, decode_response_header, schema};
 use logcore_server::{ClientAuth, ControlRequest, ListenerTls, PartitionSpec, TlsOptions};
@@ -418,8 +417,7 @@ fn produces_that_wait_share_what_there_is() {
     server.wait_until("answers to all that have no place", || {
         let metrics = server.server.metrics();
         let of = |name| metrics.iter().find(|(found, _)| *found == name).unwrap().1;
-        of("delayed_produces") as usize + clients.iter().filter(|c| is_answered(c)).count()
-            == CLIENTS
+        of("delayed_produces") as usize + clients.iter().filter(|c| is_answered(c)).count() == CLIENTS
     });
     // Those that do not read their answers may be closed by now.
     let mut refused = server.client();
@@ -429,10 +427,7 @@ fn produces_that_wait_share_what_there_is() {
     // What waits, the frames and their answers, what is worked on at a time, and the connections.
     let most = (64 + 8 + 16 + 16) * MEGABYTE + CLIENTS * 32 * 1024;
     assert!(watch.peak() <= most, "{} > {most}", watch.peak());
-    eprintln!(
-        "{CLIENTS} that waited for replicas had {} bytes",
-        watch.peak()
-    );
+    eprintln!("{CLIENTS} that waited for replicas had {} bytes", watch.peak());
 }
 
 // If this failed, consumers that wait for records would have more than what is counted, by naming a topic anew for each partition.
@@ -443,10 +438,7 @@ fn a_name_that_is_repeated_is_had_once() {
     let _alone = ONE_AT_A_TIME.lock();
     let server = server();
     let long = "x".repeat(249);
-    server
-        .server
-        .create_partition(&partition(&long, 0))
-        .unwrap();
+    server.server.create_partition(&partition(&long, 0)).unwrap();
     let poll = Fetch {
         wait_ms: i32::MAX,
         ..Fetch::default()
@@ -524,10 +516,7 @@ fn fetches_that_wait_to_be_converted_share_what_there_is() {
     let answered = crowd.iter_mut().find(|client| is_answered(client)).unwrap();
     let (_, answer) = answered.receive(1, many.version);
     let part = &fetched(&answer)[0];
-    assert_eq!(
-        (int(part, "error_code"), int(part, "high_watermark")),
-        (0, 8)
-    );
+    assert_eq!((int(part, "error_code"), int(part, "high_watermark")), (0, 8));
     assert!(records(part).is_empty());
     check_served(&server);
     // Messages, and one that is made; what waits for them, what is worked on at a time, and the connections.
@@ -593,10 +582,7 @@ fn decoded_requests_share_what_there_is() {
     // Each of them has 2.4 MiB decoded.
     let most = 8 * MEGABYTE + 16 * MEGABYTE + 4 * MEGABYTE;
     assert!(watch.peak() <= most, "{} > {most}", watch.peak());
-    eprintln!(
-        "{CLIENTS} requests of 20,000 topics had {} bytes",
-        watch.peak()
-    );
+    eprintln!("{CLIENTS} requests of 20,000 topics had {} bytes", watch.peak());
 }
 
 // If this failed, two members of a group could keep everybody's memory for as long as they like to wait for a third.
@@ -742,16 +728,13 @@ fn ten_thousand_topics_are_an_ordinary_request() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start_serving(dir, &["logs"], &[], &[(3, 0, 12), (19, 0, 7)]);
     let mut client = server.client();
-    let names =
-        (0..10_000).map(|number| format!("a-topic-with-a-name-of-an-ordinary-length-{number}"));
+    let names = (0..10_000).map(|number| format!("a-topic-with-a-name-of-an-ordinary-length-{number}"));
     let (mut described, mut created) = (request(3), request(19));
     for name in names {
         let topic = described.element("topics").with("name", &*name);
         described.push("topics", topic);
         let mut topic = created.element("topics").with("name", &*name);
-        topic
-            .set("num_partitions", 12)
-            .set("replication_factor", 3i16);
+        topic.set("num_partitions", 12).set("replication_factor", 3i16);
         for config in ["retention.ms", "cleanup.policy"] {
             let config = topic.element("configs").with("name", config);
             topic.push("configs", config.with("value", "604800000"));
@@ -827,10 +810,7 @@ fn idle_connections_are_cheap() {
     assert!(resident_each <= 20 * 1024, "{resident_each}");
     drop(helper.stdin.take());
     assert!(helper.wait().unwrap().success());
-    server
-        .server
-        .create_partition(&partition("more", 0))
-        .unwrap();
+    server.server.create_partition(&partition("more", 0)).unwrap();
 }
 
 const SESSIONS: usize = 100;
@@ -933,16 +913,11 @@ fn sessions_are_cheap_whatever_their_peers_do() {
         };
         let unread = (0..sessions).map(|_| secured(&server, &config, &all));
         let unread: Vec<_> = unread.collect();
-        until("all answers", || {
-            sent() - before >= (sessions * size) as u64
-        });
+        until("all answers", || sent() - before >= (sessions * size) as u64);
         check_served(&server);
         let peak = watch.peak();
         eprintln!("{sessions} answers that nobody reads have at most {peak} bytes");
-        assert!(
-            peak <= (64 * large + (sessions - 64) * other) * 1024,
-            "{peak}"
-        );
+        assert!(peak <= (64 * large + (sessions - 64) * other) * 1024, "{peak}");
         drop(unread);
         until("the end of all", || watch.now() < MEGABYTE);
     }

@@ -6,9 +6,7 @@
 
 mod common;
 
-use common::{
-    Client, Fetch, TestServer, batch, fetched, partition, produce, produced, records, request,
-};
+use common::{Client, Fetch, TestServer, batch, fetched, partition, produce, produced, records, request};
 use logcore_protocol::{Direction, Value, schema};
 use logcore_server::{ApiMeasurements, Measurements};
 
@@ -108,11 +106,7 @@ fn topics_are_counted() {
         ("FetchMessageConversions", 0),
     ] {
         assert_eq!(topic(&seen, "t", name), expected, "{name}");
-        let more = [
-            ("BytesIn", bytes),
-            ("MessagesIn", 2),
-            ("TotalProduceRequests", 1),
-        ];
+        let more = [("BytesIn", bytes), ("MessagesIn", 2), ("TotalProduceRequests", 1)];
         let more = more.iter().find(|(found, _)| *found == name);
         let all = expected + more.map_or(0, |(_, more)| *more);
         assert_eq!(counter(&seen, &seen.all_topics, name), all, "all: {name}");
@@ -222,10 +216,7 @@ fn requests_that_cross_to_python_are_counted() {
     // Between the answer's arrival and the response's sending no stage runs.
     assert!(parts > 0.0 && parts <= total + 1e-6, "{parts} of {total}");
     let lines = server.wait_for_line("slow request: Metadata v8");
-    let line = lines
-        .lines()
-        .find(|line| line.contains("Metadata"))
-        .unwrap();
+    let line = lines.lines().find(|line| line.contains("Metadata")).unwrap();
     for part in [
         "client \"test\"",
         "listener PLAINTEXT",

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use common::{
-    Fetch, Over, PATIENCE, TestServer, batch, check_log, fetched, int, partition, produce,
-    produced, properties, records, replica,
+    Fetch, Over, PATIENCE, TestServer, batch, check_log, fetched, int, partition, produce, produced,
+    properties, records, replica,
 };
 use logcore_protocol::Value;
 use logcore_server::{ErrorCode, LogDirMove, PartitionSpec, ReplicaDescription, Server};
@@ -22,8 +22,7 @@ fn two_disks(config: &[(&str, &str)]) -> TestServer {
 /// Which of the directories have a partition, and as what.
 fn places(server: &Server, topic: &str, index: i32) -> Vec<(usize, bool)> {
     let dirs = server.describe_log_dirs().unwrap();
-    let is_it =
-        |replica: &&ReplicaDescription| replica.topic == topic && replica.partition == index;
+    let is_it = |replica: &&ReplicaDescription| replica.topic == topic && replica.partition == index;
     let found = dirs.iter().enumerate().flat_map(|(number, dir)| {
         let found = dir.replicas.iter().filter(is_it);
         found.map(move |replica| (number, replica.is_future))
@@ -62,10 +61,7 @@ fn a_partition_moves_under_writers_and_readers() {
         panic!("it is not in one directory");
     };
     for _ in 0..60 {
-        server
-            .server
-            .append("t", 0, &batch(&[&[b'v'; 50_000]]))
-            .unwrap();
+        server.server.append("t", 0, &batch(&[&[b'v'; 50_000]])).unwrap();
     }
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -73,10 +69,7 @@ fn a_partition_moves_under_writers_and_readers() {
             let mut next = 60;
             while !over.load(Ordering::SeqCst) {
                 let value = next.to_string();
-                let at = server
-                    .server
-                    .append("t", 0, &batch(&[value.as_bytes()]))
-                    .unwrap();
+                let at = server.server.append("t", 0, &batch(&[value.as_bytes()])).unwrap();
                 assert_eq!(at, next);
                 next += 1;
             }
@@ -93,10 +86,7 @@ fn a_partition_moves_under_writers_and_readers() {
         for round in 0..3 {
             let to = if round % 2 == 0 { 1 - from } else { from };
             let destination = dir_path(&server.server, to);
-            assert_eq!(
-                move_to(&server.server, "t", 0, &destination),
-                ErrorCode::NONE
-            );
+            assert_eq!(move_to(&server.server, "t", 0, &destination), ErrorCode::NONE);
             server.wait_for_line("t-0 was moved to");
             assert_eq!(places(&server.server, "t", 0), [(to, false)]);
         }
@@ -109,9 +99,7 @@ fn a_partition_moves_under_writers_and_readers() {
     while offset < server.server.offsets("t", 0).unwrap().log_end {
         let bytes = server.server.read("t", 0, offset, 1).unwrap();
         let value = offset.to_string();
-        let is_there = bytes
-            .windows(value.len())
-            .any(|part| part == value.as_bytes());
+        let is_there = bytes.windows(value.len()).any(|part| part == value.as_bytes());
         assert!(is_there, "offset {offset} has something else");
         offset += 7;
     }
@@ -128,10 +116,7 @@ fn long_polls_survive_a_move() {
     client.send(1, 12, poll(0).message());
     server.wait_for_metric("delayed_fetches", 1);
     let destination = dir_path(&server.server, 1 - from);
-    assert_eq!(
-        move_to(&server.server, "t", 0, &destination),
-        ErrorCode::NONE
-    );
+    assert_eq!(move_to(&server.server, "t", 0, &destination), ErrorCode::NONE);
     server.wait_for_line("t-0 was moved to");
     server.server.append("t", 0, &batch(&[b"after"])).unwrap();
     let part = &fetched(&client.receive(1, 12).1)[0];
@@ -168,10 +153,7 @@ fn a_move_keeps_the_high_watermark_where_the_replicas_have_it() {
         panic!("it is not in one directory");
     };
     let destination = dir_path(&server.server, 1 - from);
-    assert_eq!(
-        move_to(&server.server, "t", 0, &destination),
-        ErrorCode::NONE
-    );
+    assert_eq!(move_to(&server.server, "t", 0, &destination), ErrorCode::NONE);
     server.wait_for_line("t-0 was moved to");
     assert_eq!(watermark(), 2);
     server.wait_for_metric("delayed_produces", 1);
@@ -184,10 +166,7 @@ fn a_move_keeps_the_high_watermark_where_the_replicas_have_it() {
     server.wait_for_metric("delayed_produces", 1);
     follow(3).call(&mut follower);
     let answer = produced(&producer.receive(0, 9).1);
-    assert_eq!(
-        (int(&answer, "error_code"), int(&answer, "base_offset")),
-        (0, 2)
-    );
+    assert_eq!((int(&answer, "error_code"), int(&answer, "base_offset")), (0, 2));
     assert_eq!(watermark(), 3);
 }
 
@@ -197,14 +176,8 @@ fn moves_that_are_refused_or_remembered() {
     let server = two_disks(&[]);
     let told = |topic: &str, index, path: &str| move_to(&server.server, topic, index, path);
     let one = dir_path(&server.server, 0);
-    assert_eq!(
-        told("t", 0, "/no/such/directory"),
-        ErrorCode::LOG_DIR_NOT_FOUND
-    );
-    assert_eq!(
-        told("t", 0, &format!("{one}/")),
-        ErrorCode::LOG_DIR_NOT_FOUND
-    );
+    assert_eq!(told("t", 0, "/no/such/directory"), ErrorCode::LOG_DIR_NOT_FOUND);
+    assert_eq!(told("t", 0, &format!("{one}/")), ErrorCode::LOG_DIR_NOT_FOUND);
     assert_eq!(
         told(&"t".repeat(240), 0, &one),
         ErrorCode::INVALID_TOPIC_EXCEPTION
@@ -216,10 +189,7 @@ fn moves_that_are_refused_or_remembered() {
     assert_eq!(told("t", 0, &path), ErrorCode::NONE);
     assert_eq!(places(&server.server, "t", 0), [(here, false)]);
     for index in 0..4 {
-        assert_eq!(
-            told("later", index, &path),
-            ErrorCode::REPLICA_NOT_AVAILABLE
-        );
+        assert_eq!(told("later", index, &path), ErrorCode::REPLICA_NOT_AVAILABLE);
         server
             .server
             .create_partition(&partition("later", index))
@@ -276,10 +246,7 @@ fn a_slow_move_is_seen_ended_and_resumed() {
         panic!("it is not in one directory");
     };
     for _ in 0..3 {
-        server
-            .server
-            .append("t", 0, &batch(&[&[b'v'; 5000]]))
-            .unwrap();
+        server.server.append("t", 0, &batch(&[&[b'v'; 5000]])).unwrap();
     }
     let paths = [0, 1].map(|number| dir_path(&server.server, number));
     let both = |from: usize| {
@@ -292,16 +259,10 @@ fn a_slow_move_is_seen_ended_and_resumed() {
     assert_eq!(move_away(), ErrorCode::NONE);
     assert_eq!(places(&server.server, "t", 0), both(from));
     let dirs = server.server.describe_log_dirs().unwrap();
-    let future = dirs[1 - from]
-        .replicas
-        .iter()
-        .find(|replica| replica.is_future);
+    let future = dirs[1 - from].replicas.iter().find(|replica| replica.is_future);
     assert!((1..=3).contains(&future.unwrap().lag), "{future:?}");
     // To where it is: the move ends.
-    assert_eq!(
-        move_to(&server.server, "t", 0, &paths[from]),
-        ErrorCode::NONE
-    );
+    assert_eq!(move_to(&server.server, "t", 0, &paths[from]), ErrorCode::NONE);
     assert_eq!(places(&server.server, "t", 0), [(from, false)]);
     assert_eq!(move_away(), ErrorCode::NONE);
     let dir = server.stop();
@@ -311,10 +272,7 @@ fn a_slow_move_is_seen_ended_and_resumed() {
     assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 3);
     let dir = server.stop();
     let server = TestServer::start_on(dir, &["one", "two"], &rate);
-    assert_eq!(
-        move_to(&server.server, "t", 0, &paths[from]),
-        ErrorCode::NONE
-    );
+    assert_eq!(move_to(&server.server, "t", 0, &paths[from]), ErrorCode::NONE);
     server.server.delete_topic("t").unwrap();
     assert_eq!(places(&server.server, "t", 0), []);
 }
@@ -339,10 +297,7 @@ fn a_log_of_many_segments_moves_beside_producers() {
     let mut both = [(from, false), (1 - from, true)];
     both.sort();
     let destination = dir_path(&server.server, 1 - from);
-    assert_eq!(
-        move_to(&server.server, "t", 0, &destination),
-        ErrorCode::NONE
-    );
+    assert_eq!(move_to(&server.server, "t", 0, &destination), ErrorCode::NONE);
     let copied = |server: &Server| {
         let dirs = server.describe_log_dirs().unwrap();
         let replicas = dirs.into_iter().flat_map(|dir| dir.replicas);
@@ -403,10 +358,7 @@ fn a_move_that_is_under_way_has_the_rate_of_now() {
     let server = two_disks(&[("replica.alter.log.dirs.io.max.bytes.per.second", "1")]);
     let from = places(&server.server, "t", 0)[0].0;
     for _ in 0..3 {
-        server
-            .server
-            .append("t", 0, &batch(&[&[b'v'; 50_000]]))
-            .unwrap();
+        server.server.append("t", 0, &batch(&[&[b'v'; 50_000]])).unwrap();
     }
     let to = dir_path(&server.server, 1 - from);
     assert_eq!(move_to(&server.server, "t", 0, &to), ErrorCode::NONE);
@@ -480,10 +432,7 @@ fn records_are_deleted() {
         i64::from(ErrorCode::OFFSET_OUT_OF_RANGE.0)
     );
     // As after a crash: nothing is closed.
-    let file = PathBuf::from(dir_path(
-        &server.server,
-        places(&server.server, "t", 0)[0].0,
-    ));
+    let file = PathBuf::from(dir_path(&server.server, places(&server.server, "t", 0)[0].0));
     let starts = std::fs::read_to_string(file.join("log-start-offset-checkpoint")).unwrap();
     assert!(starts.contains("t 0 5\n"), "{starts}");
 }
@@ -499,10 +448,7 @@ fn producers_are_described() {
     for _ in 0..3 {
         builder.append(now, None, Some(b"v"), &[]).unwrap();
     }
-    server
-        .server
-        .append("t", 0, &builder.build().unwrap())
-        .unwrap();
+    server.server.append("t", 0, &builder.build().unwrap()).unwrap();
     let found = server.server.describe_producers("t", 0).unwrap().unwrap();
     let [one] = found[..] else {
         panic!("{found:?}");
@@ -536,10 +482,7 @@ fn directories_are_described() {
     let dead = places(&server.server, "t", 0)[0].0;
     std::fs::remove_dir_all(&dirs[dead].path).unwrap();
     // With a checkpoint the server finds out.
-    server
-        .server
-        .delete_records(&[("t".to_owned(), 0, -1)])
-        .unwrap();
+    server.server.delete_records(&[("t".to_owned(), 0, -1)]).unwrap();
     let dirs = server.server.describe_log_dirs().unwrap();
     assert!(dirs[dead].space.is_none() && dirs[dead].replicas.is_empty());
     assert!(dirs[1 - dead].space.is_some());
@@ -549,9 +492,6 @@ fn directories_are_described() {
             move_to(&server.server, "t", 0, &alive),
             move_to(&server.server, "t", 1, &dirs[dead].path)
         ),
-        (
-            ErrorCode::KAFKA_STORAGE_ERROR,
-            ErrorCode::KAFKA_STORAGE_ERROR
-        )
+        (ErrorCode::KAFKA_STORAGE_ERROR, ErrorCode::KAFKA_STORAGE_ERROR)
     );
 }

@@ -5,9 +5,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{
-    Client, Fetch, TestServer, fetched, int, partition, produce, produced, records, request,
-};
+use common::{Client, Fetch, TestServer, fetched, int, partition, produce, produced, records, request};
 use logcore_protocol::{Struct, Value};
 use logcore_records::legacy;
 use logcore_records::{BatchBuilder, Compression, EndTxnMarker, end_txn_marker};
@@ -20,9 +18,7 @@ fn write(client: &mut Client, codec: Compression, values: &[&[u8]]) {
     let mut builder = BatchBuilder::new(codec, None);
     for value in values {
         let header = [(&b"h"[..], None)];
-        builder
-            .append(1000, Some(b"key"), Some(value), &header)
-            .unwrap();
+        builder.append(1000, Some(b"key"), Some(value), &header).unwrap();
     }
     let sent = builder.build().unwrap();
     let body = client.call(0, 9, produce("t", 1, &[(0, &sent)]));
@@ -72,10 +68,7 @@ fn every_codec_is_sent_as_messages() {
         let magic = u8::from(version >= 2);
         for offset in 0..8 {
             let part = ask(&mut client, &old(version, offset));
-            assert_eq!(
-                (int(&part, "error_code"), int(&part, "high_watermark")),
-                (0, 8)
-            );
+            assert_eq!((int(&part, "error_code"), int(&part, "high_watermark")), (0, 8));
             let time = if magic == 0 { -1 } else { 1000 };
             // Wrappers come whole, as batches do.
             let first = if offset < 2 { offset } else { offset / 2 * 2 };
@@ -256,21 +249,13 @@ fn list_segments(client: &mut Client, replica: i32, timestamp: i64, count: i32) 
     message.set("replica_id", replica);
     let topic = message.element("topics").with("name", "t");
     let part = topic.element("partitions");
-    let part = part
-        .with("timestamp", timestamp)
-        .with("max_num_offsets", count);
-    message.push(
-        "topics",
-        topic.with("partitions", vec![Value::Struct(part)]),
-    );
+    let part = part.with("timestamp", timestamp).with("max_num_offsets", count);
+    message.push("topics", topic.with("partitions", vec![Value::Struct(part)]));
     let body = client.call(2, 0, message);
     let topic = body.get("topics").unwrap().structs().next().unwrap();
     let part = topic.get("partitions").unwrap().structs().next().unwrap();
     let offsets = part.get("old_style_offsets").unwrap().as_array().unwrap();
-    let offsets = offsets
-        .iter()
-        .map(|offset| offset.as_i64().unwrap())
-        .collect();
+    let offsets = offsets.iter().map(|offset| offset.as_i64().unwrap()).collect();
     (int(part, "error_code"), offsets)
 }
 

@@ -4,8 +4,7 @@
 mod common;
 
 use common::{
-    Client, Fetch, TestServer, batch, current_leader, fetched, int, partition, produce, produced,
-    records,
+    Client, Fetch, TestServer, batch, current_leader, fetched, int, partition, produce, produced, records,
 };
 use logcore_protocol::Struct;
 use logcore_records::{BatchBuilder, Compression};
@@ -100,10 +99,7 @@ fn what_is_refused_is_not_stored_and_named_as_kafka_names_it() {
     assert_eq!(int(&produced(&body), "error_code"), 21);
     let mut with_id = produce("t", 1, &[(0, &transactional)]);
     with_id.set("transactional_id", "tx");
-    assert_eq!(
-        int(&produced(&client.call(0, 9, with_id)), "error_code"),
-        48
-    );
+    assert_eq!(int(&produced(&client.call(0, 9, with_id)), "error_code"), 48);
     assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 0);
     assert_eq!(code(&mut client, 9, "t", 0, &good), 0);
 }
@@ -128,13 +124,7 @@ fn partitions_of_one_request_stand_for_themselves() {
     let codes: Vec<i64> = parts.map(|part| int(part, "error_code")).collect();
     assert_eq!(codes, [0, 48]);
     let body = client.call(0, 8, produce("t", 1, &[(0, &bad), (1, &good), (9, &good)]));
-    let topic = body
-        .get("responses")
-        .unwrap()
-        .structs()
-        .next()
-        .unwrap()
-        .clone();
+    let topic = body.get("responses").unwrap().structs().next().unwrap().clone();
     let codes: Vec<_> = topic
         .get("partition_responses")
         .unwrap()
@@ -151,17 +141,9 @@ fn partitions_of_one_request_stand_for_themselves() {
 fn sequences_of_idempotent_producers() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
-    let numbered = |epoch: i16, sequence: i32| {
-        built(|builder| builder.set_producer_state(77, epoch, sequence))
-    };
-    for (epoch, sequence, expected) in [
-        (1, 0, 0),
-        (1, 1, 0),
-        (1, 1, 0),
-        (1, 5, 45),
-        (0, 2, 47),
-        (1, 2, 0),
-    ] {
+    let numbered =
+        |epoch: i16, sequence: i32| built(|builder| builder.set_producer_state(77, epoch, sequence));
+    for (epoch, sequence, expected) in [(1, 0, 0), (1, 1, 0), (1, 1, 0), (1, 5, 45), (0, 2, 47), (1, 2, 0)] {
         let sent = numbered(epoch, sequence);
         assert_eq!(
             code(&mut client, 9, "t", 0, &sent),
@@ -255,10 +237,7 @@ fn bad_records_are_told_by_their_index() {
     let keyless = "Compacted topic cannot accept message without key in topic partition t-0";
     let (errors, message) = faults(&answer);
     assert_eq!(errors, [(1, keyless.to_owned()), (3, keyless.to_owned())]);
-    assert!(
-        message.contains("due to 2 record errors in total"),
-        "{message}"
-    );
+    assert!(message.contains("due to 2 record errors in total"), "{message}");
     let far = i64::MAX / 4;
     let answer = ask(&batch(&[5, 5, far]));
     assert_eq!(int(&answer, "error_code"), 32);
@@ -279,15 +258,10 @@ fn bad_records_beyond_those_with_a_text_are_named() {
     let compacted = common::properties(&[("cleanup.policy", "compact")]);
     server.server.update_topic_config("t", &compacted).unwrap();
     let keyless = batch(&[&b"v"[..]; 1200]);
-    let body = server
-        .client()
-        .call(0, 9, produce("t", 1, &[(0, &keyless)]));
+    let body = server.client().call(0, 9, produce("t", 1, &[(0, &keyless)]));
     let answer = produced(&body);
     let errors: Vec<_> = answer.get("record_errors").unwrap().structs().collect();
-    let indexes: Vec<_> = errors
-        .iter()
-        .map(|error| int(error, "batch_index"))
-        .collect();
+    let indexes: Vec<_> = errors.iter().map(|error| int(error, "batch_index")).collect();
     assert_eq!(indexes, (0..1200).collect::<Vec<i64>>());
     let has_text = |error: &&Struct| !error.get("batch_index_error_message").unwrap().is_null();
     assert_eq!(errors.iter().filter(|error| has_text(error)).count(), 1000);
@@ -327,11 +301,7 @@ fn message_sets_are_converted() {
     set.extend(crc32(&message).to_be_bytes());
     set.extend(&message);
     for version in 0..=2 {
-        assert_eq!(
-            code(&mut client, version, "t", 0, &set),
-            0,
-            "version {version}"
-        );
+        assert_eq!(code(&mut client, version, "t", 0, &set), 0, "version {version}");
     }
     // What is incomplete at the end is dropped, be it all there is.
     for end in [0, 10, set.len() - 1] {

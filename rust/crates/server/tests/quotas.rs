@@ -8,17 +8,14 @@ use std::io::Read;
 use std::time::{Duration, Instant};
 
 use common::{
-    Fetch, TestServer, batch, fetched, int, is_readable, partition, produce, records, replica,
-    request,
+    Fetch, TestServer, batch, fetched, int, is_readable, partition, produce, records, replica, request,
 };
 use logcore_protocol::{Direction, Value, schema};
 use logcore_server::{ClientQuota, PartitionSpec};
 
 /// For every client id, or for one.
 fn set(server: &TestServer, client_id: &str, values: &[(&str, f64)]) {
-    let owned = values
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), *value));
+    let owned = values.iter().map(|(name, value)| ((*name).to_owned(), *value));
     let quota = ClientQuota {
         user: None,
         client_id: Some(client_id.to_owned()),
@@ -399,8 +396,7 @@ fn a_request_ends_with_its_connection() {
 #[test]
 fn who_goes_while_others_are_waited_for_is_told_of() {
     let dir = tempfile::tempdir().unwrap();
-    let server =
-        TestServer::start_serving(dir, &["logs"], &[], &[(11, 0, 9), (12, 0, 4), (18, 0, 4)]);
+    let server = TestServer::start_serving(dir, &["logs"], &[], &[(11, 0, 9), (12, 0, 4), (18, 0, 4)]);
     let mut clients = [11, 11, 12].map(|key| {
         let mut client = server.client();
         client.send(key, 3, request(key));

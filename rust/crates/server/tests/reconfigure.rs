@@ -13,10 +13,7 @@ const MESSAGE_TOO_LARGE: i64 = 10;
 fn produce_code(server: &TestServer, topic: &str, size: usize) -> i64 {
     let value = vec![b'x'; size];
     let message = produce(topic, 1, &[(0, &batch(&[&value]))]);
-    int(
-        &produced(&server.client().call(0, 9, message)),
-        "error_code",
-    )
+    int(&produced(&server.client().call(0, 9, message)), "error_code")
 }
 
 // If this failed, kafka-configs would say that a broker's setting changed and nothing would, or a topic would lose its own.
@@ -50,13 +47,9 @@ fn a_bad_setting_is_named_and_changes_nothing() {
         server.server.update_config(&bad),
     ] {
         let error = refused.unwrap_err();
-        let named =
-            matches!(&error, ServerError::InvalidConfig { name, .. } if name == "max.connections");
+        let named = matches!(&error, ServerError::InvalidConfig { name, .. } if name == "max.connections");
         assert!(named, "{error}");
-        assert!(
-            error.to_string().starts_with("max.connections=many "),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("max.connections=many "), "{error}");
     }
     // Asking changes nothing either.
     let good = properties(&[("message.max.bytes", "3000")]);

@@ -72,11 +72,7 @@ fn a_damaged_log_stays_offline_and_the_others_are_served() {
     );
     let figure = |name| {
         let figures = server.metrics();
-        figures
-            .into_iter()
-            .find(|(found, _)| *found == name)
-            .unwrap()
-            .1
+        figures.into_iter().find(|(found, _)| *found == name).unwrap().1
     };
     let kept = std::fs::metadata(dir.join("t-0/00000000000000000000.log"))
         .unwrap()
@@ -162,10 +158,7 @@ fn nothing_is_removed_from_a_log_before_its_settings_are_told() {
     // The other topic has the defaults: once it has lost its records the logs were looked at, this one too.
     let other = partition("t", 0);
     server
-        .create_partition(&PartitionSpec {
-            new: false,
-            ..other
-        })
+        .create_partition(&PartitionSpec { new: false, ..other })
         .unwrap();
     let begun = Instant::now();
     while server.offsets("t", 0).unwrap().log_start < 4 {

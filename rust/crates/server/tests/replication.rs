@@ -5,8 +5,8 @@
 mod common;
 
 use common::{
-    Client, Fetch, TestServer, batch, current_leader, fetched, int, only_part, partition, produce,
-    produced, records, replica, request,
+    Client, Fetch, TestServer, batch, current_leader, fetched, int, only_part, partition, produce, produced,
+    records, replica, request,
 };
 use logcore_protocol::Struct;
 use logcore_server::{PartitionSpec, Replica};
@@ -53,8 +53,7 @@ fn code_of_fetch(fetch: &Fetch, client: &mut Client) -> i64 {
 #[test]
 fn acks_all_waits_for_the_replicas_in_sync() {
     let server = start(&[]);
-    let (mut producer, mut follower, mut consumer) =
-        (server.client(), server.client(), server.client());
+    let (mut producer, mut follower, mut consumer) = (server.client(), server.client(), server.client());
     producer.send(0, 9, wanting_all(60_000));
     producer.send(18, 0, request(18));
     server.wait_for_metric("delayed_produces", 1);
@@ -62,10 +61,7 @@ fn acks_all_waits_for_the_replicas_in_sync() {
     assert!(records(&fetched(&response)[0]).is_empty());
     let response = follow(2, 0).call(&mut follower);
     let part = &fetched(&response)[0];
-    assert_eq!(
-        (int(part, "error_code"), int(part, "high_watermark")),
-        (0, 0)
-    );
+    assert_eq!((int(part, "error_code"), int(part, "high_watermark")), (0, 0));
     assert!(
         !records(part).is_empty(),
         "a follower reads above the high watermark"
@@ -119,21 +115,12 @@ fn acks_all_ends_with_its_time_its_leader_and_the_server() {
     producer.send(0, 9, wanting_all(60_000));
     server.wait_for_metric("delayed_produces", 1);
     server.server.delete_topic("t").unwrap();
-    assert_eq!(
-        code_and_offset(&produced(&producer.receive(0, 9).1)),
-        (6, 4)
-    );
+    assert_eq!(code_and_offset(&produced(&producer.receive(0, 9).1)), (6, 4));
     server.server.create_partition(&replicated(false)).unwrap();
     producer.send(0, 9, wanting_all(60_000));
     server.wait_for_metric("delayed_produces", 1);
-    server
-        .server
-        .stop(std::time::Duration::from_secs(20))
-        .unwrap();
-    assert_eq!(
-        code_and_offset(&produced(&producer.receive(0, 9).1)),
-        (7, 0)
-    );
+    server.server.stop(std::time::Duration::from_secs(20)).unwrap();
+    assert_eq!(code_and_offset(&produced(&producer.receive(0, 9).1)), (7, 0));
 }
 
 // If this failed, a producer that wants two copies would be content with one, without knowing.
@@ -147,10 +134,7 @@ fn too_few_replicas_in_sync_refuse_acks_all() {
     let mut alone = replicated(false);
     alone.replicas[1].in_sync = false;
     server.server.create_partition(&alone).unwrap();
-    assert_eq!(
-        code_and_offset(&produced(&producer.receive(0, 9).1)),
-        (20, 0)
-    );
+    assert_eq!(code_and_offset(&produced(&producer.receive(0, 9).1)), (20, 0));
     let answer = produced(&producer.call(0, 9, wanting_all(1000)));
     assert_eq!(
         (code_and_offset(&answer), int(&answer, "log_start_offset")),
@@ -238,14 +222,8 @@ fn consumers_read_from_followers_up_to_the_high_watermark() {
     }
     let response = reads(11, -1, -1).call(&mut client);
     let part = &fetched(&response)[0];
-    let first = logcore_records::Batch::parse(&records(part))
-        .unwrap()
-        .bytes
-        .len();
-    assert_eq!(
-        (int(part, "high_watermark"), records(part).len()),
-        (1, first)
-    );
+    let first = logcore_records::Batch::parse(&records(part)).unwrap().bytes.len();
+    assert_eq!((int(part, "high_watermark"), records(part).len()), (1, first));
     assert_eq!(list(&mut client, 9, -1, -1), (6, -1, -1));
     assert_eq!(list(&mut client, 9, -2, -1), (0, 2, 4));
     // Before anybody said who leads, nobody is served.
@@ -276,10 +254,7 @@ fn a_consumer_is_sent_to_the_replica_in_its_rack() {
         };
         let response = fetch.call(&mut client);
         let part = fetched(&response)[0].clone();
-        (
-            int(&part, "preferred_read_replica"),
-            records(&part).is_empty(),
-        )
+        (int(&part, "preferred_read_replica"), records(&part).is_empty())
     };
     assert_eq!(ask(11, "rack2", 0), (2, true));
     assert_eq!(ask(17, "rack2", 1), (2, true));
@@ -332,10 +307,7 @@ fn a_consumer_is_sent_only_where_its_listener_is() {
         (preferred, records(&part).is_empty())
     });
     // Of two that have come as far the one with the larger id is told; on B the leader has the records.
-    assert_eq!(
-        told.collect::<Vec<_>>(),
-        [(3, true), (2, true), (-1, false)]
-    );
+    assert_eq!(told.collect::<Vec<_>>(), [(3, true), (2, true), (-1, false)]);
 }
 
 /// ListOffsets of partition 0: error code, offset and epoch.

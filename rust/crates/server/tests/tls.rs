@@ -11,9 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use certificates::Authority;
-use common::{
-    Client, Fetch, PATIENCE, TestServer, batch, fetched, int, produce, produced, records, request,
-};
+use common::{Client, Fetch, PATIENCE, TestServer, batch, fetched, int, produce, produced, records, request};
 use logcore_server::{ClientAuth, ListenerTls, TlsOptions};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -50,11 +48,7 @@ fn rest(stream: &mut impl Read) -> Vec<u8> {
 /// Returns once so many connections were accepted.
 fn accepted(server: &TestServer, count: u64) {
     let begun = Instant::now();
-    while !server
-        .server
-        .metrics()
-        .contains(&("connections_accepted", count))
-    {
+    while !server.server.metrics().contains(&("connections_accepted", count)) {
         assert!(begun.elapsed() < PATIENCE);
         std::thread::yield_now();
     }
@@ -105,21 +99,13 @@ fn what_is_no_tls_costs_its_sender_a_connection() {
     let request_of_plaintext = server.client().frame(18, 0, request(18));
     let mut hello = vec![0x16, 3, 1, 0x40, 0];
     hello.resize(2_000, 0xff);
-    let garbage: [&[u8]; 4] = [
-        &request_of_plaintext,
-        b"GET / HTTP/1.1\r\n\r\n",
-        &[0; 64],
-        &hello,
-    ];
+    let garbage: [&[u8]; 4] = [&request_of_plaintext, b"GET / HTTP/1.1\r\n\r\n", &[0; 64], &hello];
     for sent in garbage {
         let mut stream = socket(server.secure_port);
         stream.write_all(sent).unwrap();
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let said = rest(&mut stream);
-        assert!(
-            said.is_empty() || said[0] == 0x15,
-            "an alert at most: {said:?}"
-        );
+        assert!(said.is_empty() || said[0] == 0x15, "an alert at most: {said:?}");
     }
     let said = server.wait_for_line("its security.protocol must be SSL");
     assert!(said.contains("TLS's handshake failed"), "{said}");

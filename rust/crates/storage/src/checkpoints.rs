@@ -92,9 +92,7 @@ pub(crate) fn write_epochs_unsynced(path: &Path, epochs: &[(i32, i64)]) -> Resul
 }
 
 fn epochs_text(epochs: &[(i32, i64)]) -> String {
-    let lines = epochs
-        .iter()
-        .map(|(epoch, offset)| format!("{epoch} {offset}\n"));
+    let lines = epochs.iter().map(|(epoch, offset)| format!("{epoch} {offset}\n"));
     text_of(epochs.len(), lines)
 }
 
@@ -105,11 +103,7 @@ struct Line {
 
 impl Line {
     fn malformed(&self, path: &Path) -> StorageError {
-        corrupt(
-            path,
-            self.position,
-            format!("malformed line {:?}", self.text),
-        )
+        corrupt(path, self.position, format!("malformed line {:?}", self.text))
     }
 }
 
@@ -147,10 +141,7 @@ fn read_lines(path: &Path) -> Result<Vec<Line>> {
             format!("version {:?} is not known, 0 is", lines[0].text),
         ));
     }
-    let count: usize = lines[1]
-        .text
-        .parse()
-        .map_err(|_| lines[1].malformed(path))?;
+    let count: usize = lines[1].text.parse().map_err(|_| lines[1].malformed(path))?;
     let entries = lines.split_off(2);
     if entries.len() != count {
         return Err(corrupt(
@@ -219,9 +210,6 @@ mod tests {
             );
         }
         std::fs::write(&path, b"0\n1\n\xff 0 1\n").unwrap();
-        assert!(matches!(
-            read_offsets(&path),
-            Err(StorageError::Corrupt { .. })
-        ));
+        assert!(matches!(read_offsets(&path), Err(StorageError::Corrupt { .. })));
     }
 }

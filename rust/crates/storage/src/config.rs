@@ -137,33 +137,26 @@ impl LogConfig {
                 self.segment_jitter_ms = number("segment.jitter.ms", value, 0, i64::MAX)?;
             }
             "index.interval.bytes" => {
-                self.index_interval_bytes =
-                    number("index.interval.bytes", value, 0, i32::MAX.into())? as u32;
+                self.index_interval_bytes = number("index.interval.bytes", value, 0, i32::MAX.into())? as u32;
             }
             "segment.index.bytes" => {
-                self.segment_index_bytes =
-                    number("segment.index.bytes", value, 4, i32::MAX.into())? as u32;
+                self.segment_index_bytes = number("segment.index.bytes", value, 4, i32::MAX.into())? as u32;
             }
             "max.message.bytes" => {
-                self.max_message_bytes =
-                    number("max.message.bytes", value, 0, i32::MAX.into())? as u32;
+                self.max_message_bytes = number("max.message.bytes", value, 0, i32::MAX.into())? as u32;
             }
             "min.insync.replicas" => {
-                self.min_insync_replicas =
-                    number("min.insync.replicas", value, 1, i32::MAX.into())? as u32;
+                self.min_insync_replicas = number("min.insync.replicas", value, 1, i32::MAX.into())? as u32;
             }
             "compression.type" => self.compression = codec(value)?,
             "compression.gzip.level" => {
-                self.compression_gzip_level =
-                    level("compression.gzip.level", value, Compression::Gzip)?;
+                self.compression_gzip_level = level("compression.gzip.level", value, Compression::Gzip)?;
             }
             "compression.lz4.level" => {
-                self.compression_lz4_level =
-                    level("compression.lz4.level", value, Compression::Lz4)?;
+                self.compression_lz4_level = level("compression.lz4.level", value, Compression::Lz4)?;
             }
             "compression.zstd.level" => {
-                self.compression_zstd_level =
-                    level("compression.zstd.level", value, Compression::Zstd)?;
+                self.compression_zstd_level = level("compression.zstd.level", value, Compression::Zstd)?;
             }
             "message.downconversion.enable" => {
                 self.downconversion = boolean("message.downconversion.enable", value)?;
@@ -182,21 +175,17 @@ impl LogConfig {
                 }
             }
             "message.timestamp.before.max.ms" => {
-                self.timestamp_before_max_ms =
-                    number("message.timestamp.before.max.ms", value, 0, i64::MAX)?;
+                self.timestamp_before_max_ms = number("message.timestamp.before.max.ms", value, 0, i64::MAX)?;
             }
             "message.timestamp.after.max.ms" => {
-                self.timestamp_after_max_ms =
-                    number("message.timestamp.after.max.ms", value, 0, i64::MAX)?;
+                self.timestamp_after_max_ms = number("message.timestamp.after.max.ms", value, 0, i64::MAX)?;
             }
             "message.timestamp.difference.max.ms" => {
                 self.timestamp_difference_max_ms =
                     number("message.timestamp.difference.max.ms", value, 0, i64::MAX)?;
             }
             "retention.ms" => self.retention_ms = number("retention.ms", value, -1, i64::MAX)?,
-            "retention.bytes" => {
-                self.retention_bytes = number("retention.bytes", value, i64::MIN, i64::MAX)?
-            }
+            "retention.bytes" => self.retention_bytes = number("retention.bytes", value, i64::MIN, i64::MAX)?,
             "cleanup.policy" => self.set_cleanup_policy(value)?,
             "delete.retention.ms" => {
                 self.delete_retention_ms = number("delete.retention.ms", value, 0, i64::MAX)?;
@@ -216,16 +205,11 @@ impl LogConfig {
                 self.file_delete_delay_ms = number("file.delete.delay.ms", value, 0, i64::MAX)?;
             }
             "producer.id.expiration.check.interval.ms" => {
-                self.producer_id_expiration_check_ms = number(
-                    "producer.id.expiration.check.interval.ms",
-                    value,
-                    1,
-                    i64::MAX,
-                )?;
+                self.producer_id_expiration_check_ms =
+                    number("producer.id.expiration.check.interval.ms", value, 1, i64::MAX)?;
             }
             "producer.id.expiration.ms" => {
-                self.producer_id_expiration_ms =
-                    number("producer.id.expiration.ms", value, 1, i64::MAX)?;
+                self.producer_id_expiration_ms = number("producer.id.expiration.ms", value, 1, i64::MAX)?;
             }
             _ => return Ok(false),
         }
@@ -362,26 +346,14 @@ mod tests {
         let mut config = LogConfig::default();
         assert!(config.set("segment.bytes", "1048576").unwrap());
         assert!(config.set("cleanup.policy", "compact, delete").unwrap());
-        assert!(
-            config
-                .set("message.timestamp.type", "LogAppendTime")
-                .unwrap()
-        );
+        assert!(config.set("message.timestamp.type", "LogAppendTime").unwrap());
         assert!(config.set("min.cleanable.dirty.ratio", "0.25").unwrap());
         assert_eq!(config.min_cleanable_dirty_ratio, 0.25);
-        assert!(
-            config
-                .set("message.downconversion.enable", "FALSE")
-                .unwrap()
-        );
+        assert!(config.set("message.downconversion.enable", "FALSE").unwrap());
         assert!(!config.downconversion);
         assert!(config.set("min.insync.replicas", "2").unwrap());
         assert_eq!(config.min_insync_replicas, 2);
-        assert!(
-            !config
-                .set("unclean.leader.election.enable", "true")
-                .unwrap()
-        );
+        assert!(!config.set("unclean.leader.election.enable", "true").unwrap());
         for (name, codec) in [
             ("producer", None),
             ("uncompressed", Some(Compression::None)),

@@ -120,12 +120,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Writes all of `bytes` at `position`. After an error any part of them may be there.
-pub(crate) fn write_all_at(
-    file: &File,
-    path: &Path,
-    bytes: &[u8],
-    position: u64,
-) -> io::Result<()> {
+pub(crate) fn write_all_at(file: &File, path: &Path, bytes: &[u8], position: u64) -> io::Result<()> {
     #[cfg(test)]
     {
         let change = Change::Write {

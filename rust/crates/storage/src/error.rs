@@ -36,9 +36,7 @@ pub enum StorageError {
     DecompressedTooLarge { position: usize, limit: usize },
 
     /// All batches of one append are larger than a segment (RECORD_LIST_TOO_LARGE).
-    #[error(
-        "an append of {size} bytes does not fit into a segment of {limit} bytes (segment.bytes)"
-    )]
+    #[error("an append of {size} bytes does not fit into a segment of {limit} bytes (segment.bytes)")]
     AppendTooLarge { size: u64, limit: u64 },
 
     /// An intact batch that says something not allowed (INVALID_RECORD).
@@ -139,9 +137,7 @@ pub enum StorageError {
     Truncated { dir: PathBuf },
 
     /// What a leader sent does not continue this log (UNKNOWN_SERVER_ERROR: no client gets here).
-    #[error(
-        "batches from offset {first_offset} to {last_offset} do not follow the log's end {log_end}"
-    )]
+    #[error("batches from offset {first_offset} to {last_offset} do not follow the log's end {log_end}")]
     UnexpectedAppendOffset {
         first_offset: i64,
         last_offset: i64,
@@ -198,10 +194,7 @@ pub enum StorageError {
 
 impl StorageError {
     /// Wraps an error of the operating system with what was done to which file.
-    pub(crate) fn io(
-        action: &'static str,
-        path: impl AsRef<Path>,
-    ) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io(action: &'static str, path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Self {
         // The path is copied only when there is an error to tell.
         move |source| Self::Io {
             action,
@@ -213,9 +206,7 @@ impl StorageError {
     /// Refuses bytes of an append: damage is told from an intact batch that is not allowed.
     pub(crate) fn from_record(position: usize, error: &RecordError) -> Self {
         match error {
-            RecordError::UnsupportedMagic(magic @ 0..=1) => {
-                Self::UnsupportedFormat { magic: *magic }
-            }
+            RecordError::UnsupportedMagic(magic @ 0..=1) => Self::UnsupportedFormat { magic: *magic },
             RecordError::DecompressedTooLarge { limit, .. } => Self::DecompressedTooLarge {
                 position,
                 limit: *limit,
@@ -250,9 +241,7 @@ impl StorageError {
             Self::InvalidProducerEpoch { .. } => 47,
             Self::InvalidTxnState { .. } => 48,
             Self::TransactionCoordinatorFenced { .. } => 52,
-            Self::Io { .. } | Self::Corrupt { .. } | Self::Offline { .. } | Self::Locked { .. } => {
-                56
-            }
+            Self::Io { .. } | Self::Corrupt { .. } | Self::Offline { .. } | Self::Locked { .. } => 56,
             Self::UnknownProducer { .. } => 59,
             Self::FencedLeaderEpoch { .. } => 74,
             Self::InvalidRecord { .. } | Self::InvalidRecords(_) => 87,
@@ -290,12 +279,7 @@ impl StorageError {
     /// True for what takes a whole log directory offline: the operating system refused, and not for want of space or
     /// descriptors. A file that is shorter than it was is damage to that file, and one that may not grow says nothing of others.
     pub fn is_directory_failure(&self) -> bool {
-        let of_one_file = |kind| {
-            matches!(
-                kind,
-                io::ErrorKind::UnexpectedEof | io::ErrorKind::FileTooLarge
-            )
-        };
+        let of_one_file = |kind| matches!(kind, io::ErrorKind::UnexpectedEof | io::ErrorKind::FileTooLarge);
         matches!(self, Self::Io { source, .. } if !of_one_file(source.kind()))
             && !self.is_disk_full()
             && !self.is_out_of_files()

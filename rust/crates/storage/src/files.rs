@@ -65,9 +65,7 @@ const OTHER_FILES: [&str; 9] = [
 
 /// The base offset in the name of a segment's file with one of its suffixes.
 pub(crate) fn base_of(name: &str) -> Option<i64> {
-    SEGMENT_SUFFIXES
-        .iter()
-        .find_map(|suffix| offset_of(name, suffix))
+    SEGMENT_SUFFIXES.iter().find_map(|suffix| offset_of(name, suffix))
 }
 
 /// The base offset of a segment's file that ends with `suffix` for the time being: 42 for
@@ -79,9 +77,7 @@ pub(crate) fn base_of_unfinished(name: &str, suffix: &str) -> Option<i64> {
 /// True for what [`replace_file`] leaves of a partition's file when a crash comes in between.
 pub(crate) fn is_temporary(name: &str) -> bool {
     name.strip_suffix(TEMPORARY_SUFFIX).is_some_and(|whole| {
-        OTHER_FILES.contains(&whole)
-            || whole == MOVED_FILE
-            || offset_of(whole, SNAPSHOT_SUFFIX).is_some()
+        OTHER_FILES.contains(&whole) || whole == MOVED_FILE || offset_of(whole, SNAPSHOT_SUFFIX).is_some()
     })
 }
 
@@ -99,10 +95,7 @@ pub(crate) fn is_of_partition(name: &str) -> bool {
     let snapshot_of_metadata = name
         .strip_suffix(".checkpoint")
         .is_some_and(|rest| rest.len() == 31 && rest.as_bytes()[20] == b'-');
-    snapshot_of_metadata
-        || OTHER_FILES.contains(&name)
-        || base_of(name).is_some()
-        || is_unfinished(name)
+    snapshot_of_metadata || OTHER_FILES.contains(&name) || base_of(name).is_some() || is_unfinished(name)
 }
 
 /// True for a directory that has something in it and no file of a partition: somebody else's.
@@ -134,16 +127,13 @@ pub(crate) fn first_foreign_name(dir: &Path) -> Result<Option<OsString>> {
 /// True when there is a segment in a directory.
 pub(crate) fn has_segments(dir: &Path) -> Result<bool> {
     let names = file_names(dir)?;
-    Ok(names
-        .iter()
-        .any(|name| offset_of(name, LOG_SUFFIX).is_some()))
+    Ok(names.iter().any(|name| offset_of(name, LOG_SUFFIX).is_some()))
 }
 
 /// True for a directory, also one that a link leads to, as for Kafka.
 pub(crate) fn is_dir(entry: &fs::DirEntry) -> bool {
     entry.file_type().is_ok_and(|kind| {
-        kind.is_dir()
-            || (kind.is_symlink() && fs::metadata(entry.path()).is_ok_and(|dir| dir.is_dir()))
+        kind.is_dir() || (kind.is_symlink() && fs::metadata(entry.path()).is_ok_and(|dir| dir.is_dir()))
     })
 }
 
@@ -155,8 +145,7 @@ pub(crate) fn file_names(dir: &Path) -> Result<Vec<String>> {
         let entry = entry.map_err(StorageError::io("list", dir))?;
         let is_file = entry.file_type().is_ok_and(|kind| {
             kind.is_file()
-                || (kind.is_symlink()
-                    && fs::metadata(entry.path()).is_ok_and(|file| file.is_file()))
+                || (kind.is_symlink() && fs::metadata(entry.path()).is_ok_and(|file| file.is_file()))
         });
         if is_file && let Ok(name) = entry.file_name().into_string() {
             names.push(name);

@@ -6,9 +6,7 @@ use std::path::Path;
 
 use logcore_records::{BatchBuilder, Compression};
 
-use crate::checkpoints::{
-    LEADER_EPOCH_FILE, Offsets, RECOVERY_POINT_FILE, read_epochs, read_offsets,
-};
+use crate::checkpoints::{LEADER_EPOCH_FILE, Offsets, RECOVERY_POINT_FILE, read_epochs, read_offsets};
 use crate::config::LogConfig;
 use crate::files::{INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_file};
 use crate::leader_epochs::LeaderEpochs;
@@ -55,8 +53,7 @@ fn good_files(dir: &Path) -> Vec<(String, Vec<u8>)> {
                 .unwrap();
         }
         let mut batch = builder.build().unwrap();
-        log.append_as_leader(&mut batch, number as i32 / 9, 5000)
-            .unwrap();
+        log.append_as_leader(&mut batch, number as i32 / 9, 5000).unwrap();
     }
     log.close().unwrap();
     let aborted = TxnIndex::create(&segment_file(dir, 0, TXN_INDEX_SUFFIX)).unwrap();
@@ -99,12 +96,9 @@ fn decode(path: &Path, bytes: &[u8], random: &mut Random) {
             walk(scan);
         }
     } else if name.ends_with(INDEX_SUFFIX) {
-        for index in [
-            OffsetIndex::open_sealed(path, 0),
-            OffsetIndex::copy(path, 0),
-        ]
-        .into_iter()
-        .flatten()
+        for index in [OffsetIndex::open_sealed(path, 0), OffsetIndex::copy(path, 0)]
+            .into_iter()
+            .flatten()
         {
             let _ = (index.is_sane(100, 1 << 20), index.last());
             let found = index.lookup(random.next() as i64 >> random.below(63), 1 << 20);
@@ -176,10 +170,7 @@ fn no_file_costs_more_than_its_size() {
             let path = dir.path().join(name);
             let (most, ()) = most_during(|| decode(&path, &bytes, random));
             let limit = WINDOW + 64 * bytes.len();
-            assert!(
-                most <= limit,
-                "{name} took {most} bytes, {limit} is the limit"
-            );
+            assert!(most <= limit, "{name} took {most} bytes, {limit} is the limit");
             fs::remove_file(path).unwrap();
         }
     });

@@ -185,20 +185,14 @@ impl<const WORDS: usize> IndexFile<WORDS> {
     }
 
     fn whole_entries(path: &Path, file: &File) -> Result<u64> {
-        let size = file
-            .metadata()
-            .map_err(StorageError::io("read", path))?
-            .len();
+        let size = file.metadata().map_err(StorageError::io("read", path))?.len();
         if size % Self::ENTRY_SIZE == 0 && size <= i32::MAX as u64 {
             return Ok(size / Self::ENTRY_SIZE);
         }
         Err(StorageError::Corrupt {
             path: path.to_path_buf(),
             position: size,
-            reason: format!(
-                "{size} bytes are not whole entries of {} bytes",
-                Self::ENTRY_SIZE
-            ),
+            reason: format!("{size} bytes are not whole entries of {} bytes", Self::ENTRY_SIZE),
         })
     }
 
@@ -220,9 +214,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
 
     /// How many more entries fit.
     pub(crate) fn room(&self) -> usize {
-        self.capacity
-            .load(Ordering::Relaxed)
-            .saturating_sub(self.len())
+        self.capacity.load(Ordering::Relaxed).saturating_sub(self.len())
     }
 
     /// Entry `number`, which must be less than a length seen before.
@@ -304,8 +296,9 @@ impl<const WORDS: usize> IndexFile<WORDS> {
     pub(crate) fn flush(&self) -> Result<()> {
         let bytes = self.len() * Self::ENTRY_SIZE as usize;
         match &self.memory {
-            Memory::Mapped(Mapping(map)) if bytes > 0 => disk::sync_map(map, &self.path, bytes)
-                .map_err(StorageError::io("flush", &self.path)),
+            Memory::Mapped(Mapping(map)) if bytes > 0 => {
+                disk::sync_map(map, &self.path, bytes).map_err(StorageError::io("flush", &self.path))
+            }
             Memory::Mapped(_) | Memory::Heap(_) | Memory::Unsaved(_) => Ok(()),
         }
     }

@@ -222,9 +222,7 @@ impl LeaderEpochs {
 
 /// True when epochs and offsets both rise, from 0 at the least.
 pub(crate) fn rises(entries: &[(i32, i64)]) -> bool {
-    let from_zero = entries
-        .iter()
-        .all(|(epoch, start)| *epoch >= 0 && *start >= 0);
+    let from_zero = entries.iter().all(|(epoch, start)| *epoch >= 0 && *start >= 0);
     from_zero
         && entries
             .windows(2)

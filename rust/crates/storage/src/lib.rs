@@ -85,8 +85,8 @@ pub use index_file::mappings;
 pub use loader::{LastKnown, LoadProgress, Recovery};
 pub use log::{IsolationLevel, Log, Retention, Searched, TimeSearch, TruncationPoint, Wait};
 pub use log_dir::{
-    LogDir, Move, Moved, Opening, Partition, Progress, check_duplicates, finish_moves,
-    future_dir_name_len, parse_partition_dir,
+    LogDir, Move, Moved, Opening, Partition, Progress, check_duplicates, finish_moves, future_dir_name_len,
+    parse_partition_dir,
 };
 pub use producer_state::ActiveProducer;
 pub use record_faults::{Fault, RecordFault, RecordFaults};

@@ -16,8 +16,8 @@ use crate::disk;
 use crate::epoch_runs::EpochRuns;
 use crate::error::{Result, StorageError};
 use crate::files::{
-    self, CLEANED_SUFFIX, DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES,
-    SNAPSHOT_SUFFIX, SWAP_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_of, segment_file,
+    self, CLEANED_SUFFIX, DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_of, segment_file,
 };
 use crate::index_file::looks_whole;
 use crate::leader_epochs::LeaderEpochs;
@@ -173,12 +173,7 @@ pub(crate) fn load(
         Some(first) => first.base_offset,
         None => {
             let base = known.log_start_offset;
-            segments.push(Arc::new(Segment::create(
-                dir,
-                base,
-                settings(config),
-                now_ms,
-            )?));
+            segments.push(Arc::new(Segment::create(dir, base, settings(config), now_ms)?));
             base
         }
     };
@@ -267,13 +262,7 @@ impl Loader<'_> {
         }
         let mut segments = Vec::with_capacity(bases.len());
         for (number, base) in bases.iter().enumerate() {
-            let segment = Segment::open(
-                self.dir,
-                *base,
-                settings(self.config),
-                Access::Owned,
-                self.now_ms,
-            )?;
+            let segment = Segment::open(self.dir, *base, settings(self.config), Access::Owned, self.now_ms)?;
             if let Some(next) = bases.get(number + 1) {
                 segment.set_next_offset(*next);
             }
@@ -302,12 +291,7 @@ impl Loader<'_> {
     /// Checks a segment's transaction index. Most segments have none, so one that is missing is not noticed here, unless the
     /// other index files are missing too (`others_sound`): see [`Segment::may_lack_aborted`]. For that reason these are built
     /// after it, and it is on disk before.
-    fn ensure_txn_index(
-        &self,
-        segments: &[Arc<Segment>],
-        number: usize,
-        others_sound: bool,
-    ) -> Result<()> {
+    fn ensure_txn_index(&self, segments: &[Arc<Segment>], number: usize, others_sound: bool) -> Result<()> {
         let segment = &segments[number];
         let path = segment_file(self.dir, segment.base_offset, TXN_INDEX_SUFFIX);
         let size = path.metadata().map(|metadata| metadata.len()).ok();
@@ -370,8 +354,7 @@ impl Loader<'_> {
             number += 1;
             let next_base = segments.get(number).map(|next| next.base_offset);
             let (known, progress) = (&self.epochs, self.progress);
-            let is_certain =
-                |batch: &StoredBatch| known.agrees(batch.leader_epoch, batch.base_offset);
+            let is_certain = |batch: &StoredBatch| known.agrees(batch.leader_epoch, batch.base_offset);
             let mut torn = segment.recover(is_certain, |batch, bytes| {
                 progress.check(batch.size);
                 epochs.add(batch.leader_epoch, batch.base_offset, batch.position);
@@ -488,12 +471,7 @@ impl Loader<'_> {
     }
 
     /// The transactions that were ended at `from` or behind.
-    fn ended_from(
-        &self,
-        segments: &[Arc<Segment>],
-        from: i64,
-        log_end: i64,
-    ) -> Result<Vec<CompletedTxn>> {
+    fn ended_from(&self, segments: &[Arc<Segment>], from: i64, log_end: i64) -> Result<Vec<CompletedTxn>> {
         let mut ended = Vec::new();
         if from >= log_end {
             return Ok(ended);
@@ -574,10 +552,7 @@ fn replace_by_swapped(dir: &Path, names: &[String], swapped: &[&str]) -> Result<
         };
         let path = dir.join(name);
         let file = fs::File::open(&path).map_err(StorageError::io("open", &path))?;
-        let size = file
-            .metadata()
-            .map_err(StorageError::io("read", &path))?
-            .len();
+        let size = file.metadata().map_err(StorageError::io("read", &path))?.len();
         let mut scan = Scanner::all_headers(&file, 0, size);
         let mut next = base;
         while let Next::Batch(batch) = scan.next().map_err(StorageError::io("read", &path))? {

@@ -28,9 +28,7 @@ pub struct DirLock {
 impl DirLock {
     /// Takes the lock of an existing directory, without waiting.
     pub fn acquire(dir: &Path) -> Result<Self> {
-        let dir = dir
-            .canonicalize()
-            .map_err(StorageError::io("resolve", dir))?;
+        let dir = dir.canonicalize().map_err(StorageError::io("resolve", dir))?;
         let path = dir.join(LOCK_FILE);
         let file = OpenOptions::new()
             .read(true)

@@ -136,9 +136,7 @@ struct Writer {
 pub(crate) fn system_now_ms() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| {
-            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-        })
+        .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
 /// The time of an append. Most appends need none, and asking the system takes a while of theirs.
@@ -172,12 +170,7 @@ impl Log {
     /// with `recovery_point` on is checked and the log cut after the last whole batch.
     ///
     /// Errors: the disk's, and [`StorageError::Corrupt`] for damage before the recovery point.
-    pub fn open(
-        dir: &Path,
-        config: LogConfig,
-        clean_shutdown: bool,
-        recovery_point: i64,
-    ) -> Result<Self> {
+    pub fn open(dir: &Path, config: LogConfig, clean_shutdown: bool, recovery_point: i64) -> Result<Self> {
         let known = LastKnown {
             clean_shutdown,
             recovery_point,

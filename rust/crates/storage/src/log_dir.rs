@@ -119,9 +119,7 @@ impl LogDir {
         opening: &Opening<'_>,
     ) -> Result<Self> {
         disk::create_dir_all(path).map_err(StorageError::io("create", path))?;
-        let path = path
-            .canonicalize()
-            .map_err(StorageError::io("resolve", path))?;
+        let path = path.canonicalize().map_err(StorageError::io("resolve", path))?;
         if files::has_segments(&path)? {
             return Err(StorageError::WrongDirectory {
                 path,
@@ -157,8 +155,7 @@ impl LogDir {
         let checkpoints_stale = [&recovery_points, &log_starts, &watermarks, &first_dirty]
             .into_iter()
             .any(|offsets| offsets.keys().any(gone));
-        let (strays, found): (Vec<_>, Vec<_>) =
-            found.into_iter().partition(|dir| dir.kind == Kind::Stray);
+        let (strays, found): (Vec<_>, Vec<_>) = found.into_iter().partition(|dir| dir.kind == Kind::Stray);
         let surroundings = Surroundings {
             failure: Arc::default(),
             progress: opening.progress.clone(),
@@ -337,11 +334,7 @@ impl LogDir {
     }
 
     /// [`LogDir::truncate_fully_and_start_at`] of this very log.
-    pub fn truncate_log_fully_and_start_at(
-        &self,
-        partition: &Partition,
-        offset: i64,
-    ) -> Result<()> {
+    pub fn truncate_log_fully_and_start_at(&self, partition: &Partition, offset: i64) -> Result<()> {
         let _changing = self.changing.lock();
         self.check_open()?;
         self.restart(partition, offset, None)
@@ -373,13 +366,11 @@ impl LogDir {
     /// `cut`: nothing of that partition is to be beyond that offset.
     fn write_checkpoints(&self, cut: Option<Cut<'_>>) -> Result<()> {
         self.surroundings.failure.check(&self.path)?;
-        self.replace_checkpoints(cut)
-            .map_err(|error| self.fail(error))
+        self.replace_checkpoints(cut).map_err(|error| self.fail(error))
     }
 
     fn replace_checkpoints(&self, cut: Option<Cut<'_>>) -> Result<()> {
-        let (mut recovery, mut watermarks, mut starts) =
-            (Offsets::new(), Offsets::new(), Offsets::new());
+        let (mut recovery, mut watermarks, mut starts) = (Offsets::new(), Offsets::new(), Offsets::new());
         for partition in self.all() {
             let key = (partition.topic.clone(), partition.partition);
             let log = &partition.log;
@@ -475,9 +466,7 @@ impl LogDir {
                 Err(error) => first = first.and(Err(error)),
             }
         }
-        first
-            .and(self.remove_deleted(now_ms))
-            .and(self.checkpoint())
+        first.and(self.remove_deleted(now_ms)).and(self.checkpoint())
     }
 
     /// Closes all logs, removes the deleted ones, writes the checkpoints, marks the shutdown as clean if every log could be closed, frees the

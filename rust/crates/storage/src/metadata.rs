@@ -242,10 +242,7 @@ fn clean_shutdown_path(dir: &Path) -> PathBuf {
 
 /// Says that everything in the directory is on disk. The last thing written before the lock is freed.
 pub fn write_clean_shutdown(dir: &Path) -> Result<()> {
-    files::replace_file(
-        &clean_shutdown_path(dir),
-        br#"{"version":0,"brokerEpoch":-1}"#,
-    )
+    files::replace_file(&clean_shutdown_path(dir), br#"{"version":0,"brokerEpoch":-1}"#)
 }
 
 /// Takes the marker away, before anything is written; true when it was there.
@@ -277,11 +274,7 @@ mod tests {
         assert!(lines[1].starts_with('#') && lines[1].contains(" UTC 20"));
         assert_eq!(
             lines[2..],
-            [
-                "broker.id=7",
-                "cluster.id=PGe0vV0nQfOgQnwyn2aVtg",
-                "version=0"
-            ]
+            ["broker.id=7", "cluster.id=PGe0vV0nQfOgQnwyn2aVtg", "version=0"]
         );
         assert_eq!(MetaProperties::read(dir.path()).unwrap(), Some(meta));
 

@@ -75,8 +75,7 @@ impl OffsetIndex {
     /// front of the segment.
     pub(crate) fn lookup(&self, offset: i64, end: u64) -> OffsetPosition {
         let relative = offset - self.base_offset;
-        let before =
-            |[found, position]: [u32; 2]| i64::from(found) <= relative && u64::from(position) < end;
+        let before = |[found, position]: [u32; 2]| i64::from(found) <= relative && u64::from(position) < end;
         match self.file.partition_point(before) {
             0 => OffsetPosition {
                 offset: self.base_offset,
@@ -111,15 +110,12 @@ impl OffsetIndex {
     /// Appends an entry for the batch at `position` that ends with `offset`. No room, or an offset too far from the
     /// base, leaves it out: the caller rolls before that.
     pub(crate) fn append(&self, offset: i64, position: u64) -> Result<()> {
-        let (Ok(relative), Ok(position)) = (
-            i32::try_from(offset - self.base_offset),
-            i32::try_from(position),
-        ) else {
+        let (Ok(relative), Ok(position)) =
+            (i32::try_from(offset - self.base_offset), i32::try_from(position))
+        else {
             return Ok(());
         };
-        self.file
-            .push([relative as u32, position as u32])
-            .map(|_| ())
+        self.file.push([relative as u32, position as u32]).map(|_| ())
     }
 
     /// Appends to `other` the entries for what lies before `next_offset` and in the first `size` bytes.

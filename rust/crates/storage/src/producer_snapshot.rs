@@ -89,10 +89,7 @@ fn decode_entries(bytes: &[u8]) -> Result<Vec<(i64, ProducerEntry)>, String> {
         .and_then(|c| c.checked_mul(ENTRY_SIZE))
         != Some(entries.len())
     {
-        return Err(format!(
-            "{count} producers do not take {} bytes",
-            entries.len()
-        ));
+        return Err(format!("{count} producers do not take {} bytes", entries.len()));
     }
     let mut producers = Vec::with_capacity(entries.len() / ENTRY_SIZE);
     for bytes in entries.chunks_exact(ENTRY_SIZE) {
@@ -173,13 +170,11 @@ fn read_with<T>(path: &Path, decode: impl FnOnce(&[u8]) -> Result<T, String>) ->
     let Some(bytes) = files::read_small(path, SIZE_MAX)? else {
         return Ok(None);
     };
-    decode(&bytes)
-        .map(Some)
-        .map_err(|reason| StorageError::Corrupt {
-            path: path.to_path_buf(),
-            position: 0,
-            reason,
-        })
+    decode(&bytes).map(Some).map_err(|reason| StorageError::Corrupt {
+        path: path.to_path_buf(),
+        position: 0,
+        reason,
+    })
 }
 
 /// Brings the snapshot at `offset` to disk, if there is one. Its entry in the directory is the caller's.

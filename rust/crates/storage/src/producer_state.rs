@@ -118,8 +118,7 @@ impl ProducerEntry {
             return None;
         }
         self.batches.iter().find(|batch| {
-            batch.first_sequence() == header.base_sequence
-                && batch.last_sequence == header.last_sequence()
+            batch.first_sequence() == header.base_sequence && batch.last_sequence == header.last_sequence()
         })
     }
 
@@ -219,11 +218,7 @@ impl ProducerEntry {
     }
 
     /// Takes a marker in; returns the transaction it ends, if one was open.
-    fn end_transaction(
-        &mut self,
-        header: &BatchHeader,
-        marker: EndTxnMarker,
-    ) -> Option<CompletedTxn> {
+    fn end_transaction(&mut self, header: &BatchHeader, marker: EndTxnMarker) -> Option<CompletedTxn> {
         self.move_to_epoch(header.producer_epoch);
         self.coordinator_epoch = marker.coordinator_epoch;
         self.last_timestamp = header.max_timestamp;
@@ -279,10 +274,7 @@ impl ProducerState {
         if !header.has_producer_id() {
             return None;
         }
-        let batch = self
-            .producers
-            .get(&header.producer_id)?
-            .find_duplicate(header)?;
+        let batch = self.producers.get(&header.producer_id)?.find_duplicate(header)?;
         Some(Duplicate {
             first_offset: batch.first_offset(),
             last_offset: batch.last_offset,
@@ -313,9 +305,7 @@ impl ProducerState {
             if origin != Origin::Replication {
                 entry.check_marker(header, marker)?;
             }
-            staged
-                .completed
-                .extend(entry.end_transaction(header, marker));
+            staged.completed.extend(entry.end_transaction(header, marker));
             return Ok(());
         }
         if origin != Origin::Replication {
@@ -392,9 +382,7 @@ impl ProducerState {
 
     /// False when no transaction of a producer that is known was ever ended here.
     pub(crate) fn has_ended_transactions(&self) -> bool {
-        self.producers
-            .values()
-            .any(|entry| entry.coordinator_epoch >= 0)
+        self.producers.values().any(|entry| entry.coordinator_epoch >= 0)
     }
 
     /// Puts back a producer read from a snapshot.
@@ -413,18 +401,13 @@ impl ProducerState {
     /// Forgets producers idle for `expiration_ms` that have no open transaction.
     pub(crate) fn remove_expired(&mut self, now_ms: i64, expiration_ms: i64) {
         self.producers.retain(|_, entry| {
-            entry.transaction_start.is_some()
-                || now_ms.saturating_sub(entry.last_timestamp) < expiration_ms
+            entry.transaction_start.is_some() || now_ms.saturating_sub(entry.last_timestamp) < expiration_ms
         });
     }
 
     /// All producers in order of their ids.
     pub(crate) fn sorted(&self) -> Vec<(i64, &ProducerEntry)> {
-        let mut producers: Vec<_> = self
-            .producers
-            .iter()
-            .map(|(id, entry)| (*id, entry))
-            .collect();
+        let mut producers: Vec<_> = self.producers.iter().map(|(id, entry)| (*id, entry)).collect();
         producers.sort_unstable_by_key(|(id, _)| *id);
         producers
     }
@@ -482,11 +465,7 @@ mod tests {
     fn duplicates_and_gaps() {
         let mut state = ProducerState::default();
         for number in 0..7 {
-            append(
-                &mut state,
-                &header(1, 0, number * 10, 10, i64::from(number) * 10),
-            )
-            .unwrap();
+            append(&mut state, &header(1, 0, number * 10, 10, i64::from(number) * 10)).unwrap();
         }
         let found = state.duplicate_of(&header(1, 0, 20, 10, 0)).unwrap();
         assert_eq!((found.first_offset, found.last_offset), (20, 29));
@@ -530,9 +509,7 @@ mod tests {
     fn sequences_wrap() {
         let mut state = ProducerState::default();
         append(&mut state, &header(1, 0, i32::MAX - 1, 4, 0)).unwrap();
-        let found = state
-            .duplicate_of(&header(1, 0, i32::MAX - 1, 4, 9))
-            .unwrap();
+        let found = state.duplicate_of(&header(1, 0, i32::MAX - 1, 4, 9)).unwrap();
         assert_eq!(found.first_offset, 0);
         append(&mut state, &header(1, 0, 2, 1, 4)).unwrap();
         append(&mut state, &header(2, 0, i32::MAX, 1, 5)).unwrap();

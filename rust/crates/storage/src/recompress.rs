@@ -5,9 +5,7 @@
 //! chose; unless its records were seen not to count their offsets from 0. Source: `LogValidator`, which takes such a batch, too, but
 //! leaves the records as they are where there is no codec, and fails where there is.
 
-use logcore_records::{
-    Batch, BatchBuilder, BatchHeader, Compression, RecordError, Records, TimestampType,
-};
+use logcore_records::{Batch, BatchBuilder, BatchHeader, Compression, RecordError, Records, TimestampType};
 
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
@@ -40,8 +38,7 @@ pub(crate) fn recompress(
             let mut builder = builder(header, target, config, size);
             let mut batch = Batch::parse(bytes).map_err(refused)?;
             // Where the codec stays, Kafka leaves the records as they are, and with them their times.
-            let claim = (!differs(header)
-                && header.timestamp_type() == TimestampType::LogAppendTime)
+            let claim = (!differs(header) && header.timestamp_type() == TimestampType::LogAppendTime)
                 .then_some(header.max_timestamp);
             if claim.is_some() {
                 batch.header.set_create_time();
@@ -67,19 +64,10 @@ pub(crate) fn applies(header: &BatchHeader, config: &LogConfig) -> bool {
     !header.is_control() && config.compression.is_some_and(differs)
 }
 
-fn builder(
-    header: &BatchHeader,
-    target: Compression,
-    config: &LogConfig,
-    capacity: usize,
-) -> BatchBuilder {
+fn builder(header: &BatchHeader, target: Compression, config: &LogConfig, capacity: usize) -> BatchBuilder {
     let level = config.compression_level(target);
     let mut builder = BatchBuilder::with_capacity(target, level, capacity);
-    builder.set_producer_state(
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
-    );
+    builder.set_producer_state(header.producer_id, header.producer_epoch, header.base_sequence);
     builder.set_transactional(header.is_transactional());
     builder.set_control(header.is_control());
     builder

@@ -172,6 +172,5 @@ fn fault_of(record: &Record<'_>, appended: bool, config: &LogConfig, now_ms: i64
 pub(crate) fn is_outside(timestamp: i64, config: &LogConfig, now_ms: i64) -> bool {
     let (before_max, after_max) = config.timestamp_limits_ms();
     timestamp != NO_TIME
-        && (now_ms.saturating_sub(timestamp) > before_max
-            || timestamp.saturating_sub(now_ms) > after_max)
+        && (now_ms.saturating_sub(timestamp) > before_max || timestamp.saturating_sub(now_ms) > after_max)
 }

@@ -18,22 +18,14 @@ use crate::txn_index::AbortedTxn;
 /// The producers as they were before the batch at `offset`: the latest snapshot not after it and the batches in between,
 /// also those before the log's start. A transaction may have begun or ended there, and a start that was moved is not
 /// certain before a checkpoint has it.
-pub(crate) fn producers_at(
-    dir: &Path,
-    segments: &[Arc<Segment>],
-    offset: i64,
-) -> Result<ProducerState> {
+pub(crate) fn producers_at(dir: &Path, segments: &[Arc<Segment>], offset: i64) -> Result<ProducerState> {
     let found = producer_snapshot::find_latest(dir, offset)?;
     let (from, state) = found.unwrap_or_default();
     replay_onto(state, segments, from, offset)
 }
 
 /// The transactions whose abort marker is in segment `number`, by its batches and the producers' state before them.
-pub(crate) fn find_aborted(
-    dir: &Path,
-    segments: &[Arc<Segment>],
-    number: usize,
-) -> Result<Vec<AbortedTxn>> {
+pub(crate) fn find_aborted(dir: &Path, segments: &[Arc<Segment>], number: usize) -> Result<Vec<AbortedTxn>> {
     let segment = &segments[number];
     let mut state = producers_at(dir, segments, segment.base_offset)?;
     let mut found = Vec::new();
@@ -95,10 +87,7 @@ pub(crate) fn replay(
     let file = segment.file().clone();
     let mut scan = Scanner::all_headers(&file, first, end);
     loop {
-        match scan
-            .next()
-            .map_err(StorageError::io("read", segment.path()))?
-        {
+        match scan.next().map_err(StorageError::io("read", segment.path()))? {
             Next::Batch(batch) if batch.header.as_ref().is_some_and(|h| h.is_control()) => {
                 on_batch(&batch, &segment.batch_bytes(&batch)?)?;
             }

@@ -58,9 +58,7 @@ impl StoredBatch {
         match front[MAGIC_END - 1] as i8 {
             MAGIC_V2 => {
                 let header = BatchHeader::parse(bytes).map_err(|e| e.to_string())?;
-                if header.last_offset_delta < 0
-                    || !(base_offset..i64::MAX).contains(&header.last_offset())
-                {
+                if header.last_offset_delta < 0 || !(base_offset..i64::MAX).contains(&header.last_offset()) {
                     let delta = header.last_offset_delta;
                     return Err(format!("last offset delta {delta} cannot be"));
                 }
@@ -172,12 +170,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// [`Scanner::checked`] through a window of `window_size` bytes, or of a batch where that is larger.
-    pub(crate) fn checked_through(
-        file: &'a File,
-        position: u64,
-        end: u64,
-        window_size: usize,
-    ) -> Self {
+    pub(crate) fn checked_through(file: &'a File, position: u64, end: u64, window_size: usize) -> Self {
         Self::new(file, position, end, true, window_size)
     }
 
@@ -296,10 +289,7 @@ mod tests {
             let Next::Batch(batch) = scan.next().unwrap() else {
                 panic!("no batch")
             };
-            assert_eq!(
-                (batch.last_offset, batch.max_timestamp),
-                (offset, timestamp)
-            );
+            assert_eq!((batch.last_offset, batch.max_timestamp), (offset, timestamp));
         }
         assert!(matches!(scan.next().unwrap(), Next::End));
 

@@ -188,20 +188,11 @@ pub(crate) struct Segment {
 
 impl Segment {
     /// A new, empty active segment.
-    pub(crate) fn create(
-        dir: &Path,
-        base_offset: i64,
-        settings: IndexSettings,
-        now_ms: i64,
-    ) -> Result<Self> {
+    pub(crate) fn create(dir: &Path, base_offset: i64, settings: IndexSettings, now_ms: i64) -> Result<Self> {
         let path = segment_file(dir, base_offset, LOG_SUFFIX);
         let file = disk::create(&path).map_err(StorageError::io("create", &path))?;
         let segment = Self::new(dir, path, file, base_offset, settings, Access::Owned);
-        *segment.indexes.write() = Some(Arc::new(Indexes::create(
-            dir,
-            base_offset,
-            settings.max_bytes,
-        )?));
+        *segment.indexes.write() = Some(Arc::new(Indexes::create(dir, base_offset, settings.max_bytes)?));
         segment.reset_txn_index()?;
         segment.tail.lock().largest = Largest::None;
         Ok(Self {
@@ -325,9 +316,7 @@ impl Segment {
     /// The same in milliseconds since the epoch.
     pub(crate) fn modified_ms(&self) -> Result<i64> {
         let since = self.modified()?.duration_since(UNIX_EPOCH);
-        Ok(since.map_or(0, |since| {
-            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-        }))
+        Ok(since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
     }
 
     // ---- appending ----

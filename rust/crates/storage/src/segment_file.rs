@@ -62,10 +62,7 @@ impl SegmentFile {
     /// Opens a file to be read from `position` on, to `limit` or its end.
     pub fn open(path: &Path, position: u64, limit: Option<u64>) -> Result<Self> {
         let file = File::open(path).map_err(StorageError::io("open", path))?;
-        let size = file
-            .metadata()
-            .map_err(StorageError::io("read", path))?
-            .len();
+        let size = file.metadata().map_err(StorageError::io("read", path))?.len();
         Ok(Self {
             path: path.to_path_buf(),
             file,
@@ -108,8 +105,7 @@ impl SegmentFile {
     }
 
     fn describe(&self, bytes: Vec<u8>) -> Result<BatchInFile> {
-        let stored =
-            StoredBatch::parse(&bytes, self.position).map_err(|reason| self.corrupt(reason))?;
+        let stored = StoredBatch::parse(&bytes, self.position).map_err(|reason| self.corrupt(reason))?;
         let legacy_crc = u32::from_be_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]);
         let header = stored.header.clone();
         Ok(BatchInFile {
@@ -212,10 +208,7 @@ pub fn read_aborted(path: &Path) -> Result<Vec<AbortedTxn>> {
 mod tests {
     use super::*;
 
-    const FIXTURE: &str = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/fixtures/kafka-3.9.1/golden-0"
-    );
+    const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/kafka-3.9.1/golden-0");
 
     fn walk(path: &Path, limit: Option<u64>) -> (Vec<BatchInFile>, u64) {
         let mut file = SegmentFile::open(path, 0, limit).unwrap();
@@ -250,21 +243,16 @@ mod tests {
         std::fs::write(&path, &bytes).unwrap();
         let mut file = SegmentFile::open(&path, whole.last().unwrap().position, None).unwrap();
         file.next_batch().unwrap();
-        assert!(matches!(
-            file.next_batch(),
-            Err(StorageError::Corrupt { .. })
-        ));
+        assert!(matches!(file.next_batch(), Err(StorageError::Corrupt { .. })));
     }
 
     // Broken if it failed: a dump of Kafka's snapshots and transaction indexes would say other things than are in them.
     #[test]
     fn small_files() {
-        let producers =
-            read_producers(&Path::new(FIXTURE).join("00000000000000000164.snapshot")).unwrap();
+        let producers = read_producers(&Path::new(FIXTURE).join("00000000000000000164.snapshot")).unwrap();
         // Five idempotent producers and the transactional one.
         assert_eq!(producers.len(), 6);
-        let aborted =
-            read_aborted(&Path::new(FIXTURE).join("00000000000000000161.txnindex")).unwrap();
+        let aborted = read_aborted(&Path::new(FIXTURE).join("00000000000000000161.txnindex")).unwrap();
         assert_eq!(aborted.len(), 1);
         let missing = Path::new(FIXTURE).join("none.snapshot");
         assert!(matches!(

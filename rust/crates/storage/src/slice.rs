@@ -40,9 +40,7 @@ impl LogSlice {
 
     /// Fills `out` from the front of the slice; returns how many bytes there were.
     pub fn read_into(&self, out: &mut [u8]) -> Result<usize> {
-        let wanted = usize::try_from(self.len)
-            .unwrap_or(usize::MAX)
-            .min(out.len());
+        let wanted = usize::try_from(self.len).unwrap_or(usize::MAX).min(out.len());
         read_at_most(&self.file, &mut out[..wanted], self.position)
             .map_err(StorageError::io("read", self.path.as_path()))
     }
@@ -52,9 +50,9 @@ impl LogSlice {
     pub fn read_to_vec(&self) -> Result<Vec<u8>> {
         let wanted = usize::try_from(self.len).unwrap_or(usize::MAX);
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(wanted).map_err(|_| {
-            StorageError::io("read", self.path.as_path())(io::ErrorKind::OutOfMemory.into())
-        })?;
+        bytes
+            .try_reserve_exact(wanted)
+            .map_err(|_| StorageError::io("read", self.path.as_path())(io::ErrorKind::OutOfMemory.into()))?;
         while bytes.len() < wanted {
             let position = self.position + bytes.len() as u64;
             match pread(&*self.file, spare_capacity(&mut bytes), position) {

@@ -83,9 +83,7 @@ impl StandaloneLog {
             disk::create_dir_all(&dir).map_err(StorageError::io("create", &dir))?;
         }
         if place.broker_dir.is_none() {
-            dir = dir
-                .canonicalize()
-                .map_err(StorageError::io("resolve", &dir))?;
+            dir = dir.canonicalize().map_err(StorageError::io("resolve", &dir))?;
         }
         locks.push(DirLock::acquire(&dir)?);
         if Place::find(given)?.broker_dir != place.broker_dir {
@@ -270,9 +268,7 @@ impl StandaloneLog {
         if self.opened_by == process::id() {
             return Ok(());
         }
-        Err(StorageError::Closed {
-            dir: self.log.dir(),
-        })
+        Err(StorageError::Closed { dir: self.log.dir() })
     }
 }
 
@@ -286,9 +282,7 @@ struct Place {
 impl Place {
     fn find(dir: &Path) -> Result<Self> {
         let absolute = std::path::absolute(dir).map_err(StorageError::io("resolve", dir))?;
-        let beside = absolute
-            .parent()
-            .and_then(|parent| parent.canonicalize().ok());
+        let beside = absolute.parent().and_then(|parent| parent.canonicalize().ok());
         if let (Some(parent), Some(name)) = (beside, absolute.file_name()) {
             let dir = parent.join(name);
             if broker_dir(&dir).is_some() {

@@ -78,9 +78,9 @@ impl TimeIndex {
     /// The last entry at or before `timestamp` for an offset before `next_offset`, if there is any.
     pub(crate) fn lookup(&self, timestamp: i64, next_offset: i64) -> Option<TimeEntry> {
         let relative = next_offset - self.base_offset;
-        let count = self.file.partition_point(|words| {
-            Self::timestamp(words) <= timestamp && i64::from(words[2]) < relative
-        });
+        let count = self
+            .file
+            .partition_point(|words| Self::timestamp(words) <= timestamp && i64::from(words[2]) < relative);
         (count > 0).then(|| self.entry(self.file.get(count - 1)))
     }
 
@@ -95,11 +95,7 @@ impl TimeIndex {
         let Ok(relative) = i32::try_from(entry.offset - self.base_offset) else {
             return Ok(());
         };
-        if entry.timestamp < 0
-            || self
-                .last()
-                .is_some_and(|last| entry.timestamp <= last.timestamp)
-        {
+        if entry.timestamp < 0 || self.last().is_some_and(|last| entry.timestamp <= last.timestamp) {
             return Ok(());
         }
         let timestamp = entry.timestamp as u64;
@@ -176,10 +172,7 @@ mod tests {
             ]
         );
         assert_eq!(index.lookup(7, 62), None);
-        assert_eq!(
-            index.lookup(i64::MAX, 62),
-            Some(at(0x0102_0304_0506_0709, 61))
-        );
+        assert_eq!(index.lookup(i64::MAX, 62), Some(at(0x0102_0304_0506_0709, 61)));
         assert!(index.is_sane(62) && !index.is_sane(61));
     }
 

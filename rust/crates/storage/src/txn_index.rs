@@ -285,9 +285,7 @@ impl TxnIndex {
     /// Forgets transactions whose marker is at or after `offset`, in the file too, and brings that to disk.
     pub(crate) fn truncate_to(&self, offset: i64) -> Result<()> {
         let mut state = self.state.write();
-        let kept = state
-            .entries
-            .partition_point(|entry| entry.last_offset < offset);
+        let kept = state.entries.partition_point(|entry| entry.last_offset < offset);
         if kept == state.entries.len() {
             return Ok(());
         }
@@ -310,9 +308,7 @@ impl TxnIndex {
     pub(crate) fn flush(&self) -> Result<()> {
         self.save()?;
         match File::open(&self.path) {
-            Ok(file) => {
-                disk::sync(&file, &self.path).map_err(StorageError::io("fsync", &self.path))
-            }
+            Ok(file) => disk::sync(&file, &self.path).map_err(StorageError::io("fsync", &self.path)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(StorageError::io("open", &self.path)(error)),
         }
@@ -397,9 +393,6 @@ mod tests {
         log.set_len(2 * bytes.len() as u64).unwrap();
         assert_eq!(TxnIndex::open(&path).unwrap().entries().len(), 2_100_000);
         log.set_len(bytes.len() as u64 - 1).unwrap();
-        assert!(matches!(
-            TxnIndex::open(&path),
-            Err(StorageError::Corrupt { .. })
-        ));
+        assert!(matches!(TxnIndex::open(&path), Err(StorageError::Corrupt { .. })));
     }
 }

@@ -15,14 +15,10 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 pub fn encode(id: &TopicId) -> String {
     let mut text = String::with_capacity(22);
     for chunk in id.chunks(3) {
-        let bits = chunk
-            .iter()
-            .fold(0u32, |bits, byte| bits << 8 | u32::from(*byte))
-            << (8 * (3 - chunk.len()));
+        let bits =
+            chunk.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
         for place in 0..=chunk.len() {
-            text.push(char::from(
-                ALPHABET[(bits >> (18 - 6 * place)) as usize & 63],
-            ));
+            text.push(char::from(ALPHABET[(bits >> (18 - 6 * place)) as usize & 63]));
         }
     }
     text

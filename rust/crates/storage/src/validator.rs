@@ -7,8 +7,8 @@
 
 use logcore_records::{
     Batch, BatchHeader, Compression, EndTxnMarker, Looked, RecordError, TimestampType, batches,
-    max_timestamp_of, set_create_time_in_place, set_log_append_time_in_place,
-    set_max_timestamp_in_place, set_offsets_in_place,
+    max_timestamp_of, set_create_time_in_place, set_log_append_time_in_place, set_max_timestamp_in_place,
+    set_offsets_in_place,
 };
 
 use smallvec::SmallVec;
@@ -53,8 +53,7 @@ pub(crate) fn unpacks(header: &BatchHeader, config: &LogConfig) -> bool {
 /// Whether a batch cannot have the largest timestamp it says: it is before that of the first record. Sarama 1.45.0 says -1
 /// of each batch that it compresses.
 fn has_impossible_time(header: &BatchHeader, config: &LogConfig) -> bool {
-    config.timestamp_type == TimestampType::CreateTime
-        && header.max_timestamp < header.base_timestamp
+    config.timestamp_type == TimestampType::CreateTime && header.max_timestamp < header.base_timestamp
 }
 
 fn is_append_time(header: &BatchHeader) -> bool {
@@ -97,13 +96,7 @@ pub(crate) fn check(
             found.markers.push((found.headers.len(), marker));
         }
         let looked = if has_to_look(&batch.header, looked, config, now) {
-            Some(check_records(
-                &batch,
-                config,
-                now,
-                position,
-                decompressed_max,
-            )?)
+            Some(check_records(&batch, config, now, position, decompressed_max)?)
         } else {
             looked
         };

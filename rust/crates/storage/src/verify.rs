@@ -256,11 +256,7 @@ pub(crate) fn verify_target(
 }
 
 /// What was found in the partitions, and beside them.
-pub(crate) fn report(
-    target: &Target,
-    checks: Vec<Option<PartitionCheck>>,
-    stopped: bool,
-) -> Report {
+pub(crate) fn report(target: &Target, checks: Vec<Option<PartitionCheck>>, stopped: bool) -> Report {
     let mut report = Report {
         partitions: target.partitions.len(),
         stopped,

@@ -19,10 +19,7 @@ impl WakeFd {
     /// # Errors
     /// The operating system's: too many open files, for one.
     pub fn new() -> io::Result<Self> {
-        Ok(Self(eventfd(
-            0,
-            EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC,
-        )?))
+        Ok(Self(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))
     }
 
     /// Makes the descriptor readable.

@@ -302,12 +302,7 @@ fn is_abort_marker(batch: &Batch<'_>) -> std::result::Result<bool, RecordError> 
 }
 
 /// Reads a message set of version 0 or 1. Its messages are copied: each wrapper has a buffer of its own.
-fn read_old(
-    topic: &Arc<str>,
-    partition: i32,
-    bytes: &[u8],
-    from: i64,
-) -> Result<VecDeque<Message>> {
+fn read_old(topic: &Arc<str>, partition: i32, bytes: &[u8], from: i64) -> Result<VecDeque<Message>> {
     type Part = Option<(usize, usize)>;
     let mut buffer = Vec::new();
     let mut parts: Vec<(i64, i64, bool, Part, Part)> = Vec::new();

@@ -158,8 +158,7 @@ fn to_fetch(
         if !is_due(partition, now, next) || partition.buffered >= budget {
             continue;
         }
-        let Some((leader, leader_epoch)) = metadata.leader(&partition.key.0, partition.key.1)
-        else {
+        let Some((leader, leader_epoch)) = metadata.leader(&partition.key.0, partition.key.1) else {
             leaderless = true;
             continue;
         };
@@ -192,10 +191,7 @@ fn to_fetch(
 }
 
 async fn fetch(shared: &Shared, (leader, purpose): Line, question: &Question) -> Result<Value> {
-    let connection = shared
-        .cluster
-        .connection(Target::Broker(leader), purpose)
-        .await?;
+    let connection = shared.cluster.connection(Target::Broker(leader), purpose).await?;
     let version = connection.version(api::FETCH)?;
     let message = {
         let state = shared.state.lock();

@@ -173,16 +173,12 @@ impl Consumer {
     /// How far a partition has come; `None` when it is not assigned.
     #[must_use]
     pub fn progress(&self, key: &PartitionKey) -> Option<Progress> {
-        self.shared
-            .state
-            .lock()
-            .find(key)
-            .map(|partition| Progress {
-                position: partition.position,
-                stored: partition.stored,
-                log_start: partition.log_start,
-                high_watermark: partition.high_watermark,
-            })
+        self.shared.state.lock().find(key).map(|partition| Progress {
+            position: partition.position,
+            stored: partition.stored,
+            log_start: partition.log_start,
+            high_watermark: partition.high_watermark,
+        })
     }
 
     /// Sets the offset to commit; `false` when the partition is not assigned.
@@ -283,8 +279,7 @@ impl Consumer {
         let mut state = self.shared.state.lock();
         let store = state.config.auto_store;
         let partition = state.partitions.get_mut(open.at);
-        let Some(partition) = partition.filter(|partition| partition.generation == open.generation)
-        else {
+        let Some(partition) = partition.filter(|partition| partition.generation == open.generation) else {
             open.decoded.clear();
             // Not worth reading on: the rest is as stale.
             open.chunk.discard();
@@ -307,10 +302,7 @@ impl Consumer {
                 true
             }
             Some(Err(error)) => {
-                let key = (
-                    std::sync::Arc::clone(&open.chunk.topic),
-                    open.chunk.partition,
-                );
+                let key = (std::sync::Arc::clone(&open.chunk.topic), open.chunk.partition);
                 items.push(Item::Event(Event::Failed(key, error)));
                 // What lies behind a damaged batch is still good; the application may seek back if it cares.
                 true

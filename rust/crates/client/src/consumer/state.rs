@@ -155,11 +155,7 @@ impl State {
     }
 
     /// The partition, if it is still the one that was asked about.
-    pub(crate) fn current(
-        &mut self,
-        key: &PartitionKey,
-        generation: u64,
-    ) -> Option<&mut PartitionState> {
+    pub(crate) fn current(&mut self, key: &PartitionKey, generation: u64) -> Option<&mut PartitionState> {
         self.find_mut(key)
             .filter(|partition| partition.generation == generation)
     }

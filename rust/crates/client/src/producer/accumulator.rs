@@ -85,11 +85,7 @@ pub(crate) enum Wake {
 }
 
 impl<T> Accumulator<T> {
-    pub(crate) fn new(
-        config: ProducerConfig,
-        propagation: Duration,
-        retry_backoff: Duration,
-    ) -> Self {
+    pub(crate) fn new(config: ProducerConfig, propagation: Duration, retry_backoff: Duration) -> Self {
         Self {
             config,
             propagation,
@@ -112,9 +108,7 @@ impl<T> Accumulator<T> {
 
     /// The name as the accumulator keeps it, to share.
     pub(crate) fn topic_name(&self, topic: &str) -> Option<Arc<str>> {
-        self.topics
-            .get_key_value(topic)
-            .map(|(name, _)| Arc::clone(name))
+        self.topics.get_key_value(topic).map(|(name, _)| Arc::clone(name))
     }
 
     /// While flushing, batches do not wait for company.
@@ -161,9 +155,7 @@ impl<T> Accumulator<T> {
             return Err((error.clone(), context));
         }
         if queue.partitions.is_empty() {
-            queue
-                .unplaced
-                .push_back(Unplaced::copy(record, context, now));
+            queue.unplaced.push_back(Unplaced::copy(record, context, now));
             self.messages += 1;
             self.bytes += size;
             return Ok(if queue.unplaced.len() == 1 {
@@ -191,9 +183,7 @@ impl<T> Accumulator<T> {
             });
         }
         let messages = self.messages + unreported;
-        if messages >= self.config.queue_messages_max
-            || self.bytes + size > self.config.queue_bytes_max
-        {
+        if messages >= self.config.queue_messages_max || self.bytes + size > self.config.queue_bytes_max {
             return Err(ClientError::QueueFull {
                 messages,
                 bytes: self.bytes,
@@ -268,8 +258,7 @@ impl<T> Accumulator<T> {
             drained.needs_metadata |= !queue.unplaced.is_empty();
             for (index, partition) in queue.partitions.iter_mut().enumerate() {
                 let id = index as i32;
-                let Some(leader) = round.leader_for(&queue.name, id, partition, &mut drained)
-                else {
+                let Some(leader) = round.leader_for(&queue.name, id, partition, &mut drained) else {
                     continue;
                 };
                 let (size, batches) = open.entry(leader).or_default();
@@ -317,10 +306,7 @@ impl<T> Accumulator<T> {
                 freed = (freed.0 + 1, freed.1 + waiting.size());
                 drained.reports.extend(waiting.refused(&queue.name, error));
             }
-            let waits = queue
-                .unplaced
-                .front()
-                .map(|waiting| waiting.since + timeout);
+            let waits = queue.unplaced.front().map(|waiting| waiting.since + timeout);
             drained.next = earlier(drained.next, waits);
             if let (Some((_, since)), false) = (&queue.missing, queue.unplaced.is_empty()) {
                 drained.next = earlier(drained.next, Some(*since + self.propagation));
@@ -447,8 +433,7 @@ impl Round<'_> {
             return None;
         }
         let oldest = partition.batches.front()?;
-        let ready =
-            self.flushing || partition.batches.len() > 1 || self.config.is_ready(oldest, self.now);
+        let ready = self.flushing || partition.batches.len() > 1 || self.config.is_ready(oldest, self.now);
         if !ready {
             drained.next = earlier(drained.next, Some(oldest.begun + self.config.linger));
             return None;
@@ -461,11 +446,7 @@ impl Round<'_> {
         if partition.in_flight > 0 && partition.leader != leader {
             return None;
         }
-        let busy = self
-            .broker_in_flight
-            .get(&leader)
-            .copied()
-            .unwrap_or_default();
+        let busy = self.broker_in_flight.get(&leader).copied().unwrap_or_default();
         if busy >= self.config.in_flight_max {
             return None;
         }
@@ -490,9 +471,6 @@ fn is_duplicate(error: &ClientError) -> bool {
 fn delivery_timed_out(timeout: Duration, last: Option<&ClientError>) -> ClientError {
     ClientError::DeliveryTimedOut {
         timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-        last: last.map_or_else(
-            || "no leader could be asked".to_owned(),
-            ToString::to_string,
-        ),
+        last: last.map_or_else(|| "no leader could be asked".to_owned(), ToString::to_string),
     }
 }

@@ -139,9 +139,9 @@ impl World {
         let value = self.next_value;
         self.next_value += 1;
         let bytes = value.to_be_bytes();
-        let taken =
-            self.accumulator
-                .append("t", &record(&bytes, partition), Some(value), 0, self.now);
+        let taken = self
+            .accumulator
+            .append("t", &record(&bytes, partition), Some(value), 0, self.now);
         assert!(taken.is_ok());
         self.produced.entry(partition).or_default().push(value);
     }
@@ -149,10 +149,7 @@ impl World {
     fn send(&mut self) {
         loop {
             let drained = self.accumulator.drain(&self.metadata, self.now);
-            assert!(
-                drained.reports.is_empty(),
-                "nothing is old enough to be given up"
-            );
+            assert!(drained.reports.is_empty(), "nothing is old enough to be given up");
             if drained.needs_producer_id {
                 self.next_producer += 1;
                 self.accumulator.set_producer_id(ProducerId {
@@ -177,11 +174,7 @@ impl World {
         self.accumulator.request_done(LEADER);
         for mut outgoing in batches {
             let bytes = outgoing.batch.encode().expect("encodes");
-            let outcome = self
-                .logs
-                .entry(outgoing.partition)
-                .or_default()
-                .append(&bytes);
+            let outcome = self.logs.entry(outgoing.partition).or_default().append(&bytes);
             self.settle(outgoing, outcome);
         }
     }
@@ -193,10 +186,7 @@ impl World {
             for mut outgoing in batches {
                 if index < reached {
                     let bytes = outgoing.batch.encode().expect("encodes");
-                    self.logs
-                        .entry(outgoing.partition)
-                        .or_default()
-                        .append(&bytes);
+                    self.logs.entry(outgoing.partition).or_default().append(&bytes);
                 }
                 let what = "reset".to_owned();
                 let error = ClientError::Transport {
@@ -332,10 +322,7 @@ fn records_are_given_up_when_no_leader_comes_within_the_delivery_timeout() {
     let [report] = &drained.reports[..] else {
         panic!("one report: {:?}", drained.reports)
     };
-    assert!(matches!(
-        report.error,
-        Some(ClientError::DeliveryTimedOut { .. })
-    ));
+    assert!(matches!(report.error, Some(ClientError::DeliveryTimedOut { .. })));
     assert_eq!(accumulator.messages(), 0);
 }
 

@@ -119,10 +119,7 @@ impl<T> PartitionQueue<T> {
                 ..
             }
         );
-        let older = self
-            .batches
-            .front()
-            .is_some_and(|first| first.id < batch.id);
+        let older = self.batches.front().is_some_and(|first| first.id < batch.id);
         if unordered && (self.muted || self.broken || older) {
             // Out of order because an older batch failed: its turn comes again after that one.
             return true;

@@ -130,10 +130,7 @@ mod tests {
             ("foobar", -790_332_482),
             ("a-little-bit-long-string", -985_981_536),
             ("a-little-bit-longer-string", -1_486_304_829),
-            (
-                "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8",
-                -58_897_971,
-            ),
+            ("lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58_897_971),
         ] {
             assert_eq!(murmur2(key.as_bytes()) as i32, hash, "{key}");
         }
@@ -149,8 +146,7 @@ mod tests {
             ("12345", 835_781, 115_167, 833_416),
         ];
         for (key, consistent, murmur2, fnv1a) in places {
-            let place =
-                |partitioner: Partitioner| partitioner.partition(Some(key.as_bytes()), 1_000_003);
+            let place = |partitioner: Partitioner| partitioner.partition(Some(key.as_bytes()), 1_000_003);
             assert_eq!(place(Partitioner::Consistent), Some(consistent), "{key:?}");
             assert_eq!(place(Partitioner::Murmur2), Some(murmur2), "{key:?}");
             assert_eq!(place(Partitioner::Fnv1a), Some(fnv1a), "{key:?}");
@@ -172,11 +168,7 @@ mod tests {
         let mut dice = Dice::new();
         for count in 1..50 {
             assert!((0..count).contains(&dice.below(count)));
-            for partitioner in [
-                Partitioner::Consistent,
-                Partitioner::Murmur2,
-                Partitioner::Fnv1a,
-            ] {
+            for partitioner in [Partitioner::Consistent, Partitioner::Murmur2, Partitioner::Fnv1a] {
                 let partition = partitioner
                     .partition(Some(&count.to_le_bytes()), count)
                     .expect("a key has a place");

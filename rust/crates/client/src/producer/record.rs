@@ -70,9 +70,7 @@ impl<T> Unplaced<T> {
     }
 
     pub(super) fn size(&self) -> usize {
-        self.with_record(|record| {
-            BatchBuilder::record_size_bound(record.key, record.value, record.headers)
-        })
+        self.with_record(|record| BatchBuilder::record_size_bound(record.key, record.value, record.headers))
     }
 
     /// Moves the record to its partition; the report of its failure otherwise.
@@ -84,8 +82,7 @@ impl<T> Unplaced<T> {
     ) -> std::result::Result<(), Option<Box<Report<T>>>> {
         let context = self.context.take();
         // The wait for metadata is part of the delivery timeout.
-        let placed =
-            self.with_record(|record| place.append(topic, record, context, size, self.since));
+        let placed = self.with_record(|record| place.append(topic, record, context, size, self.since));
         match placed {
             Ok(_) => Ok(()),
             Err((error, context)) => {

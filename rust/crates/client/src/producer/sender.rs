@@ -76,10 +76,7 @@ pub(super) async fn run<T: Send + 'static>(shared: Arc<Shared<T>>) {
 }
 
 /// Asks for a producer id until there is one, and reports to the deciding task.
-async fn obtain_producer_id<T: Send + 'static>(
-    shared: Arc<Shared<T>>,
-    done: mpsc::UnboundedSender<()>,
-) {
+async fn obtain_producer_id<T: Send + 'static>(shared: Arc<Shared<T>>, done: mpsc::UnboundedSender<()>) {
     match ask_producer_id(&shared).await {
         Ok(producer) => shared.accumulator.lock().set_producer_id(producer),
         Err(error) => {
@@ -97,10 +94,7 @@ async fn obtain_producer_id<T: Send + 'static>(
 }
 
 async fn ask_producer_id<T>(shared: &Shared<T>) -> Result<ProducerId> {
-    let connection = shared
-        .cluster
-        .connection(Target::Any, Purpose::General)
-        .await?;
+    let connection = shared.cluster.connection(Target::Any, Purpose::General).await?;
     let version = connection.version(api::INIT_PRODUCER_ID)?;
     let message = api::request(api::INIT_PRODUCER_ID)
         .with("transactional_id", Value::Null)
@@ -138,8 +132,7 @@ async fn send_to_broker<T: Send + 'static>(
             Ok(Some((pending, version))) => {
                 let shared = Arc::clone(&shared);
                 tokio::spawn(async move {
-                    let timeout =
-                        shared.cluster.config().request_timeout + shared.config.ack_timeout;
+                    let timeout = shared.cluster.config().request_timeout + shared.config.ack_timeout;
                     let answer = pending.answer(timeout).await;
                     let answer = answer.and_then(|body| {
                         api::decode(api::PRODUCE, version, &body).map_err(|error| {
@@ -273,10 +266,7 @@ fn finish<T>(
 
 fn outcome(key: &(String, i32), partition: &logcore_protocol::Struct) -> Outcome {
     match partition.i16("error_code") {
-        0 => Outcome::Written(
-            partition.i64("base_offset"),
-            partition.i64("log_append_time_ms"),
-        ),
+        0 => Outcome::Written(partition.i64("base_offset"), partition.i64("log_append_time_ms")),
         code => {
             let detail = partition.text("error_message");
             let separator = if detail.is_empty() { "" } else { ": " };

@@ -65,13 +65,7 @@ impl Place<'_> {
             .and_then(|index| topic.partitions.get_mut(index));
         let Some(partition) = partition else {
             let topic = topic.name.to_string();
-            return Err((
-                ClientError::UnknownPartition {
-                    topic,
-                    partition: id,
-                },
-                context,
-            ));
+            return Err((ClientError::UnknownPartition { topic, partition: id }, context));
         };
         let mut begun = false;
         let fits = partition.batches.back().is_some_and(|batch| {
@@ -91,9 +85,7 @@ impl Place<'_> {
             return Ok(false);
         };
         let appended = match batch.open() {
-            Some(builder) => {
-                builder.append(record.timestamp, record.key, record.value, record.headers)
-            }
+            Some(builder) => builder.append(record.timestamp, record.key, record.value, record.headers),
             None => Ok(0),
         };
         match appended {
@@ -162,8 +154,7 @@ impl GivenUp for Option<(ClientError, Instant)> {
     /// A missing topic may still be on its way to the broker asked; an error that does not pass counts at once.
     fn is_given_up(&self, now: Instant, propagation: Duration) -> bool {
         self.as_ref().is_some_and(|(error, since)| {
-            !matches!(error, ClientError::UnknownTopic(_))
-                || now.duration_since(*since) >= propagation
+            !matches!(error, ClientError::UnknownTopic(_)) || now.duration_since(*since) >= propagation
         })
     }
 }

@@ -81,11 +81,7 @@ fn random_value(kind: &FieldType, version: i16, rng: &mut TestRng) -> Value {
         ),
         FieldType::Array(element) => {
             let count = rng.random_range(0..4);
-            Value::Array(
-                (0..count)
-                    .map(|_| random_value(element, version, rng))
-                    .collect(),
-            )
+            Value::Array((0..count).map(|_| random_value(element, version, rng)).collect())
         }
         FieldType::Struct(schema) => Value::Struct(random_struct(schema, version, rng)),
     }
@@ -100,11 +96,7 @@ fn random_length(rng: &mut TestRng) -> usize {
     }
 }
 
-const FILES: [&str; 3] = [
-    "kafka-3.9.1.txt",
-    "kafka-4.1.0.txt",
-    "kafka-clients-4.2.0.txt",
-];
+const FILES: [&str; 3] = ["kafka-3.9.1.txt", "kafka-4.1.0.txt", "kafka-clients-4.2.0.txt"];
 
 /// A message that Apache's own classes wrote, and its JSON.
 pub struct Golden {
@@ -144,9 +136,5 @@ pub fn golden_messages() -> Vec<Golden> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/golden/messages");
     let read = |name| std::fs::read_to_string(directory.join(name)).unwrap();
     let texts = FILES.map(read);
-    texts
-        .iter()
-        .flat_map(|text| text.lines())
-        .map(golden)
-        .collect()
+    texts.iter().flat_map(|text| text.lines()).map(golden).collect()
 }

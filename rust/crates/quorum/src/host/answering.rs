@@ -33,10 +33,7 @@ impl Answers<Served> for Answering {
         self.0.identity()
     }
 
-    async fn answer(
-        &self,
-        request: Request<Served, SnapshotFile>,
-    ) -> Result<Answer<Served>, NoAnswer> {
+    async fn answer(&self, request: Request<Served, SnapshotFile>) -> Result<Answer<Served>, NoAnswer> {
         let shared = &self.0;
         match request {
             Request::Whois => return Ok(Answer::Here(here(shared))),
@@ -167,9 +164,7 @@ fn join(
         // It follows, and is not listed.
         None if membership.get_node(&member).is_some() => {}
         None if shared.options.reconfigurable => {
-            let unlisted = membership
-                .nodes()
-                .filter(|(id, _)| !is_listed(membership, **id));
+            let unlisted = membership.nodes().filter(|(id, _)| !is_listed(membership, **id));
             if unlisted.count() >= UNLISTED {
                 return refuse(format!(
                     "{UNLISTED} members that are not listed follow already: add or stop some"

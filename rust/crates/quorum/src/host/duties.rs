@@ -35,17 +35,11 @@ pub(super) async fn deliver(shared: Arc<Shared>, node: Node) -> Result<(), Strin
     let mut reader = Reader::default();
     loop {
         shared.events.room().await;
-        match reader
-            .take(&node.member, READ_BYTES)
-            .await
-            .map_err(failed)?
-        {
+        match reader.take(&node.member, READ_BYTES).await.map_err(failed)? {
             None => shared.more.notified().await,
             Some(Delivered::Install(snapshot)) => {
                 let my_next = shared.proposals.next_ticket();
-                let told = shared
-                    .events
-                    .installed(&snapshot, reader.delivery(), my_next);
+                let told = shared.events.installed(&snapshot, reader.delivery(), my_next);
                 told.map_err(failed)?;
             }
             Some(Delivered::Entries(entries)) => shared.events.delivered(entries),
@@ -85,9 +79,7 @@ fn role_of(shared: &Shared, node: &Node, metrics: &RaftMetrics<Served>) -> Role 
         let now_term = metrics.vote.leader_id.term;
         let heard = *shared.contact.lock();
         heard.is_some_and(|(when, term)| when.elapsed() < lately && term == now_term)
-            && shared
-                .followed_before(now_term)
-                .is_some_and(|ago| ago < FOLLOWED)
+            && shared.followed_before(now_term).is_some_and(|ago| ago < FOLLOWED)
     };
     let membership = metrics.membership_config.membership();
     let observes = match membership.get_node(&node.id) {
@@ -199,9 +191,7 @@ pub(super) async fn expire(shared: Arc<Shared>) -> Result<(), String> {
         let now = Instant::now();
         let late: Vec<_> = {
             let mut waiting = shared.barriers.lock();
-            waiting
-                .extract_if(.., |(_, deadline)| *deadline <= now)
-                .collect()
+            waiting.extract_if(.., |(_, deadline)| *deadline <= now).collect()
         };
         if !late.is_empty() {
             shared
@@ -274,9 +264,7 @@ pub(super) async fn touch(shared: Arc<Shared>, round: u64, sessions: Bytes) {
         confirm(node.member.raft()).await.map(|_| ())
     } else {
         let request = Request::Touch(shared.me.id, sessions);
-        let asked = node
-            .links
-            .ask(leader.member, &leader.server, request, PATIENCE);
+        let asked = node.links.ask(leader.member, &leader.server, request, PATIENCE);
         match asked.await {
             Ok(Answer::Touched) => {
                 shared.is_followed(asked_at, leader.term);

@@ -80,11 +80,7 @@ async fn ask(
 }
 
 /// Asks who would found this ensemble.
-pub(super) async fn ask_all(
-    shared: &Shared,
-    links: &TcpLinks<Served>,
-    ensemble: [u8; 16],
-) -> Round {
+pub(super) async fn ask_all(shared: &Shared, links: &TcpLinks<Served>, ensemble: [u8; 16]) -> Round {
     let ask = |server: Server| async move {
         let asked = ask(links, &server, Request::Whois).await;
         (server, asked)
@@ -127,9 +123,7 @@ impl Round {
     /// Whether these and this server are enough to found an ensemble. `is_late`: it need not be all.
     pub(super) fn may_found(&self, shared: &Shared, is_late: bool) -> bool {
         let (voters, there) = (shared.voters().count(), self.fresh.len() + 1);
-        !shared.me.observer
-            && self.grown.is_empty()
-            && (there == voters || is_late && there > voters / 2)
+        !shared.me.observer && self.grown.is_empty() && (there == voters || is_late && there > voters / 2)
     }
 }
 
@@ -144,11 +138,7 @@ pub(super) async fn bind(
         .fresh
         .iter()
         .map(|server| ask(links, server, Request::Found(ensemble)));
-    let bound = join_all(bound)
-        .await
-        .into_iter()
-        .filter(Result::is_ok)
-        .count();
+    let bound = join_all(bound).await.into_iter().filter(Result::is_ok).count();
     bound + 1 > shared.voters().count() / 2
 }
 
@@ -169,9 +159,7 @@ pub(super) async fn decide(shared: &Arc<Shared>) -> Result<MemberId, String> {
         let is_late = begun.elapsed() > ALL_ANSWER;
         if round.with_state.is_empty() && round.may_found(shared, is_late) {
             let first = member_id(shared.me.id, 0);
-            shared
-                .become_member(shared.founded, first)
-                .map_err(failed)?;
+            shared.become_member(shared.founded, first).map_err(failed)?;
             if shared.identity().ensemble == shared.founded {
                 // Soon, so that they are not bound to something else. It is looked at when this member has begun.
                 bind(shared, &links, &round, shared.founded).await;
@@ -251,9 +239,8 @@ pub(super) async fn keep_place(shared: Arc<Shared>, node: Node) -> Result<(), St
     let raft = node.member.raft();
     let is_founder = node.id == member_id(shared.me.id, 0) && !shared.me.observer;
     let (mut compared, mut alone) = (false, None);
-    let is_another = |id: &MemberId| {
-        server_of(*id) == shared.me.id && *id != node.id && *id != nobody_yet(shared.me.id)
-    };
+    let is_another =
+        |id: &MemberId| server_of(*id) == shared.me.id && *id != node.id && *id != nobody_yet(shared.me.id);
     loop {
         let (stored, last) = {
             let metrics = raft.metrics();
@@ -277,14 +264,8 @@ pub(super) async fn keep_place(shared: Arc<Shared>, node: Node) -> Result<(), St
                 compare(&shared, known, membership);
             }
         }
-        let others = || {
-            membership
-                .nodes()
-                .map(|(id, _)| *id)
-                .filter(|id| *id != node.id)
-        };
-        let in_place =
-            is_listed || known.is_some() && !others().any(|id| server_of(id) == shared.me.id);
+        let others = || membership.nodes().map(|(id, _)| *id).filter(|id| *id != node.id);
+        let in_place = is_listed || known.is_some() && !others().any(|id| server_of(id) == shared.me.id);
         let was_replaced = known.is_none() && last.is_some() && others().any(|id| is_another(&id));
         if in_place && shared.events.current_role().in_contact {
             alone = None;
@@ -298,8 +279,7 @@ pub(super) async fn keep_place(shared: Arc<Shared>, node: Node) -> Result<(), St
             }
         } else if !in_place || is_long {
             let round = ask_all(&shared, &links, shared.identity().ensemble).await;
-            let lacks_this =
-                |here: &&Here| !here.members.is_empty() && !here.members.contains(&node.id);
+            let lacks_this = |here: &&Here| !here.members.is_empty() && !here.members.contains(&node.id);
             let lacking = round.grown.iter().find(lacks_this);
             if in_place && lacking.is_some_and(|here| here.members.iter().any(is_another)) {
                 shared.events.warn(REPLACED.to_owned());
@@ -322,12 +302,7 @@ pub(super) async fn keep_place(shared: Arc<Shared>, node: Node) -> Result<(), St
 
 /// Founds the ensemble that this member is bound to with those who have nothing either, if they are enough. What begins with a
 /// state is founded by who has it.
-async fn found(
-    shared: &Shared,
-    links: &TcpLinks<Served>,
-    node: &Node,
-    is_long: bool,
-) -> Result<(), String> {
+async fn found(shared: &Shared, links: &TcpLinks<Served>, node: &Node, is_long: bool) -> Result<(), String> {
     let ensemble = shared.identity().ensemble;
     let round = ask_all(shared, links, ensemble).await;
     if !round.grown.is_empty() && !round.grown.iter().any(|here| here.ensemble == ensemble) {
@@ -382,9 +357,7 @@ fn compare(shared: &Shared, known: &Server, membership: &crate::types::Membershi
 
 fn line(server: &Server) -> String {
     let places = |addresses: &[crate::types::Address]| {
-        let places = addresses
-            .iter()
-            .map(|at| format!("{}:{}", at.host, at.port));
+        let places = addresses.iter().map(|at| format!("{}:{}", at.host, at.port));
         places.collect::<Vec<_>>().join("|")
     };
     format!(
@@ -393,9 +366,9 @@ fn line(server: &Server) -> String {
         places(&server.quorum),
         places(&server.election),
         if server.observer { " observer" } else { "" },
-        server.client.as_ref().map_or(String::new(), |at| format!(
-            " clients at {}:{}",
-            at.host, at.port
-        ))
+        server
+            .client
+            .as_ref()
+            .map_or(String::new(), |at| format!(" clients at {}:{}", at.host, at.port))
     )
 }

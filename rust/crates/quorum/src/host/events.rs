@@ -44,10 +44,7 @@ pub enum Event {
     Entries(Vec<DeliveredEntry>),
     /// Forget everything and begin with this. Commands of this member that are in it come no more; their tickets are below
     /// `my_next`.
-    Install {
-        source: SnapshotSource,
-        my_next: u64,
-    },
+    Install { source: SnapshotSource, my_next: u64 },
     /// After everything that was agreed on before it was so.
     Role(Role),
     /// This member leads in this term, and everything of earlier terms was delivered, and something of this one.
@@ -658,8 +655,7 @@ mod tests {
         events.delivered(entry(1, false));
         assert!(is_readable(&events.wake), "nothing came for long before");
         events.take(usize::MAX).unwrap();
-        let just_now =
-            || events.state.lock().told_at = Some(Instant::now() + Duration::from_secs(60));
+        let just_now = || events.state.lock().told_at = Some(Instant::now() + Duration::from_secs(60));
         just_now();
         for index in 2..4 {
             events.delivered(entry(index, false));

@@ -20,9 +20,7 @@ use super::Shared;
 use super::entering::{ALL_ANSWER, LONG, PAUSE, ask_all, bind, links, random};
 use crate::directory::log_id;
 use crate::machine::Snapshots;
-use crate::types::{
-    MemberId, Membership, Server, SnapshotMeta, StoredMembership, member_id, server_of,
-};
+use crate::types::{MemberId, Membership, Server, SnapshotMeta, StoredMembership, member_id, server_of};
 
 /// The last entry that is in the state that an ensemble begins with.
 pub const FIRST_STATE: u64 = 1;
@@ -121,11 +119,7 @@ pub(super) async fn found_with_state(shared: &Arc<Shared>) -> Result<MemberId, S
 }
 
 /// Binds this directory to this founding; on disk when it returns.
-async fn bind_this(
-    shared: &Arc<Shared>,
-    ensemble: [u8; 16],
-    member: MemberId,
-) -> Result<(), String> {
+async fn bind_this(shared: &Arc<Shared>, ensemble: [u8; 16], member: MemberId) -> Result<(), String> {
     let shared = shared.clone();
     let bound = spawn_blocking(move || {
         let mut identity = shared.identity.lock();

@@ -49,8 +49,7 @@ fn is_there(node: &Node, metrics: &Metrics, member: MemberId) -> bool {
     let matched = matched.and_then(|matched| matched.get(&member).copied().flatten());
     let lag = |matched: u64| metrics.last_log_index.unwrap_or(0).saturating_sub(matched);
     member == node.id
-        || is_heard(node, metrics, member)
-            && matched.is_some_and(|matched| lag(matched.index) <= LAG)
+        || is_heard(node, metrics, member) && matched.is_some_and(|matched| lag(matched.index) <= LAG)
 }
 
 /// At the leader: whether most of those who would vote are there, or a change is under way, which can only be completed.
@@ -113,12 +112,7 @@ pub(super) async fn keep_members(
 
 impl Work {
     /// Does what is to be done first, if anything is.
-    async fn step(
-        &mut self,
-        shared: &Shared,
-        node: &Node,
-        metrics: &Metrics,
-    ) -> Result<(), String> {
+    async fn step(&mut self, shared: &Shared, node: &Node, metrics: &Metrics) -> Result<(), String> {
         let stored = metrics.membership_config.clone();
         let membership = stored.membership();
         let configs = membership.get_joint_config();
@@ -182,11 +176,7 @@ impl Work {
         if !is_first || !shared.options.reconfigurable {
             return None;
         }
-        let observers = shared
-            .options
-            .servers
-            .iter()
-            .filter(|server| server.observer);
+        let observers = shared.options.servers.iter().filter(|server| server.observer);
         let nodes: BTreeMap<_, _> = observers
             .map(|server| (nobody_yet(server.id), server.clone()))
             .collect();
@@ -213,8 +203,7 @@ impl Work {
             observer: server.observer && is_alone && !shared.options.reconfigurable,
             ..server
         };
-        if membership.get_node(&member) != Some(&node)
-            && (is_alone || membership.get_node(&member).is_none())
+        if membership.get_node(&member) != Some(&node) && (is_alone || membership.get_node(&member).is_none())
         {
             return Some(ChangeMembers::SetNodes(BTreeMap::from([(member, node)])));
         }
@@ -226,29 +215,16 @@ impl Work {
     }
 
     /// Who is not listed, and was not heard of for too long.
-    fn of_silence(
-        &mut self,
-        shared: &Shared,
-        node: &Node,
-        metrics: &Metrics,
-    ) -> BTreeSet<MemberId> {
+    fn of_silence(&mut self, shared: &Shared, node: &Node, metrics: &Metrics) -> BTreeSet<MemberId> {
         let membership = metrics.membership_config.membership();
-        let is_silent =
-            |id: &MemberId| !is_listed(membership, *id) && !is_heard(node, metrics, *id);
-        let silent: BTreeSet<MemberId> = membership
-            .nodes()
-            .map(|(id, _)| *id)
-            .filter(is_silent)
-            .collect();
+        let is_silent = |id: &MemberId| !is_listed(membership, *id) && !is_heard(node, metrics, *id);
+        let silent: BTreeSet<MemberId> = membership.nodes().map(|(id, _)| *id).filter(is_silent).collect();
         self.silent.retain(|id, _| silent.contains(id));
         for id in silent {
             self.silent.entry(id).or_insert_with(Instant::now);
         }
         let limit = shared.options.absence_limit;
-        let gone = self
-            .silent
-            .iter()
-            .filter(|(_, since)| since.elapsed() > limit);
+        let gone = self.silent.iter().filter(|(_, since)| since.elapsed() > limit);
         gone.map(|(id, _)| *id).collect()
     }
 }

@@ -104,9 +104,7 @@ pub(super) async fn listen(shared: Arc<Shared>, listeners: Vec<Listening>) -> Re
                 Err(error) => {
                     all = false;
                     let what = what(place);
-                    shared
-                        .events
-                        .warn(format!("{what}: {error}; it is tried again"));
+                    shared.events.warn(format!("{what}: {error}; it is tried again"));
                 }
             }
         }

@@ -66,15 +66,10 @@ async fn write(world: &World, life: &Life) -> bool {
         ticket: key.1,
         body: Bytes::from(vec![7; world.random().between(0, 200)]),
     };
-    let proposed = life
-        .member
-        .raft()
-        .client_write(Commands::new(0, &[command]));
+    let proposed = life.member.raft().client_write(Commands::new(0, &[command]));
     match SimRuntime::timeout(PATIENCE, proposed).await {
         Ok(Ok(response)) => {
-            world
-                .history()
-                .acknowledged(key, response.log_id.index, begun);
+            world.history().acknowledged(key, response.log_id.index, begun);
             true
         }
         Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => {
@@ -107,10 +102,7 @@ pub(crate) async fn propose_within(world: &World, within: Duration) {
         .collect();
     let agreed = world.progress_to(|| keys.iter().all(|key| world.history().has(*key)));
     if SimRuntime::timeout(within, agreed).await.is_err() {
-        let missing: Vec<_> = keys
-            .iter()
-            .filter(|key| !world.history().has(**key))
-            .collect();
+        let missing: Vec<_> = keys.iter().filter(|key| !world.history().has(**key)).collect();
         panic!("not agreed on within {within:?} without faults: {missing:x?}");
     }
 }
@@ -131,8 +123,7 @@ pub(crate) async fn write_within(world: &World, within: Duration) {
     if SimRuntime::timeout(within, written).await.is_err() {
         for life in world.lives() {
             let metrics = life.member.raft().metrics();
-            let metrics =
-                openraft::async_runtime::watch::WatchReceiver::borrow_watched(&metrics).clone();
+            let metrics = openraft::async_runtime::watch::WatchReceiver::borrow_watched(&metrics).clone();
             eprintln!("{metrics}");
         }
         panic!("nothing was agreed on within {within:?} without faults");

@@ -32,11 +32,7 @@ pub(crate) struct MemoryDisk(Arc<Mutex<Platter>>);
 impl MemoryDisk {
     pub(crate) fn found(&self) -> Found {
         let platter = self.0.lock();
-        let last = platter
-            .entries
-            .values()
-            .next_back()
-            .map(|entry| entry.log_id);
+        let last = platter.entries.values().next_back().map(|entry| entry.log_id);
         Found {
             vote: platter.vote,
             purged: platter.purged,
@@ -94,9 +90,7 @@ impl Disk for MemoryDisk {
 
     fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
         let mut platter = self.0.lock();
-        platter
-            .entries
-            .split_off(&last.map_or(0, |id| id.index + 1));
+        platter.entries.split_off(&last.map_or(0, |id| id.index + 1));
         Ok(())
     }
 

@@ -105,11 +105,7 @@ impl History {
     pub(crate) fn installed(&self, member: MemberId, model: &Model) {
         let agreed = self.agreed.get(model.next as usize - 1);
         let state = (model.next, model.digest);
-        assert_eq!(
-            agreed,
-            Some(&state),
-            "member {member} was given another state"
-        );
+        assert_eq!(agreed, Some(&state), "member {member} was given another state");
     }
 
     pub(crate) fn leads(&mut self, member: MemberId, term: u64) {
@@ -160,11 +156,7 @@ impl History {
     pub(crate) fn check(&self) {
         for (key, index) in &self.acknowledged {
             let found = self.index_of.get(key);
-            assert_eq!(
-                found,
-                Some(index),
-                "command {key:?} was acknowledged at {index}"
-            );
+            assert_eq!(found, Some(index), "command {key:?} was acknowledged at {index}");
         }
         for key in &self.refused {
             let found = self.index_of.get(key);

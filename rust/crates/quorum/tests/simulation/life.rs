@@ -105,11 +105,7 @@ impl Life {
     /// Who votes, by what it knows.
     pub(crate) fn membership(&self) -> Membership {
         let metrics = self.member.raft().server_metrics();
-        metrics
-            .borrow_watched()
-            .membership_config
-            .membership()
-            .clone()
+        metrics.borrow_watched().membership_config.membership().clone()
     }
 
     pub(crate) fn listed(&self) -> Option<Vec<Server>> {

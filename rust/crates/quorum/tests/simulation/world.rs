@@ -259,8 +259,7 @@ impl World {
     pub(crate) fn look(&self) {
         for life in self.lives() {
             let metrics = life.member.raft().metrics();
-            let metrics =
-                openraft::async_runtime::watch::WatchReceiver::borrow_watched(&metrics).clone();
+            let metrics = openraft::async_runtime::watch::WatchReceiver::borrow_watched(&metrics).clone();
             if let Err(fatal) = &metrics.running_state {
                 panic!("member {} failed: {fatal}", life.id);
             }
@@ -312,11 +311,7 @@ impl World {
             }
         };
         if SimRuntime::timeout(within, have).await.is_err() {
-            let listed: Vec<_> = self
-                .lives()
-                .iter()
-                .map(|life| (life.id, life.listed()))
-                .collect();
+            let listed: Vec<_> = self.lives().iter().map(|life| (life.id, life.listed())).collect();
             panic!("not all members have {wanted:?}: {listed:?}");
         }
     }

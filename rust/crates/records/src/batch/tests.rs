@@ -21,13 +21,11 @@ fn sample() -> impl Strategy<Value = Sample> {
     let nullable = || proptest::option::of(proptest::collection::vec(any::<u8>(), 0..200));
     let headers = proptest::collection::vec((bytes(), nullable()), 0..3);
     let timestamp = prop_oneof![any::<i64>(), 0i64..2_000_000_000_000];
-    (timestamp, nullable(), nullable(), headers).prop_map(|(timestamp, key, value, headers)| {
-        Sample {
-            timestamp,
-            key,
-            value,
-            headers,
-        }
+    (timestamp, nullable(), nullable(), headers).prop_map(|(timestamp, key, value, headers)| Sample {
+        timestamp,
+        key,
+        value,
+        headers,
     })
 }
 
@@ -43,9 +41,7 @@ fn append(builder: &mut BatchBuilder, sample: &Sample) {
         .collect();
     let before = builder.estimated_size();
     let (key, value) = (sample.key.as_deref(), sample.value.as_deref());
-    builder
-        .append(sample.timestamp, key, value, &headers)
-        .unwrap();
+    builder.append(sample.timestamp, key, value, &headers).unwrap();
     let added = builder.estimated_size() - before;
     assert!(added <= BatchBuilder::record_size_bound(key, value, &headers));
 }
@@ -242,10 +238,7 @@ fn flags_and_state_are_kept() {
     assert!(header.is_transactional() && header.is_control() && header.has_producer_id());
     assert!(!header.has_delete_horizon());
     assert_eq!(header.compression(), Ok(Compression::Zstd));
-    assert_eq!(
-        (header.last_offset(), header.partition_leader_epoch),
-        (101, 4)
-    );
+    assert_eq!((header.last_offset(), header.partition_leader_epoch), (101, 4));
     // Sequences wrap to zero.
     assert_eq!(header.last_sequence(), 0);
 }
@@ -268,11 +261,7 @@ fn changes_in_place_keep_the_checksum_right() {
     );
     assert_eq!(header.partition_leader_epoch, 77);
     assert_eq!(
-        (
-            header.producer_id,
-            header.producer_epoch,
-            header.base_sequence
-        ),
+        (header.producer_id, header.producer_epoch, header.base_sequence),
         (5, 6, 7)
     );
     let records = batch.records(LIMIT).unwrap();
@@ -355,10 +344,7 @@ fn damage_is_corruption() {
     assert_eq!(validate(&bytes), Err(RecordError::UnsupportedMagic(1)));
     let mut bytes = one_record();
     bytes[8..12].copy_from_slice(&48i32.to_be_bytes());
-    assert!(matches!(
-        validate(&bytes),
-        Err(RecordError::InvalidLength { .. })
-    ));
+    assert!(matches!(validate(&bytes), Err(RecordError::InvalidLength { .. })));
     let mut walk = batches(&bytes);
     assert!(walk.next().is_some_and(|batch| batch.is_err()));
     assert!(walk.next().is_none());

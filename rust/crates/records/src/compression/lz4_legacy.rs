@@ -79,8 +79,7 @@ mod tests {
     #[test]
     fn a_wrong_header_checksum_is_replaced_by_the_right_one() {
         let mut frame = Vec::new();
-        super::super::compress(Compression::Lz4, None, b"some text, some text", &mut frame)
-            .unwrap();
+        super::super::compress(Compression::Lz4, None, b"some text, some text", &mut frame).unwrap();
         let right = frame[6];
         frame[6] = !right;
         let (header, rest) = mend_header(&frame).unwrap();

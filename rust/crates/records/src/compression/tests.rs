@@ -82,10 +82,7 @@ fn a_bomb_is_refused_and_takes_no_more_than_the_limit() {
         let payload = compressed(codec, &zeros);
         let mut out = Vec::new();
         let error = decompress(codec, &payload, limit, &mut out);
-        assert_eq!(
-            error,
-            Err(RecordError::DecompressedTooLarge { codec, limit })
-        );
+        assert_eq!(error, Err(RecordError::DecompressedTooLarge { codec, limit }));
         assert!(out.capacity() <= limit, "{codec}: {}", out.capacity());
     }
 }

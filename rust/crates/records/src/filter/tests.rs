@@ -67,9 +67,7 @@ fn build(codec: Compression, append_time: bool, samples: &[Sample]) -> Vec<u8> {
             .map(|(key, value)| (&key[..], value.as_deref()))
             .collect();
         let (key, value) = (sample.key.as_deref(), sample.value.as_deref());
-        builder
-            .append(sample.timestamp, key, value, &headers)
-            .unwrap();
+        builder.append(sample.timestamp, key, value, &headers).unwrap();
     }
     builder.build().unwrap()
 }
@@ -195,10 +193,7 @@ fn an_empty_batch_keeps_its_producers_state() {
     assert!(records(&after).is_empty());
     assert_eq!(after.header.last_offset(), 1002);
     assert_eq!(after.header.last_sequence(), before.header.last_sequence());
-    assert_eq!(
-        (after.header.producer_id, after.header.producer_epoch),
-        (5, 2)
-    );
+    assert_eq!((after.header.producer_id, after.header.producer_epoch), (5, 2));
     assert_eq!(after.header.compression().unwrap(), Compression::None);
     assert_eq!(
         (after.header.base_timestamp, after.header.max_timestamp),

@@ -38,14 +38,7 @@ fn set(magic: u8, pairs: &[Pair]) -> Vec<u8> {
     let mut out = Vec::new();
     for (index, (key, value)) in pairs.iter().enumerate() {
         let offset = index as i64;
-        let bytes = message(
-            magic,
-            0,
-            offset,
-            1000 + offset,
-            key.as_deref(),
-            value.as_deref(),
-        );
+        let bytes = message(magic, 0, offset, 1000 + offset, key.as_deref(), value.as_deref());
         out.extend_from_slice(&bytes);
     }
     out
@@ -64,10 +57,7 @@ fn wrapper(magic: u8, codec: Compression, offset: i64, set: &[u8]) -> Vec<u8> {
 fn collect(bytes: &[u8]) -> Result<Vec<(i64, i64, Pair)>, RecordError> {
     let mut out = Vec::new();
     for_each(bytes, LIMIT, |message| {
-        let pair = (
-            message.key.map(<[u8]>::to_vec),
-            message.value.map(<[u8]>::to_vec),
-        );
+        let pair = (message.key.map(<[u8]>::to_vec), message.value.map(<[u8]>::to_vec));
         out.push((message.offset, message.timestamp, pair));
         Ok(())
     })?;
@@ -178,10 +168,7 @@ fn what_the_format_forbids_is_refused() {
     let gzip = Compression::Gzip;
     let plain = set(1, &[(None, Some(vec![1]))]);
     let nested = wrapper(1, gzip, 0, &wrapper(1, gzip, 0, &plain));
-    assert!(matches!(
-        collect(&nested),
-        Err(RecordError::InvalidLegacy(_))
-    ));
+    assert!(matches!(collect(&nested), Err(RecordError::InvalidLegacy(_))));
     assert!(collect(&wrapper(0, gzip, 0, &plain)).is_err());
     assert!(collect(&wrapper(1, gzip, 0, &[])).is_err());
     assert!(collect(&wrapper(1, Compression::Zstd, 0, &plain)).is_err());
@@ -251,12 +238,7 @@ fn batch_of(base_offset: i64, pairs: &[Pair], codec: Compression) -> Vec<u8> {
     for (index, (key, value)) in pairs.iter().enumerate() {
         let header = [(&b"h"[..], Some(&b"left out"[..]))];
         builder
-            .append(
-                1000 + index as i64,
-                key.as_deref(),
-                value.as_deref(),
-                &header,
-            )
+            .append(1000 + index as i64, key.as_deref(), value.as_deref(), &header)
             .unwrap();
     }
     let mut bytes = builder.build().unwrap();
@@ -308,13 +290,7 @@ fn what_old_formats_cannot_say() {
     let pairs: [Pair; 1] = [(None, Some(b"v".to_vec()))];
     let mut out = b"front".to_vec();
     assert_eq!(
-        down_convert(
-            &batch_of(0, &pairs, Compression::Zstd),
-            1,
-            0,
-            LIMIT,
-            &mut out
-        ),
+        down_convert(&batch_of(0, &pairs, Compression::Zstd), 1, 0, LIMIT, &mut out),
         Err(RecordError::UnknownToFormat {
             codec: Compression::Zstd,
             magic: 1

@@ -35,11 +35,7 @@ impl EntryWriter {
     }
 
     /// The next message; to `out` if it is not to be compressed.
-    pub(super) fn push(
-        &mut self,
-        message: &LegacyMessage<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), RecordError> {
+    pub(super) fn push(&mut self, message: &LegacyMessage<'_>, out: &mut Vec<u8>) -> Result<(), RecordError> {
         let first = *self.first.get_or_insert(message.offset);
         self.last = message.offset;
         self.newest = self.newest.max(message.timestamp);
@@ -47,13 +43,7 @@ impl EntryWriter {
             return write(self.magic, Compression::None, 0, message, out);
         }
         let base = if self.magic == 1 { first } else { 0 };
-        write(
-            self.magic,
-            Compression::None,
-            base,
-            message,
-            &mut self.inner,
-        )
+        write(self.magic, Compression::None, base, message, &mut self.inner)
     }
 
     /// The wrapper, if there is one.

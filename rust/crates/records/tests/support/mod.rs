@@ -37,20 +37,13 @@ impl Seeds {
             (first, end) = (now.as_micros() as u64, u64::MAX);
             deadline = Some(Instant::now() + Duration::from_secs(60 * minutes));
         }
-        Self {
-            first,
-            end,
-            deadline,
-        }
+        Self { first, end, deadline }
     }
 
     /// Every `step`th seed from number `start` on; prints the seed of a round that panics.
     fn run(&self, start: usize, step: usize, mut round: impl FnMut(&mut Random)) {
         for seed in (self.first..self.end).skip(start).step_by(step) {
-            if self
-                .deadline
-                .is_some_and(|deadline| Instant::now() >= deadline)
-            {
+            if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return;
             }
             let mut random = Random::new(seed);

@@ -77,9 +77,7 @@ pub(crate) fn handle_unsupported(table: &ApiTable, header: &RequestHeader) -> Ou
     message.set("error_code", ErrorCode::UNSUPPORTED_VERSION.0);
     add_entries(&mut message, table.entries().filter(|(key, _)| *key == KEY));
     response::encode_as(header, 0, &message.into())
-        .map(|frame| {
-            Response::from_frame(frame, ErrorCounts::one(ErrorCode::UNSUPPORTED_VERSION.0))
-        })
+        .map(|frame| Response::from_frame(frame, ErrorCounts::one(ErrorCode::UNSUPPORTED_VERSION.0)))
         .into()
 }
 

@@ -215,11 +215,7 @@ async fn tell(
         .map(Told::One)
 }
 
-fn answer(
-    header: &RequestHeader,
-    request: &Request,
-    told: Vec<Result<Told, ErrorCode>>,
-) -> Outcome {
+fn answer(header: &RequestHeader, request: &Request, told: Vec<Result<Told, ErrorCode>>) -> Outcome {
     let mut message = response_message(KEY);
     let empty_topic = message.element("topics");
     let empty_partition = empty_topic.element("partitions");
@@ -239,9 +235,7 @@ fn answer(
         });
         let partitions: Vec<_> = partitions.collect();
         let mut answer = empty_topic.clone();
-        answer
-            .set("name", name.as_str())
-            .set("partitions", partitions);
+        answer.set("name", name.as_str()).set("partitions", partitions);
         Value::Struct(answer)
     });
     let topics: Vec<_> = topics.collect();
@@ -390,9 +384,7 @@ async fn search_through(
     let mut stopping = shared.stopping.subscribe();
     let mut turn = None;
     loop {
-        let room = turn
-            .as_ref()
-            .map_or(0, |turn: &Turn<'_>| turn.decompressed_max);
+        let room = turn.as_ref().map_or(0, |turn: &Turn<'_>| turn.decompressed_max);
         let searched = block_in_place(|| step(shared, place, &mut search, room));
         match searched.map_err(|error| failed(shared, place, &error))? {
             Searched::Found(found) => return Ok(found),
@@ -428,11 +420,7 @@ fn step(
 }
 
 /// The turn of a batch of so many bytes, with more room if it had one.
-async fn next_turn<'a>(
-    unpacking: &'a Unpacking,
-    turn: Option<Turn<'a>>,
-    bytes: usize,
-) -> Option<Turn<'a>> {
+async fn next_turn<'a>(unpacking: &'a Unpacking, turn: Option<Turn<'a>>, bytes: usize) -> Option<Turn<'a>> {
     match turn {
         Some(turn) => unpacking.larger(turn).await,
         None => Some(unpacking.turn(bytes).await),
@@ -440,11 +428,7 @@ async fn next_turn<'a>(
 }
 
 /// A new leader does not know yet how far its followers had come: what it would answer could go back (KIP-207).
-fn check_available(
-    terms: &Terms,
-    place: &Partition,
-    leadership: Leadership,
-) -> Result<(), ErrorCode> {
+fn check_available(terms: &Terms, place: &Partition, leadership: Leadership) -> Result<(), ErrorCode> {
     let begun = place.log.epoch_start(leadership.epoch);
     let lags = begun.is_some_and(|begun| begun > place.log.high_watermark());
     match terms.version {

@@ -271,8 +271,7 @@ async fn wait_for_replicas(shared: &Shared, request: &Request, results: &mut [Re
     };
     wait.until(places, look).await;
     for done in results.iter_mut().flatten() {
-        done.acknowledged
-            .get_or_insert(Err(ErrorCode::REQUEST_TIMED_OUT));
+        done.acknowledged.get_or_insert(Err(ErrorCode::REQUEST_TIMED_OUT));
     }
 }
 
@@ -461,10 +460,7 @@ fn check_shape(version: i16, records: &[u8]) -> Result<usize> {
         ..refused
     };
     while is_whole(iterator.remaining()).map_err(|refused| told(refused, count))? {
-        if version >= 3
-            && count > 0
-            && iterator.remaining().get(MAGIC_POSITION) == Some(&(MAGIC_V2 as u8))
-        {
+        if version >= 3 && count > 0 && iterator.remaining().get(MAGIC_POSITION) == Some(&(MAGIC_V2 as u8)) {
             // Whatever it holds: one batch is what a request may have.
             return Err(ErrorCode::INVALID_RECORD.into());
         }
@@ -556,9 +552,7 @@ fn refuse_records(error: &RecordError) -> Refused {
         RecordError::InvalidLength { length, .. } if *length < LENGTH_MIN => Some(format!(
             "Record size {length} is less than the minimum record overhead ({LENGTH_MIN})"
         )),
-        RecordError::UnsupportedMagic(magic) => {
-            Some(format!("Invalid magic found in record: {magic}"))
-        }
+        RecordError::UnsupportedMagic(magic) => Some(format!("Invalid magic found in record: {magic}")),
         _ => None,
     };
     Refused {
@@ -625,8 +619,7 @@ impl Append<'_> {
     fn unpacks(&self, config: &LogConfig) -> bool {
         if self.is_legacy {
             let codec = legacy::codec(self.records);
-            return config.compression.is_some()
-                || codec.is_ok_and(|codec| codec != Compression::None);
+            return config.compression.is_some() || codec.is_ok_and(|codec| codec != Compression::None);
         }
         batches(self.records)
             .flatten()
@@ -658,15 +651,13 @@ impl Append<'_> {
             let most = decompressed_max.min(self.shared.config.request_bytes_max);
             legacy::validate(self.records).map_err(Failed::Unreadable)?;
             let timestamp_type = self.place.log.config().timestamp_type;
-            converted =
-                legacy::to_v2(self.records, timestamp_type, most).map_err(Failed::Unreadable)?;
+            converted = legacy::to_v2(self.records, timestamp_type, most).map_err(Failed::Unreadable)?;
             &mut converted
         } else {
             self.records
         };
         let wait = |work: &mut dyn FnMut()| tokio::task::block_in_place(work);
-        let append =
-            |log: &Log| log.append_within(records, epoch, now_ms(), decompressed_max, wait);
+        let append = |log: &Log| log.append_within(records, epoch, now_ms(), decompressed_max, wait);
         registry.append(self.place, append).map_err(Failed::Refused)
     }
 }

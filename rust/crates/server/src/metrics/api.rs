@@ -214,9 +214,7 @@ fn api_name(key: i16) -> String {
 
 /// The counters that are not zero, with their indexes counted from `first`.
 fn read_nonzero(counters: &[AtomicU64], first: i16) -> Vec<(i16, u64)> {
-    let counts = counters
-        .iter()
-        .map(|counter| counter.load(Ordering::Relaxed));
+    let counts = counters.iter().map(|counter| counter.load(Ordering::Relaxed));
     let numbered = (first..).zip(counts);
     numbered.filter(|(_, count)| *count > 0).collect()
 }
@@ -250,10 +248,7 @@ mod tests {
         apis.record(&waited, &ErrorCounts::one(0));
         let all = apis.read();
         let names: Vec<_> = all.iter().map(|api| &*api.name).collect();
-        assert_eq!(
-            names,
-            ["Produce", "Fetch", "FetchConsumer", "FetchFollower"]
-        );
+        assert_eq!(names, ["Produce", "Fetch", "FetchConsumer", "FetchFollower"]);
         assert_eq!(all[0].requests, [(9, 1), (11, 2)]);
         assert_eq!(all[0].errors, [(0, 1), (87, 1)]);
         assert_eq!(all[1].requests, [(12, 3)]);

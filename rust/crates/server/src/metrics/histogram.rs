@@ -8,8 +8,8 @@ pub(crate) const BUCKETS_MAX: usize = 18;
 
 /// Upper bounds of times, in milliseconds: from what a request takes in memory to what makes a client give up.
 pub(crate) const TIME_BOUNDS_MS: [f64; 17] = [
-    0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0,
-    5000.0, 10000.0,
+    0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0,
+    10000.0,
 ];
 
 /// The same in nanoseconds.

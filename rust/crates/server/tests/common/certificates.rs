@@ -101,9 +101,7 @@ impl Authority {
         );
         std::fs::write(self.path("one.cnf"), "subjectAltName=DNS:localhost\n").unwrap();
         self.openssl(
-            &[
-                "x509", "-req", "-days", "2", "-in", "one.csr", "-out", "one.crt",
-            ],
+            &["x509", "-req", "-days", "2", "-in", "one.csr", "-out", "one.crt"],
             &[
                 "-CA",
                 "ca.crt",

@@ -10,13 +10,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use logcore_protocol::{
-    Direction, RequestHeader, Struct, Value, decode_response, decode_response_header,
-    encode_request, schema,
+    Direction, RequestHeader, Struct, Value, decode_response, decode_response_header, encode_request, schema,
 };
 use logcore_records::{BatchBuilder, Compression};
 use logcore_server::{
-    ControlRequest, ListenerSpec, ListenerTls, PartitionSpec, Properties, Replica, Server,
-    ServerOptions,
+    ControlRequest, ListenerSpec, ListenerTls, PartitionSpec, Properties, Replica, Server, ServerOptions,
 };
 
 pub(crate) const TOPIC_ID: [u8; 16] = [7; 16];
@@ -86,11 +84,7 @@ impl TestServer {
     }
 
     /// On several of the directory's.
-    pub(crate) fn start_on(
-        dir: tempfile::TempDir,
-        log_dirs: &[&str],
-        config: &[(&str, &str)],
-    ) -> Self {
+    pub(crate) fn start_on(dir: tempfile::TempDir, log_dirs: &[&str], config: &[(&str, &str)]) -> Self {
         Self::start_serving(dir, log_dirs, config, APIS)
     }
 
@@ -248,10 +242,7 @@ impl Drop for Over<'_> {
 pub(crate) fn is_readable(fd: i32) -> bool {
     // SAFETY: the server owns the descriptor and outlives the call.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-    let mut fds = [rustix::event::PollFd::new(
-        &fd,
-        rustix::event::PollFlags::IN,
-    )];
+    let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
     let patience = rustix::event::Timespec {
         tv_sec: PATIENCE.as_secs() as i64,
         tv_nsec: 0,
@@ -342,9 +333,7 @@ pub(crate) fn request(key: i16) -> Struct {
 pub(crate) fn batch(values: &[&[u8]]) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Compression::None, None);
     for value in values {
-        builder
-            .append(1_700_000_000_000, None, Some(value), &[])
-            .unwrap();
+        builder.append(1_700_000_000_000, None, Some(value), &[]).unwrap();
     }
     builder.build().unwrap()
 }

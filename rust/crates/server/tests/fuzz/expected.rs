@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use logcore_protocol::{
-    Decoded, Direction, RequestHeader, Value, decode_request_within, decode_response,
-    decode_response_header, schemas,
+    Decoded, Direction, RequestHeader, Value, decode_request_within, decode_response, decode_response_header,
+    schemas,
 };
 
 use crate::FRAME_MAX;
@@ -54,9 +54,7 @@ impl Served {
 
     pub(crate) fn ranges(&self) -> Vec<(i16, i16, i16)> {
         let ranges = self.0.iter();
-        ranges
-            .map(|(key, (first, last))| (*key, *first, *last))
-            .collect()
+        ranges.map(|(key, (first, last))| (*key, *first, *last)).collect()
     }
 
     fn has(&self, key: i16, version: i16) -> bool {

@@ -145,9 +145,7 @@ impl Peer {
             Manner::Resets => self.reset(stream).await,
             Manner::Deaf => {
                 push(&stream, &self.pieces);
-                SockRef::from(&stream)
-                    .set_linger(Some(Duration::ZERO))
-                    .unwrap();
+                SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
                 tokio::task::yield_now().await;
             }
             Manner::Stalls => {

@@ -185,9 +185,7 @@ impl Requests {
         Some(match (field.name, &field.default) {
             ("topic" | "name", Value::Str(_)) => Value::from("t"),
             ("topic_id", Value::Uuid(_)) => Value::Uuid(TOPIC_ID),
-            ("partition" | "index" | "partition_index", Value::I32(_)) => {
-                Value::I32(random.below(3) as i32)
-            }
+            ("partition" | "index" | "partition_index", Value::I32(_)) => Value::I32(random.below(3) as i32),
             ("current_leader_epoch" | "leader_epoch", Value::I32(_)) => {
                 Value::I32(*random.pick(&[-1, 2, 3, 3, 4]))
             }
@@ -195,9 +193,7 @@ impl Requests {
             ("max_wait_ms", _) => Value::I32(*random.pick(&[0, 0, 0, -1, 3, i32::MAX])),
             ("session_id" | "session_epoch", _) => Value::I32(near(random) as i32),
             ("replica_id", Value::I32(_)) => Value::I32(*random.pick(&[-1, -1, -2, 1, 2])),
-            ("fetch_offset" | "timestamp" | "log_start_offset", Value::I64(_)) => {
-                Value::I64(near(random))
-            }
+            ("fetch_offset" | "timestamp" | "log_start_offset", Value::I64(_)) => Value::I64(near(random)),
             ("partition_max_bytes" | "max_bytes", _) => {
                 Value::I32(*random.pick(&[0, 1, 100, 60_000, i32::MAX]))
             }
@@ -236,11 +232,7 @@ fn damaged(random: &mut Random, frame: &[u8], others: &[Vec<u8>]) -> Vec<u8> {
     match random.below(8) {
         0 => put(&mut bytes, KEY_AT, &random.pick(&NUMBERS).to_be_bytes()),
         1 => put(&mut bytes, VERSION_AT, &random.pick(&NUMBERS).to_be_bytes()),
-        2 => put(
-            &mut bytes,
-            CLIENT_ID_AT,
-            &random.pick(&NUMBERS).to_be_bytes(),
-        ),
+        2 => put(&mut bytes, CLIENT_ID_AT, &random.pick(&NUMBERS).to_be_bytes()),
         3 => put(&mut bytes, CLIENT_ID_AT + 2, &[0xff, 0xc0, 0x80]),
         4 => {
             let at = random.between(CLIENT_ID_AT.min(bytes.len()), bytes.len());

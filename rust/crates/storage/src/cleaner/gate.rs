@@ -127,10 +127,7 @@ impl Cleaning {
     fn start(&self, state: &mut State) -> Running<'_> {
         let stop = Arc::new(Stop::default());
         state.running = Some(Arc::clone(&stop));
-        Running {
-            cleaning: self,
-            stop,
-        }
+        Running { cleaning: self, stop }
     }
 
     /// Ends a cleaning that runs, waits until it has ended, and lets none begin. The caller must not hold the log's

@@ -96,13 +96,7 @@ impl CleanerConfig {
     ///
     /// Errors: [`StorageError::InvalidConfig`].
     pub fn check(&self) -> Result<()> {
-        let invalid = |name, value: String, reason| {
-            Err(StorageError::InvalidConfig {
-                name,
-                value,
-                reason,
-            })
-        };
+        let invalid = |name, value: String, reason| Err(StorageError::InvalidConfig { name, value, reason });
         if !(self.load_factor > 0.0 && self.load_factor <= 1.0) {
             return invalid(
                 "log.cleaner.io.buffer.load.factor",

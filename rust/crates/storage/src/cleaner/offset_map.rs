@@ -165,10 +165,7 @@ mod tests {
     // as a busy one.
     #[test]
     fn memory_is_bounded_by_the_buffer_and_the_range() {
-        assert_eq!(
-            OffsetMap::new(1 << 20, 0.9, u64::MAX).slots.len(),
-            (1 << 20) / 24
-        );
+        assert_eq!(OffsetMap::new(1 << 20, 0.9, u64::MAX).slots.len(), (1 << 20) / 24);
         assert!(OffsetMap::new(1 << 30, 0.9, 1000).slots.len() < 2000);
         let small = OffsetMap::new(0, 0.9, 10);
         assert_eq!((small.slots.len(), small.entries_max), (1, 0));

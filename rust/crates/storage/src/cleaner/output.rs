@@ -11,18 +11,13 @@ use std::time::SystemTime;
 use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files::{
-    CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX,
-    remove_if_exists, segment_file,
+    CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, remove_if_exists,
+    segment_file,
 };
 use crate::txn_index::{AbortedTxn, TxnIndex};
 
 /// The files of a cleaned segment in the order in which they are made and renamed.
-pub(crate) const CLEANED_FILES: [&str; 4] = [
-    LOG_SUFFIX,
-    INDEX_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-];
+pub(crate) const CLEANED_FILES: [&str; 4] = [LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX];
 
 pub(crate) struct Output {
     dir: PathBuf,
@@ -133,9 +128,7 @@ impl Output {
     pub(crate) fn finish(&mut self, modified: SystemTime) -> Result<()> {
         self.write()?;
         self.index_time();
-        let sync = |file: &File, path: &Path| {
-            disk::sync(file, path).map_err(StorageError::io("fsync", path))
-        };
+        let sync = |file: &File, path: &Path| disk::sync(file, path).map_err(StorageError::io("fsync", path));
         sync(&self.file, &self.path)?;
         for (suffix, bytes) in [
             (INDEX_SUFFIX, &self.offset_index),
@@ -147,8 +140,7 @@ impl Output {
             sync(&file, &path)?;
         }
         self.aborted.flush()?;
-        disk::set_modified(&self.file, modified)
-            .map_err(StorageError::io("set the time of", &self.path))
+        disk::set_modified(&self.file, modified).map_err(StorageError::io("set the time of", &self.path))
     }
 
     /// Bytes of log so far.

@@ -122,11 +122,7 @@ impl<'a> Run<'a> {
     fn account(&mut self, bytes: u64) -> Result<(), Aborted> {
         self.unthrottled += bytes;
         if self.unthrottled < THROTTLE_STEP {
-            return if self.stop.is_set() {
-                Err(Aborted)
-            } else {
-                Ok(())
-            };
+            return if self.stop.is_set() { Err(Aborted) } else { Ok(()) };
         }
         self.throttle
             .take(std::mem::take(&mut self.unthrottled), self.stop)
@@ -205,10 +201,7 @@ fn walk(
     let file = segment.file();
     let mut scan = Scanner::checked_through(file, position, segment.size(), window);
     loop {
-        match scan
-            .next()
-            .map_err(StorageError::io("read", segment.path()))?
-        {
+        match scan.next().map_err(StorageError::io("read", segment.path()))? {
             Next::Batch(batch) => {
                 let bytes = scan
                     .bytes(&batch)
@@ -366,9 +359,7 @@ impl Copy<'_, '_> {
         self.run.stats.segments_after += 1;
         if self.changed {
             output.finish(last.modified()?)?;
-            if self.run.stop.is_set()
-                || !log.replace_segments(group, &mut output, self.run.now_ms)?
-            {
+            if self.run.stop.is_set() || !log.replace_segments(group, &mut output, self.run.now_ms)? {
                 return Err(CleanError::Aborted);
             }
         }
@@ -413,9 +404,7 @@ impl Copy<'_, '_> {
         let discardable = if header.is_control() {
             let marker = self.transactions.on_control(&batch)?;
             if let Some(transaction) = marker.index_entry {
-                output
-                    .keep_aborted(transaction)
-                    .map_err(CopyError::Storage)?;
+                output.keep_aborted(transaction).map_err(CopyError::Storage)?;
             }
             marker.discardable
         } else {
@@ -431,10 +420,7 @@ impl Copy<'_, '_> {
             return Ok(header.max_timestamp);
         }
         let new_horizon = horizon.is_none().then(|| NewHorizon {
-            at_ms: self
-                .run
-                .now_ms
-                .saturating_add(self.config.delete_retention_ms),
+            at_ms: self.run.now_ms.saturating_add(self.config.delete_retention_ms),
             always: discardable && header.is_control(),
         });
         let filtered = self.filter(&batch, horizon_over, new_horizon, output)?;
@@ -479,14 +465,7 @@ impl Copy<'_, '_> {
             new_horizon,
             |entry| {
                 let digest = digests.next().flatten();
-                is_control
-                    || stays(
-                        map,
-                        entry,
-                        digest,
-                        !horizon_over,
-                        &mut stats.keyless_records,
-                    )
+                is_control || stays(map, entry, digest, !horizon_over, &mut stats.keyless_records)
             },
             &mut output.buffer,
         )?;
@@ -508,13 +487,7 @@ impl Copy<'_, '_> {
             DECOMPRESSED_MAX,
             |entry| {
                 let digest = entry.key.map(|key| map.digest(key));
-                stays(
-                    map,
-                    entry,
-                    digest,
-                    retain_deletes,
-                    &mut stats.keyless_records,
-                )
+                stays(map, entry, digest, retain_deletes, &mut stats.keyless_records)
             },
             &mut output.buffer,
         )?;
@@ -559,8 +532,7 @@ fn stays(
         *keyless += 1;
         return false;
     };
-    (entry.has_value || retain_deletes)
-        && map.get(digest).is_none_or(|latest| entry.offset >= latest)
+    (entry.has_value || retain_deletes) && map.get(digest).is_none_or(|latest| entry.offset >= latest)
 }
 
 enum CopyError {

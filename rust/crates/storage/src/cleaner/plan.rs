@@ -80,11 +80,8 @@ impl Plan {
             .first()
             .map_or(view.active_base(), |segment| segment.base_offset);
         let size = |segments: &[Arc<Segment>]| segments.iter().map(|s| s.size()).sum();
-        let clean_bytes = size(
-            &view.segments[..view
-                .segments
-                .partition_point(|s| s.base_offset < first_dirty)],
-        );
+        let clean_bytes =
+            size(&view.segments[..view.segments.partition_point(|s| s.base_offset < first_dirty)]);
         let dirty = view.between(first_dirty.min(first_uncleanable), first_uncleanable);
         let cleanable_bytes = size(dirty);
         let overdue = is_overdue(&view, config, first_dirty, now_ms)?;
@@ -110,8 +107,7 @@ impl Plan {
 
     /// True when there is something to clean and it is worth it, or has to be.
     pub(crate) fn is_due(&self, config: &LogConfig) -> bool {
-        self.cleanable_bytes > 0
-            && (self.overdue || self.ratio() > config.min_cleanable_dirty_ratio)
+        self.cleanable_bytes > 0 && (self.overdue || self.ratio() > config.min_cleanable_dirty_ratio)
     }
 
     /// The segments whose keys are mapped.
@@ -145,8 +141,7 @@ impl Plan {
                     ];
                     let fits = (0..3).all(|i| sizes[i] + added[i] <= limits[i]);
                     // An empty segment has no offsets to hold.
-                    fits && (added[0] == 0
-                        || next_base - 1 - first.base_offset <= i64::from(i32::MAX))
+                    fits && (added[0] == 0 || next_base - 1 - first.base_offset <= i64::from(i32::MAX))
                 });
             match groups.last_mut() {
                 Some(group) if joins => {
@@ -164,12 +159,7 @@ impl Plan {
 }
 
 /// Cleaning ends before the last stable offset, the active segment, and a segment younger than `min.compaction.lag.ms`.
-fn first_uncleanable(
-    view: &View,
-    config: &LogConfig,
-    first_dirty: i64,
-    now_ms: i64,
-) -> Result<i64> {
+fn first_uncleanable(view: &View, config: &LogConfig, first_dirty: i64, now_ms: i64) -> Result<i64> {
     let mut offset = view.last_stable.min(view.active_base());
     if config.min_compaction_lag_ms > 0 {
         let youngest = now_ms.saturating_sub(config.min_compaction_lag_ms);

@@ -11,9 +11,7 @@ mod running;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use logcore_records::{
-    BatchBuilder, BatchHeader, Compression, batches, legacy, set_offsets_in_place,
-};
+use logcore_records::{BatchBuilder, BatchHeader, Compression, batches, legacy, set_offsets_in_place};
 
 use crate::config::LogConfig;
 use crate::files::{LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file};
@@ -72,12 +70,7 @@ impl<'a> Writer<'a> {
         self.bytes.extend(batch);
     }
 
-    fn builder(
-        &mut self,
-        producer: Option<i64>,
-        transactional: bool,
-        count: usize,
-    ) -> BatchBuilder {
+    fn builder(&mut self, producer: Option<i64>, transactional: bool, count: usize) -> BatchBuilder {
         let mut builder = BatchBuilder::new(self.codec, None);
         if let Some(producer) = producer {
             let sequence = self.sequences.entry(producer).or_default();
@@ -112,9 +105,7 @@ impl<'a> Writer<'a> {
         builder.set_transactional(true);
         builder.set_control(true);
         let key = [0, 0, 0, u8::from(commit)];
-        builder
-            .append(self.next, Some(&key), Some(&[0; 6]), &[])
-            .unwrap();
+        builder.append(self.next, Some(&key), Some(&[0; 6]), &[]).unwrap();
         let offset = self.next;
         self.add(builder.build().unwrap());
         let first = self.open.remove(&producer);
@@ -141,11 +132,7 @@ impl<'a> Writer<'a> {
     fn write(&mut self) {
         let path = segment_file(self.dir, self.base, LOG_SUFFIX);
         std::fs::write(path, std::mem::take(&mut self.bytes)).unwrap();
-        let entries: Vec<u8> = self
-            .aborted
-            .drain(..)
-            .flat_map(|entry| entry.encode())
-            .collect();
+        let entries: Vec<u8> = self.aborted.drain(..).flat_map(|entry| entry.encode()).collect();
         if !entries.is_empty() {
             let path = segment_file(self.dir, self.base, TXN_INDEX_SUFFIX);
             std::fs::write(path, entries).unwrap();

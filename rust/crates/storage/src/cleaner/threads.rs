@@ -186,9 +186,7 @@ impl Shared {
             for partition in dir.partitions() {
                 let log = &partition.log;
                 let config = log.config();
-                let able = config.cleanup_compact
-                    && log.uncleanable().is_none()
-                    && log.failure().is_none();
+                let able = config.cleanup_compact && log.uncleanable().is_none() && log.failure().is_none();
                 if !able {
                     continue;
                 }
@@ -211,13 +209,7 @@ impl Shared {
     }
 
     /// True when it is worth looking for the next log at once.
-    fn clean_one(
-        &self,
-        dir: &LogDir,
-        partition: &Partition,
-        running: Running<'_>,
-        now_ms: i64,
-    ) -> bool {
+    fn clean_one(&self, dir: &LogDir, partition: &Partition, running: Running<'_>, now_ms: i64) -> bool {
         let log = &partition.log;
         let stop = Arc::clone(&running.stop);
         if !self.register(&stop) {

@@ -70,10 +70,7 @@ mod tests {
         let throttle = Throttle::new(1000.0);
         let now = Instant::now();
         for second in 1..=5 {
-            assert_eq!(
-                throttle.reserve(1000, now),
-                now + Duration::from_secs(second)
-            );
+            assert_eq!(throttle.reserve(1000, now), now + Duration::from_secs(second));
         }
         // An hour idle is worth no more than a burst.
         let later = now + Duration::from_secs(3600);

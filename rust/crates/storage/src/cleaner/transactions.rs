@@ -52,18 +52,12 @@ impl Transactions {
 
     /// Transactions that began at or before `offset` are met from now on.
     fn advance(&mut self, offset: i64) {
-        while self
-            .ahead
-            .last()
-            .is_some_and(|next| next.first_offset <= offset)
-        {
+        while self.ahead.last().is_some_and(|next| next.first_offset <= offset) {
             if let Some(transaction) = self.ahead.pop() {
-                self.aborting
-                    .entry(transaction.producer_id)
-                    .or_insert(Aborting {
-                        transaction,
-                        observed: false,
-                    });
+                self.aborting.entry(transaction.producer_id).or_insert(Aborting {
+                    transaction,
+                    observed: false,
+                });
             }
         }
     }

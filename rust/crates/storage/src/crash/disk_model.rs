@@ -266,14 +266,7 @@ impl DiskModel {
         self.restore(0, &self.root, target, Some(Left::Nothing), unused);
     }
 
-    fn restore(
-        &self,
-        id: usize,
-        live: &Path,
-        target: &Path,
-        one_for_all: Option<Left>,
-        random: &mut Random,
-    ) {
+    fn restore(&self, id: usize, live: &Path, target: &Path, one_for_all: Option<Left>, random: &mut Random) {
         let directory = &self.directories[id];
         let how = one_for_all.unwrap_or_else(|| left(random));
         for (name, node) in directory.after(how, random) {
@@ -302,18 +295,11 @@ impl DiskModel {
 /// Whether it is the name of a file that is stored to in its mapping.
 fn is_mapped(name: &[u8]) -> bool {
     let suffixes = [INDEX_SUFFIX, TIME_INDEX_SUFFIX];
-    suffixes
-        .iter()
-        .any(|suffix| name.ends_with(suffix.as_bytes()))
+    suffixes.iter().any(|suffix| name.ends_with(suffix.as_bytes()))
 }
 
 fn left(random: &mut Random) -> Left {
-    *random.pick(&[
-        Left::Nothing,
-        Left::Everything,
-        Left::Beginning,
-        Left::Scattered,
-    ])
+    *random.pick(&[Left::Nothing, Left::Everything, Left::Beginning, Left::Scattered])
 }
 
 /// Fills an index file, of which only the length is known, with what may be left of the bytes stored in its mapping.
@@ -362,9 +348,7 @@ impl Inode {
             Left::Everything => self.pending.iter().for_each(|p| p.apply(&mut bytes)),
             Left::Beginning => {
                 let kept = random.between(0, self.pending.len());
-                self.pending[..kept]
-                    .iter()
-                    .for_each(|p| p.apply(&mut bytes));
+                self.pending[..kept].iter().for_each(|p| p.apply(&mut bytes));
                 if let Some(Pending::Write { at, bytes: torn }) = self.pending.get(kept) {
                     let part = random.between(0, torn.len());
                     put(&mut bytes, *at, &torn[..part]);

@@ -289,11 +289,7 @@ impl State {
     }
 
     /// Lets a part of a write through, and nothing of another change.
-    fn tear(
-        &mut self,
-        change: &Change<'_>,
-        error: io::Error,
-    ) -> io::Result<Option<(usize, io::Error)>> {
+    fn tear(&mut self, change: &Change<'_>, error: io::Error) -> io::Result<Option<(usize, io::Error)>> {
         let Change::Write { bytes, .. } = change else {
             return Err(error);
         };

@@ -219,10 +219,7 @@ impl History {
         }
         self.tally.power_losses += 1;
         self.certain = self.certain.min(self.model.flushed);
-        tell(format_args!(
-            "the power is lost, {} is certain",
-            self.certain
-        ));
+        tell(format_args!("the power is lost, {} is certain", self.certain));
         let root = self.base.join(self.roots.to_string());
         self.roots += 1;
         fs::create_dir(&root).unwrap();

@@ -118,11 +118,7 @@ fn no_fault_costs_what_was_certain() {
             scope.spawn(|| run_histories(&run, &outcome));
         }
     });
-    let Outcome {
-        tally,
-        count,
-        failed,
-    } = outcome.into_inner();
+    let Outcome { tally, count, failed } = outcome.into_inner();
     println!("{count} histories: {tally:?}");
     assert!(
         failed.is_empty(),

@@ -149,22 +149,14 @@ impl Model {
 
     /// The log says that everything before `offset` is on disk.
     pub(super) fn flushed(&mut self, offset: i64) {
-        assert!(
-            offset <= self.end,
-            "{offset} is on disk, {} is the end",
-            self.end
-        );
+        assert!(offset <= self.end, "{offset} is on disk, {} is the end", self.end);
         self.flushed = self.flushed.max(offset);
     }
 
     /// Compares what was found in `start..end` with what must be there after a restart that could not take what is
     /// before `certain`, and goes on from it.
     pub(super) fn restarted(&mut self, certain: i64, start: i64, end: i64, found: &Found) {
-        assert!(
-            start <= self.start,
-            "records {}..{start} are gone",
-            self.start
-        );
+        assert!(start <= self.start, "records {}..{start} are gone", self.start);
         assert!(
             start >= self.start_on_disk,
             "the start {} was on disk, it is {start} now",
@@ -250,10 +242,7 @@ impl Model {
                 kept = first_lost;
             }
             // Lost, with a later one of anybody kept: what the log knows of such a producer is not said.
-            if producer.sent[kept..]
-                .iter()
-                .any(|sent| sent.first_offset < end)
-            {
+            if producer.sent[kept..].iter().any(|sent| sent.first_offset < end) {
                 producer.sent.clear();
                 continue;
             }
@@ -338,11 +327,7 @@ impl Model {
 
     /// Before this, deleted batches came back without others that belong to the same transactions.
     pub(super) fn patchy_before(&self) -> i64 {
-        self.gone
-            .values()
-            .map(|batch| batch.last + 1)
-            .max()
-            .unwrap_or(0)
+        self.gone.values().map(|batch| batch.last + 1).max().unwrap_or(0)
     }
 
     /// Batches of producers that were acknowledged.

@@ -54,9 +54,7 @@ fn has(log: &Log, offset: i64) -> bool {
     let slice = log.read(offset, 1, log.log_end_offset(), true).unwrap();
     let bytes = slice.read_to_vec().unwrap();
     let value = format!("value {offset}");
-    bytes
-        .windows(value.len())
-        .any(|part| part == value.as_bytes())
+    bytes.windows(value.len()).any(|part| part == value.as_bytes())
 }
 
 /// What was certain is there. Of the rest a power loss may take any segment's file.
@@ -119,13 +117,7 @@ fn run(seed: u64) -> usize {
     append(&log, end, end + 1).unwrap();
     if place == 0 {
         let moving = Move::begin(&dirs[0], &dirs[1], "t", 0).unwrap();
-        let moved = moving
-            .finish(|_| ())
-            .unwrap()
-            .unwrap()
-            .partition
-            .log
-            .clone();
+        let moved = moving.finish(|_| ()).unwrap().unwrap().partition.log.clone();
         check(&moved, certain);
         assert!(has(&moved, end), "offset {end}");
     }
@@ -140,10 +132,7 @@ fn a_power_loss_while_a_log_moves() {
     let mut ends = [0, 0];
     for seed in first..first + count {
         let place = std::panic::catch_unwind(|| run(seed));
-        assert!(
-            place.is_ok(),
-            "run this move again with LOGCORE_SEED={seed}"
-        );
+        assert!(place.is_ok(), "run this move again with LOGCORE_SEED={seed}");
         ends[place.unwrap_or(0)] += 1;
     }
     assert!(count == 1 || ends.iter().all(|met| *met > 5), "{ends:?}");

@@ -8,9 +8,7 @@ use std::path::Path;
 use super::faulty_disk::FaultyDisk;
 use crate::config::LogConfig;
 use crate::error::StorageError;
-use crate::files::{
-    INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, file_names, segment_file,
-};
+use crate::files::{INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, file_names, segment_file};
 use crate::log::Log;
 use crate::log_dir::LogDir;
 use crate::testing::{batch_of, flip, scratch};
@@ -156,10 +154,7 @@ fn a_snapshot_that_was_removed_stays_so() {
     assert_eq!(log.log_end_offset(), 0);
     disk.lose_all_but_the_certain(after.path());
     let names = file_names(&after.path().join("t-0")).unwrap();
-    assert!(
-        !names.iter().any(|n| n.ends_with(SNAPSHOT_SUFFIX)),
-        "{names:?}"
-    );
+    assert!(!names.iter().any(|n| n.ends_with(SNAPSHOT_SUFFIX)), "{names:?}");
 }
 
 // Broken if it failed: a partition created again would begin where the deleted one did, or lose its first records with
@@ -307,9 +302,7 @@ fn a_refused_batch_does_not_come_back() {
     fill(&log, 3);
     log.flush().unwrap();
     disk.fill_up();
-    let error = log
-        .append_as_leader(&mut batch(1, -1, 0), 0, 5000)
-        .unwrap_err();
+    let error = log.append_as_leader(&mut batch(1, -1, 0), 0, 5000).unwrap_err();
     assert!(error.is_disk_full(), "{error}");
     assert!(disk.is_certain(&segment_file(&path, 0, LOG_SUFFIX)));
     disk.free_space();

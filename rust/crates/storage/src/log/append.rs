@@ -97,12 +97,7 @@ impl Log {
     ///
     /// Errors: see [`StorageError`]; unless it is a storage failure nothing was written and the log is as before.
     /// After an error `batches` may have been changed only if it is a storage failure.
-    pub fn append_as_leader(
-        &self,
-        batches: &mut [u8],
-        leader_epoch: i32,
-        now_ms: i64,
-    ) -> Result<Appended> {
+    pub fn append_as_leader(&self, batches: &mut [u8], leader_epoch: i32, now_ms: i64) -> Result<Appended> {
         self.append_within(batches, leader_epoch, now_ms, DECOMPRESSED_MAX, in_place)
     }
 
@@ -185,8 +180,7 @@ impl Log {
         let mut checked = validator::check(batches, &config, terms.origin, terms.now, limit)?;
         let mut recompressed = recompress::recompress(batches, &mut checked, &config, limit)?;
         let batches = recompressed.as_deref_mut().unwrap_or(batches);
-        let log_append_time =
-            (config.timestamp_type == TimestampType::LogAppendTime).then(|| terms.now.ms());
+        let log_append_time = (config.timestamp_type == TimestampType::LogAppendTime).then(|| terms.now.ms());
 
         let mut writer = match self.writer.try_lock_for(SOON) {
             Some(writer) => writer,
@@ -286,9 +280,7 @@ impl Log {
             size: bytes.len() as u64,
             newest: headers.iter().map(|h| h.max_timestamp).max().unwrap_or(-1),
             first_offset,
-            last_offset: headers
-                .last()
-                .map_or(first_offset, BatchHeader::last_offset),
+            last_offset: headers.last().map_or(first_offset, BatchHeader::last_offset),
         };
         self.make_room(writer, config, &coming, (given.now, given.wait))
             .map_err(|e| self.fail_unless_full(e))?;
@@ -319,10 +311,7 @@ impl Log {
         }
         open.append(bytes, batches)
             .map_err(|e| self.fail_unless_full(e))?;
-        if transactions
-            && let Err(error) = open
-                .segment
-                .append_aborted(&writer.producers.aborted_by(&staged))
+        if transactions && let Err(error) = open.segment.append_aborted(&writer.producers.aborted_by(&staged))
         {
             // What it was before is what is published.
             writer.active = None;
@@ -499,12 +488,7 @@ impl Log {
     }
 
     /// Writes the producers' state as that at `offset`, once per offset.
-    pub(super) fn snapshot_producers(
-        &self,
-        writer: &mut Writer,
-        offset: i64,
-        sync: bool,
-    ) -> Result<()> {
+    pub(super) fn snapshot_producers(&self, writer: &mut Writer, offset: i64, sync: bool) -> Result<()> {
         if offset > writer.snapshot_offset {
             producer_snapshot::write(&self.dir, offset, &writer.producers, sync)?;
             writer.snapshot_offset = offset;

@@ -27,9 +27,7 @@ use crate::cleaner::{
 use crate::config::LogConfig;
 use crate::disk;
 use crate::error::{Result, StorageError};
-use crate::files::{
-    self, DELETED_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, SWAP_SUFFIX, segment_file,
-};
+use crate::files::{self, DELETED_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, SWAP_SUFFIX, segment_file};
 use crate::loader;
 use crate::segment::{Access, Segment};
 
@@ -145,12 +143,9 @@ impl Log {
             return Ok(false);
         };
         let to = from + old.len();
-        let same = segments.get(from..to).is_some_and(|found| {
-            found
-                .iter()
-                .zip(old)
-                .all(|(one, other)| Arc::ptr_eq(one, other))
-        });
+        let same = segments
+            .get(from..to)
+            .is_some_and(|found| found.iter().zip(old).all(|(one, other)| Arc::ptr_eq(one, other)));
         // What follows is there: the active segment is never cleaned.
         let (true, Some(next)) = (same, segments.get(to)) else {
             return Ok(false);
@@ -207,13 +202,7 @@ impl Log {
         files::sync_dir(&self.dir)?;
         let due = now_ms.saturating_add(config.file_delete_delay_ms);
         writer.deletions.push((due, deleted));
-        Segment::open(
-            &self.dir,
-            base,
-            loader::settings(config),
-            Access::Owned,
-            now_ms,
-        )
+        Segment::open(&self.dir, base, loader::settings(config), Access::Owned, now_ms)
     }
 }
 

@@ -45,8 +45,7 @@ impl Log {
         if !self.incomplete.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.write_missing(writer)
-            .map_err(|e| self.fail_unless_full(e))?;
+        self.write_missing(writer).map_err(|e| self.fail_unless_full(e))?;
         self.incomplete.store(false, Ordering::Release);
         Ok(())
     }
@@ -162,10 +161,7 @@ impl Log {
         let flushed = self.recovery_point();
         let segments = self.segments();
         let mut new_entries = Vec::new();
-        for segment in segments
-            .iter()
-            .filter(|s| s.base_offset <= last.base_offset)
-        {
+        for segment in segments.iter().filter(|s| s.base_offset <= last.base_offset) {
             if segment.next_offset() <= flushed && segment.base_offset != last.base_offset {
                 continue;
             }

@@ -148,8 +148,7 @@ impl Log {
         self.make_room(writer, config, &coming, (now, in_place))
             .map_err(|e| self.fail_unless_full(e))?;
         for batch in batches {
-            self.follow_epoch(batch)
-                .map_err(|e| self.fail_unless_full(e))?;
+            self.follow_epoch(batch).map_err(|e| self.fail_unless_full(e))?;
         }
         let placed = batches.iter().map(|batch| Placed {
             position: batch.position - from as u64,

@@ -231,11 +231,7 @@ fn list(dir: &Path, known: &[Arc<Segment>]) -> Result<Vec<Arc<Segment>>> {
 }
 
 /// `None` when one vanished.
-fn open_all(
-    dir: &Path,
-    bases: &[i64],
-    known: &[Arc<Segment>],
-) -> Result<Option<Vec<Arc<Segment>>>> {
+fn open_all(dir: &Path, bases: &[i64], known: &[Arc<Segment>]) -> Result<Option<Vec<Arc<Segment>>>> {
     let config = settings(&LogConfig::default());
     let mut segments = Vec::with_capacity(bases.len());
     for (number, base) in bases.iter().enumerate() {

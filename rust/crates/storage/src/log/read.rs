@@ -20,25 +20,13 @@ impl Log {
     /// offset at which there is nothing yet.
     ///
     /// Errors: [`StorageError::OffsetOutOfRange`] before the log's start and after its end.
-    pub fn read(
-        &self,
-        offset: i64,
-        max_bytes: u64,
-        upper_bound: i64,
-        min_one: bool,
-    ) -> Result<LogSlice> {
+    pub fn read(&self, offset: i64, max_bytes: u64, upper_bound: i64, min_one: bool) -> Result<LogSlice> {
         self.check_open()?;
         self.undisturbed(|| self.find(offset, max_bytes, upper_bound, min_one))
             .map_err(|e| self.damaged(e))
     }
 
-    fn find(
-        &self,
-        offset: i64,
-        max_bytes: u64,
-        upper_bound: i64,
-        min_one: bool,
-    ) -> Result<LogSlice> {
+    fn find(&self, offset: i64, max_bytes: u64, upper_bound: i64, min_one: bool) -> Result<LogSlice> {
         let (log_start, log_end) = (self.log_start_offset(), self.log_end_offset());
         let out_of_range = || StorageError::OffsetOutOfRange {
             requested: offset,
@@ -155,8 +143,7 @@ impl Log {
         let mut read = segments[after.saturating_sub(1)..].iter();
         let not_open = read.find(|segment| !segment.has_open_txn_index());
         not_open.is_none_or(|segment| {
-            segment.base_offset >= upper_bound
-                && segment.is_known_to_end_none_begun_before(upper_bound)
+            segment.base_offset >= upper_bound && segment.is_known_to_end_none_begun_before(upper_bound)
         })
     }
 
@@ -211,11 +198,7 @@ impl Log {
     }
 
     /// The transaction index of segment `number`, built anew if it may have been lost.
-    pub(crate) fn txn_index(
-        &self,
-        segments: &[Arc<Segment>],
-        number: usize,
-    ) -> Result<Arc<TxnIndex>> {
+    pub(crate) fn txn_index(&self, segments: &[Arc<Segment>], number: usize) -> Result<Arc<TxnIndex>> {
         let segment = &segments[number];
         if self.may_lack_aborted(segments, number)? {
             let found = find_aborted(&self.dir, segments, number)?;

@@ -78,12 +78,8 @@ pub(super) fn values_from(log: &Log, mut offset: i64) -> Vec<(i64, Vec<u8>)> {
 fn fill(log: &Log, batches: usize) {
     for number in 0..batches {
         let value = format!("value {number:04}, long enough to fill a segment after some of them");
-        log.append_as_leader(
-            &mut batch_at(1000 + number as i64, &[value.as_bytes()]),
-            0,
-            5000,
-        )
-        .unwrap();
+        log.append_as_leader(&mut batch_at(1000 + number as i64, &[value.as_bytes()]), 0, 5000)
+            .unwrap();
     }
 }
 
@@ -105,9 +101,7 @@ fn what_is_appended_is_read() {
     let written = log.read(0, 1 << 20, 3, true).unwrap().read_to_vec();
     assert_eq!(written.unwrap(), two);
     assert_eq!(Batch::parse(&two).unwrap().header.partition_leader_epoch, 3);
-    let appended = log
-        .append_as_leader(&mut batch_at(3, &[b"d"]), 3, 9)
-        .unwrap();
+    let appended = log.append_as_leader(&mut batch_at(3, &[b"d"]), 3, 9).unwrap();
     assert_eq!((appended.first_offset, appended.last_offset), (3, 3));
     let expected: Vec<_> = [b"a", b"b", b"c", b"d"]
         .iter()
@@ -207,13 +201,10 @@ fn rolling_by_age() {
         segment_ms: 1000,
         ..small()
     });
-    log.append_as_leader(&mut batch_at(5000, &[b"a"]), 0, 0)
-        .unwrap();
-    log.append_as_leader(&mut batch_at(6000, &[b"b"]), 0, 0)
-        .unwrap();
+    log.append_as_leader(&mut batch_at(5000, &[b"a"]), 0, 0).unwrap();
+    log.append_as_leader(&mut batch_at(6000, &[b"b"]), 0, 0).unwrap();
     assert_eq!(log.segment_count(), 1);
-    log.append_as_leader(&mut batch_at(6001, &[b"c"]), 0, 0)
-        .unwrap();
+    log.append_as_leader(&mut batch_at(6001, &[b"c"]), 0, 0).unwrap();
     assert_eq!(log.segment_count(), 2);
 }
 
@@ -265,9 +256,7 @@ fn what_is_refused() {
     let refused = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();
         change(&mut bytes);
-        log.append_as_leader(&mut bytes, 0, 50)
-            .unwrap_err()
-            .kafka_code()
+        log.append_as_leader(&mut bytes, 0, 50).unwrap_err().kafka_code()
     };
     assert_eq!(refused(&|b| b.clear()), 2);
     assert_eq!(refused(&|b| b.truncate(60)), 2);
@@ -320,11 +309,7 @@ fn log_append_time() {
         .append_as_leader(&mut batch_at(7, &[b"a", b"b"]), 0, 777)
         .unwrap();
     assert_eq!(appended.log_append_time, 777);
-    let bytes = log
-        .read(0, 1 << 20, 2, true)
-        .unwrap()
-        .read_to_vec()
-        .unwrap();
+    let bytes = log.read(0, 1 << 20, 2, true).unwrap().read_to_vec().unwrap();
     let batch = batches(&bytes).next().unwrap().unwrap();
     batch.verify_crc().unwrap();
     for record in batch.records(1000).unwrap().iter() {
@@ -355,23 +340,10 @@ fn idempotent_producers() {
         (5, 6, true)
     );
     assert_eq!(log.log_end_offset(), 13);
-    assert_eq!(
-        append(producer_batch(9, 0, 0, 2)).unwrap_err().kafka_code(),
-        45
-    );
-    assert_eq!(
-        append(producer_batch(9, 0, 14, 2))
-            .unwrap_err()
-            .kafka_code(),
-        45
-    );
+    assert_eq!(append(producer_batch(9, 0, 0, 2)).unwrap_err().kafka_code(), 45);
+    assert_eq!(append(producer_batch(9, 0, 14, 2)).unwrap_err().kafka_code(), 45);
     append(producer_batch(9, 1, 0, 1)).unwrap();
-    assert_eq!(
-        append(producer_batch(9, 0, 12, 2))
-            .unwrap_err()
-            .kafka_code(),
-        47
-    );
+    assert_eq!(append(producer_batch(9, 0, 12, 2)).unwrap_err().kafka_code(), 47);
     // A failed second batch leaves nothing of the first.
     let mut two = producer_batch(9, 1, 1, 1);
     two.extend(producer_batch(9, 1, 3, 1));
@@ -399,9 +371,7 @@ fn times() {
     assert_eq!(log.offset_for_timestamp(0).unwrap(), None);
     assert_eq!(log.max_timestamp().unwrap(), None);
     // Out of order, with repetitions, over several segments.
-    let times: Vec<i64> = (0..200)
-        .map(|n: i64| 10_000 + (n * 37) % 101 * 10 + n)
-        .collect();
+    let times: Vec<i64> = (0..200).map(|n: i64| 10_000 + (n * 37) % 101 * 10 + n).collect();
     for (number, time) in times.iter().enumerate() {
         let value = [b'x'; 50];
         log.append_as_leader(&mut batch_at(*time, &[&value]), 7, 0)
@@ -531,11 +501,7 @@ fn retention() {
     assert!(names(dir.path()).contains(&"00000000000000000000.log.deleted".to_owned()));
     assert_eq!(held.read_to_vec().unwrap(), bytes);
     log.maintain(60_000).unwrap();
-    assert!(
-        !names(dir.path())
-            .iter()
-            .any(|name| name.ends_with(".deleted"))
-    );
+    assert!(!names(dir.path()).iter().any(|name| name.ends_with(".deleted")));
     assert_eq!(held.read_to_vec().unwrap(), bytes);
 
     // Everything is old: the active segment goes too, and the log goes on where it was.
@@ -639,8 +605,7 @@ fn the_newest_record_is_one_that_is_there() {
         for at in [time - 1, time] {
             builder.append(at, Some(b"k"), Some(b"v"), &[]).unwrap();
         }
-        log.append_as_leader(&mut builder.build().unwrap(), 0, 0)
-            .unwrap();
+        log.append_as_leader(&mut builder.build().unwrap(), 0, 0).unwrap();
     }
     let newest = |log: &Log| {
         let found = log.max_timestamp().unwrap();
@@ -662,8 +627,7 @@ fn the_newest_record_is_one_that_is_there() {
     check(&log);
     // In a segment of its own, beside one that is newer and one that is older.
     log.roll(0).unwrap();
-    log.append_as_leader(&mut batch_at(650, &[b"v"]), 0, 0)
-        .unwrap();
+    log.append_as_leader(&mut batch_at(650, &[b"v"]), 0, 0).unwrap();
     log.log_start.store(4, Ordering::Release);
     assert_eq!(newest(&log), Some((5, 700)));
     log.log_start.store(8, Ordering::Release);

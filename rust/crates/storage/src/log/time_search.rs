@@ -128,11 +128,7 @@ impl Log {
 
     /// Does the next step of a search, in which a batch may decompress to `decompressed_max` bytes; with 0 none is
     /// decompressed. With [`DECOMPRESSED_MAX`] no batch is too large: one that decompresses to more is answered as a whole.
-    pub fn search_time(
-        &self,
-        search: &mut TimeSearch,
-        decompressed_max: usize,
-    ) -> Result<Searched> {
+    pub fn search_time(&self, search: &mut TimeSearch, decompressed_max: usize) -> Result<Searched> {
         self.check_open()?;
         let step = || {
             let mut next = *search;
@@ -160,9 +156,7 @@ impl Log {
     fn step(&self, search: &mut TimeSearch, decompressed_max: usize) -> Result<Searched> {
         let log_start = self.log_start_offset();
         let candidate = match &mut search.wanted {
-            Wanted::First(timestamp) => {
-                self.first_candidate(*timestamp, search.from.max(log_start))?
-            }
+            Wanted::First(timestamp) => self.first_candidate(*timestamp, search.from.max(log_start))?,
             Wanted::Newest(newest) => self.newest_candidate(newest, &mut search.from, log_start)?,
         };
         let Some(candidate) = candidate else {
@@ -230,11 +224,8 @@ impl Log {
             if let Some(largest) = segment.largest()?
                 && !is_older(largest.timestamp)
             {
-                let mut next = candidate_in(
-                    segment,
-                    newest.least(largest.timestamp),
-                    (*from).max(log_start),
-                )?;
+                let mut next =
+                    candidate_in(segment, newest.least(largest.timestamp), (*from).max(log_start))?;
                 if next.is_none() && !newest.is_thorough {
                     newest.is_thorough = true;
                     *from = 0;
@@ -294,11 +285,7 @@ impl Candidate {
             }
         });
         Ok(match looked {
-            Err(RecordError::DecompressedTooLarge { .. })
-                if decompressed_max < DECOMPRESSED_MAX =>
-            {
-                None
-            }
+            Err(RecordError::DecompressedTooLarge { .. }) if decompressed_max < DECOMPRESSED_MAX => None,
             Err(_) if best.is_none() => Some(Some(found(
                 stored.max_timestamp,
                 stored.base_offset.max(log_start),

@@ -178,9 +178,7 @@ impl Log {
         };
         let active = &segments[last];
         let cut = active.locate(offset, active.size())?;
-        let end = cut
-            .as_ref()
-            .map_or(offset, |batch| batch.base_offset.min(offset));
+        let end = cut.as_ref().map_or(offset, |batch| batch.base_offset.min(offset));
 
         let _flushing = self.flushing.lock();
         let _running = self.truncations.begin();

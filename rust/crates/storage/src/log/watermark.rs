@@ -84,9 +84,7 @@ impl Log {
         let high_watermark = self.high_watermark();
         let first_unstable = self.first_unstable.load(Ordering::Acquire);
         // A transaction that lost its beginning to retention keeps nobody before the log's start.
-        first_unstable
-            .max(self.log_start_offset())
-            .min(high_watermark)
+        first_unstable.max(self.log_start_offset()).min(high_watermark)
     }
 
     /// The offset before which a reader may read: the high watermark, or the last stable offset.
@@ -108,8 +106,7 @@ impl Log {
     }
 
     fn publish_unstable(&self, unstable: &Unstable) {
-        self.first_unstable
-            .store(unstable.first(), Ordering::Release);
+        self.first_unstable.store(unstable.first(), Ordering::Release);
         self.follows_freely
             .store(unstable.follows_freely(), Ordering::Release);
     }

@@ -151,9 +151,7 @@ pub(super) fn load_all(
     for (one, result) in results.into_inner() {
         loaded.add(one, result);
     }
-    loaded
-        .failures
-        .sort_by(|(one, _), (other, _)| one.cmp(other));
+    loaded.failures.sort_by(|(one, _), (other, _)| one.cmp(other));
     loaded
 }
 

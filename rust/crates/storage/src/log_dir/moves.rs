@@ -72,12 +72,7 @@ impl Move {
     /// is served waits for nothing here but a compaction that ends.
     ///
     /// Errors: [`StorageError::NotFound`] when `from` does not have the partition; when `to` cannot have a log more.
-    pub fn begin(
-        from: &Arc<LogDir>,
-        to: &Arc<LogDir>,
-        topic: &str,
-        partition: i32,
-    ) -> Result<Self> {
+    pub fn begin(from: &Arc<LogDir>, to: &Arc<LogDir>, topic: &str, partition: i32) -> Result<Self> {
         let current = from.get(topic, partition);
         let current = current.ok_or_else(|| StorageError::NotFound {
             path: partition_path(&from.path, &(topic.to_owned(), partition)),

@@ -64,10 +64,7 @@ pub fn parse_partition_dir(name: &str) -> Option<(String, i32)> {
 
 /// A new name of that kind, the topic cut to what a file's name may have (`LocalLog.logDirNameWithSuffixCappedLength`).
 pub(super) fn with_suffix(topic: &str, partition: i32, kind: Kind) -> Result<String> {
-    let id: String = uuid::random()?
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let id: String = uuid::random()?.iter().map(|byte| format!("{byte:02x}")).collect();
     let suffix = format!("-{partition}.{id}{}", kind.suffix());
     let mut end = topic.len().min(NAME_MAX - suffix.len());
     while !topic.is_char_boundary(end) {
@@ -91,8 +88,7 @@ mod tests {
     #[test]
     fn kinds() {
         let id = "0123456789abcdef0123456789abcdef";
-        let of =
-            |name: &str| parse(name).map(|((topic, partition), kind)| (topic, partition, kind));
+        let of = |name: &str| parse(name).map(|((topic, partition), kind)| (topic, partition, kind));
         let is = |partition, kind| Some(("a.b-c".to_owned(), partition, kind));
         assert_eq!(of("a.b-c-7"), is(7, Kind::Current));
         assert_eq!(of(&format!("a.b-c-7.{id}-delete")), is(7, Kind::Deleted));
@@ -113,10 +109,7 @@ mod tests {
             let long = "t".repeat(249);
             let name = with_suffix(&long, 12, kind).unwrap();
             assert!(name.len() <= NAME_MAX);
-            assert_eq!(
-                parse(&name).map(|((_, n), kind)| (n, kind)),
-                Some((12, kind))
-            );
+            assert_eq!(parse(&name).map(|((_, n), kind)| (n, kind)), Some((12, kind)));
         }
     }
 }

@@ -35,12 +35,7 @@ fn open_noting(path: &Path, replicated: bool) -> (LogDir, Vec<Told>) {
         replicated,
         on_log: &|progress| {
             seen.lock().push((
-                progress
-                    .dir
-                    .file_name()
-                    .unwrap()
-                    .to_string_lossy()
-                    .into_owned(),
+                progress.dir.file_name().unwrap().to_string_lossy().into_owned(),
                 progress.outcome.is_ok(),
                 progress.logs_done,
                 progress.logs_total,
@@ -110,9 +105,7 @@ fn a_directory_over_its_life() {
         read(path, "recovery-point-offset-checkpoint"),
         "0\n3\nuser-activity 0 0\nuser-activity 1 1\nuser-activity 2 2\n"
     );
-    assert!(
-        read(path, "meta.properties").contains("broker.id=1\ncluster.id=cluster-a\nversion=0\n")
-    );
+    assert!(read(path, "meta.properties").contains("broker.id=1\ncluster.id=cluster-a\nversion=0\n"));
 
     let logs = open(path).unwrap();
     assert!(logs.had_clean_shutdown() && logs.failures().is_empty());
@@ -120,14 +113,7 @@ fn a_directory_over_its_life() {
     let found: Vec<_> = logs
         .partitions()
         .iter()
-        .map(|p| {
-            (
-                p.topic.clone(),
-                p.partition,
-                p.topic_id,
-                p.log.log_end_offset(),
-            )
-        })
+        .map(|p| (p.topic.clone(), p.partition, p.topic_id, p.log.log_end_offset()))
         .collect();
     let expected: Vec<_> = (0..3)
         .map(|n| ("user-activity".to_owned(), n, Some([7; 16]), i64::from(n)))
@@ -148,14 +134,8 @@ fn a_directory_over_its_life() {
     drop(logs);
     let logs = open(path).unwrap();
     assert!(!logs.had_clean_shutdown());
-    assert_eq!(
-        logs.get("user-activity", 0).unwrap().log.log_end_offset(),
-        1
-    );
-    assert_eq!(
-        logs.get("user-activity", 2).unwrap().log.log_start_offset(),
-        1
-    );
+    assert_eq!(logs.get("user-activity", 0).unwrap().log.log_end_offset(), 1);
+    assert_eq!(logs.get("user-activity", 2).unwrap().log.log_start_offset(), 1);
 }
 
 // Broken if it failed: a deleted topic would come back, or take what a consumer is reading with it.
@@ -168,10 +148,7 @@ fn deleting() {
     let slice = created.log.read(0, 1000, 1, true).unwrap();
     let bytes = slice.read_to_vec().unwrap();
     logs.delete("t", 0).unwrap();
-    assert!(matches!(
-        logs.delete("t", 0),
-        Err(StorageError::NotFound { .. })
-    ));
+    assert!(matches!(logs.delete("t", 0), Err(StorageError::NotFound { .. })));
     assert!(logs.get("t", 0).is_none());
     assert!(matches!(
         created.log.read(0, 1, 1, true),
@@ -183,10 +160,7 @@ fn deleting() {
         found.retain(|one| one.kind == Kind::Deleted);
         found.len()
     };
-    assert_eq!(
-        (partition_dirs(dir.path()).unwrap().len(), deleted()),
-        (1, 1)
-    );
+    assert_eq!((partition_dirs(dir.path()).unwrap().len(), deleted()), (1, 1));
     let created = logs.create("t", 0, [8; 16], LogConfig::default()).unwrap();
     assert_eq!(created.log.log_end_offset(), 0);
     // The files go when `file.delete.delay.ms` is over.
@@ -195,10 +169,7 @@ fn deleting() {
     assert_eq!(deleted(), 1);
     let delay = LogConfig::default().file_delete_delay_ms;
     logs.maintain(now + delay + 60_000).unwrap();
-    assert_eq!(
-        (partition_dirs(dir.path()).unwrap().len(), deleted()),
-        (1, 0)
-    );
+    assert_eq!((partition_dirs(dir.path()).unwrap().len(), deleted()), (1, 0));
 
     // A crash comes before that: the next opening waits as long.
     logs.delete("t", 0).unwrap();

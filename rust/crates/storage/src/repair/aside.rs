@@ -22,10 +22,9 @@ const CHUNK: usize = 1 << 20;
 
 /// A directory beside `dir` that is not there yet.
 pub(super) fn beside(dir: &Path) -> Result<PathBuf> {
-    let name = dir.file_name().map_or_else(
-        || "log".to_owned(),
-        |name| name.to_string_lossy().into_owned(),
-    );
+    let name = dir
+        .file_name()
+        .map_or_else(|| "log".to_owned(), |name| name.to_string_lossy().into_owned());
     let stamp = time_for_name(SystemTime::now());
     for number in 0..100 {
         let suffix = if number == 0 {
@@ -64,9 +63,7 @@ pub(super) fn keep(plan: &Plan, target: &Target, aside: &Path) -> Result<()> {
     for action in plan.actions() {
         let relative = action.path().strip_prefix(root).unwrap_or(action.path());
         let (from, name) = match &action {
-            Action::Cut { position, .. } => {
-                (*position, format!("{}.from-{position}", relative.display()))
-            }
+            Action::Cut { position, .. } => (*position, format!("{}.from-{position}", relative.display())),
             Action::Remove { .. } | Action::Rebuild { .. } => (0, relative.display().to_string()),
         };
         let copied = copy(action.path(), from, &aside.join(&name), &mut dirs)?;
@@ -104,13 +101,12 @@ fn copy(from: &Path, position: u64, to: &Path, dirs: &mut Vec<PathBuf>) -> Resul
     let mut chunk = vec![0; CHUNK];
     let mut copied = 0;
     loop {
-        let filled = read_at_most(&source, &mut chunk, position + copied)
-            .map_err(StorageError::io("read", from))?;
+        let filled =
+            read_at_most(&source, &mut chunk, position + copied).map_err(StorageError::io("read", from))?;
         if filled == 0 {
             break;
         }
-        disk::write_all_at(&target, to, &chunk[..filled], copied)
-            .map_err(StorageError::io("write", to))?;
+        disk::write_all_at(&target, to, &chunk[..filled], copied).map_err(StorageError::io("write", to))?;
         copied += filled as u64;
     }
     disk::sync(&target, to).map_err(StorageError::io("fsync", to))?;

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use crate::checkpoints::{
-    HIGH_WATERMARK_FILE, LEADER_EPOCH_FILE, LOG_START_FILE, Offsets, RECOVERY_POINT_FILE,
-    read_epochs, read_offsets,
+    HIGH_WATERMARK_FILE, LEADER_EPOCH_FILE, LOG_START_FILE, Offsets, RECOVERY_POINT_FILE, read_epochs,
+    read_offsets,
 };
 use crate::files::{
-    INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX, segment_file,
+    INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX,
+    segment_file,
 };
 use crate::flushed_mark::FLUSHED_FILE;
 use crate::metadata::PARTITION_METADATA_FILE;
@@ -189,8 +189,7 @@ fn plan_rebuilds(plan: &mut PartitionPlan, check: &PartitionCheck, stays_damaged
         let path = segment_file(&dir, segment.base_offset, TXN_INDEX_SUFFIX);
         if segment.txn_index_wrong || (is_cut && path.exists()) {
             let why = why_rebuilt(segment.txn_index_wrong, is_cut).to_owned();
-            plan.txn_indexes
-                .push((number, Action::Rebuild { path, why }));
+            plan.txn_indexes.push((number, Action::Rebuild { path, why }));
         }
     }
     if check.topic_id_wrong {
@@ -228,11 +227,7 @@ fn plan_epochs(dir: &Path, check: &PartitionCheck) -> Option<(Action, Vec<(i32, 
     }
     let before = read_epochs(&path).ok()?;
     let end = check.cut.as_ref()?.offset;
-    let kept: Vec<_> = before
-        .iter()
-        .copied()
-        .filter(|(_, start)| *start < end)
-        .collect();
+    let kept: Vec<_> = before.iter().copied().filter(|(_, start)| *start < end).collect();
     let why = why_rebuilt(false, true).to_owned();
     let changed = kept != before;
     changed.then_some((Action::Rebuild { path, why }, kept))
@@ -260,8 +255,7 @@ fn plan_checkpoints(target: &Target, ends: &Offsets) -> Vec<CheckpointPlan> {
                 // It tells of other partitions too, which nobody asked to mend.
                 continue;
             }
-            let why =
-                "it cannot be read; without it, logs are recovered from their front".to_owned();
+            let why = "it cannot be read; without it, logs are recovered from their front".to_owned();
             let action = Action::Remove { path, why };
             plans.push(CheckpointPlan {
                 action,

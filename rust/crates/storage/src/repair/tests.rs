@@ -193,11 +193,7 @@ fn what_kafka_wrote_is_made_again() {
             assert_eq!(done.applied, !found.findings.is_empty(), "{name}");
             assert_eq!(done.findings, [], "{name}: {:#?}", done.actions);
             if exactly && done.applied {
-                assert_eq!(
-                    fs::read(&path).unwrap(),
-                    original[Path::new(name)],
-                    "{name}"
-                );
+                assert_eq!(fs::read(&path).unwrap(), original[Path::new(name)], "{name}");
             }
             for (file, bytes) in &original {
                 if file.extension().is_some_and(|suffix| suffix == "log") {
@@ -275,9 +271,7 @@ fn broker_directory() -> TempDir {
     let config = |_: &str| LogConfig::default();
     let logs = LogDir::open(&path, 1, None, &config).unwrap();
     for topic in ["a", "b"] {
-        let created = logs
-            .create(topic, 0, [7; 16], LogConfig::default())
-            .unwrap();
+        let created = logs.create(topic, 0, [7; 16], LogConfig::default()).unwrap();
         let now = crate::log::system_now_ms();
         for number in 0..3 {
             let mut batch = batch(number * 10..number * 10 + 10);
@@ -434,11 +428,7 @@ fn interrupted_at_every_step() {
             }
             // Cut: both parts are there.
             let rest = &kept[Path::new(&format!("{FIRST}.from-{size}"))];
-            assert_eq!(
-                [&after[&name][..], rest].concat(),
-                bytes,
-                "step {at}: {name:?}"
-            );
+            assert_eq!([&after[&name][..], rest].concat(), bytes, "step {at}: {name:?}");
         }
         let again = mend(&dir, true, true);
         // The `.tmp` of a file that was being replaced is removed by the next opening.
@@ -482,14 +472,7 @@ fn damage_is_mended(
     };
     let told = |finding: &&Finding| others.contains(&finding.kind);
     let left = done.findings.iter().find(|finding| !told(finding));
-    proptest::prop_assert_eq!(
-        left,
-        None,
-        "byte {} of {:?}: {:#?}",
-        position,
-        name,
-        done.actions
-    );
+    proptest::prop_assert_eq!(left, None, "byte {} of {:?}: {:#?}", position, name, done.actions);
     for (name, bytes) in contents(&dir) {
         if name.extension().is_some_and(|suffix| suffix == "log") && done.applied {
             let original = &before[&name];

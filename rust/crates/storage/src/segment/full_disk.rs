@@ -61,11 +61,7 @@ impl Segment {
         let interval = u64::from(self.settings.interval_bytes).max(BATCH_SIZE_MIN);
         // Two more: the last place is for the largest timestamp.
         let entries = size / interval + 2;
-        Ok(Indexes::unsaved(
-            &self.dir,
-            self.base_offset,
-            entries as usize,
-        ))
+        Ok(Indexes::unsaved(&self.dir, self.base_offset, entries as usize))
     }
 
     /// True when something of it is in memory only.

@@ -155,9 +155,7 @@ impl Segment {
     /// All bytes of a batch found here.
     pub(crate) fn batch_bytes(&self, batch: &StoredBatch) -> Result<Vec<u8>> {
         let mut scan = Scanner::headers(&self.file, batch.position, batch.end());
-        let bytes = scan
-            .bytes(batch)
-            .map_err(StorageError::io("read", self.path()))?;
+        let bytes = scan.bytes(batch).map_err(StorageError::io("read", self.path()))?;
         if (bytes.len() as u64) < batch.size {
             return Err(self.corrupt(batch.position, "the file ends inside a batch".to_owned()));
         }
@@ -179,9 +177,7 @@ impl Segment {
             return Ok(indexed);
         }
         let from = match indexed {
-            Some(entry) => self
-                .locate(entry.offset, tail.size)?
-                .map_or(0, |b| b.position),
+            Some(entry) => self.locate(entry.offset, tail.size)?.map_or(0, |b| b.position),
             None => 0,
         };
         let mut largest = indexed;
@@ -230,16 +226,11 @@ impl Segment {
     }
 
     /// The first batch with a record at or after `timestamp` and an offset of at least `from_offset`.
-    pub(crate) fn locate_time(
-        &self,
-        timestamp: i64,
-        from_offset: i64,
-    ) -> Result<Option<StoredBatch>> {
+    pub(crate) fn locate_time(&self, timestamp: i64, from_offset: i64) -> Result<Option<StoredBatch>> {
         let tail = self.tail();
         let end = tail.size;
-        let wanted = |batch: &StoredBatch| {
-            batch.max_timestamp >= timestamp && batch.last_offset >= from_offset
-        };
+        let wanted =
+            |batch: &StoredBatch| batch.max_timestamp >= timestamp && batch.last_offset >= from_offset;
         let Some(entry) = self.indexes()?.time.lookup(timestamp, tail.next_offset) else {
             return self.scan_for(self.position_of(from_offset, end)?, end, wanted);
         };

@@ -35,10 +35,7 @@ impl Torn {
         let (offset, last) = (batch.base_offset, tail.next_offset - 1);
         let reason = format!("offset {offset} follows offset {last}");
         if offset > gap {
-            Self {
-                offset: gap,
-                reason,
-            }
+            Self { offset: gap, reason }
         } else {
             Self::at(tail, reason)
         }
@@ -67,8 +64,7 @@ impl Segment {
         } else {
             i64::MAX
         };
-        let sane =
-            indexes.offset.is_sane(next_offset, tail.size) && indexes.time.is_sane(next_offset);
+        let sane = indexes.offset.is_sane(next_offset, tail.size) && indexes.time.is_sane(next_offset);
         Ok(sane.then_some(indexes))
     }
 
@@ -212,11 +208,7 @@ impl Segment {
             let mut tail = self.tail.lock();
             tail.size = tail.size.max(size);
         }
-        let mut hint = self
-            .indexes()?
-            .offset
-            .last()
-            .map_or(0, |last| last.position);
+        let mut hint = self.indexes()?.offset.last().map_or(0, |last| last.position);
         loop {
             let mut scan = if check {
                 Scanner::checked(&self.file, hint, size)
@@ -226,17 +218,12 @@ impl Segment {
             let (mut next_offset, mut end) = (None, hint);
             let torn = loop {
                 match scan.next().map_err(StorageError::io("read", self.path()))? {
-                    Next::Batch(batch)
-                        if batch.base_offset < next_offset.unwrap_or(self.base_offset) =>
-                    {
+                    Next::Batch(batch) if batch.base_offset < next_offset.unwrap_or(self.base_offset) => {
                         let offset = batch.base_offset;
                         break Some(format!("offset {offset} is less than those before"));
                     }
                     Next::Batch(batch) if !self.can_hold(batch.last_offset) => {
-                        break Some(format!(
-                            "offset {} is too far from the base",
-                            batch.last_offset
-                        ));
+                        break Some(format!("offset {} is too far from the base", batch.last_offset));
                     }
                     Next::Batch(batch) => {
                         next_offset = Some(batch.last_offset + 1);

@@ -105,9 +105,7 @@ impl Segment {
                 return Ok(());
             }
         };
-        found
-            .iter()
-            .try_for_each(|entry| index.append_or_hold(*entry))
+        found.iter().try_for_each(|entry| index.append_or_hold(*entry))
     }
 
     /// Makes sure that so many aborted transactions can be noted, before their markers are written: a full disk must refuse

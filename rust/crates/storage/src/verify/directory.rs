@@ -4,9 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::checkpoints::{
-    HIGH_WATERMARK_FILE, LOG_START_FILE, Offsets, RECOVERY_POINT_FILE, read_offsets,
-};
+use crate::checkpoints::{HIGH_WATERMARK_FILE, LOG_START_FILE, Offsets, RECOVERY_POINT_FILE, read_offsets};
 use crate::error::{Result, StorageError};
 use crate::files::{self, LOG_SUFFIX, offset_of};
 use crate::flushed_mark;
@@ -186,15 +184,9 @@ impl Target {
     fn check_checkpoints(&self, ends: &HashMap<(String, i32), i64>, findings: &mut Findings) {
         for (name, what) in [
             (RECOVERY_POINT_FILE, "everything before it was on disk"),
-            (
-                HIGH_WATERMARK_FILE,
-                "everything before it had been acknowledged",
-            ),
+            (HIGH_WATERMARK_FILE, "everything before it had been acknowledged"),
             (LOG_START_FILE, "the log begins there"),
-            (
-                CLEANER_FILE,
-                "the cleaner has been over everything before it",
-            ),
+            (CLEANER_FILE, "the cleaner has been over everything before it"),
         ] {
             let path = self.checkpoint_dir().join(name);
             match read_offsets(&path) {
@@ -279,8 +271,7 @@ fn compare_ends(
             let what = format!("offset {offset} of {topic}-{partition} cannot be");
             (what, SET_RIGHT.to_owned())
         } else if let Some(end) = ends.get(key).filter(|end| *offset > **end) {
-            let what =
-                format!("{topic}-{partition} ends at offset {end}, but {what}: offset {offset}");
+            let what = format!("{topic}-{partition} ends at offset {end}, but {what}: offset {offset}");
             let remedy = if is_cleaners {
                 "the cleaner begins at the log's start again".to_owned()
             } else {

@@ -88,10 +88,7 @@ impl Findings {
                     path,
                     position: Some(u64::MAX >> 1),
                     offset: None,
-                    what: format!(
-                        "{} more like the {PER_FILE_MAX} before",
-                        count - PER_FILE_MAX
-                    ),
+                    what: format!("{} more like the {PER_FILE_MAX} before", count - PER_FILE_MAX),
                     remedy: "as before".to_owned(),
                 });
             }

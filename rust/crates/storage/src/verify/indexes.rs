@@ -43,10 +43,7 @@ impl<const N: usize> Entries<N> {
         let Some(file) = super::open_if_exists(path)? else {
             return Ok(None);
         };
-        let size = file
-            .metadata()
-            .map_err(StorageError::io("read", path))?
-            .len();
+        let size = file.metadata().map_err(StorageError::io("read", path))?.len();
         Ok(Some(Self {
             file: BufReader::with_capacity(64 << 10, file),
             size,
@@ -147,20 +144,14 @@ impl<const N: usize, E: Entry + Copy> Cursor<N, E> {
         let Some(entries) = &mut self.entries else {
             return Ok(());
         };
-        while let Some((at, bytes)) = entries
-            .next()
-            .map_err(StorageError::io("read", &self.path))?
-        {
+        while let Some((at, bytes)) = entries.next().map_err(StorageError::io("read", &self.path))? {
             let zero = bytes.iter().all(|byte| *byte == 0);
             if zero {
                 self.zeros_at.get_or_insert(at);
                 continue;
             }
             if let Some(zeros_at) = self.zeros_at {
-                self.blame(
-                    zeros_at,
-                    "an entry of zeros has others behind it".to_owned(),
-                );
+                self.blame(zeros_at, "an entry of zeros has others behind it".to_owned());
                 return Ok(());
             }
             self.count += 1;
@@ -267,10 +258,7 @@ impl OffsetIndexCheck {
         let last = self.last;
         let fault = self.cursor.finish(ending, |entry| {
             let position = entry.position;
-            (
-                entry.at,
-                format!("no batch begins at byte {position} of the log"),
-            )
+            (entry.at, format!("no batch begins at byte {position} of the log"))
         });
         fault.or_else(|| {
             let last = last.filter(|last| ending.log_whole && last.offset > last_offset)?;
@@ -356,10 +344,7 @@ impl TimeIndexCheck {
     pub(super) fn finish(self, ending: Ending) -> Option<Fault> {
         let (last, largest) = (self.last, self.largest);
         let fault = self.cursor.finish(ending, |entry| {
-            (
-                entry.at,
-                format!("offset {} is not in the segment", entry.offset),
-            )
+            (entry.at, format!("offset {} is not in the segment", entry.offset))
         });
         // The age of a sealed segment is taken from its last entry.
         let reached = last.map_or(-1, |last| last.timestamp);

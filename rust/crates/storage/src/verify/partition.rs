@@ -23,16 +23,16 @@ use super::{Finding, Kind, VerifyOptions};
 
 /// How often a live partition with findings is read again.
 const LIVE_RETRIES: usize = 2;
-pub(super) const REBUILT: &str =
-    "it is built anew when it is needed; `logcore repair --apply` does it now";
-const CUT_TAIL: &str = "an opening after an unclean shutdown cuts it here; `logcore repair --apply` does it and keeps a copy";
+pub(super) const REBUILT: &str = "it is built anew when it is needed; `logcore repair --apply` does it now";
+const CUT_TAIL: &str =
+    "an opening after an unclean shutdown cuts it here; `logcore repair --apply` does it and keeps a copy";
 const CUT_MIDDLE: &str = "take the partition from another replica, or cut the log here: `logcore repair --apply --cut-at-corruption`";
 
-pub(super) const GONE: &str =
-    "take the partition from another replica; what is there can still be read";
+pub(super) const GONE: &str = "take the partition from another replica; what is there can still be read";
 const UNCLEAR: &str =
     "nothing, if the log is or was compacted; otherwise take the partition from another replica";
-const LOST_END: &str = "put back the files there were, or go on with what is left: `logcore repair --apply --cut-at-corruption`";
+const LOST_END: &str =
+    "put back the files there were, or go on with what is left: `logcore repair --apply --cut-at-corruption`";
 const ANOTHER_REPLICA: &str = "take the partition from another replica";
 
 /// What is known of a segment after the walk.
@@ -138,11 +138,7 @@ impl PartitionCheck {
     }
 }
 
-fn walk(
-    partition: &Partition,
-    options: &VerifyOptions,
-    advance: &dyn Fn(u64) -> bool,
-) -> PartitionCheck {
+fn walk(partition: &Partition, options: &VerifyOptions, advance: &dyn Fn(u64) -> bool) -> PartitionCheck {
     let mut walk = Walk::new(Context {
         partition,
         options,
@@ -152,9 +148,7 @@ fn walk(
         Ok(names) => walk.run(&names),
         // Deleted in the meantime.
         Err(_) if partition.live && !partition.dir.exists() => {}
-        Err(error) => walk
-            .findings
-            .error(Kind::Unreadable, &partition.dir, &error, ""),
+        Err(error) => walk.findings.error(Kind::Unreadable, &partition.dir, &error, ""),
     }
     walk.into_check()
 }
@@ -262,9 +256,7 @@ impl<'a> Walk<'a> {
         self.check_names(names);
         if self.bases.is_empty() {
             let dir = self.dir;
-            let indexes = names
-                .iter()
-                .filter_map(|name| offset_of(name, INDEX_SUFFIX));
+            let indexes = names.iter().filter_map(|name| offset_of(name, INDEX_SUFFIX));
             indexes.for_each(|base| self.tell_emptied(dir, base));
         }
         self.check_topic_id();
@@ -315,9 +307,8 @@ impl<'a> Walk<'a> {
             }
             let base = files::base_of(name);
             if let Some(base) = base {
-                let owned = name.ends_with(SNAPSHOT_SUFFIX)
-                    || self.bases.binary_search(&base).is_ok()
-                    || live;
+                let owned =
+                    name.ends_with(SNAPSHOT_SUFFIX) || self.bases.binary_search(&base).is_ok() || live;
                 if !owned {
                     self.findings.file(
                         Kind::StrayName,
@@ -451,18 +442,14 @@ impl<'a> Walk<'a> {
         }
         let cleaned_to = self.context.partition.cleaned_to();
         gaps.retain(|gap| gap.first >= cleaned_to);
-        let (unclear, lost): (Vec<_>, Vec<_>) = gaps
-            .into_iter()
-            .partition(|gap| self.sparse || gap.after_empty);
+        let (unclear, lost): (Vec<_>, Vec<_>) =
+            gaps.into_iter().partition(|gap| self.sparse || gap.after_empty);
         for gap in lost {
             let what = format!("{}: one or more segments are gone", self.missing(gap));
             self.tell_gap(Kind::MissingOffsets, gap, what, GONE);
         }
         if let Some(gap) = unclear.first().filter(|_| !self.live()) {
-            let mut what = format!(
-                "{}, by compaction if it was not by loss",
-                self.missing(*gap)
-            );
+            let mut what = format!("{}, by compaction if it was not by loss", self.missing(*gap));
             if unclear.len() > 1 {
                 what += &format!("; there are {} more such gaps", unclear.len() - 1);
             }

@@ -83,10 +83,7 @@ impl Walk<'_> {
         let base_offset = check.base_offset;
         let path = segment_file(self.dir, base_offset, LOG_SUFFIX);
         let file = File::open(&path).map_err(StorageError::io("open", &path))?;
-        check.size = file
-            .metadata()
-            .map_err(StorageError::io("read", &path))?
-            .len();
+        check.size = file.metadata().map_err(StorageError::io("read", &path))?.len();
         let index = index_path(self.dir, base_offset);
         let time_index = segment_file(self.dir, base_offset, TIME_INDEX_SUFFIX);
         let mut segment = InSegment {
@@ -137,8 +134,7 @@ impl Walk<'_> {
         match opened {
             Ok(opened) => Some(opened),
             Err(error) => {
-                self.findings
-                    .error(Kind::Unreadable, self.dir, &error, REBUILT);
+                self.findings.error(Kind::Unreadable, self.dir, &error, REBUILT);
                 None
             }
         }
@@ -203,12 +199,15 @@ impl Walk<'_> {
         ) {
             Ok(content) => content,
             Err(RecordError::DecompressedTooLarge { codec, limit }) => {
-                self.not_checked(segment, batch, format!("the {codec} batch decompresses to more than {limit} bytes and was not looked into"));
+                self.not_checked(
+                    segment,
+                    batch,
+                    format!(
+                        "the {codec} batch decompresses to more than {limit} bytes and was not looked into"
+                    ),
+                );
                 Content {
-                    records: batch
-                        .header
-                        .as_ref()
-                        .map_or(1, |h| h.record_count.max(0) as u64),
+                    records: batch.header.as_ref().map_or(1, |h| h.record_count.max(0) as u64),
                     first_offset: batch.base_offset,
                     marker: None,
                 }
@@ -265,10 +264,7 @@ impl Walk<'_> {
             return Some(format!("offset {first} is before the segment's"));
         }
         if first < self.next_offset {
-            return Some(format!(
-                "offset {first} follows offset {}",
-                self.next_offset - 1
-            ));
+            return Some(format!("offset {first} follows offset {}", self.next_offset - 1));
         }
         if last - segment.base_offset > i64::from(i32::MAX) {
             return Some(format!("offset {last} is too far from the segment's"));
@@ -347,12 +343,7 @@ impl Walk<'_> {
             let path = segment_file(self.dir, segment.base_offset, TIME_INDEX_SUFFIX);
             self.index_finding(Kind::TimeIndex, path, fault);
         }
-        self.check_txn_index(
-            segment.base_offset,
-            &segment.markers,
-            &segment.aborted,
-            check,
-        );
+        self.check_txn_index(segment.base_offset, &segment.markers, &segment.aborted, check);
     }
 
     fn index_finding(&mut self, kind: Kind, path: std::path::PathBuf, fault: Fault) {
@@ -420,11 +411,7 @@ fn compare_aborted(
         fault.get_or_insert(Fault { position, what });
     };
     let mut kept = Vec::with_capacity(entries.len().max(aborted.len()));
-    for (number, entry) in entries
-        .iter()
-        .enumerate()
-        .filter(|(_, e)| e.last_offset < end)
-    {
+    for (number, entry) in entries.iter().enumerate().filter(|(_, e)| e.last_offset < end) {
         let (producer_id, last) = (entry.producer_id, entry.last_offset);
         if markers.binary_search(&(last, producer_id)).is_err() {
             blame(

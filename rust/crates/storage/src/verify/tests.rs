@@ -17,10 +17,7 @@ use crate::slice::whole_batches;
 use crate::standalone::StandaloneLog;
 use crate::testing::{batch_of, flip};
 
-const FIXTURE: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/tests/fixtures/kafka-3.9.1/golden-0"
-);
+const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/kafka-3.9.1/golden-0");
 
 fn check(path: &Path) -> Report {
     verify(path, &VerifyOptions::default(), &mut |_| true).unwrap()
@@ -72,8 +69,7 @@ pub(crate) fn write_log(dir: &Path, batches: i64) {
     };
     let log = StandaloneLog::open(dir, true, config).unwrap();
     for number in 0..batches {
-        log.append(&mut batch(number * 10..number * 10 + 10))
-            .unwrap();
+        log.append(&mut batch(number * 10..number * 10 + 10)).unwrap();
     }
     log.close().unwrap();
 }
@@ -83,10 +79,7 @@ pub(crate) fn write_log(dir: &Path, batches: i64) {
 fn kafkas_own_directory_is_clean() {
     let report = check(Path::new(FIXTURE));
     assert_eq!(report.findings, []);
-    assert_eq!(
-        (report.partitions, report.segments, report.records),
-        (1, 3, 164)
-    );
+    assert_eq!((report.partitions, report.segments, report.records), (1, 3, 164));
 }
 
 // Broken if it failed: what this crate writes would be called damaged, or not be read to its end.
@@ -150,15 +143,8 @@ fn the_next_batch_is_found_behind_rubbish() {
     fs::write(&path, bytes).unwrap();
     let report = check(&dir);
     let finding = only(&report, Kind::CorruptBatch);
-    assert_eq!(
-        (finding.position, finding.offset),
-        (Some(size as u64), Some(10))
-    );
-    assert!(
-        finding.what.contains("40 records behind it"),
-        "{}",
-        finding.what
-    );
+    assert_eq!((finding.position, finding.offset), (Some(size as u64), Some(10)));
+    assert!(finding.what.contains("40 records behind it"), "{}", finding.what);
 }
 
 // Broken if it failed: a torn tail would be taken for damage in the middle, or the other way round.
@@ -304,12 +290,7 @@ pub(crate) fn set_epoch(path: &Path, number: usize, epoch: i32) {
 fn epochs_of_batches() {
     for (number, epoch, kind, expected) in [
         (0, 9, Kind::EpochOrder, "which most batches contradict"),
-        (
-            2,
-            1 << 30,
-            Kind::EpochOrder,
-            "which most batches contradict",
-        ),
+        (2, 1 << 30, Kind::EpochOrder, "which most batches contradict"),
         (2, -5, Kind::EpochOrder, "epoch -5 cannot be"),
         (5, -5, Kind::EpochOrder, "epoch -5 cannot be"),
         // Nothing comes behind it: only the file says otherwise.
@@ -319,11 +300,7 @@ fn epochs_of_batches() {
         set_epoch(&dir.join("00000000000000000000.log"), number, epoch);
         let report = check(&dir);
         let finding = only(&report, kind);
-        assert!(
-            finding.what.contains(expected),
-            "{number}: {}",
-            finding.what
-        );
+        assert!(finding.what.contains(expected), "{number}: {}", finding.what);
         assert!(report.is_damaged());
         if kind == Kind::EpochOrder {
             assert_eq!(finding.offset, Some(10 * number as i64));
@@ -433,10 +410,7 @@ fn offsets_must_rise() {
     fs::write(&path, &twice).unwrap();
     let report = check(&dir);
     let finding = only(&report, Kind::OffsetOrder);
-    assert_eq!(
-        (finding.position, finding.offset),
-        (Some(size as u64), Some(10))
-    );
+    assert_eq!((finding.position, finding.offset), (Some(size as u64), Some(10)));
     fs::write(&path, &bytes).unwrap();
     fs::write(dir.join("00000000000000000025.log"), b"").unwrap();
     let report = check(&dir);
@@ -451,14 +425,9 @@ fn a_log_directory() {
     let config = |_: &str| LogConfig::default();
     let logs = LogDir::open(path, 1, None, &config).unwrap();
     for topic in ["a", "b"] {
-        let created = logs
-            .create(topic, 0, [7; 16], LogConfig::default())
-            .unwrap();
+        let created = logs.create(topic, 0, [7; 16], LogConfig::default()).unwrap();
         let now = crate::log::system_now_ms();
-        created
-            .log
-            .append_as_leader(&mut batch(0..10), 0, now)
-            .unwrap();
+        created.log.append_as_leader(&mut batch(0..10), 0, now).unwrap();
     }
     assert_eq!(check(path).findings, [], "while it is written");
     logs.close().unwrap();

@@ -195,9 +195,7 @@ impl Terms {
                 _ => return None,
             }
         }
-        self.bytes_min
-            .checked_sub(bytes)
-            .filter(|missing| *missing > 0)
+        self.bytes_min.checked_sub(bytes).filter(|missing| *missing > 0)
     }
 
     fn look(&self, shared: &Shared, wanted: &[Wanted]) -> Vec<Look> {
@@ -264,12 +262,7 @@ impl Terms {
     }
 
     /// Where the consumer should read instead, if this server leads and another replica is nearer.
-    fn preferred(
-        &self,
-        shared: &Shared,
-        place: &Partition,
-        wanted: &Wanted,
-    ) -> Result<Option<i32>, Refused> {
+    fn preferred(&self, shared: &Shared, place: &Partition, wanted: &Wanted) -> Result<Option<i32>, Refused> {
         let asks = self.version >= FOLLOWERS_SINCE && !self.is_follower();
         if !asks || self.rack.is_empty() || !shared.config.rack_aware_selector {
             return Ok(None);
@@ -341,8 +334,7 @@ impl Terms {
         };
         let slice = slice.map_err(|error| failed(shared, &place, &error))?;
         // A part of one batch is of no use to anybody.
-        let slice =
-            Some(slice).filter(|slice| !slice.is_empty() && slice.len >= slice.first_batch_len);
+        let slice = Some(slice).filter(|slice| !slice.is_empty() && slice.len >= slice.first_batch_len);
         let committed = self.committed && !self.is_follower();
         let aborted = match &slice {
             Some(slice) if committed => {
@@ -358,8 +350,7 @@ impl Terms {
             high_watermark,
             last_stable_offset,
             log_start_offset: log.log_start_offset(),
-            is_behind: bytes < self.bytes_min
-                && log.is_behind_segment_of(wanted.offset, upper_bound),
+            is_behind: bytes < self.bytes_min && log.is_behind_segment_of(wanted.offset, upper_bound),
             slice,
             messages: None,
             preferred: None,

@@ -69,9 +69,7 @@ pub(crate) async fn handle(
     } else {
         terms.limit(meter.fetch_bytes_max());
     }
-    let named = request
-        .each("topics")
-        .map(|topic| count_of(topic, "partitions"));
+    let named = request.each("topics").map(|topic| count_of(topic, "partitions"));
     let named = named.sum();
     let session = at_leisure(named, || parse_session(shared, header.api_version, request));
     // A long poll may wait for minutes: it keeps nothing of the frame, nor what it had for it.
@@ -309,9 +307,7 @@ fn tell(look: &Look) -> Told<'_> {
             topic: Some(&found.place.topic),
             high_watermark: found.high_watermark,
             log_start_offset: found.log_start_offset,
-            is_news: found.slice.is_some()
-                || found.diverging.is_some()
-                || found.preferred.is_some(),
+            is_news: found.slice.is_some() || found.diverging.is_some() || found.preferred.is_some(),
             is_error: false,
             is_unknown: false,
             has_records: found.slice.is_some(),
@@ -329,11 +325,7 @@ fn tell(look: &Look) -> Told<'_> {
 }
 
 /// A client above its quota gets an empty response and may ask again later (KIP-219).
-fn answer_throttled(
-    header: &RequestHeader,
-    session: Result<i32, ErrorCode>,
-    session_id: i32,
-) -> Outcome {
+fn answer_throttled(header: &RequestHeader, session: Result<i32, ErrorCode>, session_id: i32) -> Outcome {
     match session {
         Ok(id) => {
             let mut message = response_message(KEY);
@@ -351,9 +343,7 @@ fn answer_error(header: &RequestHeader, code: ErrorCode, session_id: i32) -> Out
 
 fn error_message(code: ErrorCode, session_id: i32) -> Value {
     let mut message = response_message(KEY);
-    message
-        .set("error_code", code.0)
-        .set("session_id", session_id);
+    message.set("error_code", code.0).set("session_id", session_id);
     message.into()
 }
 
@@ -382,12 +372,7 @@ fn answer(
     let empty_partition = empty_topic.element("partitions");
     let mut topics: Vec<(&TopicRef, Vec<Value>)> = Vec::new();
     let mut unknown = Vec::new();
-    for ((wanted, look), _) in wanted
-        .iter()
-        .zip(looks)
-        .zip(must)
-        .filter(|(_, must)| **must)
-    {
+    for ((wanted, look), _) in wanted.iter().zip(looks).zip(must).filter(|(_, must)| **must) {
         let mut entry = empty_partition.clone();
         entry.set("partition_index", wanted.index);
         match look {

@@ -59,12 +59,7 @@ pub(super) fn line_up(shared: &Shared, version: i16, looks: &mut [Look]) -> Held
 
 /// Puts messages in place of what was found for a client that knows no batches. What is held is until they are sent. Waits for
 /// other clients to read.
-pub(super) async fn convert(
-    shared: &Shared,
-    version: i16,
-    wanted: &[Wanted],
-    looks: &mut [Look],
-) -> Held {
+pub(super) async fn convert(shared: &Shared, version: i16, wanted: &[Wanted], looks: &mut [Look]) -> Held {
     let slices = looks.iter().flatten().flat_map(|found| &found.slice);
     let bytes = slices.map(|slice| slice.len).sum::<u64>();
     if bytes == 0 {

@@ -41,7 +41,8 @@ pub(super) const UNKNOWN_FREE: usize = 64 << 10;
 const TOLD: usize = 64 << 20;
 const TOLD_FREE: usize = 16 << 10;
 const NOT_TOLD: &str = "it asks for many partitions, and others do not read what they are told of many: it may ask again, or for fewer at a time";
-const NO_ROOM: &str = "it asks for many partitions that there are not, and others do not read what they are told of such";
+const NO_ROOM: &str =
+    "it asks for many partitions that there are not, and others do not read what they are told of such";
 
 /// The room there is.
 pub(crate) struct FetchRoom {
@@ -132,13 +133,7 @@ impl FetchRoom {
 
     /// So much of a room, for which nobody waits: what is little needs none, what is more than the room has all of it. Nothing,
     /// if there is not so much left.
-    fn if_left(
-        &self,
-        room: &Arc<Semaphore>,
-        wanted: usize,
-        little: usize,
-        whole: usize,
-    ) -> Option<Held> {
+    fn if_left(&self, room: &Arc<Semaphore>, wanted: usize, little: usize, whole: usize) -> Option<Held> {
         if wanted <= little {
             return Some(None);
         }

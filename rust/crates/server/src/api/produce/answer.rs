@@ -8,11 +8,7 @@ use crate::api::{Fields, Outcome, response_message};
 use crate::registry::Leadership;
 use crate::response::Response;
 
-pub(super) fn answer(
-    header: &RequestHeader,
-    request: &Request,
-    results: &[Result<Done>],
-) -> Outcome {
+pub(super) fn answer(header: &RequestHeader, request: &Request, results: &[Result<Done>]) -> Outcome {
     let version = header.api_version;
     let mut message = response_message(KEY);
     let empty_topic = message.element("responses");
@@ -106,9 +102,10 @@ fn tell_faults(answer: &mut Struct, faults: &RecordFaults, partition: &str) {
     let mut errors: Vec<Value> = errors.collect();
     // A producer takes a record that is not named for a good one.
     errors.extend(
-        faults.rest().iter().map(|index| {
-            Value::Struct(answer.element("record_errors").with("batch_index", *index))
-        }),
+        faults
+            .rest()
+            .iter()
+            .map(|index| Value::Struct(answer.element("record_errors").with("batch_index", *index))),
     );
     answer
         .set("record_errors", errors)
@@ -117,9 +114,9 @@ fn tell_faults(answer: &mut Struct, faults: &RecordFaults, partition: &str) {
 
 fn fault_text(fault: &RecordFault, compressed: bool, partition: &str) -> String {
     match fault.fault {
-        Fault::Keyless => format!(
-            "Compacted topic cannot accept message without key in topic partition {partition}"
-        ),
+        Fault::Keyless => {
+            format!("Compacted topic cannot accept message without key in topic partition {partition}")
+        }
         Fault::Time {
             timestamp,
             offset,
@@ -135,11 +132,7 @@ fn fault_text(fault: &RecordFault, compressed: bool, partition: &str) -> String 
             value_bytes,
         } => {
             // Java's two classes of records tell the length of null each in its own way.
-            let (kind, null) = if compressed {
-                ("Partial", "-1")
-            } else {
-                ("", "0")
-            };
+            let (kind, null) = if compressed { ("Partial", "-1") } else { ("", "0") };
             let size = |bytes: Option<usize>| bytes.map_or(null.to_owned(), |n| n.to_string());
             let (key, value) = (size(key_bytes), size(value_bytes));
             format!(

@@ -41,11 +41,7 @@ impl Watcher for Until {
 /// A log of several segments, keys, a tombstone that is to go and transactions.
 fn write_log(dir: &Path, config: LogConfig) -> Log {
     let mut writer = Writer::new(dir);
-    writer.plain(&[
-        (b"a", Some(b"1")),
-        (b"b", Some(b"1")),
-        (b"gone", Some(b"1")),
-    ]);
+    writer.plain(&[(b"a", Some(b"1")), (b"b", Some(b"1")), (b"gone", Some(b"1"))]);
     writer.batch(Some(9), false, &[(b"a", Some(b"2"))]);
     writer.roll();
     writer.batch(Some(7), true, &[(b"b", Some(b"aborted"))]);
@@ -178,10 +174,6 @@ fn a_fault_before_the_swap_leaves_the_log_online() {
     assert!(matches!(log.compact_now(NOW), Err(StorageError::Io { .. })));
     drop(watching);
     assert_eq!((log.failure(), read_all(&log)), (None, before));
-    assert!(
-        !names(dir.path())
-            .iter()
-            .any(|name| name.ends_with(".cleaned"))
-    );
+    assert!(!names(dir.path()).iter().any(|name| name.ends_with(".cleaned")));
     log.compact_now(NOW).unwrap();
 }

@@ -54,8 +54,7 @@ fn what_kafka_keeps_is_kept() {
         let theirs_dir = copy(&after);
         let theirs = reopen(theirs_dir.path(), config());
         assert_eq!(read_all(&log), read_all(&theirs), "round {round}");
-        let batches =
-            |log: &Log| -> Vec<BatchHeader> { headers(log).into_iter().map(comparable).collect() };
+        let batches = |log: &Log| -> Vec<BatchHeader> { headers(log).into_iter().map(comparable).collect() };
         let (ours, expected) = (batches(&log), batches(&theirs));
         for (one, other) in ours.iter().zip(&expected) {
             assert_eq!(one, other, "round {round}");

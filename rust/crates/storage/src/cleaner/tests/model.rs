@@ -32,10 +32,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Source::Idempotent),
         3 => (100i64..103).prop_map(Source::Transactional),
     ];
-    let records = proptest::collection::vec(
-        (0u8..12, proptest::option::weighted(0.8, any::<u8>())),
-        1..6,
-    );
+    let records = proptest::collection::vec((0u8..12, proptest::option::weighted(0.8, any::<u8>())), 1..6);
     let step = prop_oneof![
         10 => (source, records).prop_map(|(source, records)| Step::Batch(source, records)),
         4 => (100i64..103, any::<bool>()).prop_map(|(producer, commit)| Step::End { producer, commit }),
@@ -90,11 +87,7 @@ fn write(writer: &mut Writer<'_>, steps: &[Step]) -> BTreeSet<i64> {
 }
 
 /// What a reader of committed records has when it has read up to `end`: the last value of each key.
-fn state(
-    records: &[Found],
-    aborted: &BTreeSet<i64>,
-    end: i64,
-) -> BTreeMap<Vec<u8>, (i64, Vec<u8>)> {
+fn state(records: &[Found], aborted: &BTreeSet<i64>, end: i64) -> BTreeMap<Vec<u8>, (i64, Vec<u8>)> {
     let mut state = BTreeMap::new();
     for record in records {
         if record.offset >= end || record.control || aborted.contains(&record.offset) {
@@ -166,10 +159,7 @@ fn check(steps: &[Step], more: &[Step], buffer: u64) -> Result<(), TestCaseError
         without_controls(&before, end, log_end)
     );
     // Exactly the last record of each key is left, tombstones too, in however many rounds its buffer took it.
-    prop_assert_eq!(
-        without_controls(&after, 0, end),
-        kept(&before, &aborted, end)
-    );
+    prop_assert_eq!(without_controls(&after, 0, end), kept(&before, &aborted, end));
 
     // Again from the front, at the same time: nothing is left to do for records and their batches.
     log.cleaning().set_first_dirty(0);

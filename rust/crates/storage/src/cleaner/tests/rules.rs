@@ -73,15 +73,9 @@ fn tombstones_stay_until_their_horizon() {
         (4, ACTIVE, value("v")),
     ];
     assert_eq!(strings(&log), with_tombstone);
-    let marked = headers(&log)
-        .into_iter()
-        .find(|h| h.base_offset == 2)
-        .unwrap();
+    let marked = headers(&log).into_iter().find(|h| h.base_offset == 2).unwrap();
     assert!(marked.has_delete_horizon());
-    assert_eq!(
-        (marked.base_timestamp, marked.max_timestamp),
-        (NOW + 1000, 3)
-    );
+    assert_eq!((marked.base_timestamp, marked.max_timestamp), (NOW + 1000, 3));
     let timestamps: Vec<i64> = read_all(&log).iter().map(|r| r.timestamp).collect();
     assert_eq!(timestamps, [1, 2, 3, 4]);
 
@@ -321,11 +315,7 @@ fn segments_are_joined_up_to_their_limits() {
     let plan = log.plan_cleaning(NOW).unwrap();
     let size = plan.view.segments[0].size();
     let groups = |config: &LogConfig| -> Vec<usize> {
-        plan.groups(12, config)
-            .unwrap()
-            .iter()
-            .map(Vec::len)
-            .collect()
+        plan.groups(12, config).unwrap().iter().map(Vec::len).collect()
     };
     assert_eq!(groups(&config()), [12]);
     let five = LogConfig {
@@ -419,19 +409,13 @@ fn old_formats_stay_what_they_are() {
         (1, b"b", None),
     ] {
         let offset = writer.next;
-        writer
-            .bytes
-            .extend(legacy_message(magic, offset, key, value));
+        writer.bytes.extend(legacy_message(magic, offset, key, value));
         writer.next += 1;
     }
     writer.roll();
     let log = writer.open(config());
     log.compact_now(NOW).unwrap();
-    let expected = [
-        (2, "a", value("2")),
-        (3, "b", None),
-        (4, ACTIVE, value("v")),
-    ];
+    let expected = [(2, "a", value("2")), (3, "b", None), (4, ACTIVE, value("v"))];
     assert_eq!(strings(&log), expected);
     assert_eq!(read_batches(&log)[0][16], 1);
     // A legacy tombstone goes by its segment's age beside that of the last clean segment.
@@ -477,14 +461,7 @@ fn damage_is_never_covered_up() {
     let at = bytes.windows(7).position(|w| w == b"damaged").unwrap();
     bytes[at] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
-    assert!(matches!(
-        log.compact_now(NOW),
-        Err(StorageError::Corrupt { .. })
-    ));
+    assert!(matches!(log.compact_now(NOW), Err(StorageError::Corrupt { .. })));
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
-    assert!(
-        !names(dir.path())
-            .iter()
-            .any(|name| name.ends_with(".cleaned"))
-    );
+    assert!(!names(dir.path()).iter().any(|name| name.ends_with(".cleaned")));
 }

@@ -20,8 +20,7 @@ fn batch(key: &[u8], value: &[u8]) -> Vec<u8> {
 }
 
 fn append(log: &Log, key: &[u8], value: &[u8]) {
-    log.append_as_leader(&mut batch(key, value), 0, NOW)
-        .unwrap();
+    log.append_as_leader(&mut batch(key, value), 0, NOW).unwrap();
 }
 
 /// Set when it is dropped, by a panic too: nobody waits for what does not come.
@@ -65,9 +64,7 @@ fn readers_see_no_gap_while_segments_are_replaced() {
                     let counts: Vec<u32> = found
                         .iter()
                         .filter(|r| r.key.as_deref() == Some(b"counter"))
-                        .map(|r| {
-                            u32::from_be_bytes(r.value.as_deref().unwrap().try_into().unwrap())
-                        })
+                        .map(|r| u32::from_be_bytes(r.value.as_deref().unwrap().try_into().unwrap()))
                         .collect();
                     assert!(counts.is_sorted_by(|one, other| one < other), "{counts:?}");
                     assert!(log.offset_for_timestamp(0).unwrap().is_some());
@@ -181,11 +178,7 @@ fn the_filthiest_log_is_cleaned_first_and_remembered() {
         log.roll(NOW).unwrap();
         append(log, b"key", b"active");
     }
-    logs.get("half", 0)
-        .unwrap()
-        .log
-        .cleaning()
-        .set_first_dirty(5);
+    logs.get("half", 0).unwrap().log.cleaning().set_first_dirty(5);
     let (cleaner, events) = start(vec![Arc::clone(&logs)], patient());
     assert_eq!(cleaned(&events), ("whole".to_owned(), 10));
     assert_eq!(cleaned(&events), ("half".to_owned(), 10));
@@ -201,10 +194,7 @@ fn the_filthiest_log_is_cleaned_first_and_remembered() {
     cleaner.stop();
     let kept = read_offsets(&dir.path().join(CLEANER_FILE)).unwrap();
     let key = |topic: &str| (topic.to_owned(), 0);
-    assert_eq!(
-        (kept[&key("whole")], kept[&key("half")], kept.len()),
-        (11, 10, 2)
-    );
+    assert_eq!((kept[&key("whole")], kept[&key("half")], kept.len()), (11, 10, 2));
 
     logs.delete("half", 0).unwrap();
     let kept = read_offsets(&dir.path().join(CLEANER_FILE)).unwrap();
@@ -212,10 +202,7 @@ fn the_filthiest_log_is_cleaned_first_and_remembered() {
     logs.close().unwrap();
     drop((logs, cleaner));
     let logs = open_dir(dir.path());
-    assert_eq!(
-        logs.get("whole", 0).unwrap().log.first_dirty_offset(),
-        Some(11)
-    );
+    assert_eq!(logs.get("whole", 0).unwrap().log.first_dirty_offset(), Some(11));
     drop(logs);
 }
 

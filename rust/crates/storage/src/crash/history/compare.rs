@@ -14,10 +14,7 @@ impl History {
         let opened = self.opened.take().unwrap();
         let log = opened.log();
         let (start, end) = (log.log_start_offset(), log.log_end_offset());
-        tell(format_args!(
-            "opened with {start}..{end}: {:?}",
-            log.recovery()
-        ));
+        tell(format_args!("opened with {start}..{end}: {:?}", log.recovery()));
         self.compare_watermark(log.high_watermark(), start, end);
         assert!(log.recovery_point() <= end);
         let max_bytes = *self.random.pick(&[1, 700, 1 << 20]);
@@ -54,11 +51,7 @@ impl History {
         assert_eq!(read_one(log, offset).unwrap(), record);
         // Deleted records that come back, because no checkpoint was made since, may have lost their epoch.
         if record.epoch >= 0 && offset >= self.model.start {
-            assert_eq!(
-                log.epoch_of(offset),
-                Some(record.epoch),
-                "epoch of {offset}"
-            );
+            assert_eq!(log.epoch_of(offset), Some(record.epoch), "epoch of {offset}");
         }
         let target = record.timestamp + self.random.between(0, 2) as i64 - 1;
         let at = log.offset_for_timestamp(target).unwrap();
@@ -66,11 +59,7 @@ impl History {
         let newest = log.max_timestamp().unwrap().map(|at| at.offset);
         let newest_ms = visible.iter().map(|(_, r)| r.timestamp).max().unwrap();
         if self.time_flipped {
-            let is_there = |at| {
-                visible
-                    .iter()
-                    .any(|(offset, r)| (*offset, r.timestamp) == at)
-            };
+            let is_there = |at| visible.iter().any(|(offset, r)| (*offset, r.timestamp) == at);
             assert!(at.is_none_or(|at| at.1 >= target && is_there(at)), "{at:?}");
             assert!(newest.is_some_and(|at| is_there((at, newest_ms))));
             return;
@@ -164,8 +153,6 @@ impl History {
 fn batch(timestamp: i64, producer_id: i64, sequence: i32) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Compression::None, None);
     builder.set_producer_state(producer_id, 0, sequence);
-    builder
-        .append(timestamp, Some(b"k"), Some(b"v"), &[])
-        .unwrap();
+    builder.append(timestamp, Some(b"k"), Some(b"v"), &[]).unwrap();
     builder.build().unwrap()
 }

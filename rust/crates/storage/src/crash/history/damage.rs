@@ -77,9 +77,7 @@ impl History {
     }
 
     fn put_epochs_right(&self, found: &mut Found, flipped: &Flipped) {
-        let records = found
-            .records
-            .range_mut(flipped.offset..=flipped.last_offset);
+        let records = found.records.range_mut(flipped.offset..=flipped.last_offset);
         for (offset, record) in records {
             let attempts = self.model.attempts.iter().map(|attempt| &attempt.records);
             let mut known = attempts.chain([&self.model.records]);

@@ -3,9 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use logcore_records::{
-    BatchBuilder, Compression, EndTxnMarker, TimestampType, end_txn_marker, legacy,
-};
+use logcore_records::{BatchBuilder, Compression, EndTxnMarker, TimestampType, end_txn_marker, legacy};
 
 use super::{History, PARTITION_DIR};
 use crate::config::LogConfig;
@@ -67,11 +65,7 @@ impl History {
         self.draw_records(append, author);
     }
 
-    fn draw_author<'a>(
-        &mut self,
-        producers: &'a mut Vec<Producer>,
-        transactional: bool,
-    ) -> &'a mut Producer {
+    fn draw_author<'a>(&mut self, producers: &'a mut Vec<Producer>, transactional: bool) -> &'a mut Producer {
         let of_kind = |producer: &Producer| (producer.id >= TRANSACTIONAL) == transactional;
         let mut known: Vec<usize> = (0..producers.len())
             .filter(|number| of_kind(&producers[*number]))

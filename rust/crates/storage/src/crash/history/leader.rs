@@ -233,10 +233,7 @@ impl History {
         for (offset, record) in self.model.records.range(start..) {
             let led = leader.batches.iter().find(|led| led.end > *offset);
             let led = led.and_then(|led| led.attempt.records.get(offset));
-            assert!(
-                led == Some(record),
-                "{offset} has {record:?}, the leader {led:?}"
-            );
+            assert!(led == Some(record), "{offset} has {record:?}, the leader {led:?}");
         }
         self.tally.followed += 1;
         true

@@ -93,11 +93,7 @@ impl History {
 /// An error that is kept by another owner, as far as the histories look at it.
 fn copy(error: &StorageError) -> StorageError {
     match error {
-        StorageError::Io {
-            action,
-            path,
-            source,
-        } => {
+        StorageError::Io { action, path, source } => {
             let source = match source.raw_os_error() {
                 Some(code) => std::io::Error::from_raw_os_error(code),
                 None => std::io::Error::other(source.to_string()),

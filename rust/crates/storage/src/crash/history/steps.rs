@@ -17,10 +17,7 @@ impl History {
             self.disk.free_space();
         }
         let what = self.random.below(40);
-        tell(format_args!(
-            "step {what}, the log ends at {}",
-            self.model.end
-        ));
+        tell(format_args!("step {what}, the log ends at {}", self.model.end));
         match what {
             0..=18 => self.append(),
             19..=21 if self.transactional && self.leader.is_none() => self.decide(),
@@ -73,9 +70,7 @@ impl History {
         assert!(self.disk.is_dead() || first_offset == self.model.end);
         let mut append = self.draw_append(first_offset);
         let (epoch, now_ms) = (self.epoch, self.now_ms);
-        let result = self
-            .log()
-            .append_as_leader(&mut append.bytes, epoch, now_ms);
+        let result = self.log().append_as_leader(&mut append.bytes, epoch, now_ms);
         self.appended(append, result);
     }
 
@@ -90,9 +85,7 @@ impl History {
         let mut append = Append::at(self.log().log_end_offset(), self.epoch);
         self.draw_marker(&mut append, producer);
         let (epoch, now_ms) = (self.epoch, self.now_ms);
-        let result = self
-            .log()
-            .append_as_coordinator(&mut append.bytes, epoch, now_ms);
+        let result = self.log().append_as_coordinator(&mut append.bytes, epoch, now_ms);
         self.tally.transactions += usize::from(result.is_ok());
         self.appended(append, result);
     }

@@ -44,10 +44,7 @@ impl Model {
         for (offset, record) in found.records.range(from..certain) {
             let before = kept.committed.contains(offset);
             let now = left.committed.contains(offset);
-            assert!(
-                before == now,
-                "record {offset} has another fate: {record:?}"
-            );
+            assert!(before == now, "record {offset} has another fate: {record:?}");
         }
     }
 

@@ -51,13 +51,7 @@ impl Transactions {
             (What::Transactional(producer), None) => {
                 self.open.insert(base, producer);
             }
-            (
-                What::Marker {
-                    producer,
-                    committed,
-                },
-                Some(first),
-            ) => {
+            (What::Marker { producer, committed }, Some(first)) => {
                 self.open.remove(&first);
                 let stable = self.open.keys().next().copied();
                 self.decided.push(Decided {
@@ -75,14 +69,8 @@ impl Transactions {
     /// Up to where a log is stable that begins at `start` and whose high watermark is `high_watermark`.
     pub(in crate::crash) fn stable(&self, start: i64, high_watermark: i64) -> i64 {
         let unreplicated = self.decided.iter().filter(|d| d.marker >= high_watermark);
-        let firsts = unreplicated
-            .map(|d| d.first)
-            .chain(self.open.keys().copied());
-        firsts
-            .min()
-            .unwrap_or(i64::MAX)
-            .max(start)
-            .min(high_watermark)
+        let firsts = unreplicated.map(|d| d.first).chain(self.open.keys().copied());
+        firsts.min().unwrap_or(i64::MAX).max(start).min(high_watermark)
     }
 }
 
@@ -95,19 +83,14 @@ pub(in crate::crash) struct Fates {
 }
 
 impl Fates {
-    pub(in crate::crash) fn of<'a>(
-        records: impl DoubleEndedIterator<Item = (&'a i64, &'a Rec)>,
-    ) -> Self {
+    pub(in crate::crash) fn of<'a>(records: impl DoubleEndedIterator<Item = (&'a i64, &'a Rec)>) -> Self {
         let mut fates = Self::default();
         let mut decisions: BTreeMap<i64, bool> = BTreeMap::new();
         for (offset, record) in records.rev() {
             let committed = match record.what {
                 What::Plain => Some(true),
                 What::Transactional(producer) => decisions.get(&producer).copied(),
-                What::Marker {
-                    producer,
-                    committed,
-                } => {
+                What::Marker { producer, committed } => {
                     decisions.insert(producer, committed);
                     None
                 }

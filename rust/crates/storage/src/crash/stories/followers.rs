@@ -3,9 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use logcore_records::{
-    BatchBuilder, Compression, EndTxnMarker, end_txn_marker, set_offsets_in_place,
-};
+use logcore_records::{BatchBuilder, Compression, EndTxnMarker, end_txn_marker, set_offsets_in_place};
 
 use super::*;
 use crate::checkpoints::HIGH_WATERMARK_FILE;

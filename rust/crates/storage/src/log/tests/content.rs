@@ -10,9 +10,7 @@ use crate::validator::DECOMPRESSED_MAX;
 
 fn compressed(timestamp: i64, value: &[u8]) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Compression::Gzip, None);
-    builder
-        .append(timestamp, Some(b"k"), Some(value), &[])
-        .unwrap();
+    builder.append(timestamp, Some(b"k"), Some(value), &[]).unwrap();
     builder.build().unwrap()
 }
 
@@ -94,8 +92,7 @@ fn records_nobody_can_read_are_answered_as_a_whole() {
         (20, unreadable(20)),
         (30, batch_at(30, &[b"b"])),
     ] {
-        log.append_as_leader(&mut batch.clone(), 0, timestamp)
-            .unwrap();
+        log.append_as_leader(&mut batch.clone(), 0, timestamp).unwrap();
     }
     for (timestamp, offset) in [(10, 0), (11, 1), (20, 1), (21, 2)] {
         let found = log.offset_for_timestamp(timestamp).unwrap().unwrap();
@@ -152,14 +149,7 @@ fn a_search_by_time_looks_into_one_batch_at_a_time() {
     assert!(
         matches!(
             taken[..],
-            [
-                Packed(_),
-                Further,
-                Packed(_),
-                Packed(_),
-                Further,
-                Found(Some(_))
-            ]
+            [Packed(_), Further, Packed(_), Packed(_), Further, Found(Some(_))]
         ),
         "{taken:?}"
     );
@@ -188,14 +178,11 @@ fn a_compacted_log_is_rolled_before_its_records_lag_too_far() {
     let log = Log::open(dir.path(), config.clone(), false, 0).unwrap();
     let keyed = |timestamp| {
         let mut builder = BatchBuilder::new(Compression::None, None);
-        builder
-            .append(timestamp, Some(b"k"), Some(b"v"), &[])
-            .unwrap();
+        builder.append(timestamp, Some(b"k"), Some(b"v"), &[]).unwrap();
         builder.build().unwrap()
     };
     for timestamp in [0, 1000, 1001] {
-        log.append_as_leader(&mut keyed(timestamp), 0, timestamp)
-            .unwrap();
+        log.append_as_leader(&mut keyed(timestamp), 0, timestamp).unwrap();
     }
     assert_eq!(log.segment_count(), 2);
     log.update_config(LogConfig {

@@ -79,9 +79,7 @@ fn a_truncation_under_a_reader() {
         writer.truncate_to(target).unwrap();
         for _ in 0..20 {
             let values = vec![&[b'x'; 40][..]; batch];
-            writer
-                .append_as_leader(&mut batch_at(7, &values), 0, 0)
-                .unwrap();
+            writer.append_as_leader(&mut batch_at(7, &values), 0, 0).unwrap();
         }
         reader.refresh().unwrap();
         assert_eq!(values_from(&reader, 0), values_from(&writer, 0));
@@ -92,10 +90,7 @@ fn a_truncation_under_a_reader() {
     assert_eq!(values_from(&reader, 100), values_from(&writer, 100));
     writer.truncate_fully_and_start_at(50, None).unwrap();
     reader.refresh().unwrap();
-    assert_eq!(
-        (reader.log_start_offset(), reader.log_end_offset()),
-        (50, 50)
-    );
+    assert_eq!((reader.log_start_offset(), reader.log_end_offset()), (50, 50));
 }
 
 // Broken if it failed: a reader would go on in another log that got the name of the one it reads.
@@ -107,15 +102,9 @@ fn another_log_of_that_name() {
     fill(&writer, 6);
     let reader = Log::open_read_only(&dir).unwrap();
     std::fs::rename(&dir, parent.path().join("t-0.deleted")).unwrap();
-    assert!(matches!(
-        reader.refresh(),
-        Err(StorageError::NotFound { .. })
-    ));
+    assert!(matches!(reader.refresh(), Err(StorageError::NotFound { .. })));
     fill(&open(&dir), 9);
-    assert!(matches!(
-        reader.refresh(),
-        Err(StorageError::NotFound { .. })
-    ));
+    assert!(matches!(reader.refresh(), Err(StorageError::NotFound { .. })));
     assert_eq!(values_from(&reader, 0).len(), 6);
 }
 

@@ -59,10 +59,7 @@ fn appends_are_refused_until_there_is_space() {
         let error = refused.expect("a full disk refuses");
         assert!(error.is_disk_full(), "{error}");
         assert_eq!(error.kafka_code(), 56);
-        assert_eq!(
-            (log.failure(), log.log_end_offset()),
-            (None, acknowledged as i64)
-        );
+        assert_eq!((log.failure(), log.log_end_offset()), (None, acknowledged as i64));
         assert_eq!(values_from(&log, 0).len(), acknowledged);
         space.leave(usize::MAX);
         fill(&log, 1);
@@ -115,11 +112,7 @@ fn retention_makes_space_on_a_full_disk() {
     log.maintain(100_000).unwrap();
     assert_eq!(log.segment_count(), 1);
     assert!(segments > 2 && log.log_start_offset() > 0);
-    assert!(
-        !names(dir.path())
-            .iter()
-            .any(|name| name.ends_with(".deleted"))
-    );
+    assert!(!names(dir.path()).iter().any(|name| name.ends_with(".deleted")));
     assert!(log.delete_old_segments(100_000).unwrap_err().is_disk_full());
     space.leave(usize::MAX);
     assert_eq!(log.delete_old_segments(100_000).unwrap(), 1);
@@ -149,8 +142,7 @@ fn a_first_epoch_is_brought_to_disk_with_what_comes_after_it() {
         let log = open(&dir);
         let syncs = Arc::new(Syncs::default());
         let _watching = watch(parent.path(), syncs.clone());
-        log.append_as_leader(&mut batch_at(1, &[b"v"]), 4, 1)
-            .unwrap();
+        log.append_as_leader(&mut batch_at(1, &[b"v"]), 4, 1).unwrap();
         assert!(log.has_saved_epoch(4));
         assert_eq!(*syncs.0.lock(), [""; 0]);
         let file = std::fs::read(dir.join(&epochs)).unwrap();
@@ -164,8 +156,7 @@ fn a_first_epoch_is_brought_to_disk_with_what_comes_after_it() {
         assert_eq!(syncs.0.lock()[..2], [epochs.clone(), name]);
         // Another leader's is there before what it writes.
         syncs.0.lock().clear();
-        log.append_as_leader(&mut batch_at(1, &[b"v"]), 5, 1)
-            .unwrap();
+        log.append_as_leader(&mut batch_at(1, &[b"v"]), 5, 1).unwrap();
         assert_eq!(syncs.0.lock()[0], format!("{epochs}.tmp"));
     }
 }
@@ -207,10 +198,7 @@ fn markers_and_followers_wait_for_space() {
             space.leave(left);
             let error = transactions::try_end(&log, producer, false).unwrap_err();
             assert!(error.is_disk_full(), "{error}");
-            assert_eq!(
-                (log.failure(), log.log_end_offset()),
-                (None, 4 + number as i64)
-            );
+            assert_eq!((log.failure(), log.log_end_offset()), (None, 4 + number as i64));
             assert_eq!(log.active().txn_index().unwrap().entries().len(), number);
         }
         space.leave(usize::MAX);
@@ -290,13 +278,7 @@ fn a_log_is_opened_on_a_full_disk() {
     for (clean, lost) in [
         (
             false,
-            &[
-                ".index",
-                ".timeindex",
-                ".txnindex",
-                ".snapshot",
-                "checkpoint",
-            ][..],
+            &[".index", ".timeindex", ".txnindex", ".snapshot", "checkpoint"][..],
         ),
         (false, &[]),
         (true, &[".index", ".timeindex", ".txnindex"]),
@@ -318,9 +300,7 @@ fn a_log_is_opened_on_a_full_disk() {
             assert_eq!((values_from(&log, 0), aborted(&log)), (values.clone(), 1));
             assert_eq!(by_time(&log), found);
             space.leave(0);
-            let error = log
-                .append_as_leader(&mut batch_at(5, &[b"v"]), 4, 5)
-                .unwrap_err();
+            let error = log.append_as_leader(&mut batch_at(5, &[b"v"]), 4, 5).unwrap_err();
             assert!(error.is_disk_full(), "{error}");
             assert_eq!((log.failure(), log.log_end_offset()), (None, end));
 
@@ -346,10 +326,7 @@ fn a_log_is_opened_on_a_full_disk() {
             assert_eq!(expected.len(), values.len() + 1);
             for number in 0..log.segment_count() {
                 let base = log.segments()[number].base_offset;
-                assert!(
-                    segment_file(path, base, ".index").exists(),
-                    "{base} of {left}"
-                );
+                assert!(segment_file(path, base, ".index").exists(), "{base} of {left}");
             }
             log.close().unwrap();
             drop(log);
@@ -383,11 +360,7 @@ fn retention_makes_space_in_a_log_that_was_opened_full() {
         "{}",
         log.segment_count()
     );
-    assert!(
-        !names(dir.path())
-            .iter()
-            .any(|name| name.ends_with(".deleted"))
-    );
+    assert!(!names(dir.path()).iter().any(|name| name.ends_with(".deleted")));
     assert_eq!(log.failure(), None);
     space.leave(usize::MAX);
     log.maintain(100_000).unwrap();

@@ -84,8 +84,7 @@ impl Run {
                 let path = tail_path(self.dir.path());
                 let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
                 let size = file.metadata().unwrap().len();
-                file.set_len(size.saturating_sub(u64::from(*bytes)))
-                    .unwrap();
+                file.set_len(size.saturating_sub(u64::from(*bytes))).unwrap();
                 self.reopen(false);
                 let end = self.log().log_end_offset() as usize;
                 // Only whole batches are left, and no more than were there.
@@ -163,11 +162,7 @@ impl Run {
                 continue;
             };
             let counter = u64::from_be_bytes(value[..8].try_into().unwrap());
-            let found = self
-                .log()
-                .offset_for_timestamp(counter as i64)
-                .unwrap()
-                .unwrap();
+            let found = self.log().offset_for_timestamp(counter as i64).unwrap().unwrap();
             assert_eq!(found.offset, offset as i64);
         }
     }

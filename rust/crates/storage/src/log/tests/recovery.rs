@@ -127,9 +127,7 @@ fn damage_found_while_reading_takes_the_log_offline() {
         matches!(error, StorageError::Corrupt { position: 0, .. }),
         "{error}"
     );
-    let error = log
-        .append_as_leader(&mut batch_at(0, &[b"x"]), 0, 0)
-        .unwrap_err();
+    let error = log.append_as_leader(&mut batch_at(0, &[b"x"]), 0, 0).unwrap_err();
     assert!(matches!(error, StorageError::Offline { .. }), "{error}");
 }
 
@@ -193,10 +191,7 @@ fn indexes_are_only_hints() {
         std::fs::remove_file(index(*base, INDEX_SUFFIX)).unwrap();
         std::fs::write(index(*base, TIME_INDEX_SUFFIX), [0; 7]).unwrap();
     }
-    Log::open(dir.path(), small(), true, 60)
-        .unwrap()
-        .close()
-        .unwrap();
+    Log::open(dir.path(), small(), true, 60).unwrap().close().unwrap();
     let rebuilt: Vec<Vec<u8>> = bases
         .iter()
         .flat_map(|base| [INDEX_SUFFIX, TIME_INDEX_SUFFIX].map(|suffix| (*base, suffix)))
@@ -222,9 +217,7 @@ fn retries_are_known_after_a_crash() {
         let mut batch = BatchBuilder::new(Compression::None, None);
         batch.set_producer_state(5, 0, 29);
         batch.append(1000, None, Some(b"v"), &[]).unwrap();
-        let again = log
-            .append_as_leader(&mut batch.build().unwrap(), 0, 0)
-            .unwrap();
+        let again = log.append_as_leader(&mut batch.build().unwrap(), 0, 0).unwrap();
         assert_eq!((again.first_offset, again.duplicate), (29, true));
     };
     let config = LogConfig {
@@ -262,8 +255,7 @@ fn epochs_are_found_again() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     for epoch in [2, 2, 3, 5] {
-        log.append_as_leader(&mut batch_at(0, &[b"v"]), epoch, 0)
-            .unwrap();
+        log.append_as_leader(&mut batch_at(0, &[b"v"]), epoch, 0).unwrap();
     }
     drop(log);
     std::fs::write(dir.path().join("leader-epoch-checkpoint"), "garbage").unwrap();
@@ -311,8 +303,7 @@ fn a_flipped_epoch_is_nobodys() {
         let dir = tempfile::tempdir().unwrap();
         let log = open(dir.path());
         for _ in 0..10 {
-            log.append_as_leader(&mut batch_at(0, &[b"v"]), 2, 0)
-                .unwrap();
+            log.append_as_leader(&mut batch_at(0, &[b"v"]), 2, 0).unwrap();
         }
         drop(log);
         set_epochs(&active_file(dir.path()), &[flipped], epoch);
@@ -343,8 +334,7 @@ fn a_file_of_epochs_that_is_behind() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     for epoch in [2, 2, 3, 3] {
-        log.append_as_leader(&mut batch_at(0, &[b"v"]), epoch, 0)
-            .unwrap();
+        log.append_as_leader(&mut batch_at(0, &[b"v"]), epoch, 0).unwrap();
     }
     drop(log);
     let file = dir.path().join("leader-epoch-checkpoint");

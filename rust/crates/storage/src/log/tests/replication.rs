@@ -43,10 +43,7 @@ fn assert_same(leader: &Log, follower: &Log) {
     );
     assert_eq!(leader.producer_count(), follower.producer_count());
     for epoch in 0..5 {
-        assert_eq!(
-            leader.epoch_end_offset(epoch),
-            follower.epoch_end_offset(epoch)
-        );
+        assert_eq!(leader.epoch_end_offset(epoch), follower.epoch_end_offset(epoch));
     }
 }
 
@@ -74,15 +71,9 @@ fn a_follower_becomes_its_leader() {
     assert_same(&leader, &follower);
     assert!(follower.segment_count() > 3);
     // Where records are is no news of where they are safe.
-    assert_eq!(
-        (follower.high_watermark(), follower.last_stable_offset()),
-        (0, 0)
-    );
+    assert_eq!((follower.high_watermark(), follower.last_stable_offset()), (0, 0));
     let stable = leader.last_stable_offset();
-    assert_eq!(
-        follower.set_high_watermark(i64::MAX),
-        leader.log_end_offset()
-    );
+    assert_eq!(follower.set_high_watermark(i64::MAX), leader.log_end_offset());
     assert_eq!(follower.last_stable_offset(), stable);
     drop(follower);
     let follower = Log::open(dirs[1].path(), keeps_producers(), false, 0).unwrap();
@@ -135,25 +126,13 @@ fn what_a_follower_refuses() {
         refused(&back),
         StorageError::InvalidRecord { position: 70.., .. }
     ));
-    assert!(matches!(
-        refused(&at(7, 1)),
-        StorageError::InvalidRecord { .. }
-    ));
+    assert!(matches!(refused(&at(7, 1)), StorageError::InvalidRecord { .. }));
     let mut damaged = at(7, 2);
     *damaged.last_mut().unwrap() ^= 1;
-    assert!(matches!(
-        refused(&damaged),
-        StorageError::CorruptBatch { .. }
-    ));
-    assert!(matches!(
-        refused(&[0xff; 100]),
-        StorageError::CorruptBatch { .. }
-    ));
+    assert!(matches!(refused(&damaged), StorageError::CorruptBatch { .. }));
+    assert!(matches!(refused(&[0xff; 100]), StorageError::CorruptBatch { .. }));
     let large = placed(batch_at(1, &[&[0; 3000]]), 7, 2);
-    assert!(matches!(
-        refused(&large),
-        StorageError::AppendTooLarge { .. }
-    ));
+    assert!(matches!(refused(&large), StorageError::AppendTooLarge { .. }));
     // More than a segment, of batches that fit; and offsets too far apart for one.
     let many: Vec<u8> = (0..60).flat_map(|n| at(7 + 2 * n, 2)).collect();
     log.append_as_follower(&many, 0).unwrap();
@@ -169,10 +148,7 @@ fn what_a_follower_refuses() {
         ((1 << 41) + 2, 0)
     );
     assert_eq!(log.size_bytes(), whole);
-    assert_eq!(
-        log.read(127, 1, i64::MAX, true).unwrap().base_offset,
-        1 << 40
-    );
+    assert_eq!(log.read(127, 1, i64::MAX, true).unwrap().base_offset, 1 << 40);
     assert_eq!(log.epoch_end_offset(3), Some((3, 1 << 41)));
 }
 
@@ -284,8 +260,7 @@ fn appends_that_wait_share_an_fsync() {
     let acknowledged = AtomicI64::new(0);
     std::thread::scope(|scope| {
         let append = || {
-            log.append_as_leader(&mut batch_at(1, &[b"v"]), 0, 0)
-                .unwrap();
+            log.append_as_leader(&mut batch_at(1, &[b"v"]), 0, 0).unwrap();
             acknowledged.fetch_add(1, Ordering::AcqRel);
         };
         scope.spawn(append);
@@ -320,8 +295,7 @@ fn who_comes_while_one_waits_for_the_disk_waits_with_it() {
     let acknowledged = AtomicI64::new(0);
     std::thread::scope(|scope| {
         let append = || {
-            log.append_as_leader(&mut batch_at(1, &[b"v"]), 0, 0)
-                .unwrap();
+            log.append_as_leader(&mut batch_at(1, &[b"v"]), 0, 0).unwrap();
             acknowledged.fetch_add(1, Ordering::AcqRel);
         };
         append();
@@ -412,10 +386,7 @@ fn a_failed_fsync_fails_all_who_wait() {
     let disk = Arc::new(SlowDisk::default());
     let _watching = watch(dir.path(), disk.clone());
     std::thread::scope(|scope| {
-        let append = || {
-            log.append_as_leader(&mut batch_at(1, &[b"v"]), 0, 0)
-                .unwrap_err()
-        };
+        let append = || log.append_as_leader(&mut batch_at(1, &[b"v"]), 0, 0).unwrap_err();
         scope.spawn(append);
         disk.wait_for(1);
         for _ in 0..4 {
@@ -464,11 +435,7 @@ fn what_is_cut_while_it_waits_is_not_acknowledged() {
         }
     }
     assert_eq!(
-        (
-            log.log_end_offset(),
-            log.high_watermark(),
-            log.recovery_point()
-        ),
+        (log.log_end_offset(), log.high_watermark(), log.recovery_point()),
         (3, 3, 3)
     );
     fill(&log, 1);

@@ -29,13 +29,9 @@ fn marker(producer_id: i64, epoch: i16, committed: bool) -> Vec<u8> {
 /// A transactional batch of as many records; its first offset.
 pub(super) fn begin(log: &Log, producer_id: i64, sequence: i32, count: usize) -> i64 {
     let epoch = log.latest_epoch().unwrap_or(0);
-    log.append_as_leader(
-        &mut transactional(producer_id, 0, sequence, count),
-        epoch,
-        0,
-    )
-    .unwrap()
-    .first_offset
+    log.append_as_leader(&mut transactional(producer_id, 0, sequence, count), epoch, 0)
+        .unwrap()
+        .first_offset
 }
 
 /// A marker; its offset.
@@ -98,21 +94,14 @@ fn who_may_append_what() {
     let log = open(dir.path());
     let code = |result: Result<Appended>| result.unwrap_err().kafka_code();
     use crate::slice::Appended;
-    assert_eq!(
-        code(log.append_as_leader(&mut marker(1, 0, true), 0, 0)),
-        87
-    );
+    assert_eq!(code(log.append_as_leader(&mut marker(1, 0, true), 0, 0)), 87);
     begin(&log, 1, 0, 1);
     assert_eq!(
         code(log.append_as_leader(&mut producer_batch(1, 0, 1, 1), 0, 0)),
         48
     );
-    log.append_as_coordinator(&mut marker(1, 1, false), 0, 0)
-        .unwrap();
-    assert_eq!(
-        code(log.append_as_coordinator(&mut marker(1, 0, true), 0, 0)),
-        47
-    );
+    log.append_as_coordinator(&mut marker(1, 1, false), 0, 0).unwrap();
+    assert_eq!(code(log.append_as_coordinator(&mut marker(1, 0, true), 0, 0)), 47);
     assert_eq!(
         code(log.append_as_leader(&mut transactional(1, 0, 1, 1), 0, 0)),
         47
@@ -123,10 +112,7 @@ fn who_may_append_what() {
     };
     let mut bytes = end_txn_marker(1, 1, newer, 0).unwrap();
     log.append_as_coordinator(&mut bytes, 0, 0).unwrap();
-    assert_eq!(
-        code(log.append_as_coordinator(&mut marker(1, 1, true), 0, 0)),
-        52
-    );
+    assert_eq!(code(log.append_as_coordinator(&mut marker(1, 1, true), 0, 0)), 52);
     let mut other = BatchBuilder::new(Compression::None, None);
     other.set_control(true);
     other.append(0, Some(&[0, 0, 0, 9]), None, &[]).unwrap();
@@ -140,10 +126,7 @@ fn who_may_append_what() {
         log.append_as_coordinator(&mut transactional(7, 0, -1, 1), 0, 0)
             .unwrap();
     }
-    assert_eq!(
-        (log.log_end_offset(), log.last_stable_offset()),
-        (end + 2, end)
-    );
+    assert_eq!((log.log_end_offset(), log.last_stable_offset()), (end + 2, end));
     assert_eq!(
         code(log.append_as_leader(&mut transactional(8, 0, -1, 1), 0, 0)),
         87
@@ -243,10 +226,7 @@ fn it_is_all_found_again() {
     let written = txn_indexes(dir.path());
     drop(log);
     let check = |log: &Log| {
-        assert_eq!(
-            (log.log_end_offset(), log.last_stable_offset()),
-            (end, stable)
-        );
+        assert_eq!((log.log_end_offset(), log.last_stable_offset()), (end, stable));
         assert_eq!(log.aborted_transactions(0, end).unwrap(), found);
     };
     let recovery_points = [0, end / 3, end / 2, end];
@@ -259,8 +239,7 @@ fn it_is_all_found_again() {
                 .unwrap();
             if let Some(bytes) = damage {
                 for base in bases(dir.path()).into_iter().filter(|base| *base >= from) {
-                    std::fs::write(segment_file(dir.path(), base, TXN_INDEX_SUFFIX), bytes)
-                        .unwrap();
+                    std::fs::write(segment_file(dir.path(), base, TXN_INDEX_SUFFIX), bytes).unwrap();
                 }
             }
             let log = Log::open(dir.path(), keeps_producers(), false, recovery_point).unwrap();
@@ -383,11 +362,7 @@ fn what_a_slice_needs_to_know() {
             }
         }
     }
-    assert!(
-        told_most < found.len() / 2,
-        "{told_most} of {}",
-        found.len()
-    );
+    assert!(told_most < found.len() / 2, "{told_most} of {}", found.len());
 }
 
 // Broken if it failed: a reader beside a broker would take records of open transactions for committed ones.

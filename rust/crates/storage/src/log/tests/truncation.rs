@@ -148,10 +148,7 @@ fn what_is_known_of_it_is_cut_too() {
     assert_eq!(log.last_stable_offset(), 0);
     assert_eq!(log.aborted_transactions(0, 9).unwrap(), found[..1]);
     let kept = names(dir.path());
-    assert!(
-        !kept.iter().any(|name| name.ends_with(".snapshot")),
-        "{kept:?}"
-    );
+    assert!(!kept.iter().any(|name| name.ends_with(".snapshot")), "{kept:?}");
     // The retry of what was cut is no duplicate: it is written again.
     assert!(
         !log.append_as_leader(&mut producer_batch(3, 0, 0, 1), 4, 0)
@@ -173,8 +170,7 @@ fn where_to_cut_by_epochs() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     for epoch in [1, 1, 3, 3, 3, 5] {
-        log.append_as_leader(&mut batch_at(1, &[b"v"]), epoch, 0)
-            .unwrap();
+        log.append_as_leader(&mut batch_at(1, &[b"v"]), epoch, 0).unwrap();
     }
     let point = |epoch, end| {
         let TruncationPoint { offset, complete } = log.truncation_point(epoch, end);
@@ -238,9 +234,7 @@ impl Watcher for DiesAfter {
     fn before(&self, _: Change<'_>) -> io::Result<Option<(usize, io::Error)>> {
         let left = self
             .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                left.checked_sub(1)
-            });
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         left.map(|_| None)
             .map_err(|_| io::Error::other("the process is dead"))
     }

@@ -54,11 +54,7 @@ fn each_bad_record_is_named() {
     for codec in [Compression::None, Compression::Zstd] {
         let key: Option<&[u8]> = Some(b"k");
         let faults = refused(&log, &keyed(codec, &[key, None, key, None], 9_500));
-        let found: Vec<_> = faults
-            .first()
-            .iter()
-            .map(|one| (one.index, one.fault))
-            .collect();
+        let found: Vec<_> = faults.first().iter().map(|one| (one.index, one.fault)).collect();
         assert_eq!(found, [(1, Fault::Keyless), (3, Fault::Keyless)]);
         assert!(!faults.is_about_time());
         assert_eq!(faults.compressed, codec != Compression::None);
@@ -133,10 +129,7 @@ fn a_producer_of_old_records_is_known_until_the_next_look_at_idle_ones() {
 #[test]
 fn no_policy_at_all_keeps_everything() {
     let dir = tempfile::tempdir().unwrap();
-    let log = opened(
-        dir.path(),
-        &[("cleanup.policy", " "), ("retention.ms", "1")],
-    );
+    let log = opened(dir.path(), &[("cleanup.policy", " "), ("retention.ms", "1")]);
     log.append_as_leader(&mut keyed(Compression::None, &[None], 1), 0, 1)
         .unwrap();
     log.roll(1).unwrap();
@@ -249,32 +242,20 @@ fn levels_and_limits_hold_for_what_is_recompressed() {
         .collect();
     let size = |settings: &[(&str, &str)]| {
         let dir = tempfile::tempdir().unwrap();
-        let roomy = [
-            ("segment.bytes", "1000000"),
-            ("max.message.bytes", "1000000"),
-        ];
+        let roomy = [("segment.bytes", "1000000"), ("max.message.bytes", "1000000")];
         let log = opened(dir.path(), &[&roomy, settings].concat());
-        let appended = log
-            .append_as_leader(&mut batch_at(1, &[&text]), 0, 1)
-            .unwrap();
+        let appended = log.append_as_leader(&mut batch_at(1, &[&text]), 0, 1).unwrap();
         appended.bytes
     };
     for (codec, least, most) in [("gzip", "1", "9"), ("zstd", "-7", "19")] {
         let level = format!("compression.{codec}.level");
-        let [fast, small] =
-            [least, most].map(|n| size(&[("compression.type", codec), (&level, n)]));
-        assert!(
-            small < fast,
-            "{codec}: {small} at {most}, {fast} at {least}"
-        );
+        let [fast, small] = [least, most].map(|n| size(&[("compression.type", codec), (&level, n)]));
+        assert!(small < fast, "{codec}: {small} at {most}, {fast} at {least}");
     }
     let dir = tempfile::tempdir().unwrap();
     let log = opened(
         dir.path(),
-        &[
-            ("compression.type", "uncompressed"),
-            ("max.message.bytes", "500"),
-        ],
+        &[("compression.type", "uncompressed"), ("max.message.bytes", "500")],
     );
     let mut builder = BatchBuilder::new(Compression::Zstd, None);
     builder.append(1, None, Some(&[0; 1000]), &[]).unwrap();
@@ -299,8 +280,7 @@ fn an_epoch_begins_with_its_leader() {
     assert_eq!(log.epoch_end_offset(4), Some((4, 0)));
     assert_eq!((log.epoch_start(4), log.epoch_start(3)), (Some(0), None));
     assert!(!log.has_saved_epoch(4));
-    log.append_as_leader(&mut batch_at(1, &[b"a"]), 4, 1)
-        .unwrap();
+    log.append_as_leader(&mut batch_at(1, &[b"a"]), 4, 1).unwrap();
     assert!(log.has_saved_epoch(4) && !log.has_saved_epoch(6));
     log.begin_epoch(6);
     assert!(!log.has_saved_epoch(4) && !log.has_saved_epoch(6));
@@ -313,8 +293,7 @@ fn an_epoch_begins_with_its_leader() {
             .kafka_code(),
         74
     );
-    log.append_as_leader(&mut batch_at(1, &[b"b"]), 6, 1)
-        .unwrap();
+    log.append_as_leader(&mut batch_at(1, &[b"b"]), 6, 1).unwrap();
     drop(log);
     let log = Log::open(dir.path(), small(), false, 0).unwrap();
     assert_eq!((log.epoch_of(0), log.epoch_of(1)), (Some(4), Some(6)));
@@ -331,8 +310,7 @@ fn a_read_is_known_to_stop_at_its_segment() {
     log.roll(1).unwrap();
     assert!(log.is_behind_segment_of(0, 2));
     assert!(!log.is_behind_segment_of(2, 2));
-    log.append_as_leader(&mut batch_at(1, &[b"c"]), 0, 1)
-        .unwrap();
+    log.append_as_leader(&mut batch_at(1, &[b"c"]), 0, 1).unwrap();
     assert!(log.is_behind_segment_of(1, 3));
     assert!(!log.is_behind_segment_of(2, 3));
 }
@@ -358,16 +336,12 @@ fn what_decompresses_is_known_before_and_bounded() {
             panic!("100 records are more than 1000 bytes");
         };
         assert!(
-            matches!(
-                error,
-                StorageError::DecompressedTooLarge { limit: 1000, .. }
-            ),
+            matches!(error, StorageError::DecompressedTooLarge { limit: 1000, .. }),
             "{error}"
         );
         assert_eq!(error.kafka_code(), 10);
         assert_eq!(log.log_end_offset(), 0);
-        log.append_within(&mut sent, 0, 10_000, 10_000, in_place)
-            .unwrap();
+        log.append_within(&mut sent, 0, 10_000, 10_000, in_place).unwrap();
     }
 }
 
@@ -467,10 +441,7 @@ fn records_get_offsets_whatever_they_say() {
         (Compression::None, &[][..]),
         (Compression::None, &[("compression.type", "lz4")]),
         (Compression::Gzip, &[("cleanup.policy", "compact")]),
-        (
-            Compression::Gzip,
-            &[("message.timestamp.before.max.ms", "1000")],
-        ),
+        (Compression::Gzip, &[("message.timestamp.before.max.ms", "1000")]),
     ]
     .into_iter()
     .enumerate()
@@ -479,18 +450,12 @@ fn records_get_offsets_whatever_they_say() {
         for base in [0, 3] {
             let mut sent = numbered(codec, &[10, 1, 4], key);
             let appended = log.append_as_leader(&mut sent, 0, 10_000).unwrap();
-            assert_eq!(
-                (appended.first_offset, appended.last_offset),
-                (base, base + 2)
-            );
+            assert_eq!((appended.first_offset, appended.last_offset), (base, base + 2));
             let bytes = stored(&log, base);
             let batch = Batch::parse(&bytes).unwrap();
             assert!(batch.validate_deep(1000).unwrap().in_order);
             let records = batch.records(1000).unwrap();
-            let offsets: Vec<_> = records
-                .iter()
-                .map(|record| record.unwrap().offset)
-                .collect();
+            let offsets: Vec<_> = records.iter().map(|record| record.unwrap().offset).collect();
             assert_eq!(offsets, [base, base + 1, base + 2]);
             if number != 1 {
                 assert_eq!(batch.header.compression(), Ok(codec));

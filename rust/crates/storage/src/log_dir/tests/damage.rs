@@ -73,10 +73,7 @@ fn a_damaged_log_stays_offline_and_the_others_open() {
         "{text}"
     );
     assert_eq!(fs::read(&segment).unwrap(), bytes, "left for a repair");
-    let numbers: Vec<_> = seen
-        .iter()
-        .map(|(_, _, done, of, _)| (*done, *of))
-        .collect();
+    let numbers: Vec<_> = seen.iter().map(|(_, _, done, of, _)| (*done, *of)).collect();
     assert_eq!(numbers, [(1, 4), (2, 4), (3, 4), (4, 4)]);
     let offline: Vec<_> = seen
         .iter()
@@ -111,11 +108,7 @@ fn a_damaged_checkpoint_is_begun_anew() {
     append(&created.log, b"v");
     created.log.flush().unwrap();
     drop((created, logs));
-    fs::write(
-        path.join("recovery-point-offset-checkpoint"),
-        "0\n5\nrubbish",
-    )
-    .unwrap();
+    fs::write(path.join("recovery-point-offset-checkpoint"), "0\n5\nrubbish").unwrap();
     let logs = open(path).unwrap();
     assert_eq!(logs.get("t", 0).unwrap().log.log_end_offset(), 1);
     let [warning] = logs.warnings() else {

@@ -136,8 +136,7 @@ fn one_partition_in_two_directories() {
     for (path, topics) in [(one.path(), ["a", "t"]), (other.path(), ["b", "t"])] {
         let logs = open(path).unwrap();
         for topic in topics {
-            logs.create(topic, 3, [7; 16], LogConfig::default())
-                .unwrap();
+            logs.create(topic, 3, [7; 16], LogConfig::default()).unwrap();
         }
         logs.close().unwrap();
     }
@@ -184,10 +183,7 @@ fn progress_and_threads() {
     let logs = LogDir::open_with(dir.path(), 1, None, &opening).unwrap();
     let progress = &opening.progress;
     assert_eq!((progress.logs_done(), progress.logs_total()), (3, 3));
-    assert_eq!(
-        (progress.bytes_checked(), progress.bytes_total()),
-        (size, size)
-    );
+    assert_eq!((progress.bytes_checked(), progress.bytes_total()), (size, size));
     assert_eq!(*at_once.lock(), 3);
     logs.close().unwrap();
 
@@ -203,10 +199,7 @@ fn progress_and_threads() {
     let logs = LogDir::open_with(dir.path(), 1, None, &opening).unwrap();
     assert_eq!((threads.lock().len(), logs.partitions().len()), (1, 3));
     assert_eq!(
-        (
-            opening.progress.logs_total(),
-            opening.progress.bytes_total()
-        ),
+        (opening.progress.logs_total(), opening.progress.bytes_total()),
         (3, 0)
     );
 }

@@ -43,11 +43,7 @@ fn damage_to_what_was_flushed_stops_the_start() {
     let whole = fs::read(&file).unwrap();
     flip(&file, whole.len() / 2, 1);
     assert!(refused(&path).contains("corrupt at byte"));
-    assert_eq!(
-        fs::read(&file).unwrap().len(),
-        whole.len(),
-        "nothing is cut"
-    );
+    assert_eq!(fs::read(&file).unwrap().len(), whole.len(), "nothing is cut");
     // Its last, too.
     fs::write(&file, &whole).unwrap();
     flip(&file, whole.len() - 1, 1);

@@ -28,10 +28,7 @@ fn a_directory_of_the_wrong_kind_is_refused_and_not_marked() {
     let root = dir.path().join("root");
     let logs = open(&root).unwrap();
     append(
-        &logs
-            .create("t", 0, [7; 16], LogConfig::default())
-            .unwrap()
-            .log,
+        &logs.create("t", 0, [7; 16], LogConfig::default()).unwrap().log,
         b"v",
     );
     logs.checkpoint().unwrap();
@@ -51,16 +48,10 @@ fn a_directory_of_the_wrong_kind_is_refused_and_not_marked() {
     drop(log);
     let before = entries(&single);
     let error = open(&single).unwrap_err();
-    assert!(
-        matches!(error, StorageError::WrongDirectory { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, StorageError::WrongDirectory { .. }), "{error}");
     assert_eq!(entries(&single), before);
     let log = open_log(&single).unwrap();
-    assert_eq!(
-        (log.log_end_offset(), log.recovery().segments_checked),
-        (1, 1)
-    );
+    assert_eq!((log.log_end_offset(), log.recovery().segments_checked), (1, 1));
 }
 
 const THEIRS: [&str; 5] = [
@@ -81,10 +72,7 @@ fn files_of_others_stay() {
     }
     let before = entries(path);
     let error = open_log(path).unwrap_err();
-    assert!(
-        error.to_string().contains("is not empty and no log"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("is not empty and no log"), "{error}");
     assert_eq!(entries(path), before);
 
     // Beside a log they may stand.
@@ -93,19 +81,14 @@ fn files_of_others_stay() {
     for name in THEIRS {
         fs::write(log.join(name), name).unwrap();
     }
-    for left in [
-        "00000000000000000007.log.deleted",
-        "leader-epoch-checkpoint.tmp",
-    ] {
+    for left in ["00000000000000000007.log.deleted", "leader-epoch-checkpoint.tmp"] {
         fs::write(log.join(left), "x").unwrap();
     }
     open_log(&log).unwrap().close().unwrap();
     for name in THEIRS {
         assert_eq!(fs::read_to_string(log.join(name)).unwrap(), name);
     }
-    let theirs = entries(&log)
-        .into_iter()
-        .filter(|name| !is_of_partition(name));
+    let theirs = entries(&log).into_iter().filter(|name| !is_of_partition(name));
     assert_eq!(theirs.count(), THEIRS.len());
     assert!(
         !entries(&log)
@@ -194,11 +177,7 @@ fn links_are_followed() {
     assert_eq!(values(&log), 5);
     log.close().unwrap();
     let report = verify(path, &VerifyOptions::default(), &mut |_| true).unwrap();
-    assert_eq!(
-        (report.partitions, report.findings.len()),
-        (1, 0),
-        "{report:?}"
-    );
+    assert_eq!((report.partitions, report.findings.len()), (1, 0), "{report:?}");
     // A deleted link takes nothing with it that it led to.
     let logs = open(path).unwrap();
     logs.delete("t", 0).unwrap();
@@ -215,10 +194,7 @@ fn numbers_are_not_negative() {
         let error = logs
             .create("x", number, [7; 16], LogConfig::default())
             .unwrap_err();
-        assert!(
-            matches!(error, StorageError::InvalidConfig { .. }),
-            "{error}"
-        );
+        assert!(matches!(error, StorageError::InvalidConfig { .. }), "{error}");
         logs.create_future("x", number, Some([7; 16]), LogConfig::default())
             .unwrap_err();
     }

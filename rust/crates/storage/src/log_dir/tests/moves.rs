@@ -100,9 +100,7 @@ fn transaction(log: &Log, sequence: i32, committed: Option<bool>) {
     let mut builder = BatchBuilder::new(Compression::None, None);
     builder.set_producer_state(9, 0, sequence);
     builder.set_transactional(true);
-    builder
-        .append(1, None, Some(b"of a transaction"), &[])
-        .unwrap();
+    builder.append(1, None, Some(b"of a transaction"), &[]).unwrap();
     let mut batch = builder.build().unwrap();
     log.append_as_leader(&mut batch, 3, 1).unwrap();
     if let Some(committed) = committed {
@@ -154,10 +152,7 @@ fn a_log_moves_with_all_that_is_known_of_it() {
     log.advance_log_start_offset(3).unwrap();
     let moving = disks.begin();
     let name = subdirectories(&paths(disks.root.path())[1]).remove(0);
-    assert!(
-        name.starts_with("t-0.") && name.ends_with("-future"),
-        "{name}"
-    );
+    assert!(name.starts_with("t-0.") && name.ends_with("-future"), "{name}");
     assert!(moving.copy(1).unwrap() > 0 && moving.lag() > 0);
     append_in_epoch(&log, 4, b"meanwhile");
     while moving.copy(200).unwrap() > 0 {}
@@ -220,13 +215,7 @@ fn batches_sent_again_are_known_after_a_move() {
     log.delete_old_segments(now).unwrap();
     let producers = log.active_producers();
     assert_eq!(producers.len(), 2);
-    let moved = moving
-        .finish(|_| ())
-        .unwrap()
-        .unwrap()
-        .partition
-        .log
-        .clone();
+    let moved = moving.finish(|_| ()).unwrap().unwrap().partition.log.clone();
     assert_eq!(again(&moved), before);
     assert_eq!(moved.active_producers(), producers);
     assert_eq!(send(&moved, 7).unwrap().first_offset, 8);
@@ -263,13 +252,7 @@ fn a_move_goes_on_after_a_restart() {
     assert_eq!(moving.lag(), 0);
     append_in_epoch(&log.log, 7, b"other");
     let before = (everything(&log.log), log.log.epoch_end_offset(7));
-    let moved = moving
-        .finish(|_| ())
-        .unwrap()
-        .unwrap()
-        .partition
-        .log
-        .clone();
+    let moved = moving.finish(|_| ()).unwrap().unwrap().partition.log.clone();
     assert_eq!((everything(&moved), moved.epoch_end_offset(7)), before);
 }
 
@@ -295,13 +278,7 @@ fn the_log_begins_later_than_the_copy_ends() {
     // While the last is to be copied, everything goes.
     log.advance_log_start_offset(70).unwrap();
     append(&log, b"w");
-    let moved = moving
-        .finish(|_| ())
-        .unwrap()
-        .unwrap()
-        .partition
-        .log
-        .clone();
+    let moved = moving.finish(|_| ()).unwrap().unwrap().partition.log.clone();
     assert_eq!((moved.log_start_offset(), moved.log_end_offset()), (70, 71));
     assert_eq!(everything(&moved), everything(&log_again(&disks.to)));
     assert!(matches!(
@@ -322,8 +299,7 @@ fn a_compacted_log_moves() {
     let keyed = |key: &[u8], value: Option<&[u8]>| {
         let mut builder = BatchBuilder::new(Compression::None, None);
         builder.append(1, Some(key), value, &[]).unwrap();
-        log.append_as_leader(&mut builder.build().unwrap(), 0, 1)
-            .unwrap();
+        log.append_as_leader(&mut builder.build().unwrap(), 0, 1).unwrap();
     };
     for _ in 0..4 {
         keyed(b"a", Some(b"1"));
@@ -342,13 +318,7 @@ fn a_compacted_log_moves() {
     );
     while moving.copy(1 << 20).unwrap() > 0 {}
     let before = everything(&log);
-    let moved = moving
-        .finish(|_| ())
-        .unwrap()
-        .unwrap()
-        .partition
-        .log
-        .clone();
+    let moved = moving.finish(|_| ()).unwrap().unwrap().partition.log.clone();
     drop(moving);
     assert_eq!((everything(&moved), moved.log_end_offset()), (before, end));
     assert_eq!(moved.first_dirty_offset(), first_dirty);
@@ -383,12 +353,7 @@ fn the_last_step_is_short() {
         assert_eq!(moving.bytes_left().unwrap(), all - copied);
     }
     assert!(copied < 1 << 20);
-    let too_early = || {
-        moving
-            .finish(|_| panic!("it is too early"))
-            .unwrap()
-            .is_none()
-    };
+    let too_early = || moving.finish(|_| panic!("it is too early")).unwrap().is_none();
     assert!(too_early());
     while moving.copy(1 << 20).unwrap() > 0 {}
     assert_eq!(moving.bytes_left().unwrap(), 0);
@@ -403,13 +368,7 @@ fn the_last_step_is_short() {
     moving.prepare().unwrap();
     append_in_epoch(&log, 1, b"the last");
     let (before, end) = (everything(&log), log.log_end_offset());
-    let moved = moving
-        .finish(|_| ())
-        .unwrap()
-        .unwrap()
-        .partition
-        .log
-        .clone();
+    let moved = moving.finish(|_| ()).unwrap().unwrap().partition.log.clone();
     assert_eq!(moved.log_end_offset(), end);
     assert!(everything(&moved) == before);
 }
@@ -442,13 +401,7 @@ fn the_end_of_a_log_without_its_last_batches() {
         log.skip_to(10, 1).unwrap();
         log.set_high_watermark(10);
         let moving = disks.begin();
-        let moved = moving
-            .finish(|_| ())
-            .unwrap()
-            .unwrap()
-            .partition
-            .log
-            .clone();
+        let moved = moving.finish(|_| ()).unwrap().unwrap().partition.log.clone();
         assert_eq!((moved.log_end_offset(), moved.high_watermark()), (10, 10));
         append(&moved, b"w");
         drop((moved, moving, log));
@@ -542,10 +495,7 @@ fn a_crash_at_every_step() {
         let dirs = opened(root.path());
         let place = holder(&dirs);
         ends[place] += 1;
-        assert!(
-            everything(&log_again(&dirs[place])) == expected,
-            "step {at}"
-        );
+        assert!(everything(&log_again(&dirs[place])) == expected, "step {at}");
         let end = log_again(&dirs[place]).log_end_offset();
         append_in_epoch(&log_again(&dirs[place]), 5, b"after");
         // What is left of the move is gone, or goes on.
@@ -590,11 +540,7 @@ fn a_failure_at_every_step() {
             drop((dirs, log, result, from, to));
             let dirs = opened(root.path());
             let log = log_again(&dirs[holder(&dirs)]);
-            assert_eq!(
-                (log.log_end_offset(), everything(&log)),
-                (end, bytes),
-                "{told}"
-            );
+            assert_eq!((log.log_end_offset(), everything(&log)), (end, bytes), "{told}");
             if !struck {
                 assert!(at > 3, "only {at} steps were seen below {below}");
                 break;

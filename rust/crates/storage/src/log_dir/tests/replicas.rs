@@ -10,10 +10,7 @@ fn replicated_logs_begin_at_their_high_watermark() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
     let (logs, _) = open_noting(path, true);
-    let log = &logs
-        .create("t", 0, [7; 16], LogConfig::default())
-        .unwrap()
-        .log;
+    let log = &logs.create("t", 0, [7; 16], LogConfig::default()).unwrap().log;
     for _ in 0..10 {
         append(log, b"v");
     }
@@ -72,10 +69,7 @@ fn a_truncation_lowers_the_checkpoints_first() {
     assert_eq!((log.log_start_offset(), log.log_end_offset()), (10, 12));
 
     logs.truncate_fully_and_start_at("t", 0, 5, None).unwrap();
-    assert_eq!(
-        read(path, "recovery-point-offset-checkpoint"),
-        "0\n1\nt 0 5\n"
-    );
+    assert_eq!(read(path, "recovery-point-offset-checkpoint"), "0\n1\nt 0 5\n");
     append(&log, b"x");
     drop((log, logs));
     let logs = open(path).unwrap();

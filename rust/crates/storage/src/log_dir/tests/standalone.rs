@@ -9,10 +9,7 @@ fn a_standalone_log_in_a_brokers_directory() {
     let dir = tempfile::tempdir().unwrap();
     let logs = open(dir.path()).unwrap();
     append(
-        &logs
-            .create("t", 0, [7; 16], LogConfig::default())
-            .unwrap()
-            .log,
+        &logs.create("t", 0, [7; 16], LogConfig::default()).unwrap().log,
         b"v",
     );
     let partition = dir.path().join("t-0");
@@ -66,29 +63,20 @@ fn a_standalone_truncation_lowers_the_brokers_checkpoints() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
     let logs = open(path).unwrap();
-    let log = &logs
-        .create("t", 0, [7; 16], LogConfig::default())
-        .unwrap()
-        .log;
+    let log = &logs.create("t", 0, [7; 16], LogConfig::default()).unwrap().log;
     for _ in 0..20 {
         append(log, b"v");
     }
     logs.close().unwrap();
     let log = StandaloneLog::open(&path.join("t-0"), false, LogConfig::default()).unwrap();
     assert_eq!(log.truncate_to(10).unwrap(), 10);
-    assert_eq!(
-        read(path, "recovery-point-offset-checkpoint"),
-        "0\n1\nt 0 10\n"
-    );
+    assert_eq!(read(path, "recovery-point-offset-checkpoint"), "0\n1\nt 0 10\n");
     drop(log);
     let log = StandaloneLog::open(&path.join("t-0"), false, LogConfig::default()).unwrap();
     assert_eq!(log.log_end_offset(), 10);
     log.truncate_fully_and_start_at(0).unwrap();
     log.close().unwrap();
-    assert!(matches!(
-        log.truncate_to(0),
-        Err(StorageError::Closed { .. })
-    ));
+    assert!(matches!(log.truncate_to(0), Err(StorageError::Closed { .. })));
     let logs = open(path).unwrap();
     assert_eq!(logs.get("t", 0).unwrap().log.log_end_offset(), 0);
 }

@@ -11,8 +11,7 @@ use crate::leader_epochs::rises;
 use crate::scan::StoredBatch;
 use crate::verify::{Finding, Kind};
 
-const EPOCHS_REBUILT: &str =
-    "`logcore repair --apply` makes it again, from the epochs of the batches";
+const EPOCHS_REBUILT: &str = "`logcore repair --apply` makes it again, from the epochs of the batches";
 /// What a batch has that was written without one (`RecordBatch.NO_PARTITION_LEADER_EPOCH`).
 const NO_EPOCH: i32 = -1;
 
@@ -79,8 +78,7 @@ impl Walk<'_> {
 
     fn rebuild_epochs(&mut self, path: &Path, what: String, wanted: Vec<(i32, i64)>) {
         self.epochs_wanted = Some(wanted);
-        self.findings
-            .file(Kind::LeaderEpochs, path, what, EPOCHS_REBUILT);
+        self.findings.file(Kind::LeaderEpochs, path, what, EPOCHS_REBUILT);
     }
 
     /// Holds entries that are sound by themselves against the batches. Which is wrong, no checksum tells: a file is only
@@ -110,9 +108,7 @@ impl Walk<'_> {
         } else if let Some((epoch, start)) = entries.last()
             && (self.intact() && !self.live() && *start > end)
         {
-            let what = format!(
-                "epoch {epoch} is said to begin at offset {start}, but the log ends at {end}"
-            );
+            let what = format!("epoch {epoch} is said to begin at offset {start}, but the log ends at {end}");
             let kept = entries.iter().copied().filter(|(_, start)| *start <= end);
             self.rebuild_epochs(path, what, kept.collect());
         }

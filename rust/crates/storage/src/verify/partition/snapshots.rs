@@ -8,7 +8,8 @@ use crate::producer_snapshot;
 use crate::producer_state::ProducerState;
 use crate::verify::Kind;
 
-const FORGOTTEN: &str = "`logcore repair --apply` makes one from the batches; without it, the next opening forgets the producers";
+const FORGOTTEN: &str =
+    "`logcore repair --apply` makes one from the batches; without it, the next opening forgets the producers";
 
 impl Walk<'_> {
     /// What producers there were before the first segment.
@@ -62,8 +63,7 @@ impl Walk<'_> {
             if let Some(what) = self.difference(&state) {
                 self.snapshots_wrong.push(next);
                 let path = segment_file(self.dir, next, SNAPSHOT_SUFFIX);
-                self.findings
-                    .file(Kind::ProducerSnapshot, &path, what, REBUILT);
+                self.findings.file(Kind::ProducerSnapshot, &path, what, REBUILT);
             }
         }
     }
@@ -74,8 +74,7 @@ impl Walk<'_> {
         let replayed: HashMap<_, _> = self.producers.sorted().into_iter().collect();
         let first = self.bases.first().copied().unwrap_or(0);
         for (producer_id, said) in snapshot.sorted() {
-            let (Some(found), Some(last)) = (replayed.get(&producer_id), said.batches.back())
-            else {
+            let (Some(found), Some(last)) = (replayed.get(&producer_id), said.batches.back()) else {
                 continue;
             };
             let there = found.batches.back();
@@ -84,9 +83,7 @@ impl Walk<'_> {
                 continue;
             }
             let sequence = there.map_or(-1, |batch| batch.last_sequence);
-            if (found.epoch, reached, sequence)
-                != (said.epoch, last.last_offset, last.last_sequence)
-            {
+            if (found.epoch, reached, sequence) != (said.epoch, last.last_offset, last.last_sequence) {
                 return Some(format!(
                     "producer {producer_id} is said to have ended with epoch {}, sequence {} at offset {}, the batches say epoch {}, sequence {sequence} at offset {reached}",
                     said.epoch, last.last_sequence, last.last_offset, found.epoch
@@ -111,8 +108,7 @@ impl Walk<'_> {
             self.snapshot_missing = true;
             let path = segment_file(self.dir, self.next_offset, SNAPSHOT_SUFFIX);
             let what = format!("there is no snapshot, but the batches are of {known} producers");
-            self.findings
-                .file(Kind::ProducerSnapshot, &path, what, FORGOTTEN);
+            self.findings.file(Kind::ProducerSnapshot, &path, what, FORGOTTEN);
         }
     }
 
@@ -127,8 +123,7 @@ impl Walk<'_> {
                 );
                 let path = segment_file(self.dir, offset, SNAPSHOT_SUFFIX);
                 let remedy = "the next opening removes it";
-                self.findings
-                    .file(Kind::ProducerSnapshot, &path, what, remedy);
+                self.findings.file(Kind::ProducerSnapshot, &path, what, remedy);
             }
         }
     }
