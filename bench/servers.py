@@ -24,7 +24,7 @@ from cluster import AdminClient, KafkaException, NewTopic, OffsetSpec, TopicPart
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = ROOT / "build" / "peers"
-WIRE = ROOT / "target" / "release" / "logcore-bench-wire"
+WIRE = ROOT / "target" / "dist" / "logcore-bench-wire"
 OURS, KAFKA_3_9, KAFKA_4_1, BARE = "logcore", "Apache Kafka 3.9.1", "Apache Kafka 4.1.0", "bare loop"
 HEAP = "-Xms1g", "-Xmx1g"  # kafka-server-start.sh's own default
 JAVA = ["java", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"]

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = ROOT / "target" / "release" / "logcore-bench-compaction"
+OURS = ROOT / "target" / "dist" / "logcore-bench-compaction"
 KAFKA_LIBS = ROOT / "build" / "peers" / "kafka-3.9.1"
 
 # What is in the log: different keys, codec.
