@@ -1,4 +1,4 @@
-"""Durable appends beside an event loop, which is told of them by a descriptor."""
+"""`Appender`: durable appends from an event loop, which learns of their end through a descriptor."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from types import TracebackType
 from typing import Self
 
 from logcore import _native
-from logcore._log import Log, RecordLike
+from logcore._log import Log
+from logcore._records import RecordLike
 
 
 class Appender:
     """Appends to a log and flushes it in a thread of its own, one call's records at a time.
 
-    For an event loop that must not wait for a disk: `begin` hands records over, the descriptor becomes readable once they
-    are on disk or could not be brought there, and `finish` says which. The thread never needs the GIL, so it costs
-    a program less than a thread of Python's. A context manager: leaving the block closes it.
+    For an event loop that must not wait for a disk. `begin` passes records to the thread. The descriptor
+    becomes readable once they are on disk or have failed, and `finish` says which. The thread never needs the
+    GIL, so it costs less than a Python thread. A context manager: leaving the block closes it.
 
     >>> import logcore, select, tempfile
     >>> with logcore.open(tempfile.mkdtemp()) as log, logcore.Appender(log) as appender:
@@ -28,7 +29,9 @@ class Appender:
     __slots__ = ("_native",)
 
     def __init__(self, log: Log) -> None:
-        """Raises LogClosedError in a process that did not open the log, LogIOError when there is no descriptor left."""
+        """Raises LogClosedError in a process that did not open the log, LogIOError when no descriptor is
+        left.
+        """
         self._native = _native.Appender(log._native)
 
     def __enter__(self) -> Self:
@@ -40,35 +43,36 @@ class Appender:
         self.close()
 
     def begin(self, records: Iterable[RecordLike]) -> None:
-        """Hands records over, and does not wait; see `Log.append_records` for what a record may be.
+        """Passes records to the thread, and does not wait; see `Log.append_records` for what a record may be.
 
-        Raises LogClosedError when the appender is closed, RuntimeError while the records before are not finished, ValueError
-        when there are none; nothing is handed over then.
+        Raises LogClosedError when the appender is closed, RuntimeError while the last call's records are not
+        finished, ValueError when there are none; nothing was passed then.
         """
         self._native.begin(records)
 
     def append_or_begin(self, records: Iterable[RecordLike]) -> bool:
-        """True if the records are on disk, and there is nothing to finish; False if they are handed over, as by `begin`.
+        """True if the records are on disk already; False if they were passed to the thread, as by `begin`.
 
-        At most 16 KiB are appended by the caller, where the last appends took no longer than a thread takes to be woken and to
-        wake another: in a file system in memory, or on a disk that keeps what it was given through a power cut. A disk that
-        is slow once has to be quick again for a while first.
+        The calling thread appends at most 16 KiB itself, and only while the last appends took less time than
+        waking a thread: on a file system in memory, or on a disk with a safe write cache.
 
-        Raises what `begin` raises, and what `Log.append_records` and `Log.flush` raise.
+        Raises what `begin`, `Log.append_records` and `Log.flush` raise.
         """
         return self._native.begin(records, may_finish=True)
 
     def finish(self) -> bool:
         """True once after the records of a `begin` are on disk, False while they are not.
 
-        Raises what `Log.append_records` and `Log.flush` raise when they could not be appended or brought to disk.
+        Raises what `Log.append_records` and `Log.flush` raise, if the append failed.
         """
         return self._native.finish()
 
     def fileno(self) -> int:
-        """A descriptor that is readable when there is something to finish."""
+        """A descriptor that is readable when `finish` has a result."""
         return self._native.fileno()
 
     def close(self) -> None:
-        """Returns once what was begun is done and the thread has ended. Safe to repeat. The log stays open."""
+        """Waits until the append that was begun is done, and ends the thread. Safe to repeat. The log stays
+        open.
+        """
         self._native.close()

@@ -1,4 +1,7 @@
-"""A directory of logs: what a broker keeps in one of its `log.dirs`, as a mapping."""
+"""`open_dir` and `LogDirectory`: the logs of a log directory (one of a broker's `log.dirs`) as a mapping.
+
+May be used from any thread. After a crash, opening recovers every log.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
 from logcore import _native
-from logcore._log import Log
-from logcore._native import CleanerStats, Finding
-from logcore._tools import Progress, verify
+from logcore._log import CleanerStats, Log
+from logcore._paths import log_directory, partition_directories
+from logcore._tools import Finding, Progress, verify
 
 Settings: TypeAlias = Mapping[str, int | str | bool]
 
@@ -26,16 +29,21 @@ def open_dir(
     topics: Mapping[str, Settings] | None = None,
     **config: int | str | bool,
 ) -> LogDirectory:
-    """Opens a directory of logs, one directory `<topic>-<partition>` each; it is created when missing.
+    """Opens a log directory, which has a directory `<topic>-<partition>` for each log; it is created when
+    missing.
 
-    One opening may write at a time, in any process; a broker counts, Apache Kafka's too, and can serve the
-    directory afterwards. `readonly` takes no lock, writes nothing, and works beside whoever writes. After a
-    crash every log is recovered, several at a time; those that cannot be are in `LogDirectory.failures`. A
-    directory `<topic>-<partition>` with files in it and none of a log is left alone.
+    `path` may be the data directory of `logcore start` (see `logcore.log_directory`).
 
-    `config` are Kafka's topic settings with underscores, for all topics; `topics` has more of them for single
-    topics. The defaults are those of `logcore.open`: nothing is deleted by its age unless `retention_ms` says so. `compression` is as in `logcore.open`. `broker_id` is whose directory it is (`meta.properties`):
-    whose it says, or 0 for a new one, if None.
+    One opening in one process may write at a time. A broker counts, Apache Kafka's too; it can serve the
+    directory once this is closed. With `readonly` no lock is taken and nothing is written, so it works beside
+    a process that writes. After a crash every log is recovered, several at a time. `LogDirectory.failures`
+    has those that cannot be recovered. A directory `<topic>-<partition>` that has files but no log's is left
+    alone.
+
+    `config` are Kafka's topic settings with underscores, for all topics; `topics` are settings for single
+    topics. The defaults are those of `logcore.open`: no record is deleted because of its age unless
+    `retention_ms` says so. `compression` is as in `logcore.open`. `broker_id` is the id in `meta.properties`.
+    If it is None, the id that is there is kept, and a new directory gets 0.
 
     Raises LockedError, LogConfigError, CorruptLogError (another broker's directory), LogIOError, ValueError
     (compression); LogNotFoundError for the directory of a single log, and with `readonly` when there is none.
@@ -52,19 +60,25 @@ def open_dir(
     [b'departed']
     """
     if readonly:
-        return LogDirectory(_Reader(Path(path), compression))
-    settings = {topic: dict(given) for topic, given in (topics or {}).items()}
-    return LogDirectory(_native.LogDir(path, broker_id, compression, config, settings))
+        return LogDirectory(_Reader(log_directory(path), compression))
+    settings = {topic: dict(values) for topic, values in (topics or {}).items()}
+    return LogDirectory(_native.LogDir(log_directory(path), broker_id, compression, config, settings))
 
 
 class LogDirectory(Mapping[tuple[str, int], Log]):
-    """The logs of a directory by topic and partition; made by `logcore.open_dir`. Safe to use from several threads.
+    """The logs of a log directory by topic and partition; made by `logcore.open_dir`. Safe to use from
+    several threads.
 
     A context manager: leaving the block closes it, which closes every log in it and writes the checkpoints. A
     directory that is not closed is recovered at the next opening. `close` of one of its logs only flushes.
+
+    A directory equals only itself, unlike other mappings.
     """
 
     __slots__ = ("_native",)
+    # Mapping compares contents, which would open every log.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def __init__(self, native: _Directory) -> None:
         self._native = native
@@ -99,9 +113,10 @@ class LogDirectory(Mapping[tuple[str, int], Log]):
         return len(self._native.partitions())
 
     def create(self, topic: str, partition: int = 0, **config: int | str | bool) -> Log:
-        """Creates an empty log; `config` goes before the settings the directory was opened with.
+        """Creates an empty log. Settings in `config` override those that the directory was opened with.
 
-        Raises LogExistsError, LogConfigError (also for a topic's name), ReadOnlyError, LogClosedError, LogIOError.
+        Raises LogExistsError, LogConfigError (also for a topic's name), ReadOnlyError, LogClosedError,
+        LogIOError.
 
         >>> import logcore, tempfile
         >>> with logcore.open_dir(tempfile.mkdtemp()) as directory:
@@ -111,8 +126,8 @@ class LogDirectory(Mapping[tuple[str, int], Log]):
         return Log(self._native.create(topic, partition, config))
 
     def delete(self, topic: str, partition: int = 0) -> None:
-        """Deletes a log. Objects for it that are still there raise LogClosedError. Its files are removed after
-        `file_delete_delay_ms` by `maintain`, or by `close`.
+        """Deletes a log. Existing `Log` objects for it raise LogClosedError from then on. `maintain` removes
+        its files after `file_delete_delay_ms`, or `close` does.
 
         Raises LogNotFoundError, ReadOnlyError, LogClosedError, LogIOError.
 
@@ -126,18 +141,20 @@ class LogDirectory(Mapping[tuple[str, int], Log]):
         self._native.delete(topic, partition)
 
     def maintain(self) -> None:
-        """`Log.maintain` on every log, then `checkpoint`. Call it now and then, say every minute; and `compact`, if there
-        are logs that are compacted.
+        """Calls `Log.maintain` of every log, then `checkpoint`. Call it from time to time, for example every
+        minute; and `compact`, if there are compacted logs.
 
-        Raises ReadOnlyError, LogClosedError, LogIOError; every log got its turn then.
+        Raises ReadOnlyError, LogClosedError, LogIOError; after an error of one log the others were maintained
+        too.
         """
         self._native.maintain()
 
     def compact(self) -> dict[tuple[str, int], CleanerStats]:
-        """`Log.compact` on every log that is compacted (`cleanup_policy`), one after the other; what each did.
+        """Calls `Log.compact` of every compacted log (`cleanup_policy`), one after the other; returns what
+        each did.
 
-        Raises ReadOnlyError, CorruptLogError, LogClosedError, LogIOError, OfflineError; the logs after that one did not
-        get their turn.
+        Raises ReadOnlyError, CorruptLogError, LogClosedError, LogIOError, OfflineError; the logs after the
+        one that failed were not compacted.
 
         >>> import logcore, tempfile
         >>> with logcore.open_dir(tempfile.mkdtemp(), topics={"state": {"cleanup_policy": "compact"}}) as directory:
@@ -154,13 +171,14 @@ class LogDirectory(Mapping[tuple[str, int], Log]):
         return {key: log.compact() for key, log in compacted.items()}
 
     def verify(self, *, threads: int = 0, progress: Progress | None = None) -> list[Finding]:
-        """`logcore.verify` of the directory, which may go on being written meanwhile. For `logcore.repair`, close it
+        """`logcore.verify` of the directory. Appends may go on meanwhile. For `logcore.repair`, close it
         first.
         """
         return verify(self.path, threads=threads, progress=progress)
 
     def checkpoint(self) -> None:
-        """Writes down where each log begins and how far it is on disk, so that recovery has less to do.
+        """Writes to disk where each log begins and up to where it is flushed, so that recovery has less to
+        do.
 
         Raises ReadOnlyError, LogClosedError, LogIOError.
         """
@@ -168,7 +186,7 @@ class LogDirectory(Mapping[tuple[str, int], Log]):
 
     @property
     def failures(self) -> list[tuple[Path, str]]:
-        """Directories of logs that could not be loaded, and why; they are left as they are."""
+        """Directories of logs that could not be opened, and why. Their files are unchanged."""
         return self._native.failures
 
     @property
@@ -182,16 +200,16 @@ class LogDirectory(Mapping[tuple[str, int], Log]):
         return isinstance(self._native, _Reader)
 
     def close(self) -> None:
-        """Closes every log, writes the checkpoints, marks the directory as whole. Closing again does nothing, and
-        neither does closing in a forked child, whose parent's the directory is.
+        """Closes every log, writes the checkpoints, and marks the directory as cleanly closed. Closing again
+        does nothing, nor does closing in a forked child.
 
-        Raises LogIOError when something could not be brought to disk; the rest is closed all the same.
+        Raises LogIOError when a log could not be brought to disk; the others are closed all the same.
         """
         self._native.close()
 
 
 class _Directory(Protocol):
-    """What is under a LogDirectory: the extension's, or a reader's."""
+    """What a LogDirectory calls: the extension's `LogDir`, or a `_Reader`."""
 
     def partitions(self) -> list[tuple[str, int]]: ...
     def get(self, topic: str, partition: int) -> _native.Log | None: ...
@@ -207,7 +225,7 @@ class _Directory(Protocol):
 
 
 class _Reader:
-    """A directory that somebody else may be writing: what is in it now, opened when asked for."""
+    """A directory opened read-only, which another process may be writing. Logs are opened at their first use."""
 
     def __init__(self, path: Path, compression: str) -> None:
         if not path.is_dir():
@@ -220,13 +238,7 @@ class _Reader:
         self._lock = threading.Lock()
 
     def partitions(self) -> list[tuple[str, int]]:
-        return sorted(self._directories())
-
-    def _directories(self) -> dict[tuple[str, int], str]:
-        """The directory of each partition: its name need not be how the number is written, as in `flights-03`."""
-        names = sorted(entry.name for entry in os.scandir(self.path) if entry.is_dir())
-        found = ((_native.partition_of_directory(name), name) for name in names)
-        return {key: name for key, name in found if key is not None}
+        return sorted(partition_directories(self.path))
 
     def get(self, topic: str, partition: int) -> _native.Log | None:
         key = (topic, partition)
@@ -235,13 +247,13 @@ class _Reader:
                 error = _native.LogClosedError(f"the directory {self.path} is closed")
                 error.code = NOT_LEADER_OR_FOLLOWER
                 raise error
-            name = self._directories().get(key)
-            if name is None:
-                # Deleted, if it was there; what comes back under this name is another log.
+            directory = partition_directories(self.path).get(key)
+            if directory is None:
+                # It was deleted. A later directory of this name is another log.
                 self._opened.pop(key, None)
                 return None
             if key not in self._opened:
-                self._opened[key] = _native.Log(self.path / name, False, True, self._compression, {})
+                self._opened[key] = _native.Log(directory, False, True, self._compression, {})
             return self._opened[key]
 
     def create(self, topic: str, partition: int, config: dict[str, int | str | bool]) -> _native.Log:

@@ -1,4 +1,4 @@
-"""Following a log in an asyncio program: the loop watches a descriptor, a thread of its pool reads."""
+"""`Log.follow_async`: the event loop watches a descriptor, and a thread of its pool reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from logcore import _native
 
 LOOK_AGAIN = 0.5
-"""Seconds after which the log is looked at, told or not: not every file system tells of changes."""
+"""Seconds between two looks at the log without a notification: not every file system notifies of changes."""
 
 
 async def follow_async(
@@ -27,7 +27,7 @@ async def follow_async(
     try:
         deadline = None if timeout is None else loop.time() + timeout
         while True:
-            # Cleared before looking, so that a change between the two is not slept through.
+            # Cleared before looking, so that a change in between wakes the wait below.
             changed.clear()
             if await asyncio.to_thread(watch.has_more, offset, isolation_level):
                 records, offset = await asyncio.to_thread(

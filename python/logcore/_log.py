@@ -1,18 +1,25 @@
-"""The embedded log: a thin face over the extension, where the work is done without the GIL."""
+"""`logcore.open` and `Log`: one partition's log as a Python object.
+
+The extension does the work, without the GIL; these methods only convert and document. They may be called from
+any thread. A log that a crash left open is recovered when it is opened again.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from logcore import _native
-from logcore._native import CleanerStats, Finding, Record
-from logcore._tools import Progress, verify
+from logcore._native import Record
+from logcore._records import Headers, RecordLike
+from logcore._tools import Finding, Progress, verify
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -20,36 +27,48 @@ if TYPE_CHECKING:
 FETCH_BYTES = 1 << 20
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-"""The columns of a scan: those of Spark's Kafka source."""
-
-Headers: TypeAlias = "Mapping[str, Buffer | None] | Sequence[tuple[str, Buffer | None]]"
-
-RecordLike: TypeAlias = (
-    "Buffer | Record"
-    " | tuple[Buffer | None, Buffer | None]"
-    " | tuple[Buffer | None, Buffer | None, Headers | None]"
-    " | tuple[Buffer | None, Buffer | None, Headers | None, int | None]"
-)
-"""What can be appended: a value, a `Record`, or `(key, value)`, `(key, value, headers)`,
-`(key, value, headers, timestamp)`. Keys and values are bytes-like or None."""
-
+"""The columns of a scan, which are those of Spark's Kafka source."""
 
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
-"""What a reader sees of transactions, as Kafka's `isolation.level`: all records, or only those before the last
-stable offset and not of aborted transactions."""
+"""Kafka's `isolation.level`: a reader sees all records, or only committed ones (before the last stable
+offset, and not of aborted transactions)."""
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction that was aborted: records of this producer from `first_offset` up to the abort marker at
-    `last_offset` are not for readers of committed records."""
+    """A transaction that was aborted.
+
+    Readers of committed records leave out the producer's records from `first_offset` up to the abort marker
+    at `last_offset`.
+    """
 
     producer_id: int
     first_offset: int
     last_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class CleanerStats:
+    """What a compaction did, as Kafka's cleaner counts it. All zero but the offsets when there was nothing to
+    compact.
+    """
+
+    first_dirty_offset: int
+    """The compaction began at this offset."""
+    clean_until_offset: int
+    """Offsets before this one are clean now."""
+    bytes_read: int
+    """Of all segments up to `clean_until_offset`; so is `records_read`."""
+    bytes_written: int
+    """Of the segments that replace them; so is `records_written`."""
+    records_read: int
+    records_written: int
+    segments_before: int
+    segments_after: int
+    elapsed: timedelta
+
+
 class ArrowStream(Protocol):
-    """A table, or a reader of record batches, of any Arrow library."""
+    """A table or a reader of record batches of any Arrow library."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
@@ -61,7 +80,7 @@ class ArrowBatch(Protocol):
 
 
 ArrowTable: TypeAlias = "ArrowStream | ArrowBatch"
-"""What `Log.append_table` takes: anything that speaks Arrow's PyCapsule protocol."""
+"""What `Log.append_table` takes: any object with Arrow's PyCapsule protocol."""
 
 
 def open(
@@ -74,18 +93,20 @@ def open(
 ) -> Log:
     """Opens the log in the directory `path`, which holds one partition.
 
-    One opening may write at a time, in any process; a broker that serves the directory counts. `readonly`
-    takes no lock, writes nothing, and works beside a writer. After a crash, opening checks what was not known
-    to be on disk and cuts off what is no whole batch (`Log.truncated_bytes`).
+    One opening in one process may write at a time; a broker that serves the directory counts. With `readonly`
+    no lock is taken and nothing is written, so it works beside a writer. After a crash, opening checks the
+    batches that were not known to be on disk, and cuts off the first that is not whole and all after it
+    (`Log.truncated_bytes`).
 
     `create` makes the directory when it is missing. `compression` is for `append` and `append_records`: none,
     gzip, snappy, lz4 or zstd. `config` are Kafka's topic settings with underscores: `segment_bytes`,
     `max_message_bytes`, `index_interval_bytes`, `flush_messages`, `message_timestamp_type`, ... Sizes are
-    bytes, times milliseconds. The defaults are Kafka's but for `retention_ms`, which is -1: nothing is deleted by its
-    age unless you say so. A broker that opens the directory goes by its own settings, a week if it has none.
+    bytes, times are milliseconds. The defaults are Kafka's, except for `retention_ms`: it is -1, so no record
+    is deleted because of its age. A broker that opens the directory later uses its own settings; Kafka's
+    default is a week.
 
-    Raises LogNotFoundError (also for a directory of logs, and for one with other files and no log), LockedError,
-    LogConfigError, CorruptLogError, LogIOError, ValueError (compression).
+    Raises LogNotFoundError (also for a log directory, and for a directory with other files and no log),
+    LockedError, LogConfigError, CorruptLogError, LogIOError, ValueError (compression).
 
     >>> import logcore, tempfile
     >>> log = logcore.open(tempfile.mkdtemp() + "/events", segment_bytes=1 << 20, compression="zstd")
@@ -109,8 +130,8 @@ def open(
 class Log:
     """A log in one directory; made by `logcore.open`. Safe to use from several threads.
 
-    A context manager: leaving the block closes it. A log that is not closed is recovered at the next opening. A
-    forked child may read it; it is its parent's to write and to close.
+    A context manager: leaving the block closes it. A log that is not closed is recovered at the next opening.
+    A forked child may read the log; only the process that opened it may write or close it.
     """
 
     __slots__ = ("_native",)
@@ -131,7 +152,7 @@ class Log:
         return f"<logcore.Log {str(self.path)!r} {mode}>"
 
     def __iter__(self) -> Iterator[Record]:
-        """`records()`: all records there are now.
+        """`records()`: all records that are in the log now.
 
         >>> import logcore, tempfile
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -150,12 +171,14 @@ class Log:
     ) -> int:
         """Appends one record, as a batch of its own, and returns its offset.
 
-        For more than a few records use `append_records`: each call is a write. `headers` are pairs of a name
-        and bytes or None, or a dict; `timestamp` is in milliseconds since 1970 UTC, the present time if None or -1.
+        Each call is a write: use `append_records` for more than a few records. `headers` are pairs of a name
+        and bytes or None, or a dict; `timestamp` is in milliseconds since 1970 UTC, the present time if None
+        or -1.
 
-        The record is in the operating system's hands when this returns; `flush` brings it to disk.
+        When this returns, the operating system has the record; `flush` brings it to disk.
 
-        Raises ReadOnlyError, RecordTooLargeError, LogClosedError, LogIOError, OfflineError, ValueError (timestamp).
+        Raises ReadOnlyError, RecordTooLargeError, LogClosedError, LogIOError, OfflineError, ValueError
+        (timestamp).
 
         >>> import logcore, tempfile
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -169,8 +192,8 @@ class Log:
     def append_records(self, records: Iterable[RecordLike]) -> tuple[int, int]:
         """Appends records in as few batches as `max_message_bytes` allows; returns first and last offset.
 
-        See `RecordLike` for what a record may be. All are checked before the first is appended, so a bad record
-        appends nothing. Raises ValueError when there are none, else as `append` does.
+        See `RecordLike` for what a record may be. All are checked before the first is appended: if one is
+        bad, none is appended. Raises ValueError when there are none, otherwise as `append` does.
 
         >>> import logcore, tempfile
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -180,10 +203,11 @@ class Log:
         return self._native.append_records(records)
 
     def append_batches(self, batches: Buffer) -> tuple[int, int]:
-        """Appends whole record batches (format v2), say from `build_batch`; returns first and last offset.
+        """Appends whole record batches (format v2), for example from `build_batch`; returns first and last
+        offset.
 
-        Offsets in them are replaced. Batches of an idempotent producer that are there already are not written
-        again; their first offsets are returned.
+        Their offsets are replaced. A batch of an idempotent producer that the log has already is not written
+        again; the offsets it has are returned.
 
         Raises InvalidRecordError, RecordTooLargeError, ProducerStateError, and as `append` does.
 
@@ -205,19 +229,25 @@ class Log:
     ) -> tuple[int, int]:
         """Appends the rows of an Arrow table or record batch; returns first and last offset.
 
-        `table` is anything that speaks Arrow's PyCapsule protocol: pyarrow's and polars' frames, a reader of
-        record batches, a `logcore.columns` scan. It has a column `key` or `value` (binary or string), and may
-        have `timestamp` (a timestamp, or int64 of milliseconds; not before 1970; the present where it is null)
-        and `headers` (a list of structs of key and value, or a map). Columns that a scan adds (topic, partition,
-        offset, timestampType) are passed over; others are refused.
+        `table` is any object with Arrow's PyCapsule protocol: a pyarrow or polars table, a reader of record
+        batches, a `logcore.columns` scan. Its columns:
 
-        All rows are encoded and checked before the first is appended, so a bad row appends nothing; what is more
-        than a segment (`segment_bytes`) is appended in several pieces. Give a large stream batch by batch.
+        - `key` and `value`, at least one of them: binary or string;
+        - `timestamp`: a timestamp, or int64 of milliseconds; not before 1970; null stands for the present;
+        - `headers`: a list of structs of key and value, or a map.
 
-        `compression` is the log's unless given, `level` the codec's own, as in `build_batch`; a batch has at most
-        `batch_bytes` bytes, `max_message_bytes` if None, unless a single row is larger.
+        The other columns of a scan (topic, partition, offset, timestampType) are ignored; unknown ones are
+        refused.
 
-        Raises ValueError (columns, rows, level), TypeError (types), RecordTooLargeError, and as `append` does.
+        All rows are encoded and checked before the first is appended: if one is bad, none is appended. A
+        table larger than a segment (`segment_bytes`) is appended in several pieces. Append a large stream
+        batch by batch.
+
+        `compression` is the log's if None; `level` is as in `build_batch`. A batch has at most `batch_bytes`
+        bytes, `max_message_bytes` if None, unless a single row is larger.
+
+        Raises ValueError (columns, rows, level), TypeError (types), RecordTooLargeError, and as `append`
+        does.
 
         >>> import logcore, pyarrow, tempfile
         >>> table = pyarrow.table({"key": ["UA", None], "value": [b"departed", b"landed"]})
@@ -243,14 +273,14 @@ class Log:
     ) -> memoryview:
         """Whole batches from the one with `offset` on, at most `max_bytes` unless the first alone is larger.
 
-        A read-only view of bytes that the kernel wrote once: nothing is copied in between. It is empty at the
-        end of the log. The first batch may begin before `offset`. See `parse_batches`, or hand the bytes to
-        `logcore.columns.decode_batches`.
+        A read-only view of the bytes as the file has them. It is empty at the end of the log. The first batch
+        may begin before `offset`. Decode it with `parse_batches` or `logcore.columns.decode_batches`.
 
-        With `read_committed` it ends at the last stable offset. As in Kafka's Fetch, batches of aborted
-        transactions are still in it: give what `aborted_transactions` says to whoever decodes it.
+        With `read_committed` it ends at the last stable offset. As in Kafka's Fetch response, the batches of
+        aborted transactions are still in it: pass the result of `aborted_transactions` to the decoder.
 
-        Raises OffsetOutOfRangeError, CorruptLogError, LogClosedError, LogIOError, ValueError (isolation level).
+        Raises OffsetOutOfRangeError, CorruptLogError, LogClosedError, LogIOError, ValueError (isolation
+        level).
 
         >>> import logcore, tempfile
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -269,11 +299,12 @@ class Log:
     ) -> Iterator[Record]:
         """The records from `offset` (the log's start if None) up to `end` (excluded; the log's end if None).
 
-        The end is where the log ended when this was called; with `read_committed` the last stable offset, and
-        records of aborted transactions are left out. Checksums are verified. Compacted and control records are
-        not there, so offsets may skip.
+        The log's end is taken when this is called. With `read_committed` the last stable offset is the end,
+        and records of aborted transactions are left out. Checksums are verified. Offsets may skip, because
+        compaction removes records and control records are left out.
 
-        Raises OffsetOutOfRangeError, CorruptLogError, LogClosedError, LogIOError, ValueError (isolation level).
+        Raises OffsetOutOfRangeError, CorruptLogError, LogClosedError, LogIOError, ValueError (isolation
+        level).
 
         >>> import logcore, tempfile
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -284,7 +315,7 @@ class Log:
         first, last = self.start_offset, self.end_offset
         start = first if offset is None else offset
         if not first <= start <= last:
-            self.fetch(start, 0)  # it raises
+            self.fetch(start, 0)  # raises OffsetOutOfRangeError
         readable = self._native.readable_end(isolation_level)
         return self._records(start, readable if end is None else end, isolation_level)
 
@@ -306,14 +337,16 @@ class Log:
         *,
         isolation_level: IsolationLevel = "read_uncommitted",
     ) -> Iterator[Record]:
-        """The records from `offset` on (those appended from now on if None), waiting for more at the end.
+        """The records from `offset` on (those appended from now on if None); waits for more at the end.
 
-        It ends when `timeout` seconds went by without a record, never if None. Appends through this object, in
-        any thread, wake it at once; so do another process's to a log opened with `readonly=True`. Ctrl-C
-        interrupts it. With `read_committed` a transaction's records come once it is committed.
+        Ends when `timeout` seconds passed without a record; never if None. Appends through this object, in
+        any thread, wake it at once. So do another process's appends, if the log was opened with
+        `readonly=True`. Ctrl-C interrupts it. With `read_committed` a transaction's records come once it is
+        committed.
 
-        Raises OffsetOutOfRangeError, also when retention has overtaken; CorruptLogError; LogClosedError when the
-        log is closed meanwhile; LogIOError; ValueError (isolation level, a timeout that is nan).
+        Raises OffsetOutOfRangeError, also when retention deleted the next record; CorruptLogError;
+        LogClosedError when the log is closed meanwhile; LogIOError; ValueError (isolation level, a timeout
+        that is nan).
 
         >>> import logcore, tempfile, threading
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -340,7 +373,7 @@ class Log:
             if records:
                 left, since = timeout, time.monotonic()
             elif timeout is not None:
-                # Markers and aborted transactions are no records.
+                # Only markers or aborted records were read: the timeout goes on.
                 left = max(0.0, timeout - (time.monotonic() - since))
 
     def follow_batches(
@@ -351,7 +384,7 @@ class Log:
         *,
         isolation_level: IsolationLevel = "read_uncommitted",
     ) -> Iterator[memoryview]:
-        """As `follow`, but gives what `fetch` does: whole batches as they are, for whoever sends them on.
+        """As `follow`, but yields whole batches as `fetch` returns them, for programs that send them on.
 
         >>> import logcore, tempfile
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -385,7 +418,8 @@ class Log:
         *,
         isolation_level: IsolationLevel = "read_uncommitted",
     ) -> AsyncIterator[Record]:
-        """`follow` for `async for`: it waits on a descriptor and reads in a thread, so the loop is never held up.
+        """`follow` for `async for`: waits on a descriptor and reads in a thread, so the event loop is not
+        blocked.
 
         >>> import asyncio, logcore, tempfile
         >>> async def first_two(log):
@@ -400,7 +434,7 @@ class Log:
         ...     asyncio.run(first_two(log))
         [b'departed', b'landed']
         """
-        # Here, so that who only writes a log need not load asyncio.
+        # Imported here: other programs need not load asyncio.
         from logcore._follow import follow_async
 
         end = self._native.readable_end(isolation_level)
@@ -422,15 +456,19 @@ class Log:
     ) -> _native.PartitionScan:
         """The records as Arrow: an iterator of record batches, and a stream for `pyarrow.table` and the like.
 
-        Only the named `columns` are built, in this order; see `logcore.columns` for what they are. Records are
-        those from `offset` (the log's start if None) up to `end` (excluded; the log's end if None) whose time
-        is from `start_time` up to `end_time` (excluded; milliseconds since 1970 UTC). A batch has at most
-        `batch_rows` rows, and `batch_bytes` bytes of keys, values and headers unless one record is larger.
-        Control records are left out, and so are those of the `aborted` transactions: producer id, offset of
-        the first record, offset of the abort marker (None if not known). `read_committed` leaves out what the
-        log knows as aborted, and ends at the last stable offset as it is now.
+        Only the named `columns` are built, in this order; `logcore.columns` describes them. A record is read
+        if its offset is from `offset` (the log's start if None) up to `end` (excluded; the log's end if
+        None), and its time from `start_time` up to `end_time` (excluded; milliseconds since 1970 UTC). A
+        batch has at most `batch_rows` rows, and at most `batch_bytes` bytes of keys, values and headers
+        unless one record is larger.
 
-        topic and partition are those of the directory's name, as in `flights-3`; another name is the topic.
+        Control records are left out. So are those of the `aborted` transactions, each of which is a producer
+        id, the offset of its first record, and that of its abort marker (None if not known). With
+        `read_committed` the scan ends at the present last stable offset and leaves out the transactions that
+        the log knows as aborted.
+
+        The columns topic and partition come from the directory's name, as in `flights-3`; another name is the
+        topic.
 
         Raises ValueError (columns, ranges), OffsetOutOfRangeError; CorruptLogError and LogIOError on the way.
 
@@ -457,10 +495,10 @@ class Log:
         )
 
     def splits(self, parts: int, offset: int | None = None, end: int | None = None) -> list[tuple[int, int]]:
-        """At most `parts` ranges of offsets, of about as many bytes each, that together are all there is.
+        """Splits the log into at most `parts` ranges of offsets of about the same number of bytes.
 
-        For readers that work side by side, each with `records(*part)` or `scan(columns, *part)`. The cuts are
-        where the index has entries, which is about every `index_interval_bytes` of log.
+        For readers that work side by side, each with `records(*part)` or `scan(columns, *part)`. A range
+        begins where the offset index has an entry, which is about every `index_interval_bytes` of log.
 
         >>> import logcore, tempfile
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -478,10 +516,10 @@ class Log:
         return (topic, int(number)) if dash and topic and number.isdecimal() else (name, 0)
 
     def index_position(self, offset: int) -> tuple[int, int]:
-        """About where `offset` is: its segment's base offset, and a position in that segment's file.
+        """Where to look for `offset`: its segment's base offset, and a position in that segment's file.
 
-        Walking over the batches from that position comes to the one with `offset`; it is at most about
-        `index_interval_bytes` of log away. The file is `<base offset, 20 digits>.log`. Only the index is read.
+        The batch with `offset` is at that position or behind it, at most about `index_interval_bytes` away.
+        The file is `<base offset, 20 digits>.log`. Only the index is read.
 
         Raises OffsetOutOfRangeError, LogClosedError.
 
@@ -498,9 +536,9 @@ class Log:
     def offset_for_time(
         self, timestamp: int, *, isolation_level: IsolationLevel = "read_uncommitted"
     ) -> int | None:
-        """The offset of the first record at or after `timestamp` (ms since 1970 UTC); None if none is.
+        """The offset of the first record at or after `timestamp` (ms since 1970 UTC); None if there is none.
 
-        With `read_committed`, also None when it is at the last stable offset or after it.
+        With `read_committed`, also None when that record is not before the last stable offset.
 
         >>> import logcore, tempfile
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -513,10 +551,10 @@ class Log:
     def aborted_transactions(
         self, offset: int | None = None, end: int | None = None
     ) -> list[AbortedTransaction]:
-        """The aborted transactions that a reader of the records from `offset` (the log's start if None) up to
-        `end` (the last stable offset if None) may meet, in the order of their markers.
+        """The aborted transactions with records from `offset` (the log's start if None) up to `end` (the last
+        stable offset if None), in the order of their markers.
 
-        For whoever decodes what `fetch` gave: `parse_batches(view, aborted=...)`,
+        For decoding what `fetch` returned: `parse_batches(view, aborted=...)`,
         `logcore.columns.decode_batches(..., aborted=...)`.
 
         Raises OffsetOutOfRangeError before the log's start, CorruptLogError, LogClosedError, LogIOError.
@@ -533,17 +571,17 @@ class Log:
 
     @property
     def start_offset(self) -> int:
-        """The first offset there is."""
+        """The offset of the first record."""
         return self._native.start_offset
 
     @property
     def end_offset(self) -> int:
-        """The offset the next record gets; of a read-only log, as its writer has it now."""
+        """The offset of the next record. A read-only log sees its writer's appends."""
         return self._native.end_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset before which every transaction is committed or aborted; the end if none is open."""
+        """Every transaction that began before this offset is committed or aborted; the end if none is open."""
         return self._native.readable_end("read_committed")
 
     @property
@@ -553,7 +591,7 @@ class Log:
 
     @property
     def truncated_bytes(self) -> int:
-        """How many bytes that were no whole batch were cut off when the log was opened."""
+        """How many bytes were cut off when the log was opened, because they were not a whole batch."""
         return self._native.truncated_bytes
 
     @property
@@ -567,8 +605,8 @@ class Log:
         return self._native.readonly
 
     def maintain(self) -> None:
-        """Does what is due: deletes old segments (`retention_ms`, `retention_bytes`) and their files, flushes
-        (`flush_ms`), forgets idle producers. Nothing of it happens by itself; call it now and then.
+        """Deletes old segments (`retention_ms`, `retention_bytes`) and their files, flushes (`flush_ms`),
+        forgets idle producers. None of this happens by itself: call it from time to time.
 
         Raises ReadOnlyError, LogClosedError, LogIOError, OfflineError.
 
@@ -583,10 +621,10 @@ class Log:
         self._native.maintain()
 
     def delete_records(self, before_offset: int) -> int:
-        """Deletes the records before `before_offset`, all there are if -1, and returns where the log begins then.
+        """Deletes the records before `before_offset`, all if -1, and returns the log's new start.
 
-        As Kafka's DeleteRecords: the start moves at once, and is remembered; whole segments before it are removed
-        by the next `maintain`. An offset before the start changes nothing. A log that is only compacted
+        As Kafka's DeleteRecords: the start moves at once and is written to disk; the next `maintain` removes
+        the segments before it. An offset before the start changes nothing. A log that is only compacted
         (`cleanup_policy="compact"`) refuses.
 
         Raises OffsetOutOfRangeError after the end, LogConfigError, ReadOnlyError, LogClosedError, LogIOError,
@@ -601,13 +639,16 @@ class Log:
         return self._native.delete_records(before_offset)
 
     def truncate(self, offset: int) -> int:
-        """Cuts off the log's end from `offset` on, and returns where it ends then, which the next record gets.
+        """Cuts off the log's end from `offset` on, and returns the new end, which is the next record's
+        offset.
 
-        Batches go whole: inside of one, the log ends before it. An offset at or after the end changes nothing; one
-        before the log's start leaves an empty log that goes on there. Who has fetched what is cut off keeps
-        it. Offsets that were cut off are given again: a reader of the log must be told.
+        Only whole batches are cut off: if `offset` is inside a batch, the log ends before that batch. An
+        offset at or after the end changes nothing. One before the log's start leaves an empty log that
+        continues at that offset. Later records get the offsets that were cut off, so readers that have read
+        beyond the new end must start again.
 
-        Raises OffsetOutOfRangeError for a negative offset, ReadOnlyError, LogClosedError, LogIOError, OfflineError.
+        Raises OffsetOutOfRangeError for a negative offset, ReadOnlyError, LogClosedError, LogIOError,
+        OfflineError.
 
         >>> import logcore, tempfile
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -618,7 +659,7 @@ class Log:
         return self._native.truncate_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Removes all records; the log begins at `offset`, which the next record gets.
+        """Removes all records; the log begins anew at `offset`, which is the next record's.
 
         Raises as `truncate` does.
 
@@ -632,9 +673,10 @@ class Log:
         self._native.truncate_fully_and_start_at(offset)
 
     def roll(self) -> None:
-        """Ends the active segment and begins a new one, unless it is empty. Kafka rolls by itself
-        (`segment_bytes`, `segment_ms`), and so does this log; `compact` and retention leave the active segment
-        alone, so roll before them to have them take in the newest records.
+        """Ends the active segment and begins a new one, unless it is empty.
+
+        The log also does this by itself, as Kafka's (`segment_bytes`, `segment_ms`). `compact` and retention
+        leave the active segment alone: roll before them if they are to process the newest records.
 
         Raises ReadOnlyError, LogClosedError, LogIOError, OfflineError.
         """
@@ -643,11 +685,11 @@ class Log:
     def compact(self) -> CleanerStats:
         """Compacts the log now: of each key only the last record stays, at its offset.
 
-        The log must be one that is compacted (`cleanup_policy="compact"`, or `"compact,delete"`), because a record
-        without a key is lost by it. The active segment, open transactions and what is younger than
-        `min_compaction_lag_ms` stay as they are; `roll` first to have the newest records compacted too.
-        Tombstones (value None) go when they have been compacted before and `delete_retention_ms` is over. Ctrl-C
-        ends it; what was compacted by then is kept. Readers are not disturbed.
+        `cleanup_policy` must be `"compact"` or `"compact,delete"`, because compaction removes records without
+        a key. It does not touch the active segment, open transactions, and records younger than
+        `min_compaction_lag_ms`; `roll` first to have the newest records compacted too. Tombstones (value
+        None) are removed by the first compaction that comes `delete_retention_ms` after the one that first
+        saw them. Ctrl-C ends a compaction; the segments compacted by then stay so. Readers are not disturbed.
 
         Raises LogConfigError, ReadOnlyError, CorruptLogError, LogClosedError, LogIOError, OfflineError.
 
@@ -661,11 +703,11 @@ class Log:
         (3, 2, 3)
         [(1, b'departed'), (2, b'landed')]
         """
-        return self._native.compact()
+        return CleanerStats(*self._native.compact())
 
     def verify(self, *, threads: int = 0, progress: Progress | None = None) -> list[Finding]:
-        """`logcore.verify` of the log's directory, which may go on being written meanwhile. For `logcore.repair`,
-        close the log first.
+        """`logcore.verify` of the log's directory. Appends may go on meanwhile. For `logcore.repair`, close
+        the log first.
 
         >>> import logcore, tempfile
         >>> with logcore.open(tempfile.mkdtemp()) as log:
@@ -676,58 +718,17 @@ class Log:
         return verify(self.path, threads=threads, progress=progress)
 
     def flush(self) -> None:
-        """Brings everything appended to disk. Raises LogIOError, after which the log is offline."""
+        """Brings everything appended to disk. Raises LogIOError; the log is offline then."""
         self._native.flush()
 
     def close(self) -> None:
-        """Flushes and closes; closing again does nothing, and neither does closing in a forked child. Views from
+        """Flushes and closes. Closing again does nothing, nor does closing in a forked child. Views from
         `fetch` stay valid."""
         self._native.close()
 
 
 def _seconds(timeout: float | None) -> float | None:
-    """A timeout as every way of following takes it: nan is refused, for no time is ever after it."""
+    """The timeout of `follow` and its kin. A timeout of nan would never pass."""
     if timeout is not None and math.isnan(timeout):
         raise ValueError("a timeout is a number of seconds, not nan")
     return timeout
-
-
-def build_batch(
-    records: Iterable[RecordLike],
-    compression: str = "none",
-    *,
-    level: int | None = None,
-    producer: tuple[int, int, int] | None = None,
-) -> bytes:
-    """One record batch (format v2, KIP-98) of all `records`, for `Log.append_batches` or a Kafka client.
-
-    `level` is the codec's own, as in Kafka: gzip's from 1 to 9, or -1 for its default; lz4's from 1 to 17, which all
-    compress alike here; zstd's from -131072 to 22; none and snappy have none. `producer` is id, epoch and first
-    sequence of an idempotent producer. Raises ValueError for an unknown compression, a level the codec does not
-    have, or no records.
-
-    >>> import logcore
-    >>> batch = logcore.build_batch([(b"key", b"value", {"h": None}, 5)], compression="lz4")
-    >>> logcore.parse_batches(batch)
-    [Record(offset=0, timestamp=5, key=b'key', value=b'value', headers=(('h', None),))]
-    """
-    return _native.build_batch(records, compression, level, producer)
-
-
-def parse_batches(
-    batches: Buffer, offset: int = 0, *, aborted: Sequence[tuple[int, int, int | None]] = ()
-) -> list[Record]:
-    """The records at or after `offset` in whole batches, checksums verified, control records left out.
-
-    Batches may be of any format (v0 and v1 too); what is incomplete at the end is passed over. Records of the
-    `aborted` transactions are left out: see `Log.aborted_transactions`; None for an offset of the marker that is not
-    known, as in a Fetch response.
-
-    Raises CorruptLogError or InvalidRecordError.
-
-    >>> import logcore
-    >>> batch = logcore.build_batch([b"departed", b"landed"], compression="gzip")
-    >>> [(record.offset, record.value) for record in logcore.parse_batches(batch, offset=1)]
-    [(1, b'landed')]
-    """
-    return _native.parse_batches(batches, offset, aborted=aborted)

@@ -145,7 +145,7 @@ class Log:
     def truncate_to(self, offset: int) -> int: ...
     def truncate_fully_and_start_at(self, offset: int) -> None: ...
     def delete_records(self, before_offset: int) -> int: ...
-    def compact(self) -> CleanerStats: ...
+    def compact(self) -> _CleanerStats: ...
     def maintain(self) -> None: ...
     def flush(self) -> None: ...
     def close(self) -> None: ...
@@ -165,35 +165,8 @@ class Log:
     @property
     def readonly(self) -> bool: ...
 
-@final
-class CleanerStats:
-    """What a compaction did, as Kafka's cleaner counts it.
-
-    Offsets up to `clean_until_offset` are clean now; the compaction began at `first_dirty_offset`, and copied all
-    segments up to there: `bytes_read`, `records_read` of them, of which `bytes_written`, `records_written` are left, in
-    `segments_after` of `segments_before` segments. `elapsed` is the time it took. All zero but the offsets when there was
-    nothing to compact.
-    """
-
-    @property
-    def first_dirty_offset(self) -> int: ...
-    @property
-    def clean_until_offset(self) -> int: ...
-    @property
-    def bytes_read(self) -> int: ...
-    @property
-    def bytes_written(self) -> int: ...
-    @property
-    def records_read(self) -> int: ...
-    @property
-    def records_written(self) -> int: ...
-    @property
-    def segments_before(self) -> int: ...
-    @property
-    def segments_after(self) -> int: ...
-    @property
-    def elapsed(self) -> timedelta: ...
-    def __eq__(self, other: object, /) -> bool: ...
+_CleanerStats: TypeAlias = tuple[int, int, int, int, int, int, int, int, timedelta]
+"""The fields of `logcore.CleanerStats`."""
 
 @final
 class LogDir:
@@ -820,98 +793,10 @@ def partition_offset_for_timestamp(directory: str | os.PathLike[str], timestamp:
 # ---- tools ----
 # The face is `logcore.verify` and `logcore.repair`, and `cluster.cli.dump_log`.
 
-@final
-class Finding:
-    """One thing that is wrong with a directory."""
-
-    @property
-    def severity(self) -> str:
-        """`damage`, `hint` (made again from other files) or `stray` (nobody's file)."""
-
-    @property
-    def kind(self) -> str:
-        """What it is about: `torn-tail`, `corrupt-batch`, `offset-index` and so on."""
-
-    @property
-    def path(self) -> Path: ...
-    @property
-    def position(self) -> int | None:
-        """Where in the file, in bytes."""
-
-    @property
-    def offset(self) -> int | None:
-        """The log's offset there."""
-
-    @property
-    def what(self) -> str: ...
-    @property
-    def remedy(self) -> str: ...
-
-@final
-class Verified:
-    """What was read of a directory, and what was found."""
-
-    @property
-    def findings(self) -> list[Finding]: ...
-    @property
-    def partitions(self) -> int: ...
-    @property
-    def segments(self) -> int: ...
-    @property
-    def batches(self) -> int: ...
-    @property
-    def records(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def damaged(self) -> bool: ...
-
-@final
-class RepairAction:
-    """One step of a repair; the numbers are those of a cut."""
-
-    @property
-    def action(self) -> str:
-        """`cut`, `remove` or `rebuild`."""
-
-    @property
-    def path(self) -> Path: ...
-    @property
-    def why(self) -> str: ...
-    @property
-    def position(self) -> int | None: ...
-    @property
-    def offset(self) -> int | None:
-        """Where the log ends after the cut."""
-
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def records(self) -> int:
-        """Intact records behind the cut."""
-
-@final
-class Repaired:
-    """What a repair did, or would do."""
-
-    @property
-    def actions(self) -> list[RepairAction]: ...
-    @property
-    def refused(self) -> list[RepairAction]:
-        """Cuts that lose intact records and were not allowed."""
-
-    @property
-    def applied(self) -> bool: ...
-    @property
-    def aside(self) -> Path | None:
-        """Where the copies and `manifest.json` are."""
-
-    @property
-    def findings(self) -> list[Finding]:
-        """What verifying finds: afterwards if the actions were carried out, before otherwise."""
-
-    @property
-    def damaged(self) -> bool: ...
+_Finding: TypeAlias = tuple[str, str, Path, int | None, int | None, str, str]
+"""The fields of `logcore.Finding`."""
+_RepairAction: TypeAlias = tuple[str, Path, str, int | None, int | None, int, int]
+"""The fields of `logcore.RepairAction`."""
 
 _Bytes: TypeAlias = bytes
 
@@ -967,15 +852,19 @@ _Progress: TypeAlias = Callable[[int, int, int, int], object]
 
 def verify_directory(
     path: str | os.PathLike[str], threads: int = 0, progress: _Progress | None = None
-) -> Verified: ...
+) -> tuple[list[_Finding], int, int, int, int, int]:
+    """Findings, and how many partitions, segments, batches, records and bytes were read."""
+
 def repair_directory(
     path: str | os.PathLike[str],
     apply: bool = False,
     cut_at_corruption: bool = False,
-    aside: str | os.PathLike[str] | None = None,
+    backup_dir: str | os.PathLike[str] | None = None,
     threads: int = 0,
     progress: _Progress | None = None,
-) -> Repaired: ...
+) -> tuple[list[_RepairAction], list[_RepairAction], bool, Path | None, list[_Finding]]:
+    """Actions, refused actions, whether the actions were applied, where copies are, and findings."""
+
 def read_producer_snapshot(
     path: str | os.PathLike[str],
 ) -> list[tuple[int, int, int, int, int, tuple[int, int, int, int, int] | None]]:

@@ -11,16 +11,23 @@
 
 `Log.scan` does the same for a log that is open, and `Log.append_table` is the way back.
 
-The columns are those of Spark's Kafka source, and only the named ones are built: key and value (binary),
-topic (string), partition (int32), offset (int64), timestamp (microseconds, UTC), timestampType (int32: 0
-create time, 1 log append time, -1 none) and headers (a list of key and value, null when a record has none).
-The batches, and a scan as a whole, speak Arrow's PyCapsule protocol, so pyarrow, polars and others take them
-without a copy. Checksums are verified, compressed batches decompressed, control batches left out, and the
-batches of the `aborted` transactions that are named; a scan with `isolation_level="read_committed"` knows them from
-the log. Everything runs without the GIL and nothing is ever
-written; a directory that a broker appends to is read up to where it ended when the scan began.
+Only the named columns are built. They are those of Spark's Kafka source:
 
-Readers that work side by side take one range each of `partition_splits`.
+    key, value       binary
+    topic            string
+    partition        int32
+    offset           int64
+    timestamp        microseconds, UTC
+    timestampType    int32: 0 create time, 1 log append time, -1 none
+    headers          a list of structs of key and value; null when a record has none
+
+The batches and the scan have Arrow's PyCapsule protocol, so pyarrow, polars and other libraries take them
+without a copy. Checksums are verified. Control batches are left out, and so are the batches of the `aborted`
+transactions. With `isolation_level="read_committed"` a scan finds out itself which those are. Everything runs
+without the GIL, and nothing is written. Of a directory that a broker appends to, a scan reads what was there
+when it began.
+
+`partition_splits` divides a partition into ranges for readers that work side by side.
 """
 
 from logcore._log import COLUMNS

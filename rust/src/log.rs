@@ -40,7 +40,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyRecord>()?;
     module.add_class::<appender::Appender>()?;
     module.add_class::<follow::Watch>()?;
-    module.add_class::<compact::CleanerStats>()?;
     module.add_class::<directory::PyLogDir>()?;
     module.add_function(wrap_pyfunction!(directory::partition_of_directory, module)?)?;
     module.add_function(wrap_pyfunction!(encode::build_batch, module)?)?;
@@ -272,7 +271,7 @@ impl PyLog {
         off_gil(py, || self.handle.delete_records(before_offset))
     }
 
-    fn compact(&self, py: Python<'_>) -> PyResult<compact::CleanerStats> {
+    fn compact(&self, py: Python<'_>) -> PyResult<compact::StatsRow> {
         compact::compact(py, &self.handle)
     }
 

@@ -1,6 +1,6 @@
 //! Binding of the tools: verifying and repairing directories, and looking into a segment's files.
 //!
-//! Findings and actions cross as plain objects, all at once; batches one at a time, their records as tuples. Reading
+//! Findings and actions cross as tuples, all at once (`logcore._tools` makes its classes of them); batches one at a time, their records as tuples. Reading
 //! runs without the GIL; it is taken for each call of a progress callback, at most every [`TELL_EVERY`].
 
 use std::path::PathBuf;
@@ -23,10 +23,6 @@ const TELL_EVERY: Duration = Duration::from_millis(100);
 const DECOMPRESSED_MAX: usize = 512 << 20;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<Finding>()?;
-    module.add_class::<Verified>()?;
-    module.add_class::<RepairAction>()?;
-    module.add_class::<Repaired>()?;
     module.add_class::<SegmentBatch>()?;
     module.add_class::<SegmentReader>()?;
     module.add_function(wrap_pyfunction!(verify_directory, module)?)?;
@@ -38,83 +34,40 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 // ---- verify and repair ----
 
-/// One thing that is wrong with a directory.
-#[pyclass(frozen, get_all, module = "logcore")]
-struct Finding {
-    severity: &'static str,
-    kind: &'static str,
-    path: PathBuf,
-    position: Option<u64>,
-    offset: Option<i64>,
-    what: String,
-    remedy: String,
-}
+/// A `logcore.Finding`'s fields in its order: severity, kind, path, position, offset, what, remedy.
+type FindingRow = (
+    &'static str,
+    &'static str,
+    PathBuf,
+    Option<u64>,
+    Option<i64>,
+    String,
+    String,
+);
 
-impl From<verify::Finding> for Finding {
-    fn from(finding: verify::Finding) -> Self {
-        Self {
-            severity: finding.severity().name(),
-            kind: finding.kind.name(),
-            path: finding.path,
-            position: finding.position,
-            offset: finding.offset,
-            what: finding.what,
-            remedy: finding.remedy,
-        }
-    }
-}
-
-#[pymethods]
-impl Finding {
-    fn __repr__(&self) -> String {
-        format!(
-            "Finding(severity={:?}, kind={:?}, path={:?}, what={:?})",
-            self.severity,
-            self.kind,
-            self.path.display().to_string(),
-            self.what
+fn finding_rows(findings: Vec<verify::Finding>) -> Vec<FindingRow> {
+    let row = |found: verify::Finding| {
+        (
+            found.severity().name(),
+            found.kind.name(),
+            found.path,
+            found.position,
+            found.offset,
+            found.what,
+            found.remedy,
         )
-    }
+    };
+    findings.into_iter().map(row).collect()
 }
 
-/// What was read of a directory, and what was found.
-#[pyclass(frozen, get_all, module = "logcore")]
-struct Verified {
-    findings: Py<PyList>,
-    partitions: usize,
-    segments: usize,
-    batches: u64,
-    records: u64,
-    bytes: u64,
-    damaged: bool,
-}
+/// A `logcore.RepairAction`'s fields in its order: action, path, why, position, offset, bytes, records.
+type ActionRow = (&'static str, PathBuf, String, Option<u64>, Option<i64>, u64, u64);
 
-/// One step of a repair.
-#[pyclass(frozen, get_all, module = "logcore")]
-struct RepairAction {
-    action: &'static str,
-    path: PathBuf,
-    why: String,
-    position: Option<u64>,
-    offset: Option<i64>,
-    bytes: u64,
-    records: u64,
-}
-
-impl From<Action> for RepairAction {
-    fn from(action: Action) -> Self {
+fn action_rows(actions: Vec<Action>) -> Vec<ActionRow> {
+    let row = |action: Action| {
         let (name, path) = (action.name(), action.path().to_path_buf());
-        let plain = |why| Self {
-            action: name,
-            path: path.clone(),
-            why,
-            position: None,
-            offset: None,
-            bytes: 0,
-            records: 0,
-        };
         match action {
-            Action::Remove { why, .. } | Action::Rebuild { why, .. } => plain(why),
+            Action::Remove { why, .. } | Action::Rebuild { why, .. } => (name, path, why, None, None, 0, 0),
             Action::Cut {
                 position,
                 offset,
@@ -122,54 +75,10 @@ impl From<Action> for RepairAction {
                 records,
                 why,
                 ..
-            } => Self {
-                position: Some(position),
-                offset: Some(offset),
-                bytes,
-                records,
-                ..plain(why)
-            },
+            } => (name, path, why, Some(position), Some(offset), bytes, records),
         }
-    }
-}
-
-#[pymethods]
-impl RepairAction {
-    fn __repr__(&self) -> String {
-        format!(
-            "RepairAction(action={:?}, path={:?}, why={:?})",
-            self.action,
-            self.path.display().to_string(),
-            self.why
-        )
-    }
-}
-
-/// What a repair did, or would do.
-#[pyclass(frozen, get_all, module = "logcore")]
-struct Repaired {
-    actions: Py<PyList>,
-    refused: Py<PyList>,
-    applied: bool,
-    aside: Option<PathBuf>,
-    findings: Py<PyList>,
-    damaged: bool,
-}
-
-fn findings_list(py: Python<'_>, findings: Vec<verify::Finding>) -> PyResult<Py<PyList>> {
-    let findings: Vec<Py<Finding>> = findings
-        .into_iter()
-        .map(|finding| Py::new(py, Finding::from(finding)))
-        .collect::<PyResult<_>>()?;
-    Ok(PyList::new(py, findings)?.unbind())
-}
-
-fn actions_list(py: Python<'_>, actions: Vec<Action>) -> PyResult<Py<PyList>> {
-    let actions: Vec<Py<RepairAction>> = actions
-        .into_iter()
-        .map(|action| Py::new(py, RepairAction::from(action)))
-        .collect::<PyResult<_>>()?;
-    Ok(PyList::new(py, actions)?.unbind())
+    };
+    actions.into_iter().map(row).collect()
 }
 
 /// Tells a Python callable how far the reading is, and notices Ctrl-C; the first exception stops the reading.
@@ -229,6 +138,9 @@ fn verify_options(threads: usize) -> VerifyOptions {
     }
 }
 
+/// Findings, and how many partitions, segments, batches, records and bytes were read.
+type VerifiedRow = (Vec<FindingRow>, usize, usize, u64, u64, u64);
+
 #[pyfunction]
 #[pyo3(signature = (path, threads=0, progress=None))]
 fn verify_directory(
@@ -236,50 +148,56 @@ fn verify_directory(
     path: PathBuf,
     threads: usize,
     progress: Option<Py<PyAny>>,
-) -> PyResult<Verified> {
+) -> PyResult<VerifiedRow> {
     let mut teller = Teller::new(progress);
     let result = py.detach(|| verify::verify(&path, &verify_options(threads), &mut |now| teller.tell(now)));
     let report = teller.finish(py, result)?;
-    Ok(Verified {
-        damaged: report.is_damaged(),
-        partitions: report.partitions,
-        segments: report.segments,
-        batches: report.batches,
-        records: report.records,
-        bytes: report.bytes,
-        findings: findings_list(py, report.findings)?,
-    })
+    Ok((
+        finding_rows(report.findings),
+        report.partitions,
+        report.segments,
+        report.batches,
+        report.records,
+        report.bytes,
+    ))
 }
 
+/// Actions, refused actions, whether they were applied, where copies are, and the findings.
+type RepairedRow = (
+    Vec<ActionRow>,
+    Vec<ActionRow>,
+    bool,
+    Option<PathBuf>,
+    Vec<FindingRow>,
+);
+
 #[pyfunction]
-#[pyo3(signature = (path, apply=false, cut_at_corruption=false, aside=None, threads=0, progress=None))]
+#[pyo3(signature = (path, apply=false, cut_at_corruption=false, backup_dir=None, threads=0, progress=None))]
 fn repair_directory(
     py: Python<'_>,
     path: PathBuf,
     apply: bool,
     cut_at_corruption: bool,
-    aside: Option<PathBuf>,
+    backup_dir: Option<PathBuf>,
     threads: usize,
     progress: Option<Py<PyAny>>,
-) -> PyResult<Repaired> {
+) -> PyResult<RepairedRow> {
     let options = RepairOptions {
         apply,
         cut_at_corruption,
-        aside,
+        aside: backup_dir,
         verify: verify_options(threads),
     };
     let mut teller = Teller::new(progress);
     let result = py.detach(|| repair::repair(&path, &options, &mut |now| teller.tell(now)));
     let repair = teller.finish(py, result)?;
-    let damage = verify::Severity::Damage;
-    Ok(Repaired {
-        damaged: repair.findings.iter().any(|f| f.severity() == damage),
-        actions: actions_list(py, repair.actions)?,
-        refused: actions_list(py, repair.refused)?,
-        applied: repair.applied,
-        aside: repair.aside,
-        findings: findings_list(py, repair.findings)?,
-    })
+    Ok((
+        action_rows(repair.actions),
+        action_rows(repair.refused),
+        repair.applied,
+        repair.aside,
+        finding_rows(repair.findings),
+    ))
 }
 
 // ---- a segment's files ----

@@ -1,14 +1,20 @@
-"""`logcore start`'s arguments. If one failed, a broker would put its data where nobody meant it to."""
+"""`logcore start`: its arguments, and its data directory as an argument of the other tools."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import cluster
+import logcore
 from cluster.cli import main
 
 
+# Broken if it failed: a server would put its data into the current directory without having been asked to.
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
@@ -30,3 +36,37 @@ def test_an_empty_name_is_no_directory(
     said = capsys.readouterr().err
     assert f"argument {what}: it is empty; name a directory, or . for the current one" in said
     assert list(tmp_path.iterdir()) == []
+
+
+# Broken if it failed: tools would not find the logs, or the znodes, of the directory that `logcore start` made.
+def test_tools_take_the_data_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data"
+    command = [sys.executable, "-m", "cluster.cli", "start", "--data-dir", str(data), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = next(line.split()[1] for line in process.stdout if line.startswith("  broker "))
+            with cluster.AdminClient({"bootstrap.servers": address}) as admin:
+                admin.create_topics([cluster.NewTopic("flights", 1)])["flights"].result(60)
+        finally:
+            process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert logcore.log_directory(data) == data / "kafka-logs"
+    [segment] = logcore.find_logs(data)["flights", 0].glob("*.log")
+    with logcore.open_dir(data) as directory:
+        directory["flights", 0].append(b"landed")
+    with logcore.open_dir(data, readonly=True) as directory:
+        assert [record.value for record in directory["flights", 0]] == [b"landed"]
+
+    assert main(["verify", str(data)]) == 0
+    assert "1 partitions, 1 segments, 1 batches, 1 records" in capsys.readouterr().out
+    segment.write_bytes(segment.read_bytes() + b"torn")
+    assert logcore.verify(data)[0].path == segment
+    assert main(["repair", str(data), "--apply"]) == 0
+    assert f"was cut: {segment}" in capsys.readouterr().out
+
+    assert main(["dump-log", "--files", str(data)]) == 0
+    assert f"such as {segment}" in capsys.readouterr().err
+
+    assert main(["coordinator", "export", str(data), str(tmp_path / "zookeeper")]) == 0
+    assert "exported" in capsys.readouterr().out

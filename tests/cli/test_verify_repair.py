@@ -103,17 +103,17 @@ def test_repair_of_a_torn_tail(partition: Path, capsys: pytest.CaptureFixture[st
     assert main(["repair", str(partition)]) == 1
     out = capsys.readouterr().out
     assert f"cut: {segment} at byte {len(whole)}, the log ends at offset 50" in out
-    assert out.endswith("nothing was changed; --apply does it\n")
+    assert out.endswith("nothing was changed; --apply carries the actions out\n")
     assert contents(partition) == before
 
     assert main(["repair", str(partition), "--apply"]) == 0
     out = capsys.readouterr().out
     assert out.endswith("nothing wrong\n")
     assert segment.read_bytes() == whole
-    [aside] = partition.parent.glob("flights-0.repair-*")
-    assert f"kept aside in {aside}" in out
-    assert (aside / f"{SEGMENT}.from-{len(whole)}").read_bytes() == torn[len(whole) :]
-    manifest = json.loads((aside / "manifest.json").read_text())
+    [copies] = partition.parent.glob("flights-0.repair-*")
+    assert f"copies are in {copies}" in out
+    assert (copies / f"{SEGMENT}.from-{len(whole)}").read_bytes() == torn[len(whole) :]
+    manifest = json.loads((copies / "manifest.json").read_text())
     assert manifest["directory"] == str(partition)
     assert [a["path"] for a in manifest["actions"] if a["action"] == "cut"] == [str(segment)]
     assert main(["verify", str(partition)]) == 0
@@ -128,15 +128,15 @@ def test_repair_in_the_middle_needs_to_be_asked_for(
     assert main(["repair", str(partition), "--apply"]) == 1
     out = capsys.readouterr().out
     assert "not done without --cut-at-corruption" in out
-    assert "40 intact records are behind it" in out
+    assert "40 intact records are behind the cut" in out
     assert contents(partition) == before
 
-    aside = tmp_path / "kept"
-    arguments = ["--apply", "--cut-at-corruption", "--aside", str(aside), "--format", "json"]
+    copies = tmp_path / "copies"
+    arguments = ["--apply", "--cut-at-corruption", "--backup-dir", str(copies), "--format", "json"]
     assert main(["repair", str(partition), *arguments]) == 0
     done = json.loads(capsys.readouterr().out)
-    assert (done["applied"], done["damaged"], done["aside"]) == (True, False, str(aside))
-    assert (aside / f"{SEGMENT}.from-0").read_bytes() == before[SEGMENT]
+    assert (done["applied"], done["damaged"], done["backup_dir"]) == (True, False, str(copies))
+    assert (copies / f"{SEGMENT}.from-0").read_bytes() == before[SEGMENT]
     with logcore.open(partition, readonly=True) as log:
         assert log.end_offset == 0
 

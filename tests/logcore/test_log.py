@@ -19,8 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import logcore
+import logcore._appender
 import logcore._directory
 import logcore._log
+import logcore._paths
+import logcore._records
+import logcore._tools
 import logcore.columns
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -33,7 +37,17 @@ def log(tmp_path: Path) -> Iterator[logcore.Log]:
 
 
 @pytest.mark.parametrize(
-    "module", [logcore, logcore._log, logcore._directory, logcore._tools, logcore.columns]
+    "module",
+    [
+        logcore,
+        logcore._appender,
+        logcore._directory,
+        logcore._log,
+        logcore._paths,
+        logcore._records,
+        logcore._tools,
+        logcore.columns,
+    ],
 )
 def test_examples_in_docstrings_are_true(
     module: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -68,6 +82,8 @@ def test_exported_names() -> None:
         "Repaired",
         "__version__",
         "build_batch",
+        "find_logs",
+        "log_directory",
         "open",
         "open_dir",
         "parse_batches",

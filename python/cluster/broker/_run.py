@@ -30,6 +30,7 @@ from cluster.process import (
     until_stopped,
 )
 from cluster.properties import PropertiesError
+from logcore._paths import LOGS_INSIDE
 
 if TYPE_CHECKING:
     from cluster.coordinator import CoordinatorServer
@@ -121,7 +122,7 @@ async def _start_both(
     coordinator, coordinator_port = await _start_coordinator(stack, data_dir / "coordinator")
     settings = _EMBEDDED_DEFAULTS | {
         "listeners": f"PLAINTEXT://{_bracketed(host)}:{port}",
-        "log.dirs": str(data_dir / "kafka-logs"),
+        "log.dirs": str(data_dir / LOGS_INSIDE),
         **dict(overrides or {}),
         "zookeeper.connect": f"127.0.0.1:{coordinator_port}",
     }

@@ -1,4 +1,4 @@
-"""What `logcore verify` and `logcore repair` share: options, exit status, findings as text and as JSON."""
+"""Shared by `logcore verify` and `logcore repair`: options, exit status, and how findings are printed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from cluster.cli._common import CommandError, Parser
-from cluster.cli._progress import Tell, progress_bar
+from cluster.cli._progress import Progress, progress_bar
 
 if TYPE_CHECKING:
     from logcore import Finding
 
 
 class Outcome(Protocol):
-    """What was found."""
+    """A result of which only the damage matters for the exit status."""
 
     @property
     def damaged(self) -> bool: ...
@@ -28,42 +28,52 @@ Found = TypeVar("Found", bound=Outcome)
 
 
 def directory_parser(command: str, description: str, printed: str) -> Parser:
-    """The options of a command that reads a whole directory; `printed` is what `--format` is about."""
+    """The options of a command that reads a whole directory; `printed` names its output in the help of
+    `--format`.
+    """
     options = Parser(command, description)
     options.add_argument(
-        "directory", metavar="DIR", help="a partition's directory, or one with partitions in it"
+        "directory",
+        metavar="DIR",
+        help="a partition's directory, a broker's log directory, or the data directory of `logcore start`",
     )
     options.add_argument(
         "--format",
         choices=("text", "json"),
         default="text",
-        help=f"how {printed} are printed (default: text)",
+        help=f"how the {printed} are printed (default: text)",
     )
-    options.add_argument("--threads", type=int, default=0, metavar="N", help="partitions read at a time")
+    options.add_argument(
+        "--threads",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how many partitions are read at a time (default: 0, one for each core)",
+    )
     return options
 
 
 def run_on_directory(
     options: argparse.Namespace,
     doing: str,
-    work: Callable[[Tell | None], Found],
+    work: Callable[[Progress | None], Found],
     as_json: Callable[[Found], dict[str, object]],
     print_text: Callable[[Found], None],
 ) -> int:
-    """Does the work under a progress bar and prints what came of it; returns the exit status: 1 for damage."""
+    """Does the work with a progress bar and prints its result; returns the exit status, 1 for damage."""
     if options.threads < 0:
-        raise CommandError("--threads must be 0 (as many as there are cores) or more", status=2)
+        raise CommandError("--threads must be 0 or more", status=2)
     from logcore import LogConfigError, LogError, LogNotFoundError
 
     try:
-        with progress_bar(doing) as tell:
-            found = work(tell)
+        with progress_bar(doing) as progress:
+            found = work(progress)
     except (LogNotFoundError, LogConfigError) as error:
         raise CommandError(str(error), status=2) from None
     except LogError as error:
         raise CommandError(str(error)) from None
     if options.format == "json":
-        json.dump(as_json(found), sys.stdout, indent=2)
+        json.dump(as_json(found), sys.stdout, indent=2, default=os.fspath)
         print()
     else:
         print_text(found)
@@ -72,29 +82,17 @@ def run_on_directory(
 
 def finding_text(finding: Finding) -> str:
     """Two lines: what is wrong and where, and what to do."""
-    place = os.fspath(finding.path)
+    where = os.fspath(finding.path)
     if finding.position is not None:
-        place += f", byte {finding.position}"
+        where += f", byte {finding.position}"
     if finding.offset is not None:
-        place += f", offset {finding.offset}"
-    text = f"{finding.severity} ({finding.kind}): {place}: {finding.what}"
+        where += f", offset {finding.offset}"
+    text = f"{finding.severity} ({finding.kind}): {where}: {finding.what}"
     return f"{text}\n  {finding.remedy}" if finding.remedy else text
 
 
-def finding_json(finding: Finding) -> dict[str, str | int | None]:
-    return {
-        "severity": finding.severity,
-        "kind": finding.kind,
-        "path": os.fspath(finding.path),
-        "position": finding.position,
-        "offset": finding.offset,
-        "what": finding.what,
-        "remedy": finding.remedy,
-    }
-
-
 def tally(findings: Sequence[Finding]) -> str:
-    """`nothing wrong`, or how many of each severity."""
+    """`nothing wrong`, or how many findings there are of each severity."""
     counts = Counter(finding.severity for finding in findings)
     if not counts:
         return "nothing wrong"

@@ -1,4 +1,4 @@
-"""Progress bars on a terminal; nothing anywhere else."""
+"""Progress bars, drawn only where standard error is a terminal."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Tell = Callable[[int, int, int, int], None]
+Progress = Callable[[int, int, int, int], None]
+"""Takes bytes done, bytes in all, partitions done, partitions in all."""
+
+StepProgress = Callable[[str, int, int], None]
+"""Takes what is being done, how much is done, and how much there is in all (0: unknown)."""
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Tell | None]:
-    """Gives a callable for `logcore`'s progress, or None when standard error is no terminal."""
+def progress_bar(what: str) -> Iterator[Progress | None]:
+    """A bar for `logcore.verify` and `logcore.repair`; None where there is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
 
     columns = (
         TextColumn("{task.description}"),
@@ -25,28 +30,29 @@ def progress_bar(what: str) -> Iterator[Tell | None]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[partitions]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=None, partitions="")
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None, partitions="")
 
-        def tell(done: int, total: int, partitions: int, partitions_total: int) -> None:
-            progress.update(
+        def show(done: int, total: int, partitions: int, partitions_total: int) -> None:
+            bar.update(
                 task,
                 completed=done,
                 total=max(total, 1),
                 partitions=f"{partitions}/{partitions_total} partitions",
             )
 
-        yield tell
+        yield show
 
 
 @contextmanager
-def progress_of_steps() -> Iterator[Callable[[str, int, int], None]]:
-    """Gives a callable that shows what is being done, how much is and of how much (0: nobody knows), on a terminal."""
+def progress_of_steps() -> Iterator[StepProgress]:
+    """A bar for work in several steps; its callable does nothing where there is no terminal."""
     if not sys.stderr.isatty():
         yield lambda _doing, _done, _total: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
 
     columns = (
         TextColumn("{task.description}"),
@@ -55,11 +61,11 @@ def progress_of_steps() -> Iterator[Callable[[str, int, int], None]]:
         TextColumn("{task.fields[count]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("beginning", total=None, count="")
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("beginning", total=None, count="")
 
-        def tell(doing: str, done: int, total: int) -> None:
-            progress.update(
+        def show(doing: str, done: int, total: int) -> None:
+            bar.update(
                 task,
                 description=doing,
                 completed=done,
@@ -67,4 +73,4 @@ def progress_of_steps() -> Iterator[Callable[[str, int, int], None]]:
                 count="" if total else f"{done:,}",
             )
 
-        yield tell
+        yield show

@@ -203,7 +203,7 @@ def dump_file(path: str, options: argparse.Namespace, faults: Faults) -> None:
     elif suffix == files.SNAPSHOT:
         text.dump_producers(path)
     else:
-        print(f"Ignoring unknown file {path}", file=sys.stderr)
+        ignore(path)
 
 
 def dump_json(paths: list[str], options: argparse.Namespace) -> None:
@@ -215,4 +215,15 @@ def dump_json(paths: list[str], options: argparse.Namespace) -> None:
             files.check_there(path)
             rows.dump_json(path, parse, options.max_bytes)
         else:
-            print(f"Ignoring unknown file {path}", file=sys.stderr)
+            ignore(path)
+
+
+def ignore(path: str) -> None:
+    """Prints Kafka's line and, for a directory, the name of a file that could have been meant."""
+    print(f"Ignoring unknown file {path}", file=sys.stderr)
+    if Path(path).is_dir():
+        from logcore import find_logs
+
+        found = sorted(file for log in find_logs(path).values() for file in log.glob("*" + files.LOG))
+        example = f", such as {found[0]}" if found else ""
+        print(f"  it is a directory: name files in it{example}", file=sys.stderr)

@@ -1,34 +1,37 @@
-"""`logcore verify`: reads all of a partition's directory, or of a log directory, and tells what is wrong with it."""
+"""`logcore verify`: reads all of a partition's directory or of a log directory, and prints what is wrong with
+it.
+"""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from cluster.cli._check import directory_parser, finding_json, finding_text, run_on_directory, tally
+from cluster.cli._check import directory_parser, finding_text, run_on_directory, tally
 from cluster.cli._common import Parser
 
 if TYPE_CHECKING:
-    from logcore._native import Verified
+    from logcore._tools import Verified
 
 
 def parser() -> Parser:
     return directory_parser(
         "verify",
-        "Reads every batch, index, epoch and snapshot of a partition's directory or of a log directory; changes "
-        "nothing, and may run beside a broker. Exit status: 0 nothing lost or wrong (there may be hints: what is made "
-        "again from the rest, or gaps that compaction may have made), 1 damage, 2 wrong arguments.",
+        "Reads every batch, index, leader epoch and snapshot of a partition's directory or of a log directory. Changes "
+        "nothing, and may run beside a broker. Exit status: 0 nothing is damaged (there may be hints: files that are "
+        "rebuilt from the others, or gaps that compaction may have made), 1 there is damage, 2 wrong arguments.",
         "findings",
     )
 
 
 def run(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
-    from logcore._native import verify_directory
+    from logcore._tools import verify_all
 
     return run_on_directory(
         options,
         "verifying",
-        lambda tell: verify_directory(options.directory, options.threads, tell),
+        lambda progress: verify_all(options.directory, threads=options.threads, progress=progress),
         as_json,
         print_text,
     )
@@ -44,12 +47,4 @@ def print_text(verified: Verified) -> None:
 
 
 def as_json(verified: Verified) -> dict[str, object]:
-    return {
-        "damaged": verified.damaged,
-        "partitions": verified.partitions,
-        "segments": verified.segments,
-        "batches": verified.batches,
-        "records": verified.records,
-        "bytes": verified.bytes,
-        "findings": [finding_json(finding) for finding in verified.findings],
-    }
+    return {"damaged": verified.damaged, **asdict(verified)}

@@ -15,58 +15,25 @@ use crate::errors::storage_error;
 /// Between two looks for Ctrl-C.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What a compaction did.
-#[pyclass(frozen, get_all, eq, module = "logcore")]
-#[derive(PartialEq)]
-pub(super) struct CleanerStats {
-    first_dirty_offset: i64,
-    clean_until_offset: i64,
-    bytes_read: u64,
-    bytes_written: u64,
-    records_read: u64,
-    records_written: u64,
-    segments_before: usize,
-    segments_after: usize,
-    elapsed: Duration,
-}
+/// The fields of `logcore.CleanerStats`, in its order.
+pub(super) type StatsRow = (i64, i64, u64, u64, u64, u64, usize, usize, Duration);
 
-#[pymethods]
-impl CleanerStats {
-    fn __repr__(&self) -> String {
-        format!(
-            "CleanerStats(first_dirty_offset={}, clean_until_offset={}, bytes_read={}, bytes_written={}, \
-             records_read={}, records_written={}, segments_before={}, segments_after={}, elapsed={:.3}s)",
-            self.first_dirty_offset,
-            self.clean_until_offset,
-            self.bytes_read,
-            self.bytes_written,
-            self.records_read,
-            self.records_written,
-            self.segments_before,
-            self.segments_after,
-            self.elapsed.as_secs_f64(),
-        )
-    }
-}
-
-impl From<cleaner::CleanerStats> for CleanerStats {
-    fn from(stats: cleaner::CleanerStats) -> Self {
-        Self {
-            first_dirty_offset: stats.first_dirty_offset,
-            clean_until_offset: stats.clean_until_offset,
-            bytes_read: stats.bytes_read,
-            bytes_written: stats.bytes_written,
-            records_read: stats.records_read,
-            records_written: stats.records_written,
-            segments_before: stats.segments_before,
-            segments_after: stats.segments_after,
-            elapsed: stats.elapsed,
-        }
-    }
+fn row(stats: &cleaner::CleanerStats) -> StatsRow {
+    (
+        stats.first_dirty_offset,
+        stats.clean_until_offset,
+        stats.bytes_read,
+        stats.bytes_written,
+        stats.records_read,
+        stats.records_written,
+        stats.segments_before,
+        stats.segments_after,
+        stats.elapsed,
+    )
 }
 
 /// Compacts a log in a thread of its own, while this one looks for Ctrl-C.
-pub(super) fn compact(py: Python<'_>, handle: &Handle) -> PyResult<CleanerStats> {
+pub(super) fn compact(py: Python<'_>, handle: &Handle) -> PyResult<StatsRow> {
     let stop = AtomicBool::new(false);
     let (result, interrupted) = py.detach(|| {
         thread::scope(|scope| {
@@ -97,6 +64,6 @@ pub(super) fn compact(py: Python<'_>, handle: &Handle) -> PyResult<CleanerStats>
         Err(panic) => std::panic::resume_unwind(panic),
     };
     stats
-        .map(CleanerStats::from)
+        .map(|stats| row(&stats))
         .map_err(|error| storage_error(py, &error))
 }

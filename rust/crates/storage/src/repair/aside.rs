@@ -46,7 +46,7 @@ pub(super) fn beside(dir: &Path) -> Result<PathBuf> {
 pub(super) fn keep(plan: &Plan, target: &Target, aside: &Path) -> Result<()> {
     if aside.starts_with(&target.path) {
         return Err(StorageError::InvalidConfig {
-            name: "aside",
+            name: "backup_dir",
             value: aside.display().to_string(),
             reason: "copies cannot be kept inside the directory that is repaired",
         });
