@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cluster.cli import main
-from cluster.cli.coordinator import read_configuration
+from cluster.cli._coordinator_config import read_configuration
 from cluster.coordinator import (
     CoordinatorError,
     DataDirectoryError,
@@ -453,7 +453,7 @@ def test_a_file_that_is_no_utf_8_is_read(tmp_path: Path) -> None:
     """If this failed, a comment of an editor from before UTF-8 would end the start."""
     config = tmp_path / "zoo.cfg"
     config.write_bytes("# café\ndataDir=/data\nclientPort=2181\n".encode("iso-8859-1"))
-    assert read_configuration(config).port == 2181
+    assert read_configuration(config)[0].port == 2181
 
 
 @pytest.mark.parametrize("unknown", ["no-such-host.invalid", "a" * 64, "a..b"])

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from cluster.cli._common import CommandError, Parser, directory
+from cluster.cli._coordinator_config import read_configuration
 from cluster.cli._progress import progress_of_steps
 
 if TYPE_CHECKING:
     from cluster.coordinator.transfer import Credentials, Moved, Progress
 
 T = TypeVar("T")
+
+_INSIDE = "coordinator"
+"""`logcore start --data-dir DIR` keeps its coordinator's data in this directory of DIR."""
 
 _DATA_HELP = "the coordinator's data directory, or a zoo.cfg that names it"
 
@@ -164,10 +168,9 @@ def _data_dirs(path: Path) -> tuple[Path, Path | None]:
     if not path.is_file():
         if path.suffix == ".cfg" and not path.exists():
             raise CommandError(f"{path} cannot be read: there is no such file")
-        return path, None
-    from cluster.cli.coordinator import read_configuration
-
-    configuration = read_configuration(path)
+        inside = path / _INSIDE
+        return (inside if inside.is_dir() else path), None
+    configuration, _text = read_configuration(path)
     return configuration.data_dir, configuration.settings.log_dir
 
 

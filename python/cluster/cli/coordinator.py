@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster.cli import _coordinator_data
 from cluster.cli._common import CommandError, Parser
-from cluster.properties import PropertiesError, decode_properties, parse_properties
+from cluster.cli._coordinator_config import read_configuration
 
 if TYPE_CHECKING:
-    from cluster.coordinator import Configuration, CoordinatorPorts
+    from cluster.coordinator import CoordinatorPorts
 
-INVALID = 2
+# ZooKeeper's exit statuses; `_coordinator_config` has that of a bad configuration.
 NO_DATA_DIRECTORY = 3
 NO_ADMIN_SERVER = 4
 
@@ -31,10 +31,9 @@ def parser() -> Parser:
 
 def run(arguments: list[str]) -> int:
     if arguments[:1] in (["import"], ["export"]):
-        from cluster.cli import _coordinator_data as data
-
-        return (data.run_import if arguments[0] == "import" else data.run_export)(arguments[1:])
-    configuration, text = _read(parser().parse_args(arguments).configuration)
+        move = _coordinator_data.run_import if arguments[0] == "import" else _coordinator_data.run_export
+        return move(arguments[1:])
+    configuration, text = read_configuration(parser().parse_args(arguments).configuration)
 
     from cluster.coordinator import (
         AdminServerError,
@@ -71,25 +70,3 @@ def run(arguments: list[str]) -> int:
         raise CommandError(str(error)) from None
     print("the coordinator has stopped; what it answered is on disk", flush=True)
     return 0
-
-
-def read_configuration(path: Path) -> Configuration:
-    """The configuration of a zoo.cfg; what is wrong with it is a one-line error."""
-    return _read(path)[0]
-
-
-def _read(path: Path) -> tuple[Configuration, str]:
-    from cluster.coordinator import CoordinatorError, parse_configuration, system_properties
-
-    try:
-        text = decode_properties(path.read_bytes())
-    except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror}", status=INVALID) from None
-    try:
-        return parse_configuration(system_properties(os.environ) | parse_properties(text), path), text
-    except (CoordinatorError, PropertiesError) as error:
-        raise CommandError(f"{path}: {error}", status=INVALID) from None
-    except OSError as error:  # of what it names
-        raise CommandError(
-            f"{path}: {error.filename} cannot be read: {error.strerror}", status=INVALID
-        ) from None
