@@ -58,7 +58,7 @@ def test_the_tables_say_what_is_acted_on() -> None:
         return set(re.findall(r'"([a-z0-9.]+)"', (ROOT / path).read_text().partition("mod tests {")[0]))
 
     def acted_on(table: dict[str, Setting]) -> set[str]:
-        return {name for name, setting in table.items() if setting.supported}
+        return {name for name, setting in table.items() if setting.has_effect}
 
     python = "".join(path.read_text() for path in (ROOT / "python/cluster").rglob("*.py"))
     asked = set(re.findall(r"""(?:\.(?:number|flag|text)\(|\.values\[)\s*"([a-z0-9.]+)\"""", python))
@@ -80,7 +80,7 @@ def test_what_the_data_plane_acts_on_it_is_given() -> None:
         text = "PLAINTEXT" if name == "inter.broker.listener.name" else setting.default or "1"
         given = parse(**{name: text}).server_settings()
         assert name in given, f"{name} does not reach the data plane"
-        assert setting.supported or name in NOT_ACTED_ON
+        assert setting.has_effect or name in NOT_ACTED_ON
 
 
 def test_the_file_kafka_ships() -> None:
@@ -113,7 +113,7 @@ def test_what_nobody_knows_and_what_is_not_served_is_named() -> None:
     config = parse(log_dirz="x", ssl_trustmanager_algorithm="X", num_io_threads="4", background_threads="5")
     assert config.warnings == (
         "unknown settings, ignored: log.dirz",
-        "settings of Kafka this broker does not act on: background.threads, num.io.threads, ssl.trustmanager.algorithm",
+        "settings of Kafka that have no effect here: background.threads, num.io.threads, ssl.trustmanager.algorithm",
     )
 
 
@@ -218,7 +218,7 @@ def test_a_port_is_shared_by_one_address_of_each_version(hosts: tuple[str, ...],
     if allowed:
         assert {item.port for item in BrokerConfig.parse(listeners(9)).listeners} == {9}
         return
-    with pytest.raises(ConfigError, match="each listener needs a port of its own"):
+    with pytest.raises(ConfigError, match="each listener needs its own port"):
         BrokerConfig.parse(listeners(9))
 
 

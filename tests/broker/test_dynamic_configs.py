@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.serialization import Close, Connect
 
 from cluster.broker import Broker, registration, start_embedded
@@ -25,6 +24,7 @@ from cluster.broker.dynamic.store import NOTICES_KEPT_MS, ConfigStore
 from cluster.broker.settings import topic_settings
 from cluster.client import KafkaError, Producer
 from cluster.controller import ZooKeeper, znodes
+from cluster.controller.zookeeper import ConnectionLostError
 from cluster.errors import DuplicateResource, ResourceNotFound, for_code
 from cluster.model import BrokerId, BrokerInfo, Milliseconds
 from logcore._native import Server
@@ -326,8 +326,8 @@ def test_a_number_of_network_threads_holds_from_the_next_start_on(
             assert await described(wire, BROKER, "0", "num.network.threads") == ("4", 2)
             assert network_threads(broker) == 2
             assert "num.network.threads holds from the next start on" in caplog.text
-            assert "does not act on: background.threads" not in caplog.text
-            assert "settings of Kafka this broker does not act on: num.io.threads" in caplog.text
+            assert "have no effect here: background.threads" not in caplog.text
+            assert "settings of Kafka that have no effect here: num.io.threads" in caplog.text
 
     async def second() -> None:
         async with embedded(tmp_path, num_network_threads="2") as broker:
@@ -407,7 +407,7 @@ def test_changes_are_taken_in_after_the_session_was_lost(tmp_path: Path) -> None
 def test_other_endpoints_are_advertised_although_the_coordinator_was_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advertise, failing = registration.advertise, [ConnectionLoss(), ConnectionLoss()]
+    advertise, failing = registration.advertise, [ConnectionLostError(), ConnectionLostError()]
 
     async def interrupted(zk: ZooKeeper, broker: BrokerInfo) -> None:
         if failing:
@@ -463,14 +463,14 @@ def test_a_change_taken_back_while_the_coordinator_was_away_is_taken_back_everyw
                     update(properties)
 
             async def interrupted(_before: object, _after: object) -> None:
-                raise ConnectionLoss
+                raise ConnectionLostError
 
             changed = dynamic._broker_changed
             monkeypatch.setattr(dynamic, "_data_plane", Watched())
             monkeypatch.setattr(dynamic, "_broker_changed", interrupted)
             other = dynamic.live.effective({"message.max.bytes": "1000"}, {})
-            with pytest.raises(ConnectionLoss):
-                await dynamic._take_broker_config(other)
+            with pytest.raises(ConnectionLostError):
+                await dynamic._apply_broker_config(other)
             assert dynamic.live.current is before
             monkeypatch.setattr(dynamic, "_broker_changed", changed)
             await dynamic._reload_broker()
@@ -787,7 +787,7 @@ def test_what_does_not_fit_the_coordinator_is_refused_before_it_is_tried(
             topic = {"name": "large", "num_partitions": 1, "replication_factor": 1, "configs": configs}
             answer = await wire.ask("CreateTopics", 4, topics=[topic], timeout_ms=30_000)
             said = outcome(answer["topics"][0])
-            assert said.startswith("INVALID_CONFIG: Topic 'large' with 1 partitions"), said
+            assert said.startswith("INVALID_CONFIG: Topic 'large' takes "), said
 
     with caplog.at_level(logging.WARNING, "cluster.controller.zookeeper"):
         run(work)

@@ -82,7 +82,7 @@ def test_no_directory_left_and_two_copies(tmp_path: Path) -> None:
             given = await settings(stack, tmp_path)
             (tmp_path / "file").write_text("")
             none = given | {"log.dirs": str(tmp_path / "file")}
-            with pytest.raises(BrokerStartError, match=r"file.*see to the directory, or set log.dirs"):
+            with pytest.raises(BrokerStartError, match=r"file.*repair the directory, or set log.dirs"):
                 await Broker(BrokerConfig.parse(none)).start()
             for name in ("one", "two"):
                 (tmp_path / name / "t-0").mkdir(parents=True)

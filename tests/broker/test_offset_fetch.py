@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from cluster import pace
+from cluster import time_slice
 from cluster.broker.context import Body, Context
 from cluster.broker.handlers import offset_fetch
 from cluster.errors import CoordinatorLoadInProgress
@@ -65,7 +65,7 @@ def test_a_partition_has_no_objects_of_its_own(version: int) -> None:
 
 @pytest.mark.parametrize("everything", [True, False])
 def test_offsets_are_those_of_one_time(monkeypatch: pytest.MonkeyPatch, everything: bool) -> None:
-    monkeypatch.setattr(pace, "_TURN_SECONDS", 0.0)
+    monkeypatch.setattr(time_slice, "_SLICE_SECONDS", 0.0)
     numbers = range(2000)
     committed = {TopicPartition("t", number): CommittedOffset(1) for number in numbers}
     request = fetch(5, None if everything else [{"name": "t", "partition_indexes": list(numbers)}])
@@ -111,7 +111,7 @@ def test_old_clients_are_told_an_error_for_each_partition() -> None:
 def test_the_thread_that_encodes_sleeps_between_runs_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """If this failed, it would have the interpreter again before the event loop is awake, for as long as it encodes."""
     naps: list[float] = []
-    monkeypatch.setattr("cluster.pace.time.sleep", naps.append)
+    monkeypatch.setattr("cluster.time_slice.time.sleep", naps.append)
     partitions = offset_fetch.Partitions(5, dict.fromkeys(range(MANY)))
     assert sum(1 for _ in partitions) == MANY
     assert len(naps) >= 100

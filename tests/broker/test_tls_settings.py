@@ -17,7 +17,7 @@ from cluster.broker.config import BrokerConfig, ConfigError
 from cluster.broker.dynamic.broker_rules import check_broker_config
 from cluster.broker.dynamic.live import LiveConfig
 from cluster.broker.principal_mapping import PrincipalMapper, RuleError
-from cluster.broker.start_error import BrokerStartError
+from cluster.broker.errors import BrokerStartError
 from cluster.broker.tls import open_tls
 from cluster.controller import znodes
 from cluster.errors import InvalidRequest
@@ -130,7 +130,7 @@ def test_a_listener_has_its_own_settings_over_everybodys() -> None:
     assert own.protocols == ("TLSv1.3",)
     assert "TLSv1.1 are not served" in own.warnings[0]
     assert config.warnings == (
-        "settings of Kafka this broker does not act on: listener.name.outside.ssl.keymanager.algorithm, "
+        "settings of Kafka that have no effect here: listener.name.outside.ssl.keymanager.algorithm, "
         "ssl.endpoint.identification.algorithm",
     )
     shown = repr(config.tls) + repr(config.server_settings())

@@ -13,7 +13,7 @@ from cluster.controller.state import (
     ControllerState,
     CreateStates,
     DeleteLogs,
-    DropWish,
+    DropDeletion,
     OpenPartitions,
     Publish,
     RemoveTopic,
@@ -203,10 +203,10 @@ def test_unclean_elections_may_be_allowed_later() -> None:
 def test_deletion_hides_closes_and_removes_in_this_order() -> None:
     state = controller(ONE)
     state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, {}, {})
-    assert state.deletion_wished("t", True) == [Withdraw("t"), DeleteLogs("t"), RemoveTopic("t")]
-    assert state.deletion_wished("t", False) == [DropWish("t")]
+    assert state.deletion_requested("t", True) == [Withdraw("t"), DeleteLogs("t"), RemoveTopic("t")]
+    assert state.deletion_requested("t", False) == [DropDeletion("t")]
     disabled = ControllerState(ONE, delete_enabled=False)
-    assert disabled.deletion_wished("t", True) == [DropWish("t")]
+    assert disabled.deletion_requested("t", True) == [DropDeletion("t")]
 
 
 def test_settings_that_change() -> None:

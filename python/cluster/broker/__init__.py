@@ -13,9 +13,8 @@ from cluster.broker._run import (
     start_embedded,
 )
 from cluster.broker.config import BrokerConfig
+from cluster.broker.errors import BrokerStartError, BrokerStopError
 from cluster.broker.settings import ConfigError
-from cluster.broker.start_error import BrokerStartError
-from cluster.broker.stop_error import BrokerStopError
 
 __all__ = [
     "Broker",

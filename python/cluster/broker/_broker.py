@@ -1,8 +1,7 @@
-"""The composition root: one broker, from its settings to serving, and back to closed logs.
+"""The composition root of a broker: the order in which its parts start and stop.
 
-Owns the order in which parts start and stop. Everything in Python runs on the event loop that called `start`;
-blocking work goes to threads. A crash leaves the logs to their recovery, the registration to its session, and
-the rest to the znodes; the next start goes on from there.
+Everything in Python runs on the event loop that called `start`; blocking work runs in threads. After a crash the next
+start recovers the logs and reads the znodes; the registration ends with its session.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from cluster.broker.context import Context
 from cluster.broker.dynamic import broker_rules
 from cluster.broker.dynamic.driver import DynamicConfigs
 from cluster.broker.dynamic.live import LiveConfig
+from cluster.broker.errors import BrokerStartError, BrokerStopError
 from cluster.broker.group_log import OffsetsLog
 from cluster.broker.handlers import advertised
 from cluster.broker.parts import BrokerState, Parts
 from cluster.broker.producer_ids import ProducerIds
-from cluster.broker.start_error import BrokerStartError
-from cluster.broker.stop_error import BrokerStopError
 from cluster.broker.topic_logs import TopicLogs
 from cluster.broker.topic_policy import offsets_topic_config, topic_defaults
 from cluster.controller import Controller, MetadataCache, NewTopic, ZooKeeper, znodes
 from cluster.controller.names import GROUP_METADATA_TOPIC
+from cluster.controller.zookeeper import ZooKeeperError
 from cluster.errors import RequestTimedOut, TopicAlreadyExists
 from cluster.groups import GroupCoordinator, GroupLimits
 from cluster.model import BrokerId, BrokerInfo, Endpoint, Milliseconds
@@ -42,29 +41,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MEMBERS_PART = 4
-"""Of the memory for requests so much again is for what groups' members hold."""
+_MEMBERS_DIVISOR = 4
+"""Group members may hold a quarter of the memory limit of requests, in addition to it."""
 
 _STOP_GRACE_SECONDS = 20.0
-"""So long a stop waits for clients that go on taking their answers; supervisors kill after 30 s, and the logs come behind."""
+"""How long a stop waits for clients to read their answers. Supervisors kill after 30 s, and the logs close after this."""
 _HANDLERS_AT_STOP_SECONDS = 10.0
-"""So long it waits for what Python answers: on a full disk the coordinator's writes wait for room."""
+"""How long a stop waits for handlers. On a full disk the coordinator's writes do not end."""
 _STARTING_GRACE_SECONDS = 2.0
-"""So long the end of a start waits for what the data plane answers already; what Python does nobody answers yet."""
-_AWAY_AT_STOP_MS = 2000
-"""So long it waits for what the coordinator is asked while there is no connection to it."""
+"""How long an interrupted start waits for answers of the data plane. Handlers do not run yet."""
+_DISCONNECTED_AT_STOP_MS = 2000
+"""How long a stop waits for calls to the coordinator while there is no connection to it."""
 _REREGISTER_PAUSE_SECONDS = 1.0
 _PROGRESS_SECONDS = 5.0
-"""How often a start that takes long says how far it is."""
+"""How often a long start logs its progress."""
 
 
 class Broker:
-    """A broker with `config`; `start` raises BrokerStartError with nothing left running."""
+    """A broker. After a BrokerStartError of `start` nothing is left running."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
         self.loading: LoadProgress | None = None
-        """How far the loading of the logs is, or was; None before it begins."""
+        """The progress of loading the logs; None before it begins."""
         self._zk: ZooKeeper | None = None
         self._server: Server | None = None
         self._controller: Controller | None = None
@@ -75,7 +74,7 @@ class Broker:
         self._bound: dict[str, int] = {}
         self._renewal: asyncio.Task[None] | None = None
         self._no_log_dir = ""
-        """Why no log directory is left, once none is."""
+        """Why every log directory failed; empty while one is online."""
         self._log_dirs_failed = asyncio.Event()
         self._registering = asyncio.Lock()
         self._parts = Parts()
@@ -83,12 +82,12 @@ class Broker:
 
     @property
     def metrics_address(self) -> str | None:
-        """Where Prometheus finds the metrics; None when `metrics.listener` is not set or the broker does not run."""
+        """The URL of the metrics; None if `metrics.listener` is not set or the broker does not run."""
         return self._metrics.address if self._metrics is not None else None
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where clients reach the broker, with the real ports; empty before it has started."""
+        """The advertised endpoints, with the bound ports; empty before the start."""
         return self._info.endpoints if self._info is not None else ()
 
     @property
@@ -98,7 +97,7 @@ class Broker:
         return f"[{first.host}]:{first.port}" if ":" in first.host else f"{first.host}:{first.port}"
 
     async def start(self) -> None:
-        """Starts; returns when every partition is open and requests are answered. Cancelled, it stops as `stop` does."""
+        """Starts. Returns when every partition is open and requests are answered. If cancelled, it stops the broker."""
         for warning in self.config.warnings:
             log.warning("%s", warning)
         try:
@@ -110,25 +109,23 @@ class Broker:
             try:
                 await self.stop()
             except BrokerStopError as error:
-                # Why it did not start is the news.
+                # The caller gets the reason of the failed start.
                 log.error("%s", error)
             raise
 
     async def _start(self) -> None:
-        from kazoo.exceptions import KazooException
-
         try:
             await self._start_parts()
         except ConnectionError as error:
             raise BrokerStartError(str(error)) from None
         except znodes.ZnodeError as error:
             raise BrokerStartError(
-                f"{error}; write there what Kafka would (zookeeper-shell set), or delete it if nothing needs it"
+                f"{error}; write it as Kafka does (zookeeper-shell set), or delete it if nothing needs it"
             ) from None
-        except (KazooException, RequestTimedOut) as error:
+        except (ZooKeeperError, RequestTimedOut) as error:
             log.debug("the start failed", exc_info=True)
             raise BrokerStartError(
-                f"the coordinator failed at a request of the start: {error!r}; see its log, and start again"
+                f"the coordinator failed at a request of the start: {error}; see its log, and start again"
             ) from None
 
     async def _start_parts(self) -> None:
@@ -136,7 +133,7 @@ class Broker:
         self._measure()
         stored_broker, stored_cluster = registration.stored_identity(config.log_dirs)
         zk = self._zk = await self._connect()
-        async with zk.away_at_most(config.zookeeper_connection_timeout_ms):
+        async with zk.disconnected_at_most(config.zookeeper_connection_timeout_ms):
             await zk.ensure(znodes.PERSISTENT_PATHS)
             cluster = await registration.cluster_id(zk, stored_cluster)
             broker = await registration.broker_id(
@@ -154,7 +151,7 @@ class Broker:
         on_disk = {topic for topic, _, _ in server.partitions()}
         endpoints = self._listen(server, dynamic.live.current, tls)
         info = self._info = BrokerInfo(broker, endpoints, config.text("broker.rack"))
-        async with zk.away_at_most(config.zookeeper_connection_timeout_ms):
+        async with zk.disconnected_at_most(config.zookeeper_connection_timeout_ms):
             await registration.register(zk, info, config.log_dirs[0])
             zk.on_session(self._session_renewed)
             metadata = self._parts.metadata = MetadataCache(cluster)
@@ -171,14 +168,14 @@ class Broker:
         self._parts.state = BrokerState.RUNNING
 
     def _measure(self) -> None:
-        """Serves the metrics, from the beginning of the start to the end of the stop."""
-        where = self.config.metrics_listener
+        """Starts the metrics listener, which runs until the end of the stop."""
+        address = self.config.metrics_listener
         self._parts.state = BrokerState.STARTING
-        if where is None:
+        if address is None:
             return
         from cluster.broker.metrics_listener import MetricsListener
 
-        host, port = where
+        host, port = address
         try:
             self._metrics = MetricsListener(self._parts, host, port)
         except OSError as error:
@@ -199,8 +196,8 @@ class Broker:
             raise BrokerStartError(str(error)) from None
 
     async def _recover(self, broker: BrokerId, cluster: str, live: LiveConfig) -> Server:
-        """Opens the log directories, and says every few seconds how far that is. Once begun, the opening goes to its end:
-        when it is cancelled, the logs are there to be closed.
+        """Opens the log directories and logs the progress. If cancelled, it still waits until they are open, so that `stop`
+        can close them.
         """
         from logcore._native import LoadProgress
 
@@ -238,13 +235,13 @@ class Broker:
                 progress=progress,
             )
         except LogDirError as error:
-            raise BrokerStartError(f"{error}; see to the directory, or set log.dirs to another") from None
+            raise BrokerStartError(f"{error}; repair the directory, or set log.dirs to another") from None
         except ServerError as error:
             raise BrokerStartError(str(error)) from None
 
     @staticmethod
     def _open_tls(config: BrokerConfig) -> dict[str, ListenerTls]:
-        """What listeners serve TLS with, by their names; opened before the logs are, so that a mistake shows at once."""
+        """TLS by listener. It is opened before the logs, so that a mistake is reported at once."""
         if not config.tls:
             return {}
         from cluster.broker.tls import open_tls
@@ -261,7 +258,7 @@ class Broker:
             ports = server.start(wanted, advertised(), tls)
         except ListenerError as error:
             raise BrokerStartError(
-                f"{error}; stop what uses it, or choose another address and port"
+                f"{error}; stop the program that uses it, or choose another address and port"
             ) from None
         except ServerError as error:
             raise BrokerStartError(str(error)) from None
@@ -269,7 +266,7 @@ class Broker:
         return self._advertised(config)
 
     def _advertised(self, config: BrokerConfig) -> tuple[Endpoint, ...]:
-        """What clients are told, with the real ports."""
+        """The advertised endpoints, with the bound ports."""
         return tuple(
             Endpoint(
                 item.listener, item.host, item.port or self._bound[item.listener], item.security_protocol
@@ -278,13 +275,13 @@ class Broker:
         )
 
     async def _config_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
-        """Carries a dynamic change to what the data plane has no part in."""
+        """Applies a dynamic change to the parts other than the data plane."""
         assert self._controller is not None
         assert self._info is not None
         assert self._zk is not None
         info = replace(self._info, endpoints=self._advertised(after))
         if info != self._info:
-            # First, for it may fail: the change is then carried again, to everybody.
+            # First, because it can fail; the whole change is then applied again.
             async with self._registering:
                 await registration.advertise(self._zk, info)
                 self._info = info
@@ -315,7 +312,7 @@ class Broker:
             initial_delay_ms=config.number("group.initial.rebalance.delay.ms"),
             offsets_retention_ms=config.number("offsets.retention.minutes") * 60_000,
             metadata_bytes_max=config.number("offset.metadata.max.bytes"),
-            members_bytes_max=config.request_bytes // _MEMBERS_PART,
+            members_bytes_max=config.request_bytes // _MEMBERS_DIVISOR,
         )
         groups = self._groups = GroupCoordinator(
             limits, OffsetsLog(server, metadata, broker), config.number("offsets.retention.check.interval.ms")
@@ -351,16 +348,14 @@ class Broker:
         strays = sorted(on_disk - set(metadata.names()))
         if strays:
             log.warning(
-                "the log directories hold topics the coordinator does not know, which are not served: %s",
+                "the log directories have topics that the coordinator does not know; they are not served: %s",
                 ", ".join(strays),
             )
 
     # ---- failed disks ----
 
     async def failed(self) -> str:
-        """Waits until no log directory is left, with which the broker can serve nothing; which there were, and why each failed. To stop
-        it is up to who started it.
-        """
+        """Waits until every log directory has failed, and returns why. The caller stops the broker."""
         await self._log_dirs_failed.wait()
         return self._no_log_dir
 
@@ -375,15 +370,13 @@ class Broker:
 
     def _session_renewed(self) -> None:
         if self._zk is None:
-            # It stops.
+            # The broker is stopping.
             return
         if self._renewal is None or self._renewal.done():
             self._renewal = asyncio.create_task(self._register_again(), name="registration")
 
     async def _register_again(self) -> None:
-        """The old session took registration and controllership with it; the logs went on being served."""
-        from kazoo.exceptions import KazooException
-
+        """Registers again: the registration and the controller's office went with the old session."""
         assert self._zk is not None
         assert self._info is not None
         assert self._controller is not None
@@ -392,8 +385,8 @@ class Broker:
                 async with self._registering:
                     await registration.register(self._zk, self._info, self.config.log_dirs[0])
                 break
-            except (KazooException, BrokerStartError) as error:
-                log.warning("registering again with the coordinator failed and is tried again: %r", error)
+            except (ZooKeeperError, BrokerStartError) as error:
+                log.warning("the registration with the coordinator failed and is tried again: %s", error)
                 await asyncio.sleep(_REREGISTER_PAUSE_SECONDS)
         self._controller.session_renewed()
         if self._dynamic is not None:
@@ -402,9 +395,9 @@ class Broker:
     # ---- stop ----
 
     async def stop(self) -> None:
-        """Answers what is under way, closes the logs cleanly and leaves the cluster. May be called twice.
+        """Answers running requests, closes the logs cleanly and leaves the cluster. May be called twice.
 
-        Every part is stopped whatever another one raises; BrokerStopError then says what did not end well.
+        Every part is stopped, also after another part failed; BrokerStopError then names the failures.
         """
         if self._renewal is not None:
             self._renewal.cancel()
@@ -415,7 +408,7 @@ class Broker:
         if self._server is not None:
             steps.append(("the logs", partial(_close, self._server, self._bridge, self._zk)))
         if self._bridge is not None:
-            steps.append(("the requests' bridge", self._bridge.stop))
+            steps.append(("the request bridge", self._bridge.stop))
         if self._dynamic is not None:
             steps.append(("the dynamic settings", self._dynamic.stop))
         if self._controller is not None:
@@ -423,7 +416,7 @@ class Broker:
         if self._zk is not None:
             steps.append(("the coordinator's session", self._zk.close))
         if self._metrics is not None:
-            steps.append(("the metrics' listener", partial(asyncio.to_thread, self._metrics.stop)))
+            steps.append(("the metrics listener", partial(asyncio.to_thread, self._metrics.stop)))
         self._groups = self._server = self._bridge = self._dynamic = None
         self._controller = self._zk = self._metrics = None
         failures = [await _failure_of(name, step) for name, step in steps]
@@ -432,34 +425,34 @@ class Broker:
 
 
 async def _close(server: Server, bridge: Bridge | None, zk: ZooKeeper | None) -> None:
-    """Has what is under way answered and the logs closed; what Python has not answered in time is dropped."""
+    """Waits for running requests and closes the logs. Requests that handlers do not answer in time are dropped."""
     if zk is None or bridge is None:
         await asyncio.to_thread(server.stop, _STARTING_GRACE_SECONDS)
         return
     closing = asyncio.create_task(asyncio.to_thread(server.stop, _STOP_GRACE_SECONDS))
-    away = asyncio.create_task(_away(zk))
-    handled = _HANDLERS_AT_STOP_SECONDS
-    await asyncio.wait((closing, away), timeout=handled, return_when=asyncio.FIRST_COMPLETED)
+    disconnected = asyncio.create_task(_disconnected(zk))
+    timeout = _HANDLERS_AT_STOP_SECONDS
+    await asyncio.wait((closing, disconnected), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     if not closing.done():
         log.info(
-            "stopping: what Python has not answered is dropped; clients have %d s altogether to take their answers",
+            "stopping: requests that handlers have not answered are dropped; clients have %d s to read their answers",
             _STOP_GRACE_SECONDS,
         )
         await bridge.give_up()
-    away.cancel()
-    await asyncio.gather(away, return_exceptions=True)
+    disconnected.cancel()
+    await asyncio.gather(disconnected, return_exceptions=True)
     await closing
 
 
-async def _away(zk: ZooKeeper) -> None:
-    """Returns once there has been no connection to the coordinator for a while."""
+async def _disconnected(zk: ZooKeeper) -> None:
+    """Returns after a while without a connection to the coordinator."""
     with suppress(ConnectionError):
-        async with zk.away_at_most(_AWAY_AT_STOP_MS):
+        async with zk.disconnected_at_most(_DISCONNECTED_AT_STOP_MS):
             await asyncio.Event().wait()
 
 
 async def _failure_of(name: str, step: Callable[[], Awaitable[None]]) -> str | None:
-    """Takes one step of a stop; why it failed, or None."""
+    """Runs one step of a stop. Returns why it failed, or None."""
     from logcore._native import ServerError
 
     try:

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cluster.broker._broker import Broker
 from cluster.broker.config import BrokerConfig
+from cluster.broker.errors import BrokerStartError, BrokerStopError
 from cluster.broker.settings import ConfigError
-from cluster.broker.start_error import BrokerStartError
-from cluster.broker.stop_error import BrokerStopError
 from cluster.process import (
     log_to_stderr,
     raise_descriptor_limit,

@@ -1,9 +1,8 @@
 """A broker's configuration: `server.properties` with overrides, checked as Kafka checks it.
 
-Owns the reading of the settings and the rules between them; the settings themselves are in `settings.py`.
-Reads the file once at start, never writes; immutable afterwards, so any thread may use it. A bad value raises
-ConfigError before anything is opened; a setting that Kafka does not know, or that this broker does not act
-on, is a warning.
+Owns the rules between settings; the settings themselves are in `settings.py`. The start reads the file once. The result
+is immutable, so any thread may use it. A bad value raises ConfigError before anything is opened. A setting that is
+unknown or has no effect is a warning (`BrokerConfig.warnings`).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _MEBIBYTE = 1024 * 1024
 _REQUEST_BYTES = 256 * _MEBIBYTE
 _RETENTION_TIMES = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
 _HOST = re.compile(r"[0-9a-zA-Z%._:-]*")
-"""What a host may be written as (`Utils.validHostPattern`)."""
+"""The valid characters of a host (`Utils.validHostPattern`)."""
 _PORT = re.compile("[0-9]{1,5}")
 _WILDCARDS = ("", "0.0.0.0", "::")
 _SERVED = ("PLAINTEXT", "SSL")
@@ -38,9 +37,7 @@ _LISTENER_PREFIX = "listener.name."
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Settings with their values. `given` holds those the operator wrote, as text; the others have their
-    defaults.
-    """
+    """All settings with their values; `given` has the text of those that are set."""
 
     given: dict[str, str]
     values: dict[str, Value]
@@ -48,20 +45,19 @@ class BrokerConfig:
     listeners: tuple[Endpoint, ...]
     advertised: tuple[Endpoint, ...]
     tls: dict[str, TlsSettings]
-    """By listener, of those whose security protocol is SSL."""
+    """By listener, for those with the security protocol SSL."""
 
     @classmethod
     def load(cls, path: Path, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
-        """Reads a properties file; `overrides` win over it. OSError when it cannot be read, PropertiesError for what
-        is no such file, ConfigError for a value.
+        """Reads a properties file; `overrides` take precedence.
+
+        Raises OSError (cannot be read), PropertiesError (not a properties file) or ConfigError (a bad value).
         """
         return cls.parse(read_properties(path) | dict(overrides or {}))
 
     @classmethod
     def parse(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """Checks `properties` and fills in the defaults; ConfigError names the first setting that cannot be
-        used.
-        """
+        """Checks `properties` and adds the defaults. ConfigError names the first setting that cannot be used."""
         table = broker_settings() | rate_settings()
         given = {_ALIASES.get(name, name): value.strip() for name, value in properties.items()}
         values = {name: setting.default_value() for name, setting in table.items()}
@@ -80,23 +76,23 @@ class BrokerConfig:
         return config
 
     def number(self, name: str) -> int:
-        """A whole number; it is a mistake of the program to ask for a setting that is none."""
+        """The value of a setting that is a whole number."""
         value = self.values[name]
         assert isinstance(value, int)
         return value
 
     def flag(self, name: str) -> bool:
-        """A boolean setting."""
+        """The value of a boolean setting."""
         return self.values[name] is True
 
     def text(self, name: str) -> str | None:
-        """A text, or None where the setting has no value."""
+        """The value of a text setting; None if it has none."""
         value = self.values[name]
         return value if isinstance(value, str) else None
 
     @property
     def broker_id(self) -> int:
-        """The id the operator gave; -1 leaves the choice to the coordinator."""
+        """The configured id; -1 if the coordinator is to generate one."""
         return self.number("broker.id")
 
     @property
@@ -118,13 +114,13 @@ class BrokerConfig:
 
     @property
     def metrics_listener(self) -> tuple[str, int] | None:
-        """Host and port of `metrics.listener`; None when there is none."""
+        """Host and port of `metrics.listener`; None if it is not set."""
         text = self.text("metrics.listener")
         return _http_address("metrics.listener", text) if text else None
 
     @property
     def request_bytes(self) -> int:
-        """What all large requests may have of memory; the data plane has the same rule."""
+        """The memory limit of all large requests; the data plane has the same rule."""
         own = self.number("queued.max.request.bytes")
         if "queued.max.request.bytes" in self.given:
             return own if own > 0 else sys.maxsize
@@ -132,12 +128,12 @@ class BrokerConfig:
 
     @property
     def inter_broker_listener(self) -> str:
-        """The name of the listener brokers use among themselves; as those of all listeners in upper case."""
+        """The name of the listener for other brokers, in upper case like all listeners' names."""
         named = self.text("inter.broker.listener.name")
         return named.upper() if named else _text(self.values["security.inter.broker.protocol"])
 
     def server_settings(self) -> dict[str, str]:
-        """What was given, but for passwords, for the data plane, which has the same defaults."""
+        """The given settings for the data plane, without passwords. The data plane has the same defaults."""
         table = broker_settings() | rate_settings()
         known = [name for name in self.given if name in table and not table[name].sensitive]
         texts = {name: as_text(self.values[name]) for name in known}
@@ -146,9 +142,7 @@ class BrokerConfig:
         return own | {name: text for name, text in texts.items() if text is not None}
 
     def topic_default(self, setting: Setting) -> Value:
-        """What a topic has that does not set `setting` itself: the first synonym that was given, else the
-        default.
-        """
+        """The value of a topic that does not set `setting`: that of the first synonym that is set, else the default."""
         for name, factor in setting.synonyms:
             value = self.values.get(name)
             if name in self.given and value is not None:
@@ -159,7 +153,7 @@ class BrokerConfig:
     def _scaled(value: Value, factor: int, setting: Setting) -> Value:
         if not isinstance(value, int) or isinstance(value, bool):
             return value
-        # Any negative time means for ever, which a topic writes as -1.
+        # For a broker any negative time means "for ever"; for a topic only -1 does.
         return -1 if value < 0 and setting.name == "retention.ms" else value * factor
 
 
@@ -174,12 +168,14 @@ _TAKEN_OTHERWISE = {
     "replica.alter.log.dirs.io.max.bytes.per.second",
     *_RETENTION_TIMES,
 }
-"""Settings of which the data plane takes less than Kafka."""
+"""Settings that the data plane takes fewer values of than Kafka."""
 
 
 def _as_taken(name: str, value: Value) -> Value:
-    """The data plane's value for one of Kafka's that is no other to Kafka: names of listeners are upper case, no map is more than full, a rate of 0 lets
-    nothing through, one below 0 and an infinite one everything, and records that are kept a negative time are kept.
+    """A value in the data plane's range with the same meaning as Kafka's value.
+
+    Listener names are upper case, a load factor is at most 1, a rate of 0 passes nothing, a negative or infinite rate
+    passes everything, and a negative retention time keeps records for ever.
     """
     if name == "inter.broker.listener.name" and isinstance(value, str):
         return value.upper()
@@ -196,7 +192,7 @@ def _as_taken(name: str, value: Value) -> Value:
 
 
 def _is_listeners_own(name: str) -> bool:
-    """Whether it is a limit of one listener, which no table can name and the data plane checks."""
+    """It is a limit of one listener. Tables cannot name it; the data plane checks it."""
     limits = (".max.connections", ".max.connection.creation.rate")
     return name.startswith(_LISTENER_PREFIX) and name.endswith(limits)
 
@@ -205,25 +201,25 @@ def _warnings(
     given: Mapping[str, str], table: Mapping[str, Setting], listeners: tuple[Endpoint, ...]
 ) -> tuple[str, ...]:
     prefixes = [f"{_LISTENER_PREFIX}{endpoint.listener.lower()}." for endpoint in listeners]
-    unknown, unserved = [], []
+    unknown, without_effect = [], []
     for name, text in sorted(given.items()):
         prefix = next((each for each in prefixes if name.startswith(each)), "")
         setting = table.get(name.removeprefix(prefix))
         if setting is None:
             if not _is_listeners_own(name):
                 unknown.append(name)
-        elif (not setting.supported or (prefix and not _may_be_listeners(name))) and text != setting.default:
-            unserved.append(name)
+        elif (not setting.has_effect or (prefix and not _may_be_listeners(name))) and text != setting.default:
+            without_effect.append(name)
     lines = []
     if unknown:
         lines.append(f"unknown settings, ignored: {', '.join(unknown)}")
-    if unserved:
-        lines.append(f"settings of Kafka this broker does not act on: {', '.join(unserved)}")
+    if without_effect:
+        lines.append(f"settings of Kafka that have no effect here: {', '.join(without_effect)}")
     return tuple(lines)
 
 
 def _may_be_listeners(name: str) -> bool:
-    """Whether this broker acts on a setting of one listener, and not of all only."""
+    """The setting can be set for one listener here."""
     return ".ssl." in name or _is_listeners_own(name)
 
 
@@ -269,13 +265,13 @@ def _listeners(name: str, text: str, values: Mapping[str, Value]) -> tuple[Endpo
             raise ConfigError(
                 name,
                 text,
-                "each listener needs a port of its own, or shares it with one other, where one has an IPv4 and one an IPv6 address",
+                "each listener needs its own port; two may share one if one has an IPv4 and the other an IPv6 address",
             )
     return tuple(endpoints)
 
 
 def _one_of_each_version(hosts: Sequence[str]) -> bool:
-    """Whether they are an IPv4 and an IPv6 address, no names and no more (`CoreUtils.listenerListToEndPoints`)."""
+    """They are one IPv4 and one IPv6 address, not names (`CoreUtils.listenerListToEndPoints`)."""
     try:
         versions = [ip_address(host).version for host in hosts]
     except ValueError:
@@ -292,9 +288,7 @@ def _http_address(name: str, text: str) -> tuple[str, int]:
 
 
 def _advertised(values: Mapping[str, Value], listeners: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
-    """What clients are told; a listener on every address advertises this host's name. Port 0 is filled in
-    once bound.
-    """
+    """The endpoints in metadata. A wildcard listener advertises this host's name. Port 0 is replaced once it is bound."""
     name = "advertised.listeners"
     if values[name] is None:
         return tuple(
@@ -354,7 +348,7 @@ def _cross_check(config: BrokerConfig) -> None:
 
 
 def _check_overrides(config: BrokerConfig) -> None:
-    """The rest of this setting is checked by the data plane, which finds the hosts."""
+    """Checks the hosts' syntax; the data plane resolves them and checks the rest."""
     name = "max.connections.per.ip.overrides"
     text = config.text(name) or ""
     for pair in text.split(","):

@@ -1,9 +1,8 @@
-"""How a broker makes itself known: the cluster's id, its own id, its registration under /brokers/ids.
+"""A broker's registration with the coordinator: the cluster's id, its own id, and its node under /brokers/ids.
 
-Owns the steps of kafka.server.KafkaServer's start that talk to the coordinator. The registration is
-ephemeral: it goes with the session. A crashed broker's registration stays until its session ends; to be able
-to start again at once, the id of the session is noted in the log directory, and a registration of that
-session is known to be our own.
+Owns the steps of kafka.server.KafkaServer's start that use the coordinator. The registration is ephemeral: it ends with
+the session. A crashed broker's registration stays until its session times out. To start again at once, the broker writes
+the session's id to a file in the log directory, and removes a registration of that session.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ import logging
 import time
 from pathlib import Path
 
-from cluster.broker.start_error import BrokerStartError
+from cluster.broker.errors import BrokerStartError
 from cluster.controller import ZooKeeper, znodes
+from cluster.controller.zookeeper import NodeExistsError, NoNodeError
 from cluster.model import BrokerId, BrokerInfo, new_topic_id, topic_id_text
 from cluster.properties import PropertiesError, read_properties
 
@@ -23,8 +23,9 @@ _SESSION_FILE = "coordinator-session"
 
 
 def stored_identity(log_dirs: list[str]) -> tuple[int | None, str | None]:
-    """Broker id and cluster id of the first log directory that has them in its meta.properties. One that cannot
-    be read is passed over: opening it tells whether the broker can do without.
+    """Broker id and cluster id from the first log directory that has a readable meta.properties.
+
+    An unreadable directory is skipped: opening it later decides whether the broker can start without it.
     """
     for directory in log_dirs:
         path = Path(directory) / "meta.properties"
@@ -43,11 +44,7 @@ def stored_identity(log_dirs: list[str]) -> tuple[int | None, str | None]:
 
 
 async def cluster_id(zk: ZooKeeper, stored: str | None) -> str:
-    """The cluster's id, made up by its first broker; BrokerStartError when the log directory is another
-    cluster's.
-    """
-    from kazoo.exceptions import NodeExistsError
-
+    """The cluster's id, which its first broker generates. Raises BrokerStartError if the log directory has another."""
     await zk.ensure(["/cluster"])
     fresh = topic_id_text(new_topic_id())
     try:
@@ -67,7 +64,7 @@ async def cluster_id(zk: ZooKeeper, stored: str | None) -> str:
 async def broker_id(
     zk: ZooKeeper, configured: int, stored: int | None, reserved_max: int, generate: bool
 ) -> BrokerId:
-    """The configured id, else the log directory's, else a new one; BrokerStartError when they differ."""
+    """The configured id, else the log directory's, else a generated one. Raises BrokerStartError if they differ."""
     if configured >= 0:
         if stored is not None and stored != configured:
             raise BrokerStartError(
@@ -81,14 +78,12 @@ async def broker_id(
         raise BrokerStartError(
             "broker.id is not set and broker.id.generation.enable is false; set one of them"
         )
-    # The version of a node that is written for nothing else is a counter.
+    # The version of this node is the counter.
     return BrokerId(await zk.set(znodes.BROKER_SEQUENCE, b"") + reserved_max)
 
 
 async def register(zk: ZooKeeper, broker: BrokerInfo, log_dir: str) -> None:
-    """Creates the registration; BrokerStartError when another live broker has this id."""
-    from kazoo.exceptions import NodeExistsError
-
+    """Creates the registration. Raises BrokerStartError if another live broker has this id."""
     path = znodes.broker_path(broker.id)
     data = znodes.encode_broker(broker, int(time.time() * 1000))
     note = Path(log_dir) / _SESSION_FILE
@@ -99,15 +94,16 @@ async def register(zk: ZooKeeper, broker: BrokerInfo, log_dir: str) -> None:
             return
         except NodeExistsError:
             await _remove_own(zk, path, broker.id, note)
-    raise BrokerStartError(f"broker id {broker.id} is being registered by somebody else at the same time")
+    raise BrokerStartError(
+        f"another broker registers with the id {broker.id} at the same time; stop it, or set another broker.id"
+    )
 
 
 async def advertise(zk: ZooKeeper, broker: BrokerInfo) -> None:
-    """Gives the registration other endpoints (`KafkaController.updateBrokerInfo`). One that went with its session has
-    them when it is made again.
-    """
-    from kazoo.exceptions import NoNodeError
+    """Writes new endpoints to the registration (`KafkaController.updateBrokerInfo`).
 
+    If it went with its session, the next registration has them.
+    """
     try:
         await zk.set(znodes.broker_path(broker.id), znodes.encode_broker(broker, int(time.time() * 1000)))
     except NoNodeError:
@@ -137,8 +133,11 @@ def _write_note(note: Path, session: int) -> None:
     try:
         note.write_text(f"{session}\n", "ascii")
     except OSError as error:
-        # Without it a restart after a crash has to wait for the session's end, nothing worse.
-        log.warning("%s could not be written: %s", note, error)
+        log.warning(
+            "%s could not be written, so a start after a crash waits for the session to time out: %s",
+            note,
+            error,
+        )
 
 
 def _read_note(note: Path) -> int | None:
@@ -149,7 +148,7 @@ def _read_note(note: Path) -> int | None:
 
 
 async def refuse_other_brokers(zk: ZooKeeper, own: BrokerId) -> None:
-    """This version leads every partition itself; it does not join a cluster that has other brokers."""
+    """Refuses a cluster that has other brokers, because this version does not replicate."""
     others = sorted(int(name) for name in await zk.children(znodes.BROKER_IDS) if int(name) != own)
     if others:
         names = ", ".join(str(other) for other in others)

@@ -1,8 +1,7 @@
-"""What settings there are: names, types, defaults, bounds; and how a text becomes a value.
+"""The settings of brokers and topics: name, type, default, bounds, and the parsing of a value.
 
-Owns the tables of broker and topic settings and the parsing of one value, as Kafka's `ConfigDef` does it.
-Owns no file and no cross checks (those are `config.py`'s). Pure; any thread. Serves the start, CreateTopics
-and DescribeConfigs alike, so that all three agree on what is allowed.
+Parses as Kafka's `ConfigDef` does. The facts are in `_setting_tables`; rules between settings are in `config`. The
+start, CreateTopics and DescribeConfigs all use this module, so they agree on what is allowed. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 
-from cluster.broker import _broker_table, _own_table, _topic_table
+from cluster.broker import _setting_tables as tables
 from cluster.broker.kafka_versions import is_kafka_version
 
 Value = bool | int | float | str | list[str] | None
@@ -33,7 +32,7 @@ CONFIG_TYPES = {
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be used; names the setting, its value and what is allowed."""
+    """A setting that cannot be used; the text has its name, its value and the allowed values."""
 
     def __init__(self, name: str, value: object, allowed: str) -> None:
         super().__init__(f"{name}={value} is not allowed: {allowed}")
@@ -42,8 +41,10 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting. `synonyms` (topic settings only) are broker settings and the factor to this setting's
-    unit. `dynamic` (broker settings only) says that it can be changed while the broker runs.
+    """One setting.
+
+    `dynamic` (broker settings only): it can be changed while the broker runs. `has_effect`: this broker uses it.
+    `synonyms` (topic settings only): broker settings, each with the factor to this setting's unit.
     """
 
     name: str
@@ -51,24 +52,24 @@ class Setting:
     default: str | None
     valid: str
     dynamic: bool
-    supported: bool
+    has_effect: bool
     internal: bool
     synonyms: tuple[tuple[str, int], ...] = ()
 
     @property
     def sensitive(self) -> bool:
-        """Whether its value is never shown."""
+        """Its value is never shown."""
         return self.type == "password"
 
     def parse(self, text: str) -> Value:
-        """The value `text` stands for; ConfigError when it is of the wrong type or outside the bounds."""
+        """The value of `text`. Raises ConfigError if it has the wrong type or is outside the bounds."""
         value = self._typed(text.strip())
         if self.valid != "-":
             self._check(value, text)
         return value
 
     def default_value(self) -> Value:
-        """The default as a value; None when the setting has none."""
+        """The default as a value; None if there is none."""
         return None if self.default is None else self._typed(self.default)
 
     def _typed(self, text: str) -> Value:
@@ -105,16 +106,17 @@ class Setting:
                 raise ConfigError(
                     self.name,
                     text,
-                    f"Version {value} is not a valid version: one of Kafka's up to 3.9 is needed, as in 3.0 or 3.0-IV1",
+                    f"Version {value} is not a valid version: a Kafka version up to 3.9 is needed, for example 3.0 "
+                    "or 3.0-IV1",
                 )
         elif isinstance(value, list):
             choices = self.valid.split("|")
             if any(word not in choices for word in value):
-                raise ConfigError(self.name, text, f"a list of {_spoken(choices)} is needed")
+                raise ConfigError(self.name, text, f"a list of {_enumerated(choices)} is needed")
         elif isinstance(value, str):
             choices = self.valid.split("|")
             if value not in choices:
-                raise ConfigError(self.name, text, f"{_spoken(choices)} is needed")
+                raise ConfigError(self.name, text, f"{_enumerated(choices)} is needed")
         elif isinstance(value, int | float) and not any(
             _within(value, part) for part in self.valid.split("|")
         ):
@@ -135,7 +137,7 @@ def _within(value: float, part: str) -> bool:
     return value >= float(low) and (not high or value <= float(high))
 
 
-def _spoken(choices: list[str]) -> str:
+def _enumerated(choices: list[str]) -> str:
     return choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
@@ -166,29 +168,30 @@ def java_double(value: float) -> str:
 
 @cache
 def broker_settings() -> dict[str, Setting]:
-    """Every broker setting Kafka knows, and our own, by name."""
-    return _read(_broker_table.TABLE) | _read(_own_table.TABLE)
+    """Every broker setting of Kafka and of this broker, by name."""
+    effective = _read(tables.BROKER, True) | _read(tables.OWN, True)
+    return _by_name(effective | _read(tables.BROKER_NO_EFFECT, False))
 
 
 @cache
 def rate_settings() -> dict[str, Setting]:
-    """Rates that Kafka takes from the coordinator only, and does not list with a broker's settings, by name
+    """Rates that Kafka takes only from ZooKeeper and does not list with a broker's settings, by name
     (`QuotaConfigs.brokerQuotaConfigs`).
     """
-    return _read(
-        "leader.replication.throttled.rate long 9223372036854775807 0.. d\n"
-        "follower.replication.throttled.rate long 9223372036854775807 0.. d\n"
-        "replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 0.. ds"
-    )
+    return _read(tables.RATES, True) | _read(tables.RATES_NO_EFFECT, False)
 
 
 @cache
 def topic_settings() -> dict[str, Setting]:
-    """Every topic setting Kafka knows, by name."""
-    return _read(_topic_table.TABLE)
+    """Every topic setting of Kafka, by name."""
+    return _by_name(_read(tables.TOPIC, True) | _read(tables.TOPIC_NO_EFFECT, False))
 
 
-def _read(table: str) -> dict[str, Setting]:
+def _by_name(settings: dict[str, Setting]) -> dict[str, Setting]:
+    return {name: settings[name] for name in sorted(settings)}
+
+
+def _read(table: str, has_effect: bool) -> dict[str, Setting]:
     settings = {}
     for line in table.split("\n"):
         if not line:
@@ -200,7 +203,7 @@ def _read(table: str) -> dict[str, Setting]:
             default=None if default == "~" else "" if default == '""' else default,
             valid=valid,
             dynamic="d" in flags,
-            supported="s" in flags,
+            has_effect=has_effect,
             internal="i" in flags,
             synonyms=_synonyms(rest[0]) if rest else (),
         )

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.broker.start_error import BrokerStartError
+from cluster.broker.errors import BrokerStartError
 from cluster.broker.tls_settings import Material, TlsSettings
 from cluster.keystores import (
     Identity,

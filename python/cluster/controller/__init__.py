@@ -1,8 +1,13 @@
-"""The controller: which topics there are, where their partitions lie, who leads them.
+"""The controller: creates and deletes topics, assigns their partitions and elects leaders.
 
-`state.py` is the pure state machine, `topics.py` and `assignment.py` the checks and the placing of new
-topics, `znodes.py` Kafka's paths and JSON, `metadata.py` the view clients are given, `driver.py` what makes
-it all happen, with `_actions.py` and `zookeeper.py` for the doing. Only the broker imports this room.
+- `state.py`: the pure state machine.
+- `topics.py`, `assignment.py`: checks of new topics, and the assignment of their replicas.
+- `znodes.py`: Kafka's paths and JSON.
+- `metadata.py`: the view that clients see.
+- `driver.py`, `_actions.py`: elections, watches, commands, and the execution of actions.
+- `zookeeper.py`: the session with the coordinator. Only this module imports kazoo.
+
+Only the broker imports this package.
 """
 
 from cluster.controller import znodes

@@ -1,10 +1,8 @@
-"""Carries out the state machine's actions: znodes through the coordinator, logs through threads, the view at
-once.
+"""Carries out the state machine's actions: writes znodes, opens logs in threads, publishes the view.
 
-Owns no decision. Actions are done one after the other in the order given, each awaited. Calls to the coordinator
-are repeated when their connection is lost (`ZooKeeper.repeating`), and each write here takes what it finds done
-for its own; a session that ends is the caller's to mend. A failure of one log (its disk, a foreign topic id) is
-reported and hurts no other.
+Owns no decision. Actions run one after the other. Calls to the coordinator are repeated after a lost connection
+(`ZooKeeper.repeating`), so each write accepts that it was done before. The caller handles a lost session. A failure of
+one log (its disk, another topic's id) is reported and affects no other log.
 """
 
 from __future__ import annotations
@@ -20,26 +18,33 @@ from cluster.controller import state as machine
 from cluster.controller import znodes
 from cluster.controller.metadata import MetadataCache
 from cluster.controller.state import Action, ControllerState
-from cluster.controller.zookeeper import Check, Create, Delete, Operation, ZooKeeper
+from cluster.controller.zookeeper import (
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    ZooKeeper,
+)
 from cluster.errors import UnknownTopicOrPartition
 from cluster.model import NO_LEADER, BrokerId, PartitionState, TopicInfo, TopicPartition
 
 log = logging.getLogger(__name__)
 
 _OPERATIONS_AT_ONCE = 300
-"""Operations of one transaction: a request stays far below the coordinator's limit of 1 MiB."""
-
+"""Operations of one transaction. Its request stays far below the coordinator's limit of 1 MiB."""
 
 _NAMES_SHOWN = 20
-"""Partitions that one line of the log names."""
-
+"""Partitions that one log line names."""
 
 Replica = tuple[int, str | None, Sequence[str]]
 """The id of a broker that holds a partition, its rack, and the names of its listeners."""
 
 
 class Logs(Protocol):
-    """The part of the data plane the controller commands; its methods may block and run in threads."""
+    """The part of the data plane that the controller commands. Its methods may block and run in threads."""
 
     def create_partition(
         self,
@@ -59,25 +64,26 @@ class Logs(Protocol):
         """
 
     def partition_room(self) -> int:
-        """How many more logs may be created before the limit of open files or of mappings is near."""
+        """How many more logs can be created before the limit of open files or of mappings is near."""
 
     def delete_topic(self, topic: str) -> None:
-        """Closes and deletes the logs of a topic; an error whose `code` is UNKNOWN_TOPIC_OR_PARTITION when there are none."""
+        """Closes and deletes the logs of a topic.
 
-    def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
-        """Gives the logs of a topic their settings."""
-
-    def know_topic(self, topic: str, id: bytes, partitions: int, offline: list[int]) -> None:
-        """Tells what the cluster has of a topic: how many partitions, and of this broker's those whose logs are offline. It
-        does not block.
+        Without any it raises an error whose `code` is UNKNOWN_TOPIC_OR_PARTITION.
         """
 
+    def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
+        """Applies settings to the logs of a topic."""
+
+    def know_topic(self, topic: str, id: bytes, partitions: int, offline: list[int]) -> None:
+        """Sets the number of the topic's partitions and this broker's offline ones. Does not block."""
+
     def forget_topic(self, topic: str) -> None:
-        """The cluster has the topic no longer. It does not block."""
+        """The topic was deleted. Does not block."""
 
 
 class Executor:
-    """Does actions; `guard` makes every transaction fail once another controller took over."""
+    """Runs actions. `guard` makes every transaction fail once another controller has been elected."""
 
     def __init__(self, zk: ZooKeeper, logs: Logs, metadata: MetadataCache, state: ControllerState) -> None:
         self._zk = zk
@@ -88,7 +94,7 @@ class Executor:
         self.guard = Check(znodes.CONTROLLER_EPOCH, -1)
 
     async def run(self, actions: Sequence[Action]) -> None:
-        """Does `actions` in order."""
+        """Runs `actions` in order."""
         for action in actions:
             await self._one(action)
 
@@ -108,7 +114,7 @@ class Executor:
                 self._offline[topic.name] = self._offline.get(topic.name, set()) | failed
                 names = _names(topic.name, sorted(failed))
                 log.error(
-                    "these partitions went offline; their disk is to be mended and the broker started again: %s",
+                    "these partitions went offline; repair their disk and start the broker again: %s",
                     names,
                 )
             case machine.Configure(topic):
@@ -130,12 +136,10 @@ class Executor:
                 await asyncio.to_thread(self._delete_logs, name)
             case machine.RemoveTopic(name):
                 await self._remove(name)
-            case machine.DropWish(name):
+            case machine.DropDeletion(name):
                 await self._zk.delete(znodes.delete_topic_path(name))
 
     async def _create_states(self, topic: str, states: Mapping[int, PartitionState]) -> None:
-        from kazoo.exceptions import NodeExistsError
-
         operations: list[Operation] = []
         if 0 in states and len(states) < _OPERATIONS_AT_ONCE // 2:
             # A new topic: one round trip for everything below it.
@@ -152,14 +156,12 @@ class Executor:
         try:
             await asyncio.gather(*(self._zk.transaction([self.guard, *chunk]) for chunk in chunks))
         except NodeExistsError:
-            # Some were written before a crash or a break of the connection: the rest one by one.
+            # A crash or a lost connection left some of them; write the rest one by one.
             await asyncio.gather(
                 *(self._create_state(topic, number, state) for number, state in states.items())
             )
 
     async def _create_state(self, topic: str, number: int, state: PartitionState) -> None:
-        from kazoo.exceptions import NodeExistsError
-
         await self._zk.ensure([znodes.partition_path(topic, number)])
         try:
             await self._zk.create(znodes.state_path(topic, number), znodes.encode_state(state))
@@ -168,8 +170,6 @@ class Executor:
             self._state.states_written(topic, {number: version})
 
     async def _update_state(self, partition: TopicPartition, state: PartitionState, expected: int) -> None:
-        from kazoo.exceptions import BadVersionError
-
         path, data = znodes.state_path(*partition), znodes.encode_state(state)
         try:
             version = await self._zk.set(path, data, expected)
@@ -181,8 +181,6 @@ class Executor:
         self._state.states_written(partition.topic, {partition.partition: version})
 
     async def _remove(self, topic: str) -> None:
-        from kazoo.exceptions import NoNodeError
-
         await self._zk.delete(znodes.topic_config_path(topic))
         while numbers := await self._zk.children(znodes.partitions_path(topic)):
             operations: list[Operation] = []
@@ -197,8 +195,10 @@ class Executor:
         await self._zk.delete(znodes.delete_topic_path(topic))
 
     def _shown(self, topic: TopicInfo) -> dict[int, PartitionState]:
-        """The partitions as clients are to see them: one whose log is offline has no leader, as in Kafka. The znode
-        keeps the leader, so the next start tries again."""
+        """The partitions as clients see them: without a leader if the log is offline, as in Kafka.
+
+        The znode keeps the leader, so the next start tries again.
+        """
         offline = self._offline.get(topic.name, ())
         return {
             number: replace(state, leader=NO_LEADER) if number in offline else state
@@ -258,8 +258,8 @@ class Executor:
             except Exception as error:
                 log.error("the log of %s-%d could not be closed: %s", topic.name, number, error)
         log.warning(
-            "the znode %s of topic %s, which nobody asked to be deleted, is gone or unreadable: its logs are kept and not served; they are "
-            "served again when the znode is there with the same topic id",
+            "the znode %s of topic %s is gone or unreadable, without a request to delete the topic: its logs are kept and "
+            "not served; they are served again when the znode is there with the same topic id",
             znodes.topic_path(topic.name),
             topic.name,
         )
@@ -274,7 +274,7 @@ class Executor:
 
 
 def _names(topic: str, partitions: Sequence[int]) -> str:
-    """Partitions as a line of the log names them."""
+    """Partitions as a log line names them."""
     names = ", ".join(f"{topic}-{number}" for number in partitions[:_NAMES_SHOWN])
     more = len(partitions) - _NAMES_SHOWN
     return f"{names} and {more} more" if more > 0 else names

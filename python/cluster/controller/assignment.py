@@ -1,8 +1,7 @@
-"""Which brokers hold which partition (org.apache.kafka.admin.AdminUtils, AdminZkClient's checks).
+"""The assignment of replicas to brokers (org.apache.kafka.admin.AdminUtils, AdminZkClient's checks).
 
-Replicas go round robin over the brokers from a start, followers shifted by one more each round, so that
-leaders and followers spread evenly; with racks, a partition's replicas are spread over the racks first. Pure:
-the two random starts are passed in.
+Leaders go round robin over the brokers. The followers are shifted by one more each round, so both spread evenly. With
+racks, a partition's replicas are spread over the racks first. Pure: the caller passes the two random numbers.
 """
 
 from __future__ import annotations
@@ -26,12 +25,10 @@ def assign_replicas(
     shift: int,
     first_partition: int = 0,
 ) -> dict[int, tuple[BrokerId, ...]]:
-    """The replicas of `partitions` partitions from `first_partition` on; the first replica is the preferred
-    leader.
+    """The replicas of `partitions` partitions, from `first_partition` on. The first replica is the preferred leader.
 
-    `start` is the place in the list of brokers of the first partition's leader, `shift` how far the followers
-    stand from it. Raises InvalidPartitions, InvalidReplicationFactor, or InvalidRequest when only some have a
-    rack.
+    `start` is the index of the first partition's leader in the list of brokers, `shift` the distance of the followers
+    from it. Raises InvalidPartitions, InvalidReplicationFactor, or InvalidRequest if only some brokers have a rack.
     """
     if partitions <= 0:
         raise InvalidPartitions("Number of partitions must be larger than 0.")
@@ -59,10 +56,10 @@ def assign_replicas(
 
 
 def _follow(ids: list[BrokerId], leader: int, shift: int, factor: int) -> tuple[BrokerId, ...]:
-    return (ids[leader], *(ids[_place(leader, shift, nth, len(ids))] for nth in range(factor - 1)))
+    return (ids[leader], *(ids[_follower(leader, shift, nth, len(ids))] for nth in range(factor - 1)))
 
 
-def _place(leader: int, shift: int, nth: int, count: int) -> int:
+def _follower(leader: int, shift: int, nth: int, count: int) -> int:
     return (leader + 1 + (shift + nth) % (count - 1)) % count
 
 
@@ -74,7 +71,7 @@ def _spread_over_racks(
     used_racks = {racks[ids[leader]]}
     nth = 0
     while len(chosen) < factor:
-        broker = ids[_place(leader, shift * rack_count, nth, len(ids))]
+        broker = ids[_follower(leader, shift * rack_count, nth, len(ids))]
         nth += 1
         rack_free = racks[broker] not in used_racks or len(used_racks) == rack_count
         if rack_free and broker not in chosen:
@@ -93,7 +90,7 @@ def _alternating(racks: Mapping[BrokerId, str]) -> list[BrokerId]:
 
 
 def validate_assignment(assignment: Mapping[int, Sequence[int]], first_partition: int = 0) -> None:
-    """Raises InvalidReplicaAssignment unless partitions are in a row, replicas distinct and equally many."""
+    """Raises InvalidReplicaAssignment unless partitions are consecutive and have equally many, distinct replicas."""
     if sorted(assignment) != list(range(first_partition, first_partition + len(assignment))):
         raise InvalidReplicaAssignment(
             f"Partitions should be consecutive from {first_partition}, but are {sorted(assignment)}."

@@ -1,13 +1,13 @@
-"""The controller at work: elects itself, reads the znodes, carries out what the state machine says.
+"""The controller's driver: elects itself, reads the znodes, carries out the state machine's actions.
 
-Owns the order of things: one task takes one piece of work after the other (an event, or a command from a
-handler), so that two never mix; each is done when its znodes are written, its logs open and the view
-published. A command of many topics is done in slices, between which others have their turn, and one such command at
-a time. What nobody waits for any more is not begun: there wait no more commands than requests. Lives on the event loop; znodes go through `ZooKeeper`, logs through threads. When the connection
-to the coordinator breaks in the middle, the request it broke at is repeated, as Kafka does, and the work goes on.
-After the end of the session and after a crash the znodes are read again: a topic whose states are missing gets
-them, and a wish to delete a topic, which goes last, has the deletion done once more. A command that the end of the
-session met answers REQUEST_TIMED_OUT, since it may have happened.
+One task takes one piece of work after the other: an event, or a command of a handler. A piece is done when its znodes
+are written, its logs are open and the view is published. A command on many topics runs in slices with other work in
+between; only one such command runs at a time. A command whose caller is gone does not begin. Lives on the event loop;
+logs are opened in threads.
+
+After a lost connection the interrupted call is repeated, as in Kafka. After a lost session or a crash the znodes are read
+again: missing partition states are written, and unfinished deletions are repeated, because the znode that asks for a
+deletion goes last. A command interrupted by a lost session answers REQUEST_TIMED_OUT, since it may have happened.
 """
 
 from __future__ import annotations
@@ -37,7 +37,15 @@ from cluster.controller.topics import (
     plan_partitions,
     plan_topic,
 )
-from cluster.controller.zookeeper import Check, Create, SetData, ZooKeeper
+from cluster.controller.zookeeper import (
+    Check,
+    ConnectionLostError,
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    SetData,
+    ZooKeeper,
+)
 from cluster.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -62,28 +70,26 @@ from cluster.model import (
     new_topic_id,
     topic_id_text,
 )
-from cluster.pace import Pace, thought
+from cluster.time_slice import TimeSlice, in_thread_if_long
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 30.0
-"""Kafka's request.timeout.ms."""
+_DEFAULT_TIMEOUT_SECONDS = 30.0
+"""The default of Kafka's request.timeout.ms."""
 
 T = TypeVar("T")
 
 _READS_AT_ONCE = 256
-"""How many topics are read at the same time at start: enough to hide the round trips, few enough for the
-memory.
-"""
+"""How many topics the start reads at the same time: enough to hide the round trips, few enough for the memory."""
 
 _SLICE_WEIGHT = 512
-"""Topics and partitions of one slice of a command."""
+"""Topics and partitions in one slice of a command."""
 
 _CREATED_AT_ONCE = 256
-"""How many topics are written and opened at the same time: as many hide the round trips."""
+"""How many topics are written and opened at the same time: enough to hide the round trips."""
 
 Permit = Callable[[int], None]
-"""Called with the number of partitions before they are created or deleted; raises when they must not be."""
+"""Called with the number of partitions before they are created or deleted. Raises if the quota forbids it."""
 
 
 def _permitted(_partitions: int) -> None:
@@ -91,7 +97,7 @@ def _permitted(_partitions: int) -> None:
 
 
 Outcomes = list[KafkaProtocolError | None]
-"""What became of each item of a command, in their order: nothing, or the reason why it could not be."""
+"""The result of each item of a command, in order: None, or the error."""
 
 
 class Controller:
@@ -120,42 +126,40 @@ class Controller:
         self._work: OrderedDict[object, Callable[[], Awaitable[None]]] = OrderedDict()
         self._arrived = asyncio.Event()
         self._long = asyncio.Lock()
-        """Held by the command of many topics that is at work."""
+        """Held by the running command on many topics."""
         self._checking = asyncio.Lock()
-        """Held by the check of many topics that is at work."""
+        """Held by the running check of many topics."""
         self._begun: set[asyncio.Task[None]] = set()
         self._pending: set[str] = set()
         self._worker: asyncio.Task[None] | None = None
         self._active = False
         self._topics_deleted: Callable[[Sequence[str]], None] | None = None
         self._failed: defaultdict[str, set[int]] = defaultdict(set)
-        """By topic: partitions whose logs failed, and which clients are not told of yet."""
-        self._gone: list[str] = []
-        """Topics that the piece of work at hand deleted."""
+        """By topic: partitions whose logs failed and that are not published as offline yet."""
+        self._deleted: list[str] = []
+        """Topics that the current piece of work deleted."""
 
     @property
     def active(self) -> bool:
-        """Whether this broker is the controller now."""
+        """This broker is the controller."""
         return self._active
 
     @property
     def waiting(self) -> int:
-        """How many pieces of work wait for the one at hand."""
+        """How many pieces of work are queued."""
         return len(self._work)
 
     def on_topics_deleted(self, callback: Callable[[Sequence[str]], None]) -> None:
-        """Has `callback` called, on the loop, with the names of all topics that a piece of work deleted, when that is over
-        and before the next begins.
-        """
+        """Sets the function that is called on the loop after each piece of work with the names of deleted topics."""
         self._topics_deleted = callback
 
     async def start(self) -> None:
-        """Elects and reads everything; returns when every partition is open and published."""
+        """Elects itself and reads everything. Returns when every partition is open and published."""
         self._worker = asyncio.create_task(self._run(), name="controller")
         await self._command(self._elect)
 
     async def stop(self) -> None:
-        """Ends the task; what it was at is repeated by the next controller."""
+        """Ends the task. The next controller repeats the interrupted piece of work."""
         tasks = [*self._begun] if self._worker is None else [*self._begun, self._worker]
         for task in tasks:
             task.cancel()
@@ -163,16 +167,16 @@ class Controller:
         self._active = False
 
     def session_renewed(self) -> None:
-        """The session was lost, and with it the office: elect and read again."""
+        """A new session replaced a lost one: elect and read again."""
         self._active = False
         self._event("elect", self._elect)
 
     # ---- the one task ----
 
     async def _run(self) -> None:
-        pace = Pace()
+        time_slice = TimeSlice()
         while True:
-            await pace.step()
+            await time_slice.yield_if_over()
             while not self._work:
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -181,37 +185,35 @@ class Controller:
                 try:
                     await work()
                 finally:
-                    self._tell_of_deleted()
+                    self._report_deleted()
             except asyncio.CancelledError:
                 raise
             except Exception:
-                log.exception("the controller failed at a piece of work and goes on with the next")
+                log.exception("a piece of work of the controller failed; the next one follows")
 
-    def _tell_of_deleted(self) -> None:
-        gone, self._gone = self._gone, []
-        if gone and self._topics_deleted is not None:
-            self._topics_deleted(gone)
+    def _report_deleted(self) -> None:
+        deleted, self._deleted = self._deleted, []
+        if deleted and self._topics_deleted is not None:
+            self._topics_deleted(deleted)
 
     def _queue(self, work: Callable[[], Awaitable[None]]) -> object:
-        """Queues `work`; what it waits under."""
+        """Queues `work` and returns its key in the queue."""
         key = object()
         self._work[key] = work
         self._arrived.set()
         return key
 
     def _event(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Queues `work`, once for all events of that name that wait; repeated when the connection breaks."""
+        """Queues `work` unless an event of that name is queued. It is repeated after a lost connection."""
         if name in self._pending:
             return
         self._pending.add(name)
 
         async def run() -> None:
-            from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
-
             self._pending.discard(name)
             try:
                 await work()
-            except (ConnectionLoss, OperationTimeoutError, SessionExpiredError):
+            except ConnectionLostError:
                 await self._zk.wait_connected()
                 self._event(name, work)
 
@@ -220,16 +222,14 @@ class Controller:
     async def _command(
         self, work: Callable[[], Awaitable[T]], on_begin: Callable[[], None] = lambda: None
     ) -> T:
-        """Queues `work` and waits for its outcome. Cancelled before it has begun, it does not begin."""
+        """Queues `work` and waits for its result. Cancelled before `work` begins, it does not begin."""
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         async def run() -> None:
-            from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
-
             on_begin()
             try:
                 result = await work()
-            except (ConnectionLoss, OperationTimeoutError, SessionExpiredError):
+            except ConnectionLostError:
                 self._event("topics", self._topics_changed)
                 if not outcome.done():
                     outcome.set_exception(
@@ -251,7 +251,7 @@ class Controller:
     async def _in_slices(
         self, items: Sequence[T], weight: Callable[[T], int], work: Callable[[Sequence[T]], Awaitable[None]]
     ) -> None:
-        """Has `work` done for slices of the items. Cancelled before it has begun, nothing is done; after that all is."""
+        """Does `work` on slices of the items. Cancelled before the first slice begins, it does nothing; after that, all."""
         begun = asyncio.Event()
 
         async def do() -> None:
@@ -265,7 +265,7 @@ class Controller:
         task = asyncio.create_task(do())
         self._begun.add(task)
         task.add_done_callback(self._begun.discard)
-        # Of what goes on by itself nobody asks how it ended.
+        # Reads the exception, which nobody awaits after a cancellation.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await asyncio.shield(task)
@@ -280,8 +280,6 @@ class Controller:
     # ---- election and loading ----
 
     async def _elect(self) -> None:
-        from kazoo.exceptions import NodeExistsError
-
         epoch, version = await self._read_epoch()
         now = int(time.time() * 1000)
         try:
@@ -292,7 +290,7 @@ class Controller:
                 ]
             )
         except NodeExistsError:
-            if await self._own_office():
+            if await self._holds_office():
                 return
             await self._follow()
             return
@@ -305,8 +303,6 @@ class Controller:
         await self._load()
 
     async def _read_epoch(self) -> tuple[int, int]:
-        from kazoo.exceptions import NodeExistsError
-
         found = await self._zk.find(znodes.CONTROLLER_EPOCH)
         if found is None:
             try:
@@ -316,8 +312,8 @@ class Controller:
             return 0, 0
         return znodes.decode_controller_epoch(found[0]), found[1].version
 
-    async def _own_office(self) -> bool:
-        """Whether the office is this session's already: the answer to an earlier attempt was lost."""
+    async def _holds_office(self) -> bool:
+        """This session is the controller already: the answer to an earlier attempt was lost."""
         found = await self._zk.find(znodes.CONTROLLER)
         if found is None or found[1].owner != self._zk.session_id:
             return False
@@ -329,18 +325,14 @@ class Controller:
         return True
 
     async def _watch_office(self) -> None:
-        """Has this broker elected again when somebody deletes the controller's znode."""
-        from kazoo.exceptions import NoNodeError
-
+        """Elects this broker again if the controller's znode is deleted."""
         try:
             await self._zk.get(znodes.CONTROLLER, watch=lambda: self._event("elect", self._elect))
         except NoNodeError:
             self._event("elect", self._elect)
 
     async def _follow(self) -> None:
-        """Another broker is the controller; try again when it goes."""
-        from kazoo.exceptions import NoNodeError
-
+        """Another broker is the controller. Elects this one when it goes."""
         self._active = False
         try:
             data, _ = await self._zk.get(znodes.CONTROLLER, watch=lambda: self._event("elect", self._elect))
@@ -351,13 +343,11 @@ class Controller:
         log.warning("broker %d is the controller; this broker waits", self._metadata.controller_id)
 
     async def _load(self) -> None:
-        from kazoo.exceptions import NodeExistsError
-
         await self._read_brokers()
         if await self._zk.find(znodes.FEATURE) is None:
             with contextlib.suppress(NodeExistsError):
                 await self._zk.create(znodes.FEATURE, znodes.encode_features())
-        await self._deletions_wished()
+        await self._deletions_requested()
         await self._topics_changed()
         for topic in self._metadata.snapshot():
             if topic.name not in self._state.topics:
@@ -375,14 +365,12 @@ class Controller:
                 await self._settle(name, actions)
 
     async def _settle(self, name: str, actions: Sequence[Action]) -> None:
-        """Carries out what is to be done of one topic."""
+        """Carries out the actions for one topic."""
         await self._carry_out(actions)
         self._state.settled(name)
 
     async def _load_topic(self, name: str) -> list[Action]:
-        """Reads a topic. One whose znode nobody can read stays as it is, and serves nothing if it is not known."""
-        from kazoo.exceptions import NoNodeError
-
+        """Reads a topic. If its znode cannot be read, a known topic stays as it is; an unknown one is not served."""
         watch = self._watch(f"topic {name}", lambda: self._topic_changed(name))
         try:
             data, _ = await self._zk.get(znodes.topic_path(name), watch)
@@ -392,7 +380,7 @@ class Controller:
             topic_id, assignment = znodes.decode_topic(name, data)
         except znodes.ZnodeError as error:
             log.error(
-                "topic %s is %s: %s; write what Kafka would write there (zookeeper-shell set), and it is read again",
+                "topic %s is %s: %s; write it as Kafka does (zookeeper-shell set), and it is read again",
                 name,
                 "kept as it was" if name in self._state.topics else "not served",
                 error,
@@ -416,8 +404,8 @@ class Controller:
             return znodes.decode_state(name, number, found[0], found[1].version)
         except znodes.ZnodeError as error:
             log.error(
-                "partition %s-%d is not served: %s; write what Kafka would write there (zookeeper-shell set), and start "
-                "the broker again",
+                "partition %s-%d is not served: %s; write it as Kafka does (zookeeper-shell set), and start the broker "
+                "again",
                 name,
                 number,
                 error,
@@ -431,16 +419,14 @@ class Controller:
             return znodes.decode_config(path, found[0] if found else None)
         except znodes.ZnodeError as error:
             log.error(
-                "topic %s has the broker's defaults for its settings: %s; write what Kafka would write there "
-                "(zookeeper-shell set), and start the broker again",
+                "topic %s has the broker's defaults for its settings: %s; write it as Kafka does (zookeeper-shell set), "
+                "and start the broker again",
                 name,
                 error,
             )
             return {}
 
     async def _watch_topic(self, name: str) -> None:
-        from kazoo.exceptions import NoNodeError
-
         watch = self._watch(f"topic {name}", lambda: self._topic_changed(name))
         with contextlib.suppress(NoNodeError):
             await self._zk.get(znodes.topic_path(name), watch)
@@ -454,12 +440,12 @@ class Controller:
                 broker = BrokerId(int(name))
                 brokers[broker] = znodes.decode_broker(broker, node[0], node[1].czxid)
         self._metadata.brokers = brokers
-        # Only brokers this controller can command take part, which is the one it runs in.
+        # This controller can command only the broker it runs in.
         await self._carry_out(
             self._state.brokers_changed({i: b for i, b in brokers.items() if i == self._local})
         )
 
-    # ---- what the watches bring ----
+    # ---- events from watches ----
 
     async def _topics_changed(self) -> None:
         await self._finish_deletions(await self._zk.children(znodes.DELETE_TOPICS))
@@ -472,33 +458,33 @@ class Controller:
     async def _topic_changed(self, name: str) -> None:
         await self._settle(name, await self._load_topic(name))
 
-    async def _deletions_wished(self) -> None:
-        watch = self._watch("delete", self._deletions_wished)
+    async def _deletions_requested(self) -> None:
+        watch = self._watch("delete", self._deletions_requested)
         await self._finish_deletions(await self._zk.children(znodes.DELETE_TOPICS, watch))
 
-    async def _finish_deletions(self, wished: Iterable[str]) -> None:
-        """Deletes the topics; whether there is one, its znode tells: what is known of it went first."""
-        for name in sorted(wished):
+    async def _finish_deletions(self, requested: Iterable[str]) -> None:
+        """Deletes the topics. The znode says whether a topic exists: an interrupted deletion removed it from the state."""
+        for name in sorted(requested):
             await self._delete(name, await self._zk.find(znodes.topic_path(name)) is not None)
 
     async def _delete(self, name: str, exists: bool) -> None:
-        await self._carry_out(self._state.deletion_wished(name, exists))
+        await self._carry_out(self._state.deletion_requested(name, exists))
         if exists and self._delete_enabled:
-            self._gone.append(name)
+            self._deleted.append(name)
 
     async def topic_config_changed(self, name: str) -> None:
-        """Reads a topic's settings again; its logs have them on return."""
+        """Reads a topic's settings again. On return they are applied to its logs."""
         await self._command(lambda: self._read_topic_config(name))
 
     async def _read_topic_config(self, name: str) -> None:
         await self._carry_out(self._state.config_changed(name, await self._read_config(name)))
 
     def brokers_changed(self) -> None:
-        """A broker's registration has other data now: it is read again."""
+        """Reads the brokers' registrations again."""
         self._event("brokers", self._read_brokers)
 
     def unclean_election_changed(self, enabled: bool) -> None:
-        """`unclean.leader.election.enable` is this now."""
+        """`unclean.leader.election.enable` was changed."""
         self._unclean_election = enabled
         self._event("unclean election", self._elect_uncleanly)
 
@@ -506,7 +492,7 @@ class Controller:
         await self._carry_out(self._state.unclean_election_changed(self._unclean_election))
 
     def logs_failed(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """The logs of these partitions on this broker went offline while they were served: clients are told."""
+        """Logs of this broker went offline while they were served: publishes their partitions as offline."""
         for topic, number in partitions:
             self._failed[topic].add(number)
         self._event("failed logs", self._take_offline)
@@ -526,7 +512,7 @@ class Controller:
         return list(self._state.brokers.values())
 
     async def create_topic(self, new: NewTopic) -> TopicInfo:
-        """Creates a topic and returns it published; raises the KafkaProtocolError that says why not."""
+        """Creates a topic and returns it published. Raises KafkaProtocolError."""
         [made] = await self.create_topics([new])
         if isinstance(made, KafkaProtocolError):
             raise made
@@ -535,7 +521,7 @@ class Controller:
     async def create_topics(
         self, news: Sequence[NewTopic], validate_only: bool = False, permit: Permit = _permitted
     ) -> list[TopicInfo | KafkaProtocolError]:
-        """Creates topics, or only checks them: each one published, or the reason why there is none."""
+        """Creates topics, or only checks them. Returns each topic, published, or its error."""
         self._require_active()
         if validate_only:
             async with self._checking if len(news) > _SLICE_WEIGHT else nullcontext():
@@ -545,7 +531,7 @@ class Controller:
         async def create(part: Sequence[NewTopic]) -> None:
             self._require_active()
             planned = await self._plan_topics(part)
-            # The office may have been lost between two turns; nothing else changes topics meanwhile.
+            # Another broker may have been elected meanwhile.
             self._require_active()
             made.extend(await self._create_each(planned, permit))
 
@@ -554,61 +540,60 @@ class Controller:
 
     async def _plan_topics(self, news: Sequence[NewTopic]) -> list[TopicInfo | KafkaProtocolError]:
         names = TopicNames(self._state.topics)
-        room = self._logs.partition_room()
+        logs_left = self._logs.partition_room()
         planned: list[TopicInfo | KafkaProtocolError] = []
-        pace = Pace()
+        time_slice = TimeSlice()
         for new in news:
             parts = new.partitions + len(new.assignment) + len(new.config)
-            topic = await thought(parts, partial(self._plan, new, names, room))
+            topic = await in_thread_if_long(parts, partial(self._plan, new, names, logs_left))
             if isinstance(topic, TopicInfo):
-                room -= self._own(topic.assignment)
+                logs_left -= self._own(topic.assignment)
             planned.append(topic)
-            await pace.step()
+            await time_slice.yield_if_over()
         return planned
 
     async def _create_each(
         self, planned: Sequence[TopicInfo | KafkaProtocolError], permit: Permit
     ) -> list[TopicInfo | KafkaProtocolError]:
-        """Creates what was planned. Topics have nothing to do with each other: their writes and openings need not wait
-        for one another.
-        """
+        """Creates planned topics, many at the same time."""
         made: list[TopicInfo | KafkaProtocolError] = []
-        pace = Pace()
+        time_slice = TimeSlice()
         for start in range(0, len(planned), _CREATED_AT_ONCE):
             permitted = _permit_each(planned[start : start + _CREATED_AT_ONCE], permit)
             made += await asyncio.gather(*(self._create(topic) for topic in permitted))
-            await pace.step()
+            await time_slice.yield_if_over()
         return made
 
     def _own(self, assignment: Mapping[int, Replicas]) -> int:
-        """How many partitions have a replica, and so a log, on this broker."""
+        """How many partitions have a replica on this broker, which is a log."""
         return sum(self._local in item.replicas for item in assignment.values())
 
-    def _refuse_without_room(self, topic: TopicInfo, added: int, room: int) -> None:
-        """Refuses what has no room in the coordinator or, with `added` logs more, on this broker."""
+    def _check_limits(self, topic: TopicInfo, added: int, logs_left: int) -> None:
+        """Refuses a topic too large for a znode, or `added` logs above this broker's limits."""
         partitions = len(znodes.encode_topic(topic.id, topic.assignment))
         settings = len(znodes.encode_config(topic.config))
         if partitions + settings > znodes.REQUEST_BYTES_MAX:
-            says = (
-                f"Topic '{topic.name}' with {len(topic.assignment)} partitions takes {partitions} bytes in the coordinator, "
-                f"and {settings} for its settings, which takes {znodes.REQUEST_BYTES_MAX} at most (jute.maxbuffer)"
+            reason = (
+                f"Topic '{topic.name}' takes {partitions} bytes for its {len(topic.assignment)} partitions and {settings} "
+                f"for its settings in the coordinator, which takes {znodes.REQUEST_BYTES_MAX} at most (jute.maxbuffer)"
             )
             if settings > partitions:
-                raise InvalidConfig(f"{says}; ask for fewer or shorter settings.")
-            raise InvalidPartitions(f"{says}; ask for fewer partitions.")
-        if added > room:
+                raise InvalidConfig(f"{reason}; ask for fewer or shorter settings.")
+            raise InvalidPartitions(f"{reason}; ask for fewer partitions.")
+        if added > logs_left:
             raise PolicyViolation(
                 f"Topic '{topic.name}' needs {added} more logs on broker {self._local}, whose limits of open files "
-                f"(ulimit -n) and mappings (vm.max_map_count) leave room for {room}; raise the lower, or ask for fewer partitions."
+                f"(ulimit -n) and mappings (vm.max_map_count) allow {logs_left}; raise the lower limit, or ask for fewer "
+                "partitions."
             )
 
-    def _plan(self, new: NewTopic, names: TopicNames, room: int) -> TopicInfo | KafkaProtocolError:
+    def _plan(self, new: NewTopic, names: TopicNames, logs_left: int) -> TopicInfo | KafkaProtocolError:
         brokers = self._assignable()
         start, shift = (random.randrange(max(1, len(brokers))) for _ in range(2))
         try:
             plan = plan_topic(new, brokers, names, self._defaults, start, shift)
             topic = TopicInfo(plan.name, new_topic_id(), plan.assignment, {}, plan.config)
-            self._refuse_without_room(topic, self._own(topic.assignment), room)
+            self._check_limits(topic, self._own(topic.assignment), logs_left)
         except KafkaProtocolError as error:
             return error.with_traceback(None)
         names.add(plan.name)
@@ -624,18 +609,19 @@ class Controller:
             topic.name,
             self._state.topic_loaded(topic.name, topic.id, topic.id, topic.assignment, {}, topic.config),
         )
-        # Only now the watch: the node was written by this controller, there was nothing to miss.
+        # The watch can wait: this controller wrote the node, so no change was missed.
         self._event(f"watch {topic.name}", lambda: self._watch_topic(topic.name))
         return self._metadata.topic(topic.name) or topic
 
     async def _write_topic(self, topic: TopicInfo) -> bool:
-        """Whether the topic is this one: it was written, if not by the request whose answer came then by one before."""
-        from kazoo.exceptions import NodeExistsError
+        """Writes a topic. Returns False if another topic has this name.
 
+        A repeated call finds the topic that an earlier attempt wrote, which is this one if its data is the same.
+        """
         path = znodes.topic_config_path(topic.name)
         config = znodes.encode_config(topic.config)
         create = Create(znodes.topic_path(topic.name), znodes.encode_topic(topic.id, topic.assignment))
-        # Settings may be left of an earlier topic; a topic of this name may not.
+        # An earlier topic may have left its settings.
         for settings in (Create(path, config), SetData(path, config)):
             with contextlib.suppress(NodeExistsError):
                 await self._zk.transaction([self._executor.guard, settings, create])
@@ -650,7 +636,7 @@ class Controller:
         validate_only: bool = False,
         permit: Permit = _permitted,
     ) -> None:
-        """Adds partitions to topics, or only checks it; those of a topic are published when its outcome is known."""
+        """Adds partitions to topics, or only checks it. A topic's partitions are published before its outcome is set."""
 
         async def create(new: NewPartitions) -> None:
             await self._create_partitions(new, validate_only, permit)
@@ -663,30 +649,28 @@ class Controller:
     async def _each(
         self, items: Sequence[T], work: Callable[[T], Awaitable[None]], outcomes: Outcomes
     ) -> None:
-        """Does each item by itself: one that fails does not keep the others from it, but for a coordinator that is away."""
-        from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
-
-        pace = Pace()
+        """Does `work` on each item. A failure ends only its own item; a lost connection ends them all."""
+        time_slice = TimeSlice()
         for item in items:
             try:
                 await work(item)
                 outcomes.append(None)
-            except (ConnectionLoss, OperationTimeoutError, SessionExpiredError):
+            except ConnectionLostError:
                 raise
             except KafkaProtocolError as error:
-                # Without the frames it came through, which have the outcomes in them.
+                # The frames of the traceback would keep the outcomes alive.
                 outcomes.append(error.with_traceback(None))
             except Exception as error:
                 log.exception("a command failed")
                 outcomes.append(UnknownServerError(str(error)))
-            await pace.step()
+            await time_slice.yield_if_over()
 
     async def _create_partitions(self, new: NewPartitions, validate_only: bool, permit: Permit) -> None:
         self._require_active()
         topic = self._state.topics.get(new.name)
         if topic is None:
             raise UnknownTopicOrPartition(f"The topic '{new.name}' does not exist.")
-        grown = await thought(new.count, partial(self._grown, new, topic))
+        grown = await in_thread_if_long(new.count, partial(self._grown, new, topic))
         self._require_active()
         if validate_only:
             return
@@ -700,18 +684,16 @@ class Controller:
         )
 
     def _grown(self, new: NewPartitions, topic: TopicInfo) -> TopicInfo:
-        """The topic with the partitions that are to be added."""
+        """The topic with the new partitions."""
         added = plan_partitions(new, topic, self._assignable())
         grown = replace(topic, assignment=topic.assignment | added)
-        self._refuse_without_room(grown, self._own(added), self._logs.partition_room())
+        self._check_limits(grown, self._own(added), self._logs.partition_room())
         return grown
 
     async def delete_topics(
         self, topics: Sequence[TopicToDelete], outcomes: Outcomes, permit: Permit = _permitted
     ) -> None:
-        """Deletes topics with their records; the logs of one are out of the way and its znodes gone when its outcome is
-        known.
-        """
+        """Deletes topics with their records. A topic's logs and znodes are gone before its outcome is set."""
 
         def partitions(asked: TopicToDelete) -> int:
             topic = self._state.topics.get(asked.name)
@@ -721,8 +703,6 @@ class Controller:
         await self._in_slices(topics, partitions, lambda part: self._each(part, delete, outcomes))
 
     async def _delete_topic(self, asked: TopicToDelete, permit: Permit) -> None:
-        from kazoo.exceptions import NodeExistsError
-
         self._require_active()
         if not self._delete_enabled:
             raise TopicDeletionDisabled
@@ -736,7 +716,7 @@ class Controller:
         try:
             await self._zk.create(znodes.delete_topic_path(name))
         except NodeExistsError:
-            log.info("somebody else asked for the deletion of %s too", name)
+            log.info("the deletion of %s was requested before", name)
         await self._delete(name, True)
 
 
@@ -745,7 +725,7 @@ def _partitions_of(new: NewTopic) -> int:
 
 
 def _slice_end(items: Sequence[T], start: int, weight: Callable[[T], int]) -> int:
-    """Where the slice from `start` on ends: others can wait for it. It has one item at least, if there is one."""
+    """The end of the slice that begins at `start`. A slice has at least one item."""
     weighed = 0
     for index in range(start, len(items)):
         weighed += 1 + max(0, weight(items[index]))
@@ -757,7 +737,7 @@ def _slice_end(items: Sequence[T], start: int, weight: Callable[[T], int]) -> in
 def _permit_each(
     topics: Iterable[TopicInfo | KafkaProtocolError], permit: Permit
 ) -> list[TopicInfo | KafkaProtocolError]:
-    """The topics, and instead of those that may not be created now the reason."""
+    """The topics, with the error in place of those that the quota forbids."""
     permitted: list[TopicInfo | KafkaProtocolError] = []
     for topic in topics:
         try:
@@ -770,13 +750,13 @@ def _permit_each(
 
 
 async def outcome_of(work: Awaitable[object], timeout_ms: int) -> KafkaProtocolError | None:
-    """Waits for a command and returns its error, or None; REQUEST_TIMED_OUT when the time is up before.
+    """Waits for a command and returns its error, or None. After the timeout it returns REQUEST_TIMED_OUT.
 
-    A command that has begun goes on then, as in Kafka; one that has not never does, for nobody answers for its memory. A
-    client that does not want to wait (no timeout) is still told what is wrong with its request.
+    A command that has begun then continues, as in Kafka. One that has not begun is dropped, because nothing would bound
+    the memory of such commands. A timeout of 0 is the default timeout, so the client gets its request's errors.
     """
     try:
-        seconds = timeout_ms / 1000 if timeout_ms > 0 else _PATIENCE_SECONDS
+        seconds = timeout_ms / 1000 if timeout_ms > 0 else _DEFAULT_TIMEOUT_SECONDS
         await asyncio.wait_for(work, seconds)
     except TimeoutError:
         return RequestTimedOut()

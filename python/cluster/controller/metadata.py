@@ -1,8 +1,8 @@
-"""What clients are told about the cluster: brokers, topics, leaders, the controller.
+"""The metadata cache: the brokers, topics, leaders and the controller that clients see.
 
-Owns the published view only: the controller's driver puts a topic here once its partitions are open, and
-takes it out before they close, so a client never hears of a partition that does not answer. Lives on the
-event loop; but for `snapshot`, not shared with other threads. Not persistent: it is built anew from the znodes at start.
+The controller's driver publishes a topic once its partitions are open and withdraws it before they close, so clients
+never see a partition that does not answer. Lives on the event loop; other threads may call only `snapshot`. Not
+persistent: the start builds it from the znodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class MetadataCache:
         self._names: dict[TopicId, str] = {}
 
     def topic(self, name: str) -> TopicInfo | None:
-        """The topic of that name, if it is published."""
+        """The published topic of that name."""
         return self._topics.get(name)
 
     def name_of(self, topic_id: TopicId) -> str | None:
@@ -35,7 +35,7 @@ class MetadataCache:
         return self._topics.values()
 
     def snapshot(self) -> list[TopicInfo]:
-        """The published topics as they are now. Any thread may ask: they are never changed, only replaced."""
+        """The published topics. Any thread may call it, because a topic is never changed, only replaced."""
         return list(self._topics.values())
 
     def names(self) -> Iterable[str]:
@@ -43,14 +43,14 @@ class MetadataCache:
         return self._topics.keys()
 
     def publish(self, topic: TopicInfo) -> None:
-        """Shows a topic, or its new state."""
+        """Publishes a topic or its new state."""
         self.withdraw(topic.name)
         self._topics[topic.name] = topic
         if topic.id != NO_TOPIC_ID:
             self._names[topic.id] = topic.name
 
     def withdraw(self, name: str) -> None:
-        """Hides a topic; nothing happens when it is not shown."""
+        """Withdraws a topic if it is published."""
         topic = self._topics.pop(name, None)
         if topic is not None:
             self._names.pop(topic.id, None)

@@ -1,6 +1,4 @@
-"""Which topic names are allowed, and which topics are Kafka's own (org.apache.kafka.common.internals.Topic).
-Pure.
-"""
+"""Valid topic names, and the names of Kafka's internal topics (org.apache.kafka.common.internals.Topic). Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +13,13 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
 
 NAME_LENGTH_MAX = 249
-"""A directory's name has room for 255 characters, less a dash and a partition of five digits."""
+"""A directory's name has at most 255 characters, of which a dash and the partition's digits take six."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def validate_topic_name(name: str) -> None:
-    """Raises InvalidTopicException with the reason when `name` cannot name a topic."""
+    """Raises InvalidTopicException if `name` is not a valid topic name."""
     if not name:
         raise InvalidTopicException("Topic name is invalid: the empty string is not allowed")
     if name in (".", ".."):
@@ -39,12 +37,12 @@ def validate_topic_name(name: str) -> None:
 
 
 def is_internal(name: str) -> bool:
-    """Whether the topic is one of Kafka's own."""
+    """The topic is one of Kafka's internal topics."""
     return name in INTERNAL_TOPICS
 
 
 class TopicNames:
-    """Names that are taken, and what their metrics are called: a dot and an underscore are the same there."""
+    """Existing topic names. Two names collide if they differ only in dots and underscores: their metrics are equal."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names: set[str] = set()
@@ -56,12 +54,12 @@ class TopicNames:
         return name in self._names
 
     def add(self, name: str) -> None:
-        """Takes a name."""
+        """Adds a name."""
         self._names.add(name)
         self._folded.setdefault(_folded(name), name)
 
     def colliding(self, name: str) -> str | None:
-        """The topic whose metrics have the name that those of a new topic would have."""
+        """The existing topic that collides with `name`."""
         return self._folded.get(_folded(name))
 
 

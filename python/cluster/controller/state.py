@@ -1,12 +1,10 @@
-"""The controller's state machine: which topics there are, who leads their partitions, what to do about a
-change.
+"""The controller's state machine: the topics, the leaders of their partitions, and the actions after a change.
 
-Messages in, actions out; no I/O, no clock, no randomness. The driver carries the actions out in order and
-reports the outcome of those that can fail. Source: kafka.controller (PartitionStateMachine,
-TopicDeletionManager, KafkaController). Not persistent: a new controller reads everything again (`Loaded`
-messages) and goes on, because each znode write is whole by itself and every step can be repeated. What a topic's
-actions lead to counts as so once the driver says that they were carried out (`settled`); until then reading the topic
-again repeats them.
+Messages in, actions out; no I/O, no clock, no randomness. The driver carries the actions out in order and reports their
+results. A topic is unsettled until the driver reports that its actions were carried out (`settled`); loading an unsettled
+topic again repeats them. Not persistent: a new controller loads every topic again. That is safe because each znode write
+is atomic and every step can be repeated. Source: kafka.controller (PartitionStateMachine, TopicDeletionManager,
+KafkaController).
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ from cluster.model import (
 
 @dataclass(frozen=True, slots=True)
 class WriteTopic:
-    """Rewrite the topic's znode: it has an id now."""
+    """Rewrite the topic's znode, to add an id."""
 
     topic: TopicInfo
 
 
 @dataclass(frozen=True, slots=True)
 class CreateStates:
-    """Create the state znodes (and their parents) of partitions that have none yet."""
+    """Create the state znodes of partitions that have none, with their parents."""
 
     topic: str
     states: dict[int, PartitionState]
@@ -46,7 +44,7 @@ class CreateStates:
 
 @dataclass(frozen=True, slots=True)
 class UpdateState:
-    """Set a partition's state znode, if it still has the version in `expected_version`."""
+    """Set a partition's state znode if it has the version `expected_version`."""
 
     partition: TopicPartition
     state: PartitionState
@@ -55,9 +53,7 @@ class UpdateState:
 
 @dataclass(frozen=True, slots=True)
 class OpenPartitions:
-    """Open the log of these partitions on this broker, or tell it of their new leader and epoch; those that are
-    `new` have never had one.
-    """
+    """Open the logs of these partitions on this broker, or update their leader and epoch. `new` ones have no log yet."""
 
     topic: TopicInfo
     partitions: tuple[int, ...]
@@ -74,14 +70,14 @@ class TakeOffline:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """Give a topic's open logs its settings."""
+    """Apply the topic's settings to its open logs."""
 
     topic: TopicInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Show the topic, as it is now, to clients."""
+    """Publish the topic to clients."""
 
     topic: TopicInfo
 
@@ -95,7 +91,7 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class CloseTopic:
-    """Serve the topic's logs on this broker no longer, and keep them."""
+    """Stop serving the topic's logs on this broker, and keep them."""
 
     topic: TopicInfo
 
@@ -109,14 +105,14 @@ class DeleteLogs:
 
 @dataclass(frozen=True, slots=True)
 class RemoveTopic:
-    """Delete the topic's znodes: partitions, settings, the topic, the wish to delete it."""
+    """Delete the topic's znodes: partitions, settings, the topic, the request to delete it."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
-class DropWish:
-    """Delete the wish to delete a topic that does not exist, or when deletion is switched off."""
+class DropDeletion:
+    """Delete the request to delete a topic, because the topic does not exist or deletion is disabled."""
 
     topic: str
 
@@ -133,16 +129,16 @@ Action = (
     | CloseTopic
     | DeleteLogs
     | RemoveTopic
-    | DropWish
+    | DropDeletion
 )
 
 
 UNREADABLE = PartitionState(NO_LEADER, LeaderEpoch(-1), (), ControllerEpoch(-1))
-"""The state of a partition whose znode nobody can read: it has no leader, and its znode is left alone."""
+"""The state of a partition whose znode cannot be read. It has no leader, and its znode is not written."""
 
 
 class ControllerState:
-    """The state machine. `local` is this broker, whose logs the controller opens and closes itself."""
+    """The state machine. `local` is this broker; the controller opens and closes its logs itself."""
 
     def __init__(self, local: BrokerId, delete_enabled: bool = True, unclean_election: bool = False) -> None:
         self.local = local
@@ -150,19 +146,19 @@ class ControllerState:
         self.brokers: dict[BrokerId, BrokerInfo] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.unsettled: set[str] = set()
-        """Topics whose last actions are not known to be carried out."""
+        """Topics whose last actions may not be carried out."""
         self._delete_enabled = delete_enabled
         self._unclean_election = unclean_election
 
     def elected(self, epoch: ControllerEpoch) -> None:
-        """This broker became the controller: everything is to be loaded anew."""
+        """This broker became the controller. The driver loads everything again."""
         self.epoch = epoch
         self.topics.clear()
         self.unsettled.clear()
         self.brokers.clear()
 
     def brokers_changed(self, brokers: Mapping[BrokerId, BrokerInfo]) -> list[Action]:
-        """The live brokers are these now; partitions whose leader is gone, or that had none, get one."""
+        """The live brokers changed. Elects leaders for partitions without a live one."""
         self.brokers = dict(brokers)
         actions: list[Action] = []
         for topic in list(self.topics.values()):
@@ -178,9 +174,9 @@ class ControllerState:
         states: Mapping[int, PartitionState],
         config: Mapping[str, str],
     ) -> list[Action]:
-        """A topic's znodes were read: at start, when it is new, or when partitions were added.
+        """A topic's znodes were read: at the start, when it is new, or when partitions were added.
 
-        `fresh_id` becomes its id when it has none (a topic made before Kafka 2.8).
+        `fresh_id` becomes its id if it has none (a topic made before Kafka 2.8).
         """
         known = self.topics.get(name)
         opened_before = known.partitions if known and name not in self.unsettled else {}
@@ -216,21 +212,19 @@ class ControllerState:
         self.unsettled.discard(name)
 
     def states_written(self, topic: str, versions: Mapping[int, int]) -> None:
-        """State znodes were written and have these versions now."""
+        """State znodes were written; `versions` are their new versions."""
         known = self.topics.get(topic)
         if known is not None:
             for number, version in versions.items():
                 known.partitions[number] = replace(known.partitions[number], zk_version=version)
 
     def logs_failed(self, name: str, partitions: Iterable[int]) -> list[Action]:
-        """Logs of a topic on this broker went offline while they were served. The znodes keep the leader, so the next start
-        tries again.
-        """
+        """Logs of a topic on this broker went offline. The znodes keep the leader, so the next start tries again."""
         topic = self.topics.get(name)
         return [] if topic is None else [TakeOffline(topic, frozenset(partitions)), Publish(topic)]
 
     def config_changed(self, name: str, config: Mapping[str, str]) -> list[Action]:
-        """A topic's own settings are these now."""
+        """A topic's own settings changed."""
         known = self.topics.get(name)
         if known is None or known.config == config:
             return []
@@ -238,22 +232,22 @@ class ControllerState:
         return [Configure(topic), Publish(topic)]
 
     def unclean_election_changed(self, enabled: bool) -> list[Action]:
-        """Whether a replica outside the ISR may lead; partitions that wait for that get a leader."""
+        """`unclean.leader.election.enable` changed. If enabled, partitions without a leader get one."""
         self._unclean_election = enabled
         actions: list[Action] = []
         for topic in list(self.topics.values()) if enabled else ():
             actions += self._elect(topic)
         return actions
 
-    def deletion_wished(self, name: str, exists: bool) -> list[Action]:
-        """Somebody asked that the topic be deleted; `exists` tells whether it has a znode."""
+    def deletion_requested(self, name: str, exists: bool) -> list[Action]:
+        """The deletion of a topic was requested. `exists`: the topic has a znode."""
         if not self._delete_enabled or not exists:
-            return [DropWish(name)]
+            return [DropDeletion(name)]
         self.topics.pop(name, None)
         return [Withdraw(name), DeleteLogs(name), RemoveTopic(name)]
 
     def topic_vanished(self, name: str) -> list[Action]:
-        """The topic's znode is gone though nobody asked for its deletion: as in Kafka its records stay."""
+        """The topic's znode is gone without a request to delete the topic. As in Kafka, its records stay."""
         topic = self.topics.pop(name, None)
         return [] if topic is None else [Withdraw(name), CloseTopic(topic)]
 
@@ -266,8 +260,9 @@ class ControllerState:
         return PartitionState(leader, LeaderEpoch(0), live or topic.assignment[number].replicas, self.epoch)
 
     def _elect(self, topic: TopicInfo, silent: bool = False) -> list[Action]:
-        """Leaders for partitions whose leader is not live, and for the others an ISR without replicas that are not;
-        `silent` leaves opening and publishing to the caller.
+        """Elects leaders for partitions whose leader is not live. Removes dead replicas from the ISR of the others.
+
+        With `silent` the caller opens and publishes the partitions.
         """
         actions: list[Action] = []
         moved = []
@@ -289,8 +284,8 @@ class ControllerState:
         return actions
 
     def _in_sync(self, state: PartitionState) -> PartitionState | None:
-        """The state without the brokers in its ISR that are gone, in a new epoch, or None when there are none; the
-        leader is in it (KafkaController.removeReplicasFromIsr).
+        """The state without dead brokers in the ISR, in a new epoch; None if there are none
+        (KafkaController.removeReplicasFromIsr).
         """
         live = tuple(broker for broker in state.isr if broker in self.brokers) or (state.leader,)
         if live == state.isr:
@@ -299,9 +294,7 @@ class ControllerState:
         return replace(state, leader_epoch=epoch, isr=live, controller_epoch=self.epoch)
 
     def _choose(self, replicas: tuple[BrokerId, ...], state: PartitionState) -> PartitionState | None:
-        """The state after an election, or None when nothing can change
-        (OfflinePartitionLeaderElectionStrategy).
-        """
+        """The state after an election, or None if nothing changes (OfflinePartitionLeaderElectionStrategy)."""
         if state == UNREADABLE:
             return None
         live = [broker for broker in replicas if broker in self.brokers]

@@ -1,7 +1,7 @@
-"""What CreateTopics, CreatePartitions and DeleteTopics ask for, checked and turned into a plan.
+"""Checks for CreateTopics, CreatePartitions and DeleteTopics, and plans for what they create.
 
-Owns the checks of kafka.server.ZkAdminManager and kafka.zk.AdminZkClient, with their error codes. Pure:
-brokers and topics come in, a plan comes out or a KafkaProtocolError; the controller's driver writes it.
+Owns the checks of kafka.server.ZkAdminManager and kafka.zk.AdminZkClient, with their error codes. Pure: the controller's
+driver writes the plans.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from cluster.errors import (
 from cluster.model import NO_TOPIC_ID, BrokerId, BrokerInfo, Replicas, TopicId, TopicInfo
 
 DEFAULT = -1
-"""In a request: take the broker's default."""
+"""In a request: use the broker's default."""
 
 PARTITIONS_MAX = 100_000
-"""More in one request would not fit a coordinator's packets; Kafka fails there in less clear ways."""
+"""More partitions do not fit into one request to the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic as CreateTopics asks for it."""
+    """A topic of CreateTopics."""
 
     name: str
     partitions: int = DEFAULT
@@ -42,7 +42,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """More partitions for a topic as CreatePartitions asks for them: `count` is the total after it."""
+    """New partitions of CreatePartitions. `count` is the total, with the existing ones."""
 
     name: str
     count: int
@@ -51,7 +51,7 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True)
 class TopicToDelete:
-    """A topic as DeleteTopics asks for it: with an id, no other topic of the name is meant."""
+    """A topic of DeleteTopics. With an `id`, only the topic with this id is deleted."""
 
     name: str
     id: TopicId = NO_TOPIC_ID
@@ -59,9 +59,7 @@ class TopicToDelete:
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """What a topic gets that does not say; `check_config` raises InvalidConfig for settings that are not
-    allowed.
-    """
+    """The broker's defaults for new topics. `check_config` raises InvalidConfig for settings that are not allowed."""
 
     partitions: int
     replication_factor: int
@@ -70,7 +68,7 @@ class TopicDefaults:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic to be made."""
+    """A topic to create."""
 
     name: str
     assignment: dict[int, Replicas]
@@ -90,9 +88,7 @@ def plan_topic(
     start: int,
     shift: int,
 ) -> TopicPlan:
-    """Checks a new topic against the existing `names` and assigns its replicas; raises the
-    KafkaProtocolError.
-    """
+    """Checks a new topic against the existing `names` and assigns its replicas. Raises KafkaProtocolError."""
     if new.name in names:
         raise TopicAlreadyExists(f"Topic '{new.name}' already exists.")
     nulls = [name for name, value in new.config.items() if value is None]
@@ -142,9 +138,7 @@ def _check_known(replicas: Iterable[int], brokers: Sequence[BrokerInfo]) -> None
 def plan_partitions(
     new: NewPartitions, topic: TopicInfo, brokers: Sequence[BrokerInfo]
 ) -> dict[int, Replicas]:
-    """The replicas of the partitions to be added; raises the KafkaProtocolError that says why there can be
-    none.
-    """
+    """The replicas of new partitions. Raises KafkaProtocolError."""
     existing = len(topic.assignment)
     if any(item.adding or item.removing for item in topic.assignment.values()):
         raise ReassignmentInProgress(f"A partition reassignment is in progress for the topic '{new.name}'.")

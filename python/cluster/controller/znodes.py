@@ -1,9 +1,7 @@
-"""Kafka's znodes: where each lies and what JSON stands in it, byte for byte as Kafka 3.9 in ZooKeeper mode
-writes it.
+"""Kafka's znodes: their paths and their JSON, byte for byte as Kafka 3.9 in ZooKeeper mode writes it.
 
-Source: kafka.zk.ZkData. Owns paths and encoding only; whoever reads or writes them is elsewhere. Pure. JSON
-has no spaces, as Jackson writes it; readers take what older versions of Kafka wrote and ignore keys they do
-not know.
+JSON has no spaces, as Jackson writes it. Decoders take the versions that older Kafka releases wrote and ignore unknown
+keys. Pure. Source: kafka.zk.ZkData.
 """
 
 from __future__ import annotations
@@ -39,11 +37,11 @@ CONFIGS = "/config"
 CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE_PREFIX = "/config/changes/config_change_"
 DEFAULT_ENTITY = "<default>"
-"""The name that stands for all entities of a kind which have no settings of their own (ZooKeeperInternals)."""
+"""The name of an entity that stands for all others of its kind (ZooKeeperInternals)."""
 
 REQUEST_BYTES_MAX = 1_000_000
-"""What one request to the coordinator may have of nodes, with their names: ZooKeeper's jute.maxbuffer, 1 MiB, less the rest of
-the request. It closes the connection on more, whoever else has requests on it.
+"""Bytes of nodes and names in one request to the coordinator: ZooKeeper's jute.maxbuffer, 1 MiB, less the rest of the
+request. ZooKeeper closes the connection on a larger request, and all other requests on it fail.
 """
 
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
@@ -65,11 +63,11 @@ PERSISTENT_PATHS = (
     "/config/brokers",
     "/config/ips",
 )
-"""What every broker makes sure of when it starts."""
+"""Every broker creates these at its start if they are missing."""
 
 
 class ZnodeError(ValueError):
-    """A znode whose data is not what Kafka would write there."""
+    """A znode whose data Kafka would not have written."""
 
     def __init__(self, path: str, data: bytes, reason: str) -> None:
         super().__init__(f"znode {path} cannot be read: {reason}; it holds {data[:200]!r}")
@@ -81,7 +79,7 @@ def broker_path(broker: int) -> str:
 
 
 def topic_path(topic: str) -> str:
-    """A topic's id and replicas; its partitions lie below."""
+    """A topic's id and replicas; its partitions are below."""
     return f"{TOPICS}/{topic}"
 
 
@@ -96,32 +94,34 @@ def partition_path(topic: str, partition: int) -> str:
 
 
 def state_path(topic: str, partition: int) -> str:
-    """Who leads a partition."""
+    """A partition's leader and ISR."""
     return f"{TOPICS}/{topic}/partitions/{partition}/state"
 
 
 def topic_config_path(topic: str) -> str:
-    """The settings a topic has of its own."""
+    """A topic's own settings."""
     return f"{TOPIC_CONFIGS}/{topic}"
 
 
 def config_path(entity: str) -> str:
-    """The settings of an entity, as in topics/NAME, brokers/ID or users/NAME/clients/NAME (ConfigEntityZNode)."""
+    """The settings of an entity: topics/NAME, brokers/ID, users/NAME/clients/NAME (ConfigEntityZNode)."""
     return f"{CONFIGS}/{entity}"
 
 
 def sanitize(name: str) -> str:
-    """A user's or client's name as a znode's (`Sanitizer.sanitize`): all but letters, digits and `-_.` percent-encoded."""
+    """A user's or client's name for a znode (`Sanitizer.sanitize`): letters, digits and `-_.` stay, the rest is
+    percent-encoded.
+    """
     return quote(name, safe="").replace("~", "%7E")
 
 
 def desanitize(name: str) -> str:
-    """The name that `sanitize` made a znode's of (`Sanitizer.desanitize`, which takes a plus sign for a space)."""
+    """The reverse of `sanitize` (`Sanitizer.desanitize`, which reads a plus sign as a space)."""
     return unquote_plus(name)
 
 
 def delete_topic_path(topic: str) -> str:
-    """The wish that a topic be deleted."""
+    """The request to delete a topic."""
     return f"{DELETE_TOPICS}/{topic}"
 
 
@@ -140,7 +140,7 @@ def _load(path: str, data: bytes) -> dict[str, Any]:
 
 
 def encode_broker(broker: BrokerInfo, now_ms: int) -> bytes:
-    """Version 5: all endpoints, the first plaintext one once more for old clients, protocols, features."""
+    """Version 5: all endpoints, their protocols, features, and the first plaintext endpoint again for old clients."""
     plain = next((item for item in broker.endpoints if item.security_protocol == "PLAINTEXT"), None)
     value: dict[str, object] = {
         "features": {},
@@ -181,7 +181,7 @@ def _endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:
 
 
 def encode_topic(topic_id: TopicId, assignment: Mapping[int, Replicas]) -> bytes:
-    """Version 3: replicas by partition, those being added and removed, the topic's id."""
+    """Version 3: replicas by partition, replicas being added and removed, the topic's id."""
     ordered = sorted(assignment.items())
     value: dict[str, object] = {
         "removing_replicas": {str(number): list(item.removing) for number, item in ordered if item.removing},
@@ -201,7 +201,7 @@ def encode_topic(topic_id: TopicId, assignment: Mapping[int, Replicas]) -> bytes
 
 
 def decode_topic(topic: str, data: bytes) -> tuple[TopicId, dict[int, Replicas]]:
-    """Versions 1 to 3; without an id the all-zero one."""
+    """Versions 1 to 3. A topic without an id has the all-zero one."""
     path = topic_path(topic)
     value = _load(path, data)
     try:
@@ -260,7 +260,7 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 
 def decode_config(path: str, data: bytes | None) -> dict[str, str]:
-    """An entity's own settings; nothing when the znode is empty."""
+    """An entity's own settings; none if the znode is empty."""
     if not data:
         return {}
     config = _load(path, data).get("config") or {}
@@ -270,7 +270,7 @@ def decode_config(path: str, data: bytes | None) -> dict[str, str]:
 
 
 def decode_config_change(path: str, data: bytes) -> str:
-    """The entity whose settings changed, as in topics/NAME (version 2, or version 1's type and name)."""
+    """The entity whose settings changed, for example topics/NAME (version 2, or version 1's type and name)."""
     value = _load(path, data)
     if "entity_path" in value:
         return str(value["entity_path"])
@@ -278,17 +278,17 @@ def decode_config_change(path: str, data: bytes) -> str:
 
 
 def encode_config_change(entity: str) -> bytes:
-    """The notice that the settings of `entity`, as in topics/NAME, changed."""
+    """The notice that the settings of `entity`, for example topics/NAME, changed."""
     return _dump({"version": 2, "entity_path": entity})
 
 
 def encode_controller(broker: BrokerId, now_ms: int) -> bytes:
-    """Version 2; -1 says that the controller is no KRaft one."""
+    """Version 2. -1 means that the controller is not a KRaft controller."""
     return _dump({"version": 2, "brokerid": broker, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
 
 
 def decode_controller(data: bytes) -> BrokerId:
-    """The broker that is the controller."""
+    """The id of the controller's broker."""
     try:
         return BrokerId(int(_load(CONTROLLER, data)["brokerid"]))
     except (KeyError, TypeError, ValueError) as error:
@@ -304,7 +304,7 @@ def decode_controller_epoch(data: bytes) -> int:
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    """The cluster's id; the version is a text here, as in Kafka."""
+    """The cluster's id. As in Kafka, the version is a string here."""
     return _dump({"version": "1", "id": cluster_id})
 
 
@@ -317,12 +317,12 @@ def decode_cluster_id(data: bytes) -> str:
 
 
 def encode_producer_id_block(broker: int, first: int, last: int) -> bytes:
-    """A block of producer ids that `broker` took."""
+    """A block of producer ids taken by `broker`."""
     return _dump({"version": 1, "broker": broker, "block_start": str(first), "block_end": str(last)})
 
 
 def decode_producer_id_block(data: bytes) -> tuple[int, int, int]:
-    """Broker, first and last id of the block taken last."""
+    """Broker, first id and last id of the latest block."""
     value = _load(PRODUCER_ID_BLOCK, data)
     try:
         return int(value["broker"]), int(value["block_start"]), int(value["block_end"])

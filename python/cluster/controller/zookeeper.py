@@ -1,10 +1,11 @@
-"""The coordinator's client for the event loop: kazoo's asynchronous calls as awaitables.
+"""The session with the coordinator: kazoo's asynchronous calls as awaitables of the event loop.
 
-Owns one kazoo client, whose threads do the network; every callback comes to the loop through
-call_soon_threadsafe, so nothing here blocks the loop and nothing of ours runs in kazoo's threads. Calls raise
-kazoo's exceptions. On a lost connection a call raises ConnectionLoss and may or may not have happened, or is
-repeated for those who can tell (`repeating`, `away_at_most`); on a lost session the ephemeral nodes are gone,
-and `on_session` is called once a new session is there.
+Owns one kazoo client, whose threads do the network I/O. Callbacks come to the event loop through call_soon_threadsafe,
+so nothing here blocks the loop. This is the only module of the broker that imports kazoo; its exceptions are mapped to
+`ZooKeeperError` and its subclasses.
+
+A call whose connection is lost raises ConnectionLostError, and may have happened. `repeating` and `disconnected_at_most` repeat
+it instead. A lost session takes its ephemeral nodes with it; `on_session` is called once a new session is there.
 """
 
 from __future__ import annotations
@@ -26,13 +27,37 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5.0
-"""For the answer to a session's end: who does not give it may be away for good."""
+"""How long `close` waits for the answer; a coordinator that does not give it may be gone for good."""
 
 Watch = Callable[[], None]
 
 
+class ZooKeeperError(Exception):
+    """A call to the coordinator failed."""
+
+
+class ConnectionLostError(ZooKeeperError):
+    """The connection or the session was lost, or no answer came in time. The call may have happened."""
+
+
+class NoNodeError(ZooKeeperError):
+    """There is no such node."""
+
+
+class NodeExistsError(ZooKeeperError):
+    """There is such a node already."""
+
+
+class BadVersionError(ZooKeeperError):
+    """The node has another version."""
+
+
+class NotEmptyError(ZooKeeperError):
+    """The node has children."""
+
+
 class Stat(NamedTuple):
-    """What is needed of a znode's state."""
+    """The parts of a znode's state that the broker uses."""
 
     version: int
     czxid: int
@@ -41,7 +66,7 @@ class Stat(NamedTuple):
 
 
 class Create(NamedTuple):
-    """An operation of a transaction: create a node; a `sequential` one has the next number added to its name."""
+    """An operation of a transaction: create a node. The name of a `sequential` one gets the next number appended."""
 
     path: str
     data: bytes
@@ -84,22 +109,22 @@ class ZooKeeper:
         self._connected = asyncio.Event()
         self._on_session: Callable[[], None] | None = None
         self._repeats = False
-        self._away_seconds: float | None = None
+        self._disconnected_max_seconds: float | None = None
         self._deadline: asyncio.Timeout | None = None
 
     @classmethod
     async def connect(
         cls, connect: str, session_timeout_ms: Milliseconds, connection_timeout_ms: Milliseconds
     ) -> ZooKeeper:
-        """Connects to `connect` (hosts and ports, and optionally a chroot, which is made when it is missing).
+        """Connects to `connect`: hosts and ports, and optionally a chroot, which is created if it is missing.
 
-        Raises ConnectionError when no server answers in time.
+        Raises ConnectionError if no server answers in time.
         """
         from kazoo.client import KazooClient
         from kazoo.retry import KazooRetry
 
         hosts, slash, chroot = connect.partition("/")
-        # Attempts to connect follow one another quickly: the servers may still be starting.
+        # Short delays between attempts: the servers may still be starting.
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0)
         client = KazooClient(hosts=hosts, timeout=session_timeout_ms / 1000, connection_retry=retry)
         zk = cls(client, asyncio.get_running_loop())
@@ -118,7 +143,7 @@ class ZooKeeper:
             ) from None
         if slash and chroot:
             try:
-                async with zk.away_at_most(connection_timeout_ms):
+                async with zk.disconnected_at_most(connection_timeout_ms):
                     await zk._result(lambda: client.ensure_path_async(f"/{chroot}"))
             except BaseException:
                 await zk.close()
@@ -127,7 +152,7 @@ class ZooKeeper:
         return zk
 
     async def close(self) -> None:
-        """Ends the session, which removes its ephemeral nodes; they stay until it times out when no server answers."""
+        """Ends the session, which removes its ephemeral nodes. If no server answers, they stay until it times out."""
         self._on_session = None
         try:
             await asyncio.wait_for(asyncio.wrap_future(self._end()), _CLOSE_SECONDS)
@@ -137,7 +162,7 @@ class ZooKeeper:
             )
 
     def _end(self) -> Future[None]:
-        """Has kazoo stop, in a thread that holds up no end of the process: what kazoo is at may take a session's timeout."""
+        """Stops kazoo in a daemon thread, because stopping can take as long as the session's timeout."""
         self._client.remove_listener(self._listen)
         ended: Future[None] = Future()
         ended.set_running_or_notify_cancel()
@@ -151,17 +176,17 @@ class ZooKeeper:
             else:
                 ended.set_result(None)
 
-        threading.Thread(target=end, name="coordinator's end", daemon=True).start()
+        threading.Thread(target=end, name="coordinator session end", daemon=True).start()
         return ended
 
     @property
     def session_id(self) -> int:
-        """The id of the session, as the owner of its ephemeral nodes shows it."""
+        """The id of the session, which is the owner of its ephemeral nodes."""
         identifier = self._client.client_id
         return int(identifier[0]) if identifier else 0
 
     def on_session(self, callback: Callable[[], None]) -> None:
-        """Has `callback` called on the loop each time a lost session was replaced by a new one."""
+        """Sets the function that the loop calls each time a new session has replaced a lost one."""
         self._on_session = callback
 
     async def wait_connected(self) -> None:
@@ -169,23 +194,24 @@ class ZooKeeper:
         await self._connected.wait()
 
     def repeating(self) -> Self:
-        """The same session; a call whose connection is lost is made again when there is one, so that a write may find itself
-        done. Sessions that end are told as ever.
+        """The same session, with calls that are repeated after a lost connection. A write can then find that it was done
+        before. A lost session still raises.
         """
         other = copy.copy(self)
         other._repeats = True
         return other
 
     @asynccontextmanager
-    async def away_at_most(self, milliseconds: int) -> AsyncIterator[None]:
-        """Inside, a call whose connection is lost is made again when there is one, and so is one whose session is lost while
-        nobody has asked to be told (`on_session`). Raises ConnectionError once there has been none for so long.
+    async def disconnected_at_most(self, milliseconds: int) -> AsyncIterator[None]:
+        """Inside, calls are repeated after a lost connection, and after a lost session until `on_session` was called.
+
+        Raises ConnectionError after `milliseconds` without a connection.
         """
-        self._repeats, self._away_seconds = True, milliseconds / 1000
+        self._repeats, self._disconnected_max_seconds = True, milliseconds / 1000
         deadline = self._deadline = asyncio.timeout(None)
         try:
             async with deadline:
-                self._limit_absence()
+                self._update_deadline()
                 yield
         except TimeoutError:
             if not deadline.expired():
@@ -197,14 +223,14 @@ class ZooKeeper:
         finally:
             self._repeats, self._deadline = False, None
 
-    def _limit_absence(self) -> None:
-        """Begins to count how long there is no connection, or ends it."""
-        if self._deadline is None or self._away_seconds is None or self._deadline.expired():
+    def _update_deadline(self) -> None:
+        """Starts the deadline of `disconnected_at_most` when the connection is lost, and stops it when it is back."""
+        if self._deadline is None or self._disconnected_max_seconds is None or self._deadline.expired():
             return
         if self._connected.is_set():
             self._deadline.reschedule(None)
         elif self._deadline.when() is None:
-            self._deadline.reschedule(self._loop.time() + self._away_seconds)
+            self._deadline.reschedule(self._loop.time() + self._disconnected_max_seconds)
 
     def _listen(self, state: str) -> None:
         # In kazoo's connection thread.
@@ -213,7 +239,7 @@ class ZooKeeper:
     def _state_changed(self, state: str) -> None:
         if state == "CONNECTED":
             self._connected.set()
-            self._limit_absence()
+            self._update_deadline()
             if self._lost:
                 self._lost = False
                 log.warning("a new session with the coordinator, %#x", self.session_id)
@@ -221,7 +247,7 @@ class ZooKeeper:
                     self._on_session()
             return
         self._connected.clear()
-        self._limit_absence()
+        self._update_deadline()
         if state == "LOST":
             self._lost = True
         if self._on_session is not None:
@@ -230,19 +256,21 @@ class ZooKeeper:
                 "lost with its session" if state == "LOST" else "suspended",
             )
 
-    async def _result(self, ask: Callable[[], Any]) -> Any:
-        """What kazoo's call gives."""
-        from kazoo.exceptions import ConnectionLoss, SessionExpiredError
+    async def _result(self, call: Callable[[], Any]) -> Any:
+        """The result of a call of kazoo. Raises ZooKeeperError."""
+        from kazoo.exceptions import ConnectionLoss, KazooException, SessionExpiredError
 
         while True:
             try:
-                return await self._answer(ask())
-            except ConnectionLoss:
+                return await self._answer(call())
+            except ConnectionLoss as error:
                 if not self._repeats:
-                    raise
-            except SessionExpiredError:
+                    raise _mapped(error) from error
+            except SessionExpiredError as error:
                 if self._deadline is None or self._on_session is not None:
-                    raise
+                    raise _mapped(error) from error
+            except KazooException as error:
+                raise _mapped(error) from error
             await self.wait_connected()
 
     async def _answer(self, pending: Any) -> Any:
@@ -271,23 +299,19 @@ class ZooKeeper:
         return on_event
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
-        """Data and state; `watch` is called once, on the loop, when the node changes or goes."""
+        """Data and state. `watch` is called once, on the loop, when the node changes or is deleted."""
         data, stat = await self._result(lambda: self._client.get_async(path, self._watcher(watch)))
         return data or b"", Stat(stat.version, stat.czxid, stat.ephemeralOwner or 0, stat.ctime)
 
     async def find(self, path: str) -> tuple[bytes, Stat] | None:
-        """Data and state, or None when there is no such node."""
-        from kazoo.exceptions import NoNodeError
-
+        """Data and state, or None if there is no such node."""
         try:
             return await self.get(path)
         except NoNodeError:
             return None
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """The names below a node, none when it does not exist; `watch` is called once when they change."""
-        from kazoo.exceptions import NoNodeError
-
+        """The names of a node's children, none if it does not exist. `watch` is called once when they change."""
         try:
             names: list[str] = await self._result(
                 lambda: self._client.get_children_async(path, self._watcher(watch))
@@ -297,7 +321,7 @@ class ZooKeeper:
         return names
 
     async def create(self, path: str, data: bytes | None = b"", ephemeral: bool = False) -> None:
-        """Creates a node whose parent exists; NodeExistsError when it is there. Without data it is null, which is not empty."""
+        """Creates a node whose parent exists. Raises NodeExistsError. Data None is null, which is not the empty data."""
         await self._result(lambda: self._client.create_async(path, data, ephemeral=ephemeral))
 
     async def create_sequential(self, prefix: str, data: bytes) -> None:
@@ -305,13 +329,13 @@ class ZooKeeper:
         await self._result(lambda: self._client.create_async(prefix, data, sequence=True))
 
     async def ensure(self, paths: Iterable[str]) -> None:
-        """Creates the nodes that are missing, with their parents and without data, as `KafkaZkClient.createRecursive` does: in
-        empty data of one (ProducerIdBlockZNode) Apache's controller would look for JSON."""
+        """Creates the missing nodes and their parents with null data, as `KafkaZkClient.createRecursive` does.
+
+        Apache's controller would parse empty data of one of them (ProducerIdBlockZNode) as JSON.
+        """
         await asyncio.gather(*(self._ensure(path) for path in paths))
 
     async def _ensure(self, path: str) -> None:
-        from kazoo.exceptions import NodeExistsError, NoNodeError
-
         try:
             await self.create(path, None)
         except NodeExistsError:
@@ -321,14 +345,12 @@ class ZooKeeper:
             await self._ensure(path)
 
     async def set(self, path: str, data: bytes, version: int = -1) -> int:
-        """Sets the data if the node has that version (-1: any); the new version."""
+        """Sets the data if the node has that version (-1: any). Returns the new version."""
         stat = await self._result(lambda: self._client.set_async(path, data, version))
         return int(stat.version)
 
     async def delete(self, path: str) -> None:
-        """Deletes a node, if it is there."""
-        from kazoo.exceptions import NoNodeError
-
+        """Deletes a node if it exists."""
         try:
             await self._result(lambda: self._client.delete_async(path))
         except NoNodeError:
@@ -340,16 +362,16 @@ class ZooKeeper:
         await self.delete(path)
 
     async def transaction(self, operations: Sequence[Operation]) -> None:
-        """Does all of `operations` or none; raises the exception of the one that failed."""
+        """Does all of `operations` or none. Raises the error of the operation that failed."""
         from kazoo.exceptions import RolledBackError, RuntimeInconsistency
 
         results = await self._result(lambda: self._commit(operations))
         failures = [result for result in results if isinstance(result, Exception)]
-        for failure in failures:
-            if not isinstance(failure, RolledBackError | RuntimeInconsistency):
-                raise failure
+        # The operations around the one that failed have these two errors.
+        causes = [each for each in failures if not isinstance(each, RolledBackError | RuntimeInconsistency)]
         if failures:
-            raise failures[0]
+            failure = (causes or failures)[0]
+            raise _mapped(failure) from failure
 
     def _commit(self, operations: Sequence[Operation]) -> Any:
         transaction = self._client.transaction()
@@ -364,3 +386,19 @@ class ZooKeeper:
                 case SetData(path, data, version):
                     transaction.set_data(path, data, version)
         return transaction.commit_async()
+
+
+def _mapped(error: Exception) -> ZooKeeperError:
+    """The error of this module for one of kazoo."""
+    from kazoo import exceptions as kazoo
+
+    lost = (kazoo.ConnectionLoss, kazoo.OperationTimeoutError, kazoo.SessionExpiredError)
+    kinds: tuple[tuple[type[Exception] | tuple[type[Exception], ...], type[ZooKeeperError]], ...] = (
+        (lost, ConnectionLostError),
+        (kazoo.NoNodeError, NoNodeError),
+        (kazoo.NodeExistsError, NodeExistsError),
+        (kazoo.BadVersionError, BadVersionError),
+        (kazoo.NotEmptyError, NotEmptyError),
+    )
+    kind = next((own for kinds_of_kazoo, own in kinds if isinstance(error, kinds_of_kazoo)), ZooKeeperError)
+    return kind(str(error) or type(error).__name__)

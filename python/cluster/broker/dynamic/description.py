@@ -190,5 +190,5 @@ def _documentation(setting: Setting) -> str:
     dynamic = " It can be changed while the broker runs." if setting.dynamic else ""
     if setting.name in THREADS_AT_START:
         dynamic = " A change holds from the next start on."
-    served = "" if setting.supported else " This broker does not act on it."
-    return f"{setting.type}, {default}{valid}.{dynamic}{served}"
+    effect = "" if setting.has_effect else " It has no effect in this broker."
+    return f"{setting.type}, {default}{valid}.{dynamic}{effect}"

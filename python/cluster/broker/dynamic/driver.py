@@ -1,10 +1,10 @@
-"""Dynamic settings at work: reads them at the start, watches their notices, and has each part of the broker take them.
+"""The driver of dynamic settings: reads them at the start, watches their notices, and applies changes.
 
-Owns the order of things: settings are applied one change after the other, always as the znode has them at that
-moment, so whoever comes late applies nothing old. A change made through this broker is in force when it is answered;
-its own notice finds nothing left to do. Lives on the event loop; the data plane is told in threads. A crash loses
-nothing: the next start reads the znodes. What another program wrote there and cannot be applied is named in the log,
-and what was in force stays so. Source: kafka.server.ZkConfigManager, ZkAdminManager, ConfigHandler.
+Changes are applied one after the other. Each reads the znode's current settings, so a late notice applies nothing old. A
+change made through this broker is in force when it is answered. Settings that another program wrote and that cannot be
+applied are named in the log; the old ones stay in force. Lives on the event loop; the data plane is called in threads. A
+crash loses nothing: the next start reads the znodes. Source: kafka.server.ZkConfigManager, ZkAdminManager,
+ConfigHandler.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ from cluster.broker.dynamic.store import Alter, ConfigStore, notice_number
 from cluster.broker.settings import ConfigError
 from cluster.broker.topic_policy import check_topic_config
 from cluster.controller import ZooKeeper, znodes
+from cluster.controller.zookeeper import ConnectionLostError
 from cluster.errors import InvalidRequest, RequestTimedOut
 from cluster.model import BrokerId
 
 log = logging.getLogger(__name__)
 
-# A name server that does not answer keeps nobody waiting but those who name hosts.
+# Threads of their own: a name server that does not answer delays only requests that name hosts.
 _resolvers = ThreadPoolExecutor(4, "logcore-names")
 
 _READS_AT_ONCE = 256
-"""How many znodes are read at the same time at the start, as the controller does it."""
+"""How many znodes the start reads at the same time."""
 
 CLUSTER_ENTITY = f"brokers/{znodes.DEFAULT_ENTITY}"
 
 
 class DataPlane(Protocol):
-    """The part of `logcore._native.Server` that settings go to; its methods may block and run in threads."""
+    """The part of `logcore._native.Server` that takes settings. Its methods may block and run in threads."""
 
     def check_config(self, properties: dict[str, str]) -> None:
         """Raises what `update_config` would raise for these settings."""
 
     def update_config(self, properties: dict[str, str]) -> None:
-        """Replaces the broker's settings; ServerError names one that cannot be, and then nothing changes."""
+        """Replaces the broker's settings. If one is not allowed, ServerError names it and nothing changes."""
 
     def set_client_quotas(self, quotas: list[tuple[str | None, str | None, dict[str, float]]]) -> None:
         """Replaces the quotas of users and clients."""
@@ -59,10 +60,10 @@ class DataPlane(Protocol):
 
 
 TopicChanged = Callable[[str], Awaitable[None]]
-"""Has the settings of a topic read and applied."""
+"""Reads and applies the settings of a topic."""
 
 BrokerChanged = Callable[[BrokerConfig, BrokerConfig], Awaitable[None]]
-"""Called with the broker's configuration before and after a change that the data plane has taken."""
+"""Called with the broker's configuration before and after a change that the data plane has applied."""
 
 
 class DynamicConfigs:
@@ -76,9 +77,9 @@ class DynamicConfigs:
         self._client_quotas: list[quotas.ClientQuota] | None = None
         self._quotas_wait = 0
         self._ip_quotas: list[tuple[str | None, float]] | None = None
-        """What the data plane was told last."""
+        """The rates that the data plane has."""
         self._addresses: dict[str, str] = {}
-        """Of the hosts that have quotas."""
+        """Addresses of the hosts that have quotas."""
         self._zk = zk
         self._store = ConfigStore(zk)
         self._broker = broker
@@ -86,8 +87,8 @@ class DynamicConfigs:
         self._data_plane: DataPlane | None = None
         self._topic_changed: TopicChanged | None = None
         self._broker_changed: BrokerChanged | None = None
-        self._half_taken = False
-        """The data plane has settings that the coordinator could not be told of: they do not hold until it was."""
+        self._half_applied = False
+        """The data plane has new settings, but `BrokerChanged` failed. They are applied again."""
         self._applying = asyncio.Lock()
         self._woken = asyncio.Event()
         self._seen = -1
@@ -101,7 +102,7 @@ class DynamicConfigs:
         await self._reload_broker()
 
     async def start(self, data_plane: DataPlane, on_topic: TopicChanged, on_broker: BrokerChanged) -> None:
-        """Applies what there is, and from now on what changes after `load`."""
+        """Applies all settings, and from now on every change since `load`."""
         self._data_plane, self._topic_changed, self._broker_changed = data_plane, on_topic, on_broker
         entities = await self._store.quota_entities()
         for first in range(0, len(entities), _READS_AT_ONCE):
@@ -109,38 +110,38 @@ class DynamicConfigs:
             self.quotas |= zip(batch, await asyncio.gather(*map(self._read, batch)), strict=True)
         loaded, self.live.current = self.live.current, self.live.static
         if loaded is not self.live.static:
-            await self._take_broker_config(loaded)
+            await self._apply_broker_config(loaded)
         await self._find_addresses(quotas.ip_rates(self.quotas))
-        await self._take_quotas()
+        await self._apply_quotas()
         self._task = asyncio.create_task(self._run(), name="dynamic settings")
 
     async def stop(self) -> None:
-        """Watches no longer."""
+        """Stops watching."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def session_renewed(self) -> None:
-        """The session was lost, and with it the watch: look what was changed meanwhile."""
+        """A new session replaced a lost one and its watch: read the notices."""
         self._woken.set()
 
-    # ---- what the watch brings ----
+    # ---- notices ----
 
     async def _run(self) -> None:
-        lost: tuple[type[Exception], ...] = (*_connection_errors(), RequestTimedOut)
         while True:
             await self._woken.wait()
             self._woken.clear()
             try:
-                await self._take_notices()
-            except lost:
+                await self._apply_notices()
+            except (ConnectionLostError, RequestTimedOut):
                 await self._zk.wait_connected()
                 self._woken.set()
             except Exception:
-                log.exception("the notices of changed settings could not be read; the next one tries again")
+                log.exception(
+                    "the notices of changed settings could not be read; the next notice tries again"
+                )
 
-    async def _take_notices(self) -> None:
-        lost: tuple[type[Exception], ...] = (*_connection_errors(), RequestTimedOut)
+    async def _apply_notices(self) -> None:
         names = await self._store.notices(self._woken.set)
         async with self.quotas_together(is_answered=False):
             for name in names:
@@ -151,18 +152,18 @@ class DynamicConfigs:
                     entity = await self._store.noticed(name)
                     if entity is not None:
                         await self._apply(entity)
-                except lost:
+                except (ConnectionLostError, RequestTimedOut):
                     raise
                 except Exception:
-                    log.exception("a change of settings is passed over")
+                    log.exception("a change of settings could not be applied and is skipped")
                 self._seen = number
         await self._store.purge(names, int(time.time() * 1000))
 
     async def _apply(self, entity: str) -> None:
-        """Has the settings of an entity, as they are now, take effect."""
+        """Reads the settings of an entity and applies them."""
         kind, _, name = entity.partition("/")
         if kind == "ips":
-            # Not in the lock: a name server that is slow holds up nobody else's settings.
+            # Outside the lock, so that a slow name server does not delay other settings.
             host = _host_of(entity)
             await self._find_addresses([*quotas.ip_rates(self.quotas), *host], anew=host)
         async with self._applying:
@@ -173,10 +174,10 @@ class DynamicConfigs:
             elif quotas.entity_of(entity) is not None:
                 await self._reload_quotas(entity)
             elif kind not in ("topics", "brokers"):
-                log.warning("nobody knows what %s, whose settings were changed, is", entity)
+                log.warning("a notice names %s, whose kind is unknown; it is ignored", entity)
 
     async def _read(self, entity: str) -> dict[str, str]:
-        """The settings of an entity; none, and a line in the log, when nobody can read its znode."""
+        """The settings of an entity. If its znode cannot be read, none, and the log says so."""
         try:
             return await self._store.read(entity)
         except znodes.ZnodeError as error:
@@ -198,16 +199,16 @@ class DynamicConfigs:
         except ConfigError as error:
             log.error("dynamic settings of the broker are not applied: %s", error)
             return
-        if config.given == self.live.current.given and not self._half_taken:
+        if config.given == self.live.current.given and not self._half_applied:
             return
         for warning in set(config.warnings) - set(self.live.current.warnings):
             log.warning("dynamic settings: %s", warning)
         if self._data_plane is not None:
             for name in broker_rules.of_next_start(self.live.current, config):
                 log.warning("dynamic settings: %s holds from the next start on", name)
-        await self._take_broker_config(config)
+        await self._apply_broker_config(config)
 
-    async def _take_broker_config(self, config: BrokerConfig) -> None:
+    async def _apply_broker_config(self, config: BrokerConfig) -> None:
         from logcore._native import ServerError
 
         if self._data_plane is not None:
@@ -216,11 +217,11 @@ class DynamicConfigs:
             except ServerError as error:
                 log.error("dynamic settings of the broker are not applied: %s", error)
                 return
-        self._half_taken = True
+        self._half_applied = True
         if self._broker_changed is not None:
             await self._broker_changed(self.live.current, config)
         self.live.current = config
-        self._half_taken = False
+        self._half_applied = False
 
     # ---- quotas ----
 
@@ -230,12 +231,13 @@ class DynamicConfigs:
             self.quotas[entity] = config
         else:
             self.quotas.pop(entity, None)
-        await self._take_quotas()
+        await self._apply_quotas()
 
     @asynccontextmanager
     async def quotas_together(self, is_answered: bool = True) -> AsyncIterator[None]:
-        """What changes of quotas inside is in force at its end: telling the data plane takes as long as there are quotas. If
-        nobody is answered then, it is when whoever is in the middle of changes is at the end of them.
+        """Collects changes of quotas and applies them at its end, because applying costs time for each quota there is.
+
+        Without a client that waits (`is_answered` false), the last of several concurrent blocks applies them all.
         """
         self._quotas_wait += 1
         try:
@@ -243,14 +245,14 @@ class DynamicConfigs:
         finally:
             self._quotas_wait -= 1
             async with self._applying:
-                await (self._tell_quotas() if is_answered else self._take_quotas())
+                await (self._push_quotas() if is_answered else self._apply_quotas())
 
-    async def _take_quotas(self) -> None:
+    async def _apply_quotas(self) -> None:
         if self._quotas_wait == 0:
-            await self._tell_quotas()
+            await self._push_quotas()
 
-    async def _tell_quotas(self) -> None:
-        """Tells the data plane what it was not told yet."""
+    async def _push_quotas(self) -> None:
+        """Gives the data plane the quotas that changed."""
         if self._data_plane is None:
             return
         clients = quotas.client_quotas(self.quotas)
@@ -268,13 +270,13 @@ class DynamicConfigs:
         for host, rate in quotas.ip_rates(self.quotas).items():
             address = None if host is None else self._addresses.get(host)
             if host is not None and address is None:
-                log.error("the connection rate of %s is ignored: its address cannot be found", host)
+                log.error("the connection rate of %s is ignored: the host name has no address", host)
             else:
                 rates.append((address, rate))
         return rates
 
     async def _find_addresses(self, hosts: Iterable[str | None], anew: Iterable[str] = ()) -> None:
-        """Looks up those hosts that have no address yet or are to be looked up `anew`, all at the same time."""
+        """Resolves the hosts without a known address and those in `anew`, all at the same time."""
         wanted = {
             host for host in hosts if host is not None and (host in anew or host not in self._addresses)
         }
@@ -286,7 +288,7 @@ class DynamicConfigs:
     # ---- commands of the handlers ----
 
     async def alter_topic(self, name: str, alter: Alteration, validate_only: bool) -> None:
-        """Changes a topic's settings; InvalidConfig when it cannot have those it would have."""
+        """Changes a topic's settings. Raises InvalidConfig if the new ones are not allowed."""
 
         def checked(config: Mapping[str, str]) -> dict[str, str]:
             altered = alter(config)
@@ -296,20 +298,18 @@ class DynamicConfigs:
         await self._change(f"topics/{name}", _in_a_thread(checked), validate_only)
 
     async def alter_broker(self, alter: Alteration, own: bool, validate_only: bool) -> None:
-        """Changes the dynamic settings of this broker (`own`) or the defaults of all."""
+        """Changes the dynamic settings of this broker (`own`) or the defaults of all brokers."""
         checked = broker_rules.checked(alter, self.live, own)
 
-        def taken(config: Mapping[str, str]) -> dict[str, str]:
+        def accepted(config: Mapping[str, str]) -> dict[str, str]:
             altered = checked(config)
-            self._check_taken(altered, own)
+            self._check_data_plane(altered, own)
             return altered
 
-        await self._change(self._own_entity if own else CLUSTER_ENTITY, _in_a_thread(taken), validate_only)
+        await self._change(self._own_entity if own else CLUSTER_ENTITY, _in_a_thread(accepted), validate_only)
 
-    def _check_taken(self, config: Mapping[str, str], own: bool) -> None:
-        """Refuses settings of a broker's znode that the data plane would not take: stored, they would keep it from
-        every later change.
-        """
+    def _check_data_plane(self, config: Mapping[str, str], own: bool) -> None:
+        """Refuses settings that the data plane refuses. If they were stored, it would refuse every later change too."""
         from logcore._native import ServerConfigError
 
         assert self._data_plane is not None
@@ -332,7 +332,7 @@ class DynamicConfigs:
         async def alter(config: Mapping[str, str]) -> Mapping[str, str]:
             return altered(config)
 
-        # As Kafka does, the sanitized name: an IPv6 address has none.
+        # As in Kafka this is the sanitized name, so an IPv6 address cannot be resolved.
         name = path.removeprefix("ips/")
         if name not in (path, znodes.DEFAULT_ENTITY) and await _address(name) is None:
             raise InvalidRequest(f"{name} is not a valid IP or resolvable host.")
@@ -343,24 +343,17 @@ class DynamicConfigs:
             await self._store.change(entity, alter, validate_only)
             if not validate_only:
                 await self._apply(entity)
-        except _connection_errors():
+        except ConnectionLostError:
             raise RequestTimedOut("The coordinator did not answer; the change may have been made.") from None
 
 
 def _in_a_thread(alter: Alteration) -> Alter:
-    """Settings are as long as the coordinator has room, and lists among them have very many words."""
+    """Runs `alter` in a thread, because settings can be as long as a znode and lists in them have many words."""
 
     async def altered(config: Mapping[str, str]) -> dict[str, str]:
         return await asyncio.to_thread(alter, config)
 
     return altered
-
-
-def _connection_errors() -> tuple[type[Exception], ...]:
-    """What calls to the coordinator raise when it cannot be reached."""
-    from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
-
-    return (ConnectionLoss, OperationTimeoutError, SessionExpiredError)
 
 
 def _mutation_window(config: BrokerConfig) -> int:
@@ -376,7 +369,7 @@ def _number(name: str) -> int:
 
 
 def _readable(entity: str, config: Mapping[str, str], own: bool) -> dict[str, str]:
-    """The settings of a broker's znode that can be applied; the log names the others."""
+    """The settings of a broker's znode that can be applied. The log names the others."""
     reasons = broker_rules.unreadable(config, own)
     for name, reason in reasons.items():
         log.error("setting %s of %s in the coordinator is ignored: %s", name, entity, reason)
@@ -384,13 +377,13 @@ def _readable(entity: str, config: Mapping[str, str], own: bool) -> dict[str, st
 
 
 def _host_of(entity: str) -> list[str]:
-    """The address or host whose quotas an entity has, if it is one's."""
+    """The address or host of an entity, if it has one."""
     host = (quotas.entity_of(entity) or {}).get(quotas.IP)
     return [] if host is None else [host]
 
 
 async def _address(host: str) -> str | None:
-    """The first address of a host; None when it has none."""
+    """The first address of a host; None if it has none."""
     loop = asyncio.get_running_loop()
     look_up = functools.partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
     try:

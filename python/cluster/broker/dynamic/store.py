@@ -1,8 +1,8 @@
-"""The znodes of dynamic settings: read, written with their notice, and which notices are new or too old.
+"""The znodes of dynamic settings and their change notices.
 
-Owns how a change is stored: the settings of an entity and a sequential node below /config/changes that names it, in
-one transaction, and only if nobody else wrote the settings meanwhile. Owns no decision about settings. Lives on the
-event loop. Source: kafka.zk.AdminZkClient, kafka.common.ZkNodeChangeNotificationListener.
+A change is one transaction: the entity's settings, if their version is unchanged, and a sequential node below
+/config/changes that names the entity. Owns no decision about settings. Lives on the event loop. Source:
+kafka.zk.AdminZkClient, kafka.common.ZkNodeChangeNotificationListener.
 """
 
 from __future__ import annotations
@@ -11,27 +11,35 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 
 from cluster.controller import ZooKeeper, znodes
-from cluster.controller.zookeeper import Create, Delete, Operation, SetData, Stat
+from cluster.controller.zookeeper import (
+    BadVersionError,
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    SetData,
+    Stat,
+)
 from cluster.errors import InvalidConfig, RequestTimedOut
 
 NOTICES_KEPT_MS = 15 * 60 * 1000
-"""How long a notice stays for brokers that are away for a moment."""
+"""How long a notice stays for brokers that are disconnected for a moment."""
 
 _ATTEMPTS = 10
-"""How often a change is tried while others change the same settings."""
+"""How often a change is tried while other programs change the same settings."""
 
-_NAMED_TIMES = 3
-"""How often a change names its entity: in the path of its settings, in its notice, and in what goes with it. Names leave
-room, for the protocol's strings are short.
-"""
+_PATHS = 3
+"""How often one request can have the entity's path: in its settings, in its notice, and in a deletion."""
 
 _NUMBER = re.compile("[0-9]{1,19}")
 _QUOTAS = ("users/", "clients/", "ips/")
-"""Entities whose znode goes when nothing is left in it."""
+"""Entities whose znode is deleted when it has no settings left."""
 
 
 Alter = Callable[[Mapping[str, str]], Awaitable[Mapping[str, str]]]
-"""From the settings an entity has to those it shall have; raises for such as must not be written."""
+"""Makes the new settings of an entity from its current ones. Raises if they are not allowed."""
 
 
 class ConfigStore:
@@ -41,7 +49,7 @@ class ConfigStore:
         self._zk = zk
 
     async def read(self, entity: str) -> dict[str, str]:
-        """The settings of an entity, as in brokers/ID; none when it has no znode."""
+        """The settings of an entity, for example brokers/ID; none if it has no znode."""
         path = znodes.config_path(entity)
         found = await self._zk.find(path)
         return znodes.decode_config(path, found[0] if found else None)
@@ -58,20 +66,19 @@ class ConfigStore:
         return await self._zk.children(znodes.config_path(parent))
 
     async def change(self, entity: str, alter: Alter, validate_only: bool = False) -> None:
-        """Writes what `alter` makes of an entity's settings, and a notice; nothing if it raises, or `validate_only`.
-        Raises InvalidConfig for settings that are too large for the coordinator.
-        """
-        from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
+        """Writes the settings that `alter` returns, and a notice. With `validate_only` it only checks them.
 
+        Raises InvalidConfig for settings that are too large for the coordinator, and any error of `alter`.
+        """
         path = znodes.config_path(entity)
-        room = znodes.REQUEST_BYTES_MAX - _NAMED_TIMES * len(path.encode())
+        bytes_max = znodes.REQUEST_BYTES_MAX - _PATHS * len(path.encode())
         for _ in range(_ATTEMPTS):
             found = await self._zk.find(path)
             config = await alter(znodes.decode_config(path, found[0] if found else None))
             data = znodes.encode_config(config)
-            if len(data) > room:
+            if len(data) > bytes_max:
                 raise InvalidConfig(
-                    f"The settings of {entity} take {len(data)} bytes in the coordinator, which takes {room} at "
+                    f"The settings of {entity} take {len(data)} bytes in the coordinator, which takes {bytes_max} at "
                     "most (jute.maxbuffer); ask for fewer or shorter ones."
                 )
             if validate_only:
@@ -81,9 +88,9 @@ class ConfigStore:
                 await self._zk.transaction([*operations, _notice(entity)])
                 return
             except (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError):
-                # Somebody else changed the same settings: decide again on what they are now.
+                # Another program changed the same settings: start again from the current ones.
                 continue
-        raise RequestTimedOut(f"The settings of {entity} are being changed by others all the time.")
+        raise RequestTimedOut(f"Other programs keep changing the settings of {entity}; try again later.")
 
     async def _operations(
         self, entity: str, config: Mapping[str, str], data: bytes, stat: Stat | None
@@ -99,7 +106,7 @@ class ConfigStore:
         return [Delete(path, stat.version), *await self._empty_parents(entity)]
 
     async def _empty_parents(self, entity: str) -> list[Operation]:
-        """What goes with the last client of a user: the parent of clients, and the user if it has nothing else."""
+        """Deletions that go with a user's last client: the parent of its clients, and the user if nothing else is left."""
         user, separator, client = entity.partition("/clients/")
         if not separator:
             return []
@@ -114,18 +121,18 @@ class ConfigStore:
         return operations
 
     async def notices(self, watch: Callable[[], None]) -> list[str]:
-        """The names of the notices there are, oldest first; `watch` is called once when there are others."""
+        """The names of the notices, oldest first. `watch` is called once when they change."""
         names = await self._zk.children(znodes.CONFIG_CHANGES, watch)
         return sorted(name for name in names if notice_number(name) is not None)
 
     async def noticed(self, name: str) -> str | None:
-        """The entity a notice is about; None when it is gone."""
+        """The entity that a notice names; None if the notice is gone."""
         path = f"{znodes.CONFIG_CHANGES}/{name}"
         found = await self._zk.find(path)
         return znodes.decode_config_change(path, found[0]) if found else None
 
     async def purge(self, names: list[str], now_ms: int) -> None:
-        """Deletes the notices among `names` that are too old to be of use, of which the first are the oldest."""
+        """Deletes the expired notices among `names`, which are sorted by age, oldest first."""
         for name in names:
             path = f"{znodes.CONFIG_CHANGES}/{name}"
             found = await self._zk.find(path)
@@ -135,7 +142,7 @@ class ConfigStore:
 
 
 def notice_number(name: str) -> int | None:
-    """The number of a notice by its znode's name; None when it is something else."""
+    """The number in the name of a notice's znode; None if it is not a notice."""
     prefix = znodes.CONFIG_CHANGE_PREFIX.rpartition("/")[2]
     number = name.removeprefix(prefix)
     return int(number) if name.startswith(prefix) and _NUMBER.fullmatch(number) else None

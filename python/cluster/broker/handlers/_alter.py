@@ -11,7 +11,7 @@ from cluster.broker.dynamic.alteration import BROKER, CLIENT_METRICS, TOPIC, Alt
 from cluster.broker.handlers._own_id import require_own_id
 from cluster.controller.names import validate_topic_name
 from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, UnknownTopicOrPartition
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 
 async def alter_each(request: Request, alter: Callable[[Body], Awaitable[None]]) -> Body:
@@ -22,9 +22,9 @@ async def alter_each(request: Request, alter: Callable[[Body], Awaitable[None]])
     keys = list(map(_resource, resources))
     counts = Counter(keys)
     responses: dict[tuple[int, str], Body] = {}
-    pace = Pace()
+    time_slice = TimeSlice()
     for key, item in dict(zip(keys, resources, strict=True)).items():
-        await pace.step()
+        await time_slice.yield_if_over()
         error: KafkaProtocolError | None = None
         try:
             if counts[key] > 1:

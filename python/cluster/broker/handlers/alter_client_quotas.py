@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster.broker.context import Body, Context, Request, told
 from cluster.broker.dynamic.quotas import QuotaOp
 from cluster.errors import NONE, KafkaProtocolError
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 API_KEY = 49
 VERSIONS = (0, 1)
@@ -16,7 +16,7 @@ async def handle(context: Context, request: Request) -> Body:
     entity the last is answered, as with Kafka (`ZkAdminManager.alterClientQuotas`).
     """
     entries: dict[frozenset[tuple[str, str | None]], Body] = {}
-    pace = Pace()
+    time_slice = TimeSlice()
     async with context.dynamic.quotas_together():
         for item in request.body["entries"]:
             entity = {part["entity_type"]: part["entity_name"] for part in item["entity"]}
@@ -27,7 +27,7 @@ async def handle(context: Context, request: Request) -> Body:
             except KafkaProtocolError as error:
                 code, message = error.code, told(error)
             entries[frozenset(entity.items())] = _entry(item, code, message)
-            await pace.step()
+            await time_slice.yield_if_over()
     return {"entries": list(entries.values())}
 
 

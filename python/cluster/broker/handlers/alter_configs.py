@@ -7,7 +7,7 @@ from functools import partial
 from cluster.broker.context import Body, Context, Request
 from cluster.broker.dynamic.alteration import Alteration, Change, Op, check_changes, replacement
 from cluster.broker.handlers._alter import alter_each, alter_stored, failure
-from cluster.pace import thought
+from cluster.time_slice import in_thread_if_long
 
 __all__ = ["API_KEY", "VERSIONS", "failure", "handle"]
 
@@ -19,7 +19,7 @@ async def handle(context: Context, request: Request) -> Body:
     """Answers when the settings are in force here."""
 
     async def alter(item: Body) -> None:
-        alteration = await thought(len(item["configs"]), partial(_replacement, item))
+        alteration = await in_thread_if_long(len(item["configs"]), partial(_replacement, item))
         await alter_stored(context, request, item, alteration)
 
     return await alter_each(request, alter)

@@ -8,7 +8,7 @@ import asyncio
 
 from cluster.broker.context import Body, Context, ReplicaLogs, Request
 from cluster.errors import ReplicaNotAvailable, UnknownTopicOrPartition
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 API_KEY = 34
 VERSIONS = (0, 2)
@@ -16,10 +16,10 @@ VERSIONS = (0, 2)
 
 async def handle(context: Context, request: Request) -> Body:
     """Begins each move by itself; of a partition that is named twice the last directory counts."""
-    codes, pace = await asyncio.to_thread(_alter, context.logs, request), Pace()
+    codes, time_slice = await asyncio.to_thread(_alter, context.logs, request), TimeSlice()
     for key, code in codes.items():
         codes[key] = _named(context, key, code)
-        await pace.step()
+        await time_slice.yield_if_over()
     return await asyncio.to_thread(_answer, codes)
 
 

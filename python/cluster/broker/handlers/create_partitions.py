@@ -9,7 +9,7 @@ from cluster.broker.context import Body, Context, Request, mutation_quota
 from cluster.broker.dynamic.mutations import MutationQuota
 from cluster.controller import NewPartitions, Outcomes, outcome_of
 from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, NotController, RequestTimedOut
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 API_KEY = 37
 VERSIONS = (0, 3)
@@ -24,25 +24,25 @@ async def handle(context: Context, request: Request) -> Body:
         raise NotController
     asked = request.body["topics"]
     counts = Counter(map(itemgetter("name"), asked))
-    news, pace = [], Pace()
+    news, time_slice = [], TimeSlice()
     for item in asked:
         if counts[item["name"]] == 1:
             news.append(_new(item))
-        await pace.step()
+        await time_slice.yield_if_over()
     quota = mutation_quota(context, request, _STRICT)
     results = await _add_each(context, request, news, quota)
     double = InvalidRequest("The request has several entries for this topic.")
     for name, count in counts.items():
         if count > 1:
             results.append(_result(name, double))
-        await pace.step()
+        await time_slice.yield_if_over()
     return {"results": results, "throttle_time_ms": quota.throttle_ms()}
 
 
 async def _add_each(
     context: Context, request: Request, news: list[NewPartitions], quota: MutationQuota
 ) -> list[Body]:
-    body, pace = request.body, Pace()
+    body, time_slice = request.body, TimeSlice()
     outcomes: Outcomes = []
     work = context.controller.create_partitions(news, outcomes, body["validate_only"], quota.record)
     # As in Kafka, a check is not waited for, but made.
@@ -54,7 +54,7 @@ async def _add_each(
         if body["timeout_ms"] <= 0 and error is None and not body["validate_only"]:
             error = RequestTimedOut()
         results.append(_result(new.name, error))
-        await pace.step()
+        await time_slice.yield_if_over()
     return results
 
 

@@ -22,7 +22,7 @@ from cluster.errors import (
     RequestTimedOut,
 )
 from cluster.model import NO_TOPIC_ID, TopicInfo
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 API_KEY = 19
 VERSIONS = (0, 7)
@@ -41,9 +41,9 @@ async def handle(context: Context, request: Request) -> Body:
     asked = request.body["topics"]
     counts = Counter(_names(request))
     results: dict[str, Body] = {}
-    news, pace = [], Pace()
+    news, time_slice = [], TimeSlice()
     for item in asked:
-        await pace.step()
+        await time_slice.yield_if_over()
         name = item["name"]
         if name in results:
             continue
@@ -106,7 +106,7 @@ async def _create(
     def configs(own: tuple[tuple[str, str], ...]) -> list[Body]:
         return _configs(context, dict(own))
 
-    pace = Pace()
+    time_slice = TimeSlice()
     for new, topic in zip(news, outcomes, strict=True):
         if isinstance(topic, KafkaProtocolError):
             results[new.name] = _failed(new.name, topic)
@@ -116,7 +116,7 @@ async def _create(
         else:
             told = configs(tuple(topic.config.items())) if request.api_version >= _CONFIGS else []
             results[new.name] = _created(topic, only_check, told)
-        await pace.step()
+        await time_slice.yield_if_over()
 
 
 def _created(topic: TopicInfo, validate_only: bool, configs: list[Body]) -> Body:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster.broker.context import Body, Context, Request
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 API_KEY = 42
 VERSIONS = (0, 2)
@@ -11,10 +11,10 @@ VERSIONS = (0, 2)
 
 async def handle(context: Context, request: Request) -> Body:
     """Deletes each group by itself."""
-    results, pace = [], Pace()
+    results, time_slice = [], TimeSlice()
     for name in _names(request):
         results.append({"group_id": name, "error_code": _delete(context, name)})
-        await pace.step()
+        await time_slice.yield_if_over()
     return {"results": results}
 
 

@@ -11,7 +11,7 @@ import asyncio
 from cluster.broker.context import Body, Context, Request
 from cluster.controller.names import is_internal
 from cluster.errors import NONE, InvalidTopicException, NotLeaderOrFollower, UnknownTopicOrPartition
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 API_KEY = 21
 VERSIONS = (0, 2)
@@ -22,14 +22,14 @@ _NO_OFFSET = -1
 async def handle(context: Context, request: Request) -> Body:
     """Deletes in each partition by itself; of one that is named twice the last offset counts."""
     asked = await asyncio.to_thread(_asked, request)
-    wanted, refused, pace = [], {}, Pace()
+    wanted, refused, time_slice = [], {}, TimeSlice()
     for (topic, partition), offset in asked.items():
         code = _refusal(context, topic, partition)
         if code:
             refused[topic, partition] = code, _NO_OFFSET
         else:
             wanted.append((topic, partition, offset))
-        await pace.step()
+        await time_slice.yield_if_over()
 
     def delete() -> Body:
         deleted = context.logs.delete_records(wanted)

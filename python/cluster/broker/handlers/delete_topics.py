@@ -20,7 +20,7 @@ from cluster.errors import (
     UnknownTopicId,
 )
 from cluster.model import NO_TOPIC_ID, TopicId
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 API_KEY = 20
 VERSIONS = (0, 6)
@@ -57,14 +57,14 @@ def _asked(request: Request) -> list[_Named]:
 async def _delete_each(context: Context, request: Request, quota: MutationQuota) -> list[Body]:
     """Those that are not done when the time is up are deleted all the same, as in Kafka. Answers as often as each is named."""
     timeout, asked = request.body["timeout_ms"], _asked(request)
-    counts, pace = Counter(asked), Pace()
+    counts, time_slice = Counter(asked), TimeSlice()
     found: dict[_Named, tuple[str | None, KafkaProtocolError | None]] = {}
     wanted: dict[str, TopicToDelete] = {}
     for item in counts:
         name, refused = found[item] = _find(context, *item)
         if name is not None and refused is None and (item[0] is not None or name not in wanted):
             wanted[name] = TopicToDelete(name, item[1])
-        await pace.step()
+        await time_slice.yield_if_over()
     outcomes: Outcomes = []
     deletion = context.controller.delete_topics(list(wanted.values()), outcomes, quota.record)
     late = await outcome_of(deletion, timeout)
@@ -76,7 +76,7 @@ async def _delete_each(context: Context, request: Request, quota: MutationQuota)
             error = RequestTimedOut()
         # What is said again and again has no text.
         results[item] = _result(name, item[1], error, with_text=counts[item] == 1)
-        await pace.step()
+        await time_slice.yield_if_over()
     return list(map(results.__getitem__, asked))
 
 

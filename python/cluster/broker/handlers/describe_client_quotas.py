@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster.broker.context import Body, Context, Request, told
 from cluster.broker.dynamic import quotas
 from cluster.errors import NONE, KafkaProtocolError
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 API_KEY = 48
 VERSIONS = (0, 1)
@@ -17,7 +17,7 @@ async def handle(context: Context, request: Request) -> Body:
         wanted = _filter(request.body["components"])
     except KafkaProtocolError as error:
         return failure(request, error.code) | {"error_message": told(error)}
-    entries, pace = [], Pace()
+    entries, time_slice = [], TimeSlice()
     for path, config in list(context.dynamic.quotas.items()):
         if (
             (entity := quotas.entity_of(path)) is not None
@@ -25,7 +25,7 @@ async def handle(context: Context, request: Request) -> Body:
             and quotas.matches(wanted, request.body["strict"], entity)
         ):
             entries.append(_entry(entity, values))
-        await pace.step()
+        await time_slice.yield_if_over()
     return {"error_code": NONE, "error_message": "", "entries": entries}
 
 

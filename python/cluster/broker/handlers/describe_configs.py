@@ -18,7 +18,7 @@ from cluster.broker.dynamic.description import (
 from cluster.broker.handlers._own_id import require_own_id
 from cluster.controller.names import validate_topic_name
 from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, UnknownTopicOrPartition, for_code
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 API_KEY = 32
 VERSIONS = (0, 4)
@@ -31,11 +31,11 @@ async def handle(context: Context, request: Request) -> Body:
     """Describes each resource by itself; a kind of resource that there is not fails the whole request. Where there is
     nothing to say of an error its message is empty, not absent, as Kafka's is. Others are served between two resources.
     """
-    resources, pace = request.body["resources"], Pace()
+    resources, time_slice = request.body["resources"], TimeSlice()
     for item in resources:
         if item["resource_type"] not in _NAMES:
             raise InvalidRequest(f"Unexpected resource type {item['resource_type']}")
-        await pace.step()
+        await time_slice.yield_if_over()
     descriptions = _Descriptions(context, request)
     results = []
     for item in resources:
@@ -57,7 +57,7 @@ class _Descriptions:
     """What one answer says. Each resource is described once: its names, `0` and `00`, share what is said of it.
 
     Kafka describes a resource as often as it is named, so a small request may have an answer without bounds. Here the
-    repetitions are bounded; what there is can always be described as a whole.
+    repeats are bounded; what there is can always be described as a whole.
     """
 
     def __init__(self, context: Context, request: Request) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache, partial
 
 from cluster.broker.context import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, Body, Context, Request
-from cluster.broker.handlers._repetitions import Repetitions
+from cluster.broker.handlers._repeats import RepeatBudget
 from cluster.errors import NONE, InvalidRequest
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 API_KEY = 15
 VERSIONS = (0, 5)
@@ -15,15 +15,15 @@ VERSIONS = (0, 5)
 
 async def handle(context: Context, request: Request) -> Body:
     """Answers at once. Each group is described once, as often as it is named."""
-    repetitions = Repetitions()
+    repeats = RepeatBudget()
     describe = cache(partial(_group, context, request))
-    groups, pace = [], Pace()
+    groups, time_slice = [], TimeSlice()
     for name in request.body["groups"]:
         try:
-            groups.append(repetitions.say(name, partial(describe, name)))
+            groups.append(repeats.say(name, partial(describe, name)))
         except InvalidRequest as error:
             groups.append(_failed(name, error.code))
-        await pace.step()
+        await time_slice.yield_if_over()
     return {"groups": groups}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cache, partial
 
 from cluster.broker.context import Body, Context, ReplicaLogs, Request
-from cluster.broker.handlers._repetitions import Repetitions
+from cluster.broker.handlers._repeats import RepeatBudget
 from cluster.controller.names import validate_topic_name
 from cluster.errors import (
     InvalidRequest,
@@ -18,7 +18,7 @@ from cluster.errors import (
     NotLeaderOrFollower,
     UnknownTopicOrPartition,
 )
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 API_KEY = 61
 VERSIONS = (0, 0)
@@ -36,7 +36,7 @@ _FIELDS = (
 async def handle(context: Context, request: Request) -> Body:
     """Describes each partition by itself, and once, as often as it is named."""
     topics = request.body["topics"]
-    known, refused, pace = set(), {}, Pace()
+    known, refused, time_slice = set(), {}, TimeSlice()
     # The metadata are the event loop's; the logs may block.
     for topic in topics:
         name = topic["name"]
@@ -46,8 +46,8 @@ async def handle(context: Context, request: Request) -> Body:
         for partition in topic["partition_indexes"]:
             if context.has_partition(name, partition):
                 known.add((name, partition))
-            await pace.step()
-        await pace.step()
+            await time_slice.yield_if_over()
+        await time_slice.yield_if_over()
     return await asyncio.to_thread(_describe, context.logs, topics, known, refused)
 
 
@@ -68,7 +68,7 @@ def _describe(
     known: set[tuple[str, int]],
     refused: Mapping[str, KafkaProtocolError],
 ) -> Body:
-    repetitions = Repetitions()
+    repeats = RepeatBudget()
     describe = cache(partial(_partition, logs))
 
     def entry(topic: str, partition: int) -> Body:
@@ -78,7 +78,7 @@ def _describe(
         if (topic, partition) not in known:
             return _entry(partition, UnknownTopicOrPartition.code)
         try:
-            return repetitions.say((topic, partition), partial(describe, topic, partition))
+            return repeats.say((topic, partition), partial(describe, topic, partition))
         except InvalidRequest as error:
             return _entry(partition, error.code) | {"error_message": str(error)}
 

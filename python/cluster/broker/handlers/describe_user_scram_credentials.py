@@ -10,7 +10,7 @@ from operator import itemgetter
 from cluster.broker.context import Body, Context, Request
 from cluster.broker.dynamic.quotas import USER, entity_of
 from cluster.errors import NONE, DuplicateResource, KafkaProtocolError, ResourceNotFound
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 API_KEY = 50
 VERSIONS = (0, 0)
@@ -23,18 +23,18 @@ _ITERATIONS = re.compile(r"(?:^|,)iterations=([0-9]+)")
 
 async def handle(context: Context, request: Request) -> Body:
     """Answers at once: for all users who have credentials, or for those named."""
-    known, pace = {}, Pace()
+    known, time_slice = {}, TimeSlice()
     for path, config in list(context.dynamic.quotas.items()):
         entity = entity_of(path)
         name = entity[USER] if entity is not None and list(entity) == [USER] else None
         if name is not None and (infos := _infos(config)):
             known[name] = infos
-        await pace.step()
+        await time_slice.yield_if_over()
     counts = Counter(map(itemgetter("name"), request.body["users"] or ())) or dict.fromkeys(sorted(known), 1)
     results = []
     for user, times in counts.items():
         results.append(_result(user, times, known))
-        await pace.step()
+        await time_slice.yield_if_over()
     return {"error_code": NONE, "error_message": None, "results": results}
 
 

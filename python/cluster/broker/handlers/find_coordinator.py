@@ -15,7 +15,7 @@ from cluster.errors import (
 )
 from cluster.groups.records import partition_of
 from cluster.model import Endpoint
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 API_KEY = 10
 VERSIONS = (0, 6)
@@ -31,10 +31,10 @@ async def handle(context: Context, request: Request) -> Body:
     if request.api_version < _BATCHED:
         return await _find(context, request, body["key"], body["key_type"])
     keys = body["coordinator_keys"]
-    found, pace = {}, Pace()
+    found, time_slice = {}, TimeSlice()
     for key in dict.fromkeys(keys):
         found[key] = {"key": key, **await _find(context, request, key, body["key_type"])}
-        await pace.step()
+        await time_slice.yield_if_over()
     return {"coordinators": list(map(found.__getitem__, keys))}
 
 

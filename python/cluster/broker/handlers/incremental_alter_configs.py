@@ -11,7 +11,7 @@ from cluster.broker.dynamic.broker_rules import described_settings
 from cluster.broker.handlers._alter import alter_each, alter_stored, failure
 from cluster.broker.handlers._own_id import require_own_id
 from cluster.broker.settings import topic_settings
-from cluster.pace import thought
+from cluster.time_slice import in_thread_if_long
 
 __all__ = ["API_KEY", "VERSIONS", "failure", "handle"]
 
@@ -23,7 +23,7 @@ async def handle(context: Context, request: Request) -> Body:
     """Answers when the settings are in force here."""
 
     async def alter(item: Body) -> None:
-        changes = await thought(len(item["configs"]), partial(_changes, item))
+        changes = await in_thread_if_long(len(item["configs"]), partial(_changes, item))
         if item["resource_type"] == BROKER_LOGGER:
             require_own_id(context, item["resource_name"])
             loggers.alter(changes, request.body["validate_only"])

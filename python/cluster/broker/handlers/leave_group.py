@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster.broker.context import Body, Context, Request
 from cluster.errors import NONE
 from cluster.groups import Leaving
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 API_KEY = 13
 VERSIONS = (0, 5)
@@ -21,12 +21,12 @@ async def handle(context: Context, request: Request) -> Body:
         return failure(request, error)
     if request.api_version < _BATCHED:
         return {"error_code": _leave(context, body["group_id"], Leaving(body["member_id"]))}
-    members, pace = [], Pace()
+    members, time_slice = [], TimeSlice()
     for item in body["members"]:
         member, instance = item["member_id"], item["group_instance_id"]
         error = _leave(context, body["group_id"], Leaving(member, instance))
         members.append({"member_id": member, "group_instance_id": instance, "error_code": error})
-        await pace.step()
+        await time_slice.yield_if_over()
     return {"error_code": NONE, "members": members}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster.broker.context import Body, Context, Request
 from cluster.errors import NONE, CoordinatorLoadInProgress
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 API_KEY = 16
 VERSIONS = (0, 5)
@@ -17,7 +17,7 @@ async def handle(context: Context, request: Request) -> Body:
     body = request.body
     groups = context.groups.machine.list_groups(body["states_filter"], body["types_filter"])
     code = CoordinatorLoadInProgress.code if context.groups.loading else NONE
-    entries, pace = [], Pace()
+    entries, time_slice = [], TimeSlice()
     for group in groups:
         entry = {
             "group_id": group.group,
@@ -26,7 +26,7 @@ async def handle(context: Context, request: Request) -> Body:
             "group_type": _TYPE,
         }
         entries.append(entry)
-        await pace.step()
+        await time_slice.yield_if_over()
     return {"error_code": code, "groups": entries}
 
 

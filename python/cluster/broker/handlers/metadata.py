@@ -41,7 +41,7 @@ from cluster.model import (
     TopicId,
     TopicInfo,
 )
-from cluster.pace import Pace
+from cluster.time_slice import TimeSlice
 
 API_KEY = 3
 VERSIONS = (0, 12)
@@ -55,10 +55,10 @@ async def handle(context: Context, request: Request) -> Body:
     body, version = request.body, request.api_version
     asked = body["topics"]
     if asked is None or (version == 0 and not asked):
-        topics, pace = [], Pace()
+        topics, time_slice = [], TimeSlice()
         for topic in context.metadata.snapshot():
             topics.append(_topic(context, request, topic))
-            await pace.step()
+            await time_slice.yield_if_over()
     else:
         names, ids = await _named(asked, version)
         # As in Kafka, who asks for one topic by its id gets none by name.
@@ -70,7 +70,7 @@ async def _named(asked: list[Body], version: int) -> tuple[list[str | None], lis
     """The names, and the ids, each once."""
     names: dict[str | None, None] = {}
     ids: dict[TopicId, None] = {}
-    pace = Pace()
+    time_slice = TimeSlice()
     for item in asked:
         name, topic_id = item["name"], item["topic_id"]
         if version < _BY_ID and (name is None or topic_id != NO_TOPIC_ID):
@@ -79,7 +79,7 @@ async def _named(asked: list[Body], version: int) -> tuple[list[str | None], lis
             names[name] = None
         else:
             ids[topic_id] = None
-        await pace.step()
+        await time_slice.yield_if_over()
     return list(names), list(ids)
 
 
@@ -112,19 +112,19 @@ def _by_id(context: Context, request: Request, topic_id: TopicId) -> Body:
 
 
 async def _by_ids(context: Context, request: Request, ids: list[TopicId]) -> list[Body]:
-    topics, pace = [], Pace()
+    topics, time_slice = [], TimeSlice()
     for topic_id in ids:
         topics.append(_by_id(context, request, topic_id))
-        await pace.step()
+        await time_slice.yield_if_over()
     return topics
 
 
 async def _by_names(context: Context, request: Request, names: list[str | None]) -> list[Body]:
-    pace = Pace()
+    time_slice = TimeSlice()
     refused: dict[str, int] = {}
     news = []
     for name in names:
-        await pace.step()
+        await time_slice.yield_if_over()
         if name is None or context.metadata.topic(name) is not None:
             continue
         code = _refusal(context, request, name)
@@ -137,7 +137,7 @@ async def _by_names(context: Context, request: Request, names: list[str | None])
     topics = []
     for name in names:
         topics.append(_by_name(context, request, name, refused))
-        await pace.step()
+        await time_slice.yield_if_over()
     return topics
 
 

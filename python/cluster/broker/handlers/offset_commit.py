@@ -11,7 +11,7 @@ from cluster.broker.context import Body, Context, Request
 from cluster.errors import NONE, UnknownTopicOrPartition, for_code
 from cluster.groups import Commit, CommittedOffset
 from cluster.model import TopicPartition
-from cluster.pace import Pace, thought
+from cluster.time_slice import TimeSlice, in_thread_if_long
 
 API_KEY = 8
 VERSIONS = (0, 9)
@@ -31,9 +31,9 @@ async def handle(context: Context, request: Request) -> Body:
     offsets: dict[TopicPartition, CommittedOffset] = {}
     errors: dict[TopicPartition, int] = {}
     now = context.groups.now()
-    pace = Pace()
+    time_slice = TimeSlice()
     for item, entry in _partitions(request):
-        await pace.step()
+        await time_slice.yield_if_over()
         topic = context.metadata.topic(item.topic)
         if topic is None or item.partition not in topic.partitions:
             errors[item] = UnknownTopicOrPartition.code
@@ -51,8 +51,8 @@ async def handle(context: Context, request: Request) -> Body:
         )
         for item in offsets:
             errors[item] = result.errors.get(item, result.error)
-            await pace.step()
-    return await thought(len(errors), partial(_answer, request, errors, NONE))
+            await time_slice.yield_if_over()
+    return await in_thread_if_long(len(errors), partial(_answer, request, errors, NONE))
 
 
 def _partitions(request: Request) -> Iterator[tuple[TopicPartition, Body]]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from cluster.broker.context import Body, Context, Request
-from cluster.broker.handlers._repetitions import Repetitions
+from cluster.broker.handlers._repeats import RepeatBudget
 from cluster.errors import NONE, InvalidRequest
 from cluster.groups import CommittedOffset
 from cluster.model import TopicPartition
-from cluster.pace import Pace, lend
+from cluster.time_slice import TimeSlice, release_interpreter
 
 API_KEY = 9
 VERSIONS = (0, 9)
@@ -42,7 +42,7 @@ class Partitions:
 
     def __iter__(self) -> Iterator[Body]:
         for index, (number, kept) in enumerate(self._kept.items()):
-            lend(index)
+            release_interpreter(index)
             shown = kept or _NOT_COMMITTED
             entry: Body = {
                 "partition_index": number,
@@ -57,59 +57,61 @@ class Partitions:
 
 async def handle(context: Context, request: Request) -> Body:
     """Answers at once, with -1 where nothing is committed."""
-    body, pace = request.body, Pace()
+    body, time_slice = request.body, TimeSlice()
     if request.api_version < _BATCHED:
-        return await _group(context, request, pace, body["group_id"], body["topics"])
-    repetitions = Repetitions()
+        return await _group(context, request, time_slice, body["group_id"], body["topics"])
+    repeats = RepeatBudget()
     groups = []
     for item in body["groups"]:
-        groups.append(await _named(context, request, pace, item, repetitions))
-        await pace.step()
+        groups.append(await _named(context, request, time_slice, item, repeats))
+        await time_slice.yield_if_over()
     return {"groups": groups}
 
 
 async def _named(
-    context: Context, request: Request, pace: Pace, item: Body, repetitions: Repetitions
+    context: Context, request: Request, time_slice: TimeSlice, item: Body, repeats: RepeatBudget
 ) -> Body:
     group = item["group_id"]
     try:
-        again = repetitions.is_again(group)
+        again = repeats.is_again(group)
     except InvalidRequest as error:
         return {"group_id": group, **_failed(request, None, error.code)}
-    answer = await _group(context, request, pace, group, item["topics"])
+    answer = await _group(context, request, time_slice, group, item["topics"])
     if again:
-        repetitions.count(answer)
+        repeats.count(answer)
     return {"group_id": group, **answer}
 
 
 async def _group(
-    context: Context, request: Request, pace: Pace, group: str, topics: list[Body] | None
+    context: Context, request: Request, time_slice: TimeSlice, group: str, topics: list[Body] | None
 ) -> Body:
     error = context.groups.status(group, empty_allowed=True)
     if error:
         return _failed(request, topics, error)
     committed = context.groups.machine.committed(group)
-    found = await (_everything(committed, pace) if topics is None else _asked(committed, topics, pace))
+    found = await (
+        _everything(committed, time_slice) if topics is None else _asked(committed, topics, time_slice)
+    )
     entries = []
     for name, kept in found.items():
         entries.append({"name": name, "partitions": Partitions(request.api_version, kept)})
-        await pace.step()
+        await time_slice.yield_if_over()
     return {"topics": entries, "error_code": NONE}
 
 
-async def _everything(committed: _Committed, pace: Pace) -> _Found:
+async def _everything(committed: _Committed, time_slice: TimeSlice) -> _Found:
     found: _Found = {}
     for item, kept in dict(committed).items():
         found.setdefault(item.topic, {})[item.partition] = kept
-        await pace.step()
+        await time_slice.yield_if_over()
     ordered: _Found = {}
     for name in sorted(found):
         ordered[name] = dict(sorted(found[name].items()))
-        await pace.step()
+        await time_slice.yield_if_over()
     return ordered
 
 
-async def _asked(committed: _Committed, topics: list[Body], pace: Pace) -> _Found:
+async def _asked(committed: _Committed, topics: list[Body], time_slice: TimeSlice) -> _Found:
     if len(topics) > _MANY or sum(len(topic["partition_indexes"]) for topic in topics) > _MANY:
         committed = dict(committed)
     found: _Found = {}
@@ -117,8 +119,8 @@ async def _asked(committed: _Committed, topics: list[Body], pace: Pace) -> _Foun
         name = topic["name"]
         for number in topic["partition_indexes"]:
             found.setdefault(name, {})[number] = committed.get(TopicPartition(name, number))
-            await pace.step()
-        await pace.step()
+            await time_slice.yield_if_over()
+        await time_slice.yield_if_over()
     return found
 
 

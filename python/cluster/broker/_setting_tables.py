@@ -1,42 +1,158 @@
-"""Every setting of a Kafka 3.9 broker: the facts, without the prose.
+"""Every setting of a Kafka 3.9 broker and topic, with or without effect in this broker: the facts, without prose.
 
-Source: `KafkaConfig.configDef` and `DynamicBrokerConfig.AllDynamicConfigs` of kafka_2.13-3.9.1. A line is:
-name, type, default (`~` none, `""` the empty text), what is valid (`-` anything, `a..b` a range, `a|b` a
-choice, `version` one of Kafka's), and flags: `d` it can be changed while the broker runs, `s` this broker acts
-on it, `i` internal to Kafka and not described.
-`queued.max.request.bytes` is what all requests' frames may have; what they are decoded to shares as much again, or 16
-MiB if that is more, three quarters of it for the handlers in Python: one request that needs more closes its connection.
-A quarter as much again is for what groups' members bring, who may be gone, and for groups without committed offsets.
-Five defaults are not acted on. While `num.network.threads` is not set, there is one a core. While
-`num.recovery.threads.per.data.dir` is not set, logs are loaded by two threads a core, at most 8, because one thread
-leaves the disk idle. While `queued.max.request.bytes` is not set, large requests share 256 MiB (or twice
-`socket.request.max.bytes`), because slow clients could have all of the memory else. While
-`socket.receive.buffer.bytes` is not set, the operating system tunes it, and `socket.send.buffer.bytes` is 320 KiB, with
-which consumers read half as much again.
+Sources: `KafkaConfig.configDef`, `DynamicBrokerConfig.AllDynamicConfigs`, `LogConfig.configDefCopy` and
+`ServerTopicConfigSynonyms` of kafka_2.13-3.9.1. A line has, separated by spaces:
+
+- the name;
+- the type;
+- the default: `~` none, `""` the empty text;
+- the valid values: `-` any, `a..b` a range, `a|b` a choice, `version` a version of Kafka;
+- flags: `d` it can change while the broker runs, `i` it is internal to Kafka and not described, `-` none;
+- for a topic setting, the broker settings that its default comes from, or `-`. The first is the one that Kafka names as
+  the synonym; `*N` converts its unit to the topic setting's.
+
+`BROKER_NO_EFFECT` and `TOPIC_NO_EFFECT` are the settings that are checked and described but change nothing here. The
+start names those that are set in a warning (`BrokerConfig.warnings`).
+
+Some settings have another meaning or default than in Kafka:
+
+- `queued.max.request.bytes`: the memory of all requests' frames. Decoded requests may take as much again (at least 16
+  MiB), three quarters of it for the handlers in Python. A single request that needs more closes its connection. Group
+  members may take a quarter as much again.
+- Not set, `queued.max.request.bytes` is 256 MiB, or twice `socket.request.max.bytes` if that is more. Kafka has no
+  limit, and slow clients could then take all memory.
+- Not set, `num.network.threads` is the number of cores.
+- Not set, `num.recovery.threads.per.data.dir` is twice the number of cores, at most 8. One thread leaves the disk idle.
+- Not set, `socket.receive.buffer.bytes` is left to the operating system.
+- Not set, `socket.send.buffer.bytes` is 320 KiB. Consumers then read 50 % faster.
 """
 
-TABLE = """
-advertised.listeners string ~ - ds
+BROKER = """
+advertised.listeners string ~ - d
+auto.create.topics.enable boolean true - -
+broker.id int -1 - -
+broker.id.generation.enable boolean true - -
+broker.rack string ~ - -
+compression.gzip.level int -1 -1|1..9 d
+compression.type string producer uncompressed|zstd|lz4|snappy|gzip|producer d
+compression.zstd.level int 3 -131072..22 d
+connections.max.idle.ms long 600000 - -
+controller.quota.window.num int 11 1.. -
+controller.quota.window.size.seconds int 1 1.. -
+default.replication.factor int 1 - -
+delete.topic.enable boolean true - -
+fetch.max.bytes int 57671680 1024.. -
+group.initial.rebalance.delay.ms int 3000 - -
+group.max.session.timeout.ms int 1800000 - -
+group.max.size int 2147483647 1.. -
+group.min.session.timeout.ms int 6000 - -
+inter.broker.listener.name string ~ - -
+listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT - d
+listeners string PLAINTEXT://:9092 - d
+log.cleaner.backoff.ms long 15000 0.. d
+log.cleaner.dedupe.buffer.size long 134217728 - d
+log.cleaner.delete.retention.ms long 86400000 0.. d
+log.cleaner.enable boolean true - -
+log.cleaner.io.buffer.load.factor double 0.9 - d
+log.cleaner.io.buffer.size int 524288 0.. d
+log.cleaner.io.max.bytes.per.second double 1.7976931348623157E308 - d
+log.cleaner.max.compaction.lag.ms long 9223372036854775807 1.. d
+log.cleaner.min.cleanable.ratio double 0.5 0..1 d
+log.cleaner.min.compaction.lag.ms long 0 0.. d
+log.cleaner.threads int 1 0.. d
+log.cleanup.policy list delete compact|delete d
+log.dir string /tmp/kafka-logs - -
+log.dirs string ~ - -
+log.flush.interval.messages long 9223372036854775807 1.. d
+log.flush.interval.ms long ~ - d
+log.flush.offset.checkpoint.interval.ms int 60000 0.. -
+log.flush.scheduler.interval.ms long 9223372036854775807 - -
+log.index.interval.bytes int 4096 0.. d
+log.index.size.max.bytes int 10485760 4.. d
+log.message.downconversion.enable boolean true - d
+log.message.timestamp.after.max.ms long 9223372036854775807 0.. d
+log.message.timestamp.before.max.ms long 9223372036854775807 0.. d
+log.message.timestamp.difference.max.ms long 9223372036854775807 0.. d
+log.message.timestamp.type string CreateTime CreateTime|LogAppendTime d
+log.retention.bytes long -1 - d
+log.retention.check.interval.ms long 300000 1.. -
+log.retention.hours int 168 - -
+log.retention.minutes int ~ - -
+log.retention.ms long ~ - d
+log.roll.hours int 168 1.. -
+log.roll.jitter.hours int 0 0.. -
+log.roll.jitter.ms long ~ - d
+log.roll.ms long ~ - d
+log.segment.bytes int 1073741824 14.. d
+log.segment.delete.delay.ms long 60000 0.. d
+max.connection.creation.rate int 2147483647 0.. d
+max.connections int 2147483647 0.. d
+max.connections.per.ip int 2147483647 0.. d
+max.connections.per.ip.overrides string "" - d
+max.incremental.fetch.session.cache.slots int 1000 0.. -
+message.max.bytes int 1048588 0.. d
+min.insync.replicas int 1 1.. d
+node.id int -1 - -
+num.network.threads int 3 1.. d
+num.partitions int 1 1.. -
+num.recovery.threads.per.data.dir int 1 1.. d
+offset.metadata.max.bytes int 4096 - -
+offsets.retention.check.interval.ms long 600000 1.. -
+offsets.retention.minutes int 10080 1.. -
+offsets.topic.num.partitions int 50 1.. -
+offsets.topic.replication.factor short 3 1.. -
+offsets.topic.segment.bytes int 104857600 1.. -
+producer.id.expiration.check.interval.ms int 600000 1.. i
+producer.id.expiration.ms int 86400000 1.. d
+queued.max.request.bytes long -1 - -
+queued.max.requests int 500 1.. -
+quota.window.num int 11 1.. -
+quota.window.size.seconds int 1 1.. -
+replica.selector.class string ~ - -
+request.timeout.ms int 30000 - -
+reserved.broker.max.id int 1000 0.. -
+security.inter.broker.protocol string PLAINTEXT PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL -
+socket.listen.backlog.size int 50 1.. -
+socket.receive.buffer.bytes int 102400 - -
+socket.request.max.bytes int 104857600 1.. -
+socket.send.buffer.bytes int 102400 - -
+ssl.cipher.suites list "" - d
+ssl.client.auth string none required|requested|none d
+ssl.enabled.protocols list TLSv1.2,TLSv1.3 - d
+ssl.engine.factory.class class ~ - d
+ssl.key.password password ~ - d
+ssl.keystore.certificate.chain password ~ - d
+ssl.keystore.key password ~ - d
+ssl.keystore.location string ~ - d
+ssl.keystore.password password ~ - d
+ssl.keystore.type string JKS - d
+ssl.principal.mapping.rules string DEFAULT - -
+ssl.protocol string TLSv1.3 - d
+ssl.provider string ~ - d
+ssl.truststore.certificates password ~ - d
+ssl.truststore.location string ~ - d
+ssl.truststore.password password ~ - d
+ssl.truststore.type string JKS - d
+unclean.leader.election.enable boolean false - d
+zookeeper.connect string ~ - -
+zookeeper.connection.timeout.ms int ~ - -
+zookeeper.session.timeout.ms int 18000 - -
+"""
+"""Settings of a broker that have an effect."""
+
+BROKER_NO_EFFECT = """
 alter.config.policy.class.name class ~ - -
 alter.log.dirs.replication.quota.window.num int 11 1.. -
 alter.log.dirs.replication.quota.window.size.seconds int 1 1.. -
 authorizer.class.name string "" - -
-auto.create.topics.enable boolean true - s
 auto.include.jmx.reporter boolean true - -
 auto.leader.rebalance.enable boolean true - -
 background.threads int 10 1.. d
 broker.heartbeat.interval.ms int 2000 - -
-broker.id int -1 - s
-broker.id.generation.enable boolean true - s
-broker.rack string ~ - s
 broker.session.timeout.ms int 9000 - -
 client.quota.callback.class class ~ - -
-compression.gzip.level int -1 -1|1..9 ds
 compression.lz4.level int 9 1..17 d
-compression.type string producer uncompressed|zstd|lz4|snappy|gzip|producer ds
-compression.zstd.level int 3 -131072..22 ds
 connection.failed.authentication.delay.ms int 100 0.. -
-connections.max.idle.ms long 600000 - s
 connections.max.reauth.ms long 0 - -
 control.plane.listener.name string ~ - -
 controlled.shutdown.enable boolean true - -
@@ -51,21 +167,16 @@ controller.quorum.fetch.timeout.ms int 2000 - -
 controller.quorum.request.timeout.ms int 2000 - -
 controller.quorum.retry.backoff.ms int 20 - -
 controller.quorum.voters list "" - -
-controller.quota.window.num int 11 1.. s
-controller.quota.window.size.seconds int 1 1.. s
 controller.socket.timeout.ms int 30000 - -
 create.topic.policy.class.name class ~ - -
-default.replication.factor int 1 - s
 delegation.token.expiry.check.interval.ms long 3600000 1.. -
 delegation.token.expiry.time.ms long 86400000 1.. -
 delegation.token.master.key password ~ - -
 delegation.token.max.lifetime.ms long 604800000 1.. -
 delegation.token.secret.key password ~ - -
 delete.records.purgatory.purge.interval.requests int 1 - -
-delete.topic.enable boolean true - s
 early.start.listeners string ~ - -
 eligible.leader.replicas.enable boolean false - -
-fetch.max.bytes int 57671680 1024.. s
 fetch.purgatory.purge.interval.requests int 1000 - -
 group.consumer.assignors list org.apache.kafka.coordinator.group.assignor.UniformAssignor,org.apache.kafka.coordinator.group.assignor.RangeAssignor - -
 group.consumer.heartbeat.interval.ms int 5000 1.. -
@@ -80,10 +191,6 @@ group.coordinator.append.linger.ms int 10 0.. -
 group.coordinator.new.enable boolean false - i
 group.coordinator.rebalance.protocols list classic consumer|classic|share|unknown -
 group.coordinator.threads int 1 1.. -
-group.initial.rebalance.delay.ms int 3000 - s
-group.max.session.timeout.ms int 1800000 - s
-group.max.size int 2147483647 1.. s
-group.min.session.timeout.ms int 6000 - s
 group.share.delivery.count.limit int 5 2..10 -
 group.share.enable boolean false - i
 group.share.heartbeat.interval.ms int 5000 1.. -
@@ -99,64 +206,19 @@ group.share.partition.max.record.locks int 200 100..10000 -
 group.share.record.lock.duration.ms int 30000 1000..60000 -
 group.share.session.timeout.ms int 45000 1.. -
 initial.broker.registration.timeout.ms int 60000 - -
-inter.broker.listener.name string ~ - s
 inter.broker.protocol.version string 3.9-IV0 version -
 kafka.metrics.polling.interval.secs int 10 1.. -
 kafka.metrics.reporters list "" - -
 leader.imbalance.check.interval.seconds long 300 1.. -
 leader.imbalance.per.broker.percentage int 10 - -
-listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT - ds
-listeners string PLAINTEXT://:9092 - ds
-log.cleaner.backoff.ms long 15000 0.. ds
-log.cleaner.dedupe.buffer.size long 134217728 - ds
-log.cleaner.delete.retention.ms long 86400000 0.. ds
-log.cleaner.enable boolean true - s
-log.cleaner.io.buffer.load.factor double 0.9 - ds
-log.cleaner.io.buffer.size int 524288 0.. ds
-log.cleaner.io.max.bytes.per.second double 1.7976931348623157E308 - ds
-log.cleaner.max.compaction.lag.ms long 9223372036854775807 1.. ds
-log.cleaner.min.cleanable.ratio double 0.5 0..1 ds
-log.cleaner.min.compaction.lag.ms long 0 0.. ds
-log.cleaner.threads int 1 0.. ds
-log.cleanup.policy list delete compact|delete ds
-log.dir string /tmp/kafka-logs - s
 log.dir.failure.timeout.ms long 30000 1.. -
-log.dirs string ~ - s
-log.flush.interval.messages long 9223372036854775807 1.. ds
-log.flush.interval.ms long ~ - ds
-log.flush.offset.checkpoint.interval.ms int 60000 0.. s
-log.flush.scheduler.interval.ms long 9223372036854775807 - s
 log.flush.start.offset.checkpoint.interval.ms int 60000 0.. -
-log.index.interval.bytes int 4096 0.. ds
-log.index.size.max.bytes int 10485760 4.. ds
 log.initial.task.delay.ms long 30000 0.. i
 log.local.retention.bytes long -2 -2.. d
 log.local.retention.ms long -2 -2.. d
-log.message.downconversion.enable boolean true - ds
 log.message.format.version string 3.0-IV1 version -
-log.message.timestamp.after.max.ms long 9223372036854775807 0.. ds
-log.message.timestamp.before.max.ms long 9223372036854775807 0.. ds
-log.message.timestamp.difference.max.ms long 9223372036854775807 0.. ds
-log.message.timestamp.type string CreateTime CreateTime|LogAppendTime ds
 log.preallocate boolean false - d
-log.retention.bytes long -1 - ds
-log.retention.check.interval.ms long 300000 1.. s
-log.retention.hours int 168 - s
-log.retention.minutes int ~ - s
-log.retention.ms long ~ - ds
-log.roll.hours int 168 1.. s
-log.roll.jitter.hours int 0 0.. s
-log.roll.jitter.ms long ~ - ds
-log.roll.ms long ~ - ds
-log.segment.bytes int 1073741824 14.. ds
-log.segment.delete.delay.ms long 60000 0.. ds
-max.connection.creation.rate int 2147483647 0.. ds
-max.connections int 2147483647 0.. ds
-max.connections.per.ip int 2147483647 0.. ds
-max.connections.per.ip.overrides string "" - ds
-max.incremental.fetch.session.cache.slots int 1000 0.. s
 max.request.partition.size.limit int 2000 1.. -
-message.max.bytes int 1048588 0.. ds
 metadata.log.dir string ~ - -
 metadata.log.max.record.bytes.between.snapshots long 20971520 1.. -
 metadata.log.max.snapshot.interval.ms long 3600000 0.. -
@@ -170,24 +232,13 @@ metric.reporters list "" - d
 metrics.num.samples int 2 1.. -
 metrics.recording.level string INFO - -
 metrics.sample.window.ms long 30000 1.. -
-min.insync.replicas int 1 1.. ds
-node.id int -1 - s
 num.io.threads int 8 1.. d
-num.network.threads int 3 1.. ds
-num.partitions int 1 1.. s
-num.recovery.threads.per.data.dir int 1 1.. ds
 num.replica.alter.log.dirs.threads int ~ - -
 num.replica.fetchers int 1 - d
-offset.metadata.max.bytes int 4096 - s
 offsets.commit.required.acks short -1 - -
 offsets.commit.timeout.ms int 5000 1.. -
 offsets.load.buffer.size int 5242880 1.. -
-offsets.retention.check.interval.ms long 600000 1.. s
-offsets.retention.minutes int 10080 1.. s
 offsets.topic.compression.codec int 0 - -
-offsets.topic.num.partitions int 50 1.. s
-offsets.topic.replication.factor short 3 1.. s
-offsets.topic.segment.bytes int 104857600 1.. s
 password.encoder.cipher.algorithm string AES/CBC/PKCS5Padding - -
 password.encoder.iterations int 4096 1024.. -
 password.encoder.key.length int 128 8.. -
@@ -196,13 +247,7 @@ password.encoder.old.secret password ~ - -
 password.encoder.secret password ~ - -
 principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder - d
 process.roles list "" broker|controller -
-producer.id.expiration.check.interval.ms int 600000 1.. is
-producer.id.expiration.ms int 86400000 1.. ds
 producer.purgatory.purge.interval.requests int 1000 - -
-queued.max.request.bytes long -1 - s
-queued.max.requests int 500 1.. s
-quota.window.num int 11 1.. s
-quota.window.size.seconds int 1 1.. s
 remote.fetch.max.wait.ms int 500 1.. d
 remote.log.index.file.cache.total.size.bytes long 1073741824 1.. d
 remote.log.manager.copier.thread.pool.size int -1 - -
@@ -236,13 +281,10 @@ replica.fetch.response.max.bytes int 10485760 0.. -
 replica.fetch.wait.max.ms int 500 - -
 replica.high.watermark.checkpoint.interval.ms long 5000 - -
 replica.lag.time.max.ms long 30000 - -
-replica.selector.class string ~ - s
 replica.socket.receive.buffer.bytes int 65536 - -
 replica.socket.timeout.ms int 30000 - -
 replication.quota.window.num int 11 1.. -
 replication.quota.window.size.seconds int 1 1.. -
-request.timeout.ms int 30000 - s
-reserved.broker.max.id int 1000 0.. s
 sasl.client.callback.handler.class class ~ - -
 sasl.enabled.mechanisms list GSSAPI - d
 sasl.jaas.config password ~ - d
@@ -276,38 +318,16 @@ sasl.oauthbearer.sub.claim.name string sub - -
 sasl.oauthbearer.token.endpoint.url string ~ - -
 sasl.server.callback.handler.class class ~ - -
 sasl.server.max.receive.size int 524288 - -
-security.inter.broker.protocol string PLAINTEXT PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL s
 security.providers string ~ - -
 server.max.startup.time.ms long 9223372036854775807 0.. i
 socket.connection.setup.timeout.max.ms long 30000 - -
 socket.connection.setup.timeout.ms long 10000 - -
-socket.listen.backlog.size int 50 1.. s
-socket.receive.buffer.bytes int 102400 - s
-socket.request.max.bytes int 104857600 1.. s
-socket.send.buffer.bytes int 102400 - s
 ssl.allow.dn.changes boolean false - -
 ssl.allow.san.changes boolean false - -
-ssl.cipher.suites list "" - ds
-ssl.client.auth string none required|requested|none ds
-ssl.enabled.protocols list TLSv1.2,TLSv1.3 - ds
 ssl.endpoint.identification.algorithm string https - d
-ssl.engine.factory.class class ~ - ds
-ssl.key.password password ~ - ds
 ssl.keymanager.algorithm string SunX509 - d
-ssl.keystore.certificate.chain password ~ - ds
-ssl.keystore.key password ~ - ds
-ssl.keystore.location string ~ - ds
-ssl.keystore.password password ~ - ds
-ssl.keystore.type string JKS - ds
-ssl.principal.mapping.rules string DEFAULT - s
-ssl.protocol string TLSv1.3 - ds
-ssl.provider string ~ - ds
 ssl.secure.random.implementation string ~ - d
 ssl.trustmanager.algorithm string PKIX - d
-ssl.truststore.certificates password ~ - ds
-ssl.truststore.location string ~ - ds
-ssl.truststore.password password ~ - ds
-ssl.truststore.type string JKS - ds
 telemetry.max.bytes int 1048576 1.. -
 transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000 1.. -
 transaction.max.timeout.ms int 900000 1.. -
@@ -319,17 +339,13 @@ transaction.state.log.num.partitions int 50 1.. -
 transaction.state.log.replication.factor short 3 1.. -
 transaction.state.log.segment.bytes int 104857600 1.. -
 transactional.id.expiration.ms int 604800000 1.. -
-unclean.leader.election.enable boolean false - ds
 unclean.leader.election.interval.ms long 300000 1.. i
 unstable.api.versions.enable boolean false - i
 unstable.feature.versions.enable boolean false - i
 zookeeper.clientCnxnSocket string ~ - -
-zookeeper.connect string ~ - s
-zookeeper.connection.timeout.ms int ~ - s
 zookeeper.max.in.flight.requests int 10 1.. -
 zookeeper.metadata.migration.enable boolean false - -
 zookeeper.metadata.migration.min.batch.size int 200 1.. i
-zookeeper.session.timeout.ms int 18000 - s
 zookeeper.set.acl boolean false - -
 zookeeper.ssl.cipher.suites list ~ - -
 zookeeper.ssl.client.enable boolean false - -
@@ -345,3 +361,67 @@ zookeeper.ssl.truststore.location string ~ - -
 zookeeper.ssl.truststore.password password ~ - -
 zookeeper.ssl.truststore.type string ~ - -
 """
+"""Settings of a broker that have no effect here."""
+
+RATES = """
+replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 0.. d
+"""
+"""Rates that Kafka takes only from ZooKeeper."""
+
+RATES_NO_EFFECT = """
+leader.replication.throttled.rate long 9223372036854775807 0.. d
+follower.replication.throttled.rate long 9223372036854775807 0.. d
+"""
+"""Rates that have no effect here."""
+
+OWN = """
+log.format string text text|json -
+metrics.listener string ~ - -
+slow.request.log.ms long 1000 -1.. -
+socket.busy.poll.us int 100 0..10000 -
+"""
+"""Settings of this broker that Kafka does not have."""
+
+TOPIC = """
+cleanup.policy list delete compact|delete - log.cleanup.policy
+compression.gzip.level int -1 -1|1..9 - compression.gzip.level
+compression.type string producer uncompressed|zstd|lz4|snappy|gzip|producer - compression.type
+compression.zstd.level int 3 -131072..22 - compression.zstd.level
+delete.retention.ms long 86400000 0.. - log.cleaner.delete.retention.ms
+file.delete.delay.ms long 60000 0.. - log.segment.delete.delay.ms
+flush.messages long 9223372036854775807 1.. - log.flush.interval.messages
+flush.ms long 9223372036854775807 0.. - log.flush.interval.ms,log.flush.scheduler.interval.ms
+index.interval.bytes int 4096 0.. - log.index.interval.bytes
+max.compaction.lag.ms long 9223372036854775807 1.. - log.cleaner.max.compaction.lag.ms
+max.message.bytes int 1048588 0.. - message.max.bytes
+message.downconversion.enable boolean true - - log.message.downconversion.enable
+message.timestamp.after.max.ms long 9223372036854775807 0.. - log.message.timestamp.after.max.ms
+message.timestamp.before.max.ms long 9223372036854775807 0.. - log.message.timestamp.before.max.ms
+message.timestamp.difference.max.ms long 9223372036854775807 0.. - log.message.timestamp.difference.max.ms
+message.timestamp.type string CreateTime CreateTime|LogAppendTime - log.message.timestamp.type
+min.cleanable.dirty.ratio double 0.5 0..1 - log.cleaner.min.cleanable.ratio
+min.compaction.lag.ms long 0 0.. - log.cleaner.min.compaction.lag.ms
+min.insync.replicas int 1 1.. - min.insync.replicas
+retention.bytes long -1 - - log.retention.bytes
+retention.ms long 604800000 -1.. - log.retention.ms,log.retention.minutes*60000,log.retention.hours*3600000
+segment.bytes int 1073741824 14.. - log.segment.bytes
+segment.index.bytes int 10485760 4.. - log.index.size.max.bytes
+segment.jitter.ms long 0 0.. - log.roll.jitter.ms,log.roll.jitter.hours*3600000
+segment.ms long 604800000 1.. - log.roll.ms,log.roll.hours*3600000
+"""
+"""Settings of a topic that have an effect."""
+
+TOPIC_NO_EFFECT = """
+compression.lz4.level int 9 1..17 - compression.lz4.level
+follower.replication.throttled.replicas list "" - - -
+leader.replication.throttled.replicas list "" - - -
+local.retention.bytes long -2 -2.. - log.local.retention.bytes
+local.retention.ms long -2 -2.. - log.local.retention.ms
+message.format.version string 3.0-IV1 version - log.message.format.version
+preallocate boolean false - - log.preallocate
+remote.log.copy.disable boolean false - - -
+remote.log.delete.on.disable boolean false - - -
+remote.storage.enable boolean false - - -
+unclean.leader.election.enable boolean false - - unclean.leader.election.enable
+"""
+"""Settings of a topic that have no effect here."""

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from cluster.broker.context import Context
 from cluster.broker.handlers import HANDLERS
-from cluster.broker.handlers._repetitions import REPEATED_MAX
+from cluster.broker.handlers._repeats import REPEATED_MAX
 from logcore._native import encode_response
 
 from .test_embedded import create, embedded

@@ -19,7 +19,7 @@ _NUMBER = 8
 Said = TypeVar("Said")
 
 
-class Repetitions:
+class RepeatBudget:
     """Counts them in one answer."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from cluster import pace
+from cluster import time_slice
 from cluster.broker.context import Body, Context, Request
 from cluster.broker.handlers import HANDLERS, Handler
 from logcore._native import decode_request, encode_request
@@ -147,7 +147,7 @@ def test_others_have_a_turn_before_all_items_are_passed(
         async with embedded(tmp_path / "data") as broker, Wire(broker.bootstrap) as wire:
             assert await create(wire, "there") == "ok"
             await wire.ask("FindCoordinator", 1, key="g", key_type=0)
-            monkeypatch.setattr(pace, "_TURN_SECONDS", 0.0)
+            monkeypatch.setattr(time_slice, "_SLICE_SECONDS", 0.0)
             monkeypatch.setitem(HANDLERS, watched.API_KEY, watched)
             answer = await wire.ask(name, version, **body)
             assert MANY in lengths(answer) or body.get("resources") in (LADEN, LISTED)
@@ -188,7 +188,7 @@ def test_a_thread_that_converts_a_long_message_lets_others_have_the_interpreter(
 def test_heartbeats_are_answered_while_topics_are_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "_TURN_SECONDS", 0.0)
+    monkeypatch.setattr(time_slice, "_SLICE_SECONDS", 0.0)
 
     async def run() -> None:
         async with (
@@ -211,14 +211,14 @@ def test_heartbeats_are_answered_while_topics_are_planned(
 
 def test_loops_that_go_on_beside_each_other_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a crowd of them would keep the loop for as many turns at once."""
-    monkeypatch.setattr(pace, "_TURN_SECONDS", 0.0)
+    monkeypatch.setattr(time_slice, "_SLICE_SECONDS", 0.0)
     steps: list[int] = []
 
     async def loop(number: int) -> None:
-        own = pace.Pace()
+        own = time_slice.TimeSlice()
         for _ in range(10):
             steps.append(number)
-            await own.step()
+            await own.yield_if_over()
 
     async def run() -> list[int]:
         work = asyncio.gather(*(loop(number) for number in range(50)))
