@@ -1,34 +1,31 @@
-"""Files with keys and certificates, opened for whoever serves TLS.
+"""Key stores and trust stores for TLS: PEM or PKCS #12 files.
 
-Owns how a store is read: PEM or PKCS12, told apart by its content. PKCS12 and keys under a password are opened with the
-program ``openssl``; what comes out of it stays in memory. A Java key store (JKS, JCEKS) is refused with the command that
-converts it. A password is in no error. ``what`` in each call is the setting and the file, for errors.
+Owns how a store is read. The content decides the format, whatever a setting says. Rust opens PKCS #12 files and
+encrypted keys (`logcore._native`); decrypted keys stay in memory. A Java key store (JKS, JCEKS) is refused with the
+command that converts it. No error holds a password. The broker and the coordinator call this from threads at their
+start. The parameter `what` names the setting and the file in errors.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import os
 import re
-import subprocess
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.x509 import with_public_key
-
-OPENSSL_SECONDS = 30.0
+from logcore import _native
 
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _CERTIFICATES = ("CERTIFICATE", "X509 CERTIFICATE")
 _KEY = "PRIVATE KEY"
-_ENCRYPTED = ("ENCRYPTED PRIVATE KEY", "4,ENCRYPTED")
-_LINE = 64
+_ENCRYPTED_KEY = "ENCRYPTED PRIVATE KEY"
+_OPENSSL_ENCRYPTED = "4,ENCRYPTED"
 _JKS_MAGIC = b"\xfe\xed\xfe\xed"
 _JCEKS_MAGIC = b"\xce\xce\xce\xce"
 _DER_SEQUENCE = b"\x30"
-_PASSWORD = "LOGCORE_STORE_PASSWORD"
 
 
 class KeyStoreError(ValueError):
@@ -37,71 +34,83 @@ class KeyStoreError(ValueError):
 
 @dataclass(frozen=True)
 class Store:
-    """A file with certificates, and a key if it is a key store; the password opens it."""
+    """A file with certificates, and with a key if it is a key store. The password opens it."""
 
     path: Path
     password: str = field(default="", repr=False)
 
 
 class Identity(NamedTuple):
-    """A private key and its certificate with those between it and its authority, in DER, its own first."""
+    """A private key and its certificate chain in DER. The key's own certificate is the first."""
 
     key: bytes
     certificates: list[bytes]
 
 
 def read_key_store(store: Store, what: str) -> tuple[str, str]:
-    """Key and certificates as PEM, and the password that the key is still under. Raises KeyStoreError."""
+    """Key and certificates as PEM, and the password that the key is still encrypted with. Raises KeyStoreError."""
     data = _content(store, what)
     if data[:1] == _DER_SEQUENCE:
-        own = _from_pkcs12(store, what, "-clcerts")
-        return own + _from_pkcs12(store, what, "-cacerts", "-nokeys"), ""
+        keys, certificates = _from_pkcs12(data, store, what)
+        return "".join(map(_key_pem, keys)) + "".join(map(ssl.DER_cert_to_PEM_cert, certificates)), ""
     return data.decode("utf-8", "replace"), store.password
 
 
 def read_trust_store(store: Store, what: str, *, asked: bool) -> list[bytes]:
-    """The certificates of a store, in DER, for who asks peers for theirs or only has the store. Raises KeyStoreError: there are
-    none; PKCS12 with a private key in it, if peers are ``asked``.
+    """The certificates of a store, in DER. `asked` says that clients are asked for certificates.
+
+    Raises KeyStoreError if there are none, or if `asked` and the store is PKCS #12 with a private key.
     """
     data = _content(store, what)
-    if data[:1] == _DER_SEQUENCE:
-        pem = _from_pkcs12(store, what)
-        if asked and _KEY in pem:
-            # Java trusts the key's own certificate, and not those it was issued by.
-            raise KeyStoreError(
-                f"{what} has a private key in it, with certificates of which it is not said whether they are to be trusted: make a "
-                "trust store of those that are with keytool -importcert -storetype PKCS12, and name that file, or ask clients for no "
-                "certificates"
-            )
-        return certificates(pem, what)
-    return certificates(data.decode("utf-8", "replace"), what)
+    if data[:1] != _DER_SEQUENCE:
+        return certificates(data.decode("utf-8", "replace"), what)
+    keys, found = _from_pkcs12(data, store, what)
+    if asked and keys:
+        # Java trusts the key's own certificate and none of its issuers.
+        raise KeyStoreError(
+            f"{what} has a private key in it, so it is unclear which of its certificates to trust: make a trust store "
+            "of the trusted ones with keytool -importcert -storetype PKCS12 and name that file, or do not ask clients "
+            "for certificates"
+        )
+    return _not_empty(found, what)
 
 
 def certificates(pem: str, what: str) -> list[bytes]:
-    """The certificates in ``pem``, in DER. Raises KeyStoreError, also if there are none."""
-    found = [_bytes(body, what) for label, body in _BLOCK.findall(pem) if label in _CERTIFICATES]
-    if not found:
-        raise KeyStoreError(f"{what} has no certificates in it: PEM or PKCS12 with at least one is needed")
-    return found
+    """The certificates in `pem`, in DER. Raises KeyStoreError, also if there are none."""
+    return _not_empty(
+        [_bytes(body, what) for label, body in _BLOCK.findall(pem) if label in _CERTIFICATES], what
+    )
 
 
 def identity(pem: str, password: str, what: str, password_setting: str) -> Identity:
-    """The key and the certificates in ``pem``. Raises KeyStoreError, which names ``password_setting`` if the key is under a
-    password that is missing or wrong.
+    """The key and the certificates in `pem`.
+
+    Raises KeyStoreError. If the key is encrypted and the password is missing or wrong, it names `password_setting`.
     """
     keys = [block for block in _BLOCK.finditer(pem) if block[1].endswith(_KEY)]
     if len(keys) != 1:
         raise KeyStoreError(f"{what} has {len(keys) or 'no'} private keys, and exactly one is needed")
     chain = certificates(pem, what)
-    block = keys[0]
-    if any(word in block[0] for word in _ENCRYPTED):
-        key = _decrypted(block, password, what, password_setting)
-    else:
-        key = _bytes(block[2], what)
-    try:
-        return Identity(with_public_key(key, chain[0]), chain)
-    except ValueError as error:
-        raise KeyStoreError(f"{what} has a key or certificate that cannot be read: {error}") from None
+    label, body = keys[0][1], keys[0][2]
+    if _OPENSSL_ENCRYPTED in body:
+        raise KeyStoreError(
+            f"{what} has a private key in OpenSSL's old encrypted form: convert it with openssl pkcs8 -topk8"
+        )
+    key = _bytes(body, what)
+    if label == _ENCRYPTED_KEY:
+        key = _decrypted(key, password, what, password_setting)
+    if label in (_KEY, _ENCRYPTED_KEY):
+        try:
+            key = _native.key_with_public_key(key, chain[0])
+        except ValueError as error:
+            raise KeyStoreError(f"{what}: {error}") from None
+    return Identity(key, chain)
+
+
+def _not_empty(found: list[bytes], what: str) -> list[bytes]:
+    if not found:
+        raise KeyStoreError(f"{what} has no certificates in it: PEM or PKCS12 with at least one is needed")
+    return found
 
 
 def _bytes(body: str, what: str) -> bytes:
@@ -109,28 +118,24 @@ def _bytes(body: str, what: str) -> bytes:
         return base64.b64decode("".join(body.split()), validate=True)
     except binascii.Error as error:
         raise KeyStoreError(
-            f"{what} is no PEM: what stands between BEGIN and END is no base64: {error}"
+            f"{what} is not PEM: the text between BEGIN and END is not base64: {error}"
         ) from None
 
 
-def _decrypted(block: re.Match[str], password: str, what: str, setting: str) -> bytes:
+def _key_pem(key: bytes) -> str:
+    return f"-----BEGIN {_KEY}-----\n{base64.encodebytes(key).decode()}-----END {_KEY}-----\n"
+
+
+def _decrypted(key: bytes, password: str, what: str, setting: str) -> bytes:
     if not password:
-        raise KeyStoreError(f"{what} has a private key under a password: give it in {setting}")
-    text = block[0]
-    if block[1] == _ENCRYPTED[0]:
-        # In a properties file all may be one line.
-        body = "".join(block[2].split())
-        lines = [body[start : start + _LINE] for start in range(0, len(body), _LINE)]
-        text = "\n".join([f"-----BEGIN {block[1]}-----", *lines, f"-----END {block[1]}-----"])
-    way_out = "openssl pkey -in FILE -out FILE.pem, and name that one"
-    done = _openssl(
-        what, password, way_out, "pkey", "-passin", f"env:{_PASSWORD}", "-outform", "DER", given=text.encode()
-    )
-    if done.returncode != 0:
+        raise KeyStoreError(f"{what} has a private key under a password: set it in {setting}")
+    try:
+        return _native.decrypt_key(key, password)
+    except ValueError as error:
         raise KeyStoreError(
-            f"{what} has a private key that its password, {setting}, does not open; openssl says: {_said(done)}"
-        )
-    return done.stdout
+            f"{what} has a private key that its password, {setting}, does not open ({error}): correct the password, or "
+            "convert the key with openssl pkcs8 -topk8"
+        ) from None
 
 
 def _content(store: Store, what: str) -> bytes:
@@ -140,48 +145,19 @@ def _content(store: Store, what: str) -> bytes:
         raise KeyStoreError(f"{what} cannot be read: {error.strerror or error}") from None
     if data[:4] in (_JKS_MAGIC, _JCEKS_MAGIC):
         raise KeyStoreError(
-            f"{what} is a Java key store, which only Java reads; convert it with keytool -importkeystore -srckeystore "
-            f"{store.path} -destkeystore {store.path.with_suffix('.p12')} -deststoretype PKCS12, and name that file"
+            f"{what} is a Java key store (JKS), which is not supported: convert it with keytool -importkeystore "
+            f"-srckeystore {store.path} -destkeystore {store.path.with_suffix('.p12')} -deststoretype PKCS12, and name "
+            "that file"
         )
     return data
 
 
-def _from_pkcs12(store: Store, what: str, *options: str) -> str:
-    """What a PKCS12 file holds, as PEM; the ciphers of older ones are OpenSSL's ``-legacy`` provider's."""
-    way_out = f"openssl pkcs12 -in {store.path} -nodes -out {store.path.with_suffix('.pem')}"
-    command = ("pkcs12", "-in", str(store.path), "-nodes", "-passin", f"env:{_PASSWORD}", *options)
-    done = _openssl(what, store.password, way_out, *command)
-    if done.returncode != 0:
-        first = done
-        done = _openssl(what, store.password, way_out, *command, "-legacy")
-        if done.returncode != 0:
-            raise KeyStoreError(
-                f"{what} is no PKCS12 file that its password opens; openssl says: {_said(first)}"
-            )
-    return done.stdout.decode("utf-8", "replace")
-
-
-def _said(done: subprocess.CompletedProcess[bytes]) -> str:
-    lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["nothing"]
-    return lines[0]
-
-
-def _openssl(
-    what: str, password: str, way_out: str, *arguments: str, given: bytes = b""
-) -> subprocess.CompletedProcess[bytes]:
+def _from_pkcs12(data: bytes, store: Store, what: str) -> tuple[list[bytes], list[bytes]]:
+    """The private keys and the certificates of a PKCS #12 file, in DER."""
     try:
-        return subprocess.run(
-            ["openssl", *arguments],
-            env={**os.environ, _PASSWORD: password},
-            input=given,
-            capture_output=True,
-            timeout=OPENSSL_SECONDS,
-            check=False,
-        )
-    except FileNotFoundError:
+        return _native.open_pkcs12(data, store.password)
+    except ValueError as error:
         raise KeyStoreError(
-            f"{what} is opened with the program openssl, and there is none: install it, or convert the file where there "
-            f"is one with {way_out}"
+            f"{what} is not a PKCS12 file that its password opens ({error}): correct the password, or make the file anew "
+            "with keytool -importkeystore -deststoretype PKCS12"
         ) from None
-    except subprocess.TimeoutExpired:
-        raise KeyStoreError(f"{what}: openssl did not end within {OPENSSL_SECONDS:g} s") from None

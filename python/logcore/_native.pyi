@@ -364,7 +364,31 @@ class LoadProgress:
         """Bytes that recovery has to read in the logs found so far; 0 if they were closed."""
 
 def tls_cipher_suites() -> list[str]:
-    """The cipher suites there are, by Java's names."""
+    """The cipher suites of the server, by Java's names."""
+
+def open_pkcs12(file: bytes, password: str) -> tuple[list[bytes], list[bytes]]:
+    """The private keys (PKCS #8) and the certificates of a PKCS #12 file, in DER, the keys' own certificates first.
+
+    Raises ValueError: not PKCS #12, another password, or an unknown cipher.
+    """
+
+def decrypt_key(key: bytes, password: str) -> bytes:
+    """Decrypts a PKCS #8 key. Raises ValueError: not such a key, another password, or an unknown cipher."""
+
+def key_with_public_key(key: bytes, certificate: bytes) -> bytes:
+    """A PKCS #8 key, with the certificate's public key in it if it is an elliptic-curve key without one.
+
+    Raises ValueError: the key or the certificate cannot be read.
+    """
+
+def certificate_subject(certificate: bytes) -> str:
+    """The subject of a DER certificate, as Java's `X500Principal.getName()` writes it. Raises ValueError."""
+
+def certificate_validity(certificate: bytes) -> tuple[int, int]:
+    """The first and the last second at which a DER certificate is valid, since 1970 UTC. Raises ValueError."""
+
+def certificate_is_authority(certificate: bytes) -> bool:
+    """Whether Java lets a DER certificate of a trust store sign others. Raises ValueError."""
 
 @final
 class ListenerTls:

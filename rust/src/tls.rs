@@ -1,7 +1,8 @@
-//! Binding of TLS: what a listener of the server serves it with, and the question whom a certificate names.
+//! Binding of TLS: a listener's TLS, its key stores, and the names in certificates.
 
 use std::sync::Arc;
 
+use logcore_keystores::{Certificate, Pkcs12};
 use logcore_server::{ClientAuth, ListenerTls, PrincipalOf, TlsOptions, cipher_suites};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -11,12 +12,64 @@ use crate::server::raise;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tls_cipher_suites, module)?)?;
+    module.add_function(wrap_pyfunction!(open_pkcs12, module)?)?;
+    module.add_function(wrap_pyfunction!(decrypt_key, module)?)?;
+    module.add_function(wrap_pyfunction!(key_with_public_key, module)?)?;
+    module.add_function(wrap_pyfunction!(certificate_subject, module)?)?;
+    module.add_function(wrap_pyfunction!(certificate_validity, module)?)?;
+    module.add_function(wrap_pyfunction!(certificate_is_authority, module)?)?;
     module.add_class::<PyListenerTls>()
 }
 
 #[pyfunction]
 fn tls_cipher_suites() -> Vec<String> {
     cipher_suites()
+}
+
+type Ders<'py> = Vec<Bound<'py, PyBytes>>;
+
+#[pyfunction]
+fn open_pkcs12<'py>(py: Python<'py>, file: &[u8], password: &str) -> PyResult<(Ders<'py>, Ders<'py>)> {
+    let opened = py.detach(|| Pkcs12::open(file, password)).map_err(invalid)?;
+    let bytes = |ders: Vec<Vec<u8>>| ders.iter().map(|der| PyBytes::new(py, der)).collect();
+    Ok((bytes(opened.keys), bytes(opened.certificates)))
+}
+
+#[pyfunction]
+fn decrypt_key<'py>(py: Python<'py>, key: &[u8], password: &str) -> PyResult<Bound<'py, PyBytes>> {
+    let key = py.detach(|| logcore_keystores::decrypt_key(key, password));
+    Ok(PyBytes::new(py, &key.map_err(invalid)?))
+}
+
+#[pyfunction]
+fn key_with_public_key<'py>(
+    py: Python<'py>,
+    key: &[u8],
+    certificate: &[u8],
+) -> PyResult<Bound<'py, PyBytes>> {
+    let key = logcore_keystores::with_public_key(key, certificate).map_err(invalid)?;
+    Ok(PyBytes::new(py, &key))
+}
+
+#[pyfunction]
+fn certificate_subject(certificate: &[u8]) -> PyResult<String> {
+    let parsed = Certificate::parse(certificate).map_err(invalid)?;
+    parsed.subject().map_err(invalid)
+}
+
+#[pyfunction]
+fn certificate_validity(certificate: &[u8]) -> PyResult<(i64, i64)> {
+    Ok(Certificate::parse(certificate).map_err(invalid)?.validity())
+}
+
+#[pyfunction]
+fn certificate_is_authority(certificate: &[u8]) -> PyResult<bool> {
+    let parsed = Certificate::parse(certificate).map_err(invalid)?;
+    parsed.is_authority().map_err(invalid)
+}
+
+fn invalid(error: logcore_keystores::Error) -> PyErr {
+    PyValueError::new_err(error.to_string())
 }
 
 #[pyclass(frozen, name = "ListenerTls", module = "logcore._native")]
@@ -64,7 +117,7 @@ fn client_auth(word: &str) -> PyResult<ClientAuth> {
     }
 }
 
-/// Asks Python, whose exception is the reason why a certificate names nobody.
+/// Calls Python for the principal of a certificate. An exception refuses the connection.
 fn principal_of(function: Py<PyAny>) -> PrincipalOf {
     Arc::new(move |certificate| {
         let asked = Python::try_attach(|py| {

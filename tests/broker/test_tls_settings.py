@@ -16,14 +16,14 @@ import pytest
 from cluster.broker.config import BrokerConfig, ConfigError
 from cluster.broker.dynamic.broker_rules import check_broker_config
 from cluster.broker.dynamic.live import LiveConfig
-from cluster.broker.principal_mapping import PrincipalMapper, RuleError
 from cluster.broker.errors import BrokerStartError
+from cluster.broker.principal_mapping import PrincipalMapper, RuleError
 from cluster.broker.tls import open_tls
 from cluster.controller import znodes
 from cluster.errors import InvalidRequest
 from cluster.keystores import KeyStoreError, Store, identity, read_key_store
 from cluster.model import BrokerId, BrokerInfo, Endpoint
-from cluster.x509 import may_vouch
+from cluster.x509 import is_authority
 from logcore._native import ListenerTls, tls_cipher_suites
 from tests.compat.conftest import missing
 from tests.coordinator.certificates import PASSWORD, Authority, encrypted, openssl, pkcs12
@@ -173,6 +173,10 @@ def test_stores_of_every_kind_are_opened(authority: Authority, broker_pem: Path,
     traditional = tmp_path / "traditional.pem"
     openssl("pkey", "-in", broker_pem, "-traditional", "-out", traditional)
     traditional.write_text(traditional.read_text() + chain)
+    older = tmp_path / "older.pem"
+    cipher = ["-v1", "PBE-SHA1-3DES", "-passout", f"pass:{PASSWORD}"]
+    openssl("pkcs8", "-topk8", "-in", broker_pem, "-out", older, *cipher)
+    older.write_text(older.read_text() + chain)
 
     def at_location(path: Path, password: str = "") -> dict[str, str]:
         return {"ssl.keystore.location": str(path), "ssl.keystore.password": password}
@@ -182,6 +186,7 @@ def test_stores_of_every_kind_are_opened(authority: Authority, broker_pem: Path,
         at_location(traditional),
         at_location(sealed) | {"ssl.key.password": PASSWORD},
         at_location(sealed, PASSWORD),
+        at_location(older, PASSWORD),
         at_location(pkcs12(broker_pem), PASSWORD) | {"ssl.key.password": PASSWORD},
         {"ssl.keystore.key": key, "ssl.keystore.certificate.chain": chain},
         # As a properties file without line ends has it.
@@ -225,7 +230,7 @@ def test_what_cannot_be_opened_is_told(authority: Authority, broker_pem: Path, t
         "keyless.pem": (text[split:], "has no private keys, and exactly one is needed"),
         "two.pem": (text + other, "has 2 private keys"),
         "bare.pem": (text[:split], "has no certificates in it"),
-        "torn.pem": (text.replace("MI", "M!", 1), "no base64"),
+        "torn.pem": (text.replace("MI", "M!", 1), "is not base64"),
         "short.pem": (
             text[:split] + "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----",
             "certificate",
@@ -244,13 +249,18 @@ def test_what_cannot_be_opened_is_told(authority: Authority, broker_pem: Path, t
     sealed, archive = encrypted(broker_pem), pkcs12(broker_pem)
     for path, password, told in (
         (tmp_path / "none.pem", "", "cannot be read: No such file"),
-        (sealed, "", r"under a password: give it in ssl\.key\.password"),
+        (sealed, "", r"under a password: set it in ssl\.key\.password"),
         (sealed, "wr0ng", r"its password, ssl\.keystore\.password, does not open"),
-        (archive, "wr0ng", "no PKCS12 file that its password opens"),
+        (archive, "wr0ng", "is not a PKCS12 file that its password opens"),
     ):
         with pytest.raises(BrokerStartError, match=told) as caught:
             opened({"ssl.keystore.location": str(path), "ssl.keystore.password": password})
         assert "wr0ng" not in str(caught.value)
+    traditional = tmp_path / "traditional.pem"
+    openssl("pkey", "-in", broker_pem, "-traditional", "-aes128", "-passout", "pass:x", "-out", traditional)
+    traditional.write_text(traditional.read_text() + text[split:])
+    with pytest.raises(BrokerStartError, match="old encrypted form: convert it with openssl pkcs8 -topk8"):
+        opened({"ssl.keystore.location": str(traditional)})
     trust = {"ssl.client.auth": "required", "ssl.truststore.location": str(tmp_path / "bare.pem")}
     with pytest.raises(BrokerStartError, match=r"ssl\.truststore\.location=.*no certificates"):
         opened({"ssl.keystore.location": str(broker_pem)} | trust)
@@ -344,7 +354,7 @@ def test_what_is_no_rule_is_refused(rules: str, told: str) -> None:
         PrincipalMapper(rules)
 
 
-def test_only_authorities_may_vouch(authority: Authority, tmp_path: Path) -> None:
+def test_only_authorities_is_authority(authority: Authority, tmp_path: Path) -> None:
     """As Java asks of what a trust store holds: an authority that may sign certificates, or one of version 1."""
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", tmp_path / "key")
 
@@ -353,15 +363,15 @@ def test_only_authorities_may_vouch(authority: Authority, tmp_path: Path) -> Non
         openssl("req", "-x509", *key, "-out", tmp_path / "crt", "-subj", "/CN=x", *options)
         return ssl.PEM_cert_to_DER_cert((tmp_path / "crt").read_text())
 
-    assert may_vouch(ssl.PEM_cert_to_DER_cert(authority.certificate.read_text()))
-    assert may_vouch(made("basicConstraints=critical,CA:TRUE"))
-    assert may_vouch(made("basicConstraints=CA:TRUE,pathlen:0", "keyUsage=keyCertSign"))
-    assert not may_vouch(made("basicConstraints=CA:TRUE", "keyUsage=digitalSignature"))
-    assert not may_vouch(made("basicConstraints=critical,CA:FALSE"))
+    assert is_authority(ssl.PEM_cert_to_DER_cert(authority.certificate.read_text()))
+    assert is_authority(made("basicConstraints=critical,CA:TRUE"))
+    assert is_authority(made("basicConstraints=CA:TRUE,pathlen:0", "keyUsage=keyCertSign"))
+    assert not is_authority(made("basicConstraints=CA:TRUE", "keyUsage=digitalSignature"))
+    assert not is_authority(made("basicConstraints=critical,CA:FALSE"))
     leaf = authority.issue("leaf", "/CN=leaf").read_text()
-    assert not may_vouch(ssl.PEM_cert_to_DER_cert(leaf[leaf.index("-----BEGIN CERT") :]))
+    assert not is_authority(ssl.PEM_cert_to_DER_cert(leaf[leaf.index("-----BEGIN CERT") :]))
     with pytest.raises(ValueError, match="certificate"):
-        may_vouch(b"0\x03\x02\x01\x01")
+        is_authority(b"0\x03\x02\x01\x01")
 
 
 def test_a_trust_store_has_a_key_in_it_only_where_nobody_is_asked(authority: Authority) -> None:
@@ -380,5 +390,5 @@ def test_a_trust_store_has_a_key_in_it_only_where_nobody_is_asked(authority: Aut
         ) as caught:
             opened(both | {"ssl.client.auth": asked})
         assert PASSWORD not in str(caught.value)
-    with pytest.raises(BrokerStartError, match="no PKCS12 file that its password opens"):
+    with pytest.raises(BrokerStartError, match="is not a PKCS12 file that its password opens"):
         opened(both | {"ssl.truststore.password": "wr0ng"})

@@ -22,7 +22,7 @@ from cluster.keystores import (
     read_key_store,
     read_trust_store,
 )
-from cluster.x509 import may_vouch, subject, validity
+from cluster.x509 import is_authority, subject, validity
 
 if TYPE_CHECKING:
     from logcore._native import ListenerTls
@@ -88,7 +88,7 @@ def _trusted(trust: Material, asked: bool) -> list[bytes]:
 def _authorities(trust: Material, trusted: list[bytes]) -> list[bytes]:
     """Those who may vouch for others."""
     try:
-        return [certificate for certificate in trusted if may_vouch(certificate)]
+        return [certificate for certificate in trusted if is_authority(certificate)]
     except ValueError as error:
         raise KeyStoreError(f"{_called(trust)} has a certificate that cannot be read: {error}") from None
 
