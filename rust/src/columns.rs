@@ -1,4 +1,5 @@
-//! Binding of the `columns` room: partitions and fetched batches as Arrow, handed over by PyCapsule without a copy.
+//! Binding of `logcore-columns`: partitions and fetched batches as Arrow, passed to Python by PyCapsule
+//! without a copy.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,14 +16,14 @@ use pyo3_arrow::{PyRecordBatch, PyRecordBatchReader, PySchema};
 use crate::errors;
 use crate::log::{Given, PyLog, isolation};
 
-/// What Python has a partition in.
+/// A partition, as a Python caller names it.
 #[derive(FromPyObject)]
 enum Source<'py> {
     Log(Bound<'py, PyLog>),
     Directory(PathBuf),
 }
 
-/// Aborted transactions as Python has them: producer id, first offset, last offset (None if not known).
+/// Aborted transactions in Python: producer id, first offset, last offset (None if not known).
 pub(crate) type AbortedList = Vec<(i64, i64, Option<i64>)>;
 
 pub(crate) fn aborted_transactions(list: AbortedList) -> Vec<AbortedTransaction> {
@@ -38,7 +39,7 @@ pub(crate) fn aborted_transactions(list: AbortedList) -> Vec<AbortedTransaction>
 /// An iterator of Arrow record batches over the records of one partition, and an Arrow stream of them.
 #[pyclass(module = "logcore._native", frozen)]
 struct PartitionScan {
-    /// `None` once the whole of it was handed over as a stream.
+    /// `None` after the scan was exported as a stream.
     inner: Mutex<Option<columns::PartitionScan>>,
 }
 
@@ -105,7 +106,7 @@ impl PartitionScan {
             .map_err(|error| to_python(py, &error))
     }
 
-    /// All that was not iterated over yet, for Arrow libraries; the iterator has ended then.
+    /// Exports the rows that were not iterated over yet, for Arrow libraries. The iterator has ended then.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -113,9 +114,7 @@ impl PartitionScan {
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let Some(scan) = py.detach(|| self.inner.lock().take()) else {
-            return Err(PyValueError::new_err(
-                "the records of this scan were handed over before; begin another scan",
-            ));
+            return Err(already_exported());
         };
         let reader = PyRecordBatchReader::new(Box::new(ScanReader(scan)));
         Bound::new(py, reader)?.call_method1("__arrow_c_stream__", (requested_schema,))
@@ -123,16 +122,14 @@ impl PartitionScan {
 
     /// The schema of the batches, for Arrow libraries.
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let schema = match &*self.inner.lock() {
-            Some(scan) => scan.schema(),
-            None => {
-                return Err(PyValueError::new_err(
-                    "the records of this scan were handed over before; begin another scan",
-                ));
-            }
-        };
+        let schema = self.inner.lock().as_ref().map(columns::PartitionScan::schema);
+        let schema = schema.ok_or_else(already_exported)?;
         Bound::new(py, PySchema::new(schema))?.call_method0("__arrow_c_schema__")
     }
+}
+
+fn already_exported() -> PyErr {
+    PyValueError::new_err("this scan was exported as a stream before; begin another scan")
 }
 
 #[pyfunction]
@@ -223,7 +220,7 @@ fn projection(py: Python<'_>, names: &[PyBackedStr]) -> PyResult<Projection> {
     Projection::from_names(&names).map_err(|error| to_python(py, &error))
 }
 
-/// A caller's mistake is a ValueError; what the log cannot give is one of `logcore`'s errors.
+/// A caller's mistake becomes a ValueError or TypeError, a fault of the log one of `logcore`'s errors.
 pub(crate) fn to_python(py: Python<'_>, error: &ColumnsError) -> PyErr {
     const OFFSET_OUT_OF_RANGE: i16 = 1;
     const CORRUPT_MESSAGE: i16 = 2;

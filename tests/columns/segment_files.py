@@ -1,6 +1,4 @@
-"""Partitions written by another project's encoder, so that a reader of ours is never tested with a writer of
-ours.
-"""
+"""Partitions written by another project's encoder, so that no test of our reader depends on our writer."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 @dataclass(frozen=True)
 class Record:
-    """A record as a reader has to give it back; the timestamp is in milliseconds."""
+    """A record as a reader must return it; the timestamp is in milliseconds."""
 
     offset: int
     timestamp: int
@@ -33,7 +31,7 @@ def encode(records: list[Record], codec: str = "none") -> bytes:
     for index, record in enumerate(records):
         builder.append(index, record.timestamp, record.key, record.value, list(record.headers))
     batch = bytearray(builder.build())
-    # The base offset is what a broker fills in; the checksum does not cover it.
+    # A broker would set the base offset, which is not part of the checksum.
     struct.pack_into(">q", batch, 0, records[0].offset)
     return bytes(batch)
 
@@ -47,7 +45,7 @@ def encode_legacy(records: list[Record], magic: int) -> bytes:
 
 
 def write_segment(directory: Path, base_offset: int, data: bytes) -> None:
-    """A segment file without indexes, as is left when somebody deletes them."""
+    """A segment file without indexes, as if they had been deleted."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"{base_offset:020}.log").write_bytes(data)
 

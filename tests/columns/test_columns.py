@@ -1,7 +1,7 @@
 """Partitions and fetched bytes as Arrow.
 
-Were this broken, Spark and every Arrow user would read wrong, missing or repeated records, or pay for columns
-they did not ask for.
+Broken if they failed: Spark and other users of Arrow would read wrong, missing or repeated records, or pay
+for columns that they do not use.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ ALL = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampTy
 def scan(
     directory: Path, columns: list[str] | None = None, *args: int | None, **named: int | None
 ) -> pa.Table:
-    found = PartitionScan(directory, "orders", 3, ALL if columns is None else columns, *args, **named)  # type: ignore[arg-type]
+    wanted = ALL if columns is None else columns
+    found = PartitionScan(directory, "orders", 3, wanted, *args, **named)  # type: ignore[arg-type]
     batches = [pa.record_batch(batch) for batch in found]
     return pa.Table.from_batches(batches) if batches else pa.table({name: [] for name in columns or ALL})
 
@@ -55,6 +56,7 @@ def records(table: pa.Table) -> list[Record]:
     return rows
 
 
+# Broken if it failed: a record would be lost or changed between another project's encoder and a table.
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_record_comes_back(tmp_path: Path, codec: str) -> None:
     written = sample(100)
@@ -66,7 +68,8 @@ def test_every_record_comes_back(tmp_path: Path, codec: str) -> None:
     assert set(table["timestampType"].to_pylist()) == {0}
 
 
-def test_types_are_those_pyspark_makes_of_the_kafka_schema(tmp_path: Path) -> None:
+# Broken if it failed: Spark would refuse every batch.
+def test_types_are_those_of_sparks_kafka_source(tmp_path: Path) -> None:
     write_partition(tmp_path, sample(10))
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
     assert scan(tmp_path).schema == pa.schema(
@@ -83,6 +86,7 @@ def test_types_are_those_pyspark_makes_of_the_kafka_schema(tmp_path: Path) -> No
     )
 
 
+# Broken if it failed: a range of offsets would have too few or too many records.
 @pytest.mark.parametrize(
     ("start", "end"), [(0, 100), (1, 99), (6, 8), (49, 51), (50, 50), (97, 100), (13, None)]
 )
@@ -93,7 +97,8 @@ def test_ranges(tmp_path: Path, codec: str, start: int, end: int | None) -> None
     assert records(scan(tmp_path, None, start, end)) == written[start:end]
 
 
-def test_only_wanted_columns_are_built_in_the_order_asked_for(tmp_path: Path) -> None:
+# Broken if it failed: a table would have other columns than its caller expects.
+def test_only_wanted_columns_are_built_in_the_given_order(tmp_path: Path) -> None:
     write_partition(tmp_path, sample(20))
     whole = scan(tmp_path)
     for columns in (
@@ -105,12 +110,14 @@ def test_only_wanted_columns_are_built_in_the_order_asked_for(tmp_path: Path) ->
         assert scan(tmp_path, columns) == whole.select(columns)
 
 
-def test_batches_have_the_rows_asked_for(tmp_path: Path) -> None:
+# Broken if it failed: a reader could not limit the size of its batches.
+def test_batches_have_batch_rows_rows(tmp_path: Path) -> None:
     write_partition(tmp_path, sample(100))
     found = PartitionScan(tmp_path, "orders", 3, ["offset"], batch_rows=30)
     assert [pa.record_batch(batch).num_rows for batch in found] == [30, 30, 30, 10]
 
 
+# Broken if it failed: a read by time, or of a whole partition, would begin or end at the wrong record.
 def test_offsets_and_times(tmp_path: Path) -> None:
     written = sample(40, first=1000)
     write_partition(tmp_path, written)
@@ -120,6 +127,7 @@ def test_offsets_and_times(tmp_path: Path) -> None:
     assert partition_offset_for_timestamp(tmp_path, written[-1].timestamp + 1) is None
 
 
+# Broken if it failed: bytes of a batch that was not written to its end would be read as records.
 def test_a_torn_tail_is_not_read(tmp_path: Path) -> None:
     written = sample(30)
     write_segment(tmp_path, 0, encode(written[:20]) + encode(written[20:])[:-1])
@@ -127,9 +135,10 @@ def test_a_torn_tail_is_not_read(tmp_path: Path) -> None:
     assert records(scan(tmp_path)) == written[:20]
 
 
+# Broken if it failed: a table of a log in use would miss records or have wrong ones.
 def test_a_reader_beside_a_writer_sees_whole_batches_only(tmp_path: Path) -> None:
-    """A writer appends in pieces while scans run: each sees a front part of the log, in order, never less
-    than before.
+    """A writer appends piece by piece while scans run. Each scan sees the log's first records, in order, and
+    never fewer than the scan before.
     """
     written = sample(400)
     data = b"".join(encode(written[at : at + 5]) for at in range(0, 400, 5))
@@ -155,6 +164,7 @@ def test_a_reader_beside_a_writer_sees_whole_batches_only(tmp_path: Path) -> Non
     assert records(scan(tmp_path)) == written
 
 
+# Broken if it failed: logs in the formats before Kafka 0.11 could not be read.
 @pytest.mark.parametrize("magic", [0, 1])
 def test_messages_of_old_logs(tmp_path: Path, magic: int) -> None:
     written = [Record(offset, 1_400_000_000_000 + offset, b"k", b"v%d" % offset) for offset in range(5)]
@@ -171,7 +181,8 @@ def test_messages_of_old_logs(tmp_path: Path, magic: int) -> None:
         assert b"".join(log.follow_batches(0, timeout=0)) == encode_legacy(written, magic)
 
 
-def test_a_flipped_bit_is_an_error_that_names_the_place(tmp_path: Path) -> None:
+# Broken if it failed: damage would be read as records, or could not be found.
+def test_a_flipped_bit_is_an_error_with_offset_and_position(tmp_path: Path) -> None:
     written = sample(20)
     first, second = encode(written[:10]), bytearray(encode(written[10:]))
     second[-4] ^= 1
@@ -182,7 +193,8 @@ def test_a_flipped_bit_is_an_error_that_names_the_place(tmp_path: Path) -> None:
     assert records(scan(tmp_path, None, 0, 10)) == written[:10]
 
 
-def test_what_a_caller_does_wrong_is_said(tmp_path: Path) -> None:
+# Broken if it failed: a caller's mistake would look like a partition without records.
+def test_wrong_arguments_are_named(tmp_path: Path) -> None:
     write_partition(tmp_path, sample(10))
     with pytest.raises(ValueError, match='no column "size"; the columns are key, value'):
         scan(tmp_path, ["size"])
@@ -192,12 +204,13 @@ def test_what_a_caller_does_wrong_is_said(tmp_path: Path) -> None:
         scan(tmp_path, ["key", "key"])
     with pytest.raises(OffsetOutOfRangeError, match=r"\[0, 11\) are not in .*which has \[0, 10\)"):
         scan(tmp_path, None, 0, 11)
-    with pytest.raises(ValueError, match="no range"):
+    with pytest.raises(ValueError, match="not a range"):
         scan(tmp_path, None, 5, 4)
     with pytest.raises(LogNotFoundError, match="absent"):
         scan(tmp_path / "absent")
 
 
+# Broken if it failed: a client that decodes Fetch responses would lose or repeat records.
 @pytest.mark.parametrize("codec", CODECS)
 def test_fetched_bytes(codec: str) -> None:
     written = sample(30)
@@ -210,7 +223,8 @@ def test_fetched_bytes(codec: str) -> None:
     assert following == 20
 
 
-def test_control_batches_are_passed_over() -> None:
+# Broken if it failed: a transaction's marker would be counted as a record.
+def test_control_batches_are_left_out() -> None:
     control = bytearray(encode([Record(10, 1, struct.pack(">hh", 0, 1), b"\0" * 6)]))
     control[22] |= 0x20  # the attributes' control bit; the checksum covers them
     struct.pack_into(">I", control, 17, calc_crc32c(bytes(control[21:])))
@@ -221,9 +235,10 @@ def test_control_batches_are_passed_over() -> None:
     assert following == 16
 
 
+# Broken if it failed: a scan and `Log.records` would disagree.
 @pytest.mark.parametrize("codec", CODECS)
-def test_rows_equal_what_the_log_reads(tmp_path: Path, codec: str) -> None:
-    """The other reader of this project has to see the same records, in a log that is still being written."""
+def test_a_scan_has_the_rows_of_log_records(tmp_path: Path, codec: str) -> None:
+    """Both readers of this project must see the same records, in a log that is still being written."""
     written = sample(300)
     with logcore.open(tmp_path / "log", segment_bytes=4096) as log:
         for at in range(0, 300, 20):
@@ -238,8 +253,8 @@ def test_rows_equal_what_the_log_reads(tmp_path: Path, codec: str) -> None:
         ] == [(row.offset, row.timestamp, row.key, row.value, row.headers) for row in rows]
 
 
-def test_a_log_is_scanned_as_it_is_open(tmp_path: Path) -> None:
-    # Broken if it failed: a program would have to know directories and topics to see its own log as a table.
+def test_an_open_log_can_be_scanned(tmp_path: Path) -> None:
+    # Broken if it failed: a program could not read its own log as a table while it has it open.
     written = sample(300)
     with logcore.open(tmp_path / "orders-3", segment_bytes=4096, index_interval_bytes=500) as log:
         for at in range(0, 300, 20):
@@ -261,7 +276,7 @@ def test_a_log_is_scanned_as_it_is_open(tmp_path: Path) -> None:
         assert parts == partition_splits(log.path, 5)
         with pytest.raises(OffsetOutOfRangeError):
             log.scan(["offset"], 0, 301)
-        with pytest.raises(ValueError, match="no range"):
+        with pytest.raises(ValueError, match="not a range"):
             log.scan(["offset"], start_time=5, end_time=4)
         with pytest.raises(ValueError, match="at least one"):
             log.splits(0)
@@ -270,19 +285,20 @@ def test_a_log_is_scanned_as_it_is_open(tmp_path: Path) -> None:
         next(scan)
 
 
-def test_a_scan_is_handed_over_once(tmp_path: Path) -> None:
-    # Broken if it failed: two readers of one scan would each get a part of the records and think it was all.
+def test_a_scan_is_exported_once(tmp_path: Path) -> None:
+    # Broken if it failed: two readers of one scan would each get a part of the records without noticing.
     write_partition(tmp_path, sample(100))
     found = PartitionScan(tmp_path, "orders", 3, ["offset"], batch_rows=40)
     first = pa.record_batch(next(found))
     assert pa.table(found)["offset"].to_pylist() == list(range(40, 100))
     assert first["offset"].to_pylist() == list(range(40))
     assert list(found) == []
-    with pytest.raises(ValueError, match="handed over"):
+    with pytest.raises(ValueError, match="exported as a stream before"):
         pa.table(found)
 
 
-def test_aborted_transactions_are_left_out_when_named() -> None:
+# Broken if it failed: a reader of committed records would get aborted ones.
+def test_the_given_aborted_transactions_are_left_out() -> None:
     data = bytearray()
     for at in range(0, 40, 10):
         batch = bytearray(encode(sample(10, first=at)))

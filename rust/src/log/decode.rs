@@ -30,8 +30,8 @@ pub(super) fn decode<'py>(
                 py.detach(|| batch.verify_crc())
                     .map_err(|error| record_error(py, &error))?;
                 if batch.header.is_control() {
-                    aborted.meet_marker(&batch.header);
-                } else if !aborted.has(&batch.header) {
+                    aborted.end_at_marker(&batch.header);
+                } else if !aborted.contains(&batch.header) {
                     push_records(&list, &batch, &mut scratch, offset)?;
                 }
             }

@@ -1,23 +1,45 @@
 //! Which batches belong to aborted transactions.
 //!
-//! A producer has one transaction at a time, so a batch belongs to an aborted one if its producer has one that began at
-//! or before it and whose marker has not come yet. The list says where the marker is, or does not (a Fetch response
-//! does not): then the marker itself ends the transaction, as in Kafka's consumer (`CompletedFetch`).
+//! A producer has one transaction at a time. So a batch belongs to an aborted transaction if its producer
+//! began one at or before the batch and the transaction's marker comes later. A log's list says where the
+//! marker is. A Fetch response's list does not: then the marker itself ends the transaction, as in Kafka's
+//! consumer (`CompletedFetch`).
 
 use std::collections::HashMap;
 
 use logcore_records::BatchHeader;
+use logcore_storage::AbortedTxn;
 
-use crate::decode::AbortedTransaction;
+/// A transaction that was aborted: readers of committed records leave its records out.
+///
+/// Source: `AbortedTransaction` in a Fetch response, and a segment's `.txnindex` file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AbortedTransaction {
+    pub producer_id: i64,
+    /// The offset of its first record.
+    pub first_offset: i64,
+    /// The offset of its abort marker; `i64::MAX` when that is not known, as in a Fetch response.
+    pub last_offset: i64,
+}
 
-/// The transactions of a list, by producer.
+impl From<AbortedTxn> for AbortedTransaction {
+    fn from(aborted: AbortedTxn) -> Self {
+        Self {
+            producer_id: aborted.producer_id,
+            first_offset: aborted.first_offset,
+            last_offset: aborted.last_offset,
+        }
+    }
+}
+
+/// Aborted transactions, by producer.
 pub struct Aborted {
-    /// First and last offset, in order of the first.
+    /// First and last offset of each transaction, in order of the first.
     by_producer: HashMap<i64, Vec<(i64, i64)>>,
 }
 
 impl Aborted {
-    /// A list as a Fetch response or a log gives it, in any order.
+    /// The transactions of a list from a Fetch response or a log, in any order.
     pub fn new(list: &[AbortedTransaction]) -> Self {
         let mut by_producer: HashMap<i64, Vec<(i64, i64)>> = HashMap::new();
         for aborted in list {
@@ -34,17 +56,17 @@ impl Aborted {
 
     /// Whether the batch was written in one of them.
     #[inline]
-    pub fn has(&self, header: &BatchHeader) -> bool {
+    pub fn contains(&self, header: &BatchHeader) -> bool {
         if self.by_producer.is_empty() || !header.is_transactional() {
             return false;
         }
         self.by_producer
             .get(&header.producer_id)
-            .is_some_and(|ranges| contains(ranges, header.base_offset))
+            .is_some_and(|ranges| in_one_of(ranges, header.base_offset))
     }
 
-    /// A control batch: a marker ends the transaction of its producer that began last before it.
-    pub fn meet_marker(&mut self, header: &BatchHeader) {
+    /// Takes note of a control batch: it ends the last transaction that its producer began before it.
+    pub fn end_at_marker(&mut self, header: &BatchHeader) {
         if let Some(ranges) = self.by_producer.get_mut(&header.producer_id) {
             let begun = ranges.partition_point(|(first, _)| *first <= header.base_offset);
             if let Some((_, last)) = begun.checked_sub(1).and_then(|at| ranges.get_mut(at)) {
@@ -54,7 +76,7 @@ impl Aborted {
     }
 }
 
-fn contains(ranges: &[(i64, i64)], offset: i64) -> bool {
+fn in_one_of(ranges: &[(i64, i64)], offset: i64) -> bool {
     let begun = ranges.partition_point(|(first, _)| *first <= offset);
     begun.checked_sub(1).is_some_and(|at| offset <= ranges[at].1)
 }

@@ -1,8 +1,9 @@
-//! Batches as bytes, walked in order and fed into the columns.
+//! Decodes batches of bytes, in order, into the columns.
 //!
-//! A batch is looked at in this order, so that little is done for what is not wanted: header, offset range, control
-//! flag, checksum, decompression, records. Messages of the formats 0 and 1, which old logs hold, have a walk of
-//! their own into the same rows. What is incomplete at the end of the bytes is left to the caller.
+//! A batch is processed in this order, so that unwanted batches cost little: header, offset range, checksum,
+//! control flag, decompression, records. Messages of the formats 0 and 1 in old logs are decoded by a
+//! function of their own into the same rows. An incomplete batch at the end of the bytes is left to the
+//! caller.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -10,42 +11,21 @@ use std::path::PathBuf;
 use arrow_array::RecordBatch;
 use logcore_records::{Batch, BatchHeader, Headers, LOG_OVERHEAD, RecordError, TimestampType, legacy};
 
-use logcore_storage::{AbortedTxn, IsolationLevel};
+use logcore_storage::IsolationLevel;
 
-use crate::aborted::Aborted;
+use crate::aborted::{Aborted, AbortedTransaction};
 use crate::error::ColumnsError;
 use crate::rows::{BATCH_BYTES_MAX, Row, Rows, header_bytes};
 use crate::schema::Projection;
 
-/// Most bytes one batch may decompress to. Kafka's consumers have no limit; this one keeps a forged batch from taking
-/// the machine's memory, and is far above what `max.request.size` lets a producer send.
+/// Most bytes that one batch may decompress to. Kafka's consumers have no limit. This one keeps a forged
+/// batch from using up the machine's memory, and is far above what `max.request.size` lets a producer send.
 const DECOMPRESSED_LIMIT: usize = 1 << 30;
 
-/// Where the magic byte is, in record batches and in the older messages alike.
+/// The position of the magic byte, in record batches and in the older messages.
 const MAGIC_AT: usize = 16;
 
-/// A transaction that was aborted: what its producer wrote in it is not for readers of committed records. As a Fetch
-/// response and a segment's `.txnindex` file tell it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AbortedTransaction {
-    pub producer_id: i64,
-    /// Of its first record.
-    pub first_offset: i64,
-    /// Of its abort marker; `i64::MAX` when that is not known, as in a Fetch response, and must be met in the log.
-    pub last_offset: i64,
-}
-
-impl From<AbortedTxn> for AbortedTransaction {
-    fn from(aborted: AbortedTxn) -> Self {
-        Self {
-            producer_id: aborted.producer_id,
-            first_offset: aborted.first_offset,
-            last_offset: aborted.last_offset,
-        }
-    }
-}
-
-/// Which rows to build, and of what.
+/// Which rows to build, with which columns.
 #[derive(Debug, Clone)]
 pub struct DecodeOptions {
     pub projection: Projection,
@@ -53,31 +33,32 @@ pub struct DecodeOptions {
     pub partition: i32,
     /// First offset wanted.
     pub start: i64,
-    /// First offset not wanted any more.
+    /// The offset after the last one wanted.
     pub end: i64,
-    /// The earliest time wanted, in milliseconds since the epoch. Every record is looked at, because times need not rise.
+    /// The earliest time wanted, in milliseconds since the epoch. Every record's time is checked, because
+    /// times need not rise with offsets.
     pub start_time: i64,
-    /// The earliest time not wanted any more; `None` for no end.
+    /// The time after the last one wanted; `None` for no end.
     pub end_time: Option<i64>,
-    /// Rows of an Arrow batch; the last one has fewer, and so has one that `batch_bytes` ends.
+    /// Rows of an Arrow batch. The last batch may have fewer, and so may one that reached `batch_bytes`.
     pub batch_rows: usize,
     /// Most bytes of keys, values and headers in an Arrow batch, unless one record is larger; at most 64 MiB.
     pub batch_bytes: usize,
     /// Transactions whose records are left out.
     pub aborted: Vec<AbortedTransaction>,
-    /// Whether a scan ends at the last stable offset and leaves out what the log knows as aborted. Fetched batches come
-    /// with a list of those instead.
+    /// Whether a scan ends at the last stable offset and leaves out the transactions that the log knows as
+    /// aborted. Of no effect on fetched batches, whose aborted transactions are in `aborted`.
     pub isolation: IsolationLevel,
 }
 
 impl DecodeOptions {
-    /// Rows of an Arrow batch unless told otherwise.
+    /// The default number of rows of an Arrow batch.
     pub const BATCH_ROWS: usize = 65_536;
 
     /// The greatest number of bytes of an Arrow batch.
     pub const BATCH_BYTES: usize = BATCH_BYTES_MAX;
 
-    /// Everything there is, in these columns.
+    /// Options for all records of a partition.
     pub fn new(projection: Projection, topic: &str, partition: i32) -> Self {
         Self {
             projection,
@@ -94,7 +75,7 @@ impl DecodeOptions {
         }
     }
 
-    /// Whether times matter at all.
+    /// Whether there is a limit on times.
     pub(crate) fn has_times(&self) -> bool {
         self.start_time > i64::MIN || self.end_time.is_some()
     }
@@ -120,14 +101,14 @@ impl DecodeOptions {
 #[derive(Debug)]
 pub struct Decoded {
     pub batches: Vec<RecordBatch>,
-    /// The offset to fetch from next: after the last whole batch, or `start` when there was none.
+    /// The offset to fetch from next: the one after the last whole batch, or `start` when there was none.
     pub next_offset: i64,
 }
 
 /// Decodes the records field of a Fetch response: whole batches, perhaps followed by a part of one.
 ///
 /// # Errors
-/// A batch that is damaged, named by its position in `bytes`; a range that is none.
+/// A damaged batch, named by its position in `bytes`; an invalid range.
 pub fn decode_batches(bytes: &[u8], options: &DecodeOptions) -> Result<Decoded, ColumnsError> {
     options.check()?;
     let origin = Origin::Fetch {
@@ -169,7 +150,7 @@ impl Origin {
     }
 }
 
-/// Times that are wanted, from the first to before the last; any time is one, the largest too.
+/// The times wanted, `[start, end)`. Without an end, the largest time is wanted too.
 #[derive(Debug, Clone, Copy)]
 struct Times {
     start: i64,
@@ -177,12 +158,12 @@ struct Times {
 }
 
 impl Times {
-    fn has(self, timestamp: i64) -> bool {
+    fn contains(self, timestamp: i64) -> bool {
         timestamp >= self.start && self.end.is_none_or(|end| timestamp < end)
     }
 }
 
-/// Turns bytes into finished Arrow batches, over as many pieces of bytes as come.
+/// Turns bytes, given piece by piece, into finished Arrow batches.
 pub(crate) struct Decoder {
     rows: Rows,
     end: i64,
@@ -190,7 +171,7 @@ pub(crate) struct Decoder {
     aborted: Aborted,
     scratch: Vec<u8>,
     origin: Origin,
-    /// Records below this offset have been seen or were not asked for.
+    /// Records below this offset were decoded already, or are not wanted.
     pub(crate) next_offset: i64,
     pub(crate) finished: VecDeque<RecordBatch>,
 }
@@ -223,7 +204,8 @@ impl Decoder {
         self.next_offset >= self.end
     }
 
-    /// Takes the whole batches at the front of `bytes`, which lie at `position` of their origin; returns how many bytes they are.
+    /// Decodes the whole batches at the front of `bytes` and returns their size. `bytes` lie at `position` of
+    /// their origin.
     pub(crate) fn feed(&mut self, bytes: &[u8], position: u64) -> Result<usize, ColumnsError> {
         let mut consumed = 0;
         while !self.is_done() {
@@ -241,7 +223,7 @@ impl Decoder {
         Ok(consumed)
     }
 
-    /// Hands out the rows that do not fill a batch.
+    /// Finishes a batch of the rows decoded so far, if there are any.
     pub(crate) fn flush(&mut self) -> Result<(), ColumnsError> {
         if self.rows.len() > 0 {
             let batch = self.rows.take()?;
@@ -250,7 +232,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// One batch or old message; its size, or `None` when it is not all there.
+    /// Decodes one batch or old message; returns its size, or `None` when it is incomplete.
     fn feed_entry(&mut self, bytes: &[u8]) -> Result<Option<usize>, Failure> {
         if legacy::is_legacy(bytes) {
             return self.feed_legacy(bytes);
@@ -268,7 +250,7 @@ impl Decoder {
         let Some(size) = legacy_size(bytes)? else {
             return Ok(None);
         };
-        // Format 0 has no timestamps; Kafka calls their type "none".
+        // Format 0 has no timestamps; Kafka calls the type "none".
         let untimed = bytes[MAGIC_AT] == 0;
         let wanted = self.next_offset..self.end;
         let times = self.times;
@@ -276,7 +258,7 @@ impl Decoder {
         let mut failed = None;
         legacy::for_each(&bytes[..size], DECOMPRESSED_LIMIT, |message| {
             last = Some(message.offset);
-            let wanted = wanted.contains(&message.offset) && times.has(message.timestamp);
+            let wanted = wanted.contains(&message.offset) && times.contains(message.timestamp);
             if failed.is_none() && wanted {
                 let row = Row {
                     offset: message.offset,
@@ -311,9 +293,9 @@ impl Decoder {
             self.next_offset = self.end;
             return Ok(());
         }
-        // What is left out is checked too: damage must not pass for an absence of records.
+        // Checked also when the batch is then left out: damage must not look like an absence of records.
         batch.verify_crc()?;
-        if self.has_wanted(header) {
+        if self.may_have_wanted(header) {
             let mut scratch = std::mem::take(&mut self.scratch);
             let fed = self.feed_records(batch, &mut scratch);
             self.scratch = scratch;
@@ -323,13 +305,14 @@ impl Decoder {
         Ok(())
     }
 
-    /// Whether records of the batch can be wanted, by its header. A marker is none, but ends a transaction.
-    fn has_wanted(&mut self, header: &BatchHeader) -> bool {
+    /// Whether the batch may have wanted records, by its header. Takes note of a marker, which is not a
+    /// record.
+    fn may_have_wanted(&mut self, header: &BatchHeader) -> bool {
         if header.is_control() {
-            self.aborted.meet_marker(header);
+            self.aborted.end_at_marker(header);
             return false;
         }
-        header.max_timestamp >= self.times.start && !self.aborted.has(header)
+        header.max_timestamp >= self.times.start && !self.aborted.contains(header)
     }
 
     fn feed_records(&mut self, batch: &Batch<'_>, scratch: &mut Vec<u8>) -> Result<(), Failure> {
@@ -342,7 +325,7 @@ impl Decoder {
         let times = self.times;
         for record in records {
             let record = record?;
-            if wanted.contains(&record.offset) && times.has(record.timestamp) {
+            if wanted.contains(&record.offset) && times.contains(record.timestamp) {
                 let row = Row {
                     offset: record.offset,
                     timestamp: record.timestamp,
@@ -375,7 +358,7 @@ impl Decoder {
     }
 }
 
-/// Bytes that are wrong, or rows that cannot be built.
+/// Why a batch could not be decoded: its bytes are damaged, or its rows cannot be built.
 enum Failure {
     Record(RecordError),
     Columns(ColumnsError),
@@ -401,7 +384,8 @@ fn timestamp_type_id(timestamp_type: TimestampType) -> i32 {
     }
 }
 
-/// The size of the old message at the front: offset (8 bytes), size (4), then that many bytes. `None` when it is cut off.
+/// The size of the old message at the front: offset (8 bytes), size (4), then that many bytes. `None` when it
+/// is incomplete.
 fn legacy_size(bytes: &[u8]) -> Result<Option<usize>, RecordError> {
     let Some(field) = bytes.get(8..LOG_OVERHEAD).and_then(|b| b.first_chunk::<4>()) else {
         return Ok(None);

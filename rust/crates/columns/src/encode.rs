@@ -1,10 +1,10 @@
-//! Arrow's rows become record batches: the way back.
+//! Encodes the rows of Arrow tables as record batches.
 //!
-//! A table may have any of the columns `key`, `value`, `headers` and `timestamp`, and has a key or a value. The columns that
-//! a reading adds (topic, partition, offset, timestampType) say where a record was, not what it is, and are passed over,
-//! so that what was read from one log can be appended to another. A name that is none of these is refused, for it is
-//! most likely a misspelt one; a time of -1, as records of the first message format have, is refused like any before 1970.
-//! Types are looked at before the first row, and rows are encoded in their order.
+//! A table may have the columns `key`, `value`, `headers` and `timestamp`, and must have a key or a value.
+//! The other columns of a scan (topic, partition, offset, timestampType) are ignored, so that records of one
+//! log can be appended to another. Unknown columns are refused, because they are most likely misspelt. A time
+//! before 1970 is refused; so is -1, which records of message format 0 have. Types are checked before the
+//! first row is encoded. Rows keep their order.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
@@ -26,23 +26,24 @@ const STRING: &str = "string";
 const TIME: &str = "a timestamp, or int64 of milliseconds since 1970 UTC";
 const HEADERS: &str = "a list of structs of a key and a value, or a map";
 
-/// What batches to make.
+/// How to make batches.
 #[derive(Debug, Clone)]
 pub struct EncodeOptions {
     pub compression: Compression,
-    /// The codec's own scale, `None` its default.
+    /// On the codec's own scale; `None` for its default.
     pub level: Option<i32>,
     /// Most bytes of a batch; a record that is larger by itself gets a batch of its own.
     pub batch_bytes: usize,
-    /// The time of rows that have none, in milliseconds since the epoch.
+    /// The time of rows without a time, in milliseconds since the epoch.
     pub now_ms: i64,
 }
 
-/// The rows as record batches v2, one behind the other, with offsets that begin at 0 in each; nothing without rows.
+/// Encodes the rows as record batches v2, one after the other. Offsets begin at 0 in each batch. No rows give
+/// no bytes.
 ///
 /// # Errors
-/// A column that is unknown, there twice, or of a type that cannot be taken; neither key nor value; a header without
-/// a name; a time before 1970 or beyond 64 bits of milliseconds; a record too large for any batch.
+/// A column that is unknown, named twice, or of a wrong type; neither key nor value; a header without a name;
+/// a time before 1970 or beyond 64 bits of milliseconds; a record too large for any batch.
 pub fn encode_rows(
     schema: &Schema,
     rows: &[RecordBatch],
@@ -62,10 +63,10 @@ pub fn encode_rows(
     encoder.finish()
 }
 
-/// Whether a table of this schema can be appended.
+/// Checks whether a table of this schema can be appended.
 ///
 /// # Errors
-/// Those of [`encode_rows`] that do not depend on rows.
+/// The errors of [`encode_rows`] that do not depend on rows.
 pub fn check_schema(schema: &Schema) -> Result<(), ColumnsError> {
     let mut found = Vec::new();
     for field in schema.fields() {
@@ -76,7 +77,7 @@ pub fn check_schema(schema: &Schema) -> Result<(), ColumnsError> {
         found.push(column);
     }
     if found.contains(&Column::Key) || found.contains(&Column::Value) {
-        // The types are those of an empty table's columns.
+        // An empty table has the same types.
         Input::new(&RecordBatch::new_empty(schema.clone().into())).map(|_| ())
     } else {
         Err(ColumnsError::NothingToAppend)
@@ -87,7 +88,7 @@ struct Encoder {
     builder: BatchBuilder,
     batch_bytes: usize,
     now_ms: i64,
-    /// Of the table, for messages.
+    /// The row's number in the table, for error messages.
     row: usize,
     out: Vec<u8>,
 }
@@ -145,7 +146,7 @@ impl Encoder {
     }
 }
 
-/// The columns of one Arrow batch that make a record.
+/// The columns of one Arrow batch that are parts of a record.
 struct Input<'a> {
     key: BytesIn<'a>,
     value: BytesIn<'a>,
@@ -175,7 +176,7 @@ fn wrong_type(name: &'static str, array: &dyn Array, wanted: &'static str) -> Co
 
 /// A column of bytes or text in any of Arrow's layouts.
 enum BytesIn<'a> {
-    /// Not there, or of Arrow's null type.
+    /// There is no such column, or it has Arrow's null type.
     Nulls,
     Binary(&'a BinaryArray),
     LargeBinary(&'a LargeBinaryArray),
@@ -219,7 +220,7 @@ impl<'a> BytesIn<'a> {
     }
 }
 
-/// A column of times and how many milliseconds one of its units is, or how many of its units a millisecond is.
+/// A column of times, in any of Arrow's units. A time is multiplied and then divided to be in milliseconds.
 struct TimeIn<'a> {
     /// Values and nulls; `None` when there is no such column.
     values: Option<(&'a [i64], &'a dyn Array)>,
@@ -265,8 +266,8 @@ impl<'a> TimeIn<'a> {
         }
     }
 
-    /// Milliseconds since the epoch, of the millisecond that has begun; what is wrong with the row's time, in words.
-    /// Only a null is no time: -1, Kafka's sign for none, is the last millisecond of 1969 here.
+    /// Milliseconds since the epoch, rounded down; an error says in words what is wrong with the row's time.
+    /// A null is no time. A -1, which stands for no time in Kafka, is before 1970 and therefore an error.
     #[inline]
     fn get(&self, row: usize) -> Result<Option<i64>, &'static str> {
         let Some((values, _)) = self.values.filter(|(_, array)| array.is_valid(row)) else {
@@ -283,7 +284,7 @@ impl<'a> TimeIn<'a> {
     }
 }
 
-/// A column of headers: where each row's begin and end in a flat list, and names and values there.
+/// A column of headers: the offsets at which each row's headers begin and end in a flat list, and that list.
 enum HeadersIn<'a> {
     None,
     Small(&'a [i32], Entries<'a>),
@@ -291,7 +292,7 @@ enum HeadersIn<'a> {
 }
 
 struct Entries<'a> {
-    /// The column itself, for the rows that are null.
+    /// The column itself, which says which rows are null.
     rows: &'a dyn Array,
     structs: &'a StructArray,
     names: BytesIn<'a>,
@@ -324,7 +325,7 @@ impl<'a> HeadersIn<'a> {
         }
     }
 
-    /// Adds the headers of a row to `found`; what is wrong with them, in words.
+    /// Adds the headers of a row to `found`; an error says in words what is wrong with them.
     fn read(&self, row: usize, found: &mut Vec<(&'a [u8], Option<&'a [u8]>)>) -> Result<(), &'static str> {
         match self {
             Self::None => Ok(()),
@@ -383,7 +384,7 @@ impl<'a> Entries<'a> {
                 Some(name) if self.structs.is_valid(entry) => {
                     found.push((name, self.values.get(entry)));
                 }
-                _ => return Err("a header of it has no name"),
+                _ => return Err("it has a header without a name"),
             }
         }
         Ok(())

@@ -1,11 +1,13 @@
-//! Record batches become Arrow record batches, with the columns of Spark's Kafka source, and Arrow's rows become batches.
+//! Decodes record batches into Arrow record batches with the columns of Spark's Kafka source, and encodes
+//! Arrow rows as record batches.
 //!
-//! Owns the column set, the Arrow buffers and the reading order of a partition's segment files. Does not own the batch
-//! format (`logcore-records`) or the log's files (`logcore-storage`), and knows nothing of Python: the binding wraps
-//! [`PartitionScan`], [`decode_batches`] and [`encode_rows`] and nothing else.
+//! Owns the set of columns, the Arrow buffers, and the order in which a partition's segments are read. The
+//! batch format is in `logcore-records`, the log's files are in `logcore-storage`. Python's binding
+//! (`rust/src/columns.rs`) calls [`PartitionScan`], [`decode_batches`], [`encode_rows`] and the functions on
+//! partitions.
 //!
-//! Everything here is called from any one thread at a time, without the GIL. Nothing is written: a crash, or a broker
-//! that appends to the same directory meanwhile, loses nothing and costs nothing but the rows not yet handed out.
+//! An object is used by one thread at a time, without the GIL. No file is written, so a crash does no harm. A
+//! broker may append to the same directory meanwhile.
 
 mod aborted;
 mod decode;
@@ -15,8 +17,8 @@ mod rows;
 mod scan;
 mod schema;
 
-pub use aborted::Aborted;
-pub use decode::{AbortedTransaction, DecodeOptions, Decoded, decode_batches};
+pub use aborted::{Aborted, AbortedTransaction};
+pub use decode::{DecodeOptions, Decoded, decode_batches};
 pub use encode::{EncodeOptions, check_schema, encode_rows};
 pub use error::ColumnsError;
 pub use scan::{

@@ -1,8 +1,9 @@
-//! Rows going into Arrow buffers, one growing buffer a column and none per row.
+//! Collects rows in Arrow buffers: one growing buffer a column, and no allocation per row.
 //!
-//! A binary column is the concatenated bytes and the 32-bit end of each row's bytes, exactly as Arrow lays it out, so
-//! finishing a batch moves the vectors and copies nothing. A batch ends at `max_rows` rows or before its row bytes
-//! would pass a limit of at most [`BATCH_BYTES_MAX`], which bounds memory and keeps the 32-bit offsets from overflowing.
+//! A binary column is the rows' bytes one after the other, and the 32-bit end of each row's bytes. That is
+//! Arrow's own layout, so finishing a batch moves the vectors and copies nothing. A batch ends at `max_rows`
+//! rows, or before its bytes would exceed a limit of at most [`BATCH_BYTES_MAX`]. The limit bounds memory,
+//! and the 32-bit ends cannot overflow.
 
 use std::sync::Arc;
 
@@ -14,18 +15,18 @@ use arrow_array::{
 use arrow_buffer::{Buffer, NullBufferBuilder, OffsetBuffer, ScalarBuffer};
 
 use crate::error::ColumnsError;
-use crate::schema::{Column, Projection, header_field, header_fields};
+use crate::schema::{Column, Projection, header_field, header_fields, unknown_column};
 
 /// The greatest limit to the bytes of keys, values and headers in one Arrow batch.
 pub(crate) const BATCH_BYTES_MAX: usize = 64 << 20;
 
-/// What a header costs beside its bytes: the offsets and validity of its key and value. Counted, so that headers
-/// without any bytes have a limit too.
+/// Memory of a header beside its bytes: the offsets and validity of its key and value. It is counted so that
+/// headers without any bytes are limited too.
 const HEADER_BYTES: usize = 16;
 
 const MICROS_PER_MILLI: i64 = 1_000;
 
-/// One record on its way into the columns.
+/// A record to be put into the columns.
 pub(crate) struct Row<'a> {
     pub(crate) offset: i64,
     /// Milliseconds since the epoch.
@@ -67,7 +68,7 @@ impl Bytes {
         Ok(())
     }
 
-    /// Takes what was pushed as Arrow buffers and starts anew with as much room.
+    /// Takes the values as Arrow buffers, and starts anew with the same capacity.
     fn take(&mut self) -> (OffsetBuffer<i32>, Buffer, NullBufferBuilder) {
         let fresh = Self::with_capacity(self.offsets.len() - 1, self.values.len());
         let full = std::mem::replace(self, fresh);
@@ -89,7 +90,7 @@ impl Bytes {
     }
 }
 
-/// The headers column: a list of (key, value) a row, null where a record has none.
+/// The headers column: a list of (key, value) per row; null when a record has none.
 struct Headers {
     ends: Vec<i32>,
     nulls: NullBufferBuilder,
@@ -175,7 +176,7 @@ impl Rows {
         }
     }
 
-    /// Whether the callers need to give headers at all.
+    /// Whether headers are a wanted column.
     pub(crate) fn wants_headers(&self) -> bool {
         self.headers.is_some()
     }
@@ -184,13 +185,13 @@ impl Rows {
         self.rows
     }
 
-    /// Whether a row with `row_bytes` bytes of key, value and headers still belongs into the batch being built.
+    /// Whether a row with `row_bytes` bytes of key, value and headers fits the batch being built.
     pub(crate) fn fits(&self, row_bytes: usize) -> bool {
         self.rows == 0
             || (self.rows < self.max_rows && self.bytes.saturating_add(row_bytes) <= self.max_bytes)
     }
 
-    /// Appends one row; its headers, when wanted, come before by [`Rows::push_header`].
+    /// Appends one row. Its headers, if wanted, were pushed before with [`Rows::push_header`].
     pub(crate) fn push(&mut self, row: &Row<'_>) -> Result<(), ColumnsError> {
         if let Some(key) = &mut self.key {
             key.push(row.key)?;
@@ -220,7 +221,8 @@ impl Rows {
         Ok(())
     }
 
-    /// Adds a header to the row that the next [`Rows::push`] ends. Bytes of a key that are no UTF-8 become U+FFFD, as in Java.
+    /// Adds a header to the row of the next [`Rows::push`]. Bytes of a key that are not UTF-8 become U+FFFD,
+    /// as in Java.
     pub(crate) fn push_header(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), ColumnsError> {
         if let Some(headers) = &mut self.headers {
             headers.keys.push(Some(String::from_utf8_lossy(key).as_bytes()))?;
@@ -230,7 +232,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Takes the rows so far as one Arrow record batch.
+    /// Takes the rows collected so far as one Arrow record batch.
     pub(crate) fn take(&mut self) -> Result<RecordBatch, ColumnsError> {
         let rows = std::mem::take(&mut self.rows);
         self.bytes = 0;
@@ -265,15 +267,13 @@ impl Rows {
     }
 }
 
-/// What a header counts for in the size of a batch.
+/// The bytes that a header counts for in the size of a batch.
 pub(crate) fn header_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
     HEADER_BYTES + key.len() + value.map_or(0, <[u8]>::len)
 }
 
 fn taken<T>(column: &mut Option<T>, which: Column) -> Result<&mut T, ColumnsError> {
-    column.as_mut().ok_or_else(|| ColumnsError::UnknownColumn {
-        name: which.name().to_owned(),
-    })
+    column.as_mut().ok_or_else(|| unknown_column(which.name()))
 }
 
 fn renewed<T>(values: &mut Vec<T>) -> Vec<T> {

@@ -1,8 +1,9 @@
-//! A partition's directory, read from one offset to another.
+//! Scans a partition's log from one offset to another, and answers questions about a partition's offsets.
 //!
-//! The log is one that the caller has open, or is opened read-only: no lock, no recovery, no write. It may be appended to
-//! meanwhile; the end is fixed when the scan begins. Memory is one piece of a segment, one decompressed batch and the Arrow batch
-//! being built, whatever the size of the partition.
+//! The caller has the log open already, or the scan opens it read-only: no lock, no recovery, no write.
+//! Appends may go on meanwhile; the end is fixed when the scan begins. A scan's memory does not depend on the
+//! partition's size: it is one piece of a segment ([`READ_BYTES`]), one decompressed batch and the Arrow
+//! batch being built.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,13 +12,14 @@ use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use logcore_storage::{IsolationLevel, Log};
 
-use crate::decode::{AbortedTransaction, DecodeOptions, Decoder, Origin};
+use crate::aborted::AbortedTransaction;
+use crate::decode::{DecodeOptions, Decoder, Origin};
 use crate::error::ColumnsError;
 
 /// Bytes read from a segment at a time, unless a single batch is larger.
 const READ_BYTES: u64 = 2 << 20;
 
-/// Whatever holds a log open.
+/// An object that keeps a log open.
 pub trait LogSource: Send + Sync {
     /// The log.
     fn log(&self) -> &Log;
@@ -29,11 +31,12 @@ impl LogSource for Log {
     }
 }
 
-/// Arrow batches of the records [start, end) of one partition, in order. An iterator that ends after its first error.
+/// Arrow batches of the records `[start, end)` of one partition, in order. An iterator that ends after its
+/// first error.
 pub struct PartitionScan {
     source: Arc<dyn LogSource>,
     decoder: Decoder,
-    /// Nothing before this offset is of the time wanted.
+    /// Records before this offset are too old.
     seek: i64,
     schema: SchemaRef,
     buffer: Vec<u8>,
@@ -44,20 +47,19 @@ pub struct PartitionScan {
 
 impl PartitionScan {
     /// Opens the partition in `directory`. `options.topic` and `options.partition` only fill their columns.
-    ///
-    /// `options.end` may be `i64::MAX` for the end of the log as it is now.
+    /// An `options.end` of `i64::MAX` stands for the present end of the log.
     ///
     /// # Errors
-    /// A range that is none or lies outside the log, a directory that cannot be read or holds no partition.
+    /// An invalid range, one outside the log, a directory that cannot be read or has no log.
     pub fn open(directory: &Path, options: &DecodeOptions) -> Result<Self, ColumnsError> {
         options.check()?;
         Self::over(Arc::new(Log::open_read_only(directory)?), options)
     }
 
-    /// [`PartitionScan::open`] for a log that is open.
+    /// [`PartitionScan::open`] for a log that is open already.
     ///
     /// # Errors
-    /// As there.
+    /// As [`PartitionScan::open`].
     pub fn over(source: Arc<dyn LogSource>, options: &DecodeOptions) -> Result<Self, ColumnsError> {
         options.check()?;
         let log = source.log();
@@ -132,7 +134,7 @@ impl PartitionScan {
         let filled = slice.read_into(&mut self.buffer[..wanted])?;
         self.decoder.feed(&self.buffer[..filled], slice.position)?;
         if self.decoder.next_offset <= from {
-            // The log said that a whole batch lies here.
+            // `Log::read` returned a slice, so there should be a whole batch in it.
             return Err(ColumnsError::CutOff {
                 path: log.dir(),
                 offset: from,
@@ -154,8 +156,8 @@ impl Iterator for PartitionScan {
     }
 }
 
-/// Where the first record of the time wanted is, by the time index. Its batch is decoded from its front, because in an
-/// old compressed message set the index knows only the last record.
+/// The offset of the first record at or after the start time, by the time index. Its batch is decoded from
+/// its front, because the index has only the last record of an old compressed message set.
 fn first_of_time(log: &Log, options: &DecodeOptions) -> Result<i64, ColumnsError> {
     if !options.has_times() || options.start_time == i64::MIN {
         return Ok(options.start);
@@ -164,7 +166,7 @@ fn first_of_time(log: &Log, options: &DecodeOptions) -> Result<i64, ColumnsError
     Ok(found.map_or(i64::MAX, |found| found.offset))
 }
 
-/// A scan as Arrow's own kind of reader, for whoever takes its C stream.
+/// A scan as an Arrow `RecordBatchReader`, which can be exported as a C stream.
 pub struct ScanReader(pub PartitionScan);
 
 impl Iterator for ScanReader {
@@ -182,11 +184,11 @@ impl RecordBatchReader for ScanReader {
     }
 }
 
-/// Ranges of offsets that together are `[start, end)`, at most `parts` and of about as many bytes each, for readers that work
-/// side by side. `end` may be `i64::MAX` for the log's end.
+/// Splits `[start, end)` into at most `parts` ranges of about the same number of bytes, for readers that work
+/// side by side. An `end` of `i64::MAX` stands for the log's end.
 ///
 /// # Errors
-/// No parts; a range that is none or lies outside the log.
+/// 0 parts; an invalid range, or one outside the log.
 pub fn split(log: &Log, parts: usize, start: i64, end: i64) -> Result<Vec<(i64, i64)>, ColumnsError> {
     if parts == 0 {
         return Err(ColumnsError::NoParts);
@@ -210,10 +212,10 @@ pub fn split(log: &Log, parts: usize, start: i64, end: i64) -> Result<Vec<(i64, 
     Ok(pairs.filter(|(from, to)| from < to).collect())
 }
 
-/// [`split`] of the partition in a directory, from its earliest offset if `start` is `None`.
+/// [`split`] for the partition in a directory, from its earliest offset if `start` is `None`.
 ///
 /// # Errors
-/// As there, and as [`partition_offsets`].
+/// As [`split`] and [`partition_offsets`].
 pub fn partition_splits(
     directory: &Path,
     parts: usize,
@@ -225,16 +227,17 @@ pub fn partition_splits(
     split(&log, parts, start, end)
 }
 
-/// The earliest offset in a partition's directory, and the one after its last whole batch.
+/// The earliest offset in a partition's directory, and the offset after its last whole batch.
 ///
 /// # Errors
-/// The directory cannot be read or holds no partition.
+/// The directory cannot be read or has no log.
 pub fn partition_offsets(directory: &Path) -> Result<(i64, i64), ColumnsError> {
     let log = Log::open_read_only(directory)?;
     Ok((log.log_start_offset(), log.log_end_offset()))
 }
 
-/// The offset of the first record at or after `timestamp` (milliseconds since the epoch), `None` when none is.
+/// The offset of the first record at or after `timestamp` (milliseconds since the epoch), `None` when there
+/// is none.
 ///
 /// # Errors
 /// As [`partition_offsets`].

@@ -1,8 +1,9 @@
 //! The columns: names, order, Arrow types and nullability of Spark's Kafka source.
 //!
-//! Source: Spark's `KafkaRecordToRowConverter.kafkaSchema`. Every field is nullable there, the ones that never hold a
-//! null too, and Spark compares nullability, so every field is nullable here. Arrow types are the ones PySpark makes of
-//! that schema: plain `binary` and `string` with 32-bit offsets, microseconds in UTC, list items named `element`.
+//! Source: Spark's `KafkaRecordToRowConverter.kafkaSchema`. There every field is nullable, even those that
+//! are never null. Spark compares nullability, so every field is nullable here too. The Arrow types are those
+//! that PySpark makes of that schema: plain `binary` and `string` with 32-bit offsets, microseconds in UTC,
+//! list items named `element`.
 
 use std::sync::Arc;
 
@@ -18,7 +19,8 @@ pub enum Column {
     Topic,
     Partition,
     Offset,
-    /// Microseconds since 1970-01-01 UTC; Kafka's milliseconds times 1,000, and its "no timestamp" of -1 stays -1 ms.
+    /// Microseconds since 1970-01-01 UTC: Kafka's milliseconds times 1,000. Kafka's "no timestamp", -1, stays
+    /// -1 ms.
     Timestamp,
     /// Kafka's `TimestampType.id`: 0 create time, 1 log append time, -1 none (message format 0).
     TimestampType,
@@ -56,14 +58,12 @@ impl Column {
     /// The column of this name.
     ///
     /// # Errors
-    /// [`ColumnsError::UnknownColumn`] names the column and lists those there are.
+    /// [`ColumnsError::UnknownColumn`], which lists the columns.
     pub fn from_name(name: &str) -> Result<Self, ColumnsError> {
         Self::ALL
             .into_iter()
             .find(|column| column.name() == name)
-            .ok_or_else(|| ColumnsError::UnknownColumn {
-                name: name.to_owned(),
-            })
+            .ok_or_else(|| unknown_column(name))
     }
 
     fn data_type(self) -> DataType {
@@ -75,6 +75,14 @@ impl Column {
             Column::Timestamp => DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
             Column::Headers => DataType::List(header_field()),
         }
+    }
+}
+
+/// The error for a name that is not a column's.
+pub(crate) fn unknown_column(name: &str) -> ColumnsError {
+    ColumnsError::UnknownColumn {
+        name: name.to_owned(),
+        known: Column::ALL.map(Column::name).join(", "),
     }
 }
 
@@ -91,7 +99,7 @@ pub(crate) fn header_field() -> Arc<Field> {
     Arc::new(Field::new("element", DataType::Struct(header_fields()), true))
 }
 
-/// The columns a caller wants, in the order wanted; nothing else is built.
+/// The columns that a caller wants, in the order wanted. No other column is built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Projection {
     columns: Vec<Column>,
@@ -102,7 +110,8 @@ impl Projection {
     /// A projection onto `columns`, in this order.
     ///
     /// # Errors
-    /// [`ColumnsError::NoColumns`] for an empty list, [`ColumnsError::DuplicateColumn`] when one comes twice.
+    /// [`ColumnsError::NoColumns`] for an empty list, [`ColumnsError::DuplicateColumn`] for a column that is
+    /// named twice.
     pub fn new(columns: Vec<Column>) -> Result<Self, ColumnsError> {
         if columns.is_empty() {
             return Err(ColumnsError::NoColumns);
@@ -151,7 +160,8 @@ impl Projection {
 
 #[cfg(test)]
 mod tests {
-    //! A wrong type, name or nullability here makes Spark refuse the first batch of every read.
+    //! Broken if they failed: Spark would refuse the first batch of every read, for a wrong type, name or
+    //! nullability.
     use super::*;
 
     #[test]

@@ -1,6 +1,6 @@
-//! Fetched bytes against a model: whatever is put into batches comes out as rows, and nothing else does.
+//! Decodes fetched bytes and compares the rows with a model.
 //!
-//! Were this broken, Spark and Arrow users would silently read wrong, missing or repeated records.
+//! Broken if they failed: Spark and Arrow users would silently read wrong, missing or repeated records.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 type Headers = Vec<(String, Option<Vec<u8>>)>;
 
-/// One record: what goes in, and what has to come out.
+/// One record: it is encoded, and must come back when decoded.
 #[derive(Debug, Clone, PartialEq)]
 struct Model {
     offset: i64,
@@ -153,6 +153,7 @@ fn rows(batch: &RecordBatch) -> Vec<Model> {
 }
 
 proptest! {
+    // Broken if it failed: a reader of a range would miss records, or get others.
     #[test]
     fn rows_are_the_records_in_range(
         log in log(),
@@ -165,7 +166,7 @@ proptest! {
         let start = (first + from).max(0);
         let end = start + length;
         let mut bytes: Vec<u8> = log.iter().flat_map(encode).collect();
-        // A part of one more batch at the end, as a fetch response may have it.
+        // An incomplete batch at the end, as a Fetch response may have it.
         let last = log.last().expect("a batch").records.last().expect("a record").offset;
         bytes.extend_from_slice(&encode(&log[0])[..torn]);
 
@@ -184,13 +185,16 @@ proptest! {
             let full = index + 1 < decoded.batches.len();
             prop_assert!(batch.num_rows() <= batch_rows && (!full || batch.num_rows() == batch_rows));
         }
-        // Fetching on from there loses nothing that is left in the range.
+        // The next fetch starts there, and must not miss a record of the range.
         prop_assert!(decoded.next_offset >= end.min(last + 1) || decoded.next_offset == start);
     }
 
-    // Broken if it failed: a reader of a time range would get records of another time, or miss some of its own.
+    // Broken if it failed: a reader of a time range would get records of other times, or miss records.
     #[test]
-    fn rows_are_the_records_of_the_time(log in log(), pick in any::<(prop::sample::Index, prop::sample::Index)>()) {
+    fn rows_are_the_records_of_the_times(
+        log in log(),
+        pick in any::<(prop::sample::Index, prop::sample::Index)>(),
+    ) {
         let records: Vec<Model> = log
             .iter()
             .filter(|batch| !batch.control)
@@ -201,7 +205,8 @@ proptest! {
         let (one, other) = (times[pick.0.index(times.len())], times[pick.1.index(times.len())]);
         let (start_time, end_time) = (one.min(other), one.max(other));
         let bytes: Vec<u8> = log.iter().flat_map(encode).collect();
-        let options = DecodeOptions { start_time, end_time: Some(end_time), ..options(&Column::ALL, 0, i64::MAX, 7) };
+        let everything = options(&Column::ALL, 0, i64::MAX, 7);
+        let options = DecodeOptions { start_time, end_time: Some(end_time), ..everything };
         let decoded = decode_batches(&bytes, &options).expect("undamaged bytes");
         let found: Vec<Model> = decoded.batches.iter().flat_map(rows).collect();
         let expected: Vec<Model> = records
@@ -211,7 +216,7 @@ proptest! {
         prop_assert_eq!(found, expected);
     }
 
-    // Broken if it failed: a reader of committed records would be given aborted ones, or lose committed ones.
+    // Broken if it failed: a reader of committed records would get aborted ones, or miss committed ones.
     #[test]
     fn aborted_transactions_are_left_out(
         steps in vec((0..3i64, 0..5u8), 1..60),
@@ -219,7 +224,7 @@ proptest! {
         start in 0i64..20,
     ) {
         let (bytes, records, mut aborted) = transactions(&steps);
-        // As the log answers: what ended before the start is not in the list.
+        // As a log answers: transactions that ended before the start are not in the list.
         aborted.retain(|aborted| aborted.last_offset >= start);
         if !markers_known {
             aborted.iter_mut().for_each(|aborted| aborted.last_offset = i64::MAX);
@@ -240,6 +245,7 @@ proptest! {
         prop_assert_eq!(found, expected);
     }
 
+    // Broken if it failed: a column would have other values when fewer columns are read.
     #[test]
     fn fewer_columns_are_the_same_columns(log in log(), seed in 1u8..255) {
         let bytes: Vec<u8> = log.iter().flat_map(encode).collect();
@@ -260,38 +266,46 @@ proptest! {
         }
     }
 
+    // Broken if it failed: damaged bytes would be read as records.
     #[test]
-    fn a_flipped_bit_is_never_read_as_a_record(log in log(), at in any::<prop::sample::Index>(), bit in 0u8..8) {
+    fn a_flipped_bit_is_never_read_as_a_record(
+        log in log(),
+        at in any::<prop::sample::Index>(),
+        bit in 0u8..8,
+    ) {
         let mut bytes: Vec<u8> = log.iter().flat_map(encode).collect();
-        let sound = decode_batches(&bytes, &options(&[Column::Key, Column::Value, Column::Timestamp], 0, i64::MAX, 1000))
-            .expect("undamaged");
+        let columns = [Column::Key, Column::Value, Column::Timestamp];
+        let options = options(&columns, 0, i64::MAX, 1000);
+        let undamaged = decode_batches(&bytes, &options).expect("undamaged");
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;
-        // Offsets and leader epoch are outside the checksum, and a length may only cut the walk short: what comes out
-        // then is a front part of the sound rows. Everything else is an error.
-        let options = options(&[Column::Key, Column::Value, Column::Timestamp], 0, i64::MAX, 1000);
+        // Offsets and leader epoch are not part of the checksum, and a changed length may end the decoding
+        // early. Then the rows are the first of the undamaged rows. Every other flipped bit is an error.
         if let Ok(decoded) = decode_batches(&bytes, &options) {
             let found: usize = decoded.batches.iter().map(RecordBatch::num_rows).sum();
-            let total: usize = sound.batches.iter().map(RecordBatch::num_rows).sum();
+            let total: usize = undamaged.batches.iter().map(RecordBatch::num_rows).sum();
             prop_assert!(found <= total);
         }
     }
 
+    // Broken if it failed: bytes that are not batches would end the process.
     #[test]
-    fn garbage_costs_an_error_at_most(bytes in vec(any::<u8>(), 0..400)) {
+    fn garbage_is_an_error_and_no_panic(bytes in vec(any::<u8>(), 0..400)) {
         let _ = decode_batches(&bytes, &options(&Column::ALL, 0, i64::MAX, 10));
     }
 }
 
-/// A log of three producers that each write (0..=2), commit (3) or abort (4) in turn: its bytes, the offsets of the records
-/// that are not aborted, and the aborted transactions. One that is still open counts as not aborted.
+/// A log of three producers that write (0..=2), commit (3) or abort (4) in turn. Returns its bytes, the
+/// offsets of the records that are not aborted, and the aborted transactions. An open transaction counts as
+/// not aborted.
 fn transactions(steps: &[(i64, u8)]) -> (Vec<u8>, Vec<i64>, Vec<AbortedTransaction>) {
     let (mut bytes, mut records, mut aborted) = (Vec::new(), Vec::new(), Vec::new());
     let mut open: [Option<i64>; 3] = [None; 3];
     let mut written: Vec<(i64, i64)> = Vec::new();
     for (offset, (producer, step)) in (0i64..).zip(steps) {
         let mut builder = BatchBuilder::new(Compression::None, None);
-        // Producer 2 writes plainly: a list of aborted transactions says nothing of what is in none.
+        // Producer 2 writes outside of transactions: a list of aborted transactions must not affect its
+        // records.
         builder.set_transactional(*producer != 2);
         builder.set_producer_state(*producer, 0, 0);
         builder.set_base_offset(offset, 0);
@@ -318,15 +332,16 @@ fn transactions(steps: &[(i64, u8)]) -> (Vec<u8>, Vec<i64>, Vec<AbortedTransacti
     (bytes, records, aborted)
 }
 
-// Broken if it failed: reading a column or two would cost what reading headers costs.
+// Broken if it failed: reading other columns would cost as much as reading headers.
 #[test]
-fn headers_are_not_looked_at_unless_asked_for() {
+fn headers_are_not_decoded_unless_wanted() {
     let mut builder = BatchBuilder::new(Compression::None, None);
     builder
         .append(1, None, Some(b"v"), &[(b"k", Some(b"h"))])
         .expect("fits");
     let mut bytes = builder.build().expect("one record");
-    // The last bytes are the header: a length of 1 for "h" becomes one beyond the record, under a right checksum.
+    // The last bytes are the header. Its length of 1, for "h", becomes one beyond the record's end; the
+    // checksum is right.
     let length_at = bytes.len() - 2;
     bytes[length_at] = 0x7e;
     logcore_records::set_producer_state_in_place(&mut bytes, -1, -1, -1);
@@ -336,9 +351,9 @@ fn headers_are_not_looked_at_unless_asked_for() {
     assert!(decode_batches(&bytes, &options(&[Column::Headers], 0, 1, 10)).is_err());
 }
 
-// Broken if it failed: a table of few large rows would take as much memory as one of many small.
+// Broken if it failed: a batch of large rows would use unbounded memory.
 #[test]
-fn a_batch_has_no_more_bytes_than_asked_for() {
+fn a_batch_is_not_larger_than_batch_bytes() {
     let mut builder = BatchBuilder::new(Compression::None, None);
     for row in 0..100 {
         let value = vec![b'v'; if row == 50 { 5_000 } else { 300 }];
@@ -365,9 +380,10 @@ fn a_batch_has_no_more_bytes_than_asked_for() {
     );
 }
 
-// Broken if it failed: records with times far from ours would be left out of a table, or have another time there.
+// Broken if it failed: records with very large times would be left out of a table, or have another time in
+// it.
 #[test]
-fn the_largest_times_are_kept_or_refused_by_name() {
+fn the_largest_times_are_kept_or_refused_with_the_offset() {
     let largest = i64::MAX / 1_000;
     let times = [-1, largest, largest + 1, 1 << 62, i64::MAX];
     for (offset, time) in (0..).zip(times) {
@@ -394,8 +410,9 @@ fn the_largest_times_are_kept_or_refused_by_name() {
     }
 }
 
+// Broken if it failed: records of a topic with log append time would have their producers' times.
 #[test]
-fn log_append_time_is_said_and_used() {
+fn log_append_time_is_used_and_has_its_type() {
     let mut builder = BatchBuilder::new(Compression::None, None);
     builder.set_timestamp_type(TimestampType::LogAppendTime);
     builder.append(5, None, Some(b"v"), &[]).expect("fits");
@@ -417,8 +434,9 @@ fn log_append_time_is_said_and_used() {
     assert_eq!(batch.column(1).as_primitive::<Int32Type>().value(0), 1);
 }
 
+// Broken if it failed: an error would not say which of the fetched batches is damaged.
 #[test]
-fn a_wrong_checksum_is_named_with_its_place() {
+fn a_wrong_checksum_is_reported_with_its_position() {
     let batch = ModelBatch {
         compression: Compression::None,
         control: false,
@@ -444,13 +462,14 @@ fn a_wrong_checksum_is_named_with_its_place() {
     let error =
         decode_batches(&bytes, &options(&[Column::Value], 0, i64::MAX, 10)).expect_err("a damaged batch");
     assert!(
-        matches!(&error, ColumnsError::CorruptFetch { position, partition: 3, .. } if *position == first as u64),
+        matches!(error, ColumnsError::CorruptFetch { position, partition: 3, .. } if position == first as u64),
         "{error}"
     );
 }
 
+// Broken if it failed: a record with a header key that is not UTF-8 would stop every read of its partition.
 #[test]
-fn header_keys_that_are_no_text_are_replaced_and_not_fatal() {
+fn header_keys_that_are_not_text_are_replaced() {
     let mut builder = BatchBuilder::new(Compression::None, None);
     builder
         .append(1, None, None, &[(&[0xff, b'k'], None)])
@@ -464,8 +483,9 @@ fn header_keys_that_are_no_text_are_replaced_and_not_fatal() {
     );
 }
 
+// Broken if it failed: a mistake in a range would look like a partition without records.
 #[test]
-fn a_range_that_is_none_is_refused() {
+fn an_invalid_range_is_refused() {
     for (start, end) in [(-1, 5), (5, 4)] {
         let error = decode_batches(&[], &options(&[Column::Value], start, end, 10)).expect_err("no range");
         assert!(matches!(error, ColumnsError::BadRange { .. }), "{error}");

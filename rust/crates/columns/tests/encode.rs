@@ -1,6 +1,7 @@
-//! Arrow's rows as batches, and back again.
+//! Encodes Arrow rows as batches, and reads the batches.
 //!
-//! Were this broken, what a data frame holds would be written as something else, or a batch be larger than its log takes.
+//! Broken if they failed: records would differ from a data frame's rows, or a batch would be larger than its
+//! log takes.
 
 use std::sync::Arc;
 
@@ -63,8 +64,8 @@ fn some(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(bytes.to_vec())
 }
 
-// Broken if it failed: a data frame of some library, which chooses among Arrow's layouts as it likes, could not be
-// appended, or would be appended wrong.
+// Broken if it failed: a data frame could not be appended, or with wrong bytes, because of the Arrow layout
+// that its library uses.
 #[test]
 fn every_layout_of_bytes_is_taken() {
     let layouts: Vec<ArrayRef> = vec![
@@ -89,7 +90,7 @@ fn every_layout_of_bytes_is_taken() {
     );
 }
 
-// Broken if it failed: records would get another time than their rows have.
+// Broken if it failed: records would have other times than their rows.
 #[test]
 fn times_of_every_unit_are_milliseconds_rounded_down() {
     let value: ArrayRef = Arc::new(StringArray::from(vec!["a", "b", "c"]));
@@ -110,7 +111,8 @@ fn times_of_every_unit_are_milliseconds_rounded_down() {
     }
 }
 
-// Broken if it failed: a slice of a table, or headers given as a map, would be appended with another row's headers.
+// Broken if it failed: rows of a slice, or rows whose headers are a map, would be appended with another row's
+// headers.
 #[test]
 fn headers_of_slices_and_maps_stay_with_their_rows() {
     let mut map = MapBuilder::new(None, StringBuilder::new(), BinaryBuilder::new());
@@ -138,10 +140,10 @@ fn headers_of_slices_and_maps_stay_with_their_rows() {
     assert_eq!(read(&bytes), expected);
 }
 
-// Broken if it failed: a log would refuse the batches as larger than it takes.
+// Broken if it failed: a log would refuse the batches as too large.
 #[test]
-fn no_batch_is_larger_than_asked_for_whatever_the_codec_makes_of_it() {
-    // Bytes that no codec makes smaller.
+fn no_batch_is_larger_than_batch_bytes_with_any_codec() {
+    // Bytes that no codec can compress.
     let mut state = 1u64;
     let mut noise = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -164,7 +166,7 @@ fn no_batch_is_larger_than_asked_for_whatever_the_codec_makes_of_it() {
             .map(|batch| batch.expect("a batch").bytes.len())
             .collect();
         assert!(sizes.iter().all(|size| *size <= 10_000), "{codec}: {sizes:?}");
-        // And none is needlessly small.
+        // Batches must not be needlessly small either.
         assert!(sizes.len() <= bytes.len() / 9_000 + 1, "{codec}: {}", sizes.len());
         let expected: Vec<Row> = values
             .iter()
@@ -175,9 +177,10 @@ fn no_batch_is_larger_than_asked_for_whatever_the_codec_makes_of_it() {
     }
 }
 
-// Broken if it failed: what is no record would be appended as some other record, or the refusal would not say why.
+// Broken if it failed: a wrong column or row would be appended as another record, or the error would not name
+// it.
 #[test]
-fn what_cannot_be_a_record_is_refused_by_name() {
+fn columns_and_rows_that_cannot_be_records_are_refused_by_name() {
     let text = || -> ArrayRef { Arc::new(StringArray::from(vec!["a"])) };
     let numbers: ArrayRef = Arc::new(Float64Array::from(vec![1.5]));
     let mut unnamed = MapBuilder::new(None, BinaryBuilder::new(), BinaryBuilder::new());

@@ -1,6 +1,7 @@
-//! Partitions on disk, written by the log itself and read back as columns while it is still open.
+//! Scans partitions on disk, written by a log that is still open.
 //!
-//! Were this broken, rows would be lost or doubled where segments and reads meet, or a reader would disturb the writer.
+//! Broken if they failed: rows would be lost or doubled between segments or reads, or a reader would disturb
+//! the writer.
 
 use std::path::Path;
 
@@ -66,10 +67,11 @@ fn small_segments() -> LogConfig {
     }
 }
 
+// Broken if it failed: a scan would lose or repeat records where one segment ends and the next begins.
 #[test]
 fn every_offset_comes_once_across_segments_and_codecs() {
-    let room = tempfile::tempdir().expect("a temporary directory");
-    let directory = room.path().join("orders-0");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let directory = dir.path().join("orders-0");
     let log = Log::open(&directory, small_segments(), true, 0).expect("a new log");
     for (index, codec) in [
         Compression::None,
@@ -89,16 +91,17 @@ fn every_offset_comes_once_across_segments_and_codecs() {
     for (start, end) in [(0, 1), (4_999, 5_000), (995, 1_013), (777, 4_321), (12, 12)] {
         assert_eq!(offsets(&directory, start, end), (start..end).collect::<Vec<_>>());
     }
-    // The writer is not disturbed, and a new reader sees what it adds.
+    // The writer is not disturbed, and a new reader sees its later appends.
     append(&log, 5_000, 1, 10, Compression::None);
     assert_eq!(partition_offsets(&directory).expect("readable"), (0, 5_010));
     log.close().expect("a clean end");
 }
 
+// Broken if it failed: a large batch could not be read at all.
 #[test]
-fn batches_larger_than_a_read_are_whole() {
-    let room = tempfile::tempdir().expect("a temporary directory");
-    let directory = room.path().join("orders-0");
+fn batches_larger_than_a_read_are_decoded() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let directory = dir.path().join("orders-0");
     let config = LogConfig {
         max_message_bytes: 16 << 20,
         ..LogConfig::default()
@@ -108,10 +111,11 @@ fn batches_larger_than_a_read_are_whole() {
     assert_eq!(offsets(&directory, 0, i64::MAX), (0..30).collect::<Vec<_>>());
 }
 
+// Broken if it failed: a read by time would begin at the wrong record.
 #[test]
 fn times_lead_to_offsets() {
-    let room = tempfile::tempdir().expect("a temporary directory");
-    let directory = room.path().join("orders-0");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let directory = dir.path().join("orders-0");
     let log = Log::open(&directory, small_segments(), true, 0).expect("a new log");
     append(&log, 0, 200, 100, Compression::None);
     for (timestamp, expected) in [(0, Some(0)), (500_001, Some(501)), (1_999_001, None)] {
@@ -122,10 +126,12 @@ fn times_lead_to_offsets() {
     }
 }
 
+// Broken if it failed: a range outside the log, or a missing directory, would look like a partition without
+// records.
 #[test]
-fn what_is_not_there_is_said() {
-    let room = tempfile::tempdir().expect("a temporary directory");
-    let directory = room.path().join("orders-0");
+fn offsets_and_directories_that_do_not_exist_are_errors() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let directory = dir.path().join("orders-0");
     let log = Log::open(&directory, small_segments(), true, 0).expect("a new log");
     append(&log, 0, 2, 10, Compression::None);
     assert!(matches!(
@@ -137,16 +143,17 @@ fn what_is_not_there_is_said() {
         })
     ));
     assert!(matches!(
-        PartitionScan::open(&room.path().join("absent-0"), &options(0, 1)).err(),
+        PartitionScan::open(&dir.path().join("absent-0"), &options(0, 1)).err(),
         Some(ColumnsError::Storage(_))
     ));
 }
 
-// Broken if it failed: parallel readers would miss records, read some twice, or one of them would do all the work.
+// Broken if it failed: parallel readers would miss records, read some twice, or one reader would do all the
+// work.
 #[test]
-fn splits_are_even_and_leave_nothing_out() {
-    let room = tempfile::tempdir().expect("a temporary directory");
-    let directory = room.path().join("orders-0");
+fn splits_are_even_and_complete() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let directory = dir.path().join("orders-0");
     let log = Log::open(&directory, small_segments(), true, 0).expect("a new log");
     append(&log, 0, 300, 100, Compression::None);
     for (start, end) in [(0, 3_000), (0, 1), (1_234, 2_345), (7, 7)] {
@@ -157,14 +164,14 @@ fn splits_are_even_and_leave_nothing_out() {
             for (from, to) in &ranges {
                 assert_eq!(*from, next, "{ranges:?}");
                 assert!(from < to, "{ranges:?}");
-                // A cut inside a batch would have two readers decode it.
+                // With a cut inside a batch, two readers would decode it.
                 assert!(from % 10 == 0 || *from == start, "{ranges:?}");
                 next = *to;
             }
             assert_eq!(next, end);
             let longest = ranges.iter().map(|(from, to)| to - from).max().unwrap_or(0);
             if parts <= 8 {
-                // An index entry for 4 KiB, which is three batches of these, so a cut is at most so far off on each side.
+                // The index has an entry for each 4 KiB, three of these batches. A cut is at most so far off.
                 assert!(longest <= (end - start) / parts as i64 + 100, "{ranges:?}");
             }
         }
@@ -176,7 +183,7 @@ fn splits_are_even_and_leave_nothing_out() {
         .flat_map(|(from, to)| offsets(&directory, *from, *to))
         .collect();
     assert_eq!(found, (0..3_000).collect::<Vec<_>>());
-    // Without its indexes a log has no places to cut but between segments.
+    // A log without indexes can only be cut between segments.
     log.close().expect("a clean end");
     for entry in std::fs::read_dir(&directory).expect("a listing") {
         let path = entry.expect("an entry").path();
@@ -192,11 +199,12 @@ fn splits_are_even_and_leave_nothing_out() {
     }
 }
 
-// Broken if it failed: a range of time would be read from the wrong place, or from all of a large partition.
+// Broken if it failed: a range of times would be read from the wrong record, or from the start of a large
+// partition.
 #[test]
-fn times_begin_at_the_time_index() {
-    let room = tempfile::tempdir().expect("a temporary directory");
-    let directory = room.path().join("orders-0");
+fn a_scan_by_time_begins_at_the_time_index() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let directory = dir.path().join("orders-0");
     let log = Log::open(&directory, small_segments(), true, 0).expect("a new log");
     append(&log, 0, 300, 100, Compression::Lz4);
     for (from, to) in [
