@@ -1,9 +1,14 @@
-"""The `kafka.*` options: Spark hands them to Kafka's Java consumer, this source to a client of its own.
+"""The `kafka.*` options, translated to settings of this source's client.
 
-A job written for Spark's Kafka source carries the names of Apache Kafka's `ConsumerConfig` (3.9). What the source's client has
-under that or another name is taken over; what tunes a part that the source does not have (a consumer group, metrics,
-deserializers …) is passed over with one line in the log; a name that neither Kafka's consumer nor the client knows is
-an error. Called once for each data frame, where Spark makes the data source; the tasks get the result.
+A job for Spark's Kafka source has the setting names of Apache Kafka's `ConsumerConfig` (3.9). Each name is
+one of
+
+- a setting of the source's client, under the same or another name: it is taken over;
+- a setting of something that the source does not have (a consumer group, metrics, deserializers and so on):
+  it is ignored, with one line in the log;
+- unknown to both: an error.
+
+Called once for each data frame, when Spark makes the data source. The tasks get the result.
 """
 
 from __future__ import annotations
@@ -12,19 +17,19 @@ import logging
 from collections.abc import Mapping
 
 from cluster import KafkaException
-from cluster.client import _config
+from cluster.client.batches import check_settings
 
 logger = logging.getLogger("pyspark_logcore")
 
-# Names of Kafka's consumer that the client has under another.
+# Settings of Kafka's consumer that have another name in the client.
 _RENAMED = {"request.timeout.ms": "socket.timeout.ms"}
-# The client's upper limit; Kafka's consumer has none.
+# The client's upper limit; Kafka's consumer has no limit.
 _REQUEST_TIMEOUT_MAX = 300_000
 
-# Names of Kafka's consumer that change nothing here: the source joins no group, commits nothing, picks its own times to
-# wait, checks every CRC, and so on. Those of TLS and SASL do nothing in Kafka's consumer either while security.protocol is
-# PLAINTEXT, and another protocol is refused.
-_PASSED_OVER = frozenset(
+# Settings of Kafka's consumer without effect here: the source joins no group, commits nothing, and always
+# checks CRCs. The settings of TLS and SASL have no effect in Kafka's consumer either while security.protocol
+# is PLAINTEXT, and the client refuses other protocols.
+_IGNORED = frozenset(
     [
         "allow.auto.create.topics",
         "auto.commit.interval.ms",
@@ -63,33 +68,34 @@ _PASSED_OVER = frozenset(
         "socket.connection.setup.timeout.max.ms",
     ]
 )
-_PASSED_OVER_PREFIXES = ("sasl.", "ssl.")
+_IGNORED_PREFIXES = ("sasl.", "ssl.")
 
 
 def client_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Settings of Kafka's consumer or of the client -> the client's. Names without the prefix `kafka.`.
+    """Translates settings of Kafka's consumer or of the client to the client's. Names have no prefix
+    `kafka.`.
 
     Raises ValueError that names the option when one is unknown or has a bad value.
     """
     settings: dict[str, str] = {}
-    passed_over = []
+    ignored = []
     for name, value in given.items():
-        if name in _PASSED_OVER or name.startswith(_PASSED_OVER_PREFIXES):
-            passed_over.append(f"kafka.{name}")
+        if name in _IGNORED or name.startswith(_IGNORED_PREFIXES):
+            ignored.append(f"kafka.{name}")
             continue
         ours = _RENAMED.get(name, name)
         if ours != name and value.strip().isdecimal():
             value = str(min(int(value), _REQUEST_TIMEOUT_MAX))
         _check(f"kafka.{name}", ours, value)
         settings[ours] = value
-    if passed_over:
-        logger.warning("options without effect in this source: %s", ", ".join(sorted(passed_over)))
+    if ignored:
+        logger.warning("options that have no effect in this source: %s", ", ".join(sorted(ignored)))
     return settings
 
 
 def _check(option: str, name: str, value: str) -> None:
     try:
-        _config.parse([{name: value}], "c", {})
+        check_settings({name: value})
     except KafkaException as error:
         problem = error.error.str()
         if problem.startswith("No such configuration property"):

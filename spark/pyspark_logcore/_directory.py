@@ -1,12 +1,10 @@
-"""Partitions as segment files: the catalogue of a log directory, and the tasks that read it.
+"""Partitions in a log directory: the plan's catalog, and the tasks that read segment files.
 
-Read-only, and fine beside a broker that writes the same directory: what is appended after the plan is not
-read.
+Read-only. A broker may write the same directory; records appended after the plan are not read.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,31 +12,26 @@ from pathlib import Path
 
 import pyarrow as pa
 
+import logcore
 from logcore.columns import PartitionScan, partition_offset_for_timestamp, partition_offsets
 from pyspark_logcore._options import TopicChoice
 from pyspark_logcore._plan import OffsetRange
 
-# Kafka names a partition's directory `<topic>-<partition>`; those being deleted or moved end in another word.
-_PARTITION_DIR = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]+)")
-
-# Where `logcore start` puts the logs below its data directory.
-LOGS_INSIDE = "kafka-logs"
-
-# The cluster's own topics: read when named, not when everything is.
+# The cluster's own topics: read only when they are named.
 _INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__cluster_metadata"})
 
 
 @dataclass(frozen=True)
 class DirectoryLog:
-    """A log directory, or a single partition's directory. Holds its path only; files are opened while
-    reading.
+    """A log directory, the data directory of `logcore start`, or one partition's directory. Pickled into
+    tasks, so it has the path only; files are opened when they are read.
     """
 
     path: str
 
     @contextmanager
     def catalog(self) -> Iterator[DirectoryLog]:
-        """What the plan asks."""
+        """The catalog for the plan."""
         yield self
 
     def partitions(self, choice: TopicChoice) -> list[tuple[str, int]]:
@@ -60,7 +53,7 @@ class DirectoryLog:
         return partition_offset_for_timestamp(self._directory(topic, partition), timestamp)
 
     def read(self, task: OffsetRange, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """Yields the task's rows as Arrow batches; the extension reads, checks and decodes."""
+        """Yields the task's rows as Arrow batches. The extension reads, checks and decodes."""
         scan = PartitionScan(
             self._directory(task.topic, task.partition),
             task.topic,
@@ -73,27 +66,18 @@ class DirectoryLog:
             yield pa.record_batch(batch)
 
     def _found(self) -> dict[tuple[str, int], Path]:
-        root = self._root()
-        if not root.is_dir():
-            problem = "is a file, not a directory" if root.exists() else "does not exist"
-            raise ValueError(f"log directory {self.path} {problem} (on the machine that plans the query)")
-        if any(root.glob("*.log")) and (one := _PARTITION_DIR.fullmatch(root.resolve().name)):
-            return {(one["topic"], int(one["partition"])): root}
-        found: dict[tuple[str, int], Path] = {}
-        for entry in root.iterdir():
-            match = _PARTITION_DIR.fullmatch(entry.name)
-            if match and any(entry.glob("*.log")):
-                found[match["topic"], int(match["partition"])] = entry
+        try:
+            found = logcore.find_logs(self.path)
+        except logcore.LogNotFoundError as error:
+            raise ValueError(f"{error} (on the machine that plans the query)") from None
         if not found:
             raise ValueError(
-                f"{self.path} holds no partition: no directory <topic>-<partition> with segment files"
+                f"{self.path} holds no partition: it has no directory <topic>-<partition> with segment files"
             )
         return found
 
-    def _root(self) -> Path:
-        inside = Path(self.path) / LOGS_INSIDE
-        return inside if inside.is_dir() else Path(self.path)
-
-    def _directory(self, topic: str, partition: int) -> str:
-        inside = self._root() / f"{topic}-{partition}"
-        return str(inside if inside.is_dir() else self.path)
+    def _directory(self, topic: str, partition: int) -> Path:
+        usual = logcore.log_directory(self.path) / f"{topic}-{partition}"
+        if usual.is_dir():
+            return usual
+        return logcore.find_logs(self.path)[topic, partition]

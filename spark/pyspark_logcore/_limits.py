@@ -1,5 +1,5 @@
-"""Where a read begins and ends: an offset, a point in time, or an end of the log, for all partitions or for
-each.
+"""The options that say where a read begins and ends: at an offset, at a time, or at an end of the log, for
+all partitions or for each one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-# The numbers that stand for the ends of a log in Spark's JSON and in ListOffsets.
+# They stand for the ends of a log in Spark's JSON and in ListOffsets.
 LATEST = -1
 EARLIEST = -2
 
@@ -21,11 +21,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit of a read. `everywhere` holds for all partitions, otherwise `each` has to name every one of
-    them.
+    """The start or the end of a read. It is `everywhere` for all partitions, or else `each` names every
+    partition.
 
-    The numbers are offsets (with EARLIEST and LATEST) or milliseconds since 1970 UTC, as `kind` says.
-    `option` is the option it was given by, for messages.
+    The numbers are offsets (also EARLIEST and LATEST) or milliseconds since 1970 UTC, depending on `kind`.
+    `option` is the name of the user's option, for error messages.
     """
 
     option: str
@@ -34,14 +34,14 @@ class Limit:
     each: Mapping[tuple[str, int], int] | None = None
 
     def of(self, topic: str, partition: int) -> int:
-        """The number for one partition."""
+        """The number of one partition."""
         if self.everywhere is not None:
             return self.everywhere
         assert self.each is not None
         return self.each[topic, partition]
 
     def check_covers(self, partitions: list[tuple[str, int]]) -> None:
-        """Raises ValueError unless per-partition numbers name exactly `partitions`, as Spark demands."""
+        """Raises ValueError if `each` does not name exactly these partitions, as Spark demands."""
         if self.each is None:
             return
         missing = [f"{topic}-{number}" for topic, number in partitions if (topic, number) not in self.each]
@@ -49,24 +49,24 @@ class Limit:
         if missing:
             hint = "; use -2 for earliest, -1 for latest" if self.kind is Kind.OFFSET else ""
             raise ValueError(
-                f"option {self.option!r} has to name every partition; missing: {', '.join(missing)}{hint}"
+                f"option {self.option!r} must name every partition; missing: {', '.join(missing)}{hint}"
             )
         if extra:
             raise ValueError(f"option {self.option!r} names partitions that are not read: {', '.join(extra)}")
 
 
 def parse_starting(options: Mapping[str, str]) -> Limit:
-    """The lower limit; option names in lower case. The default is the earliest offset."""
+    """The start of a read, by default the earliest offset. The options' names are in lower case."""
     return _parse(options, "starting", EARLIEST, refused=LATEST)
 
 
 def parse_ending(options: Mapping[str, str]) -> Limit:
-    """The upper limit (exclusive); option names in lower case. The default is the latest offset."""
+    """The end of a read (exclusive), by default the latest offset. The options' names are in lower case."""
     return _parse(options, "ending", LATEST, refused=EARLIEST)
 
 
 def _parse(options: Mapping[str, str], prefix: str, default: int, refused: int) -> Limit:
-    # When several are given, the order is Spark's: one timestamp, timestamps, offsets.
+    # Of several options the first counts. The order is Spark's: one timestamp, timestamps, offsets.
     option = f"{prefix}Timestamp"
     if (text := options.get(option.lower())) is not None:
         return Limit(option, Kind.TIMESTAMP, everywhere=_timestamp(option, text))
@@ -88,7 +88,7 @@ def _parse(options: Mapping[str, str], prefix: str, default: int, refused: int) 
     for number in each.values():
         _refuse(option, number, refused)
         if number < EARLIEST:
-            raise ValueError(f"option {option!r}: {number} is no offset")
+            raise ValueError(f"option {option!r}: {number} is not an offset")
     return Limit(option, Kind.OFFSET, each=each)
 
 
@@ -100,12 +100,12 @@ def _refuse(option: str, number: int, refused: int) -> None:
 
 def _timestamp(option: str, text: str) -> int:
     if not text.strip().isdecimal():
-        raise ValueError(f"option {option!r} has to be milliseconds since 1970 UTC, not {text!r}")
+        raise ValueError(f"option {option!r} must be milliseconds since 1970 UTC, not {text!r}")
     return int(text)
 
 
 def _parse_json(option: str, text: str) -> dict[tuple[str, int], int]:
-    problem = f'option {option!r} has to be JSON like {{"topic":{{"0":23}}}}, not {text!r}'
+    problem = f'option {option!r} must be JSON like {{"topic":{{"0":23}}}}, not {text!r}'
     if not option.endswith("Timestamp"):
         problem = f"{problem} (or earliest or latest)"
     try:

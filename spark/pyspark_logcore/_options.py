@@ -1,4 +1,4 @@
-"""The options of the source, parsed and checked once, where Spark makes the data source."""
+"""The options of the source. They are parsed and checked once, when Spark makes the data source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark_logcore._limits import Limit, parse_ending, parse_starting
 
-# Spelled as Spark's documentation spells them; Spark hands them over in any case.
+# Spelled as in Spark's documentation. Spark passes them on in upper or lower case.
 _KNOWN = (
     "path",
     "subscribe",
@@ -28,7 +28,7 @@ _KNOWN = (
     "maxRecordsPerPartition",
     "includeHeaders",
     "failOnDataLoss",
-    # Tuning of Spark's JVM consumer. It has no counterpart here; a job that sets it moves over unchanged.
+    # Settings of Spark's JVM consumer. They have no effect here, but a job may have them.
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
@@ -37,7 +37,7 @@ _KNOWN = (
 _BOOTSTRAP = "kafka.bootstrap.servers"
 _CHOICES = ("subscribe", "topic", "subscribePattern", "assign")
 
-# The source sets these itself, as Spark's does.
+# The source sets these itself, as Spark's Kafka source does.
 _REFUSED_CLIENT = frozenset(
     {
         "auto.offset.reset",
@@ -51,7 +51,9 @@ _REFUSED_CLIENT = frozenset(
 
 @dataclass(frozen=True)
 class TopicChoice:
-    """Which partitions are read: by names, a pattern, or one by one; none of them means every topic."""
+    """Which partitions are read: topics by name or by pattern, or single partitions. Without any of these,
+    every topic.
+    """
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -70,7 +72,7 @@ class TopicChoice:
         return self.pattern is None or re.fullmatch(self.pattern, topic) is not None
 
     def required(self) -> list[tuple[str, int | None]]:
-        """What has to exist: (topic, None) for any partition of it, or (topic, partition)."""
+        """What must exist: (topic, partition), or (topic, None) for at least one partition of a topic."""
         if self.assigned:
             return [(topic, partition) for topic, parts in self.assigned.items() for partition in parts]
         return [(topic, None) for topic in self.topics]
@@ -78,7 +80,9 @@ class TopicChoice:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Everything the user asked for. Exactly one of `path` and `client` says where the records are."""
+    """The user's options. The records are at `path`, or at the brokers that `client` names; one of the two is
+    set.
+    """
 
     path: str | None
     client: Mapping[str, str]
@@ -93,25 +97,25 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """Options as Spark gives them (keys in any case) -> checked options.
+    """Parses and checks options as Spark passes them, with names in any case.
 
-    Raises ValueError that names the option when one is unknown, contradicts another or has a bad value.
+    Raises a ValueError that names the option, when one is unknown, contradicts another or has a bad value.
     """
     options = {name.lower(): value for name, value in given.items()}
     _refuse_unknown(options)
     path = None if (given_path := options.get("path")) is None else _local_path(given_path)
     client = {name[len("kafka.") :]: value for name, value in options.items() if name.startswith("kafka.")}
     if path is not None and client:
-        raise ValueError("give a path to read files or kafka.* options to read from brokers, not both")
+        raise ValueError("set a path to read files, or kafka.* options to read from brokers, not both")
     if path is None and not client.get("bootstrap.servers", "").strip():
-        raise ValueError(f"give a log directory, load(path), or brokers, option {_BOOTSTRAP!r}")
+        raise ValueError(f"set a log directory, with load(path), or brokers, with option {_BOOTSTRAP!r}")
     for name in sorted(_REFUSED_CLIENT & client.keys()):
-        raise ValueError(f"option 'kafka.{name}' is not supported: the source decides it")
+        raise ValueError(f"option 'kafka.{name}' is not supported: the source sets it itself")
     choice = _parse_choice(options)
     if path is None and choice.everything:
         raise ValueError(f"reading from brokers needs one of the options {', '.join(_CHOICES)}")
     if client:
-        # Only here, so that what reads files does not load the clients.
+        # Imported here: reading files does not need the clients.
         from pyspark_logcore._client_options import client_settings
 
         client = client_settings(client)
@@ -131,18 +135,20 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def _local_path(text: str) -> str:
-    """A path, or Spark's way to write one: file:///var/lib/logcore."""
+    """A path, also from a URL as Spark writes it: file:///var/lib/logcore."""
     scheme, colon, _ = text.partition(":")
     if not colon or "/" in scheme:
         return text
     if scheme.lower() != "file":
-        # A colon alone makes no URL: a directory may have one in its name.
+        # A directory's name may have a colon.
         if text.startswith(f"{scheme}://"):
-            raise ValueError(f"option 'path': {text} is not on a file system; give a directory or file:///…")
+            raise ValueError(
+                f"option 'path': {text} is not in a local file system; use a directory or file:///..."
+            )
         return text
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost"):
-        raise ValueError(f"option 'path': {text} names a host; write file:///… with three slashes")
+        raise ValueError(f"option 'path': {text} names a host; write file:/// with three slashes")
     return unquote(parts.path)
 
 
@@ -161,7 +167,7 @@ def _parse_choice(options: Mapping[str, str]) -> TopicChoice:
         return TopicChoice()
     if len(chosen) > 1:
         raise ValueError(
-            f"only one of the options {', '.join(_CHOICES)} can be given, not {' and '.join(chosen)}"
+            f"only one of the options {', '.join(_CHOICES)} can be set, not {' and '.join(chosen)}"
         )
     name, text = chosen[0], options[chosen[0].lower()].strip()
     if name == "assign":
@@ -170,7 +176,7 @@ def _parse_choice(options: Mapping[str, str]) -> TopicChoice:
         try:
             re.compile(text)
         except re.error as error:
-            raise ValueError(f"option 'subscribePattern' is no regular expression: {error}") from None
+            raise ValueError(f"option 'subscribePattern' is not a regular expression: {error}") from None
         if not text:
             raise ValueError("option 'subscribePattern' is empty")
         return TopicChoice(pattern=text)
@@ -185,15 +191,15 @@ def _parse_assign(text: str) -> dict[str, tuple[int, ...]]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"option 'assign' is no JSON {expected}: {error}") from None
+        raise ValueError(f"option 'assign' must be JSON {expected}: {error}") from None
     if not isinstance(value, dict) or not value:
-        raise ValueError(f"option 'assign' has to be JSON {expected}, not {text}")
+        raise ValueError(f"option 'assign' must be JSON {expected}, not {text}")
     assigned: dict[str, tuple[int, ...]] = {}
     for topic, partitions in value.items():
         if not isinstance(partitions, list) or not all(
             type(number) is int and number >= 0 for number in partitions
         ):
-            raise ValueError(f"option 'assign' has to be JSON {expected}, not {text}")
+            raise ValueError(f"option 'assign' must be JSON {expected}, not {text}")
         assigned[topic] = tuple(dict.fromkeys(partitions))
     return assigned
 
@@ -201,7 +207,7 @@ def _parse_assign(text: str) -> dict[str, tuple[int, ...]]:
 def _one_of(options: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
     value = options.get(name.lower(), values[0]).strip().lower()
     if value not in values:
-        raise ValueError(f"option {name!r} has to be one of {', '.join(values)}, not {value!r}")
+        raise ValueError(f"option {name!r} must be one of {', '.join(values)}, not {value!r}")
     return value
 
 
@@ -217,5 +223,5 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not text.strip().isdecimal() or int(text) == 0:
-        raise ValueError(f"option {name!r} has to be a positive number, not {text!r}")
+        raise ValueError(f"option {name!r} must be a positive number, not {text!r}")
     return int(text)

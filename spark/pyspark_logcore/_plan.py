@@ -1,7 +1,7 @@
-"""The plan of a read: which offsets of which partitions, and how they are cut into tasks.
+"""The plan of a read: which offsets of which partitions are read, and how they are split into tasks.
 
-Runs once a query, in the Python process Spark plans with. Where the facts come from (files or brokers) is the
-`Catalog`'s matter; this file only decides.
+Runs once a query, in Spark's planning process. It does no I/O itself: a `Catalog` reads the files or asks the
+brokers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark_logcore._options import SourceOptions, TopicChoice
 
 @dataclass(frozen=True)
 class OffsetRange(InputPartition):
-    """One task: the offsets [start, end) of a partition. Pickled into the task, so it holds nothing else."""
+    """One task: the offsets [start, end) of a partition. It is pickled into the task, so it has nothing else."""
 
     topic: str
     partition: int
@@ -31,23 +31,23 @@ class OffsetRange(InputPartition):
 
 
 class Catalog(Protocol):
-    """What the plan has to know about the partitions."""
+    """Answers the plan's questions about partitions."""
 
     def partitions(self, choice: TopicChoice) -> list[tuple[str, int]]:
-        """The chosen partitions, sorted; raises when a named one does not exist."""
+        """The chosen partitions, sorted. Raises ValueError when a named one does not exist."""
         ...
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """The earliest offset and the one after the last."""
+        """The earliest offset, and the offset after the last record."""
         ...
 
     def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
-        """The first offset whose record is at or after `timestamp` (ms), None when none is."""
+        """The offset of the first record at or after `timestamp` (ms), None when there is none."""
         ...
 
 
 def plan(options: SourceOptions, catalog: Catalog) -> list[OffsetRange]:
-    """Resolves the limits against the log and cuts the result into tasks; empty ranges are left out."""
+    """Turns the limits into ranges of offsets and splits these into tasks. Empty ranges are left out."""
     partitions = catalog.partitions(options.choice)
     options.starting.check_covers(partitions)
     options.ending.check_covers(partitions)
@@ -70,7 +70,7 @@ def _resolve(options: SourceOptions, catalog: Catalog, topic: str, partition: in
             raise ValueError(
                 f"no record of {topic}-{partition} is at or after {options.starting.of(topic, partition)} "
                 f"(option {options.starting.option!r}); set startingOffsetsByTimestampStrategy to latest "
-                "to read nothing"
+                "to read no record of it"
             )
         start = latest
     if end is None:
@@ -79,8 +79,7 @@ def _resolve(options: SourceOptions, catalog: Catalog, topic: str, partition: in
         if options.fail_on_data_loss and not earliest <= offset <= latest:
             raise ValueError(
                 f"offset {offset} of {topic}-{partition} (option {limit.option!r}) is not in the log, "
-                "which has "
-                f"[{earliest}, {latest}); set failOnDataLoss to false to read what there is"
+                f"which has [{earliest}, {latest}); set failOnDataLoss to false to read those that exist"
             )
     if options.fail_on_data_loss and start > end:
         raise ValueError(
@@ -93,8 +92,11 @@ def _resolve(options: SourceOptions, catalog: Catalog, topic: str, partition: in
 def split(
     ranges: list[OffsetRange], min_partitions: int | None, max_records: int | None
 ) -> list[OffsetRange]:
-    """Cuts ranges so that there are about `min_partitions` tasks, in proportion to size, of at most
-    `max_records` each.
+    """Splits ranges into tasks.
+
+    Without the two options, each range is one task. With `min_partitions` and fewer ranges than that, a range
+    gets its share of that many tasks, in proportion to its number of offsets. With `max_records`, a task has
+    at most so many offsets. The parts of a range have equally many offsets, so a cut may fall inside a batch.
     """
     total = sum(one.size for one in ranges)
     tasks: list[OffsetRange] = []

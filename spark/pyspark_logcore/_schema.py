@@ -1,4 +1,4 @@
-"""The columns of Spark's Kafka source, and what a user's own schema may ask of them."""
+"""The columns of Spark's Kafka source, and the check of a schema that the user sets."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _COLUMNS: dict[str, DataType] = {
     HEADERS: ArrayType(_HEADER_TYPE),
 }
 
-# A user may declare these NOT NULL: every record has them.
+# Every record has these, so a user may declare them NOT NULL.
 _NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
 
 
 def kafka_schema(include_headers: bool) -> StructType:
-    """The schema of Spark's Kafka source; every field is nullable there and here."""
+    """The schema of Spark's Kafka source. There every field is nullable, and so here."""
     names = [name for name in _COLUMNS if include_headers or name != HEADERS]
     return StructType([StructField(name, _COLUMNS[name]) for name in names])
 
 
 def check_schema(schema: StructType) -> None:
-    """Raises ValueError when `schema` asks for a column that is not there, or one of another type."""
+    """Raises ValueError when `schema` has an unknown column, or a column of another type."""
     if not schema.fields:
         raise ValueError(f"the schema names no column; choose from {', '.join(_COLUMNS)}")
     for field in schema.fields:
@@ -51,14 +51,14 @@ def check_schema(schema: StructType) -> None:
         if field.dataType != expected:
             raise ValueError(
                 f"column {field.name!r} is {expected.simpleString()}, not {field.dataType.simpleString()}; "
-                "read it as it is and convert it with a column expression"
+                "read it with this type and convert it with a column expression"
             )
         if not field.nullable and field.name not in _NEVER_NULL:
             raise ValueError(f"column {field.name!r} can be null and cannot be declared NOT NULL")
 
 
 def with_nullability(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
-    """`batch` with the nullability that the user's schema declares; no data is copied."""
+    """The batch with the nullability of the user's schema. No data is copied."""
     if all(field.nullable for field in schema.fields):
         return batch
     fields = [

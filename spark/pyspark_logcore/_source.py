@@ -1,4 +1,4 @@
-"""What Spark calls: the data source, and the reader it pickles into every task."""
+"""The classes that Spark calls: the data source, and the reader that it pickles into every task."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 class DefaultSource(DataSource):
     """`spark.read.format("logcore")`: Kafka-format partitions as rows, from files or from brokers.
 
-    The options are those of Spark's Kafka source, and `path`; the README beside this package lists them. A
-    bad option raises ValueError when the data frame is made, a missing directory or topic when it is planned.
+    The options are those of Spark's Kafka source, and `path`; this package's README lists them. A bad option
+    raises ValueError when the data frame is made. A missing directory or topic raises it when the query is
+    planned.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -48,14 +49,14 @@ class DefaultSource(DataSource):
 def _log(options: SourceOptions) -> DirectoryLog | BrokerLog:
     if options.path is not None:
         return DirectoryLog(options.path)
-    # Only here, so that tasks which read files do not load the clients.
+    # Imported here: tasks that read files do not need the clients.
     from pyspark_logcore._wire import BrokerLog
 
     return BrokerLog(dict(options.client))
 
 
 class _LogReader(DataSourceReader):
-    """Plans on the driver, reads in the tasks. Small, because every task gets a pickled copy."""
+    """Plans on the driver and reads in the tasks. It is small, because every task gets a pickled copy."""
 
     def __init__(self, options: SourceOptions, log: DirectoryLog | BrokerLog, schema: StructType) -> None:
         self._options = options
@@ -67,20 +68,21 @@ class _LogReader(DataSourceReader):
             return plan(self._options, catalog)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # An empty plan comes back from Spark as a single partition without a value.
+        # For an empty plan, Spark calls this once with a partition of another class.
         if isinstance(partition, OffsetRange):
             for batch in self._log.read(partition, self._schema.fieldNames()):
                 yield with_nullability(batch, self._schema)
 
 
 class _NoStream(DataSourceStreamReader):
-    """Says that there is no streaming yet. In each of its methods, because PySpark loses an exception that is raised
-    where it makes the reader.
+    """Raises an error that says that streams are not supported yet. Each method raises it, because PySpark
+    would lose an exception from the place where the reader is made.
     """
 
     def initialOffset(self) -> NoReturn:
         raise NotImplementedError(
-            "format 'logcore' cannot be read as a stream yet; use spark.read, with startingOffsets and endingOffsets"
+            "format 'logcore' cannot be read as a stream yet; "
+            "use spark.read, with startingOffsets and endingOffsets"
         )
 
     def latestOffset(self, *_limits: object) -> NoReturn:

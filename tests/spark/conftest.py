@@ -1,4 +1,4 @@
-"""One small Spark session for all tests of the data source: local, loopback, two threads, quiet."""
+"""One small Spark session for all tests of the data source: two local threads, on loopback."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ORDERS = {0: 100, 1: 40, 2: 60}
 def spark() -> Iterator[SparkSession]:
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         if os.environ.get("CI") == "true":
-            pytest.fail("Spark's tests need a Java runtime and there is none")
-        pytest.skip("Spark's tests need a Java runtime")
+            pytest.fail("the tests of the Spark source need a Java runtime: install one")
+        pytest.skip("the tests of the Spark source need a Java runtime")
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (

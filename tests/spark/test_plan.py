@@ -1,6 +1,6 @@
-"""Options and plans, without Spark's Java part.
+"""Options and plans, without a Spark session.
 
-Were this broken, jobs would read the wrong offsets, or a mistyped option would be taken for none at all.
+Broken if they failed: jobs would read the wrong offsets, or a misspelt option would be ignored.
 """
 
 from __future__ import annotations
@@ -44,14 +44,17 @@ def planned(bounds: Mapping[int, tuple[int, int]], **options: str) -> list[tuple
 TWO = {0: (5, 20), 1: (0, 8)}
 
 
+# Broken if it failed: a read without options would leave records out.
 def test_everything_by_default() -> None:
     assert planned(TWO) == [(0, 5, 20), (1, 0, 8)]
 
 
+# Broken if it failed: Spark would start tasks that read nothing.
 def test_an_empty_partition_is_no_task() -> None:
     assert planned({0: (5, 5), 1: (0, 8)}) == [(1, 0, 8)]
 
 
+# Broken if it failed: a job would begin or end at the wrong record.
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -71,6 +74,7 @@ def test_limits(options: dict[str, str], expected: list[tuple[int, int, int]]) -
     assert planned(TWO, **options) == expected
 
 
+# Broken if it failed: a user would search for the option that is wrong.
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -78,13 +82,13 @@ def test_limits(options: dict[str, str], expected: list[tuple[int, int, int]]) -
         ({"kafka.bootstrap.servers": "h:1"}, "not both"),
         ({"subscribe": "t", "assign": '{"t":[0]}'}, "only one of the options"),
         ({"subscribe": " , "}, "names no topic"),
-        ({"subscribePattern": "("}, "no regular expression"),
-        ({"assign": "t"}, "'assign' is no JSON"),
-        ({"assign": '{"t":[-1]}'}, "'assign' has to be JSON"),
+        ({"subscribePattern": "("}, "not a regular expression"),
+        ({"assign": "t"}, "'assign' must be JSON"),
+        ({"assign": '{"t":[-1]}'}, "'assign' must be JSON"),
         ({"startingOffsets": "latest"}, "cannot be latest"),
         ({"endingOffsets": "earliest"}, "cannot be earliest"),
         ({"startingOffsets": '{"t":{"0":-1,"1":0}}'}, "cannot be latest"),
-        ({"startingOffsets": "soon"}, "'startingOffsets' has to be JSON like"),
+        ({"startingOffsets": "soon"}, "'startingOffsets' must be JSON like"),
         ({"startingOffsets": '{"t":{"0":6}}'}, "missing: t-1"),
         ({"startingOffsets": '{"t":{"0":6,"1":0,"2":0}}'}, "not read: t-2"),
         ({"startingOffsets": '{"t":{"0":4,"1":0}}'}, r"offset 4 of t-0 .*\[5, 20\)"),
@@ -96,19 +100,20 @@ def test_limits(options: dict[str, str], expected: list[tuple[int, int, int]]) -
         ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
         ({"startingTimestamp": "5000"}, "no record of t-0 is at or after 5000"),
         ({"startingOffsetsByTimestampStrategy": "guess"}, "one of error, latest"),
-        ({"minPartitions": "0"}, "'minPartitions' has to be a positive number"),
-        ({"includeHeaders": "yes"}, "'includeHeaders' has to be one of true, false"),
+        ({"minPartitions": "0"}, "'minPartitions' must be a positive number"),
+        ({"includeHeaders": "yes"}, "'includeHeaders' must be one of true, false"),
     ],
 )
-def test_what_is_wrong_is_named(options: dict[str, str], message: str) -> None:
+def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         planned(TWO, **options)
 
 
-def test_brokers_need_a_topic_and_a_source_is_needed_at_all() -> None:
+# Broken if it failed: a read would start without knowing what to read.
+def test_brokers_need_a_topic_and_every_read_needs_a_path_or_brokers() -> None:
     with pytest.raises(ValueError, match="needs one of the options subscribe"):
         parse_options({"kafka.bootstrap.servers": "h:1"})
-    with pytest.raises(ValueError, match="give a log directory"):
+    with pytest.raises(ValueError, match="set a log directory"):
         parse_options({"subscribe": "t"})
     with pytest.raises(ValueError, match=r"kafka.auto.offset.reset' is not supported"):
         parse_options({"kafka.bootstrap.servers": "h:1", "topic": "t", "kafka.auto.offset.reset": "latest"})
@@ -119,8 +124,9 @@ def client_of(**options: str) -> Mapping[str, str]:
     return parse_options({"kafka.bootstrap.servers": "h:1", "subscribe": "t", **kafka}).client
 
 
-# Were this broken, a job with the options of Kafka's Java consumer would not move over, or its settings would be lost.
-def test_options_of_kafkas_consumer_are_taken_over_or_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+# Broken if it failed: a job with options of Kafka's Java consumer would not move over, or its settings would
+# be lost.
+def test_options_of_kafkas_consumer_are_taken_over_or_ignored(caplog: pytest.LogCaptureFixture) -> None:
     tuned = {
         "max_poll_records": "500",
         "fetch_max_wait_ms": "100",
@@ -144,8 +150,8 @@ def test_options_of_kafkas_consumer_are_taken_over_or_passed_over(caplog: pytest
     assert "secret" not in line
 
 
-# Were this broken, a misspelt or unsafe setting would be ignored, or told of without its name.
-def test_what_neither_kafkas_consumer_nor_the_source_has_is_refused_by_name() -> None:
+# Broken if it failed: a misspelt or unsafe setting would be ignored, or the error would not name it.
+def test_an_unknown_setting_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"^option 'kafka\.max\.pol\.records': neither Kafka's consumer nor"):
         client_of(max_pol_records="1")
     with pytest.raises(ValueError, match=r"^option 'kafka\.security\.protocol': .*only plaintext"):
@@ -154,7 +160,7 @@ def test_what_neither_kafkas_consumer_nor_the_source_has_is_refused_by_name() ->
         client_of(request_timeout_ms="soon")
 
 
-# Were this broken, a path written as Spark writes paths would be looked for below the working directory.
+# Broken if it failed: a path as Spark writes it would be looked for in the working directory.
 @pytest.mark.parametrize(
     ("given", "path"),
     [
@@ -170,20 +176,23 @@ def test_a_path_may_be_a_file_url(given: str, path: str) -> None:
     assert parse_options({"path": given}).path == path
 
 
+# Broken if it failed: a path on another file system would look like a missing directory.
 @pytest.mark.parametrize(
-    ("given", "message"), [("s3a://b/logs", "not on a file system"), ("file://logs", "names a host")]
+    ("given", "message"), [("s3a://b/logs", "not in a local file system"), ("file://logs", "names a host")]
 )
-def test_a_path_elsewhere_is_refused(given: str, message: str) -> None:
+def test_a_path_on_another_file_system_is_refused(given: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_options({"path": given})
 
 
-def test_less_strict_when_told_so() -> None:
+# Broken if it failed: a job could not read a log that lost its oldest records.
+def test_options_allow_missing_offsets_and_times() -> None:
     assert planned(TWO, startingTimestamp="5000", startingOffsetsByTimestampStrategy="latest") == []
     wide = {"startingOffsets": '{"t":{"0":0,"1":0}}', "endingOffsets": '{"t":{"0":99,"1":99}}'}
     assert planned(TWO, failOnDataLoss="false", **wide) == [(0, 5, 20), (1, 0, 8)]
 
 
+# Broken if it failed: records would be read twice or by no task.
 @given(
     st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 5000)), max_size=6),
     st.none() | st.integers(1, 40),
@@ -207,11 +216,13 @@ def test_a_split_covers_every_offset_once(
         assert tasks == ranges
 
 
+# Broken if it failed: a large partition would be one slow task.
 def test_min_partitions_follow_size() -> None:
     tasks = split([OffsetRange("t", 0, 0, 900), OffsetRange("t", 1, 0, 100)], 10, None)
     assert [task.partition for task in tasks] == [0] * 9 + [1]
 
 
+# Broken if it failed: a job with many tasks would send much memory to its executors.
 def test_a_task_survives_pickling_and_is_small() -> None:
     task = OffsetRange("t", 1, 5, 9)
     sent = pickle.dumps(task)
@@ -219,6 +230,7 @@ def test_a_task_survives_pickling_and_is_small() -> None:
     assert len(sent) < 300
 
 
+# Broken if it failed: Spark would refuse every batch, or accept a wrong schema.
 def test_schemas() -> None:
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
     assert kafka_schema(False).fieldNames() == names

@@ -1,6 +1,6 @@
-"""`spark.read.format("logcore")` through a real Spark session, over files and over a broker.
+"""`spark.read.format("logcore")` in a real Spark session, from files and from a broker.
 
-Were this broken, a Spark job would fail, or worse, count records that are not there.
+Broken if they failed: a Spark job would fail or, worse, read wrong records.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def plain(value: bytearray | None) -> bytes | None:
     return None if value is None else bytes(value)
 
 
+# Broken if it failed: a read of a log directory would miss topics, or include the cluster's own.
 def test_every_topic_of_a_directory(spark: SparkSession, log_directory: Path) -> None:
     found = read(spark, log_directory)
     assert found.schema == kafka_schema(False)
@@ -39,6 +40,7 @@ def test_every_topic_of_a_directory(spark: SparkSession, log_directory: Path) ->
     assert counted == {**{("orders", number): count for number, count in ORDERS.items()}, ("refunds", 0): 10}
 
 
+# Broken if it failed: a column would have wrong content.
 def test_rows_are_the_records(spark: SparkSession, log_directory: Path) -> None:
     found = read(spark, log_directory, subscribe="orders", includeHeaders="true")
     assert found.schema == kafka_schema(True)
@@ -54,6 +56,7 @@ def test_rows_are_the_records(spark: SparkSession, log_directory: Path) -> None:
     assert first.ms == sample(2)[1].timestamp
 
 
+# Broken if it failed: a job would pay for columns that it does not use.
 def test_the_users_schema_prunes(spark: SparkSession, log_directory: Path) -> None:
     found = read(spark, log_directory, "offset bigint, value binary", subscribe="refunds")
     assert found.columns == ["offset", "value"]
@@ -62,6 +65,7 @@ def test_the_users_schema_prunes(spark: SparkSession, log_directory: Path) -> No
     assert read(spark, log_directory, headers, subscribe="refunds").where("headers is not null").count() == 4
 
 
+# Broken if it failed: a job would read other records than its options say, or in one task.
 def test_offsets_and_tasks(spark: SparkSession, log_directory: Path) -> None:
     found = read(
         spark,
@@ -80,22 +84,26 @@ def test_offsets_and_tasks(spark: SparkSession, log_directory: Path) -> None:
     assert sorted(row.offset for row in times.collect()) == list(range(90, 100))
 
 
+# Broken if it failed: a query without records would fail.
 def test_nothing_to_read_is_an_empty_frame(spark: SparkSession, log_directory: Path) -> None:
     assert read(spark, log_directory, subscribePattern="nothing.*").count() == 0
 
 
+# Broken if it failed: a copy of one partition could not be read.
 def test_a_single_partitions_directory(spark: SparkSession, log_directory: Path) -> None:
     found = read(spark, log_directory / "orders-2")
     assert {(row.topic, row.partition) for row in found.collect()} == {("orders", 2)}
     assert found.count() == ORDERS[2]
 
 
+# Broken if it failed: a user would have to know where `logcore start` puts its logs.
 def test_a_data_directory_of_logcore_start(spark: SparkSession, log_directory: Path, tmp_path: Path) -> None:
     (tmp_path / "coordinator").mkdir()
     (tmp_path / "kafka-logs").symlink_to(log_directory)
     assert read(spark, tmp_path, subscribe="refunds").count() == 10
 
 
+# Broken if it failed: a user would get Spark's stack trace without the reason.
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -114,6 +122,7 @@ def test_errors_reach_the_user(
         read(spark, log_directory, **options).count()
 
 
+# Broken if it failed: a misspelt path would look like a log without records.
 def test_a_missing_directory_and_an_empty_one(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="does not exist"):
         read(spark, tmp_path / "absent").count()
@@ -121,6 +130,7 @@ def test_a_missing_directory_and_an_empty_one(spark: SparkSession, tmp_path: Pat
         read(spark, tmp_path).count()
 
 
+# Broken if it failed: a job would succeed without the records of a damaged batch.
 def test_a_damaged_segment_fails_the_job(spark: SparkSession, tmp_path: Path) -> None:
     write_partition(tmp_path / "t-0", sample(20))
     segment = sorted((tmp_path / "t-0").glob("*.log"))[0]
@@ -131,7 +141,7 @@ def test_a_damaged_segment_fails_the_job(spark: SparkSession, tmp_path: Path) ->
         read(spark, tmp_path).collect()
 
 
-# Were this broken, a streaming job would end in an error of PySpark's own that says nothing of streams.
+# Broken if it failed: a streaming job would end in an error of PySpark that does not mention streams.
 @pytest.mark.timeout(300)
 def test_a_stream_is_refused_in_one_line(spark: SparkSession, log_directory: Path) -> None:
     stream = spark.readStream.format("logcore").load(log_directory.as_uri())
@@ -140,7 +150,7 @@ def test_a_stream_is_refused_in_one_line(spark: SparkSession, log_directory: Pat
         query.awaitTermination()
 
 
-# Were this broken, a script run by a virtual environment's interpreter would not find the source without PYSPARK_PYTHON.
+# Broken if it failed: a script in a virtual environment would need PYSPARK_PYTHON to find the source.
 @pytest.mark.timeout(300)
 def test_a_driver_that_imports_the_package_needs_to_set_nothing(
     spark: SparkSession, log_directory: Path
@@ -169,6 +179,7 @@ def test_a_driver_that_imports_the_package_needs_to_set_nothing(
     assert "rows 10" in ended.stdout, ended.stderr
 
 
+# Broken if it failed: a job would read other rows from a broker than from the broker's files.
 def test_from_a_broker_as_from_its_files(spark: SparkSession, broker: BrokerProcess) -> None:
     from cluster import AdminClient, NewTopic, Producer
 

@@ -1,20 +1,25 @@
-"""Reading from brokers without a Spark session: if these fail, a job reads what its isolation level excludes, or nothing."""
+"""Reading from brokers without a Spark session, and what the package imports."""
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.record.util import calc_crc32c
 
-from logcore import _native
+import pyspark_logcore
+from cluster.client import batches
+from logcore import _native, build_batch
 from pyspark_logcore._options import parse_options
-from pyspark_logcore._plan import plan
-from pyspark_logcore._wire import FETCH_VERSION, BrokerLog, _Fetcher
+from pyspark_logcore._plan import OffsetRange, plan
+from pyspark_logcore._wire import BrokerLog
 from tests.client.conftest import produce
 from tests.conftest import BrokerProcess
 
 
-# Were this broken, a job that sets read_committed would not move over.
+# Broken if it failed: a job that sets read_committed would not move over.
 def test_read_committed_reads_what_is_committed(broker: BrokerProcess) -> None:
     produce(broker.bootstrap, "committed", [b"%d" % number for number in range(30)], partition=0)
     options = parse_options(
@@ -33,7 +38,10 @@ def test_read_committed_reads_what_is_committed(broker: BrokerProcess) -> None:
 
 
 class _Leader:
-    """Stands for a network whose one broker answers a Fetch with an aborted transaction."""
+    """A network whose one broker answers a Fetch with three batches, of which the second is aborted."""
+
+    def __init__(self, _config: object) -> None:
+        pass
 
     def metadata(self, topics: list[str], timeout: float) -> dict[str, Any]:
         return {"topics": {"t": (0, False, [(0, 0, 1)])}}
@@ -43,18 +51,49 @@ class _Leader:
         assert asked["isolation_level"] == 1
         partition = {
             "partition_index": 0,
-            "high_watermark": 9,
-            "last_stable_offset": 9,
-            "aborted_transactions": [{"producer_id": 5, "first_offset": 2}],
-            "records": b"",
+            "high_watermark": 4,
+            "last_stable_offset": 4,
+            "aborted_transactions": [{"producer_id": 5, "first_offset": 1}],
+            "records": b"".join(
+                transactional(number, producer, value)
+                for number, (producer, value) in enumerate([(6, b"a"), (5, b"aborted"), (6, b"b")])
+            ),
         }
-        responses = [{"topic": "t", "partitions": [partition]}]
-        return _native.encode_response(key, version, {"responses": responses})
+        return _native.encode_response(
+            key, version, {"responses": [{"topic": "t", "partitions": [partition]}]}
+        )
+
+    def close(self) -> None:
+        pass
 
 
-# Were this broken, records of an aborted transaction would be counted by a job that asked not to see them.
-def test_aborted_records_are_not_read_as_committed() -> None:
-    fetcher = _Fetcher(_Leader(), "t", 0, 1000, True)  # type: ignore[arg-type]
-    assert FETCH_VERSION >= 4, "older versions carry no isolation level"
-    with pytest.raises(ValueError, match="t-0 holds records of an aborted transaction from offset 2 on"):
-        fetcher.fetch(2)
+# Broken if it failed: a job that asks for committed records would count those of an aborted transaction.
+def test_aborted_records_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert batches.FETCH_VERSION >= 4, "older versions have no isolation level"
+    monkeypatch.setattr("logcore._native.Network", _Leader)
+    log = BrokerLog({"bootstrap.servers": "h:1", "isolation.level": "read_committed"})
+    found = log.read(OffsetRange("t", 0, 0, 3), ["offset", "value"])
+    rows = [row for batch in found for row in batch.to_pylist()]
+    assert rows == [{"offset": 0, "value": b"a"}, {"offset": 2, "value": b"b"}]
+
+
+def transactional(offset: int, producer: int, value: bytes) -> bytes:
+    batch = bytearray(build_batch([value], producer=(producer, 0, 0)))
+    batch[:8] = offset.to_bytes(8, "big")
+    batch[22] |= 0x10  # the attributes' transactional bit
+    batch[17:21] = calc_crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    return bytes(batch)
+
+
+# Broken if it failed: a new version of logcore could break the package, which is released by itself.
+def test_the_package_imports_nothing_private() -> None:
+    for file in Path(pyspark_logcore.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                continue
+            ours = [name for name in names if name.partition(".")[0] in ("cluster", "logcore")]
+            assert [name for name in ours if "._" in name] == [], file.name
